@@ -1,0 +1,74 @@
+"""Intervals and order statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from dpdoctor.analysis.summary import Figure
+
+
+def unknown(unit: str, reason: str) -> Figure:
+    """Return the figure that could not be had, with its reason."""
+    return Figure(value=None, unit=unit, reason=reason)
+
+
+def mean_interval(
+    values: Sequence[float], unit: str, *, scope: str = "run", reason: str = "nothing was measured"
+) -> Figure:
+    """Return the mean with its 95 % Student-t interval; no interval below two values, unknown below one."""
+    if not len(values):
+        return unknown(unit, reason)
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Figure(value=mean, n=1, unit=unit, scope=scope)
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return Figure(value=mean, low=mean - half, high=mean + half, n=len(values), unit=unit, scope=scope)
+
+
+def median_interval(values: Sequence[float], unit: str, *, reason: str = "nothing was measured") -> Figure:
+    """Return the median with its distribution-free 95 % interval from binomial order statistics.
+
+    The interval is left out below six values, where no pair of order statistics covers 95 %.
+    """
+    if not len(values):
+        return unknown(unit, reason)
+    ordered = np.sort(np.asarray(values, dtype=float))
+    n = len(ordered)
+    median = float(np.median(ordered))
+    if n < 6:
+        return Figure(value=median, n=n, unit=unit)
+    # The k-th smallest and k-th largest value: fewer than k of n fall below the median with less than 2.5 %.
+    k = int(stats.binom.ppf(0.025, n, 0.5))
+    return Figure(value=median, low=float(ordered[k - 1]), high=float(ordered[n - k]), n=n, unit=unit)
+
+
+def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 1.0) -> Figure:
+    """Return factor * numerator / denominator with an interval by Fieller's theorem for independent means.
+
+    Half widths stand for the standard errors, so the interval keeps the coverage of its parts. There is none
+    where a part has none or the denominator's interval reaches zero.
+    """
+    for part in (numerator, denominator):
+        if part.value is None:
+            return unknown(unit, part.reason or "unknown")
+    a, b = numerator.value, denominator.value
+    assert a is not None
+    assert b is not None
+    if b == 0:
+        return unknown(unit, "division by zero")
+    value = factor * a / b
+    n = min(numerator.n, denominator.n)
+    scope = "launches" if numerator.scope == denominator.scope == "launches" else "run"
+    if numerator.low is None or denominator.low is None:
+        return Figure(value=value, n=n, unit=unit, scope=scope)
+    half_a, half_b = a - numerator.low, b - denominator.low
+    g = (half_b / b) ** 2
+    if g >= 1:
+        return Figure(value=value, n=n, unit=unit, scope=scope)
+    spread = math.sqrt(half_a**2 * (1 - g) + (a / b * half_b) ** 2) / abs(b)
+    low, high = ((a / b - spread) / (1 - g), (a / b + spread) / (1 - g))
+    return Figure(value=value, low=factor * low, high=factor * high, n=n, unit=unit, scope=scope)

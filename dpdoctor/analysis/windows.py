@@ -1,0 +1,80 @@
+"""The measured windows of one launch, rank by rank: what throughput, step time and phases are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dpdoctor.records import PHASES, Launch, Rank, StepRecord, WindowRecord
+
+NS = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWindow:
+    """One window on one rank. `steady` leaves out steps in which an epoch began or an evaluation ran."""
+
+    window: WindowRecord
+    counted: tuple[StepRecord, ...]
+    steady: tuple[StepRecord, ...]
+
+    @property
+    def wall_s(self) -> float:
+        """Return the seconds of all counted steps, device work included."""
+        return (self.window.end_ns - self.window.begin_ns) * NS
+
+    @property
+    def steady_s(self) -> float:
+        """Return the seconds of the steady steps: the wall time less the host time of the others."""
+        return self.wall_s - (sum(s.duration_ns for s in self.counted) - sum(s.duration_ns for s in self.steady)) * NS
+
+    def phases_s(self) -> dict[str, float]:
+        """Return the mean exclusive host seconds per steady step, by phase."""
+        return {name: sum(s.phases_ns[i] for s in self.steady) * NS / len(self.steady) for i, name in enumerate(PHASES)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One window over all ranks of a launch. The slowest rank decides how long it lasted."""
+
+    ranks: tuple[RankWindow, ...]
+
+    @property
+    def step_s(self) -> float:
+        """Return the seconds of one steady step."""
+        return max(r.steady_s / len(r.steady) for r in self.ranks)
+
+    def throughput(self, samples: Callable[[StepRecord], int]) -> float:
+        """Return global samples per second over the steady steps."""
+        return sum(samples(s) for r in self.ranks for s in r.steady) / max(r.steady_s for r in self.ranks)
+
+    def throughput_with_edges(self, samples: Callable[[StepRecord], int]) -> float:
+        """Return global samples per second over all counted steps."""
+        return sum(samples(s) for r in self.ranks for s in r.counted) / max(r.wall_s for r in self.ranks)
+
+
+def measured(launch: Launch, kind: str = "measure") -> tuple[Window, ...]:
+    """Return the complete windows of one kind that every rank of the launch recorded and that have a steady step.
+
+    There are none when a rank left nothing at all: the others alone are not the global throughput.
+    """
+    per_rank = [_rank_windows(rank, kind) for rank in launch.ranks]
+    world_size = max((rank.record.world_size for rank in launch.ranks if rank.record), default=1)
+    if len(per_rank) < world_size:
+        return ()
+    common = sorted(set.intersection(*(set(windows) for windows in per_rank)))
+    return tuple(Window(ranks=tuple(windows[number] for windows in per_rank)) for number in common)
+
+
+def _rank_windows(rank: Rank, kind: str) -> dict[int, RankWindow]:
+    by_window: dict[int, list[StepRecord]] = {}
+    for step in rank.steps:
+        if step.counted:
+            by_window.setdefault(step.window, []).append(step)
+    found: dict[int, RankWindow] = {}
+    for window in rank.windows:
+        counted = tuple(by_window.get(window.window, ()))
+        steady = tuple(s for s in counted if not s.epoch_edge)
+        if window.kind == kind and window.arm == "full" and window.complete and steady:
+            found[window.window] = RankWindow(window=window, counted=counted, steady=steady)
+    return found

@@ -1,0 +1,33 @@
+"""The command line: one file per verb. A verb parses, calls one function and prints."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from dpdoctor import __version__, cli, plugins
+
+
+class Verbs(click.Group):
+    """Finds the verbs among this package's files and imports only the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of all verbs."""
+        return plugins.names(cli)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Return the verb of this name."""
+        if cmd_name not in plugins.names(cli):
+            return None
+        command: click.Command = importlib.import_module(f"dpdoctor.cli.{cmd_name}").COMMAND
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="dpdoctor")
+def main() -> None:
+    """Find out why data-parallel training in PyTorch is slow.
+
+    Start with: dpdoctor profile train.py --modes ddp
+    """

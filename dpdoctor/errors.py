@@ -1,0 +1,37 @@
+"""Every failure a person can meet, one class per cause.
+
+Each message names the file, the place and the way out. click prints them and exits with
+`exit_code`: 1 error, 2 usage, 3 regressed, 4 could not judge.
+"""
+
+from __future__ import annotations
+
+import click
+
+
+class DpDoctorError(click.ClickException):
+    """Base of all errors that end a command with a message instead of a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(DpDoctorError):
+    """The command line asks for something that does not exist or cannot be combined."""
+
+    exit_code = 2
+
+
+class ScriptNotFoundError(UsageError):
+    """The script or module to profile is not there."""
+
+
+class OutputError(DpDoctorError):
+    """The run directory cannot be created or written."""
+
+
+class RunDirectoryError(DpDoctorError):
+    """A run directory cannot be read: not one, damaged, or of another schema."""
+
+
+class ModeFailedError(DpDoctorError):
+    """A mode that was asked for by name did not end `ok`; the run directory holds what it recorded."""

@@ -1,0 +1,75 @@
+"""The sign of life of a rank: a few integers in a memory-mapped file.
+
+Written at every step for the price of a memory write, readable while the rank lives, after it was killed, and
+without its help.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = "heartbeat"
+STAGES = ("starting", "script", "warmup", "proof", "measure", "trace", "finishing", "done")
+
+_LAYOUT = struct.Struct("<6q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """The last sign of life: `at_ns` is the host's monotonic clock, `window` counts windows from 0."""
+
+    pid: int
+    stage: str
+    step: int
+    samples: int
+    window: int
+    at_ns: int
+
+
+class Heartbeat:
+    """The writing end, held by the rank."""
+
+    def __init__(self, directory: Path, pid: int, clock: Callable[[], int]) -> None:
+        path = directory / FILE
+        path.write_bytes(bytes(_LAYOUT.size))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), _LAYOUT.size)
+        self._pid = pid
+        self._clock = clock
+        self._stage = 0
+        self._window = 0
+        self.beat(0, 0)
+
+    def enter(self, stage: str, window: int = 0) -> None:
+        """Enter a stage, one of STAGES."""
+        self._stage = STAGES.index(stage)
+        self._window = window
+        _, _, step, samples, _, _ = _LAYOUT.unpack_from(self._memory)
+        self.beat(step, samples)
+
+    @property
+    def stage(self) -> str:
+        """Return the present stage."""
+        return STAGES[self._stage]
+
+    def beat(self, step: int, samples: int) -> None:
+        """Show that `step` steps and `samples` samples are done."""
+        _LAYOUT.pack_into(self._memory, 0, self._pid, self._stage, step, samples, self._window, self._clock())
+
+
+def read(directory: Path) -> Beat | None:
+    """Return the last beat of the rank whose directory this is; None before its first."""
+    try:
+        data = (directory / FILE).read_bytes()
+    except OSError:
+        return None
+    if len(data) < _LAYOUT.size:
+        return None
+    pid, stage, step, samples, window, at_ns = _LAYOUT.unpack(data[: _LAYOUT.size])
+    if not pid or not 0 <= stage < len(STAGES):
+        return None
+    return Beat(pid=pid, stage=STAGES[stage], step=step, samples=samples, window=window, at_ns=at_ns)

@@ -1,0 +1,151 @@
+"""Runs the modes of a RunSpec one after the other and leaves a run directory."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dpdoctor import rundir
+from dpdoctor.errors import OutputError
+from dpdoctor.launch import processes, sampling, watch
+from dpdoctor.launch.processes import RankProcess
+from dpdoctor.launch.progress import Progress
+from dpdoctor.launch.watch import Patience, Verdict
+from dpdoctor.records import LaunchRecord, RankRecord
+from dpdoctor.spec import ModeSpec, RunHeader, RunSpec, WorkerTask
+
+PERIOD_S = 0.25
+# A rank that failed makes its peers fail too; they get this long to say why before they are ended.
+PEERS_GRACE_S = 3.0
+# Time for faulthandler to write the stacks of a stuck rank.
+STACKS_S = 1.0
+BASELINE = "single"
+
+
+def create(root: Path, header: RunHeader) -> None:
+    """Create the run directory with its header, before anything runs.
+
+    Raises:
+        OutputError: it exists already, or cannot be written.
+    """
+    try:
+        root.mkdir(parents=True)
+    except FileExistsError as error:
+        raise OutputError(
+            f"{root} exists already; nothing is overwritten. Give --out a directory that does not exist"
+        ) from error
+    except OSError as error:
+        raise OutputError(
+            f"cannot create {root}: {error.strerror or error}. Give --out a directory you may write"
+        ) from error
+    rundir.write_json(root / rundir.HEADER, header)
+
+
+def launch(root: Path, spec: RunSpec, progress: Progress) -> list[LaunchRecord]:
+    """Run every mode `spec.repeat` times; a mode that fails does not keep the next from running.
+
+    Returns the records in the order of the launches. After Ctrl-C the present launch is `interrupted` and the last.
+    """
+    records: list[LaunchRecord] = []
+    for number in range(1, spec.repeat + 1):
+        for mode in spec.modes:
+            record = _launch_mode(root, spec, mode, number, progress)
+            records.append(record)
+            if record.status == "interrupted":
+                return records
+    return records
+
+
+def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, number: int, progress: Progress) -> LaunchRecord:
+    directory = rundir.launch_dir(root, mode.name, number)
+    directory.mkdir()
+    task = WorkerTask(spec=spec, mode=mode, directory=str(directory), unused=_unused(root, mode))
+    title = mode.name if spec.repeat == 1 else f"{mode.name} (launch {number} of {spec.repeat})"
+    progress.began(title, directory)
+    begin_ns = time.monotonic_ns()
+    ranks: list[RankProcess] = []
+    with _ending(ranks):
+        try:
+            ranks.extend(RankProcess(task, rank) for rank in range(mode.world_size))
+            with sampling.sampling(directory / rundir.NODE, ranks):
+                verdict = _watch(ranks, spec.timeout_s, progress)
+        except KeyboardInterrupt:
+            processes.end(ranks)
+            verdict = Verdict(status="interrupted", reason=f"Ctrl-C {watch.where(ranks[0])}" if ranks else "Ctrl-C")
+    (directory / "rendezvous").unlink(missing_ok=True)
+    record = LaunchRecord(
+        mode=mode.name,
+        launch=number,
+        status=verdict.status,
+        reason=verdict.reason,
+        failed_rank=verdict.failed_rank,
+        stderr_tail=verdict.stderr_tail,
+        exit_codes=tuple(rank.exit_code() for rank in ranks),
+        begin_ns=begin_ns,
+        end_ns=time.monotonic_ns(),
+    )
+    rundir.write_json(directory / rundir.LAUNCH, record)
+    progress.ended(record)
+    return record
+
+
+@contextlib.contextmanager
+def _ending(ranks: list[RankProcess]) -> Iterator[None]:
+    """Leave no process behind, whatever happens, a second Ctrl-C included."""
+    try:
+        yield
+    finally:
+        for rank in ranks:
+            rank.kill_session()
+
+
+def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress) -> Verdict:
+    """Wait until all ranks have ended, one has failed, or one shows no sign of life for too long."""
+    patience = Patience(timeout_s, time.monotonic)
+    leaving = Patience(watch.MOST_LEAVING_S, time.monotonic)
+    while any(rank.exit_code() is None for rank in ranks):
+        time.sleep(PERIOD_S)
+        beats = {rank.rank: watch.beat_of(rank) for rank in ranks}
+        progress.moved([beats[rank.rank] for rank in ranks])
+        if any(watch.has_failed(rank) for rank in ranks):
+            _wait(ranks, PEERS_GRACE_S)
+            break
+        running = [rank for rank in ranks if rank.exit_code() is None]
+        silent = patience.exhausted_by({rank.rank: (beats[rank.rank], rank.log_bytes()) for rank in running})
+        if silent:
+            return _stuck(ranks, silent, timeout_s)
+        done = {rank.rank: True for rank in running if (beat := beats[rank.rank]) and beat.stage == "done"}
+        if len(done) == len(running) and leaving.exhausted_by(dict(done)):
+            break
+    processes.end(ranks)
+    return watch.judge(ranks)
+
+
+def _wait(ranks: list[RankProcess], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(rank.exit_code() is None for rank in ranks):
+        time.sleep(0.05)
+
+
+def _stuck(ranks: list[RankProcess], silent: list[int], timeout_s: float) -> Verdict:
+    for rank in ranks:
+        if rank.exit_code() is None:
+            rank.send(signal.SIGUSR1)
+    time.sleep(STACKS_S)
+    verdict = watch.judge_hang(ranks, silent, timeout_s)
+    processes.end(ranks)
+    return verdict
+
+
+def _unused(root: Path, mode: ModeSpec) -> tuple[str, ...]:
+    """Return the parameters that got no gradient in the baseline, for modes that must know before they convert."""
+    if mode.name == BASELINE:
+        return ()
+    path = rundir.rank_dir(rundir.launch_dir(root, BASELINE), 0) / rundir.RANK
+    if not path.exists():
+        return ()
+    record = rundir.read_json(path, RankRecord)
+    return tuple(name for unit in record.adoption.units for name in unit.unused)

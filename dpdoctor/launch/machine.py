@@ -1,0 +1,95 @@
+"""What machine this is, without torch: cores, GPUs, versions."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import math
+import os
+import platform
+import socket
+from pathlib import Path
+
+import psutil
+import pynvml
+
+from dpdoctor import redact
+from dpdoctor.spec import Fingerprint, Gpu
+
+_PACKAGES = ("torch", "torchvision", "numpy", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "triton")
+_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def cores() -> int:
+    """Return the cores this process may use: its affinity, further limited by a cgroup's CPU quota."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = _CPU_QUOTA.read_text().split()
+    except (OSError, ValueError):
+        return allowed
+    return allowed if quota == "max" else max(1, min(allowed, math.ceil(int(quota) / int(period))))
+
+
+def gpus() -> tuple[tuple[Gpu, ...], str | None]:
+    """Return all GPUs in NVML's order and the driver's version; no GPUs where there is no driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return (), None
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        found = tuple(
+            Gpu(
+                name=pynvml.nvmlDeviceGetName(handle),
+                uuid=pynvml.nvmlDeviceGetUUID(handle),
+                memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+            )
+            for handle in handles
+        )
+        return found, pynvml.nvmlSystemGetDriverVersion()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def visible_devices(all_gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """Return one CUDA_VISIBLE_DEVICES entry per usable GPU: the user's own list, else UUIDs in NVML's order."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not all_gpus:
+        return ()
+    if listed is None:
+        return tuple(gpu.uuid for gpu in all_gpus)
+    entries = [entry.strip() for entry in listed.split(",") if entry.strip()]
+    # CUDA ignores everything from the first invalid entry on; -1 is the customary one.
+    return tuple(entries[: entries.index("-1")] if "-1" in entries else entries)
+
+
+def fingerprint(script: Path | None) -> Fingerprint:
+    """Return what must be alike before two runs may be compared; `script` None: a module."""
+    all_gpus, driver = gpus()
+    return Fingerprint(
+        host=redact.text(socket.gethostname()),
+        cpu=_cpu_name(),
+        cores=cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        gpus=all_gpus,
+        driver=driver,
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        packages={name: version for name in _PACKAGES if (version := _version(name)) is not None},
+        script_sha256=hashlib.sha256(script.read_bytes()).hexdigest() if script else None,
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

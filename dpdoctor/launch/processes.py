@@ -1,0 +1,99 @@
+"""The processes of one launch: started, each in a session of its own, and ended without remainder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from dpdoctor import rundir
+from dpdoctor.spec import TASK_VARIABLE, WorkerTask
+
+GRACE_S = 2.0
+
+
+class RankProcess:
+    """One rank. Its session holds its DataLoader workers too, so that all of them can be ended."""
+
+    def __init__(self, task: WorkerTask, rank: int) -> None:
+        self.rank = rank
+        self.directory = rundir.rank_dir(Path(task.directory), rank)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.ended_by_us = False
+        with (
+            (self.directory / rundir.STDOUT).open("wb") as stdout,
+            (self.directory / rundir.STDERR).open("wb") as stderr,
+        ):
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dpdoctor.worker"],
+                # `-m` puts the current directory on the import path: this one holds nothing that could be imported.
+                cwd=task.directory,
+                env=_environment(task, rank),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, negative for a signal; None while the rank runs."""
+        return self._process.poll()
+
+    def send(self, signum: int) -> None:
+        """Send a signal to the rank alone; nothing happens when it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signum)
+
+    def kill_session(self) -> None:
+        """Kill the rank and everything it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def log_bytes(self) -> int:
+        """Return how much the rank has printed."""
+        return sum((self.directory / name).stat().st_size for name in (rundir.STDOUT, rundir.STDERR))
+
+
+def end(ranks: list[RankProcess]) -> None:
+    """Ask the ranks that still run to keep what they have and leave; kill every session after a short grace."""
+    for rank in ranks:
+        if rank.exit_code() is None:
+            rank.ended_by_us = True
+            rank.send(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_S
+    while time.monotonic() < deadline and any(rank.exit_code() is None for rank in ranks):
+        time.sleep(0.05)
+    for rank in ranks:
+        rank.kill_session()
+
+
+def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
+    threads = str(task.spec.threads_per_device)
+    environment = {
+        **os.environ,
+        TASK_VARIABLE: msgspec.json.encode(task).decode(),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(task.mode.world_size),
+        "LOCAL_WORLD_SIZE": str(task.mode.world_size),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "PYTHONUNBUFFERED": "1",
+    }
+    environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if "PYTHONPATH" in environment:
+        paths = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths if path)
+    if task.spec.devices:
+        environment["CUDA_VISIBLE_DEVICES"] = task.spec.devices[rank]
+    elif "CUDA_VISIBLE_DEVICES" not in environment:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return environment

@@ -1,0 +1,155 @@
+"""What the person in front of the terminal sees while modes run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from dpdoctor import rundir, units
+from dpdoctor.heartbeat import Beat
+from dpdoctor.records import LaunchRecord
+
+# One plain line per mode at most this often, when nobody looks at a terminal.
+PLAIN_PERIOD_S = 10.0
+# The rate shown is that of the last seconds, not of the whole run.
+RATE_OVER_S = 3.0
+
+
+class Progress(Protocol):
+    """Hears what happens to a launch."""
+
+    def began(self, title: str, directory: Path) -> None:
+        """A launch that writes into `directory` began."""
+
+    def moved(self, beats: Sequence[Beat | None]) -> None:
+        """A fraction of a second has passed; one beat per rank, None before its first."""
+
+    def ended(self, record: LaunchRecord) -> None:
+        """The launch is over."""
+
+
+@dataclass(slots=True)
+class RateMeter:
+    """Global samples per second over the last seconds, from cumulative counts."""
+
+    _seen: list[tuple[float, int]] = field(default_factory=list)
+
+    def rate(self, now_s: float, samples: int) -> float | None:
+        """Return the rate at `now_s`; None until two readings lie apart."""
+        self._seen.append((now_s, samples))
+        while len(self._seen) > 2 and now_s - self._seen[0][0] > RATE_OVER_S:
+            self._seen.pop(0)
+        (then_s, before) = self._seen[0]
+        return (samples - before) / (now_s - then_s) if now_s > then_s else None
+
+
+def describe(title: str, beats: Sequence[Beat | None], rate: float | None, elapsed_s: float) -> str:
+    """Return one line: mode, stage, step, rate, elapsed time. The rank furthest back speaks for all."""
+    known = [beat for beat in beats if beat is not None]
+    if len(known) < len(beats) or not known:
+        return f"{title}: starting, {units.seconds(round(elapsed_s))}"
+    last = min(known, key=lambda beat: beat.step)
+    parts = [f"{title}: {last.stage}", f"step {last.step:,}"]
+    if rate:
+        parts.append(units.rate(rate))
+    return ", ".join([*parts, units.seconds(round(elapsed_s))])
+
+
+class _Metered:
+    """What both ways of showing progress have in common; `echo`: also print what rank 0's script prints."""
+
+    def __init__(self, console: Console, *, echo: bool = False) -> None:
+        self._console = console
+        self._echo = echo
+        self._echoed = 0
+        self._title = ""
+        self._began_s = 0.0
+        self._meter = RateMeter()
+
+    def began(self, title: str, directory: Path) -> None:
+        """Start the clock."""
+        self._log, self._echoed = rundir.rank_dir(directory, 0) / rundir.STDOUT, 0
+        self._title, self._began_s, self._meter = title, time.monotonic(), RateMeter()
+
+    def _line(self, beats: Sequence[Beat | None]) -> str:
+        now = time.monotonic()
+        samples = sum(beat.samples for beat in beats if beat)
+        return describe(self._title, beats, self._meter.rate(now, samples), now - self._began_s)
+
+    def _print_echo(self) -> None:
+        if not self._echo or not self._log.exists():
+            return
+        with self._log.open("rb") as file:
+            file.seek(self._echoed)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._echoed += len(whole) + len(newline)
+        for line in whole.decode(errors="replace").splitlines():
+            self._console.print(Text(f"  | {line}"), soft_wrap=True)
+
+    def _outcome(self, record: LaunchRecord) -> str:
+        reason = f": {record.reason}" if record.reason else ""
+        return f"{self._title}: {record.status} after {units.seconds(round(time.monotonic() - self._began_s))}{reason}"
+
+
+class LiveProgress(_Metered):
+    """One line that rewrites itself, for a terminal."""
+
+    def began(self, title: str, directory: Path) -> None:
+        """Show the line."""
+        super().began(title, directory)
+        self._live = Live(Text(f"{title}: starting"), console=self._console, transient=True, refresh_per_second=5)
+        self._live.start()
+
+    def moved(self, beats: Sequence[Beat | None]) -> None:
+        """Rewrite the line."""
+        self._print_echo()
+        self._live.update(Text(self._line(beats)))
+
+    def ended(self, record: LaunchRecord) -> None:
+        """Replace the line by the outcome."""
+        self._print_echo()
+        self._live.stop()
+        self._console.print(Text(self._outcome(record)), soft_wrap=True)
+
+
+class PlainProgress(_Metered):
+    """A new line now and then, for logs."""
+
+    def began(self, title: str, directory: Path) -> None:
+        """Print the first line."""
+        super().began(title, directory)
+        self._next_s = self._began_s + PLAIN_PERIOD_S
+        self._console.print(Text(f"{title}: starting"), soft_wrap=True)
+
+    def moved(self, beats: Sequence[Beat | None]) -> None:
+        """Print a line when one is due."""
+        self._print_echo()
+        line = self._line(beats)
+        if time.monotonic() >= self._next_s:
+            self._next_s += PLAIN_PERIOD_S
+            self._console.print(Text(line), soft_wrap=True)
+
+    def ended(self, record: LaunchRecord) -> None:
+        """Print the outcome."""
+        self._print_echo()
+        self._console.print(Text(self._outcome(record)), soft_wrap=True)
+
+
+class Silence:
+    """Shows nothing."""
+
+    def began(self, title: str, directory: Path) -> None:
+        """Show nothing."""
+
+    def moved(self, beats: Sequence[Beat | None]) -> None:
+        """Show nothing."""
+
+    def ended(self, record: LaunchRecord) -> None:
+        """Show nothing."""

@@ -1,0 +1,173 @@
+"""The node's samplers: host, processes and GPUs, once a second, from outside the ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pynvml
+
+from dpdoctor import rundir
+from dpdoctor.errors import RunDirectoryError
+from dpdoctor.launch.processes import RankProcess
+from dpdoctor.records import RankRecord, Sample
+
+PERIOD_S = 1.0
+_PRESSURE = Path("/proc/pressure/cpu")
+_THROTTLING = Path("/sys/fs/cgroup/cpu.stat")
+
+# What NVML is asked for, how its answer becomes a figure in the unit that the name carries.
+_GPU_QUERIES: dict[str, Callable[[object], float]] = {
+    "kernel_running_ratio": lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    "memory_used_bytes": lambda gpu: float(pynvml.nvmlDeviceGetMemoryInfo(gpu).used),
+    "power_w": lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    "energy_j": lambda gpu: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
+    "sm_clock_mhz": lambda gpu: float(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
+    "temperature_c": lambda gpu: float(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)),
+    "throttle_reasons": lambda gpu: float(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)),
+}
+
+
+@contextlib.contextmanager
+def sampling(path: Path, ranks: Sequence[RankProcess]) -> Iterator[None]:
+    """Sample the node into `path` while the context lasts."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_run, args=(path, ranks, stop), name="dpdoctor-sampling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _run(path: Path, ranks: Sequence[RankProcess], stop: threading.Event) -> None:
+    host, processes = HostSampler(), [RankSampler(rank.rank, rank.pid) for rank in ranks]
+    gpus: dict[int, GpuSampler] = {}
+    with contextlib.ExitStack() as stack:
+        while not stop.wait(PERIOD_S):
+            for rank in ranks:
+                if rank.rank not in gpus and (uuid := gpu_uuid(rank.directory)) is not None:
+                    gpus[rank.rank] = stack.enter_context(gpu_sampler(rank.rank, uuid))
+            samples = [host.sample(), *(s for process in processes for s in process.samples())]
+            rundir.append_lines(path, [*samples, *(gpu.sample() for gpu in gpus.values())])
+
+
+def gpu_uuid(directory: Path) -> str | None:
+    """Return the GPU that a rank says it drives: NVML's index is not CUDA's, so the rank is asked."""
+    try:
+        return rundir.read_json(directory / rundir.RANK, RankRecord).gpu_uuid
+    except RunDirectoryError:
+        return None
+
+
+class HostSampler:
+    """The whole machine."""
+
+    def __init__(self) -> None:
+        psutil.cpu_percent()
+
+    def sample(self) -> Sample:
+        """Return CPU, memory, shared memory, and pressure and throttling where the kernel tells them."""
+        memory, shm = psutil.virtual_memory(), os.statvfs("/dev/shm")
+        values = {
+            "cpu_ratio": psutil.cpu_percent() / 100,
+            "memory_used_bytes": float(memory.total - memory.available),
+            "memory_total_bytes": float(memory.total),
+            "shm_used_bytes": float((shm.f_blocks - shm.f_bfree) * shm.f_frsize),
+        }
+        unknown: dict[str, str] = {}
+        for name, read in (("pressure_cpu_ratio", _cpu_pressure), ("throttled_s", _throttled_s)):
+            try:
+                values[name] = read()
+            except (OSError, ValueError, IndexError) as error:
+                unknown[name] = f"the kernel does not tell: {error}"
+        return Sample(at_ns=time.monotonic_ns(), source="host", values=values, unknown=unknown)
+
+
+def _cpu_pressure() -> float:
+    """Return the share of the last 10 s in which some task waited for a core (/proc/pressure/cpu)."""
+    first = _PRESSURE.read_text().splitlines()[0]
+    return float(first.split("avg10=")[1].split()[0]) / 100
+
+
+def _throttled_s() -> float:
+    """Return the seconds that the cgroup's CPU quota has held processes back (cpu.stat), cumulative."""
+    line = next((line for line in _THROTTLING.read_text().splitlines() if line.startswith("throttled_usec")), None)
+    if line is None:
+        raise ValueError("this cgroup has no CPU quota")
+    return int(line.split()[1]) / 1e6
+
+
+class RankSampler:
+    """One rank and its DataLoader workers: CPU in cores since the last sample, resident memory."""
+
+    def __init__(self, rank: int, pid: int) -> None:
+        self._rank = rank
+        self._pid = pid
+        self._cpu_s: dict[int, float] = {}
+        self._at_s: float | None = None
+
+    def samples(self) -> list[Sample]:
+        """Return a sample of the rank and, when it has children, one of them together; none once it is gone."""
+        try:
+            process = psutil.Process(self._pid)
+            children = process.children(recursive=True)
+        except psutil.Error:
+            return []
+        now = time.monotonic()
+        elapsed = None if self._at_s is None else now - self._at_s
+        self._at_s = now
+        found = [self._measure(f"rank{self._rank}", [process], elapsed)]
+        if children:
+            found.append(self._measure(f"rank{self._rank}.workers", children, elapsed))
+        return found
+
+    def _measure(self, source: str, processes: Sequence[psutil.Process], elapsed_s: float | None) -> Sample:
+        spent, memory, alive = 0.0, 0, 0
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                times, resident = process.cpu_times(), process.memory_info().rss
+                total = times.user + times.system
+                spent += total - self._cpu_s.get(process.pid, total)
+                self._cpu_s[process.pid] = total
+                memory += resident
+                alive += 1
+        values = {"memory_bytes": float(memory), "num_processes": float(alive)}
+        if elapsed_s:
+            values["cpu_ratio"] = spent / elapsed_s
+        return Sample(at_ns=time.monotonic_ns(), source=source, values=values)
+
+
+class GpuSampler:
+    """One GPU. What its driver does not tell is unknown with the driver's words, never 0."""
+
+    def __init__(self, index: int, handle: object) -> None:
+        self._source = f"gpu{index}"
+        self._handle = handle
+
+    def sample(self) -> Sample:
+        """Return the GPU's present readings."""
+        values: dict[str, float] = {}
+        unknown: dict[str, str] = {}
+        for name, query in _GPU_QUERIES.items():
+            try:
+                values[name] = query(self._handle)
+            except pynvml.NVMLError as error:
+                unknown[name] = str(error)
+        return Sample(at_ns=time.monotonic_ns(), source=self._source, values=values, unknown=unknown)
+
+
+@contextlib.contextmanager
+def gpu_sampler(index: int, uuid: str) -> Iterator[GpuSampler]:
+    """Give the sampler of one GPU while NVML is open."""
+    pynvml.nvmlInit()
+    try:
+        yield GpuSampler(index, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    finally:
+        pynvml.nvmlShutdown()

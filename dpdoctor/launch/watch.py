@@ -1,0 +1,179 @@
+"""Watching one launch: signs of life in, a verdict out."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpdoctor import heartbeat, rundir, units
+from dpdoctor.errors import RunDirectoryError
+from dpdoctor.heartbeat import Beat
+from dpdoctor.launch.processes import RankProcess
+from dpdoctor.records import RankRecord
+
+TAIL_LINES = 15
+# A rank whose record is complete may take this long to leave; a `finally` of the script may take longer.
+MOST_LEAVING_S = 15.0
+
+# Lines that torch's profiler prints on every machine; they explain no failure.
+_NOISE = re.compile(rb"^(USDT:|ERROR:.*DeviceProperties\.cpp)")
+_STACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How a launch ended."""
+
+    status: str
+    reason: str | None = None
+    failed_rank: int | None = None
+    stderr_tail: tuple[str, ...] = ()
+
+
+class Patience:
+    """Notices when a rank shows no sign of life for too long: no step, no new stage, nothing printed."""
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._seen: dict[int, tuple[object, float]] = {}
+
+    def exhausted_by(self, signs: dict[int, object]) -> list[int]:
+        """Return the ranks whose sign has not changed for the timeout."""
+        now = self._clock()
+        for rank, sign in signs.items():
+            if rank not in self._seen or self._seen[rank][0] != sign:
+                self._seen[rank] = (sign, now)
+        return [rank for rank in signs if now - self._seen[rank][1] > self._timeout_s]
+
+
+def record_of(rank: RankProcess) -> RankRecord | None:
+    """Return what a rank said of itself last; None when it said nothing readable."""
+    try:
+        return rundir.read_json(rank.directory / rundir.RANK, RankRecord)
+    except RunDirectoryError:
+        return None
+
+
+def beat_of(rank: RankProcess) -> Beat | None:
+    """Return a rank's last sign of life."""
+    return heartbeat.read(rank.directory)
+
+
+def has_failed(rank: RankProcess) -> bool:
+    """Return whether a rank ended without a complete record."""
+    code = rank.exit_code()
+    if code is None:
+        return False
+    record = record_of(rank)
+    return record is None or record.status != "ok"
+
+
+def judge(ranks: Sequence[RankProcess]) -> Verdict:
+    """Return the verdict over ranks that have all ended; of several that failed, the first one is to blame."""
+    failed = [rank for rank in ranks if has_failed(rank)]
+    if not failed:
+        return Verdict(status="ok")
+    culprit = min(failed, key=_blame)
+    return Verdict(
+        status="failed",
+        reason=_reason(culprit, len(ranks)),
+        failed_rank=culprit.rank,
+        stderr_tail=tail(culprit.directory / rundir.STDERR),
+    )
+
+
+def _blame(rank: RankProcess) -> tuple[int, int]:
+    """Order: killed from outside, then by the time of the last record; those that we ended come last."""
+    if rank.ended_by_us:
+        return (2, rank.rank)
+    code = rank.exit_code() or 0
+    if code < 0:
+        return (0, rank.rank)
+    path = rank.directory / rundir.RANK
+    return (1, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+def _reason(rank: RankProcess, num_ranks: int) -> str:
+    record, code = record_of(rank), rank.exit_code()
+    who = f"rank {rank.rank}: " if num_ranks > 1 else ""
+    if record is not None and record.status == "failed" and record.reason:
+        return f"{who}{record.reason}"
+    how = (
+        f"was killed by {signal.Signals(-code).name}"
+        if code is not None and code < 0
+        else f"ended with exit code {code}"
+    )
+    return f"{who}the process {how} {where(rank)}"
+
+
+def where(rank: RankProcess) -> str:
+    """Return in words how far a rank had come."""
+    beat = beat_of(rank)
+    if beat is None:
+        return "before it began (see its stderr.log)"
+    if beat.step == 0:
+        return f"in stage {beat.stage}, before its first step"
+    return f"in stage {beat.stage}, after {units.count(beat.step, 'step')}"
+
+
+def judge_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout_s: float) -> Verdict:
+    """Return the verdict on ranks that are stuck; call it while they live, after their stacks were written.
+
+    Ranks wait for each other, so all are silent: the one to blame stands outside of torch, or is the one furthest back.
+    """
+    stuck = [rank for rank in ranks if rank.rank in silent]
+    places = {rank.rank: _innermost(rank.directory / rundir.STACKS) for rank in stuck}
+    culprit = min(stuck, key=lambda rank: (_waits_in_torch(places[rank.rank]), _steps(rank), rank.rank))
+    at = places[culprit.rank]
+    line = f"; it stands at {at[0]}:{at[1]} in {at[2]}" if at else ""
+    who = f"rank {culprit.rank}" if len(ranks) > 1 else "the script"
+    reason = (
+        f"{who} made no progress for {units.seconds(timeout_s)} {where(culprit)}{line}. --timeout gives it more time"
+    )
+    return Verdict(
+        status="failed",
+        reason=reason,
+        failed_rank=culprit.rank,
+        stderr_tail=tail(culprit.directory / rundir.STDERR),
+    )
+
+
+def _steps(rank: RankProcess) -> int:
+    beat = beat_of(rank)
+    return beat.step if beat else 0
+
+
+def _innermost(path: Path) -> tuple[str, int, str] | None:
+    """Return file, line and function of the main thread's innermost frame in a faulthandler dump."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    heads = [
+        i for i, line in enumerate(lines) if "most recent call first" in line and line.startswith("Current thread")
+    ]
+    for line in lines[heads[-1] + 1 :] if heads else ():
+        match = _STACK_LINE.match(line)
+        if match:
+            return match["file"], int(match["line"]), match["function"]
+    return None
+
+
+def _waits_in_torch(place: tuple[str, int, str] | None) -> bool:
+    return place is None or "/torch/" in place[0] or "/dpdoctor/" in place[0]
+
+
+def tail(path: Path, num_lines: int = TAIL_LINES) -> tuple[str, ...]:
+    """Return the last lines of a log, without the profiler's own."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 64_000))
+            lines = file.read().splitlines()
+    except OSError:
+        return ()
+    kept = [line.decode(errors="replace") for line in lines if line.strip() and not _NOISE.match(line)]
+    return tuple(kept[-num_lines:])

@@ -1,0 +1,241 @@
+"""What a run consists of: one record per line or file of a run directory, and a whole run in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from dpdoctor.spec import RunHeader
+
+PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One optimizer update on one rank; times in ns of the host's monotonic clock.
+
+    A Struct, because one is built inside every step of the user's script: it costs a tenth of a dataclass.
+
+    Attributes:
+        duration_ns: from the end of the step before to the end of this one; the phases add up to it.
+        phases_ns: exclusive host time in the order of PHASES.
+        samples_drawn: indices drawn by the loaders whose batches this step trained on.
+        samples_entered: dim 0 of the first tensor of the first forward of each micro-batch.
+        micro_batches: backward passes that followed a fresh forward.
+        epoch_edge: an epoch began, or an evaluation ran, inside this step.
+        counted: False for the first step after a window edge.
+    """
+
+    step: int
+    window: int
+    begin_ns: int
+    duration_ns: int
+    phases_ns: tuple[int, ...]
+    samples_drawn: int
+    samples_entered: int
+    micro_batches: int
+    epoch_edge: bool
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRecord:
+    """A run of consecutive steps between two edges; `end_ns - begin_ns` covers its counted steps.
+
+    `kind` is warmup, proof, measure or trace; `arm` is what was switched off (`full`: nothing).
+    `barrier_ns` is what this rank waited at the closing edge.
+    """
+
+    window: int
+    kind: str
+    arm: str
+    round: int
+    first_step: int
+    num_steps: int
+    begin_ns: int
+    end_ns: int
+    barrier_ns: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """Something that happened at one moment: a gc pause, an epoch edge, a note."""
+
+    kind: str
+    at_ns: int
+    duration_ns: int = 0
+    step: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One adopted module. `line` is where the script calls it."""
+
+    name: str
+    line: str
+    num_parameters: int
+    trainable_bytes: int
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """One DataLoader that the script iterated, and what was done to its batches."""
+
+    line: str
+    dataset: str
+    sampler: str
+    batch_size: int | None
+    num_workers: int
+    num_batches: int | None
+    rule: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One fact that adoption must show. `ok` None: could not be judged, `text` says why."""
+
+    name: str
+    ok: bool | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What was done to the script, and the proof that it took effect."""
+
+    units: tuple[Unit, ...] = ()
+    loaders: tuple[Loader, ...] = ()
+    optimizers: tuple[str, ...] = ()
+    seed: int = 0
+    num_threads: int = 0
+    find_unused_parameters: bool = False
+    patched: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    proof: tuple[Check, ...] = ()
+
+    @property
+    def proved(self) -> bool | None:
+        """True when every check held, False when one failed, None when none was made."""
+        if not self.proof:
+            return None
+        return not any(check.ok is False for check in self.proof)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """Calls and bytes of one kind of collective in one step of one rank."""
+
+    count: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputTensor:
+    """One tensor that entered the first forward of a step."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What one step does, counted in one profiled step after warm-up: the same in every step, on any machine."""
+
+    operators: int
+    collectives: dict[str, Collective]
+    inputs: tuple[InputTensor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord:
+    """What one rank says of itself. Rewritten whole at each milestone, so a killed rank leaves its last one.
+
+    Attributes:
+        status: running, ok, failed or interrupted.
+        ending: how the script was left: stopped, stopped by force, returned, raised.
+        gpu_uuid: NVML's name of the device; None on the CPU.
+        observer_ns: host time that dpdoctor's own hooks took in the median counted step.
+        peak_memory_bytes: of the process (CPU) or the device's allocator (CUDA).
+    """
+
+    rank: int
+    world_size: int
+    pid: int
+    host: str
+    device: str
+    gpu_uuid: str | None = None
+    backend: str | None
+    status: str
+    reason: str | None = None
+    phase: str = ""
+    ending: str = ""
+    warmup_steady: bool | None = None
+    adoption: Adoption = Adoption()
+    counters: Counters | None = None
+    steps_per_epoch: int | None = None
+    observer_ns: float | None = None
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRecord:
+    """How one launch of a mode ended, as its parent saw it.
+
+    `status` is ok, failed, interrupted, skipped or inactive. `exit_codes` has one entry per rank; None: unknown.
+    """
+
+    mode: str
+    launch: int
+    status: str
+    reason: str | None = None
+    failed_rank: int | None = None
+    stderr_tail: tuple[str, ...] = ()
+    exit_codes: tuple[int | None, ...] = ()
+    begin_ns: int = 0
+    end_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One reading of one device or of the host. A value that cannot be had is absent from `values`."""
+
+    at_ns: int
+    source: str
+    values: dict[str, float]
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """Everything one rank left behind. `record` is None when it died before its first milestone."""
+
+    index: int
+    record: RankRecord | None
+    steps: tuple[StepRecord, ...]
+    windows: tuple[WindowRecord, ...]
+    events: tuple[EventRecord, ...]
+    trace: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One launch of one mode."""
+
+    record: LaunchRecord
+    ranks: tuple[Rank, ...]
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run directory in memory. `modes` maps a mode to its launches, in the order of the header."""
+
+    path: Path
+    header: RunHeader
+    modes: dict[str, tuple[Launch, ...]]

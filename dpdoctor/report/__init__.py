@@ -1,0 +1,1 @@
+"""From an Analysis to what people read: a page, a terminal summary."""

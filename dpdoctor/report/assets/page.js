@@ -1,0 +1,100 @@
+"use strict";
+(() => {
+  const CONFIG = {
+    responsive: true,
+    displaylogo: false,
+    displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
+    // Named one by one, so that a button which talks to a server can never join them.
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+  };
+  // Thin lines of the two blues are hard to see on a dark page.
+  const LIT = { "#0072B2": "#3D9BE0", "#56B4E9": "#A6DAF7" };
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const coarse = matchMedia("(pointer: coarse)");
+  const charts = [...document.querySelectorAll(".chart")];
+
+  const isDark = () => dark.matches && !document.documentElement.classList.contains("paper");
+
+  // Fonts, grid and error bars follow the style sheet, so the charts look like the page in both themes.
+  function themed(chart) {
+    const style = getComputedStyle(document.documentElement);
+    const color = (name) => style.getPropertyValue(name).trim();
+    const spec = JSON.parse(chart.nextElementSibling.textContent);
+    const axis = { gridcolor: color("--line"), linecolor: color("--line"), zerolinecolor: color("--line") };
+    const layout = {
+      ...spec.layout,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: color("--soft") },
+      hoverlabel: { bgcolor: color("--raised"), bordercolor: color("--line"), font: { color: color("--ink") } },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: color("--soft"), activecolor: color("--ink") },
+      margin: { l: 8, r: 12, t: 36, b: 8 },
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", xanchor: "left", traceorder: "normal", ...spec.layout.legend },
+      dragmode: coarse.matches ? false : "zoom",
+    };
+    for (const name of Object.keys(layout).filter((key) => /^[xy]axis/.test(key))) {
+      const title = { ...layout[name].title, font: { size: 13 } };
+      layout[name] = { ...axis, ...layout[name], title };
+    }
+    for (const trace of spec.data) {
+      if (isDark() && trace.line) trace.line.color = LIT[trace.line.color] ?? trace.line.color;
+      if (trace.error_x) trace.error_x.color = color("--ink");
+    }
+    return { data: spec.data, layout };
+  }
+
+  async function draw(chart) {
+    chart.querySelector("noscript")?.remove();
+    try {
+      const { data, layout } = themed(chart);
+      await Plotly.newPlot(chart, data, layout, CONFIG);
+      chart.dataset.drawn = "yes";
+    } catch (error) {
+      console.error(error);
+      chart.textContent = `This chart could not be drawn (${error}). What it shows stands below, in words.`;
+    }
+  }
+
+  // A chart inside a closed fold has no width to be drawn in; it waits until the fold opens.
+  const isVisible = (chart) => chart.offsetWidth > 0;
+  const isDrawn = (chart) => chart.dataset.drawn === "yes";
+  const drawNew = () => charts.filter((chart) => isVisible(chart) && !isDrawn(chart)).forEach(draw);
+
+  function drawAgain() {
+    charts.filter((chart) => isVisible(chart) && isDrawn(chart)).forEach(draw);
+    charts.filter((chart) => !isVisible(chart)).forEach((chart) => { delete chart.dataset.drawn; });
+  }
+
+  function download() {
+    const text = document.getElementById("run").textContent;
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text, "\n"], { type: "application/json" }));
+    link.download = "run.json";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  // On paper everything is open, light and as wide as the paper; the charts must be drawn before the browser lays it out.
+  const folds = [...document.querySelectorAll("details.fold")];
+  let closed = [];
+  function beforePrint() {
+    closed = folds.filter((fold) => !fold.open);
+    closed.forEach((fold) => { fold.open = true; });
+    document.documentElement.classList.add("paper");
+    charts.forEach(draw);
+  }
+  function afterPrint() {
+    document.documentElement.classList.remove("paper");
+    closed.forEach((fold) => { fold.open = false; });
+    drawAgain();
+  }
+
+  folds.forEach((fold) => fold.addEventListener("toggle", drawNew));
+  dark.addEventListener("change", drawAgain);
+  addEventListener("beforeprint", beforePrint);
+  addEventListener("afterprint", afterPrint);
+  const button = document.getElementById("download");
+  button.hidden = false;
+  button.addEventListener("click", download);
+  drawNew();
+})();

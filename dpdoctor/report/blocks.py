@@ -1,0 +1,175 @@
+"""What a section is made of. Blocks hold plain text and numbers; the template alone turns them into HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from dpdoctor.analysis import Analysis
+
+# How a block is coloured. A tone never speaks alone: the text says the same.
+TONES = ("plain", "good", "warn", "bad", "muted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer in one sentence, and in `detail` what it rests on."""
+
+    kind: ClassVar[str] = "verdict"
+    tone: str
+    sentence: str
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        _check_tone(self.tone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paragraph:
+    """Running text."""
+
+    kind: ClassVar[str] = "paragraph"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """A heading inside a section."""
+
+    kind: ClassVar[str] = "heading"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callout:
+    """Something that must not be missed. `lines` are shown as they are, in a fixed-width font."""
+
+    kind: ClassVar[str] = "callout"
+    tone: str
+    title: str
+    text: str
+    lines: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_tone(self.tone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """A signal that the run does not have, and why."""
+
+    kind: ClassVar[str] = "absent"
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table; numbers are aligned on the right."""
+
+    title: str
+    numeric: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One entry of a table; `note` stands below it in small type, a tone other than plain makes it a badge."""
+
+    text: str
+    note: str = ""
+    tone: str = "plain"
+
+    def __post_init__(self) -> None:
+        _check_tone(self.tone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of cells under columns; the first cell of a row names it."""
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"table {self.caption!r} has {len(self.columns)} columns but a row of {len(row)} cells"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Names and their values."""
+
+    kind: ClassVar[str] = "facts"
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Text in a fixed-width font, such as a command."""
+
+    kind: ClassVar[str] = "lines"
+    caption: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A figure drawn by plotly.js.
+
+    Attributes:
+        traces: plotly traces; text in them that comes from a run must have gone through `charts.plain`.
+        layout: plotly layout; fonts and colours of the theme are added in the page.
+        height: in CSS pixels.
+        how_to_read: one line.
+        alternative: what the picture shows, in words and numbers.
+    """
+
+    kind: ClassVar[str] = "chart"
+    title: str
+    traces: tuple[dict[str, Any], ...]
+    layout: dict[str, Any]
+    height: int
+    how_to_read: str
+    alternative: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Small charts side by side where there is room."""
+
+    kind: ClassVar[str] = "grid"
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """Blocks behind a title that opens and closes."""
+
+    kind: ClassVar[str] = "fold"
+    title: str
+    blocks: tuple[Block, ...]
+    is_open: bool = False
+
+
+Block: TypeAlias = Verdict | Paragraph | Heading | Callout | Absent | Table | Facts | Lines | Chart | Grid | Fold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One part of the page. `order` places it; `question` is what a reader comes to it with."""
+
+    order: int
+    title: str
+    question: str
+    build: Callable[[Analysis], Sequence[Block]]
+
+
+def _check_tone(tone: str) -> None:
+    if tone not in TONES:
+        raise ValueError(f"tone is {tone!r}; known: {', '.join(TONES)}")

@@ -1,0 +1,114 @@
+"""Colours, scales and traces that the charts share: plain dictionaries, as plotly.js reads them."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dpdoctor import units
+from dpdoctor.report import text
+from dpdoctor.report.thin import neighbours, thin
+
+# Okabe and Ito (2008), Color Universal Design: told apart with any kind of colour vision.
+# Their yellow is left out: too pale on white.
+BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE, GREY = (
+    "#0072B2",
+    "#56B4E9",
+    "#009E73",
+    "#E69F00",
+    "#D55E00",
+    "#CC79A7",
+    "#8A8F98",
+)
+SERIES_COLORS = (BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, GREY)
+# More curves in one picture cannot be told apart; the longest or first are drawn and the reader is told.
+MOST_SERIES = 7
+MOST_POINTS = 800
+MOST_DETAILED_DECADES = 3
+SHADE = "rgba(138, 143, 152, 0.18)"
+
+
+def plain(value: str) -> str:
+    """Return text from a run so that plotly, which reads a subset of HTML in its labels, shows it as it is."""
+    return html.escape(value, quote=False)
+
+
+def axis_scale(unit: str, largest: float) -> tuple[float, str]:
+    """Return (what one axis unit is worth, its name) for values in `unit` up to `largest`."""
+    if unit == "s":
+        return units.time_scale(largest)
+    if unit == "bytes":
+        return units.size_scale(largest)
+    return (0.01, "%") if unit == "ratio" else (1.0, unit)
+
+
+def line(
+    *, name: str, x: Sequence[float], y: Sequence[float | None], unit: str, scale: float, color: str
+) -> dict[str, Any]:
+    """Return a curve over time in seconds, thinned to its extremes; hovering shows values with their unit.
+
+    `y` is in `unit`, None leaves a gap; `scale` is what one axis unit is worth.
+    """
+    kept = thin(y, MOST_POINTS)
+    shown = [(x[i], y[i]) for i in kept]
+    labels = ["" if value is None else f"{units.seconds(at)}: {text.amount(value, unit)}" for at, value in shown]
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(shown) > 2 else "lines+markers",
+        "name": plain(name),
+        "x": [_drawn(at) for at, _ in shown],
+        "y": [None if value is None else _drawn(value / scale) for _, value in shown],
+        "text": labels,
+        "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
+        "line": {"color": color, "width": 1.5},
+        "opacity": 0.85,
+    }
+
+
+def time_layout(y_title: str) -> dict[str, Any]:
+    """Return the layout of curves over the time since a launch began, from zero."""
+    return {
+        "xaxis": {"title": {"text": "time since launch (s)"}, "rangemode": "nonnegative", "automargin": True},
+        "yaxis": {"title": {"text": plain(y_title)}, "rangemode": "tozero", "automargin": True},
+        "hovermode": "closest",
+        "showlegend": True,
+    }
+
+
+def logarithmic_seconds(shortest: float, longest: float) -> dict[str, Any]:
+    """Return a logarithmic axis for seconds, its ticks at 1, 2 and 5 or, over many decades, at 1 alone."""
+    first, last = math.floor(math.log10(shortest)), math.ceil(math.log10(longest))
+    digits = (1, 2, 5) if last - first <= MOST_DETAILED_DECADES else (1,)
+    ticks = [digit * 10.0**decade for decade in range(first, last + 1) for digit in digits]
+    return {
+        "type": "log",
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [units.seconds(tick) for tick in ticks],
+        "automargin": True,
+    }
+
+
+def bar_layout(x_title: str) -> dict[str, Any]:
+    """Return the layout of horizontal bars, first row on top, from zero."""
+    return {
+        "xaxis": {"title": {"text": plain(x_title)}, "rangemode": "tozero", "automargin": True},
+        "yaxis": {"autorange": "reversed", "automargin": True, "showgrid": False, "ticksuffix": "  "},
+        "uniformtext": {"minsize": 10, "mode": "hide"},
+        "hovermode": "closest",
+        "showlegend": True,
+    }
+
+
+def thinned_words(num_points: int) -> str:
+    """Return what was left out of a curve of so many points; empty when nothing was."""
+    if num_points <= MOST_POINTS:
+        return ""
+    return f" Of each {neighbours(num_points, MOST_POINTS)} neighbouring points the lowest and the highest are drawn."
+
+
+def _drawn(value: float) -> float:
+    """Round to what a screen can show, to keep the page small; NaN stays NaN and is refused later."""
+    return float(f"{value:.6g}")

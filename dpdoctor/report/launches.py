@@ -1,0 +1,41 @@
+"""The launches of a run, and the zero of their time axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dpdoctor.analysis import Analysis, Launch
+from dpdoctor.report.text import mode_label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedLaunch:
+    """One launch with its mode and the title it is shown under."""
+
+    mode: str
+    title: str
+    launch: Launch
+
+    @property
+    def origin_ns(self) -> int:
+        """Return the moment that time axes begin at: the launch, or its earliest record where that is unknown."""
+        if self.launch.record.begin_ns:
+            return self.launch.record.begin_ns
+        steps = [step.begin_ns for rank in self.launch.ranks for step in rank.steps]
+        samples = [sample.at_ns for sample in self.launch.samples]
+        return min(steps + samples, default=0)
+
+
+def is_open(named: NamedLaunch, focus: str | None) -> bool:
+    """Return whether a launch's fold starts open: the first of the mode that the headline is about."""
+    return named.launch.record.launch == 1 and focus in (None, named.mode)
+
+
+def launches(analysis: Analysis) -> Iterator[NamedLaunch]:
+    """Yield every launch of every mode, in the order of the run."""
+    for mode, found in analysis.run.modes.items():
+        for launch in found:
+            label = mode_label(mode)
+            title = label if len(found) == 1 else f"{label}, launch {launch.record.launch} of {len(found)}"
+            yield NamedLaunch(mode=mode, title=title, launch=launch)

@@ -1,0 +1,138 @@
+"""What was done to the script, and the proof that it took effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis import Adoption, Analysis, ModeSummary
+from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Facts, Fold, Heading, Lines, Section, Table
+from dpdoctor.report.text import NOTHING, mode_label
+
+_VERDICTS = {True: ("ok", "good"), False: ("failed", "bad"), None: ("not judged", "muted")}
+
+
+def build(analysis: Analysis) -> Sequence[Block]:
+    """Return, per mode, warnings, proof, units, loaders and settings."""
+    blocks: list[Block] = []
+    for name, mode in analysis.summary.modes.items():
+        blocks.append(Heading(text=mode_label(name)))
+        blocks.extend(_mode(mode, mode.adoption) if mode.adoption else [_not_adopted(mode)])
+    return blocks or [Absent(what="Adoption", reason="this run has no modes")]
+
+
+def _not_adopted(mode: ModeSummary) -> Absent:
+    return Absent(what="Adoption", reason=mode.reason or "no rank lived long enough to adopt the script")
+
+
+def _mode(mode: ModeSummary, adoption: Adoption) -> list[Block]:
+    blocks: list[Block] = [Callout(tone="warn", title="Remark", text=text) for text in adoption.warnings]
+    blocks.append(_proof(adoption) if adoption.proof else Absent(what="Proof", reason=_no_proof(mode)))
+    blocks.append(_units(adoption) if adoption.units else Absent(what="Adopted modules", reason=_no_units(mode)))
+    if adoption.loaders:
+        blocks.append(_loaders(adoption))
+    else:
+        blocks.append(Absent(what="Loaders", reason="the script iterated no DataLoader"))
+    blocks.append(_facts(mode, adoption))
+    if adoption.patched:
+        patched = Lines(caption="What dpdoctor put its own code around", lines=adoption.patched)
+        blocks.append(Fold(title=f"Patched: {units.count(len(adoption.patched), 'place')}", blocks=(patched,)))
+    return blocks
+
+
+def _no_proof(mode: ModeSummary) -> str:
+    if mode.world_size == 1:
+        return "one process has nothing to synchronise with others"
+    return mode.reason or "the mode ended before its checks were made"
+
+
+def _no_units(mode: ModeSummary) -> str:
+    return mode.reason or "no module with trained parameters was called"
+
+
+def _proof(adoption: Adoption) -> Table:
+    return Table(
+        caption="Proof: facts that must hold if the mode does what its name says.",
+        columns=(Column(title="Check"), Column(title="Result"), Column(title="Evidence")),
+        rows=tuple(
+            (
+                Cell(text=check.name),
+                Cell(text=_VERDICTS[check.ok][0], tone=_VERDICTS[check.ok][1]),
+                Cell(text=check.text),
+            )
+            for check in adoption.proof
+        ),
+    )
+
+
+def _units(adoption: Adoption) -> Table:
+    return Table(
+        caption="Modules that were adopted, and where the script calls them.",
+        columns=(
+            Column(title="Module"),
+            Column(title="Called at"),
+            Column(title="Parameters", numeric=True),
+            Column(title="Trainable", numeric=True),
+            Column(title="Without a gradient"),
+        ),
+        rows=tuple(
+            (
+                Cell(text=unit.name),
+                Cell(text=unit.line),
+                Cell(text=units.whole(unit.num_parameters)),
+                Cell(text=units.size(unit.trainable_bytes)),
+                Cell(text=", ".join(unit.unused) or NOTHING),
+            )
+            for unit in adoption.units
+        ),
+    )
+
+
+def _loaders(adoption: Adoption) -> Table:
+    return Table(
+        caption="Loaders that the script iterated, and how their batches were shared out.",
+        columns=(
+            Column(title="Loader"),
+            Column(title="Dataset"),
+            Column(title="Sampler"),
+            Column(title="Batch size", numeric=True),
+            Column(title="Workers", numeric=True),
+            Column(title="Batches", numeric=True),
+            Column(title="Sharding"),
+        ),
+        rows=tuple(
+            (
+                Cell(text=loader.line),
+                Cell(text=loader.dataset),
+                Cell(text=loader.sampler),
+                _number(loader.batch_size),
+                _number(loader.num_workers),
+                _number(loader.num_batches),
+                Cell(text=loader.rule, note=loader.note),
+            )
+            for loader in adoption.loaders
+        ),
+    )
+
+
+def _number(value: int | None) -> Cell:
+    return Cell(text=NOTHING if value is None else units.whole(value))
+
+
+def _facts(mode: ModeSummary, adoption: Adoption) -> Facts:
+    return Facts(
+        pairs=(
+            ("Ranks", units.count(mode.world_size, "rank")),
+            ("Backend", mode.backend or NOTHING),
+            ("Batch rule", mode.batch.rule),
+            ("Optimizers", ", ".join(adoption.optimizers) or NOTHING),
+            ("Seed", str(adoption.seed)),
+            ("Threads per rank", str(adoption.num_threads) if adoption.num_threads else "unknown"),
+            ("find_unused_parameters", "on" if adoption.find_unused_parameters else "off"),
+        )
+    )
+
+
+SECTION = Section(
+    order=60, title="What was done to the script", question="Did it really train the way it says?", build=build
+)

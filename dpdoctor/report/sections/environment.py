@@ -1,0 +1,81 @@
+"""What ran where, and how to run it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis import Analysis
+from dpdoctor.report.blocks import Absent, Block, Cell, Column, Facts, Fold, Lines, Section, Table
+
+
+def build(analysis: Analysis) -> Sequence[Block]:
+    """Return the command to repeat the run, the script, the machine and the versions."""
+    return [
+        _reproduce(analysis),
+        _script(analysis),
+        _machine(analysis),
+        _gpus(analysis),
+        _packages(analysis),
+    ]
+
+
+def _reproduce(analysis: Analysis) -> Lines:
+    command = shlex.join(analysis.summary.command)
+    return Lines(caption="How to reproduce", lines=(f"cd {shlex.quote(analysis.run.header.spec.cwd)}", command))
+
+
+def _script(analysis: Analysis) -> Facts:
+    summary, spec = analysis.summary, analysis.run.header.spec
+    return Facts(
+        pairs=(
+            ("Module" if spec.is_module else "Script", summary.script.path),
+            ("Arguments", shlex.join(summary.script.args) or "none"),
+            ("SHA-256", summary.script.sha256 or "unknown: the script could not be read as one file"),
+            ("Created", summary.created),
+            ("dpdoctor", summary.dpdoctor),
+            ("Seed", str(spec.seed)),
+            ("Threads per device", str(spec.threads_per_device)),
+            ("Devices", ", ".join(spec.devices) or "CPU"),
+            ("Launches per mode", str(spec.repeat)),
+            ("Time budget per mode", units.seconds(spec.recording.time_budget_s)),
+        )
+    )
+
+
+def _machine(analysis: Analysis) -> Facts:
+    machine = analysis.summary.fingerprint
+    return Facts(
+        pairs=(
+            ("Host", machine.host),
+            ("CPU", machine.cpu or "unknown: the system does not name it"),
+            ("Cores", str(machine.cores)),
+            ("Memory", units.size(machine.memory_bytes)),
+            ("System", machine.system),
+            ("Python", machine.python),
+            ("GPU driver", machine.driver or "none found"),
+        )
+    )
+
+
+def _gpus(analysis: Analysis) -> Table | Absent:
+    gpus = analysis.summary.fingerprint.gpus
+    if not gpus:
+        return Absent(what="GPUs", reason="none was found on this machine")
+    return Table(
+        caption="GPUs of this machine.",
+        columns=(Column(title="GPU"), Column(title="Memory", numeric=True), Column(title="UUID")),
+        rows=tuple((Cell(text=gpu.name), Cell(text=units.size(gpu.memory_bytes)), Cell(text=gpu.uuid)) for gpu in gpus),
+    )
+
+
+def _packages(analysis: Analysis) -> Fold | Absent:
+    packages = analysis.summary.fingerprint.packages
+    if not packages:
+        return Absent(what="Package versions", reason="none was recorded")
+    pairs = tuple(sorted(packages.items()))
+    return Fold(title="Package versions", blocks=(Facts(pairs=pairs),))
+
+
+SECTION = Section(order=70, title="Environment", question="What ran where, and how do I run it again?", build=build)

@@ -1,0 +1,116 @@
+"""The first screen: the answer, what went wrong, and every mode in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary
+from dpdoctor.report import verdict
+from dpdoctor.report.blocks import Block, Callout, Cell, Column, Paragraph, Section, Table
+from dpdoctor.report.text import NOTHING, batch_text, figure_cell, interval_words, mode_label, sentence, status_tone
+
+COLUMNS = (
+    Column(title="Mode"),
+    Column(title="Status"),
+    Column(title="Throughput", numeric=True),
+    Column(title="Step", numeric=True),
+    Column(title="Speedup", numeric=True),
+    Column(title="Of linear", numeric=True),
+    Column(title="Epoch", numeric=True),
+    Column(title="Global batch", numeric=True),
+)
+
+
+def build(analysis: Analysis) -> Sequence[Block]:
+    """Return the verdict, the troubles, the table of modes and what its words mean."""
+    summary = analysis.summary
+    return [
+        verdict.headline(summary),
+        *_troubles(summary),
+        *_other_verdicts(summary),
+        Table(caption=_caption(summary), columns=COLUMNS, rows=tuple(_row(*item) for item in summary.modes.items())),
+        *(Paragraph(text=text) for text in _meaning(summary)),
+    ]
+
+
+def _troubles(summary: RunSummary) -> Iterator[Callout]:
+    for name, mode in summary.modes.items():
+        found = verdict.mode_verdict(name, mode)
+        if verdict.why_withheld(mode) is not None or mode.status not in ("ok", "inactive"):
+            label, word = mode_label(name), "failed" if mode.status == "ok" else mode.status
+            reason = sentence(verdict.why_withheld(mode) or mode.reason or "No reason was recorded")
+            yield Callout(tone=found.tone, title=f"{label}: {word}", text=reason, lines=mode.stderr_tail)
+
+
+def _other_verdicts(summary: RunSummary) -> Iterator[Paragraph]:
+    """Yield a sentence for each mode that neither the headline nor a callout has told of."""
+    for name, mode in verdict.shown_modes(summary).items():
+        if name != verdict.focus(summary) and mode.status in ("ok", "inactive"):
+            yield Paragraph(text=verdict.mode_verdict(name, mode).sentence)
+
+
+def _caption(summary: RunSummary) -> str:
+    return f"Every mode of this run, intervals in small print. {interval_words(verdict.shown_modes(summary))}".rstrip()
+
+
+def _row(name: str, mode: ModeSummary) -> tuple[Cell, ...]:
+    failed = mode.status == "ok" and verdict.why_withheld(mode) is not None
+    head = (Cell(text=mode_label(name), note=_ranks(mode)), _status("failed" if failed else mode.status, mode))
+    if verdict.why_withheld(mode) is not None:
+        return (*head, *(Cell(text=NOTHING) for _ in COLUMNS[len(head) :]))
+    return (
+        *head,
+        figure_cell(mode.throughput),
+        figure_cell(mode.step),
+        _compared(name, mode.speedup),
+        _compared(name, verdict.linear(mode)),
+        figure_cell(mode.epoch_s),
+        Cell(text=batch_text(mode.batch.global_), note=f"{batch_text(mode.batch.per_device)} per device"),
+    )
+
+
+def _ranks(mode: ModeSummary) -> str:
+    ranks = units.count(mode.world_size, "rank")
+    return f"{ranks}, {mode.backend}" if mode.backend else ranks
+
+
+def _status(status: str, mode: ModeSummary) -> Cell:
+    note = "warm-up never became steady" if mode.warmup_steady is False else ""
+    return Cell(text=status, note=note, tone=status_tone(status))
+
+
+def _compared(name: str, figure: Figure | None) -> Cell:
+    if figure is None:
+        return Cell(text=NOTHING, note="one process")
+    if verdict.is_baseline(name):
+        return Cell(text=NOTHING, note="the baseline")
+    return figure_cell(figure)
+
+
+def _meaning(summary: RunSummary) -> Iterator[str]:
+    """Yield what the table's words mean, and where its rows must not be compared directly."""
+    yield (
+        "Throughput is global samples per second, over all devices. It is not time to accuracy: "
+        "a larger global batch takes fewer optimizer steps per epoch and may need more epochs."
+    )
+    shown = verdict.shown_modes(summary)
+    yield from _batch_difference(shown)
+    scaling = {verdict.scaling_words(mode) for name, mode in shown.items() if mode.world_size > 1}
+    yield from sorted(words for words in scaling if words not in verdict.headline(summary).detail)
+    sources = sorted({mode.batch.source for mode in shown.values() if mode.batch.global_ is not None})
+    if sources:
+        yield f"Samples were counted from: {', '.join(sources)}."
+    remarks = sum(len(mode.adoption.warnings) for mode in summary.modes.values() if mode.adoption)
+    if remarks:
+        yield f"Adopting the script gave {units.count(remarks, 'remark')}; see “What was done to the script”."
+
+
+def _batch_difference(shown: dict[str, ModeSummary]) -> Iterator[str]:
+    sizes = {name: mode.batch.global_ for name, mode in shown.items() if mode.batch.global_ is not None}
+    if len({batch_text(size) for size in sizes.values()}) > 1:
+        listed = ", ".join(f"{mode_label(name)} {batch_text(size)}" for name, size in sizes.items())
+        yield f"The modes do not train on the same batch. Samples per step, all devices: {listed}."
+
+
+SECTION = Section(order=10, title="Verdict", question="What did more devices give?", build=build)

@@ -1,0 +1,109 @@
+"""The report for a terminal: the same facts as the page's first screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dpdoctor import units
+from dpdoctor.analysis import Analysis, ModeSummary, RunSummary
+from dpdoctor.report import verdict
+from dpdoctor.report.text import (
+    NOTHING,
+    batch_text,
+    figure_text,
+    interval_words,
+    mode_label,
+    short_interval,
+    status_tone,
+)
+
+_STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
+_NUMERIC = ("samples/s", "step", "speedup", "linear", "epoch", "batch")
+
+
+def summary(analysis: Analysis) -> RenderableType:
+    """Return the verdict, a table of the modes, what failed with its last stderr lines, and remarks on the adoption.
+
+    All text from the run is literal: rich's markup in it is not interpreted.
+    """
+    run = analysis.summary
+    return Group(*_verdict(run), _table(run), *_notes(run), *_troubles(run), *_remarks(run))
+
+
+def _verdict(run: RunSummary) -> Iterator[RenderableType]:
+    found = verdict.headline(run)
+    yield Text(found.sentence, style=_STYLES[found.tone])
+    if found.detail:
+        yield Text(found.detail, style="dim")
+    yield Text()
+
+
+def _table(run: RunSummary) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    table.add_column("mode", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    for title in _NUMERIC:
+        table.add_column(title, justify="right", no_wrap=True)
+    for name, mode in run.modes.items():
+        withheld = verdict.why_withheld(mode) is not None
+        status = "failed" if withheld and mode.status == "ok" else mode.status
+        head = (
+            _two_lines(name, units.count(mode.world_size, "rank")),
+            Text(status, style=_STYLES[status_tone(status)]),
+        )
+        table.add_row(*head, *([NOTHING] * len(_NUMERIC) if withheld else _figures(name, mode)))
+    return table
+
+
+def _figures(name: str, mode: ModeSummary) -> list[Text]:
+    """Return the cells of a mode's figures. The page has every interval; here there is room for the two that decide."""
+    linear = verdict.linear(mode)
+    compared = not verdict.is_baseline(name)
+    return [
+        _two_lines(figure_text(mode.throughput).removesuffix(" samples/s"), short_interval(mode.throughput)),
+        Text(figure_text(mode.step)),
+        _two_lines(figure_text(mode.speedup), short_interval(mode.speedup)) if compared else Text(NOTHING),
+        Text(figure_text(linear) if compared and linear else NOTHING),
+        Text(figure_text(mode.epoch_s)),
+        _two_lines(batch_text(mode.batch.global_), f"{batch_text(mode.batch.per_device)} each"),
+    ]
+
+
+def _two_lines(above: str, below: str) -> Text:
+    text = Text(above)
+    return text.append(f"\n{below}", style="dim") if below else text
+
+
+def _notes(run: RunSummary) -> Iterator[RenderableType]:
+    intervals = interval_words(verdict.shown_modes(run))
+    if intervals:
+        yield Text(intervals, style="dim")
+    yield Text("Throughput is global samples per second; it is not time to accuracy.", style="dim")
+
+
+def _troubles(run: RunSummary) -> Iterator[RenderableType]:
+    for name, mode in run.modes.items():
+        if verdict.why_withheld(mode) is None and mode.status == "ok":
+            continue
+        found = verdict.mode_verdict(name, mode)
+        yield Text(f"\n{found.sentence}", style=_STYLES[found.tone])
+        if mode.stderr_tail:
+            yield Padding(Text("\n".join(mode.stderr_tail)), (0, 0, 0, 2))
+
+
+def _remarks(run: RunSummary) -> Iterator[RenderableType]:
+    """Yield each remark on the adoption once, with the modes that it holds for."""
+    modes: dict[str, list[str]] = {}
+    for name, mode in run.modes.items():
+        for warning in mode.adoption.warnings if mode.adoption else ():
+            modes.setdefault(warning, []).append(mode_label(name))
+    if modes:
+        yield Text("\nHow the script was adopted", style="bold")
+    for warning, labels in modes.items():
+        yield Padding(Text(f"{', '.join(labels)}: {warning}"), (0, 0, 0, 2))

@@ -1,0 +1,187 @@
+"""The run directory: names of its files, their records, whole writes and tolerant reads.
+
+A rank that died is data, not a crash: what it left is read, what is missing is missing.
+
+    header.json                    RunHeader
+    run.json                       the summary, written last
+    <mode>/launch.json             LaunchRecord; <mode>.2, <mode>.3 for repeated launches
+    <mode>/node0.jsonl             Sample lines of the host and device samplers
+    <mode>/rank<k>/rank.json       RankRecord
+    <mode>/rank<k>/steps.jsonl     StepRecord lines
+    <mode>/rank<k>/windows.jsonl   WindowRecord lines
+    <mode>/rank<k>/events.jsonl    EventRecord lines
+    <mode>/rank<k>/trace.json.gz, stdout.log, stderr.log, stacks.log
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dpdoctor.errors import OutputError, RunDirectoryError
+from dpdoctor.records import EventRecord, Launch, LaunchRecord, Rank, RankRecord, Run, Sample, StepRecord, WindowRecord
+from dpdoctor.spec import SCHEMA, RunHeader
+
+T = TypeVar("T")
+
+HEADER = "header.json"
+SUMMARY = "run.json"
+REPORT = "report.html"
+LAUNCH = "launch.json"
+RANK = "rank.json"
+STEPS = "steps.jsonl"
+WINDOWS = "windows.jsonl"
+EVENTS = "events.jsonl"
+NODE = "node0.jsonl"
+TRACE = "trace.json.gz"
+STDOUT = "stdout.log"
+STDERR = "stderr.log"
+STACKS = "stacks.log"
+
+# What msgspec raises for bytes that are not the JSON they should be.
+_DAMAGED = (msgspec.DecodeError, UnicodeDecodeError)
+
+
+def launch_dir(root: Path, mode: str, launch: int = 1) -> Path:
+    """Return the directory of the n-th launch of a mode: `ddp`, `ddp.2`, ..."""
+    return root / (mode if launch == 1 else f"{mode}.{launch}")
+
+
+def rank_dir(launch_path: Path, rank: int) -> Path:
+    """Return the directory of one rank of a launch."""
+    return launch_path / f"rank{rank}"
+
+
+def encode(value: Any) -> bytes:
+    """Return `value` as one line of JSON. NaN and infinity become null."""
+    return msgspec.json.encode(value)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old one or the new one, never a part.
+
+    Raises:
+        OutputError: the directory cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write one value as indented JSON, whole or not at all."""
+    write_whole(path, msgspec.json.format(encode(value), indent=1) + b"\n")
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """Return the value of a JSON file.
+
+    Raises:
+        RunDirectoryError: missing, unreadable, or not of this shape; names the file and the place in it.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError as error:
+        raise RunDirectoryError(f"{path} is missing") from error
+    except OSError as error:
+        raise RunDirectoryError(f"cannot read {path}: {error.strerror or error}") from error
+    except _DAMAGED as error:
+        raise RunDirectoryError(f"{path} is damaged: {error}") from error
+
+
+def read_lines(path: Path, kind: type[T]) -> tuple[T, ...]:
+    """Return the records of a JSON-lines file up to the first that is cut short; empty when there is no file."""
+    decoder = msgspec.json.Decoder(kind)
+    records: list[T] = []
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:
+        return ()
+    for line in lines:
+        try:
+            records.append(decoder.decode(line))
+        except _DAMAGED:
+            break
+    return tuple(records)
+
+
+def append_lines(path: Path, records: Iterable[Any]) -> None:
+    """Append records as JSON lines in one write."""
+    data = b"".join(encode(record) + b"\n" for record in records)
+    if data:
+        with path.open("ab") as file:
+            file.write(data)
+
+
+def read(path: Path) -> Run:
+    """Return the run in `path`, complete or not.
+
+    Raises:
+        RunDirectoryError: not a run directory, damaged header, or written by another schema.
+    """
+    if not path.is_dir():
+        raise RunDirectoryError(
+            f"{path} is not a directory. Give the directory that `dpdoctor profile` printed at its end."
+        )
+    for name in (SUMMARY, HEADER):
+        _check_schema(path / name)
+    if not (path / HEADER).exists():
+        raise RunDirectoryError(
+            f"{path} is not a run directory: it has no {HEADER}. "
+            "Give the directory that `dpdoctor profile` printed at its end."
+        )
+    header = read_json(path / HEADER, RunHeader)
+    modes = {spec.name: _read_launches(path, spec.name, header.spec.repeat) for spec in header.spec.modes}
+    return Run(path=path, header=header, modes=modes)
+
+
+def _check_schema(path: Path) -> None:
+    if not path.exists():
+        return
+    schema = read_json(path, dict[str, Any]).get("schema")
+    if schema != SCHEMA:
+        raise RunDirectoryError(
+            f"{path} has schema {schema!r}; this dpdoctor reads schema {SCHEMA}. "
+            "Read it with the version that wrote it (field `dpdoctor` in the file), or profile again."
+        )
+
+
+def _read_launches(root: Path, mode: str, repeat: int) -> tuple[Launch, ...]:
+    paths = [launch_dir(root, mode, number) for number in range(1, repeat + 1)]
+    return tuple(_read_launch(path, mode, number) for number, path in enumerate(paths, 1) if path.is_dir())
+
+
+def _read_launch(path: Path, mode: str, number: int) -> Launch:
+    if (path / LAUNCH).exists():
+        record = read_json(path / LAUNCH, LaunchRecord)
+    else:
+        record = LaunchRecord(
+            mode=mode, launch=number, status="failed", reason="dpdoctor itself was ended during this mode"
+        )
+    indices = sorted(int(m[1]) for p in path.iterdir() if (m := re.fullmatch(r"rank(\d+)", p.name)))
+    ranks = tuple(_read_rank(rank_dir(path, index), index) for index in indices)
+    return Launch(record=record, ranks=ranks, samples=read_lines(path / NODE, Sample))
+
+
+def _read_rank(path: Path, index: int) -> Rank:
+    record = read_json(path / RANK, RankRecord) if (path / RANK).exists() else None
+    trace = path / TRACE
+    return Rank(
+        index=index,
+        record=record,
+        steps=read_lines(path / STEPS, StepRecord),
+        windows=read_lines(path / WINDOWS, WindowRecord),
+        events=read_lines(path / EVENTS, EventRecord),
+        trace=trace if trace.exists() else None,
+    )

@@ -1,0 +1,162 @@
+"""What is to be run: the one value that the launcher, the workers and the reader agree on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SCHEMA = 1
+BATCH_RULES = ("per-device", "global")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeSpec:
+    """One mode as it will be launched.
+
+    Attributes:
+        name: the mode's file name in dpdoctor/worker/modes.
+        world_size: number of processes; each drives one device.
+        distributed: whether the processes form a process group.
+        batch_rule: what happens to the script's batches, one of BATCH_RULES.
+    """
+
+    name: str
+    world_size: int
+    distributed: bool
+    batch_rule: str
+
+    def __post_init__(self) -> None:
+        if self.world_size < 1:
+            raise ValueError(f"world_size is {self.world_size}; a mode needs at least one process")
+        if self.batch_rule not in BATCH_RULES:
+            raise ValueError(f"batch_rule is {self.batch_rule!r}; known: {', '.join(BATCH_RULES)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """How much is recorded. None means: decided by rank 0 from what it measures.
+
+    Attributes:
+        warmup: steps before the first window; None: until the step time is steady.
+        steps: counted steps per window; None: at least 4 steps and 0.5 s.
+        rounds: most rounds of windows; fewer when `time_budget_s` runs out.
+        time_budget_s: seconds a mode may train, from its first step to the trace.
+        trace_steps: steps recorded by torch.profiler at the end; 0 turns the trace off.
+        explain: stop after the proof of adoption, measure nothing.
+    """
+
+    warmup: int | None = None
+    steps: int | None = None
+    rounds: int = 10
+    time_budget_s: float = 60.0
+    trace_steps: int = 5
+    explain: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("warmup", self.warmup, 1),
+            ("steps", self.steps, 1),
+            ("rounds", self.rounds, 1),
+            ("trace_steps", self.trace_steps, 0),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
+        if not self.time_budget_s > 0:
+            raise ValueError(f"time_budget_s is {self.time_budget_s}; it must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """Everything that decides a run.
+
+    Attributes:
+        target: absolute path of the script, or the dotted name of a module when `is_module`.
+        args: the script's own arguments.
+        cwd: directory the script runs in.
+        modes: modes in the order they run; the baseline, when there is one, first.
+        requested_modes: the modes asked for by name; the others serve them.
+        devices: one CUDA_VISIBLE_DEVICES entry per rank; empty: the CPU.
+        threads_per_device: host threads a rank may use for one operation.
+        seed: seed of torch, numpy and random, alike on every rank and in every mode.
+        repeat: launches of each mode.
+        timeout_s: seconds without any progress after which a mode is ended.
+        samples_per_step: per rank; None: counted.
+    """
+
+    target: str
+    is_module: bool = False
+    args: tuple[str, ...] = ()
+    cwd: str
+    modes: tuple[ModeSpec, ...]
+    requested_modes: tuple[str, ...]
+    devices: tuple[str, ...] = ()
+    threads_per_device: int
+    seed: int = 0
+    repeat: int = 1
+    timeout_s: float = 300.0
+    samples_per_step: int | None = None
+    recording: Recording = Recording()
+
+    def __post_init__(self) -> None:
+        if self.threads_per_device < 1:
+            raise ValueError(f"threads_per_device is {self.threads_per_device}; it must be at least 1")
+        if self.repeat < 1:
+            raise ValueError(f"repeat is {self.repeat}; it must be at least 1")
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s is {self.timeout_s}; it must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU as NVML describes it."""
+
+    name: str
+    uuid: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """What must be alike before two runs may be compared. None: could not be found out."""
+
+    host: str
+    cpu: str | None
+    cores: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+    driver: str | None
+    system: str
+    python: str
+    packages: dict[str, str]
+    script_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
+    """What the launcher writes first (header.json): enough to read the directory if nothing else follows.
+
+    `command`, `spec.args` and host names are redacted.
+    """
+
+    schema: int = SCHEMA
+    dpdoctor: str
+    created: str
+    command: tuple[str, ...]
+    spec: RunSpec
+    fingerprint: Fingerprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTask:
+    """What the launcher hands to each rank of one launch, through the environment variable TASK_VARIABLE.
+
+    `directory` is the launch's own directory; the rank writes below it and nowhere else. `unused` names the
+    parameters that got no gradient in the baseline.
+    """
+
+    spec: RunSpec
+    mode: ModeSpec
+    directory: str
+    unused: tuple[str, ...] = ()
+
+
+TASK_VARIABLE = "DPDOCTOR_TASK"

@@ -1,0 +1,101 @@
+"""The only place where numbers become text."""
+
+from __future__ import annotations
+
+import math
+
+_TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_BYTE_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+def digits(value: float, significant: int = 3) -> str:
+    """Return `value` with `significant` digits and no exponent; integers above that stay whole.
+
+    Raises:
+        ValueError: NaN or infinite; what is unknown is no number and is said in words.
+    """
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is not a number to show")
+    if value == 0:
+        return "0"
+    # The exponent of the rounded value: 9.996 becomes 10.0, not 10.00.
+    exponent = int(f"{value:.{significant - 1}e}".partition("e")[2])
+    return f"{value:,.{max(0, significant - 1 - exponent)}f}"
+
+
+def seconds(value: float) -> str:
+    """Return a duration given in seconds as text: 1.25 s, 20.0 ms, 350 us; minutes and hours from 120 s."""
+    if value == 0:
+        return "0 s"
+    if _shown(value) >= 5400:
+        return f"{digits(value / 3600)} h"
+    if _shown(value) >= 120:
+        return f"{digits(value / 60)} min"
+    scale, unit = time_scale(value)
+    return f"{digits(value / scale)} {unit}"
+
+
+def size(value: float) -> str:
+    """Return a number of bytes as text with decimal prefixes (GB = 1e9)."""
+    scale, unit = size_scale(value)
+    return f"{value:.0f} B" if unit == "B" else f"{digits(value / scale)} {unit}"
+
+
+def share(ratio: float) -> str:
+    """Return a ratio as a percentage: 0.314 is 31.4 %."""
+    percent = round(100 * ratio, 1) + 0.0  # + 0.0: a share just below zero reads 0.0 %, not -0.0 %
+    return f"{percent:.0f} %" if abs(percent) >= 100 else f"{percent:.1f} %"
+
+
+def rate(value: float, unit: str = "samples/s") -> str:
+    """Return a rate with its unit: 1,234 samples/s."""
+    return f"{digits(value)} {unit}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun in the right form: 1 rank, 2 ranks, 3 batches."""
+    if number == 1:
+        return f"1 {noun}"
+    hisses = noun.endswith(("ch", "s", "x")) and not noun.endswith("epoch")
+    plural = f"{noun}es" if hisses else f"{noun}s"
+    return f"{number:,} {plural}"
+
+
+def times(value: float) -> str:
+    """Return a factor as text: 1.31x."""
+    return f"{digits(value)}x"
+
+
+def quantity(value: float, unit: str) -> str:
+    """Return a number with a unit that has no prefixes of its own: 250 W, 1,980 MHz; without one the number alone."""
+    return f"{digits(value)} {unit}".rstrip()
+
+
+def whole(number: int) -> str:
+    """Return a whole number with its thousands marked: 11,689,512."""
+    return f"{number:,}"
+
+
+def span(low: str, high: str) -> str:
+    """Return two texts of this module as a range, their unit once where it is the same: 314 to 320 ms."""
+    number, space, unit = low.partition(" ")
+    return f"{number} to {high}" if space and high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def time_scale(largest: float) -> tuple[float, str]:
+    """Return (seconds per axis unit, unit) for an axis of durations that reaches `largest` seconds."""
+    return _scale(largest, _TIME_STEPS)
+
+
+def size_scale(largest: float) -> tuple[float, str]:
+    """Return (bytes per axis unit, unit) for an axis of sizes that reaches `largest` bytes."""
+    return _scale(largest, _BYTE_STEPS)
+
+
+def _scale(largest: float, steps: tuple[tuple[float, str], ...]) -> tuple[float, str]:
+    return next((step for step in steps if _shown(largest) >= step[0]), steps[-1])
+
+
+def _shown(value: float) -> float:
+    """Return the magnitude as three digits show it, so that 0.9996 s is 1.00 s and not 1,000 ms."""
+    return float(f"{abs(value):.2e}")

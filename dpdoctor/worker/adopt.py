@@ -1,0 +1,213 @@
+"""Finds the modules that a script trains, at their first training forward, and reroutes their calls.
+
+The unit is the outermost module whose call is entered with gradients enabled and that owns parameters which an
+optimizer holds. Nothing is wrapped earlier: until then the script may still move, load, freeze or copy its model.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from dpdoctor.records import Unit
+from dpdoctor.worker import lines
+from dpdoctor.worker.modes._base import AdoptionError, Mode
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.phases import FORWARD, PhaseClock
+from dpdoctor.worker.tally import Tally
+
+
+class Redirect:
+    """Stands in an adopted module's `_compiled_call_impl`, which torch calls first and never copies or pickles.
+
+    Training forwards go to `target`; forwards without gradients and those that `target` makes itself go straight to
+    the module, so that an evaluation on one rank waits for nobody.
+    """
+
+    def __init__(self, module: nn.Module, target: Callable[..., Any], watch: Watch) -> None:
+        self._call: Callable[..., Any] = module._call_impl
+        self._target = target
+        self._watch = watch
+        self._thread: int | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._thread == threading.get_ident():
+            return self._call(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            self._watch.tally.evaluated()
+            return self._call(*args, **kwargs)
+        return self._train(args, kwargs)
+
+    def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        watch = self._watch
+        watch.training_forward(args, kwargs)
+        depth = watch.phases.push(FORWARD)
+        self._thread = threading.get_ident()
+        try:
+            return self._target(*args, **kwargs)
+        finally:
+            self._thread = None
+            watch.phases.pop(depth)
+
+
+class Watch:
+    """What a forward reports to."""
+
+    def __init__(self, phases: PhaseClock, tally: Tally, check: Callable[[], None]) -> None:
+        self.phases = phases
+        self.tally = tally
+        self._check = check
+        self.keep_inputs = False
+        self.inputs: list[torch.Tensor] = []
+
+    def training_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A training forward begins on these arguments."""
+        self._check()
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else next(_tensors((args, kwargs)), None)
+        self.tally.trained(first.shape[0] if first is not None and first.dim() else 0)
+        if self.keep_inputs:
+            self.inputs, self.keep_inputs = list(_tensors((args, kwargs))), False
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested containers, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+class Adopter:
+    """Looks for units from the script's first line until `settle`; from then on it costs nothing."""
+
+    def __init__(
+        self,
+        mode: Mode,
+        patches: Patches,
+        watch: Watch,
+        optimizers: Callable[[], list[Any]],
+        fail: Callable[[str], NoReturn],
+    ) -> None:
+        self._mode = mode
+        self._patches = patches
+        self._watch = watch
+        self._optimizers = optimizers
+        self._fail = fail
+        self._inside = threading.local()
+        self._lines: list[str] = []
+        self.without_optimizer = False
+        self.modules: list[nn.Module] = []
+        self.warnings: list[str] = []
+
+    def seek(self, *, has_unused: bool) -> None:
+        """Begin to look at every module call; `has_unused`: some parameters are known to get no gradient."""
+        original = nn.Module.__call__
+        inside = self._inside
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if getattr(inside, "unit", False) or not torch.is_grad_enabled() or not self._is_unit(module):
+                return original(module, *args, **kwargs)
+            inside.unit = True
+            try:
+                if module._compiled_call_impl is None:
+                    self._adopt(module, has_unused=has_unused)
+                return original(module, *args, **kwargs)
+            finally:
+                inside.unit = False
+
+        self._patches.replace(nn.Module, "__call__", call)
+
+    def settle(self) -> None:
+        """Stop looking: only the adopted modules' own calls are seen now."""
+        self._patches.restore(nn.Module, "__call__")
+
+    def is_trained(self) -> Callable[[nn.Parameter], bool]:
+        """Return the test for what the script trains: what its optimizers hold, else what requires a gradient."""
+        optimizers = self._optimizers()
+        if not optimizers:
+            return lambda parameter: self.without_optimizer and parameter.requires_grad
+        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        return lambda parameter: id(parameter) in held
+
+    def _is_unit(self, module: nn.Module) -> bool:
+        parameters = module.parameters()
+        first = next(parameters, None)
+        if first is None or torch._C._is_tracing():
+            return False
+        is_trained = self.is_trained()
+        return is_trained(first) or any(map(is_trained, parameters))
+
+    def _adopt(self, module: nn.Module, *, has_unused: bool) -> None:
+        line = lines.caller()
+        self._look_for_method_entry(module, line)
+        try:
+            target = self._mode.convert(module, has_unused=has_unused)
+        except (AdoptionError, RuntimeError, ValueError, TypeError) as error:
+            self._fail(f"{type(module).__name__}, called at {line}, could not be converted: {error}")
+        module._compiled_call_impl = Redirect(module, target, self._watch)
+        self.modules.append(module)
+        self._lines.append(line)
+
+    def _look_for_method_entry(self, module: nn.Module, line: str) -> None:
+        """Meet the trap `model.loss(x)` -> `self.forward(x)`: the model is never called, only its parts are."""
+        entry = _entered_by_method(module, self.is_trained())
+        if entry is None:
+            return
+        text = (
+            f"the forward is reached through {entry} (its part {type(module).__name__} is called at {line}); parallel "
+            "wrappers act only on a call of the model itself. Call the model, and let its forward do what this does"
+        )
+        if self._mode.distributed:
+            self._fail(f"gradients would not be synchronised: {text}")
+        self.warnings.append(text)
+
+    def unadopted(self) -> tuple[str, ...]:
+        """Return trained parameters that have a gradient but belong to no adopted module, by shape."""
+        adopted = {id(p) for module in self.modules for p in module.parameters()}
+        return tuple(
+            f"a parameter of shape {tuple(p.shape)} in {type(optimizer).__name__}"
+            for optimizer in self._optimizers()
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None and id(p) not in adopted
+        )
+
+    def units(self) -> tuple[Unit, ...]:
+        """Return what was adopted."""
+        return tuple(
+            Unit(
+                name=type(module).__name__,
+                line=line,
+                num_parameters=sum(p.numel() for p in module.parameters()),
+                trainable_bytes=sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
+                unused=tuple(n for n, p in module.named_parameters() if p.requires_grad and p.grad is None),
+            )
+            for module, line in zip(self.modules, self._lines, strict=True)
+        )
+
+
+def _entered_by_method(module: nn.Module, is_trained: Callable[[nn.Parameter], bool]) -> str | None:
+    """Return `Class.method` of a module from inside which `module` is called, if that one trains more than `module`."""
+    held = {id(p) for p in module.parameters()}
+    frame: FrameType | None = sys._getframe(1)
+    found = None
+    while frame is not None:
+        outer = frame.f_locals.get("self")
+        if (
+            isinstance(outer, nn.Module)
+            and any(part is module for part in outer.modules())
+            and any(is_trained(p) and id(p) not in held for p in outer.parameters())
+        ):
+            found = f"{type(outer).__name__}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    return found

@@ -1,0 +1,68 @@
+"""How ranks meet at a window edge: everyone tells, rank 0 decides, everyone hears."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from dpdoctor.worker.director import FULL, KINDS, Segment
+
+
+class Agreement(Protocol):
+    """What the conductor needs of the other ranks."""
+
+    def gather(self, numbers: list[int]) -> list[list[int]]:
+        """Return every rank's numbers, in the order of the ranks; all ranks pass as many."""
+
+    def share(self, segment: Segment | None) -> Segment:
+        """Return rank 0's segment on every rank."""
+
+
+class Alone:
+    """One process: nobody to ask."""
+
+    def gather(self, numbers: list[int]) -> list[list[int]]:
+        """Return the only rank's numbers."""
+        return [numbers]
+
+    def share(self, segment: Segment | None) -> Segment:
+        """Return the segment."""
+        assert segment is not None
+        return segment
+
+
+class Ranks:
+    """All ranks over a gloo group of their own, with a timeout, apart from the script's collectives."""
+
+    def __init__(self, arms: tuple[str, ...], timeout_s: float) -> None:
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        assert isinstance(group, dist.ProcessGroup), "every rank is a member of this group"
+        self._group = group
+        self._world_size = dist.get_world_size()
+        self._arms = arms
+
+    def gather(self, numbers: list[int]) -> list[list[int]]:
+        """Return every rank's numbers; blocks until all ranks are here.
+
+        Raises:
+            RuntimeError: a rank did not come in time.
+        """
+        mine = torch.tensor(numbers, dtype=torch.int64)
+        everyone = [torch.empty_like(mine) for _ in range(self._world_size)]
+        dist.all_gather(everyone, mine, group=self._group)
+        return [tensor.tolist() for tensor in everyone]
+
+    def share(self, segment: Segment | None) -> Segment:
+        """Return rank 0's segment on every rank."""
+        arms = (FULL, *self._arms)
+        message = torch.zeros(5, dtype=torch.int64)
+        if segment is not None:
+            kind, arm, *numbers = astuple(segment)
+            message = torch.tensor([KINDS.index(kind), arms.index(arm), *numbers], dtype=torch.int64)
+        dist.broadcast(message, src=0, group=self._group)
+        kind, arm, round_, skip, num_steps = message.tolist()
+        return Segment(kind=KINDS[kind], arm=arms[arm], round=round_, skip=skip, num_steps=num_steps)

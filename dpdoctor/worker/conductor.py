@@ -1,0 +1,211 @@
+"""Drives the recording from inside the script's own steps: segments, edges, proof, trace, end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dpdoctor import rundir
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.records import WindowRecord
+from dpdoctor.worker.adopt import Adopter, Watch
+from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.director import Director, Facts, Segment
+from dpdoctor.worker.ending import Ending
+from dpdoctor.worker.loaders import Loaders
+from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.proof import Proof
+from dpdoctor.worker.recorder import Recorder
+from dpdoctor.worker.report import Report
+from dpdoctor.worker.steplog import StepLog
+from dpdoctor.worker.steps import StepCounter
+from dpdoctor.worker.tracer import Tracer
+
+NOTHING_ADOPTED = (
+    "steps were taken, but no module could be adopted; looked for an nn.Module that is called with gradients enabled "
+    "and owns parameters that a torch optimizer holds (without a torch optimizer: that require a gradient)"
+)
+LEAST_STEPS_OF_A_CUT_WINDOW = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the conductor conducts. `director` decides on rank 0 and is None on the others."""
+
+    mode: Mode
+    directory: Path
+    clock: Callable[[], int]
+    steplog: StepLog
+    counter: StepCounter
+    watch: Watch
+    adopter: Adopter
+    loaders: Loaders
+    recorder: Recorder
+    heartbeat: Heartbeat
+    agreement: Agreement
+    director: Director | None
+    ending: Ending
+    report: Report
+
+
+class Conductor:
+    """`on_step` is called at the end of every step of the reference optimizer, and nothing else moves it."""
+
+    def __init__(self, parts: Parts, first: Segment) -> None:
+        self._parts = parts
+        self._segment = first
+        self._number = 0
+        self._done = 0
+        self._begin_ns: int | None = None
+        self._measured = 0
+        self._proof: Proof | None = None
+        self._tracer: Tracer | None = None
+
+    def on_step(self) -> None:
+        """Record the step that ends here and, at the end of a segment, meet the other ranks."""
+        segment = self._segment
+        self._done += 1
+        self._parts.steplog.step(self._number, counted=self._done > segment.skip)
+        if self._number == 0 and self._done == 1:
+            self._parts.heartbeat.enter("warmup")
+        if self._done == segment.skip + segment.num_steps:
+            self._edge()
+            return
+        self._mark_trace()
+        if self._done == segment.skip:
+            self._open()
+
+    def _mark_trace(self) -> None:
+        if self._tracer is not None:
+            self._tracer.step()
+
+    def _open(self) -> None:
+        """Begin the counted steps, with nothing of the uncounted ones left on the device."""
+        _synchronise()
+        self._begin_ns = self._parts.clock()
+        self._parts.steplog.restart()
+
+    def _edge(self) -> None:
+        parts, done = self._parts, self._segment
+        _synchronise()
+        end_ns = parts.clock()
+        self._mark_trace()
+        if self._proof is not None and done.kind == "proof":
+            self._proof.stop()
+        if not parts.adopter.modules:
+            parts.ending.stop("failed", NOTHING_ADOPTED)
+        facts, barrier_ns = self._meet()
+        self._close(end_ns, barrier_ns, complete=True)
+        parts.recorder.flush()
+        if done.kind == "proof":
+            self._prove()
+        else:
+            self._refuse_unadopted()
+        self._enter(parts.agreement.share(parts.director.after(done, facts) if parts.director else None))
+
+    def _meet(self) -> tuple[Facts, int]:
+        """Return what all ranks found, and how long this one waited for the others in ns."""
+        parts = self._parts
+        assert parts.steplog.first_ns is not None
+        warming = self._segment.kind == "warmup"
+        changed = parts.counter.elect() if warming else False
+        now = parts.clock()
+        mine = [parts.steplog.median_ns(), parts.loaders.prefetch(), int(changed), now - parts.steplog.first_ns]
+        everyone = parts.agreement.gather(mine)
+        facts = Facts(
+            step_s=max(numbers[0] for numbers in everyone) * 1e-9,
+            prefetch=max(numbers[1] for numbers in everyone),
+            reference_changed=any(numbers[2] for numbers in everyone),
+            elapsed_s=everyone[0][3] * 1e-9,
+        )
+        return facts, parts.clock() - now
+
+    def _close(self, end_ns: int, barrier_ns: int, *, complete: bool) -> None:
+        segment, counted = self._segment, max(0, self._done - self._segment.skip)
+        self._measured += segment.kind == "measure" and complete
+        self._parts.recorder.window(
+            WindowRecord(
+                window=self._number,
+                kind=segment.kind,
+                arm=segment.arm,
+                round=segment.round,
+                first_step=self._parts.steplog.num_steps - counted + 1,
+                num_steps=counted,
+                begin_ns=self._begin_ns or self._parts.steplog.first_ns or end_ns,
+                end_ns=end_ns,
+                barrier_ns=barrier_ns,
+                complete=complete,
+            )
+        )
+
+    def _enter(self, segment: Segment) -> None:
+        """Begin a segment: nothing of the edge is charged to its first step."""
+        parts = self._parts
+        if segment.kind == "stop":
+            parts.ending.stop("ok")
+        if segment.kind == "proof":
+            self._proof = Proof(parts.adopter.modules)
+            parts.watch.keep_inputs = True
+        if segment.kind == "trace":
+            self._tracer = Tracer(parts.directory / rundir.TRACE, segment)
+            parts.agreement.gather([0])
+        if parts.director:
+            parts.report.note(steady=parts.director.steady)
+        self._segment, self._number, self._done = segment, self._number + 1, 0
+        parts.heartbeat.enter(segment.kind, self._number)
+        parts.steplog.restart()
+        self._begin_ns = parts.clock() if segment.skip == 0 else None
+
+    def _prove(self) -> None:
+        parts = self._parts
+        assert self._proof is not None
+        counters = self._proof.counters(parts.watch.inputs)
+        checks = self._proof.judge(parts.mode, counters, parts.adopter.unadopted(), parts.agreement)
+        parts.report.proved(checks, counters)
+        failed = next((check for check in checks if check.ok is False), None)
+        if failed is not None:
+            parts.ending.stop("failed", failed.text)
+        parts.adopter.settle()
+        parts.report.write("running")
+
+    def _refuse_unadopted(self) -> None:
+        """A module that begins to train after the proof would train unsynchronised and unseen."""
+        names = self._parts.adopter.unadopted() if self._proof else ()
+        if names:
+            self._parts.ending.stop("failed", f"trained, but outside of every adopted module: {names[0]}")
+
+    def script_returned(self) -> tuple[str, str | None]:
+        """Return status and reason for a script that ended before enough was recorded."""
+        parts, counted = self._parts, self._done - self._segment.skip
+        if parts.steplog.num_steps == 0:
+            return "failed", "the script ended without a training step: no optimizer.step() and no backward() was seen"
+        if not parts.adopter.modules:
+            return "failed", NOTHING_ADOPTED
+        if self._begin_ns is not None and counted > 0:
+            _synchronise()
+            complete = self._segment.kind == "measure" and counted >= LEAST_STEPS_OF_A_CUT_WINDOW
+            self._close(parts.clock(), 0, complete=complete)
+        parts.recorder.flush()
+        if self._measured:
+            return "ok", None
+        steps = parts.steplog.num_steps
+        return "failed", (
+            f"the script ended after {steps} steps, before a window could be measured; "
+            "let it train longer (more epochs or data), or lower --warmup and --steps"
+        )
+
+    def close(self) -> None:
+        """Stop what may still be running: profilers and the recorder."""
+        if self._tracer is not None:
+            self._tracer.stop()
+            self._tracer = None
+        self._parts.recorder.flush()
+        self._parts.recorder.close()
+
+
+def _synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,84 @@
+"""What a launcher leaves in the environment, and how it is kept from the script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+from torch.distributed import fsdp
+from torch.nn.parallel import DistributedDataParallel
+
+from dpdoctor.spec import TASK_VARIABLE
+from dpdoctor.worker import lines
+from dpdoctor.worker.patches import Patches
+
+ONE_DEVICE = (
+    "dpdoctor converts scripts that are written for one device; give this one the options with which it trains on one"
+)
+
+_HIDDEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
+_HIDDEN_PREFIXES = ("MASTER_", "TORCHELASTIC_", "ROLE_", TASK_VARIABLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """This process among the others, in torchrun's words."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+
+def place() -> Place:
+    """Return this process's place as torchrun, or dpdoctor's own launcher, announced it."""
+    return Place(
+        rank=int(os.environ.get("RANK", "0")),
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+    )
+
+
+def hide() -> None:
+    """Remove the launch variables, or scripts that look for them distribute themselves."""
+    for name in list(os.environ):
+        if name in _HIDDEN or name.startswith(_HIDDEN_PREFIXES):
+            del os.environ[name]
+
+
+def hide_process_group(patches: Patches, fail: Callable[[str], NoReturn]) -> None:
+    """Answer the script as if it ran alone, and end the mode when it distributes itself.
+
+    `torch.distributed.is_initialized()` is False for everyone but torch: a script, or a metrics library, that takes
+    its distributed path would wait for ranks that take none.
+    """
+    original = dist.is_initialized
+
+    def is_initialized() -> bool:
+        return _is_trusted(sys._getframe(1)) and original()
+
+    patches.replace(dist, "is_initialized", is_initialized)
+    _refuse(patches, dist, "init_process_group", fail)
+    _refuse(patches, DistributedDataParallel, "__init__", fail)
+    _refuse(patches, fsdp, "fully_shard", fail)
+
+
+def _is_trusted(asking: FrameType) -> bool:
+    """Return whether torch or dpdoctor itself is asking."""
+    return asking.f_globals.get("__name__", "").partition(".")[0] in ("torch", "dpdoctor")
+
+
+def _refuse(patches: Patches, owner: Any, name: str, fail: Callable[[str], NoReturn]) -> None:
+    original = getattr(owner, name)
+    what = f"{owner.__name__}.{name}" if name != "__init__" else owner.__name__
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        if not _is_trusted(sys._getframe(1)):
+            fail(f"the script distributes itself: {what} at {lines.caller()}. {ONE_DEVICE}")
+        return original(*args, **kwargs)
+
+    patches.replace(owner, name, refuse)

@@ -1,0 +1,34 @@
+"""Which line of the user's own code is speaking."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from types import FrameType, TracebackType
+
+_OWN = str(Path(__file__).resolve().parents[1])
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((_OWN, "<", *_LIBRARIES))
+
+
+def caller() -> str:
+    """Return `file:line` of the innermost frame on the stack that is neither ours nor an installed library's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "unknown line"
+
+
+def raised_at(trace: TracebackType | None) -> str:
+    """Return `file:line` of the innermost frame of the user's code in a traceback."""
+    for entry in reversed(traceback.extract_tb(trace)):
+        if _is_users(entry.filename):
+            return f"{entry.filename}:{entry.lineno}"
+    return "unknown line"

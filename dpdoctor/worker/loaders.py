@@ -1,0 +1,172 @@
+"""The script's DataLoaders: which batches this rank takes, how long it waits for them, how many samples they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from dpdoctor.records import Loader
+from dpdoctor.worker import lines
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.phases import DATA_WAIT, PhaseClock
+from dpdoctor.worker.shard import CountedIndices, Shard
+from dpdoctor.worker.tally import Tally
+
+
+class Loaders:
+    """Shares out every loader that is iterated with gradients enabled; evaluations under no_grad see all their data."""
+
+    def __init__(self, rule: str, rank: int, world_size: int, seed: int) -> None:
+        self._rule = rule
+        self._rank = rank
+        self._world_size = world_size
+        self._seed = seed
+        self._iterations = 0
+        self._known: dict[int, _Known] = {}
+
+    def watch(
+        self,
+        patches: Patches,
+        phases: PhaseClock,
+        tally: Tally,
+        check: Callable[[], None],
+        fail: Callable[[str], NoReturn],
+    ) -> None:
+        """Take part in every loader's length, iteration and fetch."""
+        index_sampler = vars(DataLoader)["_index_sampler"].fget
+        begin = vars(DataLoader)["__iter__"]
+        fetch = vars(_BaseDataLoaderIter)["__next__"]
+
+        def shared_index_sampler(loader: DataLoader[Any]) -> Any:
+            return self._share(loader, index_sampler(loader))
+
+        def timed_iter(loader: DataLoader[Any]) -> Any:
+            depth = phases.push(DATA_WAIT)
+            try:
+                self._meet(loader, index_sampler(loader), fail)
+                tally.epoch_began()
+                return begin(loader)
+            finally:
+                phases.pop(depth)
+
+        def timed_next(iterator: Any) -> Any:
+            check()
+            depth = phases.push(DATA_WAIT)
+            try:
+                batch = fetch(iterator)
+            finally:
+                phases.pop(depth)
+            indices = iterator._sampler_iter
+            sizes = indices.next_size() if isinstance(indices, CountedIndices) else 0
+            tally.fetched(_key(iterator._index_sampler), sizes)
+            return batch
+
+        patches.replace(DataLoader, "_index_sampler", property(shared_index_sampler))
+        patches.replace(DataLoader, "__iter__", timed_iter)
+        patches.replace(_BaseDataLoaderIter, "__next__", timed_next)
+
+    def _share(self, loader: DataLoader[Any], sampler: Any) -> Any:
+        if isinstance(loader.dataset, IterableDataset):
+            return sampler
+        return Shard(sampler, self._rule_for(sampler), self._rank, self._world_size, self._seeded)
+
+    def _rule_for(self, sampler: Any) -> str:
+        if self._world_size == 1 or not torch.is_grad_enabled():
+            return "whole"
+        length = _length(sampler)
+        if self._rule == "per-device" and length is not None and length < self._world_size:
+            return "whole"
+        return self._rule
+
+    @contextlib.contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """Give torch, numpy and random the state that this iteration has on every rank; put theirs back after."""
+        self._iterations += 1
+        seed = (self._seed * 1_000_003 + self._iterations) % 2**32
+        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(states[0])
+            np.random.set_state(states[1])
+            random.setstate(states[2])
+
+    def _meet(self, loader: DataLoader[Any], sampler: Any, fail: Callable[[str], NoReturn]) -> None:
+        """Note a loader at its first iteration."""
+        if _key(sampler) in self._known:
+            return
+        line = lines.caller()
+        iterable = isinstance(loader.dataset, IterableDataset)
+        rule = "whole" if iterable else self._rule_for(sampler)
+        if iterable and self._rule == "global" and self._world_size > 1:
+            fail(f"--batch global cannot split an IterableDataset ({line}); use --batch per-device")
+        inner = getattr(sampler, "sampler", sampler)
+        record = Loader(
+            line=line,
+            dataset=type(loader.dataset).__name__,
+            sampler=type(inner).__name__,
+            batch_size=loader.batch_size,
+            num_workers=loader.num_workers,
+            num_batches=None if iterable else _length(sampler),
+            rule=rule,
+            note=self._note(rule, sampler, iterable=iterable),
+        )
+        share = None if record.num_batches is None else len(self._share(loader, sampler))
+        prefetch = loader.num_workers * (loader.prefetch_factor or 0)
+        self._known[_key(sampler)] = _Known(sampler=sampler, record=record, share=share, prefetch=prefetch)
+
+    def _note(self, rule: str, sampler: Any, *, iterable: bool) -> str:
+        if self._world_size == 1:
+            return ""
+        if iterable:
+            return "an IterableDataset is read whole by every rank: splitting it would make each rank pay for all items"
+        if rule != "whole":
+            return ""
+        if not torch.is_grad_enabled():
+            return "iterated without gradients: an evaluation, every rank sees all of it"
+        return f"{_length(sampler)} batches cannot be shared by {self._world_size} ranks: every rank takes all"
+
+    def records(self) -> tuple[Loader, ...]:
+        """Return the loaders that were iterated, in order."""
+        return tuple(known.record for known in self._known.values())
+
+    def batches_per_epoch(self, key: int) -> int | None:
+        """Return this rank's batches in one pass over the loader that `Tally.main_loader` named; None: no end known."""
+        return self._known[key].share
+
+    def prefetch(self) -> int:
+        """Return the most batches that a loader's workers may hold ready."""
+        return max((known.prefetch for known in self._known.values()), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """A loader seen before. Holding its sampler keeps the sampler's id from being given to another."""
+
+    sampler: Any
+    record: Loader
+    share: int | None
+    prefetch: int
+
+
+def _key(index_sampler: Any) -> int:
+    """Return what identifies a loader: the script's own index sampler, which a loader keeps for life."""
+    return id(index_sampler.sampler if isinstance(index_sampler, Shard) else index_sampler)
+
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None

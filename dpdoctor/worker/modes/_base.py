@@ -1,0 +1,66 @@
+"""What a mode is: how many processes, how batches are shared, how a module is converted, what proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpdoctor.records import Check, Counters
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class AdoptionError(Exception):
+    """The mode cannot convert this script; the message names the reason and the script's line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the proof of adoption is judged on, gathered over all ranks after one profiled step.
+
+    Attributes:
+        checksums: per rank, of all trained parameters, bit for bit.
+        moved: whether they changed since adoption.
+        unadopted: names of trained parameters that no adopted unit holds.
+        gradient_bytes: of every gradient that the step accumulated, each time it did.
+        counters: of this rank's profiled step.
+    """
+
+    checksums: tuple[int, ...]
+    moved: bool
+    unadopted: tuple[str, ...]
+    gradient_bytes: int
+    counters: Counters
+
+
+class Mode:
+    """A way to run one script. Subclasses override what differs; each module offers one as MODE."""
+
+    summary: str
+    distributed = False
+    batch_rule = "per-device"
+
+    def world_size(self, num_devices: int) -> int:
+        """Return the number of processes for so many devices."""
+        return num_devices if self.distributed else 1
+
+    def convert(self, module: nn.Module, *, has_unused: bool) -> Callable[..., Any]:  # noqa: ARG002
+        """Return what a training forward of `module` must call; may wrap the module, must not replace it.
+
+        Raises:
+            AdoptionError: the mode cannot work with this module.
+        """
+        raise AdoptionError(f"{type(self).__name__} converts nothing, so it cannot take {type(module).__name__}")
+
+    def checks(self, evidence: Evidence) -> list[Check]:
+        """Return what proves that the conversion took effect."""
+        return [_everything_adopted(evidence)]
+
+
+def _everything_adopted(evidence: Evidence) -> Check:
+    if not evidence.unadopted:
+        return Check(name="adopted", ok=True, text="every trained parameter belongs to an adopted module")
+    names = ", ".join(evidence.unadopted[:3])
+    return Check(name="adopted", ok=False, text=f"trained, but outside of every adopted module: {names}")

@@ -1,0 +1,24 @@
+"""single: the script on one device, as it is. The baseline of every speedup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dpdoctor.worker.modes._base import Mode
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Single(Mode):
+    """One process, one device, nothing converted."""
+
+    summary = "one process on one device, nothing converted: the baseline"
+
+    def convert(self, module: nn.Module, *, has_unused: bool) -> Callable[..., Any]:  # noqa: ARG002
+        """Return the module's own forward call, hooks included."""
+        return module._call_impl
+
+
+MODE = Single()

@@ -1,0 +1,94 @@
+"""The evidence that adoption took effect, gathered once after warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from dpdoctor.records import Check, Counters
+from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.counters import StepProfile
+from dpdoctor.worker.modes._base import Evidence, Mode
+
+# Integer types as wide as a parameter, to read its bits.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_PIECE = 1 << 20
+
+
+def checksum(modules: Iterable[nn.Module]) -> int:
+    """Return a sum over the bits of all parameters that require a gradient; equal values give equal sums."""
+    total = 0
+    for module in modules:
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                total = (total * 31 + _bits(parameter.detach())) % 2**62
+    return total
+
+
+def _bits(tensor: torch.Tensor) -> int:
+    """Return a position-weighted sum of a tensor's bits, in pieces: it must not need the memory of a second model."""
+    integers = tensor.contiguous().flatten().view(_INTEGERS[tensor.element_size()])
+    total = 0
+    for number, piece in enumerate(integers.split(_PIECE)):
+        weights = torch.arange(1, piece.numel() + 1, device=piece.device)
+        total += (number + 1) * int((piece.long() * weights).sum().item())
+    return total % 2**62
+
+
+class Proof:
+    """Watches one step: its operators and collectives, the gradients it makes, the parameters it moves."""
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._modules = modules
+        self._before = checksum(modules)
+        self._gradient_bytes = 0
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._accumulated)
+            for m in modules
+            for p in m.parameters()
+            if p.requires_grad
+        ]
+        self._profile = StepProfile()
+        self._profile.start()
+
+    def _accumulated(self, parameter: torch.Tensor) -> None:
+        self._gradient_bytes += parameter.numel() * parameter.element_size()
+
+    def stop(self) -> None:
+        """End the step."""
+        self._profile.stop()
+        for hook in self._hooks:
+            hook.remove()
+
+    def counters(self, inputs: Sequence[torch.Tensor]) -> Counters:
+        """Return what the step did; `inputs` are the tensors that entered its first forward."""
+        return self._profile.counters(inputs)
+
+    def judge(
+        self, mode: Mode, counters: Counters, unadopted: tuple[str, ...], agreement: Agreement
+    ) -> tuple[Check, ...]:
+        """Return the mode's checks, alike on all ranks: a check that fails on one rank has failed."""
+        after = checksum(self._modules)
+        evidence = Evidence(
+            checksums=tuple(numbers[0] for numbers in agreement.gather([after])),
+            moved=self._before != after,
+            unadopted=unadopted,
+            gradient_bytes=self._gradient_bytes,
+            counters=counters,
+        )
+        return _agreed(mode.checks(evidence), agreement)
+
+
+def _agreed(checks: list[Check], agreement: Agreement) -> tuple[Check, ...]:
+    failed = agreement.gather([int(check.ok is False) for check in checks])
+    agreed = []
+    for i, check in enumerate(checks):
+        ranks = [rank for rank, flags in enumerate(failed) if flags[i]]
+        if ranks and check.ok is not False:
+            agreed.append(Check(name=check.name, ok=False, text=f"failed on rank {ranks[0]}: {check.text} here"))
+        else:
+            agreed.append(check)
+    return tuple(agreed)

@@ -1,0 +1,220 @@
+"""One rank from birth to end: set up, run the script under watch, leave a record whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from dpdoctor import plugins, redact, rundir
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.records import RankRecord
+from dpdoctor.spec import TASK_VARIABLE, WorkerTask
+from dpdoctor.worker import hooks, launched, lines, loss, modes, script, setup
+from dpdoctor.worker.adopt import Adopter, Watch
+from dpdoctor.worker.agreement import Agreement, Alone, Ranks
+from dpdoctor.worker.calibration import hook_cost_ns
+from dpdoctor.worker.conductor import Conductor, Parts
+from dpdoctor.worker.director import FULL, Director
+from dpdoctor.worker.ending import Ending, Stop
+from dpdoctor.worker.launched import Place
+from dpdoctor.worker.loaders import Loaders
+from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.phases import PhaseClock
+from dpdoctor.worker.recorder import Recorder
+from dpdoctor.worker.report import Report, Sources
+from dpdoctor.worker.steplog import StepLog
+from dpdoctor.worker.steps import StepCounter
+from dpdoctor.worker.tally import Tally
+
+ARMS = (FULL,)
+SUMMED_LOSS = (
+    "the loss is a sum over the batch; averaging gradients over ranks divides it by their number, so with more ranks "
+    "the same learning rate takes smaller steps. Throughput is not affected"
+)
+
+
+def main() -> int:
+    """Run the task that the environment describes; return the exit code of this rank."""
+    task = msgspec.json.decode(os.environ[TASK_VARIABLE], type=WorkerTask)
+    where = launched.place()
+    directory = rundir.rank_dir(Path(task.directory), where.rank)
+    directory.mkdir(parents=True, exist_ok=True)
+    heartbeat = Heartbeat(directory, os.getpid(), time.monotonic_ns)
+    faulthandler.register(signal.SIGUSR1, file=(directory / rundir.STACKS).open("w"), all_threads=True)
+    backend = setup.set_up(task, where)
+    launched.hide()
+    return Rank(task, where, directory, heartbeat, backend).run()
+
+
+class Rank:
+    """Holds the parts of one rank together, and is what they call back."""
+
+    def __init__(
+        self, task: WorkerTask, where: Place, directory: Path, heartbeat: Heartbeat, backend: str | None
+    ) -> None:
+        self._task, self._where, self._directory, self._heartbeat = task, where, directory, heartbeat
+        self._mode: Mode = plugins.collect(modes, "MODE")[task.mode.name]
+        self._clock = time.monotonic_ns
+        self._ending = Ending(self._finish, self._forced)
+        self._patches = Patches()
+        self._phases, self._tally, self._counter = PhaseClock(self._clock), Tally(), StepCounter()
+        self._watch = Watch(self._phases, self._tally, self._ending.check)
+        self._optimizers = hooks.Optimizers(self._counter, self._phases, self._ending.check, self._on_step)
+        self._adopter = Adopter(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
+        self._loaders = Loaders(task.mode.batch_rule, where.rank, where.world_size, task.spec.seed)
+        self._recorder = Recorder(directory, self._clock)
+        hook_ns = hook_cost_ns(self._clock)
+        self._steplog = StepLog(self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_ns)
+        self._report = self._make_report(backend)
+        self._conductor = self._make_conductor()
+        self._warn_of_sums = where.world_size > 1
+        self._install()
+
+    def _make_report(self, backend: str | None) -> Report:
+        record = RankRecord(
+            rank=self._where.rank,
+            world_size=self._where.world_size,
+            pid=os.getpid(),
+            host=redact.text(socket.gethostname()),
+            device=setup.device_name(self._task.spec.threads_per_device),
+            gpu_uuid=setup.gpu_uuid(),
+            backend=backend,
+            status="running",
+        )
+        sources = Sources(
+            adopter=self._adopter,
+            optimizers=self._optimizers,
+            loaders=self._loaders,
+            patches=self._patches,
+            tally=self._tally,
+            steplog=self._steplog,
+            stage=lambda: self._heartbeat.stage,
+        )
+        return Report(self._directory, record, self._task.spec.seed, sources)
+
+    def _make_conductor(self) -> Conductor:
+        spec, alone = self._task.spec, not self._task.mode.distributed
+        director = Director(spec.recording, ARMS, spec.seed)
+        agreement: Agreement = Alone() if alone else Ranks(ARMS, spec.timeout_s)
+        parts = Parts(
+            mode=self._mode,
+            directory=self._directory,
+            clock=self._clock,
+            steplog=self._steplog,
+            counter=self._counter,
+            watch=self._watch,
+            adopter=self._adopter,
+            loaders=self._loaders,
+            recorder=self._recorder,
+            heartbeat=self._heartbeat,
+            agreement=agreement,
+            director=director if self._where.rank == 0 else None,
+            ending=self._ending,
+            report=self._report,
+        )
+        return Conductor(parts, director.first())
+
+    def _install(self) -> None:
+        """Put every hook in place; the script has not begun."""
+        has_unused = bool(self._task.unused)
+        launched.hide_process_group(self._patches, self._fail)
+        self._loaders.watch(self._patches, self._phases, self._tally, self._ending.check, self._fail)
+        self._optimizers.watch(self._patches)
+        hooks.watch_backward(self._patches, self._phases, self._tally, self._before_backward, self._after_backward)
+        if torch.cuda.is_available():
+            hooks.watch_copies(self._patches, self._phases)
+        self._report.note(has_unused=has_unused)
+        self._adopter.seek(has_unused=has_unused)
+
+    def run(self) -> int:
+        """Run the script; return 0 when its record is complete and good, 1 otherwise."""
+        signal.signal(signal.SIGTERM, self._terminated)
+        self._heartbeat.enter("script")
+        self._phases.lap()
+        try:
+            script.run(self._task.spec)
+        except Stop:
+            pass
+        except SystemExit as leaving:
+            self._returned(leaving.code)
+        except BaseException as error:  # noqa: BLE001 - the user's script may raise anything; it is recorded and ends the rank
+            self._raised(error)
+        else:
+            self._returned(0)
+        self._patches.undo()
+        self._leave()
+        return 0 if self._ending.status == "ok" else 1
+
+    def _on_step(self) -> None:
+        self._conductor.on_step()
+
+    def _before_backward(self, tensors: Any) -> None:
+        self._ending.check()
+        if self._warn_of_sums:
+            self._warn_of_sums = False
+            if loss.is_summed(tensors[0] if isinstance(tensors, (list, tuple)) else tensors):
+                self._report.warn(f"{SUMMED_LOSS} ({lines.caller()})")
+
+    def _after_backward(self) -> None:
+        if not self._optimizers.any_seen:
+            self._adopter.without_optimizer = True
+            self._optimizers.backward_ended()
+
+    def _fail(self, reason: str) -> NoReturn:
+        self._ending.stop("failed", reason)
+
+    def _finish(self, status: str, reason: str | None) -> None:
+        """Complete the record before anything unwinds."""
+        self._heartbeat.enter("finishing")
+        self._conductor.close()
+        self._report.write(status, reason, "stopped")
+        self._heartbeat.enter("done")
+
+    def _forced(self) -> None:
+        self._report.write(self._ending.status or "failed", self._ending.reason, "stopped by force")
+
+    def _returned(self, code: Any) -> None:
+        """Judge a script that ended by itself; one that was told to stop is judged already."""
+        if self._ending.begun:
+            return
+        status, reason = self._conductor.script_returned()
+        if code not in (None, 0):
+            status, reason = "failed", f"the script ended itself with exit code {code!r}"
+        with contextlib.suppress(Stop):
+            self._ending.stop(status, reason)
+
+    def _raised(self, error: BaseException) -> None:
+        if self._ending.begun:
+            return
+        traceback.print_exception(error)
+        what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        with contextlib.suppress(Stop):
+            self._ending.stop("failed", f"the script raised {what} ({lines.raised_at(error.__traceback__)})")
+
+    def _terminated(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler's signature
+        """Keep what was recorded; the launcher's patience is short."""
+        if not self._ending.begun:
+            self._conductor.close()
+            self._report.write("interrupted", "ended by the launcher", "terminated")
+        os._exit(128 + signum)
+
+    def _leave(self) -> None:
+        """Flush what the script printed and leave the process group."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if dist.is_initialized() and self._ending.status == "ok":
+            dist.destroy_process_group()

@@ -1,0 +1,69 @@
+"""Writes what a rank saw, as it goes: a killed rank leaves everything up to its last window edge."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dpdoctor import rundir
+from dpdoctor.records import EventRecord, StepRecord, WindowRecord
+
+# A pause below this is not worth a line; the youngest generation is collected many times a second.
+LEAST_GC_NS = 1_000_000
+
+
+class Recorder:
+    """Keeps steps and events in memory within a window and appends them to their files at its edge."""
+
+    def __init__(self, directory: Path, clock: Callable[[], int]) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._steps: list[StepRecord] = []
+        self._windows: list[WindowRecord] = []
+        self._events: list[EventRecord] = []
+        self._gc_began = 0
+        self.num_steps = 0
+        gc.callbacks.append(self._on_gc)
+        os.register_at_fork(after_in_child=self.close)
+
+    def step(self, record: StepRecord) -> None:
+        """Keep one step."""
+        self._steps.append(record)
+        self.num_steps += 1
+
+    def window(self, record: WindowRecord) -> None:
+        """Keep one window."""
+        self._windows.append(record)
+
+    def event(self, kind: str, *, duration_ns: int = 0, detail: str = "") -> None:
+        """Keep an event that ends now."""
+        at_ns = self._clock() - duration_ns
+        self._events.append(
+            EventRecord(kind=kind, at_ns=at_ns, duration_ns=duration_ns, step=self.num_steps, detail=detail)
+        )
+
+    def flush(self) -> None:
+        """Append what is kept to the files."""
+        for name, records in (
+            (rundir.STEPS, self._steps),
+            (rundir.WINDOWS, self._windows),
+            (rundir.EVENTS, self._events),
+        ):
+            rundir.append_lines(self._directory / name, records)
+            records.clear()
+
+    def close(self) -> None:
+        """Stop listening to the garbage collector."""
+        if self._on_gc in gc.callbacks:
+            gc.callbacks.remove(self._on_gc)
+
+    def _on_gc(self, phase: str, info: dict[str, Any]) -> None:
+        if phase == "start":
+            self._gc_began = self._clock()
+            return
+        duration = self._clock() - self._gc_began
+        if duration >= LEAST_GC_NS:
+            self.event("gc", duration_ns=duration, detail=f"generation {info['generation']}")

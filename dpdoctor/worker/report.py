@@ -1,0 +1,107 @@
+"""What a rank says of itself: rank.json, rewritten whole at each milestone."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from dpdoctor import rundir
+from dpdoctor.records import Adoption, Check, Counters, RankRecord, Unit
+from dpdoctor.worker.adopt import Adopter
+from dpdoctor.worker.hooks import Optimizers
+from dpdoctor.worker.loaders import Loaders
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.steplog import StepLog
+from dpdoctor.worker.tally import Tally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where the record's facts come from; `stage` is the heartbeat's."""
+
+    adopter: Adopter
+    optimizers: Optimizers
+    loaders: Loaders
+    patches: Patches
+    tally: Tally
+    steplog: StepLog
+    stage: Callable[[], str]
+
+
+class Report:
+    """Collects the record and writes it. A killed rank leaves the last one written."""
+
+    def __init__(self, directory: Path, record: RankRecord, seed: int, sources: Sources) -> None:
+        self._path = directory / rundir.RANK
+        self._record = record
+        self._seed = seed
+        self._sources = sources
+        self._proof: tuple[Check, ...] = ()
+        self._warnings: list[str] = []
+        self._units: tuple[Unit, ...] = ()
+        self._has_unused = False
+        rundir.write_json(self._path, record)
+
+    def proved(self, checks: tuple[Check, ...], counters: Counters) -> None:
+        """Note the proof of adoption, what a step does, and which parameters it left without gradient."""
+        self._proof = checks
+        self._units = self._sources.adopter.units()
+        self._record = replace(self._record, counters=counters)
+
+    def note(self, *, steady: bool | None = None, has_unused: bool = False) -> None:
+        """Note whether warm-up became steady and whether unused parameters were provided for."""
+        self._record = replace(self._record, warmup_steady=steady)
+        self._has_unused = has_unused
+
+    def warn(self, text: str) -> None:
+        """Note something about the script that the reader must know; once is enough."""
+        if text not in self._warnings:
+            self._warnings.append(text)
+
+    def write(self, status: str, reason: str | None = None, ending: str = "") -> None:
+        """Write rank.json with this status."""
+        self._record = replace(
+            self._record,
+            status=status,
+            reason=reason,
+            phase=self._sources.stage(),
+            ending=ending or self._record.ending,
+            adoption=self._adoption(),
+            steps_per_epoch=self._steps_per_epoch(),
+            observer_ns=self._sources.steplog.cost_ns,
+            peak_memory_bytes=_peak_memory_bytes(),
+        )
+        rundir.write_json(self._path, self._record)
+
+    def _adoption(self) -> Adoption:
+        sources = self._sources
+        return Adoption(
+            units=self._units or sources.adopter.units(),
+            loaders=sources.loaders.records(),
+            optimizers=tuple(type(optimizer).__name__ for optimizer in sources.optimizers.alive()),
+            seed=self._seed,
+            num_threads=torch.get_num_threads(),
+            find_unused_parameters=self._has_unused,
+            patched=sources.patches.names,
+            warnings=(*sources.adopter.warnings, *self._warnings),
+            proof=self._proof,
+        )
+
+    def _steps_per_epoch(self) -> int | None:
+        main = self._sources.tally.main_loader()
+        if main is None:
+            return None
+        loader, batches_per_step = main
+        batches = self._sources.loaders.batches_per_epoch(loader)
+        return None if batches is None else max(1, round(batches / batches_per_step))
+
+
+def _peak_memory_bytes() -> int:
+    """Return the most memory the device's allocator held or, on the CPU, the process did (getrusage counts in KiB)."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_reserved())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,61 @@
+"""Before the script: threads, random numbers, the process group, and what the device is called."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from dpdoctor import units
+from dpdoctor.spec import WorkerTask
+from dpdoctor.worker.launched import Place
+
+
+def set_up(task: WorkerTask, where: Place) -> str | None:
+    """Prepare this process for its mode; return the backend of its process group, None where it has none."""
+    torch.set_num_threads(task.spec.threads_per_device)
+    seed_all(task.spec.seed)
+    if not task.mode.distributed:
+        return None
+    backend = "gloo"
+    if torch.cuda.is_available():
+        # A script on a machine with GPUs may still train on the CPU.
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(0)
+    # torchrun announces a store; dpdoctor's own ranks meet over a file: no port that another process could take.
+    announced = "MASTER_ADDR" in os.environ
+    dist.init_process_group(
+        backend,
+        init_method="env://" if announced else f"file://{task.directory}/rendezvous",
+        rank=where.rank,
+        world_size=where.world_size,
+        timeout=timedelta(seconds=task.spec.timeout_s),
+    )
+    return backend
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch, numpy and random, alike on every rank and in every mode."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def device_name(num_threads: int) -> str:
+    """Return what this rank computes on, in words."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name(0)
+    return f"CPU ({platform.machine()}), {units.count(num_threads, 'thread')}"
+
+
+def gpu_uuid() -> str | None:
+    """Return NVML's name of this rank's GPU; None on the CPU."""
+    if not torch.cuda.is_available():
+        return None
+    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"

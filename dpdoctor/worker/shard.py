@@ -1,0 +1,84 @@
+"""Which part of the script's batches a rank takes: the script's own sampler, wrapped lazily."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from itertools import islice
+from typing import Any
+
+Seeded = Callable[[], AbstractContextManager[None]]
+
+
+class Shard:
+    """A rank's share of an index sampler (DataLoader's batch sampler, or its sampler when it does not batch).
+
+    per-device: rank r takes the script's batches r, r + N, ...; what is left over when N does not divide their number
+    is dropped, so that all ranks take equally many. global: every batch is cut into N equal parts and rank r takes
+    part r. The script's sampler is never copied into a list: it may be endless.
+    """
+
+    def __init__(self, sampler: Iterable[Any], rule: str, rank: int, world_size: int, seeded: Seeded) -> None:
+        self.sampler = sampler
+        self.rule = rule
+        self.rank = rank
+        self.world_size = world_size
+        self._seeded = seeded
+
+    def __len__(self) -> int:
+        length = len(self.sampler)  # type: ignore[arg-type]
+        return length // self.world_size if self.rule == "per-device" else length
+
+    def __iter__(self) -> Iterator[Any]:
+        return CountedIndices(self._share())
+
+    def _share(self) -> Iterator[Any]:
+        batches = self._seeded_first(iter(self.sampler))
+        if self.rule == "per-device":
+            return self._every_nth(batches)
+        if self.rule == "global":
+            return (self._part(batch) for batch in batches)
+        return batches
+
+    def _seeded_first(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Draw the first batch with the same random numbers on every rank: samplers shuffle when first asked."""
+        with self._seeded():
+            first = list(islice(batches, 1))
+        yield from first
+        yield from batches
+
+    def _every_nth(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while len(group := list(islice(batches, self.world_size))) == self.world_size:
+            yield group[self.rank]
+
+    def _part(self, batch: Any) -> Any:
+        if not _is_batch(batch) or len(batch) < self.world_size:
+            return batch
+        size = len(batch) // self.world_size
+        return batch[self.rank * size : (self.rank + 1) * size]
+
+
+def _is_batch(indices: Any) -> bool:
+    """Return whether this is a batch of indices (list, tuple, array, tensor) and not one index of any kind."""
+    return hasattr(indices, "__len__") and not isinstance(indices, (str, bytes, Mapping))
+
+
+class CountedIndices:
+    """An iterator over batches of indices that remembers the size of each batch until it is asked for."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._sizes: deque[int] = deque()
+
+    def __iter__(self) -> CountedIndices:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        self._sizes.append(len(batch) if _is_batch(batch) else 0)
+        return batch
+
+    def next_size(self) -> int:
+        """Return the size of the oldest batch not asked for yet; 0 when it is not a batch of indices."""
+        return self._sizes.popleft() if self._sizes else 0

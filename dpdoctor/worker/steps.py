@@ -1,0 +1,60 @@
+"""What a step is: the outermost `step` of the reference optimizer, whatever that optimizer does with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+# So many steps of others without one of the reference mean that the script has moved on (a pre-fit has ended).
+SILENT_AFTER = 200
+
+
+class StepCounter:
+    """Follows nested and interleaved optimizer steps.
+
+    Optimizers are known by their order of creation, alike on every rank of one script, so that all ranks agree on
+    the reference without talking. A GradScaler's step encloses its optimizer's and counts even when it skips it.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[int, bool]] = []
+        self._counts: Counter[int] = Counter()
+        self._others = 0
+        self.reference: int | None = None
+
+    def enter(self, optimizer: int, *, scaled: bool = False) -> None:
+        """A step of `optimizer` begins; `scaled`: it is GradScaler.step that begins.
+
+        Entering the same one again means that an exception ended it before: it is forgotten.
+        """
+        token = (optimizer, scaled)
+        if token in self._open:
+            del self._open[self._open.index(token) :]
+        self._open.append(token)
+
+    def leave(self, optimizer: int, *, scaled: bool = False) -> bool:
+        """A step ends. Return True when it is one of the reference's, and the outermost."""
+        token = (optimizer, scaled)
+        if token in self._open:
+            del self._open[self._open.index(token) :]
+        if self._open:
+            return False
+        self._counts[optimizer] += 1
+        if self.reference is None:
+            self.reference = optimizer
+        if optimizer == self.reference:
+            self._others = 0
+            return True
+        self._others += 1
+        if self._others >= SILENT_AFTER:
+            self.reference, self._others = optimizer, 0
+        return False
+
+    def elect(self) -> bool:
+        """Make the optimizer with most steps since the last election the reference; return whether it changed."""
+        counts, self._counts = self._counts, Counter()
+        if not counts or self.reference is None:
+            return False
+        best = max(counts, key=lambda optimizer: (counts[optimizer], optimizer == self.reference))
+        changed = best != self.reference
+        self.reference = best
+        return changed

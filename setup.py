@@ -1,0 +1,63 @@
+"""All packaging metadata; pyproject.toml holds the build system and the tools."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+
+def version() -> str:
+    """Return `__version__` of the package, read as text: its dependencies are not there yet while it is built."""
+    match = re.search(r'^__version__ = "(.+)"$', (HERE / "dpdoctor" / "__init__.py").read_text("utf-8"), re.MULTILINE)
+    assert match, "dpdoctor/__init__.py holds no line __version__ = "
+    return match[1]
+
+
+TEST = ["pytest", "hypothesis"]
+DEV = [*TEST, "pytest-cov", "ruff", "mypy"]
+
+setup(
+    name="dpdoctor",
+    version=version(),
+    description="Profile and diagnose the throughput of data-parallel training in PyTorch",
+    long_description=(HERE / "README.md").read_text("utf-8"),
+    long_description_content_type="text/markdown",
+    author="dpdoctor contributors",
+    license="MIT",
+    license_files=["LICENSE"],
+    keywords=["pytorch", "profiler", "distributed", "data parallel", "throughput"],
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Environment :: Console",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Software Development :: Debuggers",
+        "Typing :: Typed",
+    ],
+    python_requires=">=3.10",
+    packages=find_packages(include=["dpdoctor", "dpdoctor.*"]),
+    package_data={
+        "dpdoctor": ["py.typed"],
+        "dpdoctor.report": ["**/*.html", "**/*.css", "**/*.js"],
+    },
+    entry_points={"console_scripts": ["dpdoctor=dpdoctor.cli:main"]},
+    install_requires=[
+        "torch>=2.11",
+        "torchvision",
+        "nvidia-ml-py",
+        "plotly",
+        "click",
+        "rich",
+        "msgspec",
+        "numpy",
+        "scipy",
+        "jinja2",
+        "psutil",
+    ],
+    extras_require={"test": TEST, "dev": DEV},
+)

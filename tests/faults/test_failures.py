@@ -1,0 +1,137 @@
+"""Ranks that die or hang, a person who presses Ctrl-C, inputs that make no sense."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dpdoctor import heartbeat, rundir
+from tests.faults.conftest import Profiled, command
+
+LONG = ("--warmup", "30", "--steps", "10", "--rounds", "2", "--trace-steps", "0")
+
+
+def everyone_is_gone(profiled: Profiled) -> bool:
+    pids = [beat.pid for path in profiled.root.glob("*/rank*") if (beat := heartbeat.read(path))]
+    return bool(pids) and not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("raise", "rank 1: the script raised ValueError: planted"), ("kill", "rank 1: the process was killed by SIGKILL")],
+)
+def test_a_rank_that_dies_fails_its_mode_only(profile, how, said):
+    done = profile("fails.py", "--modes", "ddp,single", "--no-baseline", *LONG, args=[how])
+    assert done.exit_code == 1
+    assert done.mode("single")["status"] == "ok", "the mode after it still ran"
+    launch = done.launch("ddp").record
+    assert launch.status == "failed"
+    assert launch.failed_rank == 1
+    assert said in launch.reason
+    if how == "raise":
+        assert "fails.py:29" in launch.reason
+    else:
+        assert "stage warmup, after 19 steps" in launch.reason
+    assert any("rank 1 is about to fail" in line for line in launch.stderr_tail)
+    assert everyone_is_gone(done)
+
+
+def test_a_rank_that_hangs_is_named_with_its_line(profile):
+    done = profile("fails.py", "--modes", "ddp", "--no-baseline", "--timeout", "8", *LONG, args=["hang"])
+    assert done.exit_code == 1
+    launch = done.launch("ddp").record
+    assert launch.failed_rank == 1
+    assert "made no progress for 8.00 s" in launch.reason
+    assert "fails.py:32" in launch.reason
+    assert everyone_is_gone(done)
+
+
+def test_ctrl_c_keeps_what_was_recorded(tmp_path):
+    root = tmp_path / "run"
+    options = ("--modes", "ddp", "--no-baseline", "--warmup", "4", "--steps", "4", "--rounds", "1000")
+    process = subprocess.Popen(command(root, "fails.py", options, ["wait"]), stderr=subprocess.PIPE, cwd=tmp_path)
+    windows = root / "ddp" / "rank0" / rundir.WINDOWS
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (windows.exists() and windows.read_bytes().count(b"measure") >= 2):
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    done = Profiled(exit_code=process.returncode, output=stderr.decode(), root=root)
+    assert done.exit_code == 1
+    assert "interrupted" in done.output
+    assert done.mode("ddp")["status"] == "interrupted"
+    assert done.mode("ddp")["throughput"]["value"] > 0
+    assert (root / rundir.REPORT).exists()
+    assert everyone_is_gone(done)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("no_step", "ended without a training step"),
+        ("no_module", "no module could be adopted"),
+        ("short", "ended after 5 steps"),
+    ],
+)
+def test_scripts_that_give_nothing_to_measure(profile, what, said):
+    done = profile("nothing.py", "--modes", "single", args=[what])
+    assert done.exit_code == 1
+    assert said in done.mode("single")["reason"]
+    assert said in done.output
+
+
+def dpdoctor(*args: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dpdoctor", *args],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["profile", "absent.py"], 2, "there is no script absent.py"),
+        (["profile", "-m", "absent.module"], 2, "there is no module 'absent.module'"),
+        (["profile"], 2, "give a SCRIPT"),
+        (["profile", "here.py", "--modes", "dpp"], 2, "there is no mode 'dpp'. Known modes: ddp, single"),
+        (["profile", "here.py", "--nproc", "1000"], 2, "more ranks than there are cores"),
+        (["profile", "here.py", "--time-budget", "0"], 2, "must be above 0"),
+        (["profile", "here.py", "--out", "here.py/run"], 1, "cannot create here.py/run"),
+        (["profile", "here.py", "--out", "."], 1, "exists already"),
+        (["report", "absent"], 1, "is not a directory"),
+        (["report", "."], 1, "is not a run directory"),
+    ],
+)
+def test_clear_errors_before_anything_runs(tmp_path, args, code, said):
+    (tmp_path / "here.py").write_text("raise SystemExit('must not run')")
+    done = dpdoctor(*args, cwd=tmp_path)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("text", "said"), [('{"schema": 99}', "has schema 99"), ('{"schema"', "is damaged")])
+def test_a_run_of_another_schema_is_refused(tmp_path, text, said):
+    (tmp_path / rundir.SUMMARY).write_text(text)
+    done = dpdoctor("report", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_secrets_do_not_reach_the_run_directory(profile):
+    done = profile("nothing.py", "--modes", "single", args=["short", "--api-key", "s3cr3t-value"])
+    everything = b"".join(path.read_bytes() for path in done.root.rglob("*") if path.is_file())
+    assert b"s3cr3t-value" not in everything
+    assert json.loads((done.root / rundir.HEADER).read_text())["spec"]["args"][-1] == "<redacted>"

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary, analyse
+from dpdoctor.records import PHASES, Launch
+from tests.unit.records import even_rank, launch, rank, run, step, window
+
+
+def single(*launches: Launch, **spec: object) -> ModeSummary:
+    return analyse(run({"single": launches}, **spec)).summary.modes["single"]
+
+
+def numbers(figure: Figure) -> tuple[float | None, float | None, float | None]:
+    return figure.value, figure.low, figure.high
+
+
+@pytest.fixture
+def two_modes() -> Analysis:
+    """Return single with steps of 100 ms, and ddp whose second rank needs 125 ms instead of 100."""
+    ddp = launch(even_rank(100, world_size=2), even_rank(125, index=1, world_size=2), mode="ddp")
+    return analyse(run({"single": [launch(even_rank(100))], "ddp": [ddp]}, {"ddp": 2}))
+
+
+class TestTwoModes:
+    def test_throughput_is_of_all_ranks_at_the_pace_of_the_slowest(self, two_modes: Analysis) -> None:
+        modes = two_modes.summary.modes
+        assert modes["single"].throughput.value == pytest.approx(320)
+        assert modes["ddp"].throughput.value == pytest.approx(2 * 4 * 32 / 0.5)
+        assert modes["ddp"].step.value == pytest.approx(0.125)
+
+    def test_speedup_and_efficiency_are_against_single(self, two_modes: Analysis) -> None:
+        ddp = two_modes.summary.modes["ddp"]
+        assert ddp.speedup.value == pytest.approx(1.6)
+        assert ddp.scaling_efficiency.value == pytest.approx(0.8)
+        assert two_modes.summary.modes["single"].speedup.reason == "this is the baseline"
+
+    def test_each_rank_has_its_own_step(self, two_modes: Analysis) -> None:
+        ranks = two_modes.summary.modes["ddp"].ranks
+        assert [r.step.value for r in ranks] == pytest.approx([0.1, 0.125])
+        assert [(r.rank, r.steps_recorded, r.status) for r in ranks] == [(0, 4, "ok"), (1, 4, "ok")]
+
+    def test_batch(self, two_modes: Analysis) -> None:
+        batch = two_modes.summary.modes["ddp"].batch
+        assert (batch.per_device, batch.global_, batch.rule) == (32, 64, "per-device")
+
+    def test_the_summary_survives_json_under_its_names(self, two_modes: Analysis) -> None:
+        data = msgspec.json.encode(two_modes.summary)
+        assert msgspec.json.decode(data, type=RunSummary) == two_modes.summary
+        ddp = msgspec.json.decode(data)["modes"]["ddp"]
+        assert ddp["batch"]["global"] == 64
+        assert set(ddp["phases"]) == set(PHASES)
+
+    def test_what_was_run_is_told(self, two_modes: Analysis) -> None:
+        summary, header = two_modes.summary, two_modes.run.header
+        assert (summary.schema, summary.created, summary.command) == (1, header.created, header.command)
+        assert summary.fingerprint == header.fingerprint
+        assert (summary.script.path, summary.script.args) == (header.spec.target, header.spec.args)
+        assert summary.script.sha256 == header.fingerprint.script_sha256
+
+
+class TestSamples:
+    STEPS = (step(100, samples_drawn=10, samples_entered=20),) * 4
+
+    def test_indices_drawn_by_the_loader_come_first(self) -> None:
+        mode = single(launch(rank(self.STEPS, [window(400)])))
+        assert mode.throughput.value == pytest.approx(100)
+        assert mode.batch.source == "indices drawn by the loader"
+
+    def test_without_a_loader_the_forwards_count(self) -> None:
+        steps = [msgspec.structs.replace(s, samples_drawn=0) for s in self.STEPS]
+        mode = single(launch(rank(steps, [window(400)])))
+        assert mode.throughput.value == pytest.approx(200)
+        assert mode.batch.source == "dim 0 of the first tensor of forward"
+
+    def test_what_the_user_says_stands_above_both(self) -> None:
+        mode = single(launch(rank(self.STEPS, [window(400)])), samples_per_step=7)
+        assert mode.throughput.value == pytest.approx(70)
+        assert mode.batch.per_device == 7
+        assert mode.batch.source == "--samples-per-step"
+
+
+class TestIntervals:
+    def test_windows_of_one_launch_speak_of_that_launch(self) -> None:
+        # Steps of 100 and 110 ms: mean 105, standard deviation 7.0711, t(0.975, 1) = 12.7062, half width 63.531.
+        steps = [step(100), step(110, window=2)]
+        mode = single(launch(rank(steps, [window(100), window(110, window=2)])))
+        assert numbers(mode.step) == pytest.approx((0.105, 0.105 - 0.063531, 0.105 + 0.063531), abs=1e-6)
+        assert (mode.step.n, mode.step.scope, mode.launches) == (2, "run", 1)
+
+    def test_several_launches_speak_of_launches(self) -> None:
+        # Launches with means 0.1 and 0.11 s: the same interval, however many windows each has.
+        launches = [launch(even_rank(ms, num_windows=5), number=n) for n, ms in enumerate((100, 110), 1)]
+        mode = single(*launches, repeat=2)
+        assert numbers(mode.step) == pytest.approx((0.105, 0.105 - 0.063531, 0.105 + 0.063531), abs=1e-6)
+        assert (mode.step.n, mode.step.scope, mode.launches) == (2, "launches", 2)
+        assert mode.wall_s == pytest.approx(20)
+
+    def test_a_launch_that_measured_nothing_is_no_launch_of_the_figure(self) -> None:
+        failed = launch(number=2, status="failed", reason="CUDA out of memory")
+        mode = single(launch(even_rank(100, num_windows=3)), failed, repeat=2)
+        assert (mode.step.n, mode.step.scope) == (3, "run")
+        assert (mode.status, mode.reason) == ("failed", "CUDA out of memory")
+
+
+class TestEpoch:
+    STEADY = (step(100),) * 3
+    EDGE = step(300, epoch_edge=True)
+
+    def test_steady_steps_and_one_edge(self) -> None:
+        mode = single(launch(rank([*self.STEADY, self.EDGE], [window(600)], steps_per_epoch=100)))
+        assert mode.epoch_s.value == pytest.approx(99 * 0.1 + 0.3)
+        assert mode.epoch_s.reason is None
+        assert mode.throughput.value == pytest.approx(320)
+        assert mode.throughput_with_edges.value == pytest.approx(4 * 32 / 0.6)
+
+    def test_without_an_edge_its_cost_is_said_to_be_missing(self) -> None:
+        mode = single(launch(rank(self.STEADY, [window(300)], steps_per_epoch=100)))
+        assert mode.epoch_s.value == pytest.approx(10)
+        assert "the cost of its edge is left out" in str(mode.epoch_s.reason)
+
+    def test_the_interval_scales_with_the_steps_and_moves_with_the_edge(self) -> None:
+        steps = [step(100), step(110, window=2), msgspec.structs.replace(self.EDGE, window=2)]
+        mode = single(launch(rank(steps, [window(100), window(410, window=2)], steps_per_epoch=11)))
+        assert numbers(mode.epoch_s) == pytest.approx([10 * x + 0.3 for x in numbers(mode.step)])
+
+    @pytest.mark.parametrize(("length", "reason"), [(None, "length of an epoch is unknown"), (10**10, "no real end")])
+    def test_unknown_without_a_length_that_ends(self, length: int | None, reason: str) -> None:
+        mode = single(launch(rank(self.STEADY, [window(300)], steps_per_epoch=length)))
+        assert mode.epoch_s.value is None
+        assert reason in str(mode.epoch_s.reason)
+
+
+def test_phases_are_means_over_ranks() -> None:
+    fast = rank([step(100, phases_ms={"forward": 100})], [window(100)], world_size=2)
+    slow = rank([step(100, phases_ms={"data_wait": 60, "forward": 40})], [window(100)], index=1, world_size=2)
+    mode = analyse(run({"ddp": [launch(fast, slow)]}, {"ddp": 2})).summary.modes["ddp"]
+    assert {name: f.value for name, f in mode.phases.items() if f.value} == pytest.approx(
+        {"data_wait": 0.03, "forward": 0.07}
+    )
+
+
+def test_profiler_cost_is_traced_over_untraced() -> None:
+    steps = [step(100), step(130, window=2)]
+    mode = single(launch(rank(steps, [window(100), window(130, window=2, kind="trace")])))
+    assert mode.profiler_cost.value == pytest.approx(1.3)
+    assert mode.step.value == pytest.approx(0.1)
+
+
+def test_observer_cost_is_that_of_the_worst_rank() -> None:
+    ranks = [even_rank(100, index=i, world_size=2, observer_ns=ns) for i, ns in enumerate((5e5, 1e6))]
+    mode = analyse(run({"ddp": [launch(*ranks)]}, {"ddp": 2})).summary.modes["ddp"]
+    assert mode.observer_cost.value == pytest.approx(0.01)
+
+
+class TestMissing:
+    def test_one_rank_of_two_is_no_throughput(self) -> None:
+        lost = launch(even_rank(100, world_size=2), mode="ddp")
+        modes = analyse(run({"single": [launch(even_rank(100))], "ddp": [lost]}, {"ddp": 2})).summary.modes
+        reason = "no measured window was complete on every rank"
+        for figure in (modes["ddp"].throughput, modes["ddp"].step, modes["ddp"].speedup, modes["ddp"].epoch_s):
+            assert (figure.value, figure.reason) == (None, reason)
+        assert modes["ddp"].batch.per_device is None
+        assert [r.step.reason for r in modes["ddp"].ranks] == [reason]
+
+    def test_a_rank_that_died_early_is_named(self) -> None:
+        dead = dataclasses.replace(even_rank(100, index=1), record=None, steps=(), windows=())
+        failed = launch(even_rank(100, world_size=2), dead, status="failed", reason="rank 1 was killed", failed_rank=1)
+        mode = analyse(run({"ddp": [failed]}, {"ddp": 2})).summary.modes["ddp"]
+        assert (mode.status, mode.throughput.reason) == ("failed", "rank 1 was killed")
+        assert [(r.status, r.phase, r.steps_recorded) for r in mode.ranks] == [("ok", "", 4), ("failed", "starting", 0)]
+
+    def test_a_mode_that_never_began_is_skipped(self) -> None:
+        modes = analyse(run({"single": [launch(even_rank(100))], "ddp": []}, {"ddp": 2})).summary.modes
+        reason = "the run ended before this mode began"
+        assert (modes["ddp"].status, modes["ddp"].reason, modes["ddp"].launches) == ("skipped", reason, 0)
+        assert (modes["ddp"].speedup.value, modes["ddp"].speedup.reason) == (None, reason)
+
+    def test_without_a_baseline_there_is_no_speedup(self) -> None:
+        mode = analyse(run({"ddp": [launch(even_rank(100))]})).summary.modes["ddp"]
+        assert mode.throughput.value == pytest.approx(320)
+        assert (mode.speedup.value, mode.speedup.reason) == (None, "no baseline")
+
+    def test_a_baseline_that_failed_says_why_there_is_no_speedup(self) -> None:
+        failed = launch(status="failed", reason="the script raised KeyError")
+        modes = analyse(run({"single": [failed], "ddp": [launch(even_rank(100))]})).summary.modes
+        assert modes["ddp"].speedup.reason == "the script raised KeyError"
+
+    def test_what_was_not_recorded_has_a_reason(self) -> None:
+        mode = single(launch(even_rank(100)))
+        assert mode.profiler_cost.reason == "no trace was recorded"
+        assert mode.observer_cost.reason == "the rank ended before it calibrated its own cost"

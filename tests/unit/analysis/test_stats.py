@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.summary import Figure
+
+
+def figure(value: float, half: float, **fields: object) -> Figure:
+    return Figure(value=value, low=value - half, high=value + half, n=5, unit="s", **fields)
+
+
+def share_covered(truth: float, experiment: Callable[[], Figure], times: int = 1000) -> float:
+    figures = [experiment() for _ in range(times)]
+    return sum(f.low <= truth <= f.high for f in figures) / times
+
+
+class TestMean:
+    def test_student_t_by_hand(self) -> None:
+        # mean 2, standard deviation 1, t(0.975, 2) = 4.302653, so the half width is 4.302653 / sqrt(3).
+        found = stats.mean_interval([1, 2, 3], "s")
+        assert (found.value, found.n, found.unit, found.scope) == (2, 3, "s", "run")
+        assert (found.low, found.high) == pytest.approx((2 - 2.484138, 2 + 2.484138), abs=1e-6)
+
+    def test_one_value_has_no_interval(self) -> None:
+        assert stats.mean_interval([3.5], "s") == Figure(value=3.5, n=1, unit="s")
+
+    def test_no_value_is_unknown_with_the_reason_given(self) -> None:
+        assert stats.mean_interval([], "s", reason="it crashed") == Figure(value=None, unit="s", reason="it crashed")
+
+    def test_it_covers_the_truth_in_95_of_100(self) -> None:
+        rng = np.random.default_rng(1)
+        covered = share_covered(10, lambda: stats.mean_interval(list(rng.normal(10, 3, size=5)), "s"))
+        assert covered == pytest.approx(0.95, abs=0.02)
+
+
+class TestMedian:
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            ([5.0], (5.0, None, None)),
+            ([9, 1, 5, 2, 7], (5, None, None)),
+            ([6, 5, 4, 3, 2, 1], (3.5, 1, 6)),
+            (list(range(1, 11)), (5.5, 2, 9)),
+            (list(range(100)), (49.5, 39, 60)),
+        ],
+    )
+    def test_order_statistics_by_hand(self, values: list[float], expected: tuple[float, ...]) -> None:
+        found = stats.median_interval(values, "s")
+        assert (found.value, found.low, found.high) == expected
+        assert found.n == len(values)
+
+    @pytest.mark.parametrize("n", range(6, 80))
+    def test_the_narrowest_pair_that_covers_95_percent(self, n: int) -> None:
+        found = stats.median_interval(range(n), "s")
+        below, above = int(found.low), n - 1 - int(found.high)
+        missed = sum(math.comb(n, k) for k in range(below + 1)) / 2**n
+        missed_by_the_next = sum(math.comb(n, k) for k in range(below + 2)) / 2**n
+        assert below == above
+        assert missed <= 0.025 < missed_by_the_next
+
+    def test_nothing_measured(self) -> None:
+        assert stats.median_interval([], "s").reason == "nothing was measured"
+
+
+class TestRatio:
+    def test_fieller_by_hand(self) -> None:
+        # a = 10 +- 1, b = 5 +- 1: g = 0.04, spread = sqrt(0.96 + 4) / 5 = 0.445421, limits (2 -+ 0.445421) / 0.96.
+        found = stats.ratio(figure(10, 1), figure(5, 1), "x")
+        assert found.value == 2
+        assert (found.low, found.high) == pytest.approx((1.619353, 2.547313), abs=1e-6)
+
+    @given(*(st.floats(min_value=0.01, max_value=100) for _ in range(4)), st.sampled_from([1, -1]))
+    def test_the_limits_are_where_fieller_rejects(
+        self, a: float, half_a: float, b: float, half_b: float, sign: int
+    ) -> None:
+        assume(half_b < 0.99 * b)
+        found = stats.ratio(figure(a, half_a), figure(sign * b, half_b), "x")
+        assert found.low < found.value < found.high
+        for limit in (found.low, found.high):
+            # a - limit * b lies exactly its own half width from zero.
+            assert abs(a - limit * sign * b) == pytest.approx(math.hypot(half_a, limit * half_b), rel=1e-6)
+
+    def test_a_certain_denominator_only_scales(self) -> None:
+        found = stats.ratio(figure(10, 1), figure(5, 0), "x")
+        assert (found.low, found.high) == pytest.approx((1.8, 2.2))
+
+    def test_factor(self) -> None:
+        whole, half = (stats.ratio(figure(10, 1), figure(5, 1), "x", factor=factor) for factor in (1, 0.5))
+        assert (half.value, half.low, half.high) == (whole.value / 2, whole.low / 2, whole.high / 2)
+
+    @pytest.mark.parametrize("n", [3, 10])
+    def test_it_covers_the_truth_in_at_least_95_of_100(self, n: int) -> None:
+        rng = np.random.default_rng(n)
+
+        def experiment() -> Figure:
+            parts = [stats.mean_interval(list(rng.normal(mean, 1, size=n)), "s") for mean in (40, 20)]
+            return stats.ratio(*parts, "x")
+
+        assert 0.94 <= share_covered(2, experiment) <= 0.99
+
+    def test_no_interval_where_a_part_has_none(self) -> None:
+        alone = Figure(value=10, n=1, unit="s")
+        for parts in ((alone, figure(5, 1)), (figure(5, 1), alone)):
+            found = stats.ratio(*parts, "x")
+            assert (found.low, found.high, found.n) == (None, None, 1)
+
+    def test_no_interval_where_the_denominator_may_be_zero(self) -> None:
+        found = stats.ratio(figure(10, 1), figure(5, 5), "x")
+        assert (found.value, found.low, found.high) == (2, None, None)
+
+    def test_the_unknown_stays_unknown_with_its_reason(self) -> None:
+        gone = stats.unknown("s", "rank 1 died")
+        for parts in ((gone, figure(5, 1)), (figure(5, 1), gone)):
+            assert stats.ratio(*parts, "x") == stats.unknown("x", "rank 1 died")
+
+    def test_nothing_is_divided_by_zero(self) -> None:
+        assert stats.ratio(figure(1, 0), figure(0, 0), "x") == stats.unknown("x", "division by zero")
+
+    @pytest.mark.parametrize(
+        ("scopes", "scope"), [(("run", "run"), "run"), (("launches", "run"), "run"), (("launches",) * 2, "launches")]
+    )
+    def test_it_speaks_of_launches_only_when_both_parts_do(self, scopes: tuple[str, str], scope: str) -> None:
+        parts = (figure(10, 1, scope=name) for name in scopes)
+        assert stats.ratio(*parts, "x").scope == scope
+
+
+def test_a_figure_without_value_needs_a_reason() -> None:
+    with pytest.raises(ValueError, match="needs a reason"):
+        Figure(value=None, unit="s")
+    with pytest.raises(ValueError, match="known: run, launches"):
+        Figure(value=1.0, unit="s", scope="machine")

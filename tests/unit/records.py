@@ -1,0 +1,86 @@
+"""Records small enough to work out on paper what analysis must say of them. Times are given in milliseconds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dpdoctor.records import PHASES, Launch, LaunchRecord, Rank, RankRecord, Run, StepRecord, WindowRecord
+from dpdoctor.spec import RunHeader
+from tests.unit import builders
+from tests.unit.builders import MS
+
+
+def step(ms: float = 100, **fields: Any) -> StepRecord:
+    """Return a counted step of 32 samples in window 1, all of it spent in forward unless `phases_ms` says otherwise."""
+    phases_ms = fields.pop("phases_ms", {"forward": ms})
+    record = StepRecord(
+        step=0,
+        window=1,
+        begin_ns=0,
+        duration_ns=round(ms * MS),
+        phases_ns=tuple(round(phases_ms.get(name, 0) * MS) for name in PHASES),
+        samples_drawn=32,
+        samples_entered=32,
+        micro_batches=1,
+        epoch_edge=False,
+        counted=True,
+    )
+    return msgspec.structs.replace(record, **fields)
+
+
+def window(ms: float, **fields: Any) -> WindowRecord:
+    """Return a complete measured window of that length with nothing switched off."""
+    record = WindowRecord(
+        window=1,
+        kind="measure",
+        arm="full",
+        round=1,
+        first_step=0,
+        num_steps=0,
+        begin_ns=5 * MS,
+        end_ns=5 * MS + round(ms * MS),
+        barrier_ns=0,
+        complete=True,
+    )
+    return dataclasses.replace(record, **fields)
+
+
+def rank(
+    steps: Sequence[StepRecord], windows: Sequence[WindowRecord], *, index: int = 0, world_size: int = 1, **fields: Any
+) -> Rank:
+    """Return a rank that ended well; more fields of its RankRecord by keyword."""
+    record = RankRecord(
+        rank=index, world_size=world_size, pid=100 + index, host="box", device="cpu", backend="gloo", status="ok"
+    )
+    record = dataclasses.replace(record, **fields)
+    return Rank(index=index, record=record, steps=tuple(steps), windows=tuple(windows), events=(), trace=None)
+
+
+def even_rank(ms: float, *, num_steps: int = 4, num_windows: int = 1, **fields: Any) -> Rank:
+    """Return a rank whose steps all last the same, in windows numbered from 1."""
+    numbers = range(1, num_windows + 1)
+    steps = [step(ms, window=number) for number in numbers for _ in range(num_steps)]
+    return rank(steps, [window(ms * num_steps, window=number) for number in numbers], **fields)
+
+
+def launch(*ranks: Rank, mode: str = "single", number: int = 1, status: str = "ok", **fields: Any) -> Launch:
+    """Return a launch of 10 s; more fields of its LaunchRecord by keyword."""
+    fields = {"begin_ns": 0, "end_ns": 10_000 * MS, **fields}
+    return Launch(record=LaunchRecord(mode=mode, launch=number, status=status, **fields), ranks=ranks, samples=())
+
+
+def run(modes: dict[str, Sequence[Launch]], world_sizes: dict[str, int] | None = None, **spec: Any) -> Run:
+    """Return a run; a mode has one rank unless `world_sizes` says otherwise; more fields of the RunSpec by keyword."""
+    sizes = {name: (world_sizes or {}).get(name, 1) for name in modes}
+    built = builders.run({builders.mode_spec(name, size): modes[name] for name, size in sizes.items()})
+    header = dataclasses.replace(built.header, spec=dataclasses.replace(built.header.spec, **spec))
+    return dataclasses.replace(built, header=header)
+
+
+def header(world_sizes: dict[str, int], **spec: Any) -> RunHeader:
+    """Return the header of a run of these modes."""
+    return run(dict.fromkeys(world_sizes, ()), world_sizes, **spec).header

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from dpdoctor import rundir
+from dpdoctor.analysis import Analysis, Figure
+from dpdoctor.report import page
+from tests.unit.report import runs
+
+LOADING = {"src", "href", "srcset", "data", "poster", "action", "formaction", "background", "ping", "xlink:href"}
+
+
+class Elements(HTMLParser):
+    """The elements of a page in order, and the text of each script."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.found and self.found[-1][0] == "script" and self.cdata_elem == "script":
+            self.scripts[-1] += data
+
+    @property
+    def json(self) -> list[str]:
+        kinds = [attributes.get("type") for tag, attributes in self.found if tag == "script"]
+        return [text for kind, text in zip(kinds, self.scripts, strict=True) if kind == "application/json"]
+
+
+def elements(analysis: Analysis) -> Elements:
+    """Return the elements of an analysis's page; plotly.js itself is left out, it is not ours."""
+    return Elements(page.render(analysis).replace(get_plotlyjs(), ""))
+
+
+def test_the_page_holds_run_json_as_it_is_written() -> None:
+    analysis = runs.cpu_run()
+    assert json.loads(elements(analysis).json[-1]) == json.loads(rundir.encode(analysis.summary))
+
+
+def test_every_chart_has_its_data() -> None:
+    found = elements(runs.cpu_run())
+    charts = [attributes for tag, attributes in found.found if "chart" in (attributes.get("class") or "").split()]
+    assert len(charts) == len(found.json) - 1 > 5
+    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in charts)
+    assert all(set(json.loads(text)) == {"data", "layout"} for text in found.json[:-1])
+
+
+def test_nothing_is_loaded() -> None:
+    html = page.render(runs.hostile_run()).replace(get_plotlyjs(), "")
+    for tag, attributes in Elements(html).found:
+        for name in LOADING & set(attributes):
+            assert (attributes[name] or "").startswith("#"), f"<{tag} {name}={attributes[name]}>"
+    assert not re.search(r"https?://|@import|url\(", html)
+
+
+def test_plotly_is_there_once() -> None:
+    assert page.render(runs.cpu_run()).count(get_plotlyjs()) == 1
+
+
+def test_the_policy_lets_only_our_scripts_run() -> None:
+    html = page.render(runs.cpu_run())
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    assert policy.replace("&#39;", "'") == (
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}'; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def test_text_of_the_run_stays_text() -> None:
+    found = elements(runs.hostile_run())
+    assert "img" not in {tag for tag, _ in found.found}
+    assert not any(name.startswith("on") for _, attributes in found.found for name in attributes)
+    assert not any("alert" in text for text in found.scripts if text not in found.json)
+    assert "</script>" in json.loads(found.json[-1])["command"][3]
+
+
+def test_labels_in_charts_are_escaped_for_plotly() -> None:
+    for text in elements(runs.hostile_run()).json[:-1]:
+        assert "<img" not in json.dumps(json.loads(text)).replace("\\u003c", "<")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_is_none_is_refused(value: float) -> None:
+    analysis = runs.cpu_run()
+    single = dataclasses.replace(analysis.summary.modes["single"], epoch_s=Figure(value=value, unit="s"))
+    summary = dataclasses.replace(analysis.summary, modes={"single": single})
+    with pytest.raises(ValueError, match=str(value)):
+        page.render(dataclasses.replace(analysis, summary=summary))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_json_has_no_such_number(value: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        page.inert_json({"y": [1.0, value]})
+
+
+@pytest.mark.parametrize("run", [runs.cpu_run, runs.gpu_run, runs.rankless_run, runs.empty_run])
+def test_nothing_python_shows_through(run: object) -> None:
+    html = page.render(run()).replace(get_plotlyjs(), "")
+    body = re.sub(r"<(script|style)\b.*?</\1>", "", html, flags=re.DOTALL)
+    assert not re.search(r"\b(None|nan|NaN|inf|True|False)\b|Figure\(|\{\{|\}\}", body)
+
+
+def test_every_section_is_in_the_contents() -> None:
+    found = elements(runs.cpu_run()).found
+    links = [attributes["href"] for tag, attributes in found if tag == "a"]
+    assert links == [f"#{attributes['id']}" for tag, attributes in found if tag == "section"]
+    assert links[0] == "#overview"

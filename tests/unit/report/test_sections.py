@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import plotly.graph_objects
+import pytest
+
+from dpdoctor import plugins
+from dpdoctor.analysis import Analysis, analyse
+from dpdoctor.report import sections
+from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Grid, Paragraph, Section, Table
+from tests.unit import records
+from tests.unit.report import runs
+
+SECTIONS: dict[str, Section] = plugins.collect(sections, "SECTION")
+RUNS = [
+    runs.cpu_run,
+    runs.gpu_run,
+    runs.rankless_run,
+    runs.failed_run,
+    runs.empty_run,
+    runs.repeated_run,
+    runs.hostile_run,
+]
+
+
+def flat(blocks: Sequence[Block]) -> Iterator[Block]:
+    for block in blocks:
+        yield block
+        if isinstance(block, Fold | Grid):
+            yield from flat(block.blocks)
+
+
+def build(name: str, analysis: Analysis) -> list[Block]:
+    return list(flat(SECTIONS[name].build(analysis)))
+
+
+def charts(name: str, analysis: Analysis) -> dict[str, Chart]:
+    return {block.title: block for block in build(name, analysis) if isinstance(block, Chart)}
+
+
+def only(kind: type[Any], blocks: Sequence[Block]) -> list[Any]:
+    return [block for block in blocks if isinstance(block, kind)]
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("name", SECTIONS)
+class TestEverySectionOfEveryRun:
+    def test_says_something(self, name: str, run: Callable[[], Analysis]) -> None:
+        assert build(name, run())
+
+    def test_draws_only_what_plotly_knows(self, name: str, run: Callable[[], Analysis]) -> None:
+        for chart in charts(name, run()).values():
+            plotly.graph_objects.Figure(data=list(chart.traces), layout=chart.layout)
+
+    def test_charts_say_how_to_read_them_and_what_they_show(self, name: str, run: Callable[[], Analysis]) -> None:
+        for chart in charts(name, run()).values():
+            assert chart.how_to_read.endswith(".")
+            assert chart.alternative.endswith(".")
+
+
+def test_no_two_sections_want_the_same_place() -> None:
+    orders = [section.order for section in SECTIONS.values()]
+    assert len(set(orders)) == len(orders)
+
+
+class TestOverview:
+    def test_the_table_of_modes(self) -> None:
+        (table,) = only(Table, build("overview", runs.cpu_run()))
+        single, dp, ddp, fsdp = table.rows
+        # Windows of 101, 102 and 101 ms: 32 samples a step give 316.8, 313.7 and 316.8 samples/s.
+        assert single == (
+            Cell(text="One device", note="1 rank, gloo"),
+            Cell(text="ok", tone="good"),
+            Cell(text="316 samples/s", note="311 to 320"),
+            Cell(text="101 ms", note="99.9 to 103"),
+            Cell(text="—", note="the baseline"),
+            Cell(text="—", note="one process"),
+            Cell(text="10.1 s", note="9.99 to 10.3"),
+            Cell(text="32", note="32 per device"),
+        )
+        assert dp[1] == Cell(text="inactive", tone="muted")
+        assert [cell.text for cell in ddp[4:6]] == ["1.41x", "70.7 %"]
+        assert ddp[7] == Cell(text="64", note="32 per device")
+        assert fsdp == (Cell(text="FSDP", note="2 ranks, gloo"), Cell(text="failed", tone="bad"), *[Cell(text="—")] * 6)
+        assert "within this run" in table.caption
+        assert "one launch each" in table.caption
+
+    def test_a_failed_mode_shows_its_reason_and_its_last_words(self) -> None:
+        assert only(Callout, build("overview", runs.cpu_run())) == [
+            Callout(
+                tone="bad",
+                title="FSDP: failed",
+                text="FSDP shards parameters; train.py line 88 calls deepcopy.",
+                lines=("Traceback (most recent call last):", "RuntimeError: deepcopy"),
+            )
+        ]
+
+    def test_what_the_words_mean(self) -> None:
+        said = [block.text for block in only(Paragraph, build("overview", runs.cpu_run()))]
+        assert said[:2] == [
+            "One device trains 316 samples/s; the host waits for data in 39.5 % of each step.",
+            "DataParallel changed nothing: there is no accelerator; the plain module trains 316 samples/s.",
+        ]
+        assert said[2].startswith(
+            "Throughput is global samples per second, over all devices. It is not time to accuracy"
+        )
+        assert said[3:] == [
+            "The modes do not train on the same batch. "
+            "Samples per step, all devices: One device 32, DataParallel 32, DDP 64.",
+            "Samples were counted from: indices drawn by the loader.",
+            "Adopting the script gave 1 remark; see “What was done to the script”.",
+        ]
+
+    @pytest.mark.parametrize("run", [runs.failed_run, runs.rankless_run])
+    def test_no_figure_of_a_failed_mode_is_shown(self, run: Callable[[], Analysis]) -> None:
+        (table,) = only(Table, build("overview", run()))
+        assert {cell.text for row in table.rows for cell in row[2:]} == {"—"}
+
+
+class TestThroughput:
+    def test_bars_with_intervals_and_the_linear_mark(self) -> None:
+        chart = charts("throughput", runs.gpu_run())["Samples per second, by mode"]
+        steady, edges, linear = chart.traces
+        assert steady["y"] == ["One device", "DDP"]
+        assert steady["x"] == pytest.approx([315.8, 631.6], abs=0.1)
+        assert steady["error_x"]["array"] == pytest.approx([4.5, 8.9], abs=0.1)
+        assert steady["error_x"]["arrayminus"] == pytest.approx([4.5, 8.9], abs=0.1)
+        assert edges["x"] == steady["x"]
+        assert (linear["y"], linear["x"]) == (["DDP"], pytest.approx([631.6], abs=0.1))
+
+    def test_failed_modes_are_named_not_drawn(self) -> None:
+        blocks = build("throughput", runs.cpu_run())
+        assert "FSDP" not in only(Chart, blocks)[0].traces[0]["y"]
+        assert only(Absent, blocks) == [
+            Absent(what="FSDP", reason="FSDP shards parameters; train.py line 88 calls deepcopy")
+        ]
+
+    def test_an_unknown_cost_shows_its_reason(self) -> None:
+        costs = only(Table, build("throughput", runs.gpu_run()))[1]
+        assert costs.rows[0][2] == Cell(text="unknown", note="no trace was recorded")
+
+
+class TestPhases:
+    def test_stacked_bars(self) -> None:
+        chart = charts("phases", runs.gpu_run())["One step on the host"]
+        assert [trace["name"] for trace in chart.traces] == [
+            "data_wait",
+            "h2d",
+            "forward",
+            "backward",
+            "optimizer",
+            "other",
+        ]
+        assert chart.layout["barmode"] == "stack"
+        assert chart.layout["xaxis"]["title"]["text"] == "ms per step"
+        assert [trace["x"][0] for trace in chart.traces] == pytest.approx([2, 1, 41.33, 50, 5, 2], abs=0.01)
+        assert chart.traces[2]["text"] == ["40.8 %", "40.8 %"]
+        assert chart.traces[1]["text"] == ["", ""]
+        assert chart.alternative.startswith(
+            "One device: data_wait 2.00 ms (2.0 %), h2d 1.00 ms (1.0 %), forward 41.3 ms"
+        )
+
+    def test_a_gpu_gets_a_caution(self) -> None:
+        caution = "A GPU works behind its host"
+        assert any(caution in block.text for block in only(Paragraph, build("phases", runs.gpu_run())))
+        assert not any(caution in block.text for block in only(Paragraph, build("phases", runs.cpu_run())))
+
+
+class TestSteps:
+    def test_one_curve_per_rank_on_the_time_since_launch(self) -> None:
+        chart = charts("steps", runs.gpu_run())["Steps of DDP"]
+        assert [trace["name"] for trace in chart.traces] == ["rank 0", "rank 1"]
+        rank0 = chart.traces[0]
+        assert rank0["x"][:2] == pytest.approx([1.5, 1.6])
+        assert rank0["y"][:2] == pytest.approx([1.0, 0.1])
+        assert rank0["text"][:2] == ["1.50 s: 1.00 s", "1.60 s: 100 ms"]
+        assert chart.layout["yaxis"]["type"] == "log"
+
+    def test_even_steps_are_drawn_from_zero(self) -> None:
+        run = records.run({"single": [records.launch(records.even_rank(100, num_steps=8))]})
+        chart = charts("steps", analyse(run))["Steps of One device"]
+        assert chart.layout["yaxis"]["rangemode"] == "tozero"
+        assert chart.layout["yaxis"]["title"]["text"] == "ms"
+
+    def test_warm_up_is_shaded_and_events_are_marked(self) -> None:
+        chart = charts("steps", runs.cpu_run())["Steps of DDP"]
+        (shape,) = chart.layout["shapes"]
+        assert (shape["x0"], shape["x1"]) == pytest.approx((0.5, 0.5 + 10 * 0.142 + 4 * 0.142))
+        assert chart.layout["annotations"][0]["text"] == "warmup"
+        edges, gc = (trace for trace in chart.traces if trace.get("yaxis") == "y2")
+        assert (edges["name"], gc["name"]) == ("epoch edge", "gc")
+        assert gc["x"] == pytest.approx([1.4, 1.4])
+        assert gc["text"] == ["rank 0, step 3, 3.00 ms: generation 2", "rank 1, step 3, 3.00 ms: generation 2"]
+
+    def test_of_many_ranks_the_slowest_are_drawn_and_it_says_so(self) -> None:
+        ranks = [records.even_rank(100 + index, index=index, world_size=9) for index in range(9)]
+        run = records.run({"ddp": [records.launch(*ranks, mode="ddp")]}, {"ddp": 9})
+        chart = charts("steps", analyse(run))["Steps of DDP"]
+        assert [trace["name"] for trace in chart.traces] == [f"rank {index}" for index in range(2, 9)]
+        assert "Drawn: the 7 ranks with the longest median step, of 9." in chart.how_to_read
+
+    def test_long_runs_are_thinned_and_it_says_so(self) -> None:
+        many = [records.step(200 if i == 7777 else 100, step=i, begin_ns=i * 100 * records.MS) for i in range(20_000)]
+        rank = records.rank(many, [records.window(2_000_000)])
+        chart = charts("steps", analyse(records.run({"single": [records.launch(rank)]})))["Steps of One device"]
+        assert len(chart.traces[0]["x"]) < 1_000
+        assert max(chart.traces[0]["y"]) == 200
+        assert "Of each 50 neighbouring points the lowest and the highest are drawn." in chart.how_to_read
+
+    def test_no_step_of_a_failed_mode_is_called_measured(self) -> None:
+        (table,) = only(Table, build("steps", runs.cpu_run()))[3:]
+        assert table.rows[0][1] == Cell(text="failed", note="in phase adopt", tone="bad")
+        assert table.rows[0][5] == Cell(text="—")
+
+
+class TestSamplers:
+    def test_a_chart_per_kind_and_unit(self) -> None:
+        found = charts("samplers", runs.gpu_run())
+        assert list(found) == [
+            "Host: load",
+            "Host: memory",
+            "Processes: load",
+            "Processes: memory",
+            "Processes: other readings",
+            "GPU: load",
+            "GPU: memory",
+            "GPU: power",
+            "GPU: clocks",
+            "GPU: temperature",
+            "GPU: other readings",
+        ]
+        running = found["GPU: load"]
+        assert running.traces[0]["name"] == "gpu0 kernel running"
+        assert running.traces[0]["y"][0] == pytest.approx(91)
+        assert "not how busy the GPU was" in running.how_to_read
+        assert running.alternative == "gpu0 kernel running: mean 91.0 %, from 91.0 % to 91.0 %."
+        assert found["GPU: other readings"].traces[0]["name"] == "gpu0 fan vibes"
+
+    def test_what_could_not_be_read_has_its_reason(self) -> None:
+        tables = only(Table, build("samplers", runs.gpu_run()))
+        assert [[cell.text for cell in row] for row in tables[0].rows] == [
+            ["host", "pressure_cpu_ratio", "this kernel has no /proc/pressure"],
+            ["gpu0", "throttle_reasons", "this driver does not report them"],
+        ]
+
+    def test_a_cpu_run_says_why_there_is_no_gpu(self) -> None:
+        reasons = {(block.what, block.reason) for block in only(Absent, build("samplers", runs.cpu_run()))}
+        assert ("GPU utilisation, memory, power and clocks", "this run used the CPU") in reasons
+        assert ("Samplers", "no reading was recorded in this launch") in reasons
+
+    def test_only_the_mode_of_the_headline_is_open(self) -> None:
+        folds = SECTIONS["samplers"].build(runs.cpu_run())
+        assert [(fold.title, fold.is_open) for fold in only(Fold, folds)] == [
+            ("One device", False),
+            ("DataParallel", False),
+            ("DDP", True),
+            ("FSDP", False),
+        ]
+
+
+class TestAdoption:
+    def test_proof_says_ok_failed_or_not_judged(self) -> None:
+        blocks = build("adoption", runs.cpu_run())
+        (proof,) = [table for table in only(Table, blocks) if table.columns[0] == Column(title="Check")]
+        assert proof.rows == (
+            (Cell(text="parameters equal"), Cell(text="ok", tone="good"), Cell(text="equal on 2 ranks")),
+            (
+                Cell(text="gradients reduced"),
+                Cell(text="not judged", tone="muted"),
+                Cell(text="the trace has no sizes"),
+            ),
+        )
+
+    def test_remarks_stand_out(self) -> None:
+        assert only(Callout, build("adoption", runs.cpu_run())) == [
+            Callout(tone="warn", title="Remark", text="every rank reads the whole iterable dataset")
+        ]
+
+    def test_a_run_without_ranks_says_why(self) -> None:
+        assert only(Absent, build("adoption", runs.rankless_run())) == [
+            Absent(what="Adoption", reason="torchrun did not start"),
+            Absent(what="Adoption", reason="the run ended before this mode began"),
+        ]
+
+
+def test_the_environment_tells_how_to_run_it_again() -> None:
+    lines = build("environment", runs.cpu_run())[0]
+    assert lines.lines == ("cd /home/me", "dpdoctor profile /home/me/train.py --epochs 2")
+
+
+def test_a_row_that_does_not_fit_its_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 columns but a row of 1 cells"):
+        Table(caption="t", columns=(Column(title="a"), Column(title="b")), rows=((Cell(text="x"),),))
+
+
+def test_an_unknown_tone_is_refused() -> None:
+    with pytest.raises(ValueError, match="tone is 'purple'"):
+        Cell(text="x", tone="purple")

@@ -1,0 +1,152 @@
+"""Who may import whom: the table of the design, checked over the syntax tree of every file of the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.import_graph import Import, cycle, imports, modules
+
+PACKAGE = Path(__file__).parents[2] / "dpdoctor"
+
+FOR_ALL = {"errors", "units", "plugins", "redact"}
+ALLOWED = {
+    "errors": set(),
+    "units": set(),
+    "plugins": set(),
+    "redact": set(),
+    "spec": set(),
+    "heartbeat": set(),
+    "records": {"spec"},
+    "rundir": {"spec", "records"},
+    "trace": set(),
+    "analysis": {"spec", "trace", "records", "rundir"},
+    "worker": {"spec", "heartbeat", "records", "rundir", "trace", "analysis"},
+    "launch": {"spec", "heartbeat", "records", "rundir"},
+    "rules": {"analysis"},
+    "report": {"analysis", "rules"},
+    "gate": {"launch", "analysis", "rules"},
+    "__main__": {"cli"},
+}
+ALLOWED["cli"] = {*ALLOWED, "cli"} - {"__main__"}
+ONLY_IN = {"torch": "worker", "torchvision": "worker", "plotly": "report"}
+
+
+def violations(package: Path) -> list[str]:
+    """Return what breaks the table, one sentence each with file and line."""
+    return [
+        f"{path.relative_to(package.parent)}:{item.line}: {why}"
+        for module, path in modules(package).items()
+        for item in imports(module, path)
+        if (why := fault(item))
+    ]
+
+
+def fault(item: Import) -> str | None:
+    """Return why one import is not allowed, or None."""
+    layer, top = layer_of(item.module), item.target.split(".")[0]
+    other = layer_of(item.target) if top == "dpdoctor" else ""
+    if top in ONLY_IN and layer != ONLY_IN[top]:
+        return f"{top} may be imported only in {ONLY_IN[top]}/"
+    if layer == "":
+        free = not item.at_load or other in {"", *FOR_ALL}
+        return None if free else f"the package root may import {item.target} only inside a function"
+    if layer not in ALLOWED:
+        return f"{layer} has no row in the table of layers"
+    free = other not in ALLOWED or other in {layer, *FOR_ALL, *ALLOWED[layer]}
+    return None if free else f"{layer} may not import {item.target}"
+
+
+def layer_of(module: str) -> str:
+    """Return the layer of a module: the first name below the package; the package root itself is ''."""
+    return f"{module}.".split(".")[1]
+
+
+def test_the_package_keeps_to_the_table() -> None:
+    assert violations(PACKAGE) == []
+
+
+def test_no_import_cycle_at_load() -> None:
+    assert cycle(PACKAGE) is None
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return an empty package with every layer of the table."""
+    package = tmp_path / "dpdoctor"
+    for layer in ("", *ALLOWED):
+        (package / layer).mkdir(parents=True, exist_ok=True)
+        (package / layer / "__init__.py").touch()
+    return package
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "why"),
+    [
+        ("rules/slow.py", "from dpdoctor.rundir import read", "rules may not import dpdoctor.rundir.read"),
+        ("rules/slow.py", "from dpdoctor import rundir", "rules may not import dpdoctor.rundir"),
+        ("rules/slow.py", "import dpdoctor.gate.decide as d", "rules may not import dpdoctor.gate.decide"),
+        ("rules/slow.py", "from ..gate import decide", "rules may not import dpdoctor.gate.decide"),
+        ("rules/slow.py", "def check():\n    from dpdoctor.report import page", "rules may not import dpdoctor.report"),
+        ("trace/kineto.py", "from dpdoctor.spec import RunSpec", "trace may not import dpdoctor.spec"),
+        ("launch/watch.py", "from dpdoctor.worker import main", "launch may not import dpdoctor.worker"),
+        ("report/sections/a.py", "from ... import launch", "report may not import dpdoctor.launch"),
+        ("analysis/a.py", "if TYPE_CHECKING:\n    import dpdoctor.rules", "analysis may not import dpdoctor.rules"),
+        ("units/a.py", "from dpdoctor.cli import main", "units may not import dpdoctor.cli"),
+        ("cli/a.py", "from dpdoctor import __main__", "cli may not import dpdoctor.__main__"),
+        ("launch/a.py", "import torch.distributed.run", "torch may be imported only in worker/"),
+        ("cli/a.py", "def f():\n    from torch import nn", "torch may be imported only in worker/"),
+        ("analysis/a.py", "from torchvision import models", "torchvision may be imported only in worker/"),
+        ("rules/a.py", "import importlib\nimportlib.import_module('torch')", "torch may be imported only in worker/"),
+        ("worker/a.py", "import plotly.graph_objects as go", "plotly may be imported only in report/"),
+        ("__init__.py", "from dpdoctor.analysis import analyse", "only inside a function"),
+        ("__init__.py", "def f():\n    import torch", "torch may be imported only in worker/"),
+        ("predict.py", "import math", "predict has no row in the table of layers"),
+    ],
+)
+def test_a_planted_violation_is_found(tree: Path, file: str, source: str, why: str) -> None:
+    path = tree / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"\n{source}\n", "utf-8")
+    (found,) = violations(tree)
+    assert found.startswith(f"dpdoctor/{file}:")
+    assert why in found
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("rules/slow.py", "from dpdoctor.analysis import Analysis\nfrom dpdoctor import __version__, units"),
+        ("worker/modes/ddp.py", "import torch\nfrom torchvision import models\nfrom ..clock import now"),
+        ("report/sections/a.py", "import plotly.graph_objects\nfrom . import b\nfrom ...rules import find"),
+        ("cli/gate.py", "from dpdoctor import gate, launch, report, rundir\nfrom dpdoctor.cli import options"),
+        ("__init__.py", "from dpdoctor import errors\ndef f():\n    from dpdoctor.analysis import analyse"),
+    ],
+)
+def test_what_the_table_allows_is_let_through(tree: Path, file: str, source: str) -> None:
+    path = tree / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(source, "utf-8")
+    assert violations(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"worker/a.py": "import dpdoctor.worker.b", "worker/b.py": "from dpdoctor.worker import a"}, {"a", "b"}),
+        ({"worker/a.py": "from . import b", "worker/b.py": "class B:\n    from .a import x"}, {"a", "b"}),
+        ({"worker/__init__.py": "from .a import x", "worker/a.py": "from dpdoctor.worker import x"}, {"worker", "a"}),
+        ({"worker/__init__.py": "from ..spec import x", "spec/b.py": "import dpdoctor.worker.c"}, set()),
+        ({"worker/__init__.py": "from dpdoctor import worker"}, set()),
+        ({"worker/a.py": "from . import b", "worker/b.py": "def f():\n    from . import a"}, set()),
+        ({"worker/a.py": "from . import b", "worker/b.py": "if TYPE_CHECKING:\n    from . import a"}, set()),
+        ({"worker/__init__.py": "from .a import x", "worker/a.py": "from .b import y", "worker/b.py": ""}, set()),
+        ({"worker/__init__.py": "import dpdoctor.rules.r", "rules/r.py": "import dpdoctor.worker.a"}, {"worker", "r"}),
+    ],
+)
+def test_import_cycles(tree: Path, files: dict[str, str], expected: set[str]) -> None:
+    for file, source in files.items():
+        (tree / file).write_text(source, "utf-8")
+    found = cycle(tree)
+    assert {name.rpartition(".")[2] for name in found or ()} == expected

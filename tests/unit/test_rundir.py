@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import dataclasses
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dpdoctor import rundir
+from dpdoctor.errors import OutputError, RunDirectoryError
+from dpdoctor.records import Adoption, Check, Collective, Counters, EventRecord, InputTensor, Loader, Sample, Unit
+from dpdoctor.spec import SCHEMA
+from tests.unit import records
+
+ADOPTION = Adoption(
+    units=(Unit(name="LeNet", line="train.py:12", num_parameters=10, trainable_bytes=40),),
+    loaders=(
+        Loader(
+            line="train.py:9",
+            dataset="Digits",
+            sampler="RandomSampler",
+            batch_size=None,
+            num_workers=0,
+            num_batches=100,
+            rule="per-device",
+        ),
+    ),
+    proof=(Check(name="parameters equal", ok=True, text="2 ranks"),),
+)
+COUNTERS = Counters(
+    operators=7,
+    collectives={"all_reduce": Collective(count=1, num_bytes=40)},
+    inputs=(InputTensor(dtype="float32", shape=(32, 1, 28, 28), num_bytes=100_352),),
+)
+LAUNCH = records.launch(
+    records.even_rank(50, world_size=2, adoption=ADOPTION, counters=COUNTERS),
+    records.even_rank(60, world_size=2, index=1, peak_memory_bytes=5),
+    mode="ddp",
+    exit_codes=(0, 0),
+)
+
+
+def write_rank(path: Path, rank: records.Rank) -> None:
+    directory = rundir.rank_dir(path, rank.index)
+    directory.mkdir(parents=True)
+    rundir.write_json(directory / rundir.RANK, rank.record)
+    rundir.append_lines(directory / rundir.STEPS, rank.steps)
+    rundir.append_lines(directory / rundir.WINDOWS, rank.windows)
+    rundir.append_lines(directory / rundir.EVENTS, rank.events)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Return a complete run directory with one launch of ddp on two ranks."""
+    rundir.write_json(tmp_path / rundir.HEADER, records.header({"ddp": 2}))
+    path = rundir.launch_dir(tmp_path, "ddp")
+    for rank in LAUNCH.ranks:
+        write_rank(path, rank)
+    rundir.write_json(path / rundir.LAUNCH, LAUNCH.record)
+    return tmp_path
+
+
+def change(path: Path, **fields: Any) -> None:
+    path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **fields}))
+
+
+def test_what_is_written_is_what_is_read(directory: Path) -> None:
+    events = (EventRecord(kind="gc", at_ns=3, duration_ns=2, step=1), EventRecord(kind="note", at_ns=4, step=2))
+    samples = (Sample(at_ns=1, source="host", values={"cpu": 0.5}, unknown={"power": "no such counter"}),)
+    rundir.append_lines(directory / "ddp/rank0" / rundir.EVENTS, events)
+    rundir.append_lines(directory / "ddp" / rundir.NODE, samples)
+    (directory / "ddp/rank1" / rundir.TRACE).touch()
+
+    run = rundir.read(directory)
+
+    assert run.path == directory
+    assert run.header == records.header({"ddp": 2})
+    assert run.modes == {
+        "ddp": (
+            dataclasses.replace(
+                LAUNCH,
+                samples=samples,
+                ranks=(
+                    dataclasses.replace(LAUNCH.ranks[0], events=events),
+                    dataclasses.replace(LAUNCH.ranks[1], trace=directory / "ddp/rank1" / rundir.TRACE),
+                ),
+            ),
+        )
+    }
+
+
+def test_repeated_launches_are_read_in_order(directory: Path) -> None:
+    rundir.write_json(directory / rundir.HEADER, records.header({"ddp": 2}, repeat=3))
+    second = dataclasses.replace(LAUNCH.record, launch=2)
+    rundir.launch_dir(directory, "ddp", 2).mkdir()
+    rundir.write_json(rundir.launch_dir(directory, "ddp", 2) / rundir.LAUNCH, second)
+
+    launches = rundir.read(directory).modes["ddp"]
+
+    assert [launch.record for launch in launches] == [LAUNCH.record, second]
+
+
+def test_a_mode_that_never_began_has_no_launch(directory: Path) -> None:
+    rundir.write_json(directory / rundir.HEADER, records.header({"ddp": 2, "fsdp": 2}))
+    assert rundir.read(directory).modes["fsdp"] == ()
+
+
+class TestDamage:
+    def test_not_a_directory(self, tmp_path: Path) -> None:
+        with pytest.raises(RunDirectoryError, match=r"nowhere is not a directory.*`dpdoctor profile`"):
+            rundir.read(tmp_path / "nowhere")
+
+    def test_no_header(self, tmp_path: Path) -> None:
+        with pytest.raises(RunDirectoryError, match=r"is not a run directory: it has no header\.json"):
+            rundir.read(tmp_path)
+
+    @pytest.mark.parametrize("file", [rundir.HEADER, rundir.SUMMARY])
+    @pytest.mark.parametrize("schema", [SCHEMA + 1, None, "1"])
+    def test_another_schema_is_refused(self, directory: Path, file: str, schema: object) -> None:
+        (directory / file).write_bytes((directory / rundir.HEADER).read_bytes())
+        change(directory / file, schema=schema)
+        with pytest.raises(RunDirectoryError, match=rf"{file} has schema {schema!r}; this dpdoctor reads schema 1"):
+            rundir.read(directory)
+
+    @pytest.mark.parametrize("file", [rundir.HEADER, "ddp/launch.json", "ddp/rank1/rank.json"])
+    @pytest.mark.parametrize("data", [b"", b'{"schema": 1, "cut', b'{"\xff": 1}', b"[]"])
+    def test_a_damaged_file_is_named(self, directory: Path, file: str, data: bytes) -> None:
+        (directory / file).write_bytes(data)
+        with pytest.raises(RunDirectoryError, match=rf"{file} is damaged: ."):
+            rundir.read(directory)
+
+    def test_the_place_in_a_damaged_file_is_named(self, directory: Path) -> None:
+        change(directory / "ddp/rank0/rank.json", adoption={"units": [{"name": 5}]})
+        with pytest.raises(RunDirectoryError, match=r"rank0/rank\.json is damaged: .*\$\.adoption\.units\[0\]"):
+            rundir.read(directory)
+
+    def test_a_value_that_cannot_be_is_damage(self, directory: Path) -> None:
+        spec = msgspec.to_builtins(records.header({"ddp": 2}).spec)
+        change(directory / rundir.HEADER, spec={**spec, "repeat": 0})
+        with pytest.raises(RunDirectoryError, match=r"header\.json is damaged: repeat is 0.*\$\.spec"):
+            rundir.read(directory)
+
+    def test_a_missing_file_and_an_unreadable_one(self, tmp_path: Path) -> None:
+        with pytest.raises(RunDirectoryError, match=r"run\.json is missing"):
+            rundir.read_json(tmp_path / rundir.SUMMARY, dict)
+        with pytest.raises(RunDirectoryError, match=r"cannot read .*: Is a directory"):
+            rundir.read_json(tmp_path, dict)
+
+
+class TestDeadRanks:
+    def test_a_rank_without_a_directory_is_missing(self, directory: Path) -> None:
+        (directory / "ddp/rank0").rename(directory / "ddp/elsewhere")
+        assert [rank.index for rank in rundir.read(directory).modes["ddp"][0].ranks] == [1]
+
+    def test_a_rank_that_died_before_its_first_milestone_left_nothing(self, directory: Path) -> None:
+        for path in (directory / "ddp/rank1").iterdir():
+            path.unlink()
+        rank = rundir.read(directory).modes["ddp"][0].ranks[1]
+        assert rank == records.Rank(index=1, record=None, steps=(), windows=(), events=(), trace=None)
+
+    def test_ten_ranks_are_in_the_order_of_numbers(self, directory: Path) -> None:
+        for index in (2, 10):
+            (directory / f"ddp/rank{index}").mkdir()
+        assert [rank.index for rank in rundir.read(directory).modes["ddp"][0].ranks] == [0, 1, 2, 10]
+
+    def test_a_launch_whose_parent_died_has_failed(self, directory: Path) -> None:
+        (directory / "ddp" / rundir.LAUNCH).unlink()
+        launch = rundir.read(directory).modes["ddp"][0]
+        assert launch.record.status == "failed"
+        assert launch.record.reason == "dpdoctor itself was ended during this mode"
+        assert launch.ranks == LAUNCH.ranks
+
+    @pytest.mark.parametrize("tail", [b'{"step": 9, "win', b'{"step": "nine"}\n', b'{"\xff": 1}\n', b"\0\0\0"])
+    def test_lines_are_read_up_to_the_first_that_is_cut_short(self, directory: Path, tail: bytes) -> None:
+        with (directory / "ddp/rank0" / rundir.STEPS).open("ab") as file:
+            file.write(tail)
+        assert rundir.read(directory).modes["ddp"][0].ranks[0].steps == LAUNCH.ranks[0].steps
+
+
+def test_appending_nothing_makes_no_file(tmp_path: Path) -> None:
+    rundir.append_lines(tmp_path / "x.jsonl", [])
+    assert list(tmp_path.iterdir()) == []
+    assert rundir.read_lines(tmp_path / "x.jsonl", Sample) == ()
+
+
+def test_what_is_not_a_number_is_written_as_null() -> None:
+    assert rundir.encode([float("nan"), float("inf"), 1.5]) == b"[null,null,1.5]"
+
+
+@contextmanager
+def disk_with_room_for(num_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond `num_bytes`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class TestWriteWhole:
+    def test_the_new_file_stands_alone(self, tmp_path: Path) -> None:
+        for data in (b"old", b"new"):
+            rundir.write_whole(tmp_path / "file", data)
+        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"new")]
+
+    def test_a_full_disk_leaves_the_old_file_and_nothing_else(self, tmp_path: Path) -> None:
+        rundir.write_whole(tmp_path / "file", b"old")
+        with disk_with_room_for(1000), pytest.raises(OutputError, match=r"cannot write .*/file: File too large"):
+            rundir.write_whole(tmp_path / "file", b"new" * 1000)
+        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
+
+    def test_no_directory_to_write_in(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(OutputError, match=r"cannot write .*: Not a directory"):
+            rundir.write_whole(tmp_path / "file" / "below", b"new")
+
+
+@pytest.mark.parametrize(("oks", "proved"), [((), None), ((True, None), True), ((True, False), False)])
+def test_adoption_is_proved_when_no_check_failed(oks: tuple[bool | None, ...], proved: bool | None) -> None:
+    checks = tuple(Check(name="x", ok=ok, text="") for ok in oks)
+    assert Adoption(proof=checks).proved is proved
