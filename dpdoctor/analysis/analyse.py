@@ -9,7 +9,7 @@ from dpdoctor.analysis import stats
 from dpdoctor.analysis.summary import Analysis, Batch, Figure, ModeSummary, RankSummary, RunSummary, Script
 from dpdoctor.analysis.windows import NS, Window, measured
 from dpdoctor.records import PHASES, Launch, Rank, RankRecord, Run, StepRecord
-from dpdoctor.spec import ModeSpec
+from dpdoctor.spec import ModeSpec, RunSpec
 
 BASELINE = "single"
 # An epoch of more steps than this never ends in practice (samplers with replacement and a huge length).
@@ -19,7 +19,7 @@ MOST_STEPS_PER_EPOCH = 10_000_000
 def analyse(run: Run) -> Analysis:
     """Return the figures of a run; whatever is missing is unknown with its reason."""
     header = run.header
-    modes = {spec.name: _mode(spec, run.modes[spec.name], header.spec.samples_per_step) for spec in header.spec.modes}
+    modes = {spec.name: _mode(spec, run.modes[spec.name], header.spec) for spec in header.spec.modes}
     baseline = modes.get(BASELINE)
     modes = {name: _against_baseline(mode, baseline) for name, mode in modes.items()}
     script = Script(path=header.spec.target, sha256=header.fingerprint.script_sha256, args=header.spec.args)
@@ -34,16 +34,16 @@ def analyse(run: Run) -> Analysis:
     return Analysis(summary=summary, run=run)
 
 
-def _mode(spec: ModeSpec, launches: Sequence[Launch], samples_per_step: int | None) -> ModeSummary:
+def _mode(spec: ModeSpec, launches: Sequence[Launch], run: RunSpec) -> ModeSummary:
     if not launches:
         return _never_launched(spec)
     # The launch that went wrong speaks for the mode: a mode is ok when all of its launches are.
     shown = next((launch for launch in launches if launch.record.status != "ok"), launches[0])
     windows = [measured(launch) for launch in launches]
-    source, samples = _sample_counter(windows, samples_per_step)
+    source, samples = _sample_counter(windows, run.samples_per_step)
     records = [rank.record for rank in shown.ranks if rank.record]
     first = records[0] if records else None
-    reason = _why_unmeasured(shown)
+    reason = _why_unmeasured(shown, explain=run.recording.explain)
     step = _over_launches(windows, lambda w: w.step_s, "s", reason)
     return ModeSummary(
         status=shown.record.status,
@@ -99,9 +99,11 @@ def _never_launched(spec: ModeSpec) -> ModeSummary:
     )
 
 
-def _why_unmeasured(launch: Launch) -> str:
+def _why_unmeasured(launch: Launch, *, explain: bool) -> str:
     if launch.record.reason:
         return launch.record.reason
+    if explain:
+        return "--explain measures nothing"
     return "no measured window was complete on every rank"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpdoctor.records import PHASES, Launch, Rank, StepRecord, WindowRecord
@@ -71,10 +71,17 @@ def _rank_windows(rank: Rank, kind: str) -> dict[int, RankWindow]:
     for step in rank.steps:
         if step.counted:
             by_window.setdefault(step.window, []).append(step)
+    chosen = [w for w in rank.windows if w.kind == kind and w.arm == "full" and w.complete]
+    edges_are_usual = _mostly_edges([s for w in chosen for s in by_window.get(w.window, ())])
     found: dict[int, RankWindow] = {}
-    for window in rank.windows:
+    for window in chosen:
         counted = tuple(by_window.get(window.window, ()))
-        steady = tuple(s for s in counted if not s.epoch_edge)
-        if window.kind == kind and window.arm == "full" and window.complete and steady:
+        steady = counted if edges_are_usual else tuple(s for s in counted if not s.epoch_edge)
+        if steady:
             found[window.window] = RankWindow(window=window, counted=counted, steady=steady)
     return found
+
+
+def _mostly_edges(steps: Sequence[StepRecord]) -> bool:
+    """Return whether an edge is what this script usually does: it builds a new iterator in most steps, say."""
+    return 2 * sum(s.epoch_edge for s in steps) > len(steps)

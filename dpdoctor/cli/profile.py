@@ -78,7 +78,7 @@ def profile(**options: Any) -> None:
     console.print(_plan.describe(spec), soft_wrap=True, highlight=False)
     records = launcher.launch(root, spec, _progress(console, options))
     _report(root, console, options)
-    _judge(records, spec, keep_going=options["keep_going"])
+    _judge(records, spec, keep_going=options["keep_going"], quiet=options["quiet"])
 
 
 def _spec(options: dict[str, Any]) -> RunSpec:
@@ -136,23 +136,24 @@ def _progress(console: Console, options: dict[str, Any]) -> Progress:
 def _report(root: Path, console: Console, options: dict[str, Any]) -> None:
     """Write run.json and report.html, print the summary. Imports late: scipy and plotly take their time."""
     from dpdoctor.analysis import analyse
-    from dpdoctor.report import page, terminal
+    from dpdoctor.report import explain, page, terminal
 
     analysis = analyse(rundir.read(root))
     rundir.write_json(root / rundir.SUMMARY, analysis.summary)
     rundir.write_whole(root / rundir.REPORT, page.render(analysis).encode())
-    console.print(terminal.summary(analysis))
+    shown = explain.explanation if options["explain"] else terminal.summary
+    console.print(shown(analysis))
     console.print(f"Report: {root / rundir.REPORT}", soft_wrap=True, highlight=False)
     if options["as_json"]:
         click.echo((root / rundir.SUMMARY).read_text())
 
 
-def _judge(records: list[LaunchRecord], spec: RunSpec, *, keep_going: bool) -> None:
-    """Raise for the first mode asked for by name that did not end well."""
+def _judge(records: list[LaunchRecord], spec: RunSpec, *, keep_going: bool, quiet: bool) -> None:
+    """Raise for the first mode asked for by name that did not end well; why is said already, unless `quiet`."""
     for record in records:
         bad = record.status in ("failed", "interrupted")
         if bad and not keep_going and (record.mode in spec.requested_modes or record.status == "interrupted"):
-            raise ModeFailedError(f"mode {record.mode} {record.status}: {record.reason}")
+            raise ModeFailedError(f"mode {record.mode} {record.status}{f': {record.reason}' if quiet else ''}")
 
 
 COMMAND = profile

@@ -80,10 +80,16 @@ def judge(ranks: Sequence[RankProcess]) -> Verdict:
     culprit = min(failed, key=_blame)
     return Verdict(
         status="failed",
-        reason=_reason(culprit, len(ranks)),
+        reason=_reason(culprit, alone=len(ranks) == 1 or _failed_alike(ranks)),
         failed_rank=culprit.rank,
         stderr_tail=tail(culprit.directory / rundir.STDERR),
     )
+
+
+def _failed_alike(ranks: Sequence[RankProcess]) -> bool:
+    """Return whether every rank gives the same reason: then the script failed, not a rank."""
+    records = [record_of(rank) for rank in ranks]
+    return len({record.reason if record else None for record in records}) == 1 and records[0] is not None
 
 
 def _blame(rank: RankProcess) -> tuple[int, int]:
@@ -97,9 +103,9 @@ def _blame(rank: RankProcess) -> tuple[int, int]:
     return (1, path.stat().st_mtime_ns if path.exists() else 0)
 
 
-def _reason(rank: RankProcess, num_ranks: int) -> str:
+def _reason(rank: RankProcess, *, alone: bool) -> str:
     record, code = record_of(rank), rank.exit_code()
-    who = f"rank {rank.rank}: " if num_ranks > 1 else ""
+    who = "" if alone else f"rank {rank.rank}: "
     if record is not None and record.status == "failed" and record.reason:
         return f"{who}{record.reason}"
     how = (

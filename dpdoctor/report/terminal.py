@@ -39,7 +39,8 @@ def summary(analysis: Analysis) -> RenderableType:
 def _verdict(run: RunSummary) -> Iterator[RenderableType]:
     found = verdict.headline(run)
     yield Text(found.sentence, style=_STYLES[found.tone])
-    if found.detail:
+    # Where no mode was measured, the detail is what `_troubles` says with more.
+    if found.detail and verdict.focus(run) is not None:
         yield Text(found.detail, style="dim")
     yield Text()
 

@@ -64,6 +64,8 @@ def headline(summary: RunSummary) -> Verdict:
         return mode_verdict(name, summary.modes[name])
     if not summary.modes:
         return Verdict(tone="bad", sentence="This run has no modes: nothing was measured.")
+    if all(mode.status == "ok" for mode in summary.modes.values()):
+        return Verdict(tone="plain", sentence="The script was adopted in every mode; nothing was measured.")
     reasons = [mode_verdict(name, mode).sentence for name, mode in summary.modes.items()]
     return Verdict(tone="bad", sentence="No mode could be measured.", detail=" ".join(reasons))
 

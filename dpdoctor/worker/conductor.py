@@ -194,7 +194,7 @@ class Conductor:
         steps = parts.steplog.num_steps
         return "failed", (
             f"the script ended after {steps} steps, before a window could be measured; "
-            "let it train longer (more epochs or data), or lower --warmup and --steps"
+            "let it train longer (more epochs or data), or give --warmup and --steps that fit in, such as 10 and 20"
         )
 
     def close(self) -> None:

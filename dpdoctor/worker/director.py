@@ -17,10 +17,11 @@ LEAST_WINDOW_S = 0.5
 # Warm-up ends when the last chunk's median step is within this share of the one before it.
 STEADY_WITHIN = 0.05
 LEAST_WARMUP_STEPS = 10
+WARMUP_CHUNK_S = 0.2
 # A script that never becomes steady may spend this share of its budget on trying.
 MOST_WARMUP_SHARE = 0.25
-# Fewer windows than this give no interval; they run even when the budget does not reach.
-LEAST_ROUNDS = 2
+# Fewer windows than this give no usable interval (Student's t is 12.7 at two); they run even when time is short.
+LEAST_ROUNDS = 3
 # The trace may take this share of the budget, at this many untraced steps for a traced one; never fewer than two steps.
 MOST_TRACE_SHARE = 0.15
 TRACED_STEP_COST = 2.0
@@ -83,7 +84,7 @@ class Director:
         self._warmup_steps += done.num_steps
         if self._recording.warmup or self._recording.explain or self._is_steady(facts):
             return Segment(kind="proof", num_steps=1)
-        return Segment(kind="warmup", num_steps=self._window_steps(facts.step_s))
+        return Segment(kind="warmup", num_steps=_steps_in(WARMUP_CHUNK_S, facts.step_s))
 
     def _is_steady(self, facts: Facts) -> bool:
         if self._warmup_steps >= LEAST_WARMUP_STEPS and len(self._warmup_medians) >= 2:
@@ -96,11 +97,8 @@ class Director:
             return True
         return False
 
-    def _window_steps(self, step_s: float) -> int:
-        return max(LEAST_STEPS, math.ceil(LEAST_WINDOW_S / max(step_s, 1e-6)))
-
     def _next_window(self, facts: Facts, *, after_proof: bool) -> Segment:
-        num_steps = self._recording.steps or self._window_steps(facts.step_s)
+        num_steps = self._recording.steps or _steps_in(LEAST_WINDOW_S, facts.step_s)
         if not self._queue and self._round < self._recording.rounds and self._affordable(num_steps, facts):
             self._round += 1
             arms = list(self._arms)
@@ -120,7 +118,7 @@ class Director:
         return Segment(kind="stop")
 
     def _affordable(self, num_steps: int, facts: Facts) -> bool:
-        """Return whether another round fits the budget; the first two always do."""
+        """Return whether another round fits the budget; the first three always do."""
         trace_s = TRACED_STEP_COST * (self._trace_steps(facts) + 1) * facts.step_s
         round_s = len(self._arms) * (num_steps + 1) * facts.step_s
         return self._round < LEAST_ROUNDS or facts.elapsed_s + round_s + trace_s <= self._recording.time_budget_s
@@ -134,3 +132,8 @@ class Director:
     def _skip(self, facts: Facts, *, after_proof: bool) -> int:
         """Return the uncounted steps: one, and while the proof was evaluated the loader's queue filled up."""
         return min(MOST_SKIPPED, 1 + 2 * facts.prefetch) if after_proof else 1
+
+
+def _steps_in(seconds: float, step_s: float) -> int:
+    """Return the steps that fill so much time, LEAST_STEPS at least."""
+    return max(LEAST_STEPS, math.ceil(seconds / max(step_s, 1e-6)))

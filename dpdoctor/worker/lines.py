@@ -26,6 +26,14 @@ def caller() -> str:
     return "unknown line"
 
 
+def without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the user's first frame on; the whole of it when none is the user's."""
+    entry = trace
+    while entry is not None and not _is_users(entry.tb_frame.f_code.co_filename):
+        entry = entry.tb_next
+    return entry or trace
+
+
 def raised_at(trace: TracebackType | None) -> str:
     """Return `file:line` of the innermost frame of the user's code in a traceback."""
     for entry in reversed(traceback.extract_tb(trace)):

@@ -200,8 +200,9 @@ class Rank:
     def _raised(self, error: BaseException) -> None:
         if self._ending.begun:
             return
+        error.__traceback__ = lines.without_ours(error.__traceback__)
         traceback.print_exception(error)
-        what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
         with contextlib.suppress(Stop):
             self._ending.stop("failed", f"the script raised {what} ({lines.raised_at(error.__traceback__)})")
 

@@ -68,7 +68,16 @@ def test_windows_of_another_kind_can_be_asked_for() -> None:
 
 
 def test_a_window_of_epoch_edges_alone_says_nothing_steady() -> None:
-    assert measured(launch(rank([step(100, epoch_edge=True)], [window(100)]))) == ()
+    edge, others = step(100, epoch_edge=True), [step(100, window=2) for _ in range(3)]
+    windows = measured(launch(rank([edge, *others], [window(100), window(300, window=2)])))
+    assert [w.ranks[0].window.window for w in windows] == [2]
+
+
+def test_where_most_steps_are_edges_they_are_the_steady_state() -> None:
+    edges = [step(100, epoch_edge=True) for _ in range(3)]
+    (found,) = measured(launch(rank([*edges, step(50)], [window(350)])))
+    assert found.ranks[0].steady == found.ranks[0].counted
+    assert found.step_s == pytest.approx(0.35 / 4)
 
 
 def test_a_window_counts_when_every_rank_has_it() -> None:
