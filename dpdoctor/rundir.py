@@ -117,11 +117,19 @@ def read_lines(path: Path, kind: type[T]) -> tuple[T, ...]:
 
 
 def append_lines(path: Path, records: Iterable[Any]) -> None:
-    """Append records as JSON lines in one write."""
+    """Append records as JSON lines in one write.
+
+    Raises:
+        OutputError: the file cannot be written, because the disk is full, say.
+    """
     data = b"".join(encode(record) + b"\n" for record in records)
-    if data:
+    if not data:
+        return
+    try:
         with path.open("ab") as file:
             file.write(data)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def read(path: Path) -> Run:

@@ -47,8 +47,10 @@ def create(root: Path, header: RunHeader) -> None:
 def launch(root: Path, spec: RunSpec, progress: Progress) -> list[LaunchRecord]:
     """Run every mode `spec.repeat` times; a mode that fails does not keep the next from running.
 
-    Returns the records in the order of the launches. After Ctrl-C the present launch is `interrupted` and the last.
+    Returns the records in the order of the launches. After Ctrl-C, or SIGTERM from a CI system, the present launch is
+    `interrupted` and the last.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     records: list[LaunchRecord] = []
     for number in range(1, spec.repeat + 1):
         for mode in spec.modes:

@@ -88,8 +88,8 @@ def judge(ranks: Sequence[RankProcess]) -> Verdict:
 
 def _failed_alike(ranks: Sequence[RankProcess]) -> bool:
     """Return whether every rank gives the same reason: then the script failed, not a rank."""
-    records = [record_of(rank) for rank in ranks]
-    return len({record.reason if record else None for record in records}) == 1 and records[0] is not None
+    reasons = {record.reason if (record := record_of(rank)) else None for rank in ranks}
+    return len(reasons) == 1 and None not in reasons
 
 
 def _blame(rank: RankProcess) -> tuple[int, int]:

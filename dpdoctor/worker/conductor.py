@@ -174,7 +174,7 @@ class Conductor:
     def _refuse_unadopted(self) -> None:
         """A module that begins to train after the proof would train unsynchronised and unseen."""
         names = self._parts.adopter.unadopted() if self._proof else ()
-        if names:
+        if names and self._parts.mode.distributed:
             self._parts.ending.stop("failed", f"trained, but outside of every adopted module: {names[0]}")
 
     def script_returned(self) -> tuple[str, str | None]:

@@ -59,8 +59,9 @@ class Director:
         self._random = random.Random(seed)
         self._warmup_medians: list[float] = []
         self._warmup_steps = 0
-        self._queue: list[Segment] = []
+        self._arms_left: list[str] = []
         self._round = 0
+        self._step_s = 0.0
         self.steady: bool | None = None
 
     def first(self) -> Segment:
@@ -71,6 +72,8 @@ class Director:
 
     def after(self, done: Segment, facts: Facts) -> Segment:
         """Return the segment that follows `done`."""
+        if done.kind != "proof":
+            self._step_s = facts.step_s  # the proof's only step ran under a profiler
         if done.kind == "warmup":
             return self._after_warmup(done, facts)
         if self._recording.explain or done.kind == "trace":
@@ -79,54 +82,51 @@ class Director:
 
     def _after_warmup(self, done: Segment, facts: Facts) -> Segment:
         if facts.reference_changed:
-            self._warmup_medians.clear()
-        self._warmup_medians.append(facts.step_s)
+            self._warmup_medians.clear()  # this chunk's steps were another optimizer's, too
+        else:
+            self._warmup_medians.append(facts.step_s)
         self._warmup_steps += done.num_steps
-        if self._recording.warmup or self._recording.explain or self._is_steady(facts):
+        if self._recording.warmup or self._recording.explain or self._is_warm(facts):
             return Segment(kind="proof", num_steps=1)
         return Segment(kind="warmup", num_steps=_steps_in(WARMUP_CHUNK_S, facts.step_s))
 
-    def _is_steady(self, facts: Facts) -> bool:
-        if self._warmup_steps >= LEAST_WARMUP_STEPS and len(self._warmup_medians) >= 2:
+    def _is_warm(self, facts: Facts) -> bool:
+        """Return whether to begin to measure: step times repeat, or trying any longer costs too much of the budget."""
+        if len(self._warmup_medians) >= 2:
             before, last = self._warmup_medians[-2:]
-            if abs(last - before) <= STEADY_WITHIN * before:
-                self.steady = True
-                return True
-        if facts.elapsed_s > MOST_WARMUP_SHARE * self._recording.time_budget_s:
-            self.steady = False
+            self.steady = abs(last - before) <= STEADY_WITHIN * before
+        if self.steady and self._warmup_steps >= LEAST_WARMUP_STEPS:
             return True
-        return False
+        return facts.elapsed_s > MOST_WARMUP_SHARE * self._recording.time_budget_s
 
     def _next_window(self, facts: Facts, *, after_proof: bool) -> Segment:
-        num_steps = self._recording.steps or _steps_in(LEAST_WINDOW_S, facts.step_s)
-        if not self._queue and self._round < self._recording.rounds and self._affordable(num_steps, facts):
+        num_steps = self._recording.steps or _steps_in(LEAST_WINDOW_S, self._step_s)
+        if not self._arms_left and self._round < self._recording.rounds and self._affordable(num_steps, facts):
             self._round += 1
-            arms = list(self._arms)
-            self._random.shuffle(arms)
-            self._queue = [Segment(kind="measure", arm=arm, round=self._round, num_steps=num_steps) for arm in arms]
-        if self._queue:
-            window = self._queue.pop()
+            self._arms_left = list(self._arms)
+            self._random.shuffle(self._arms_left)
+        if self._arms_left:
             return Segment(
                 kind="measure",
-                arm=window.arm,
-                round=window.round,
+                arm=self._arms_left.pop(),
+                round=self._round,
                 skip=self._skip(facts, after_proof=after_proof),
                 num_steps=num_steps,
             )
         if self._recording.trace_steps:
-            return Segment(kind="trace", skip=1, num_steps=self._trace_steps(facts))
+            return Segment(kind="trace", skip=1, num_steps=self._trace_steps())
         return Segment(kind="stop")
 
     def _affordable(self, num_steps: int, facts: Facts) -> bool:
         """Return whether another round fits the budget; the first three always do."""
-        trace_s = TRACED_STEP_COST * (self._trace_steps(facts) + 1) * facts.step_s
-        round_s = len(self._arms) * (num_steps + 1) * facts.step_s
+        trace_s = TRACED_STEP_COST * (self._trace_steps() + 1) * self._step_s
+        round_s = len(self._arms) * (num_steps + 1) * self._step_s
         return self._round < LEAST_ROUNDS or facts.elapsed_s + round_s + trace_s <= self._recording.time_budget_s
 
-    def _trace_steps(self, facts: Facts) -> int:
+    def _trace_steps(self) -> int:
         """Return the steps to trace: as many as asked for, fewer where steps are slow."""
         share_s = MOST_TRACE_SHARE * self._recording.time_budget_s
-        affordable = int(share_s / max(TRACED_STEP_COST * facts.step_s, 1e-6))
+        affordable = int(share_s / max(TRACED_STEP_COST * self._step_s, 1e-6))
         return min(self._recording.trace_steps, max(LEAST_TRACE_STEPS, affordable))
 
     def _skip(self, facts: Facts, *, after_proof: bool) -> int:

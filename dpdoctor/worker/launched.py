@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from dpdoctor.spec import TASK_VARIABLE
 from dpdoctor.worker import lines
 from dpdoctor.worker.patches import Patches
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 ONE_DEVICE = (
     "dpdoctor converts scripts that are written for one device; give this one the options with which it trains on one"
@@ -41,6 +45,11 @@ def place() -> Place:
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         world_size=int(os.environ.get("WORLD_SIZE", "1")),
     )
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its launcher dies, even by SIGKILL: nobody would end it then."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def hide() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,6 +19,8 @@ from dpdoctor.worker.phases import DATA_WAIT, PhaseClock
 from dpdoctor.worker.shard import CountedIndices, Shard
 from dpdoctor.worker.tally import Tally
 
+UNMET = -1
+
 
 class Loaders:
     """Shares out every loader that is iterated with gradients enabled; evaluations under no_grad see all their data."""
@@ -30,7 +31,9 @@ class Loaders:
         self._world_size = world_size
         self._seed = seed
         self._iterations = 0
-        self._known: dict[int, _Known] = {}
+        # A script may build a new DataLoader for every epoch: what looks alike at one line is one loader.
+        self._numbers: dict[Loader, int] = {}
+        self._prefetch = 0
 
     def watch(
         self,
@@ -51,11 +54,13 @@ class Loaders:
         def timed_iter(loader: DataLoader[Any]) -> Any:
             depth = phases.push(DATA_WAIT)
             try:
-                self._meet(loader, index_sampler(loader), fail)
-                tally.epoch_began()
-                return begin(loader)
+                number = self._meet(loader, index_sampler(loader), fail)
+                tally.epoch_began(number)
+                iterator = begin(loader)
+                iterator.dpdoctor_loader = number
             finally:
                 phases.pop(depth)
+            return iterator
 
         def timed_next(iterator: Any) -> Any:
             check()
@@ -65,8 +70,9 @@ class Loaders:
             finally:
                 phases.pop(depth)
             indices = iterator._sampler_iter
-            sizes = indices.next_size() if isinstance(indices, CountedIndices) else 0
-            tally.fetched(_key(iterator._index_sampler), sizes)
+            size = indices.next_size() if isinstance(indices, CountedIndices) else 0
+            # An iterator that a subclass of DataLoader built past __iter__ was never met.
+            tally.fetched(getattr(iterator, "dpdoctor_loader", UNMET), size, ahead=phases.is_elsewhere())
             return batch
 
         patches.replace(DataLoader, "_index_sampler", property(shared_index_sampler))
@@ -102,29 +108,25 @@ class Loaders:
             np.random.set_state(states[1])
             random.setstate(states[2])
 
-    def _meet(self, loader: DataLoader[Any], sampler: Any, fail: Callable[[str], NoReturn]) -> None:
-        """Note a loader at its first iteration."""
-        if _key(sampler) in self._known:
-            return
+    def _meet(self, loader: DataLoader[Any], sampler: Any, fail: Callable[[str], NoReturn]) -> int:
+        """Return the number of a loader whose iteration begins; note it at its first."""
         line = lines.caller()
         iterable = isinstance(loader.dataset, IterableDataset)
-        rule = "whole" if iterable else self._rule_for(sampler)
         if iterable and self._rule == "global" and self._world_size > 1:
             fail(f"--batch global cannot split an IterableDataset ({line}); use --batch per-device")
-        inner = getattr(sampler, "sampler", sampler)
+        rule = "whole" if iterable else self._rule_for(sampler)
         record = Loader(
             line=line,
             dataset=type(loader.dataset).__name__,
-            sampler=type(inner).__name__,
+            sampler=type(getattr(sampler, "sampler", sampler)).__name__,
             batch_size=loader.batch_size,
             num_workers=loader.num_workers,
             num_batches=None if iterable else _length(sampler),
             rule=rule,
             note=self._note(rule, sampler, iterable=iterable),
         )
-        share = None if record.num_batches is None else len(self._share(loader, sampler))
-        prefetch = loader.num_workers * (loader.prefetch_factor or 0)
-        self._known[_key(sampler)] = _Known(sampler=sampler, record=record, share=share, prefetch=prefetch)
+        self._prefetch = max(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0))
+        return self._numbers.setdefault(record, len(self._numbers))
 
     def _note(self, rule: str, sampler: Any, *, iterable: bool) -> str:
         if self._world_size == 1:
@@ -138,31 +140,21 @@ class Loaders:
         return f"{_length(sampler)} batches cannot be shared by {self._world_size} ranks: every rank takes all"
 
     def records(self) -> tuple[Loader, ...]:
-        """Return the loaders that were iterated, in order."""
-        return tuple(known.record for known in self._known.values())
+        """Return the loaders that were iterated, in order; their places are the numbers that `Tally` knows them by."""
+        return tuple(self._numbers)
 
-    def batches_per_epoch(self, key: int) -> int | None:
-        """Return this rank's batches in one pass over the loader that `Tally.main_loader` named; None: no end known."""
-        return self._known[key].share
+    def batches_per_epoch(self, number: int) -> int | None:
+        """Return this rank's batches in one pass over a loader; None: no end known."""
+        if number == UNMET:
+            return None
+        record = self.records()[number]
+        if record.num_batches is None or record.rule != "per-device":
+            return record.num_batches
+        return record.num_batches // self._world_size
 
     def prefetch(self) -> int:
         """Return the most batches that a loader's workers may hold ready."""
-        return max((known.prefetch for known in self._known.values()), default=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """A loader seen before. Holding its sampler keeps the sampler's id from being given to another."""
-
-    sampler: Any
-    record: Loader
-    share: int | None
-    prefetch: int
-
-
-def _key(index_sampler: Any) -> int:
-    """Return what identifies a loader: the script's own index sampler, which a loader keeps for life."""
-    return id(index_sampler.sampler if isinstance(index_sampler, Shard) else index_sampler)
+        return self._prefetch
 
 
 def _length(sampler: Any) -> int | None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from dpdoctor.records import PHASES
 
+ELSEWHERE = -1
 DATA_WAIT, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 
 
 class PhaseClock:
     """Charges every nanosecond to the phase on top of the stack; what no phase claims is `other`.
 
-    Nested phases (a forward inside an LBFGS closure inside the optimizer) are charged to the innermost.
+    Nested phases (a forward inside an LBFGS closure inside the optimizer) are charged to the innermost. It is the time
+    of one thread, the one that trains: what a prefetching thread of the script does at the same moment is not charged.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -21,10 +24,21 @@ class PhaseClock:
         self._totals = [0] * len(PHASES)
         self._since = clock()
         self._begin = self._since
+        self._thread: int | None = None
         self.num_calls = 0
 
+    def belongs_here(self) -> None:
+        """Charge this thread from now on, and no other."""
+        self._thread = threading.get_ident()
+
+    def is_elsewhere(self) -> bool:
+        """Return whether the calling thread is another than the one that trains."""
+        return self._thread is not None and self._thread != threading.get_ident()
+
     def push(self, phase: int) -> int:
-        """Enter a phase and return the depth to hand to `pop`."""
+        """Enter a phase and return the depth to hand to `pop`; in another thread nothing happens."""
+        if self.is_elsewhere():
+            return ELSEWHERE
         now = self._clock()
         self._totals[self._stack[-1]] += now - self._since
         self._since = now
@@ -34,6 +48,8 @@ class PhaseClock:
 
     def pop(self, depth: int) -> None:
         """Leave the phase entered at `depth`, and whatever an exception left open above it."""
+        if depth == ELSEWHERE:
+            return
         now = self._clock()
         self._totals[self._stack[-1]] += now - self._since
         self._since = now

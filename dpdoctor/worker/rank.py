@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from dpdoctor import plugins, redact, rundir
+from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import RankRecord
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
@@ -51,6 +52,7 @@ def main() -> int:
     """Run the task that the environment describes; return the exit code of this rank."""
     task = msgspec.json.decode(os.environ[TASK_VARIABLE], type=WorkerTask)
     where = launched.place()
+    launched.die_with_parent()
     directory = rundir.rank_dir(Path(task.directory), where.rank)
     directory.mkdir(parents=True, exist_ok=True)
     heartbeat = Heartbeat(directory, os.getpid(), time.monotonic_ns)
@@ -200,11 +202,15 @@ class Rank:
     def _raised(self, error: BaseException) -> None:
         if self._ending.begun:
             return
-        error.__traceback__ = lines.without_ours(error.__traceback__)
-        traceback.print_exception(error)
-        what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+        if isinstance(error, DpDoctorError):
+            reason = error.message
+        else:
+            error.__traceback__ = lines.without_ours(error.__traceback__)
+            traceback.print_exception(error)
+            what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+            reason = f"the script raised {what} ({lines.raised_at(error.__traceback__)})"
         with contextlib.suppress(Stop):
-            self._ending.stop("failed", f"the script raised {what} ({lines.raised_at(error.__traceback__)})")
+            self._ending.stop("failed", reason)
 
     def _terminated(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler's signature
         """Keep what was recorded; the launcher's patience is short."""

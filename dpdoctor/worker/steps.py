@@ -19,6 +19,7 @@ class StepCounter:
         self._open: list[tuple[int, bool]] = []
         self._counts: Counter[int] = Counter()
         self._others = 0
+        self._inside = 0
         self.reference: int | None = None
 
     def enter(self, optimizer: int, *, scaled: bool = False) -> None:
@@ -34,10 +35,15 @@ class StepCounter:
     def leave(self, optimizer: int, *, scaled: bool = False) -> bool:
         """A step ends. Return True when it is one of the reference's, and the outermost."""
         token = (optimizer, scaled)
-        if token in self._open:
-            del self._open[self._open.index(token) :]
+        if token not in self._open:
+            return False  # a subclass's step, counted when the base class's step that it called ended
+        del self._open[self._open.index(token) :]
         if self._open:
+            self._inside += 1
+            if self._inside >= SILENT_AFTER:
+                self._open.clear()  # an exception ended the outer one, and nobody tried it again
             return False
+        self._inside = 0
         self._counts[optimizer] += 1
         if self.reference is None:
             self.reference = optimizer

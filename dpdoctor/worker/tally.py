@@ -20,39 +20,57 @@ class Tally:
     """Counts a batch when a training forward follows its fetch.
 
     Batches that only an evaluation saw are not counted, nor is a batch twice when the model runs twice on it.
-    Loaders are known by the id that the caller gives them.
+    Loaders are known by the number that the caller gives them.
     """
 
     def __init__(self) -> None:
-        self._pending: dict[int, int] = {}
+        self._pending: list[tuple[int, int]] = []
+        self._only_evaluated = False
         self._fresh = True
         self._drawn = self._entered = self._fetches = self._backwards = 0
         self._edge = False
-        self._consumed: Counter[int] = Counter()
         self._steps = 0
+        # Batches per loader: in this step, and in all after the first that it fed. That first one is left out, because
+        # it also took what the script had fetched before it began to train.
+        self._fed: Counter[int] = Counter()
+        self._fed_since: Counter[int] = Counter()
+        self._first_fed: dict[int, int] = {}
 
-    def fetched(self, loader: int, num_samples: int) -> None:
-        """A batch of `num_samples` drawn indices was handed to the script; 0: the loader does not know."""
-        self._pending[loader] = num_samples
+    def fetched(self, loader: int, num_samples: int, *, ahead: bool = False) -> None:
+        """A batch of `num_samples` drawn indices was handed to the script; 0: the loader does not know.
 
-    def epoch_began(self) -> None:
-        """A loader was iterated anew."""
+        `ahead`: a thread of the script's fetched it, for some later forward. It is counted at once: step by step that
+        is early, over a window it is exact, because such a thread runs ahead by a queue's length and no more.
+        """
+        if self._only_evaluated:
+            self._pending, self._only_evaluated = [], False
+        if ahead:
+            self._count(loader, num_samples)
+        else:
+            self._pending.append((loader, num_samples))
+
+    def epoch_began(self, loader: int) -> None:
+        """A loader was iterated anew; what it gave before and nobody trained on is not trained on any more."""
         self._edge = True
+        self._pending = [batch for batch in self._pending if batch[0] != loader]
 
     def trained(self, num_entered: int) -> None:
         """A training forward began on `num_entered` samples."""
-        for loader, size in self._pending.items():
-            self._drawn += size
+        for loader, size in self._pending:
+            self._count(loader, size)
             self._fetches += 1
-            self._consumed[loader] += 1
-        self._pending.clear()
+        self._pending, self._only_evaluated = [], False
         if self._fresh:
             self._entered += num_entered
             self._fresh = False
 
+    def _count(self, loader: int, num_samples: int) -> None:
+        self._drawn += num_samples
+        self._fed[loader] += 1
+
     def evaluated(self) -> None:
-        """A forward without gradients ran."""
-        self._pending.clear()
+        """A forward without gradients ran: what was fetched is an evaluation's, unless the script trains on it next."""
+        self._only_evaluated = True
         self._edge = True
 
     def backward(self) -> None:
@@ -69,14 +87,18 @@ class Tally:
             micro_batches=self._fetches or self._backwards,
             epoch_edge=self._edge,
         )
-        self._drawn = self._entered = self._fetches = self._backwards = 0
-        self._edge = False
         self._steps += 1
+        for loader, batches in self._fed.items():
+            if self._first_fed.setdefault(loader, self._steps) != self._steps:
+                self._fed_since[loader] += batches
+        self._fed.clear()
+        self._drawn = self._entered = self._fetches = self._backwards = 0
+        self._edge, self._fresh = False, True
         return counted
 
     def main_loader(self) -> tuple[int, float] | None:
-        """Return the loader that fed most and its batches per step; None when no loader fed the steps."""
-        if not self._consumed or not self._steps:
+        """Return the loader that fed most and its batches per step; None while none has fed two steps."""
+        if not self._fed_since:
             return None
-        loader, batches = self._consumed.most_common(1)[0]
-        return loader, batches / self._steps
+        loader, batches = self._fed_since.most_common(1)[0]
+        return loader, batches / (self._steps - self._first_fed[loader])

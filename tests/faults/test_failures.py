@@ -21,7 +21,14 @@ LONG = ("--warmup", "30", "--steps", "10", "--rounds", "2", "--trace-steps", "0"
 
 def everyone_is_gone(profiled: Profiled) -> bool:
     pids = [beat.pid for path in profiled.root.glob("*/rank*") if (beat := heartbeat.read(path))]
-    return bool(pids) and not any(psutil.pid_exists(pid) for pid in pids)
+    return bool(pids) and not any(is_alive(pid) for pid in pids)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -54,7 +61,7 @@ def test_a_rank_that_hangs_is_named_with_its_line(profile):
     assert everyone_is_gone(done)
 
 
-def test_ctrl_c_keeps_what_was_recorded(tmp_path):
+def start_and_wait_for_windows(tmp_path: Path) -> tuple[subprocess.Popen[bytes], Path]:
     root = tmp_path / "run"
     options = ("--modes", "ddp", "--no-baseline", "--warmup", "4", "--steps", "4", "--rounds", "1000")
     process = subprocess.Popen(command(root, "fails.py", options, ["wait"]), stderr=subprocess.PIPE, cwd=tmp_path)
@@ -62,7 +69,13 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (windows.exists() and windows.read_bytes().count(b"measure") >= 2):
         time.sleep(0.1)
-    os.kill(process.pid, signal.SIGINT)
+    return process, root
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_what_was_recorded(tmp_path, signum):
+    process, root = start_and_wait_for_windows(tmp_path)
+    process.send_signal(signum)
     _, stderr = process.communicate(timeout=30)
     done = Profiled(exit_code=process.returncode, output=stderr.decode(), root=root)
     assert done.exit_code == 1
@@ -71,6 +84,18 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path):
     assert done.mode("ddp")["throughput"]["value"] > 0
     assert (root / rundir.REPORT).exists()
     assert everyone_is_gone(done)
+
+
+def test_ranks_die_with_a_launcher_that_was_killed(tmp_path):
+    process, root = start_and_wait_for_windows(tmp_path)
+    process.kill()
+    process.communicate(timeout=30)
+    done = Profiled(exit_code=process.returncode, output="", root=root)
+    deadline = time.monotonic() + 10
+    while not everyone_is_gone(done) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert everyone_is_gone(done)
+    assert done.launch("ddp").record.reason == "dpdoctor itself was ended during this mode"
 
 
 @pytest.mark.parametrize(
