@@ -62,7 +62,8 @@ def launch(root: Path, spec: RunSpec, progress: Progress) -> list[LaunchRecord]:
 
 
 def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, number: int, progress: Progress) -> LaunchRecord:
-    directory = rundir.launch_dir(root, mode.name, number)
+    # Absolute: the ranks run in other directories.
+    directory = rundir.launch_dir(root.absolute(), mode.name, number)
     directory.mkdir()
     task = WorkerTask(spec=spec, mode=mode, directory=str(directory), unused=_unused(root, mode))
     title = mode.name if spec.repeat == 1 else f"{mode.name} (launch {number} of {spec.repeat})"

@@ -154,7 +154,7 @@ class Adopter:
             target = self._mode.convert(module, has_unused=has_unused)
         except (AdoptionError, RuntimeError, ValueError, TypeError) as error:
             self._fail(f"{type(module).__name__}, called at {line}, could not be converted: {error}")
-        module._compiled_call_impl = Redirect(module, target, self._watch)
+        self._patches.replace(module, "_compiled_call_impl", Redirect(module, target, self._watch))
         self._watch.phases.belongs_here()
         self.modules.append(module)
         self._lines.append(line)

@@ -83,6 +83,7 @@ class Director:
     def _after_warmup(self, done: Segment, facts: Facts) -> Segment:
         if facts.reference_changed:
             self._warmup_medians.clear()  # this chunk's steps were another optimizer's, too
+            self.steady = None
         else:
             self._warmup_medians.append(facts.step_s)
         self._warmup_steps += done.num_steps

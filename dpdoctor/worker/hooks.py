@@ -35,17 +35,22 @@ class Optimizers:
         self._check = check
         self._on_step = on_step
         self._created: list[weakref.ref[Optimizer]] = []
-        self._depths: dict[int, int] = {}
+        self._depths: dict[int, list[int]] = {}
 
     def watch(self, patches: Patches) -> None:
         """See every optimizer built and every step taken from now on."""
-        build = vars(Optimizer)["__init__"]
+        build, restore = vars(Optimizer)["__init__"], vars(Optimizer)["__setstate__"]
         scaled_step = vars(GradScaler)["step"]
 
         @functools.wraps(build)
         def register(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             build(optimizer, *args, **kwargs)
-            self._created.append(weakref.ref(optimizer))
+            self._index(optimizer)
+
+        @functools.wraps(restore)
+        def register_copy(optimizer: Optimizer, state: dict[str, Any]) -> None:
+            restore(optimizer, state)
+            self._index(optimizer)
 
         @functools.wraps(scaled_step)
         def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -55,19 +60,22 @@ class Optimizers:
             return result
 
         patches.replace(Optimizer, "__init__", register)
+        patches.replace(Optimizer, "__setstate__", register_copy)
         patches.replace(GradScaler, "step", step)
-        register_optimizer_step_pre_hook(lambda optimizer, *_: self._begin(optimizer))
-        register_optimizer_step_post_hook(lambda optimizer, *_: self._end(optimizer))
+        before = register_optimizer_step_pre_hook(lambda optimizer, *_: self._begin(optimizer))
+        after = register_optimizer_step_post_hook(lambda optimizer, *_: self._end(optimizer))
+        patches.add("torch.optim.optimizer step pre hook", before.remove)
+        patches.add("torch.optim.optimizer step post hook", after.remove)
 
     def alive(self) -> list[Optimizer]:
         """Return the optimizers that the script still holds."""
         return [optimizer for ref in self._created if (optimizer := ref()) is not None]
 
     def _index(self, optimizer: Optimizer) -> int:
+        """Return the optimizer's place in the order of creation; one that is not known yet becomes the last."""
         for index, ref in enumerate(self._created):
             if ref() is optimizer:
                 return index
-        # A copied or unpickled optimizer never went through __init__.
         self._created.append(weakref.ref(optimizer))
         return len(self._created) - 1
 
@@ -75,13 +83,11 @@ class Optimizers:
         self._check()
         index = self._index(optimizer)
         self._counter.enter(index, scaled=scaled)
-        if not scaled:
-            self._depths[index] = self._phases.push(OPTIMIZER)
+        self._depths.setdefault(index, []).append(self._phases.push(OPTIMIZER))
 
     def _end(self, optimizer: Optimizer, *, scaled: bool = False) -> None:
         index = self._index(optimizer)
-        if not scaled:
-            self._phases.pop(self._depths.pop(index))
+        self._phases.pop(self._depths[index].pop())
         if self._counter.leave(index, scaled=scaled):
             self._on_step()
 
@@ -126,8 +132,11 @@ def watch_copies(patches: Patches, phases: PhaseClock) -> None:
     for name in ("to", "cuda"):
         original = getattr(torch.Tensor, name)
 
-        def copy(tensor: torch.Tensor, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            if tensor.is_cuda:
+        def copy(
+            tensor: torch.Tensor, *args: Any, _original: Any = original, _always: bool = name == "cuda", **kwargs: Any
+        ) -> Any:
+            targets = (*args[:1], kwargs.get("device"), kwargs.get("other"))
+            if tensor.is_cuda or not (_always or any(map(_is_device, targets))):
                 return _original(tensor, *args, **kwargs)
             depth = phases.push(H2D)
             try:
@@ -136,3 +145,10 @@ def watch_copies(patches: Patches, phases: PhaseClock) -> None:
                 phases.pop(depth)
 
         patches.replace(torch.Tensor, name, functools.wraps(original)(copy))
+
+
+def _is_device(target: Any) -> bool:
+    """Return whether `tensor.to(target)` ends on a CUDA device; `to(torch.float64)`, say, stays where it is."""
+    if isinstance(target, torch.Tensor):
+        return target.is_cuda
+    return isinstance(target, int) or (isinstance(target, (str, torch.device)) and str(target).startswith("cuda"))

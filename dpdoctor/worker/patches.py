@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 _INHERITED = object()
 
 
 class Patches:
-    """Replaces attributes and remembers the originals.
+    """Replaces attributes and remembers the originals and the hooks that were added beside them.
 
     DataLoader workers are forked with every patch in place: they get the originals back at birth.
     """
@@ -17,15 +19,20 @@ class Patches:
     def __init__(self) -> None:
         self._originals: dict[tuple[int, str], tuple[Any, Any]] = {}
         self._names: list[str] = []
+        self._removals: list[Callable[[], None]] = []
         os.register_at_fork(after_in_child=self.undo)
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set `owner.name` to `value`."""
         original = vars(owner).get(name, _INHERITED)
-        self._originals[(id(owner), name)] = (owner, original)
-        label = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
-        self._names.append(f"{label}.{name}")
+        self._originals.setdefault((id(owner), name), (owner, original))
+        self._names.append(f"{_label(owner)}.{name}")
         setattr(owner, name, value)
+
+    def add(self, name: str, remove: Callable[[], None]) -> None:
+        """Take note of a hook that is in place already and that `remove` takes away again."""
+        self._names.append(name)
+        self._removals.append(remove)
 
     def restore(self, owner: Any, name: str) -> None:
         """Put one original back; nothing happens when it is already back."""
@@ -38,11 +45,20 @@ class Patches:
             setattr(owner, name, saved[1])
 
     def undo(self) -> None:
-        """Put every original back."""
+        """Put every original back and take every hook away."""
+        while self._removals:
+            self._removals.pop()()
         for owner, name in [(owner, name) for (_, name), (owner, _) in self._originals.items()]:
             self.restore(owner, name)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the qualified names of everything that was ever replaced, in order."""
+        """Return the qualified names of everything that was ever replaced or added, in order."""
         return tuple(self._names)
+
+
+def _label(owner: Any) -> str:
+    if isinstance(owner, ModuleType):
+        return owner.__name__
+    kind = owner if isinstance(owner, type) else type(owner)
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -16,7 +16,8 @@ class Shard:
 
     per-device: rank r takes the script's batches r, r + N, ...; what is left over when N does not divide their number
     is dropped, so that all ranks take equally many. global: every batch is cut into N equal parts and rank r takes
-    part r. The script's sampler is never copied into a list: it may be endless.
+    part r; what is left over is dropped, and a batch of fewer than N samples goes whole to every rank. whole: every
+    rank takes everything. The script's sampler is never copied into a list: it may be endless.
     """
 
     def __init__(self, sampler: Iterable[Any], rule: str, rank: int, world_size: int, seeded: Seeded) -> None:
@@ -34,16 +35,17 @@ class Shard:
         return CountedIndices(self._share())
 
     def _share(self) -> Iterator[Any]:
-        batches = self._seeded_first(iter(self.sampler))
+        batches = self._seeded_first()
         if self.rule == "per-device":
             return self._every_nth(batches)
         if self.rule == "global":
             return (self._part(batch) for batch in batches)
         return batches
 
-    def _seeded_first(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Draw the first batch with the same random numbers on every rank: samplers shuffle when first asked."""
+    def _seeded_first(self) -> Iterator[Any]:
+        """Begin and draw the first batch with the same random numbers on every rank: samplers shuffle then."""
         with self._seeded():
+            batches = iter(self.sampler)
             first = list(islice(batches, 1))
         yield from first
         yield from batches
@@ -53,15 +55,20 @@ class Shard:
             yield group[self.rank]
 
     def _part(self, batch: Any) -> Any:
-        if not _is_batch(batch) or len(batch) < self.world_size:
+        size = (_size(batch) or 0) // self.world_size
+        if not size:
             return batch
-        size = len(batch) // self.world_size
         return batch[self.rank * size : (self.rank + 1) * size]
 
 
-def _is_batch(indices: Any) -> bool:
-    """Return whether this is a batch of indices (list, tuple, array, tensor) and not one index of any kind."""
-    return hasattr(indices, "__len__") and not isinstance(indices, (str, bytes, Mapping))
+def _size(indices: Any) -> int | None:
+    """Return the length of a batch of indices (list, tuple, array, tensor); None: this is one index of any kind."""
+    if isinstance(indices, (str, bytes, Mapping)):
+        return None
+    try:
+        return len(indices)
+    except TypeError:  # an index, or an array or tensor of dimension 0, which has __len__ and refuses
+        return None
 
 
 class CountedIndices:
@@ -76,7 +83,7 @@ class CountedIndices:
 
     def __next__(self) -> Any:
         batch = next(self._batches)
-        self._sizes.append(len(batch) if _is_batch(batch) else 0)
+        self._sizes.append(_size(batch) or 0)
         return batch
 
     def next_size(self) -> int:

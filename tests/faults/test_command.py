@@ -28,6 +28,15 @@ def test_a_module_runs_as_python_m_would_run_it(tmp_path):
     assert (root / "single/rank0" / rundir.STDOUT).read_text() == "package ['--a', 'b']\n"
 
 
+def test_the_run_directory_may_be_relative(tmp_path):
+    command = [sys.executable, "-m", "dpdoctor", "profile", str(SCRIPTS / "predictor_beside.py"), *SHORT]
+    options = ("--modes", "ddp", "--no-baseline", "--out", "some/where")
+    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ranks = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("rank*") if path.is_dir())
+    assert [str(path) for path in ranks] == ["some/where/ddp/rank0", "some/where/ddp/rank1"]
+
+
 def test_repeated_launches_give_intervals_between_launches(profile):
     done = profile("predictor_beside.py", *SINGLE, "--repeat", "2")
     assert done.exit_code == 0, done.output

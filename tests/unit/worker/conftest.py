@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.recorder import Recorder
 from tests.unit.worker.handclock import HandClock
+from tests.unit.worker.rig import Rig
 
 
 def what_a_rank_touches() -> dict[str, Any]:
@@ -65,3 +66,9 @@ def patches() -> Iterator[Patches]:
 def clock() -> HandClock:
     """Give a clock that stands at 0."""
     return HandClock()
+
+
+@pytest.fixture
+def rig(patches: Patches) -> Rig:
+    """Give the watching parts of a rank in mode `single`."""
+    return Rig(patches)
