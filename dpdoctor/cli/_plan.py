@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,10 +90,14 @@ def _target(options: Options) -> str:
 
 
 def _find_module(name: str) -> object | None:
+    here = str(Path.cwd())
+    sys.path.insert(0, here)  # where `python -m` looks first, but the command `dpdoctor` does not
     try:
         return importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return None
+    finally:
+        sys.path.remove(here)
 
 
 def _requested(modes: str) -> list[str]:

@@ -24,10 +24,10 @@ def cores() -> int:
     """Return the cores this process may use: its affinity, further limited by a cgroup's CPU quota."""
     allowed = len(os.sched_getaffinity(0))
     try:
-        quota, period = _CPU_QUOTA.read_text().split()
-    except (OSError, ValueError):
+        quota, period = map(int, _CPU_QUOTA.read_text().split())
+    except (OSError, ValueError):  # no cgroup, or "max": no quota
         return allowed
-    return allowed if quota == "max" else max(1, min(allowed, math.ceil(int(quota) / int(period))))
+    return max(1, min(allowed, math.ceil(quota / period)))
 
 
 def gpus() -> tuple[tuple[Gpu, ...], str | None]:

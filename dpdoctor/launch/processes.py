@@ -89,9 +89,10 @@ def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
     }
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if "PYTHONPATH" in environment:
+    if environment.get("PYTHONPATH"):
+        # An empty entry means the directory that the person stands in; the rank begins in another.
         paths = environment["PYTHONPATH"].split(os.pathsep)
-        environment["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths if path)
+        environment["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths)
     if task.spec.devices:
         environment["CUDA_VISIBLE_DEVICES"] = task.spec.devices[rank]
     elif "CUDA_VISIBLE_DEVICES" not in environment:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -56,7 +56,7 @@ def describe(title: str, beats: Sequence[Beat | None], rate: float | None, elaps
     if len(known) < len(beats) or not known:
         return f"{title}: starting, {units.seconds(round(elapsed_s))}"
     last = min(known, key=lambda beat: beat.step)
-    parts = [f"{title}: {last.stage}", f"step {last.step:,}"]
+    parts = [f"{title}: {last.stage}", f"step {units.whole(last.step)}"]
     if rate:
         parts.append(units.rate(rate))
     return ", ".join([*parts, units.seconds(round(elapsed_s))])
@@ -65,9 +65,12 @@ def describe(title: str, beats: Sequence[Beat | None], rate: float | None, elaps
 class _Metered:
     """What both ways of showing progress have in common; `echo`: also print what rank 0's script prints."""
 
-    def __init__(self, console: Console, *, echo: bool = False) -> None:
+    def __init__(
+        self, console: Console, *, echo: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._console = console
         self._echo = echo
+        self._clock = clock
         self._echoed = 0
         self._title = ""
         self._began_s = 0.0
@@ -76,10 +79,10 @@ class _Metered:
     def began(self, title: str, directory: Path) -> None:
         """Start the clock."""
         self._log, self._echoed = rundir.rank_dir(directory, 0) / rundir.STDOUT, 0
-        self._title, self._began_s, self._meter = title, time.monotonic(), RateMeter()
+        self._title, self._began_s, self._meter = title, self._clock(), RateMeter()
 
     def _line(self, beats: Sequence[Beat | None]) -> str:
-        now = time.monotonic()
+        now = self._clock()
         samples = sum(beat.samples for beat in beats if beat)
         return describe(self._title, beats, self._meter.rate(now, samples), now - self._began_s)
 
@@ -95,7 +98,7 @@ class _Metered:
 
     def _outcome(self, record: LaunchRecord) -> str:
         reason = f": {record.reason}" if record.reason else ""
-        return f"{self._title}: {record.status} after {units.seconds(round(time.monotonic() - self._began_s))}{reason}"
+        return f"{self._title}: {record.status} after {units.seconds(round(self._clock() - self._began_s))}{reason}"
 
 
 class LiveProgress(_Metered):
@@ -132,8 +135,8 @@ class PlainProgress(_Metered):
         """Print a line when one is due."""
         self._print_echo()
         line = self._line(beats)
-        if time.monotonic() >= self._next_s:
-            self._next_s += PLAIN_PERIOD_S
+        if self._clock() >= self._next_s:
+            self._next_s = self._clock() + PLAIN_PERIOD_S
             self._console.print(Text(line), soft_wrap=True)
 
     def ended(self, record: LaunchRecord) -> None:

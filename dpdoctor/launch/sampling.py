@@ -53,7 +53,9 @@ def _run(path: Path, ranks: Sequence[RankProcess], stop: threading.Event) -> Non
         while not stop.wait(PERIOD_S):
             for rank in ranks:
                 if rank.rank not in gpus and (uuid := gpu_uuid(rank.directory)) is not None:
-                    gpus[rank.rank] = stack.enter_context(gpu_sampler(rank.rank, uuid))
+                    # A GPU that NVML does not know must not end the sampling of the others.
+                    with contextlib.suppress(pynvml.NVMLError):
+                        gpus[rank.rank] = stack.enter_context(gpu_sampler(rank.rank, uuid))
             samples = [host.sample(), *(s for process in processes for s in process.samples())]
             rundir.append_lines(path, [*samples, *(gpu.sample() for gpu in gpus.values())])
 
@@ -74,15 +76,14 @@ class HostSampler:
 
     def sample(self) -> Sample:
         """Return CPU, memory, shared memory, and pressure and throttling where the kernel tells them."""
-        memory, shm = psutil.virtual_memory(), os.statvfs("/dev/shm")
+        memory = psutil.virtual_memory()
         values = {
             "cpu_ratio": psutil.cpu_percent() / 100,
             "memory_used_bytes": float(memory.total - memory.available),
             "memory_total_bytes": float(memory.total),
-            "shm_used_bytes": float((shm.f_blocks - shm.f_bfree) * shm.f_frsize),
         }
         unknown: dict[str, str] = {}
-        for name, read in (("pressure_cpu_ratio", _cpu_pressure), ("throttled_s", _throttled_s)):
+        for name, read in _KERNEL_QUERIES.items():
             try:
                 values[name] = read()
             except (OSError, ValueError, IndexError) as error:
@@ -104,6 +105,19 @@ def _throttled_s() -> float:
     return int(line.split()[1]) / 1e6
 
 
+def _shm_used_bytes() -> float:
+    shm = os.statvfs("/dev/shm")
+    return float((shm.f_blocks - shm.f_bfree) * shm.f_frsize)
+
+
+# What not every kernel or container tells.
+_KERNEL_QUERIES: dict[str, Callable[[], float]] = {
+    "shm_used_bytes": _shm_used_bytes,
+    "pressure_cpu_ratio": _cpu_pressure,
+    "throttled_s": _throttled_s,
+}
+
+
 class RankSampler:
     """One rank and its DataLoader workers: CPU in cores since the last sample, resident memory."""
 
@@ -123,21 +137,22 @@ class RankSampler:
         now = time.monotonic()
         elapsed = None if self._at_s is None else now - self._at_s
         self._at_s = now
-        found = [self._measure(f"rank{self._rank}", [process], elapsed)]
-        if children:
-            found.append(self._measure(f"rank{self._rank}.workers", children, elapsed))
-        return found
+        both = ((f"rank{self._rank}", [process]), (f"rank{self._rank}.workers", children))
+        return [s for source, group in both if (s := self._measure(source, group, elapsed)) is not None]
 
-    def _measure(self, source: str, processes: Sequence[psutil.Process], elapsed_s: float | None) -> Sample:
+    def _measure(self, source: str, processes: Sequence[psutil.Process], elapsed_s: float | None) -> Sample | None:
+        """Return one sample of these processes together; None when none of them lives."""
         spent, memory, alive = 0.0, 0, 0
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 times, resident = process.cpu_times(), process.memory_info().rss
                 total = times.user + times.system
-                spent += total - self._cpu_s.get(process.pid, total)
+                spent += total - self._cpu_s.get(process.pid, 0.0)  # not seen before: born since the last sample
                 self._cpu_s[process.pid] = total
                 memory += resident
                 alive += 1
+        if not alive:
+            return None
         values = {"memory_bytes": float(memory), "num_processes": float(alive)}
         if elapsed_s:
             values["cpu_ratio"] = spent / elapsed_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import signal
 from collections.abc import Callable, Sequence
@@ -15,6 +17,7 @@ from dpdoctor.launch.processes import RankProcess
 from dpdoctor.records import RankRecord
 
 TAIL_LINES = 15
+TAIL_BYTES = 64_000
 # A rank whose record is complete may take this long to leave; a `finally` of the script may take longer.
 MOST_LEAVING_S = 15.0
 
@@ -170,15 +173,21 @@ def _innermost(path: Path) -> tuple[str, int, str] | None:
 
 
 def _waits_in_torch(place: tuple[str, int, str] | None) -> bool:
-    return place is None or "/torch/" in place[0] or "/dpdoctor/" in place[0]
+    """Return whether a rank stands in torch or in dpdoctor itself: it waits for the others there."""
+    if place is None:
+        return True
+    torch = importlib.util.find_spec("torch")  # found, not imported
+    folders = [Path(__file__).parents[1], *(torch.submodule_search_locations or () if torch else ())]
+    return any(place[0].startswith(f"{folder}{os.sep}") for folder in folders)
 
 
 def tail(path: Path, num_lines: int = TAIL_LINES) -> tuple[str, ...]:
     """Return the last lines of a log, without the profiler's own."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 64_000))
-            lines = file.read().splitlines()
+            skipped = max(0, path.stat().st_size - TAIL_BYTES)
+            file.seek(skipped)
+            lines = file.read().splitlines()[1 if skipped else 0 :]
     except OSError:
         return ()
     kept = [line.decode(errors="replace") for line in lines if line.strip() and not _NOISE.match(line)]

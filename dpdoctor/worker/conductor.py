@@ -153,7 +153,7 @@ class Conductor:
             self._tracer = Tracer(parts.directory / rundir.TRACE, segment)
             parts.agreement.gather([0])
         if parts.director:
-            parts.report.note(steady=parts.director.steady)
+            parts.report.warmed_up(parts.director.steady)
         self._segment, self._number, self._done = segment, self._number + 1, 0
         parts.heartbeat.enter(segment.kind, self._number)
         parts.steplog.restart()
@@ -162,7 +162,9 @@ class Conductor:
     def _prove(self) -> None:
         parts = self._parts
         assert self._proof is not None
-        counters = self._proof.counters(parts.watch.inputs)
+        # Let go of them: a generator's output would keep its graph, and so its activations, until the end.
+        inputs, parts.watch.inputs = parts.watch.inputs, []
+        counters = self._proof.counters(inputs)
         checks = self._proof.judge(parts.mode, counters, parts.adopter.unadopted(), parts.agreement)
         parts.report.proved(checks, counters)
         failed = next((check for check in checks if check.ok is False), None)
@@ -185,9 +187,10 @@ class Conductor:
         if not parts.adopter.modules:
             return "failed", NOTHING_ADOPTED
         if self._begin_ns is not None and counted > 0:
-            _synchronise()
-            complete = self._segment.kind == "measure" and counted >= LEAST_STEPS_OF_A_CUT_WINDOW
-            self._close(parts.clock(), 0, complete=complete)
+            # Until when a device worked on the last step is not known any more: the script may have gone on to test.
+            is_known = not torch.cuda.is_available()
+            complete = self._segment.kind == "measure" and counted >= LEAST_STEPS_OF_A_CUT_WINDOW and is_known
+            self._close(parts.steplog.last_ns, 0, complete=complete)
         parts.recorder.flush()
         if self._measured:
             return "ok", None

@@ -17,16 +17,15 @@ from dpdoctor.records import Collective, Counters, InputTensor
 
 # torch marks each collective with a span named after its backend: gloo:all_reduce, nccl:all_gather_into_tensor.
 _COLLECTIVE = re.compile(r"^(?:gloo|nccl):(?P<name>\w+)$")
-# Names of C++ element types in Kineto's "Input type".
+# Names of element types in Kineto's "Input type".
 _ITEM_BYTES = {
     "double": 8,
     "float": 4,
     "c10::Half": 2,
     "c10::BFloat16": 2,
     "long int": 8,
-    "long": 8,
     "int": 4,
-    "short": 2,
+    "short int": 2,
     "signed char": 1,
     "unsigned char": 1,
     "bool": 1,
@@ -92,7 +91,5 @@ def _input_bytes(args: dict[str, Any]) -> int:
     """Return the bytes of the tensors in an event's "Input Dims"; unknown element types count nothing."""
     dims, types = args.get("Input Dims", []), args.get("Input type", [])
     return sum(
-        math.prod(shape) * _ITEM_BYTES.get(kind, 0)
-        for shape, kind in zip(dims, types, strict=False)
-        if shape is not None
+        math.prod(shape) * _ITEM_BYTES[kind] for shape, kind in zip(dims, types, strict=True) if kind in _ITEM_BYTES
     )

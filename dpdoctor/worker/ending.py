@@ -63,7 +63,10 @@ class Ending:
         self._force()
 
     def _force(self) -> None:
-        self._forced()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0 if self.status == "ok" else 1)
+        """End the process, whatever goes wrong on the way: a full disk, a closed stdout."""
+        try:
+            self._forced()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(0 if self.status == "ok" else 1)

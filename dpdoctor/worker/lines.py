@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
 
-_OWN = str(Path(__file__).resolve().parents[1])
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_OWN = {Path(__file__).parents[1], Path(__file__).resolve().parents[1]}
+_LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+# With a separator at the end: `dpdoctor-examples/train.py` is not ours.
+_NOT_USERS = ("<", *(f"{path}{os.sep}" for path in _OWN | _LIBRARIES))
 
 
 def _is_users(filename: str) -> bool:
-    return not filename.startswith((_OWN, "<", *_LIBRARIES))
+    return not filename.startswith(_NOT_USERS)
 
 
 def caller() -> str:

@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from dpdoctor import units
 from dpdoctor.records import Loader
 from dpdoctor.worker import lines
 from dpdoctor.worker.patches import Patches
@@ -112,9 +113,11 @@ class Loaders:
         """Return the number of a loader whose iteration begins; note it at its first."""
         line = lines.caller()
         iterable = isinstance(loader.dataset, IterableDataset)
-        if iterable and self._rule == "global" and self._world_size > 1:
-            fail(f"--batch global cannot split an IterableDataset ({line}); use --batch per-device")
-        rule = "whole" if iterable else self._rule_for(sampler)
+        rule = self._rule_for(sampler)
+        if rule == "global" and (iterable or _draws_one_by_one(loader)):
+            what = "an IterableDataset" if iterable else "what a DataLoader with batch_size=None draws one by one"
+            fail(f"--batch global cannot split {what} ({line}); use --batch per-device")
+        rule = "whole" if iterable else rule
         record = Loader(
             line=line,
             dataset=type(loader.dataset).__name__,
@@ -137,7 +140,8 @@ class Loaders:
             return ""
         if not torch.is_grad_enabled():
             return "iterated without gradients: an evaluation, every rank sees all of it"
-        return f"{_length(sampler)} batches cannot be shared by {self._world_size} ranks: every rank takes all"
+        batches, ranks = units.count(_length(sampler) or 0, "batch"), units.count(self._world_size, "rank")
+        return f"{batches} cannot be shared by {ranks}: every rank takes all"
 
     def records(self) -> tuple[Loader, ...]:
         """Return the loaders that were iterated, in order; their places are the numbers that `Tally` knows them by."""
@@ -155,6 +159,10 @@ class Loaders:
     def prefetch(self) -> int:
         """Return the most batches that a loader's workers may hold ready."""
         return self._prefetch
+
+
+def _draws_one_by_one(loader: DataLoader[Any]) -> bool:
+    return loader.batch_sampler is None and not isinstance(loader.sampler, BatchSampler)
 
 
 def _length(sampler: Any) -> int | None:

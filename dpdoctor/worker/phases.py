@@ -16,6 +16,7 @@ class PhaseClock:
 
     Nested phases (a forward inside an LBFGS closure inside the optimizer) are charged to the innermost. It is the time
     of one thread, the one that trains: what a prefetching thread of the script does at the same moment is not charged.
+    `num_calls` counts the phases entered in the present step.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -56,11 +57,15 @@ class PhaseClock:
         del self._stack[max(depth, 1) :]
 
     def lap(self) -> tuple[int, int, tuple[int, ...]]:
-        """End a step: return its begin, its duration and its time per phase in ns, and begin the next."""
+        """End a step: return its begin, its duration and its time per phase in ns, and begin the next.
+
+        Phases that are open end with it: one that an exception left open must not swallow the steps that follow.
+        """
         now = self._clock()
         self._totals[self._stack[-1]] += now - self._since
         begin, phases = self._begin, tuple(self._totals)
         self._stack = [OTHER]
         self._totals = [0] * len(PHASES)
         self._since = self._begin = now
+        self.num_calls = 0
         return begin, now - begin, phases

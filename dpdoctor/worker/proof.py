@@ -12,8 +12,10 @@ from dpdoctor.worker.agreement import Agreement
 from dpdoctor.worker.counters import StepProfile
 from dpdoctor.worker.modes._base import Evidence, Mode
 
-# Integer types as wide as a parameter, to read its bits.
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Integer types to read a parameter's bits. Wider elements are read in halves: 64 bits times a weight would overflow,
+# and a changed sign bit go unnoticed.
+_INTEGERS = {1: torch.uint8, 2: torch.int16}
+_WIDEST = torch.int32
 
 _PIECE = 1 << 20
 
@@ -30,7 +32,7 @@ def checksum(modules: Iterable[nn.Module]) -> int:
 
 def _bits(tensor: torch.Tensor) -> int:
     """Return a position-weighted sum of a tensor's bits, in pieces: it must not need the memory of a second model."""
-    integers = tensor.contiguous().flatten().view(_INTEGERS[tensor.element_size()])
+    integers = tensor.contiguous().flatten().view(_INTEGERS.get(tensor.element_size(), _WIDEST))
     total = 0
     for number, piece in enumerate(integers.split(_PIECE)):
         weights = torch.arange(1, piece.numel() + 1, device=piece.device)

@@ -70,8 +70,9 @@ class Rank:
     ) -> None:
         self._task, self._where, self._directory, self._heartbeat = task, where, directory, heartbeat
         self._mode: Mode = plugins.collect(modes, "MODE")[task.mode.name]
+        self._pid = os.getpid()
         self._clock = time.monotonic_ns
-        self._ending = Ending(self._finish, self._forced)
+        self._ending, self._left = Ending(self._finish, self._forced), "stopped"
         self._patches = Patches()
         self._phases, self._tally, self._counter = PhaseClock(self._clock), Tally(), StepCounter()
         self._watch = Watch(self._phases, self._tally, self._ending.check)
@@ -90,7 +91,7 @@ class Rank:
         record = RankRecord(
             rank=self._where.rank,
             world_size=self._where.world_size,
-            pid=os.getpid(),
+            pid=self._pid,
             host=redact.text(socket.gethostname()),
             device=setup.device_name(self._task.spec.threads_per_device),
             gpu_uuid=setup.gpu_uuid(),
@@ -106,7 +107,7 @@ class Rank:
             steplog=self._steplog,
             stage=lambda: self._heartbeat.stage,
         )
-        return Report(self._directory, record, self._task.spec.seed, sources)
+        return Report(self._directory, record, self._task.spec.seed, sources, has_unused=bool(self._task.unused))
 
     def _make_conductor(self) -> Conductor:
         spec, alone = self._task.spec, not self._task.mode.distributed
@@ -132,15 +133,13 @@ class Rank:
 
     def _install(self) -> None:
         """Put every hook in place; the script has not begun."""
-        has_unused = bool(self._task.unused)
         launched.hide_process_group(self._patches, self._fail)
         self._loaders.watch(self._patches, self._phases, self._tally, self._ending.check, self._fail)
         self._optimizers.watch(self._patches)
         hooks.watch_backward(self._patches, self._phases, self._tally, self._before_backward, self._after_backward)
         if torch.cuda.is_available():
             hooks.watch_copies(self._patches, self._phases)
-        self._report.note(has_unused=has_unused)
-        self._adopter.seek(has_unused=has_unused)
+        self._adopter.seek(has_unused=bool(self._task.unused))
 
     def run(self) -> int:
         """Run the script; return 0 when its record is complete and good, 1 otherwise."""
@@ -183,7 +182,7 @@ class Rank:
         """Complete the record before anything unwinds."""
         self._heartbeat.enter("finishing")
         self._conductor.close()
-        self._report.write(status, reason, "stopped")
+        self._report.write(status, reason, self._left)
         self._heartbeat.enter("done")
 
     def _forced(self) -> None:
@@ -193,6 +192,7 @@ class Rank:
         """Judge a script that ended by itself; one that was told to stop is judged already."""
         if self._ending.begun:
             return
+        self._left = "returned"
         status, reason = self._conductor.script_returned()
         if code not in (None, 0):
             status, reason = "failed", f"the script ended itself with exit code {code!r}"
@@ -202,6 +202,7 @@ class Rank:
     def _raised(self, error: BaseException) -> None:
         if self._ending.begun:
             return
+        self._left = "raised"
         if isinstance(error, DpDoctorError):
             reason = error.message
         else:
@@ -214,7 +215,9 @@ class Rank:
 
     def _terminated(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler's signature
         """Keep what was recorded; the launcher's patience is short."""
-        if not self._ending.begun:
+        # Processes that the script forked, those of a multiprocessing.Pool say, are ended by SIGTERM too: they
+        # inherited this handler, but the record is not theirs.
+        if os.getpid() == self._pid and not self._ending.begun:
             self._conductor.close()
             self._report.write("interrupted", "ended by the launcher", "terminated")
         os._exit(128 + signum)

@@ -47,13 +47,12 @@ class Recorder:
 
     def flush(self) -> None:
         """Append what is kept to the files."""
-        for name, records in (
-            (rundir.STEPS, self._steps),
-            (rundir.WINDOWS, self._windows),
-            (rundir.EVENTS, self._events),
-        ):
-            rundir.append_lines(self._directory / name, records)
-            records.clear()
+        steps, windows, events = self._steps, self._windows, self._events
+        # First, not last: a signal handler that flushes while this writes must not write the same lines again.
+        self._steps, self._windows, self._events = [], [], []
+        rundir.append_lines(self._directory / rundir.STEPS, steps)
+        rundir.append_lines(self._directory / rundir.WINDOWS, windows)
+        rundir.append_lines(self._directory / rundir.EVENTS, events)
 
     def close(self) -> None:
         """Stop listening to the garbage collector."""

@@ -33,9 +33,14 @@ class Sources:
 
 
 class Report:
-    """Collects the record and writes it. A killed rank leaves the last one written."""
+    """Collects the record and writes it. A killed rank leaves the last one written.
 
-    def __init__(self, directory: Path, record: RankRecord, seed: int, sources: Sources) -> None:
+    `has_unused`: the mode was told that some parameters get no gradient.
+    """
+
+    def __init__(
+        self, directory: Path, record: RankRecord, seed: int, sources: Sources, *, has_unused: bool = False
+    ) -> None:
         self._path = directory / rundir.RANK
         self._record = record
         self._seed = seed
@@ -43,7 +48,7 @@ class Report:
         self._proof: tuple[Check, ...] = ()
         self._warnings: list[str] = []
         self._units: tuple[Unit, ...] = ()
-        self._has_unused = False
+        self._has_unused = has_unused
         rundir.write_json(self._path, record)
 
     def proved(self, checks: tuple[Check, ...], counters: Counters) -> None:
@@ -52,10 +57,9 @@ class Report:
         self._units = self._sources.adopter.units()
         self._record = replace(self._record, counters=counters)
 
-    def note(self, *, steady: bool | None = None, has_unused: bool = False) -> None:
-        """Note whether warm-up became steady and whether unused parameters were provided for."""
+    def warmed_up(self, steady: bool | None) -> None:
+        """Note whether warm-up became steady; None: nobody looked."""
         self._record = replace(self._record, warmup_steady=steady)
-        self._has_unused = has_unused
 
     def warn(self, text: str) -> None:
         """Note something about the script that the reader must know; once is enough."""

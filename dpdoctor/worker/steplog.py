@@ -13,7 +13,10 @@ from dpdoctor.worker.tally import Tally
 
 
 class StepLog:
-    """Records each step, and what recording it cost at `hook_ns` for each phase entered."""
+    """Records each step, and what recording it cost at `hook_ns` for each phase entered.
+
+    `first_ns` is when the first step began, `last_ns` when the last one ended.
+    """
 
     def __init__(  # noqa: PLR0917 - the parts of one rank, built in one place
         self,
@@ -35,13 +38,14 @@ class StepLog:
         self._costs: list[float] = []
         self.num_steps = 0
         self.first_ns: int | None = None
+        self.last_ns = 0
 
     def step(self, window: int, *, counted: bool) -> None:
         """Record the step that ends now."""
         calls = self._phases.num_calls
         begin_ns, duration_ns, phases_ns = self._phases.lap()
-        self._phases.num_calls = 0
         self.first_ns = begin_ns if self.first_ns is None else self.first_ns
+        self.last_ns = begin_ns + duration_ns
         consumed = self._tally.lap()
         self.num_steps += 1
         self._samples += consumed.samples_drawn or consumed.samples_entered
@@ -67,7 +71,6 @@ class StepLog:
     def restart(self) -> None:
         """Begin the next step now: what happened since the last one belongs to no step."""
         self._phases.lap()
-        self._phases.num_calls = 0
 
     def median_ns(self) -> int:
         """Return the median of the counted steps since this was last asked; 0 without any."""

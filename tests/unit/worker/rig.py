@@ -1,0 +1,90 @@
+"""The watching parts of a rank, put together as rank.py does, around a script that is a few lines of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from torch import nn
+
+from dpdoctor.records import PHASES
+from dpdoctor.worker import hooks
+from dpdoctor.worker.adopt import Adopter, Watch
+from dpdoctor.worker.loaders import Loaders
+from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.modes.single import MODE as SINGLE
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.phases import PhaseClock
+from dpdoctor.worker.steps import StepCounter
+from dpdoctor.worker.tally import Counted, Tally
+from tests.unit.worker.handclock import HandClock
+
+
+class FailedError(Exception):
+    """What `fail` raises here; in a rank it ends the mode."""
+
+
+class Recording(Mode):
+    """Converts a module to a call that leaves a note and then calls the module, as a parallel wrapper would."""
+
+    summary = "for tests"
+    distributed = True
+
+    def __init__(self) -> None:
+        self.converted: list[nn.Module] = []
+        self.called: list[nn.Module] = []
+        self.told_of_unused: bool | None = None
+
+    def convert(self, module: nn.Module, *, has_unused: bool) -> Callable[..., Any]:
+        self.converted.append(module)
+        self.told_of_unused = has_unused
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.called.append(module)
+            return module(*args, **kwargs)
+
+        return call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step that ended: the clock's ticks per phase, those that are 0 left out, and what the tally counted."""
+
+    ticks: dict[str, int]
+    counted: Counted
+
+
+class Rig:
+    """Watches what happens until its patches are undone; `steps` are those of the reference optimizer."""
+
+    def __init__(self, patches: Patches, mode: Mode = SINGLE, *, rule: str = "per-device", world_size: int = 1) -> None:
+        self.clock = HandClock(1)
+        self.phases, self.tally, self.counter = PhaseClock(self.clock), Tally(), StepCounter()
+        self.watch = Watch(self.phases, self.tally, self.check)
+        self.optimizers = hooks.Optimizers(self.counter, self.phases, self.check, self.on_step)
+        self.adopter = Adopter(mode, patches, self.watch, self.optimizers.alive, self.fail)
+        self.loaders = Loaders(rule, 0, world_size, seed=0)
+        self.steps: list[Step] = []
+        self.checks = 0
+        self.loaders.watch(patches, self.phases, self.tally, self.check, self.fail)
+        self.optimizers.watch(patches)
+        hooks.watch_backward(patches, self.phases, self.tally, lambda _: None, self.after_backward)
+        self.adopter.seek(has_unused=False)
+
+    def check(self) -> None:
+        self.checks += 1
+
+    def fail(self, reason: str) -> NoReturn:
+        raise FailedError(reason)
+
+    def after_backward(self) -> None:
+        if not self.optimizers.any_seen:
+            self.adopter.without_optimizer = True
+            self.optimizers.backward_ended()
+
+    def on_step(self) -> None:
+        _, duration, ticks = self.phases.lap()
+        assert sum(ticks) == duration
+        named = {name: number for name, number in zip(PHASES, ticks, strict=True) if number}
+        self.steps.append(Step(ticks=named, counted=self.tally.lap()))

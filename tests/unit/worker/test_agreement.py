@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpdoctor.worker.agreement import Agreement, Alone, Ranks
+from dpdoctor.worker.director import FULL, KINDS, Segment
+
+ARMS = (FULL, "cached_batches", "no_comm")
+segments = st.builds(
+    Segment,
+    kind=st.sampled_from(KINDS),
+    arm=st.sampled_from(ARMS),
+    round=st.integers(0, 1000),
+    skip=st.integers(0, 64),
+    num_steps=st.integers(0, 10**6),
+)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agreement]:
+    """Give the agreement of a process group of this process alone."""
+    path: Path = tmp_path_factory.mktemp("group") / "rendezvous"
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=0, world_size=1)
+    yield Ranks(ARMS, timeout_s=10)
+    dist.destroy_process_group()
+
+
+@given(segment=segments)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_segment_arrives_as_it_was_sent(ranks: Agreement, segment: Segment) -> None:
+    assert ranks.share(segment) == segment
+    assert Alone().share(segment) == segment
+
+
+@given(numbers=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=8))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_numbers_are_gathered(ranks: Agreement, numbers: list[int]) -> None:
+    assert ranks.gather(numbers) == Alone().gather(numbers) == [numbers]

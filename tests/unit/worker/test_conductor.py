@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+from torch import nn
+
+from dpdoctor import rundir
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.records import RankRecord, StepRecord, WindowRecord
+from dpdoctor.spec import Recording
+from dpdoctor.worker.agreement import Alone
+from dpdoctor.worker.conductor import NOTHING_ADOPTED, Conductor, Parts
+from dpdoctor.worker.director import FULL, Director
+from dpdoctor.worker.ending import Ending, Stop
+from dpdoctor.worker.modes.single import MODE as SINGLE
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.recorder import Recorder
+from dpdoctor.worker.report import Report, Sources
+from dpdoctor.worker.steplog import StepLog
+from tests.unit.worker.rig import Rig
+
+STEP_NS = 10_000_000
+
+
+class QuietEnding(Ending):
+    """Unwinds the script, and leaves the process of the tests alone."""
+
+    def stop(self, status: str, reason: str | None = None) -> NoReturn:
+        self.status, self.reason = status, reason
+        raise Stop
+
+
+class Conducted(Rig):
+    """A rank in mode `single` whose steps all take STEP_NS, with a conductor that follows `recording`."""
+
+    def __init__(self, patches: Patches, directory: Path, recording: Recording, *, has_unused: bool = False) -> None:
+        super().__init__(patches)
+        self.directory = directory
+        self.recorder = Recorder(directory, self.clock)
+        self.ending = QuietEnding(lambda *_: None, lambda: None)
+        heartbeat = Heartbeat(directory, 1, self.clock)
+        steplog = StepLog(self.clock, self.phases, self.tally, self.recorder, heartbeat, hook_ns=0)
+        record = RankRecord(rank=0, world_size=1, pid=1, host="box", device="cpu", backend=None, status="running")
+        sources = Sources(
+            adopter=self.adopter,
+            optimizers=self.optimizers,
+            loaders=self.loaders,
+            patches=patches,
+            tally=self.tally,
+            steplog=steplog,
+            stage=lambda: heartbeat.stage,
+        )
+        self.report = Report(directory, record, 0, sources, has_unused=has_unused)
+        director = Director(recording, (FULL,), seed=0)
+        parts = Parts(
+            mode=SINGLE,
+            directory=directory,
+            clock=self.clock,
+            steplog=steplog,
+            counter=self.counter,
+            watch=self.watch,
+            adopter=self.adopter,
+            loaders=self.loaders,
+            recorder=self.recorder,
+            heartbeat=heartbeat,
+            agreement=Alone(),
+            director=director,
+            ending=self.ending,
+            report=self.report,
+        )
+        self.conductor = Conductor(parts, director.first())
+
+    def on_step(self) -> None:
+        self.conductor.on_step()
+
+    def train(self, num_steps: int, *, inside_a_module: bool = True) -> None:
+        """Be the script: take so many steps, or fewer when told to stop."""
+        module = nn.Linear(3, 1)
+        self.optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(num_steps):
+            self.optimizer.zero_grad()
+            self.clock.tick(STEP_NS)
+            x = torch.ones(4, 3)
+            (module(x) if inside_a_module else x @ module.weight.t()).mean().backward()
+            self.optimizer.step()
+
+    def windows(self) -> tuple[WindowRecord, ...]:
+        return rundir.read_lines(self.directory / rundir.WINDOWS, WindowRecord)
+
+    def steps_taken(self) -> tuple[StepRecord, ...]:
+        return rundir.read_lines(self.directory / rundir.STEPS, StepRecord)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+SHORT = Recording(warmup=3, steps=5, rounds=2, trace_steps=2)
+
+
+@pytest.fixture
+def conducted(patches: Patches, directory: Path) -> Iterator[Conducted]:
+    found = Conducted(patches, directory, SHORT)
+    yield found
+    found.conductor.close()
+
+
+def test_a_whole_recording(conducted: Conducted) -> None:
+    with pytest.raises(Stop):
+        conducted.train(1000)
+    assert conducted.ending.status == "ok"
+    windows = conducted.windows()
+    assert [(w.kind, w.num_steps, w.first_step) for w in windows] == [
+        ("warmup", 3, 1),
+        ("proof", 1, 4),
+        ("measure", 5, 6),
+        ("measure", 5, 12),
+        ("trace", 2, 18),
+    ]
+    assert [w.end_ns - w.begin_ns for w in windows] == [w.num_steps * STEP_NS for w in windows]
+    assert all(w.complete for w in windows)
+    steps = conducted.steps_taken()
+    assert [s.step for s in steps] == list(range(1, 20))
+    assert [s.step for s in steps if not s.counted] == [5, 11, 17], "the first step after an edge"
+    assert {s.duration_ns for s in steps} == {STEP_NS}
+    assert (conducted.directory / rundir.TRACE).stat().st_size > 0
+
+
+def test_the_proof_settles_the_adoption_and_lets_go_of_the_inputs(conducted: Conducted) -> None:
+    conducted.train(6)
+    record = rundir.read_json(conducted.directory / rundir.RANK, RankRecord)
+    assert [check.ok for check in record.adoption.proof] == [True]
+    assert record.counters is not None
+    assert [tensor.shape for tensor in record.counters.inputs] == [(4, 3)]
+    assert conducted.watch.inputs == []
+    assert nn.Module.__call__ is nn.Module._wrapped_call_impl
+
+
+def test_a_script_that_ends_in_a_window_leaves_what_it_trained_and_not_what_it_did_after(conducted: Conducted) -> None:
+    conducted.train(15)
+    conducted.clock.tick(1000 * STEP_NS)
+    assert conducted.conductor.script_returned() == ("ok", None)
+    cut = conducted.windows()[-1]
+    assert (cut.kind, cut.num_steps, cut.end_ns - cut.begin_ns) == ("measure", 4, 4 * STEP_NS)
+    # On a machine with a GPU it is not known when the device was done.
+    assert cut.complete is not torch.cuda.is_available()
+
+
+def test_a_window_of_very_few_steps_is_not_complete(conducted: Conducted) -> None:
+    conducted.train(13)
+    assert conducted.conductor.script_returned() == ("ok", None)
+    assert [w.complete for w in conducted.windows()] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "said"), [(0, "without a training step"), (2, "ended after 2 steps"), (8, "ended after 8 steps")]
+)
+def test_a_script_that_ends_too_soon_says_so(conducted: Conducted, num_steps: int, said: str) -> None:
+    conducted.train(num_steps)
+    status, reason = conducted.conductor.script_returned()
+    assert status == "failed"
+    assert said in (reason or "")
+
+
+def test_a_script_without_a_module_fails_at_the_first_edge(conducted: Conducted) -> None:
+    with pytest.raises(Stop):
+        conducted.train(10, inside_a_module=False)
+    assert (conducted.ending.status, conducted.ending.reason) == ("failed", NOTHING_ADOPTED)
+    assert conducted.conductor.script_returned() == ("failed", NOTHING_ADOPTED)
+
+
+@pytest.mark.parametrize("has_unused", [True, False])
+def test_the_record_says_to_the_end_what_the_mode_was_told(patches: Patches, directory: Path, has_unused: bool) -> None:
+    conducted = Conducted(patches, directory, SHORT, has_unused=has_unused)
+    with pytest.raises(Stop):
+        conducted.train(1000)
+    conducted.report.write("ok", None, "stopped")
+    conducted.conductor.close()
+    record = rundir.read_json(directory / rundir.RANK, RankRecord)
+    assert record.adoption.find_unused_parameters is has_unused
+    assert (record.status, record.ending, record.phase) == ("ok", "stopped", "trace")
+    assert record.adoption.optimizers == ("SGD",)
+    assert record.adoption.units[0].num_parameters == 4
+
+
+def test_steadiness_is_recorded(patches: Patches, directory: Path) -> None:
+    conducted = Conducted(patches, directory, Recording(rounds=1, steps=4, trace_steps=0))
+    with pytest.raises(Stop):
+        conducted.train(1000)
+    conducted.report.write("ok")
+    conducted.conductor.close()
+    assert conducted.windows()[-1].kind == "measure"
+    assert rundir.read_json(directory / rundir.RANK, RankRecord).warmup_steady is True
+
+
+def test_explain_takes_two_steps(patches: Patches, directory: Path) -> None:
+    conducted = Conducted(patches, directory, Recording(explain=True))
+    with pytest.raises(Stop):
+        conducted.train(1000)
+    conducted.conductor.close()
+    assert conducted.ending.status == "ok"
+    assert len(conducted.steps_taken()) == 2

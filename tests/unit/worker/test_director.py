@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from itertools import chain, count, repeat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdoctor.spec import Recording
+from dpdoctor.worker.director import (
+    FULL,
+    LEAST_ROUNDS,
+    LEAST_STEPS,
+    LEAST_TRACE_STEPS,
+    LEAST_WINDOW_S,
+    MOST_SKIPPED,
+    Director,
+    Facts,
+    Segment,
+)
+
+PROFILED_STEP_COST = 20
+MOST_SEGMENTS = 100_000
+
+
+def plan(
+    recording: Recording,
+    steps_s: Iterator[float],
+    *,
+    arms: tuple[str, ...] = (FULL,),
+    prefetch: int = 0,
+    changed: Callable[[int], bool] = lambda _: False,
+) -> tuple[list[Segment], Director]:
+    """Return every segment of a run whose steps last so long; `changed` says in which segments the reference does."""
+    director, elapsed_s, segments = Director(recording, arms, seed=0), 0.0, []
+    segment = director.first()
+    while segment.kind != "stop":
+        segments.append(segment)
+        cost = PROFILED_STEP_COST if segment.kind in ("proof", "trace") else 1
+        times = [cost * next(steps_s) for _ in range(segment.skip + segment.num_steps)]
+        elapsed_s += sum(times)
+        facts = Facts(
+            step_s=statistics.median(times[segment.skip :]),
+            prefetch=prefetch,
+            elapsed_s=elapsed_s,
+            reference_changed=segment.kind == "warmup" and changed(len(segments)),
+        )
+        segment = director.after(segment, facts)
+        assert len(segments) < MOST_SEGMENTS, "no end"
+    return segments, director
+
+
+def kinds(segments: list[Segment]) -> list[str]:
+    return [kind for kind, before in zip(of(segments), ["", *of(segments)], strict=False) if kind != before]
+
+
+def of(segments: list[Segment]) -> list[str]:
+    return [segment.kind for segment in segments]
+
+
+def measured(segments: list[Segment]) -> list[Segment]:
+    return [segment for segment in segments if segment.kind == "measure"]
+
+
+def test_fast_steps_give_windows_that_are_long_enough() -> None:
+    segments, director = plan(Recording(), repeat(0.001))
+    assert kinds(segments) == ["warmup", "proof", "measure", "trace"]
+    assert director.steady is True
+    assert [w.num_steps for w in measured(segments)] == [500] * 10
+    assert [w.round for w in measured(segments)] == list(range(1, 11))
+    assert segments[-1].num_steps == 5
+
+
+def test_slow_steps_keep_to_the_budget_as_far_as_they_can() -> None:
+    segments, director = plan(Recording(time_budget_s=60), repeat(3.0))
+    assert kinds(segments) == ["warmup", "proof", "measure", "trace"]
+    assert director.steady is True, "the time ran out, but the steps were alike"
+    assert [w.num_steps for w in measured(segments)] == [LEAST_STEPS] * LEAST_ROUNDS
+    assert segments[-1].num_steps == LEAST_TRACE_STEPS
+
+
+def test_one_look_at_very_slow_steps_says_nothing_of_steadiness() -> None:
+    _, director = plan(Recording(time_budget_s=60), repeat(60.0))
+    assert director.steady is None
+
+
+def test_steps_that_never_become_steady_are_measured_all_the_same() -> None:
+    segments, director = plan(Recording(time_budget_s=60), (0.01 * 1.02**i for i in count()))
+    assert director.steady is False
+    assert kinds(segments) == ["warmup", "proof", "measure", "trace"]
+
+
+def test_warm_up_waits_for_steps_to_become_alike() -> None:
+    falling = (0.1 / (i + 1) for i in range(40))
+    segments, director = plan(Recording(), chain(falling, repeat(0.002)))
+    assert director.steady is True
+    assert sum(s.num_steps for s in segments if s.kind == "warmup") > 40
+
+
+def test_a_warm_up_of_so_many_steps_is_taken_at_its_word() -> None:
+    segments, director = plan(Recording(warmup=7), repeat(0.1))
+    assert [s.num_steps for s in segments if s.kind == "warmup"] == [7]
+    assert director.steady is None
+
+
+def test_explain_takes_two_steps_and_stops() -> None:
+    segments, _ = plan(Recording(explain=True), repeat(0.1))
+    assert [(s.kind, s.num_steps) for s in segments] == [("warmup", 1), ("proof", 1)]
+
+
+def test_no_trace_when_none_is_wanted() -> None:
+    segments, _ = plan(Recording(trace_steps=0), repeat(0.1))
+    assert kinds(segments) == ["warmup", "proof", "measure"]
+
+
+def test_an_exhausted_budget_still_gives_windows_enough_for_an_interval_and_a_trace() -> None:
+    segments, _ = plan(Recording(time_budget_s=0.001), repeat(0.1))
+    assert len(measured(segments)) == LEAST_ROUNDS
+    assert segments[-1].num_steps == LEAST_TRACE_STEPS
+
+
+def test_the_budget_limits_the_rounds() -> None:
+    segments, _ = plan(Recording(rounds=1000, time_budget_s=20), repeat(0.01))
+    seconds = sum((w.skip + w.num_steps) * 0.01 for w in measured(segments))
+    assert 10 < seconds < 20
+
+
+def test_windows_are_sized_by_ordinary_steps_and_not_by_the_profiled_one() -> None:
+    segments, _ = plan(Recording(), repeat(0.01))
+    sizes = [w.num_steps for w in measured(segments)]
+    assert sizes[0] == 50
+    assert len(set(sizes)) == 1
+
+
+def test_a_new_reference_begins_warm_up_anew() -> None:
+    plain, _ = plan(Recording(), repeat(0.01))
+    changed, director = plan(Recording(), repeat(0.01), changed=lambda number: number == 2)
+    assert director.steady is True
+    assert of(changed).count("warmup") == of(plain).count("warmup") + 2
+
+
+def test_a_reference_that_changes_all_the_time_does_not_keep_the_script_in_warm_up() -> None:
+    segments, director = plan(Recording(time_budget_s=10), repeat(0.05), changed=lambda _: True)
+    assert kinds(segments) == ["warmup", "proof", "measure", "trace"]
+    assert director.steady is None
+
+
+def test_after_the_proof_the_full_queue_of_the_loader_is_trained_away() -> None:
+    segments, _ = plan(Recording(), repeat(0.1), prefetch=8)
+    assert [w.skip for w in measured(segments)] == [17] + [1] * (len(measured(segments)) - 1)
+    segments, _ = plan(Recording(), repeat(0.1), prefetch=1000)
+    assert measured(segments)[0].skip == MOST_SKIPPED
+
+
+@pytest.mark.parametrize("num_arms", [1, 3])
+def test_every_round_has_each_arm_once_in_changing_order(num_arms: int) -> None:
+    arms = (FULL, "cached_batches", "no_comm")[:num_arms]
+    segments, _ = plan(Recording(rounds=20), repeat(0.01), arms=arms)
+    rounds = [[w.arm for w in measured(segments) if w.round == number] for number in range(1, 21)]
+    assert all(sorted(found) == sorted(arms) for found in rounds)
+    assert len({tuple(found) for found in rounds}) > (1 if num_arms > 1 else 0)
+
+
+recordings = st.builds(
+    Recording,
+    warmup=st.none() | st.integers(1, 50),
+    steps=st.none() | st.integers(1, 50),
+    rounds=st.integers(1, 30),
+    time_budget_s=st.floats(0.01, 100),
+    trace_steps=st.integers(0, 9),
+    explain=st.booleans(),
+)
+
+
+@given(recordings, st.lists(st.floats(1e-3, 10), min_size=1, max_size=30), st.integers(0, 40), st.booleans())
+def test_every_plan_ends_and_keeps_its_order(
+    recording: Recording, times: list[float], prefetch: int, reference_changes: bool
+) -> None:
+    forever = (times[i % len(times)] for i in count())
+    segments, _ = plan(recording, forever, prefetch=prefetch, changed=lambda n: reference_changes and n % 2 == 0)
+    order = kinds(segments)
+    assert of(segments).count("proof") == 1
+    if recording.explain:
+        assert order == ["warmup", "proof"]
+        return
+    assert order == ["warmup", "proof", "measure", *(["trace"] if recording.trace_steps else [])]
+    windows = measured(segments)
+    assert min(recording.rounds, LEAST_ROUNDS) <= len(windows) <= recording.rounds
+    assert all(window.skip >= 1 for window in windows)
+    if recording.steps:
+        assert {window.num_steps for window in windows} == {recording.steps}
+    else:
+        assert all(w.num_steps >= max(LEAST_STEPS, LEAST_WINDOW_S / max(times)) for w in windows)
+    if recording.trace_steps:
+        assert segments[-1].skip == 1
+        assert min(recording.trace_steps, LEAST_TRACE_STEPS) <= segments[-1].num_steps <= recording.trace_steps

@@ -1,0 +1,105 @@
+"""Ending ends processes, so each case is one: a few lines that know nothing of torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+BEGIN = """
+    from dpdoctor.worker import ending
+    ending.GRACE_S = {grace}
+    end = ending.Ending(lambda *told: print("finish", *told), lambda: {forced})
+
+    def swallow(action, *args):
+        try:
+            action(*args)
+        except ending.Stop as stop:
+            print("stop", stop)
+"""
+
+
+def run(
+    script: str, *, grace: float = 60.0, forced: str = 'print("forced")', stdout: int | None = subprocess.PIPE
+) -> tuple[int, list[str]]:
+    """Return the exit code and the lines printed."""
+    text = textwrap.dedent(BEGIN.format(grace=grace, forced=forced)) + textwrap.dedent(script)
+    done = subprocess.run([sys.executable, "-c", text], stdout=stdout, check=False, timeout=60)
+    return done.returncode, (done.stdout or b"").decode().splitlines()
+
+
+def test_nothing_happens_before_the_end() -> None:
+    assert run("end.check(); print(end.begun, end.status)") == (0, ["False None"])
+
+
+def test_stop_finishes_once_and_unwinds() -> None:
+    script = """
+        swallow(end.stop, "ok")
+        swallow(end.stop, "failed", "too late")
+        print(end.begun, end.status, end.reason)
+    """
+    said = "stop dpdoctor has recorded enough"
+    assert run(script) == (0, ["finish ok None", said, said, "True ok None"])
+
+
+def test_a_script_that_catches_exceptions_only_is_unwound() -> None:
+    script = """
+        try:
+            end.stop("failed", "planted")
+        except Exception:
+            print("caught")
+    """
+    code, printed = run(script)
+    assert (code, printed) == (1, ["finish failed planted"])
+
+
+def test_a_script_that_goes_on_is_stopped_again_and_then_ended() -> None:
+    script = """
+        swallow(end.stop, "ok")
+        for _ in range(10):
+            swallow(end.check)
+        print("never reached")
+    """
+    said = "stop dpdoctor has recorded enough"
+    assert run(script) == (0, ["finish ok None", said, said, said, "forced"])
+
+
+def test_a_failed_script_that_must_be_forced_exits_with_1() -> None:
+    script = """
+        swallow(end.stop, "failed", "planted")
+        for _ in range(10):
+            swallow(end.check)
+    """
+    code, printed = run(script)
+    assert code == 1
+    assert printed == ["finish failed planted", "stop planted", "stop planted", "stop planted", "forced"]
+
+
+def test_a_script_that_never_asks_again_is_ended_after_the_grace() -> None:
+    script = """
+        import threading
+        swallow(end.stop, "ok")
+        threading.Event().wait(30)
+        print("never reached")
+    """
+    assert run(script, grace=0.05) == (0, ["finish ok None", "stop dpdoctor has recorded enough", "forced"])
+
+
+def test_a_script_that_unwinds_in_time_is_not_forced() -> None:
+    assert run('swallow(end.stop, "ok"); print("cleaned up")')[1][-1] == "cleaned up"
+
+
+@pytest.mark.parametrize("forced", ["1 / 0", "sys.stdout.close()"])
+def test_the_process_ends_whatever_goes_wrong_on_the_way(forced: str) -> None:
+    script = """
+        import sys, threading
+        swallow(end.stop, "ok")
+        threading.Event().wait(30)
+        print("never reached")
+    """
+    code, printed = run(script, grace=0.05, forced=forced)
+    assert code == 0
+    assert printed[0] == "finish ok None"
+    assert "never reached" not in printed

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+
+from dpdoctor.worker import hooks
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.phases import PhaseClock
+from tests.unit.worker.handclock import HandClock
+from tests.unit.worker.rig import Rig
+
+
+class SlowLinear(nn.Linear):
+    """Takes 100 ticks forward and 1,000 backward."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__(3, 1)
+        self.clock = clock
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.clock.tick(100)
+        y = super().forward(x)
+        if y.requires_grad:
+            y.register_hook(lambda _: self.clock.tick(1000))
+        return y
+
+
+class SlowSGD(SGD):
+    """Takes 10 ticks for a step."""
+
+    clock: HandClock
+
+    def step(self, closure: Any = None) -> Any:
+        self.clock.tick(10)
+        return super().step(closure)
+
+
+def backward(module: nn.Module) -> torch.Tensor:
+    loss = module(torch.randn(4, 3)).pow(2).mean()
+    loss.backward()
+    return loss.detach()
+
+
+def slow_sgd(module: nn.Module, clock: HandClock) -> SlowSGD:
+    optimizer = SlowSGD(module.parameters(), lr=0.1)
+    optimizer.clock = clock
+    return optimizer
+
+
+def test_every_step_is_seen_with_its_phases(rig: Rig) -> None:
+    module = SlowLinear(rig.clock)
+    optimizer = slow_sgd(module, rig.clock)
+    for _ in range(3):
+        rig.clock.tick(1)
+        backward(module)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [step.ticks for step in rig.steps] == [{"other": 1, "forward": 100, "backward": 1000, "optimizer": 10}] * 3
+    assert [step.counted.samples_entered for step in rig.steps] == [4] * 3
+
+
+def test_phases_inside_a_closure_are_its_own_and_not_the_optimizers(rig: Rig) -> None:
+    module = SlowLinear(rig.clock)
+    optimizer = torch.optim.LBFGS(module.parameters(), max_iter=3)
+    calls = 0
+
+    def closure() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        optimizer.zero_grad()
+        rig.clock.tick(1)
+        return backward(module)
+
+    for _ in range(2):
+        optimizer.step(closure)
+        assert rig.steps[-1].ticks == {"forward": 100 * calls, "backward": 1000 * calls, "optimizer": calls}
+        calls = 0
+    assert len(rig.steps) == 2
+
+
+def scaler(scale: float) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=10_000)
+
+
+def test_a_scaled_step_is_one_step_that_ends_after_the_scalers(rig: Rig) -> None:
+    module = SlowLinear(rig.clock)
+    optimizer, scaling = slow_sgd(module, rig.clock), scaler(8.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        scaling.scale(module(torch.randn(4, 3)).mean()).backward()
+        scaling.step(optimizer)
+        scaling.update()
+    assert [step.ticks["optimizer"] for step in rig.steps] == [10, 10]
+
+
+def test_a_step_that_the_scaler_skips_counts(rig: Rig) -> None:
+    module = nn.Linear(3, 1)
+    optimizer, scaling = SGD(module.parameters(), lr=0.1), scaler(8.0)
+    before = module.weight.detach().clone()
+    for _ in range(2):
+        optimizer.zero_grad()
+        scaling.scale(module(torch.full((4, 3), torch.inf)).mean()).backward()
+        scaling.step(optimizer)
+        scaling.update()
+    assert torch.equal(module.weight, before)
+    assert len(rig.steps) == 2
+
+
+def test_a_scaled_step_that_fails_does_not_stop_the_counting(rig: Rig) -> None:
+    module = nn.Linear(3, 1)
+    optimizer, scaling = SGD(module.parameters(), lr=0.1), scaler(8.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        scaling.scale(module(torch.randn(4, 3)).mean()).backward()
+        scaling.step(optimizer)
+        with pytest.raises(RuntimeError):
+            scaling.step(optimizer)
+        scaling.update()
+    assert len(rig.steps) == 2
+
+
+@pytest.mark.parametrize("first_steps", [0, 2])
+def test_a_scheduler_changes_nothing(rig: Rig, first_steps: int) -> None:
+    module = nn.Linear(3, 1)
+    optimizer = SGD(module.parameters(), lr=0.1)
+    for _ in range(first_steps):
+        backward(module)
+        optimizer.step()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for _ in range(3):
+        backward(module)
+        optimizer.step()
+        scheduler.step()
+    assert len(rig.steps) == first_steps + 3
+
+
+def test_two_optimizers_in_turn_give_one_step_per_round(rig: Rig) -> None:
+    modules = [SlowLinear(rig.clock) for _ in range(2)]
+    optimizers = [slow_sgd(module, rig.clock) for module in modules]
+    for _ in range(3):
+        for module, optimizer in zip(modules, optimizers, strict=True):
+            backward(module)
+            optimizer.step()
+    assert len(rig.steps) == 3
+    assert rig.steps[-1].ticks == {"forward": 200, "backward": 2000, "optimizer": 20}
+    assert rig.adopter.modules == modules
+
+
+def test_a_subclass_whose_step_calls_its_base_class_steps_once(rig: Rig) -> None:
+    module, other = SlowLinear(rig.clock), nn.Linear(3, 1)
+    # An instance of the base class makes torch call the hooks in the base class's step as well.
+    SGD(other.parameters(), lr=0.1)
+    optimizer = slow_sgd(module, rig.clock)
+    for _ in range(3):
+        rig.clock.tick(1)
+        backward(module)
+        optimizer.step()
+    assert [step.ticks for step in rig.steps] == [{"other": 1, "forward": 100, "backward": 1000, "optimizer": 10}] * 3
+
+
+def test_an_optimizer_that_steps_another_is_one_step(rig: Rig) -> None:
+    class Outer(Optimizer):
+        def __init__(self, inner: Optimizer) -> None:
+            super().__init__(inner.param_groups, {})
+            self.inner = inner
+
+        def step(self) -> None:  # type: ignore[override]
+            rig.clock.tick(5)
+            self.inner.step()
+            self.inner.step()
+            rig.clock.tick(5)
+
+    module = SlowLinear(rig.clock)
+    optimizer = Outer(slow_sgd(module, rig.clock))
+    for _ in range(3):
+        backward(module)
+        optimizer.step()
+    assert [step.ticks["optimizer"] for step in rig.steps] == [30, 30, 30]
+
+
+def test_a_step_that_raises_is_not_a_step_and_leaves_nothing_behind(rig: Rig) -> None:
+    module = SlowLinear(rig.clock)
+    optimizer = slow_sgd(module, rig.clock)
+
+    def closure() -> torch.Tensor:
+        raise RuntimeError("planted")
+
+    for _ in range(3):
+        backward(module)
+        with contextlib.suppress(RuntimeError):
+            optimizer.step(closure)
+        optimizer.step()
+    assert len(rig.steps) == 3
+    assert rig.steps[-1].ticks == {"forward": 100, "backward": 1000, "optimizer": 20}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
+def test_a_copied_optimizer_is_known_before_its_first_step(rig: Rig, copied: Any) -> None:
+    original = nn.Linear(3, 1)
+    theirs = Adam(original.parameters())
+    module, optimizer = copied((original, theirs))
+    assert rig.optimizers.alive() == [theirs, optimizer]
+    backward(module)
+    assert rig.adopter.modules == [module]
+    optimizer.step()
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert rig.optimizers.alive() == [theirs, optimizer]
+    assert len(rig.steps) == 1
+
+
+def test_optimizers_that_are_gone_are_not_alive(rig: Rig) -> None:
+    module = nn.Linear(3, 1)
+    kept, dropped = SGD(module.parameters(), lr=0.1), SGD(module.parameters(), lr=0.1)
+    assert rig.optimizers.alive() == [kept, dropped]
+    del dropped
+    gc.collect()
+    assert rig.optimizers.alive() == [kept]
+
+
+def test_without_a_torch_optimizer_a_backward_pass_is_a_step(rig: Rig) -> None:
+    module = SlowLinear(rig.clock)
+    for _ in range(4):
+        module.zero_grad()
+        backward(module)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(0.1 * parameter.grad)
+    assert len(rig.steps) == 4
+    assert rig.adopter.modules == [module]
+    # Until a backward pass was seen, nothing says that this script has no optimizer.
+    assert [step.counted.samples_entered for step in rig.steps] == [0, 4, 4, 4]
+
+
+def test_every_step_and_backward_asks_whether_the_script_must_end(rig: Rig) -> None:
+    module = nn.Linear(3, 1)
+    optimizer = SGD(module.parameters(), lr=0.1)
+    before = rig.checks
+    optimizer.step()
+    assert rig.checks > before
+
+
+def test_nothing_is_seen_after_undo(rig: Rig, patches: Patches) -> None:
+    patches.undo()
+    module = nn.Linear(3, 1)
+    optimizer = SGD(module.parameters(), lr=0.1)
+    backward(module)
+    optimizer.step()
+    assert rig.steps == []
+    assert rig.optimizers.alive() == []
+    assert rig.phases.num_calls == 0
+
+
+class Called(Exception):  # noqa: N818 - a signal between the parts of a test
+    """Raised in the middle of a backward pass."""
+
+
+def test_a_backward_pass_that_raises_is_none_and_its_phase_ends(patches: Patches, clock: HandClock) -> None:
+    phases, rig = PhaseClock(clock), Rig(patches)
+    seen: list[Any] = []
+    hooks.watch_backward(patches, phases, rig.tally, lambda what: seen.append(("before", what)), lambda: seen.append(1))
+    x = torch.ones(2, requires_grad=True)
+    loss = (x * 2).sum()
+
+    def planted(_: torch.Tensor) -> None:
+        clock.tick(3)
+        raise Called
+
+    x.register_hook(planted)
+    with pytest.raises(Called):
+        loss.backward()
+    assert seen == [("before", loss)]
+    clock.tick(4)
+    assert phases.lap()[2] == (0, 0, 0, 3, 0, 4)
+
+
+def test_a_backward_pass_from_several_tensors_is_seen(rig: Rig) -> None:
+    module = SlowLinear(rig.clock)
+    optimizer = slow_sgd(module, rig.clock)
+    y = module(torch.randn(4, 3))
+    torch.autograd.backward(tensors=[y.sum(), y.mean()])
+    optimizer.step()
+    assert rig.steps[0].counted.micro_batches == 1
+    assert rig.steps[0].ticks["backward"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "charged"),
+    [
+        (("cuda",), {}, True),
+        (("cuda:0",), {"non_blocking": True}, True),
+        ((torch.device("cuda", 0),), {}, True),
+        ((0,), {}, True),
+        ((), {"device": "cuda", "dtype": torch.float64}, True),
+        ((torch.float64,), {}, False),
+        (("cpu",), {}, False),
+        ((torch.device("cpu"), torch.float64), {}, False),
+        ((torch.ones(1, dtype=torch.float64),), {}, False),
+        ((), {"dtype": torch.float64}, False),
+    ],
+)
+def test_only_copies_to_a_device_are_charged(
+    patches: Patches, clock: HandClock, target: tuple[Any, ...], options: dict[str, Any], charged: bool
+) -> None:
+    phases = PhaseClock(clock)
+    hooks.watch_copies(patches, phases)
+    # Where there is no GPU torch refuses, as it would unwatched.
+    with contextlib.suppress(RuntimeError, AssertionError):
+        torch.ones(3).to(*target, **options)
+    assert phases.num_calls == charged
+    patches.undo()
+    assert torch.ones(3).to(torch.float64).dtype == torch.float64

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import fsdp
+from torch.nn.parallel import DistributedDataParallel
+
+from dpdoctor.spec import TASK_VARIABLE
+from dpdoctor.worker import launched
+from dpdoctor.worker.patches import Patches
+from tests.unit.worker.rig import FailedError
+
+
+def fail(reason: str) -> NoReturn:
+    raise FailedError(reason)
+
+
+def test_the_place_is_what_was_announced() -> None:
+    os.environ.update(RANK="3", LOCAL_RANK="1", WORLD_SIZE="4")
+    assert launched.place() == launched.Place(rank=3, local_rank=1, world_size=4)
+    launched.hide()
+    assert launched.place() == launched.Place(rank=0, local_rank=0, world_size=1)
+
+
+def test_only_the_launchers_variables_are_hidden() -> None:
+    hidden = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", TASK_VARIABLE]
+    kept = ["OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MY_RANK", "RANKING"]
+    os.environ.update(dict.fromkeys([*hidden, *kept], "1"))
+    launched.hide()
+    assert [name for name in hidden if name in os.environ] == []
+    assert [name for name in kept if name in os.environ] == kept
+
+
+@pytest.fixture
+def grouped(tmp_path: Path, patches: Patches) -> Iterator[None]:
+    """Give a process group that is hidden from this file, as it is from a script."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    launched.hide_process_group(patches, fail)
+    yield
+    patches.undo()
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("grouped")
+def test_a_script_finds_no_process_group_and_torch_finds_its_own() -> None:
+    assert not dist.is_initialized()
+    assert dist.get_world_size() == 1
+
+
+@pytest.mark.usefixtures("grouped")
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda: dist.init_process_group("gloo"), r"torch\.distributed\.init_process_group"),
+        (lambda: DistributedDataParallel(nn.Linear(1, 1)), "DistributedDataParallel"),
+        (lambda: fsdp.fully_shard(nn.Linear(1, 1)), "fully_shard"),
+    ],
+)
+def test_a_script_that_distributes_itself_is_named_with_its_line(act: object, said: str) -> None:
+    assert callable(act)
+    with pytest.raises(FailedError, match=f"distributes itself: .*{said} at {__file__}:"):
+        act()

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+import dpdoctor
+from dpdoctor.worker import lines
+
+PACKAGE = Path(dpdoctor.__file__).parent
+TRAIN = "/home/me/train.py"
+LIBRARIES = [functools.__file__, pytest.__file__, f"{PACKAGE}/worker/adopt.py", "<string>", "<frozen runpy>"]
+
+
+def passes_on(filename: str) -> Callable[[Callable[[], Any]], Any]:
+    """Return a function that stands at line 3 of that file and calls what it is given."""
+    names: dict[str, Any] = {}
+    exec(compile("\n\ndef pass_on(action): return action()", filename, "exec"), names)
+    return names["pass_on"]
+
+
+def chain(files: list[str], action: Callable[[], Any]) -> Any:
+    """Call `action` from the last file, which is called from the one before it, and so on."""
+    for file in reversed(files):
+        action = functools.partial(passes_on(file), action)
+    return action()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_caller_is_the_users_innermost_line(library: str) -> None:
+    assert chain([TRAIN, library, library], lines.caller) == f"{TRAIN}:3"
+
+
+def test_the_caller_may_call_back_through_a_library() -> None:
+    assert chain([TRAIN, functools.__file__, "/home/me/model.py"], lines.caller) == "/home/me/model.py:3"
+
+
+def test_a_folder_whose_name_begins_like_ours_is_the_users() -> None:
+    path = f"{PACKAGE}-examples/train.py"
+    assert chain([TRAIN, path], lines.caller) == f"{path}:3"
+
+
+def fail() -> None:
+    raise ValueError("planted")
+
+
+def raised(files: list[str]) -> ValueError:
+    with pytest.raises(ValueError, match="planted") as caught:
+        chain(files, fail)
+    return caught.value
+
+
+def entry_of(error: BaseException, filename: str, *, alone: bool = False) -> TracebackType:
+    """Return an exception's traceback from that file on; `alone`: as if the file itself had raised it."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename != filename:
+        trace = trace.tb_next
+    assert trace is not None
+    if alone:
+        trace.tb_next = None
+    return trace
+
+
+def test_an_exception_is_placed_at_the_users_innermost_line() -> None:
+    error = raised([TRAIN, functools.__file__])
+    assert lines.raised_at(error.__traceback__).startswith(f"{__file__}:"), "here it is this file that raises"
+    assert lines.raised_at(entry_of(error, TRAIN, alone=True)) == f"{TRAIN}:3"
+    assert lines.raised_at(None) == "unknown line"
+
+
+def test_a_traceback_begins_at_the_users_first_line() -> None:
+    error = raised(["<frozen runpy>", f"{PACKAGE}/worker/script.py", TRAIN, functools.__file__])
+    kept = lines.without_ours(entry_of(error, "<frozen runpy>"))
+    assert [entry.filename for entry in traceback.extract_tb(kept)][:2] == [TRAIN, functools.__file__]
+
+
+def test_a_traceback_of_ours_alone_is_kept() -> None:
+    trace = entry_of(raised(["<frozen runpy>"]), "<frozen runpy>", alone=True)
+    assert lines.without_ours(trace) is trace

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
+
+from dpdoctor.worker.patches import Patches
+from tests.unit.worker.handclock import HandClock
+from tests.unit.worker.rig import FailedError, Rig
+
+FORKS = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+class Numbers(Dataset[int]):
+    def __init__(self, length: int, clock: HandClock | None = None) -> None:
+        self.length = length
+        self.clock = clock
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        if self.clock:
+            self.clock.tick(5)
+        return index
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
+
+
+def taken(loader: DataLoader[Any]) -> list[list[int]]:
+    return [batch.tolist() for batch in loader]
+
+
+def test_alone_every_batch_is_taken(rig: Rig) -> None:
+    loader = DataLoader(Numbers(10), batch_size=4)
+    assert len(loader) == 3
+    assert taken(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    (record,) = rig.loaders.records()
+    assert (record.rule, record.note, record.num_batches) == ("whole", "", 3)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=FORKS)])
+def test_a_rank_takes_its_batches(patches: Patches, workers: int) -> None:
+    rig = Rig(patches, rule="per-device", world_size=2)
+    loader = DataLoader(Numbers(18), batch_size=4, num_workers=workers)
+    assert len(loader) == 2
+    assert taken(loader) == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    (record,) = rig.loaders.records()
+    assert (record.dataset, record.sampler, record.rule) == ("Numbers", "SequentialSampler", "per-device")
+    assert (record.batch_size, record.num_workers, record.num_batches, record.note) == (4, workers, 5, "")
+    assert rig.loaders.batches_per_epoch(0) == 2
+    assert rig.loaders.prefetch() == 2 * workers
+
+
+def test_a_rank_takes_its_part_of_every_batch(patches: Patches) -> None:
+    rig = Rig(patches, rule="global", world_size=2)
+    loader = DataLoader(Numbers(10), batch_size=4)
+    assert len(loader) == 3
+    assert taken(loader) == [[0, 1], [4, 5], [8]]
+    assert rig.loaders.batches_per_epoch(0) == 3
+
+
+@pytest.mark.parametrize("rule", ["per-device", "global"])
+def test_an_evaluation_sees_all_of_its_data(patches: Patches, rule: str) -> None:
+    rig = Rig(patches, rule=rule, world_size=2)
+    loader = DataLoader(Numbers(10), batch_size=4)
+    with torch.no_grad():
+        assert len(loader) == 3
+        assert len(taken(loader)) == 3
+        assert len(taken(DataLoader(Stream(), batch_size=4))) == 3
+    for record in rig.loaders.records()[:1]:
+        assert record.rule == "whole"
+        assert "an evaluation" in record.note
+
+
+def test_a_loader_that_was_first_looked_through_is_shared_when_it_trains(patches: Patches) -> None:
+    rig = Rig(patches, rule="per-device", world_size=2)
+    loader = DataLoader(Numbers(16), batch_size=4)
+    with torch.no_grad():
+        taken(loader)
+    for _ in range(2):
+        taken(loader)
+    assert [(r.rule, rig.loaders.batches_per_epoch(i)) for i, r in enumerate(rig.loaders.records())] == [
+        ("whole", 4),
+        ("per-device", 2),
+    ]
+
+
+def test_fewer_batches_than_ranks_go_to_every_rank(patches: Patches) -> None:
+    rig = Rig(patches, rule="per-device", world_size=4)
+    loader = DataLoader(Numbers(4), batch_size=4)
+    assert taken(loader) == [[0, 1, 2, 3]]
+    assert rig.loaders.records()[0].note == "1 batch cannot be shared by 4 ranks: every rank takes all"
+
+
+def test_an_iterable_data_set_is_read_whole(patches: Patches) -> None:
+    rig = Rig(patches, rule="per-device", world_size=2)
+    assert len(taken(DataLoader(Stream(), batch_size=4))) == 3
+    record = rig.loaders.records()[0]
+    assert (record.rule, record.num_batches) == ("whole", None)
+    assert "read whole by every rank" in record.note
+    assert rig.loaders.batches_per_epoch(0) is None
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        (lambda: DataLoader(Stream(), batch_size=4), "cannot split an IterableDataset"),
+        (lambda: DataLoader(Numbers(4), batch_size=None), "cannot split what a DataLoader with batch_size=None draws"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_with_its_line(patches: Patches, loader: Any, said: str) -> None:
+    Rig(patches, rule="global", world_size=2)
+    with pytest.raises(FailedError, match=said) as failed:
+        taken(loader())
+    assert f"{__file__}:" in str(failed.value)
+
+
+def test_batches_that_the_sampler_draws_whole_can_be_split(patches: Patches) -> None:
+    Rig(patches, rule="global", world_size=2)
+    sampler = BatchSampler(SequentialSampler(range(10)), 4, drop_last=False)
+
+    class Rows(Numbers):
+        def __getitem__(self, index: Any) -> Any:
+            return index
+
+    loader = DataLoader(Rows(10), sampler=sampler, batch_size=None, collate_fn=lambda batch: batch)
+    assert list(loader) == [[0, 1], [4, 5], [8]]
+
+
+def test_single_items_are_dealt_out_like_batches(patches: Patches) -> None:
+    Rig(patches, rule="per-device", world_size=2)
+    assert list(DataLoader(Numbers(5), batch_size=None)) == [0, 2]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=FORKS)])
+def test_samples_are_counted_in_the_step_that_trains_on_them(rig: Rig, workers: int) -> None:
+    module = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(2):
+        for batch in DataLoader(Numbers(10), batch_size=4, num_workers=workers):
+            optimizer.zero_grad()
+            module(batch.float().unsqueeze(1)).mean().backward()
+            optimizer.step()
+    counted = [(step.counted.samples_drawn, step.counted.epoch_edge) for step in rig.steps]
+    assert counted == [(4, True), (4, False), (2, False)] * 2
+    assert rig.tally.main_loader() == (0, 1)
+    assert len(rig.loaders.records()) == 1, "built anew for every epoch, but the same by all that can be seen"
+
+
+def test_an_iterable_data_set_leaves_the_counting_to_the_forward(rig: Rig) -> None:
+    module = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for batch in DataLoader(Stream(), batch_size=4):
+        module(batch.float().unsqueeze(1)).mean().backward()
+        optimizer.step()
+    assert [(s.counted.samples_drawn, s.counted.samples_entered) for s in rig.steps] == [(0, 4), (0, 4), (0, 2)]
+
+
+def test_time_in_the_loader_is_data_wait(rig: Rig) -> None:
+    batches = iter(DataLoader(Numbers(8, rig.clock), batch_size=4))
+    next(batches)
+    rig.clock.tick(1)
+    next(batches)
+    with pytest.raises(StopIteration):
+        next(batches)
+    assert rig.phases.lap()[2] == (40, 0, 0, 0, 0, 1)
+
+
+def test_a_thread_that_fetches_ahead_is_counted_but_not_timed(rig: Rig) -> None:
+    module = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    batches: list[torch.Tensor] = []
+    for _ in range(2):
+        module(torch.zeros(4, 1)).mean().backward()
+        optimizer.step()
+        thread = threading.Thread(target=lambda: batches.extend(DataLoader(Numbers(8, rig.clock), batch_size=4)))
+        thread.start()
+        thread.join()
+    module(torch.zeros(4, 1)).mean().backward()
+    optimizer.step()
+    assert len(batches) == 4
+    assert [step.counted.samples_drawn for step in rig.steps] == [0, 8, 8]
+    assert all("data_wait" not in step.ticks for step in rig.steps)
+
+
+def test_an_iterator_that_was_not_made_by_iter_is_counted_all_the_same(rig: Rig) -> None:
+    class Own(DataLoader[int]):
+        def __iter__(self) -> Any:
+            return self._get_iterator()
+
+    module = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for batch in Own(Numbers(8), batch_size=4):
+        module(batch.float().unsqueeze(1)).mean().backward()
+        optimizer.step()
+    assert [step.counted.samples_drawn for step in rig.steps] == [4, 4]
+    main = rig.tally.main_loader()
+    assert main is not None
+    assert rig.loaders.batches_per_epoch(main[0]) is None
+
+
+def test_shuffling_is_alike_on_ranks_and_leaves_their_random_numbers_alone() -> None:
+    orders = []
+    for number in range(2):
+        patches = Patches()
+        Rig(patches, rule="per-device", world_size=1)
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(number)
+        loader = DataLoader(Numbers(12), batch_size=3, shuffle=True)
+        orders.append([taken(loader), taken(loader)])
+        patches.undo()
+    assert orders[0] == orders[1]
+    assert orders[0][0] != orders[0][1], "another order in every epoch"
+
+
+def test_every_fetch_asks_whether_the_script_must_end(rig: Rig) -> None:
+    before = rig.checks
+    taken(DataLoader(Numbers(8), batch_size=4))
+    assert rig.checks - before == 3
+
+
+def test_loaders_are_ordinary_again_after_undo(patches: Patches) -> None:
+    Rig(patches, rule="per-device", world_size=2)
+    loader = DataLoader(Numbers(8), batch_size=4)
+    assert len(loader) == 1
+    patches.undo()
+    assert len(loader) == 2
+    assert taken(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpdoctor.spec import RunSpec
+from dpdoctor.worker import script
+
+TELL = """
+import json, os, pathlib, sys
+import beside
+told = json.dumps([__name__, sys.argv, os.getcwd(), sys.path[0], beside.HERE])
+pathlib.Path(sys.argv[1]).write_text(told)
+if len(sys.argv) > 2:
+    sys.exit(int(sys.argv[2]))
+"""
+
+
+def spec(target: str, cwd: Path, *args: str, is_module: bool = False) -> RunSpec:
+    return RunSpec(
+        target=target,
+        is_module=is_module,
+        args=args,
+        cwd=str(cwd),
+        modes=(),
+        requested_modes=(),
+        threads_per_device=1,
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Give a directory with a script, a module beside it, and a package."""
+    for folder in (tmp_path / "scripts", tmp_path / "work" / "package"):
+        folder.mkdir(parents=True)
+        (folder / "tell.py").write_text(TELL)
+    (tmp_path / "scripts" / "beside.py").write_text("HERE = 'beside the script'")
+    (tmp_path / "work" / "beside.py").write_text("HERE = 'in the directory'")
+    (tmp_path / "work" / "package" / "__init__.py").write_text("")
+    return tmp_path
+
+
+def told(project: Path) -> list[Any]:
+    sys.modules.pop("beside", None)
+    return json.loads((project / "work" / "told.json").read_text())
+
+
+def test_a_script_runs_as_python_would_run_it(project: Path) -> None:
+    path = str(project / "scripts" / "tell.py")
+    script.run(spec(path, project / "work", "told.json"))
+    work = str(project / "work")
+    assert told(project) == ["__main__", [path, "told.json"], work, str(project / "scripts"), "beside the script"]
+
+
+def test_a_module_runs_as_python_would_run_it(project: Path) -> None:
+    script.run(spec("package.tell", project / "work", "told.json", is_module=True))
+    work = str(project / "work")
+    path = f"{work}/package/tell.py"
+    assert told(project) == ["__main__", [path, "told.json"], work, work, "in the directory"]
+    sys.modules.pop("package", None)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_scripts_exit_is_passed_on(project: Path, code: int) -> None:
+    with pytest.raises(SystemExit) as left:
+        script.run(spec(str(project / "scripts" / "tell.py"), project / "work", "told.json", str(code)))
+    assert left.value.code == code
+    sys.modules.pop("beside", None)
