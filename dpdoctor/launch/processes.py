@@ -93,7 +93,9 @@ def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
         paths = environment["PYTHONPATH"].split(os.pathsep)
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths if path)
     if task.spec.devices:
-        environment["CUDA_VISIBLE_DEVICES"] = task.spec.devices[rank]
+        devices = task.spec.devices
+        own = devices[rank : rank + 1] if task.mode.distributed else devices[: task.mode.num_devices]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     elif "CUDA_VISIBLE_DEVICES" not in environment:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     return environment

@@ -149,6 +149,7 @@ class Conductor:
         if segment.kind == "proof":
             self._proof = Proof(parts.adopter.modules)
             parts.watch.keep_inputs = True
+            parts.watch.forwards.clear()
         if segment.kind == "trace":
             self._tracer = Tracer(parts.directory / rundir.TRACE, segment)
             parts.agreement.gather([0])
@@ -163,7 +164,9 @@ class Conductor:
         parts = self._parts
         assert self._proof is not None
         counters = self._proof.counters(parts.watch.inputs)
-        checks = self._proof.judge(parts.mode, counters, parts.adopter.unadopted(), parts.agreement)
+        checks = self._proof.judge(
+            parts.mode, counters, dict(parts.watch.forwards), parts.adopter.unadopted(), parts.agreement
+        )
         parts.report.proved(checks, counters)
         failed = next((check for check in checks if check.ok is False), None)
         if failed is not None:

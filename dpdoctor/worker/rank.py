@@ -140,7 +140,8 @@ class Rank:
         if torch.cuda.is_available():
             hooks.watch_copies(self._patches, self._phases)
         self._report.note(has_unused=has_unused)
-        self._adopter.seek(has_unused=has_unused)
+        self._mode.prepare(self._patches)
+        self._adopter.seek(has_unused=has_unused, fsdp_wrap=self._task.spec.fsdp_wrap)
 
     def run(self) -> int:
         """Run the script; return 0 when its record is complete and good, 1 otherwise."""
@@ -208,7 +209,8 @@ class Rank:
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
             what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
-            reason = f"the script raised {what} ({lines.raised_at(error.__traceback__)})"
+            line = lines.raised_at(error.__traceback__)
+            reason = self._mode.explain(what, line) or f"the script raised {what} ({line})"
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)
 

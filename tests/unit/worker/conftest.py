@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.unit.worker.rig import Rig
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer, optimizer
@@ -19,7 +20,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.recorder import Recorder
 from tests.unit.worker.handclock import HandClock
-from tests.unit.worker.rig import Rig
 
 
 def what_a_rank_touches() -> dict[str, Any]:
