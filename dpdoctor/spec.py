@@ -14,19 +14,27 @@ class ModeSpec:
 
     Attributes:
         name: the mode's file name in dpdoctor/worker/modes.
-        world_size: number of processes; each drives one device.
+        world_size: number of processes.
+        num_devices: devices that all processes together drive; one each, but DataParallel's one process drives several.
         distributed: whether the processes form a process group.
         batch_rule: what happens to the script's batches, one of BATCH_RULES.
+        inactive: why the mode does nothing on this machine; None: it does.
     """
 
     name: str
     world_size: int
+    num_devices: int
     distributed: bool
     batch_rule: str
+    inactive: str | None = None
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
             raise ValueError(f"world_size is {self.world_size}; a mode needs at least one process")
+        if self.distributed and self.num_devices != self.world_size:
+            raise ValueError(
+                f"{self.num_devices} devices for {self.world_size} processes; distributed ones have one each"
+            )
         if self.batch_rule not in BATCH_RULES:
             raise ValueError(f"batch_rule is {self.batch_rule!r}; known: {', '.join(BATCH_RULES)}")
 
@@ -80,6 +88,7 @@ class RunSpec:
         repeat: launches of each mode.
         timeout_s: seconds without any progress after which a mode is ended.
         samples_per_step: per rank; None: counted.
+        fsdp_wrap: class names of the modules that FSDP gathers as one unit; None: chosen.
     """
 
     target: str
@@ -94,6 +103,7 @@ class RunSpec:
     repeat: int = 1
     timeout_s: float = 300.0
     samples_per_step: int | None = None
+    fsdp_wrap: tuple[str, ...] | None = None
     recording: Recording = Recording()
 
     def __post_init__(self) -> None:

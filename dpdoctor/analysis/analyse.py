@@ -50,6 +50,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], run: RunSpec) -> ModeSumma
         reason=shown.record.reason,
         stderr_tail=shown.record.stderr_tail,
         world_size=spec.world_size,
+        num_devices=spec.num_devices,
         backend=first.backend if first else None,
         launches=len(launches),
         warmup_steady=first.warmup_steady if first else None,
@@ -79,6 +80,7 @@ def _never_launched(spec: ModeSpec) -> ModeSummary:
         reason=reason,
         stderr_tail=(),
         world_size=spec.world_size,
+        num_devices=spec.num_devices,
         backend=None,
         launches=0,
         warmup_steady=None,
@@ -140,8 +142,8 @@ def _batch(
     steps = [s for launch in windows for w in launch for r in w.ranks for s in r.steady]
     if not steps:
         return Batch(per_device=None, global_=None, rule=spec.batch_rule, source="none")
-    per_device = sum(samples(s) for s in steps) / len(steps)
-    return Batch(per_device=per_device, global_=per_device * spec.world_size, rule=spec.batch_rule, source=source)
+    of_all = sum(samples(s) for s in steps) / len(steps) * spec.world_size
+    return Batch(per_device=of_all / spec.num_devices, global_=of_all, rule=spec.batch_rule, source=source)
 
 
 def _epoch(step: Figure, steps_per_epoch: int | None, windows: Sequence[Sequence[Window]]) -> Figure:
@@ -207,10 +209,10 @@ def _rank(rank: Rank, windows: Sequence[Window], index: int) -> RankSummary:
 def _against_baseline(mode: ModeSummary, baseline: ModeSummary | None) -> ModeSummary:
     if baseline is None:
         return mode
-    if mode is baseline:
-        reason = "this is the baseline"
+    if mode is baseline or mode.status == "inactive":
+        reason = "this is the baseline" if mode is baseline else "the mode changed nothing that could be compared"
         speedup, efficiency = stats.unknown("x", reason), stats.unknown("ratio", reason)
     else:
         speedup = stats.ratio(mode.throughput, baseline.throughput, "x")
-        efficiency = stats.ratio(mode.throughput, baseline.throughput, "ratio", factor=1 / mode.world_size)
+        efficiency = stats.ratio(mode.throughput, baseline.throughput, "ratio", factor=1 / mode.num_devices)
     return dataclasses.replace(mode, speedup=speedup, scaling_efficiency=efficiency)

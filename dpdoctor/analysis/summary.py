@@ -70,6 +70,7 @@ class ModeSummary:
     reason: str | None
     stderr_tail: tuple[str, ...]
     world_size: int
+    num_devices: int
     backend: str | None
     launches: int
     warmup_steady: bool | None

@@ -36,6 +36,7 @@ class Options:
     repeat: int
     timeout: float
     samples_per_step: int | None
+    fsdp_wrap: tuple[str, ...] | None
     recording: Recording
 
 
@@ -56,13 +57,13 @@ def make_spec(options: Options) -> RunSpec:
     known = known_modes()
     gpus, _ = machine.gpus()
     devices = machine.visible_devices(gpus)
-    nproc = _nproc(options.nproc, devices, parallel=any(known[name].distributed for name in wanted))
+    nproc = _nproc(options.nproc, devices, parallel=any(name != BASELINE for name in wanted))
     return RunSpec(
         target=target,
         is_module=options.module is not None,
         args=options.args,
         cwd=str(Path.cwd()),
-        modes=tuple(_mode_spec(name, known[name], nproc, options.batch) for name in wanted),
+        modes=tuple(_mode_spec(name, known[name], nproc, options.batch, has_gpus=bool(devices)) for name in wanted),
         requested_modes=tuple(requested),
         devices=devices[:nproc],
         threads_per_device=max(1, machine.cores() // nproc),
@@ -70,6 +71,7 @@ def make_spec(options: Options) -> RunSpec:
         repeat=options.repeat,
         timeout_s=options.timeout,
         samples_per_step=options.samples_per_step,
+        fsdp_wrap=options.fsdp_wrap,
         recording=options.recording,
     )
 
@@ -125,10 +127,13 @@ def _nproc(asked: int | None, devices: Sequence[str], *, parallel: bool) -> int:
     return asked
 
 
-def _mode_spec(name: str, mode: Mode, nproc: int, batch: str | None) -> ModeSpec:
+def _mode_spec(name: str, mode: Mode, nproc: int, batch: str | None, *, has_gpus: bool) -> ModeSpec:
+    inactive = mode.inactive(has_gpus=has_gpus)
     return ModeSpec(
         name=name,
         world_size=mode.world_size(nproc),
+        num_devices=1 if inactive else mode.num_devices(nproc),
+        inactive=inactive,
         distributed=mode.distributed,
         batch_rule=batch or mode.batch_rule,
     )

@@ -51,6 +51,13 @@ from dpdoctor.spec import BATCH_RULES, Recording, RunHeader, RunSpec
     help="Samples of one device in a step, if not counted right.",
 )
 @click.option(
+    "--fsdp-wrap",
+    default="auto",
+    show_default=True,
+    metavar="CLASSES",
+    help="Classes of the modules FSDP shards as one.",
+)
+@click.option(
     "--timeout",
     type=float,
     default=300.0,
@@ -102,6 +109,7 @@ def _spec(options: dict[str, Any]) -> RunSpec:
             module=options["module"],
             args=args,
             baseline=not options["no_baseline"],
+            fsdp_wrap=_class_names(options["fsdp_wrap"]),
             recording=recording,
             **{
                 name: options[name]
@@ -109,6 +117,11 @@ def _spec(options: dict[str, Any]) -> RunSpec:
             },
         )
     )
+
+
+def _class_names(text: str) -> tuple[str, ...] | None:
+    """Return the class names of --fsdp-wrap; None for `auto`."""
+    return None if text == "auto" else tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _stem(spec: RunSpec) -> str:

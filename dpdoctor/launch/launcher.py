@@ -79,6 +79,8 @@ def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, number: int, progres
             processes.end(ranks)
             verdict = Verdict(status="interrupted", reason=f"Ctrl-C {watch.where(ranks[0])}" if ranks else "Ctrl-C")
     (directory / "rendezvous").unlink(missing_ok=True)
+    if verdict.status == "ok" and mode.inactive:
+        verdict = Verdict(status="inactive", reason=mode.inactive)
     record = LaunchRecord(
         mode=mode.name,
         launch=number,

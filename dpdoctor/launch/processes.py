@@ -16,6 +16,7 @@ from dpdoctor import rundir
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
 
 GRACE_S = 2.0
+WORKER = (sys.executable, "-m", "dpdoctor.worker")
 
 
 class RankProcess:
@@ -31,7 +32,7 @@ class RankProcess:
             (self.directory / rundir.STDERR).open("wb") as stderr,
         ):
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dpdoctor.worker"],
+                WORKER,
                 # `-m` puts the current directory on the import path: this one holds nothing that could be imported.
                 cwd=task.directory,
                 env=_environment(task, rank),
@@ -94,7 +95,9 @@ def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
         paths = environment["PYTHONPATH"].split(os.pathsep)
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths)
     if task.spec.devices:
-        environment["CUDA_VISIBLE_DEVICES"] = task.spec.devices[rank]
+        devices = task.spec.devices
+        own = devices[rank : rank + 1] if task.mode.distributed else devices[: task.mode.num_devices]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     elif "CUDA_VISIBLE_DEVICES" not in environment:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     return environment

@@ -65,9 +65,7 @@ def describe(title: str, beats: Sequence[Beat | None], rate: float | None, elaps
 class _Metered:
     """What both ways of showing progress have in common; `echo`: also print what rank 0's script prints."""
 
-    def __init__(
-        self, console: Console, *, echo: bool = False, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, console: Console, *, echo: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
         self._echo = echo
         self._clock = clock

@@ -65,7 +65,7 @@ def _table(run: RunSummary) -> Table:
 def _figures(name: str, mode: ModeSummary) -> list[Text]:
     """Return the cells of a mode's figures. The page has every interval; here there is room for the two that decide."""
     linear = verdict.linear(mode)
-    compared = not verdict.is_baseline(name)
+    compared = not verdict.is_baseline(name) and mode.status != "inactive"
     return [
         _two_lines(figure_text(mode.throughput).removesuffix(" samples/s"), short_interval(mode.throughput)),
         Text(figure_text(mode.step)),

@@ -95,8 +95,8 @@ def is_baseline(name: str) -> bool:
 
 
 def linear(mode: ModeSummary) -> Figure | None:
-    """Return the mode's share of linear scaling; None for one process, where the word says nothing."""
-    return mode.scaling_efficiency if mode.world_size > 1 else None
+    """Return the mode's share of linear scaling; None for one device, where the word says nothing."""
+    return mode.scaling_efficiency if mode.num_devices > 1 else None
 
 
 def wait_ratio(mode: ModeSummary) -> float | None:
@@ -115,7 +115,11 @@ def phase_ratios(mode: ModeSummary) -> dict[str, float] | None:
 
 
 def _where(name: str, mode: ModeSummary) -> str:
-    return mode_label(name) if is_baseline(name) else f"{mode_label(name)} on {units.count(mode.world_size, 'rank')}"
+    if is_baseline(name):
+        return mode_label(name)
+    # DataParallel's one process drives several devices; elsewhere each rank drives one.
+    where = units.count(mode.world_size, "rank") if mode.world_size > 1 else units.count(mode.num_devices, "device")
+    return f"{mode_label(name)} on {where}"
 
 
 def _speed(where: str, mode: ModeSummary) -> str:

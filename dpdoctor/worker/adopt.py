@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from dpdoctor.records import Unit
 from dpdoctor.worker import lines
-from dpdoctor.worker.modes._base import AdoptionError, Mode
+from dpdoctor.worker.modes._base import AdoptionError, Conversion, Mode
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.phases import FORWARD, PhaseClock
 from dpdoctor.worker.tally import Tally
@@ -31,6 +33,7 @@ class Redirect:
     """
 
     def __init__(self, module: nn.Module, target: Callable[..., Any], watch: Watch) -> None:
+        self._module = id(module)
         self._call: Callable[..., Any] = module._call_impl
         self._target = target
         self._watch = watch
@@ -46,7 +49,7 @@ class Redirect:
 
     def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watch = self._watch
-        watch.training_forward(args, kwargs)
+        watch.training_forward(self._module, args, kwargs)
         depth = watch.phases.push(FORWARD)
         self._thread = threading.get_ident()
         try:
@@ -64,11 +67,13 @@ class Watch:
         self.tally = tally
         self._check = check
         self.keep_inputs = False
+        self.forwards: Counter[int] = Counter()
         self.inputs: list[torch.Tensor] = []
 
-    def training_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A training forward begins on these arguments."""
+    def training_forward(self, module: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A training forward of the module of this id begins on these arguments."""
         self._check()
+        self.forwards[module] += 1
         first = args[0] if args and isinstance(args[0], torch.Tensor) else next(_tensors((args, kwargs)), None)
         self.tally.trained(first.shape[0] if first is not None and first.dim() else 0)
         if self.keep_inputs:
@@ -95,7 +100,7 @@ class Adopter:
         mode: Mode,
         patches: Patches,
         watch: Watch,
-        optimizers: Callable[[], list[Any]],
+        optimizers: Callable[[], list[Optimizer]],
         fail: Callable[[str], NoReturn],
     ) -> None:
         self._mode = mode
@@ -104,13 +109,15 @@ class Adopter:
         self._optimizers = optimizers
         self._fail = fail
         self._inside = threading.local()
+        self._names: list[str] = []
         self._lines: list[str] = []
         self.without_optimizer = False
         self.modules: list[nn.Module] = []
         self.warnings: list[str] = []
 
-    def seek(self, *, has_unused: bool) -> None:
-        """Begin to look at every module call; `has_unused`: some parameters are known to get no gradient."""
+    def seek(self, *, has_unused: bool, fsdp_wrap: tuple[str, ...] | None = None) -> None:
+        """Begin to look at every module call. `has_unused` and `fsdp_wrap` are Conversion's."""
+        self._has_unused, self._fsdp_wrap = has_unused, fsdp_wrap
         original = nn.Module.__call__
         inside = self._inside
 
@@ -120,7 +127,7 @@ class Adopter:
             inside.unit = True
             try:
                 if module._compiled_call_impl is None:
-                    self._adopt(module, has_unused=has_unused)
+                    self._adopt(module)
                 return original(module, *args, **kwargs)
             finally:
                 inside.unit = False
@@ -147,16 +154,19 @@ class Adopter:
         is_trained = self.is_trained()
         return is_trained(first) or any(map(is_trained, parameters))
 
-    def _adopt(self, module: nn.Module, *, has_unused: bool) -> None:
+    def _adopt(self, module: nn.Module) -> None:
         line = lines.caller()
         self._look_for_method_entry(module, line)
+        name = type(module).__name__
+        how = Conversion(has_unused=self._has_unused, fsdp_wrap=self._fsdp_wrap, optimizers=tuple(self._optimizers()))
         try:
-            target = self._mode.convert(module, has_unused=has_unused)
+            target = self._mode.convert(module, how)
         except (AdoptionError, RuntimeError, ValueError, TypeError) as error:
-            self._fail(f"{type(module).__name__}, called at {line}, could not be converted: {error}")
+            self._fail(f"{name}, called at {line}, could not be converted: {error}")
         self._patches.replace(module, "_compiled_call_impl", Redirect(module, target, self._watch))
         self._watch.phases.belongs_here()
         self.modules.append(module)
+        self._names.append(name)
         self._lines.append(line)
 
     def _look_for_method_entry(self, module: nn.Module, line: str) -> None:
@@ -187,13 +197,13 @@ class Adopter:
         """Return what was adopted."""
         return tuple(
             Unit(
-                name=type(module).__name__,
+                name=name,
                 line=line,
                 num_parameters=sum(p.numel() for p in module.parameters()),
                 trainable_bytes=sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
                 unused=tuple(n for n, p in module.named_parameters() if p.requires_grad and p.grad is None),
             )
-            for module, line in zip(self.modules, self._lines, strict=True)
+            for module, name, line in zip(self.modules, self._names, self._lines, strict=True)
         )
 
 

@@ -149,6 +149,7 @@ class Conductor:
         if segment.kind == "proof":
             self._proof = Proof(parts.adopter.modules)
             parts.watch.keep_inputs = True
+            parts.watch.forwards.clear()
         if segment.kind == "trace":
             self._tracer = Tracer(parts.directory / rundir.TRACE, segment)
             parts.agreement.gather([0])
@@ -165,7 +166,9 @@ class Conductor:
         # Let go of them: a generator's output would keep its graph, and so its activations, until the end.
         inputs, parts.watch.inputs = parts.watch.inputs, []
         counters = self._proof.counters(inputs)
-        checks = self._proof.judge(parts.mode, counters, parts.adopter.unadopted(), parts.agreement)
+        checks = self._proof.judge(
+            parts.mode, counters, dict(parts.watch.forwards), parts.adopter.unadopted(), parts.agreement
+        )
         parts.report.proved(checks, counters)
         failed = next((check for check in checks if check.ok is False), None)
         if failed is not None:

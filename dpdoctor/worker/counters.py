@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from torch.profiler import ProfilerActivity, profile
 from dpdoctor.records import Collective, Counters, InputTensor
 
 # torch marks each collective with a span named after its backend: gloo:all_reduce, nccl:all_gather_into_tensor.
-_COLLECTIVE = re.compile(r"^(?:gloo|nccl):(?P<name>\w+)$")
+_SPAN = re.compile(r"^(?:gloo|nccl):_?(?P<kind>\w+?)(?:_base|_into_tensor|_tensor)?$")
+# The operators of sharding: what they do, and which of their tensors is the whole. All have (output, input, ...).
+_SHARDING = {"c10d::_allgather_base_": ("all_gather", 0), "c10d::_reduce_scatter_base_": ("reduce_scatter", 1)}
+_INPUT = 1
 # Names of element types in Kineto's "Input type".
 _ITEM_BYTES = {
     "double": 8,
@@ -76,20 +80,38 @@ class StepProfile:
         )
 
 
-def _collectives(events: Iterable[_Event]) -> dict[str, Collective]:
-    found: dict[str, Collective] = {}
+def _collectives(events: Sequence[_Event]) -> dict[str, Collective]:
+    """Return calls and bytes by kind: bytes of the whole tensor, as nccl-tests count them, not of a rank's part.
+
+    The operators of sharding name their whole tensor; everything else is read from the backend's spans. The span that
+    such an operator makes is left out: gloo even does a reduce-scatter as an all-reduce.
+    """
+    calls: Counter[str] = Counter()
+    num_bytes: Counter[str] = Counter()
+    own_spans: Counter[tuple[bool, int]] = Counter()
     for event in events:
-        match = _COLLECTIVE.match(event.name)
+        if event.cat == "cpu_op" and event.name in _SHARDING:
+            kind, whole = _SHARDING[event.name]
+            sizes = _sizes(event.args)
+            calls[kind] += 1
+            num_bytes[kind] += sizes[whole]
+            own_spans[kind == "all_gather", sizes[_INPUT]] += 1
+    for event in events:
+        match = _SPAN.match(event.name)
         if match and event.cat == "user_annotation":
-            before = found.get(match["name"], Collective(count=0, num_bytes=0))
-            num_bytes = before.num_bytes + _input_bytes(event.args)
-            found[match["name"]] = Collective(count=before.count + 1, num_bytes=num_bytes)
-    return found
+            kind, size = match["kind"], sum(_sizes(event.args))
+            if own_spans["all_gather" in kind, size]:
+                own_spans["all_gather" in kind, size] -= 1
+            else:
+                calls[kind] += 1
+                num_bytes[kind] += size
+    return {kind: Collective(count=calls[kind], num_bytes=num_bytes[kind]) for kind in sorted(calls)}
 
 
-def _input_bytes(args: dict[str, Any]) -> int:
-    """Return the bytes of the tensors in an event's "Input Dims"; unknown element types count nothing."""
+def _sizes(args: dict[str, Any]) -> list[int]:
+    """Return the bytes of each tensor in an event's "Input Dims"; 0 for what is no tensor of a known type."""
     dims, types = args.get("Input Dims", []), args.get("Input type", [])
-    return sum(
-        math.prod(shape) * _ITEM_BYTES[kind] for shape, kind in zip(dims, types, strict=True) if kind in _ITEM_BYTES
-    )
+    return [
+        math.prod(shape) * _ITEM_BYTES[kind] if kind in _ITEM_BYTES else 0
+        for shape, kind in zip(dims, types, strict=True)
+    ]

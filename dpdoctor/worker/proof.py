@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from dpdoctor.records import Check, Counters
 from dpdoctor.worker.agreement import Agreement
@@ -26,7 +27,9 @@ def checksum(modules: Iterable[nn.Module]) -> int:
     for module in modules:
         for parameter in module.parameters():
             if parameter.requires_grad:
-                total = (total * 31 + _bits(parameter.detach())) % 2**62
+                # A sharded parameter is known by this rank's shard.
+                local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+                total = (total * 31 + _bits(local.detach())) % 2**62
     return total
 
 
@@ -70,7 +73,12 @@ class Proof:
         return self._profile.counters(inputs)
 
     def judge(
-        self, mode: Mode, counters: Counters, unadopted: tuple[str, ...], agreement: Agreement
+        self,
+        mode: Mode,
+        counters: Counters,
+        forwards: dict[int, int],
+        unadopted: tuple[str, ...],
+        agreement: Agreement,
     ) -> tuple[Check, ...]:
         """Return the mode's checks, alike on all ranks: a check that fails on one rank has failed."""
         after = checksum(self._modules)
@@ -78,6 +86,7 @@ class Proof:
             checksums=tuple(numbers[0] for numbers in agreement.gather([after])),
             moved=self._before != after,
             unadopted=unadopted,
+            forwards=forwards,
             gradient_bytes=self._gradient_bytes,
             counters=counters,
         )

@@ -139,7 +139,8 @@ class Rank:
         hooks.watch_backward(self._patches, self._phases, self._tally, self._before_backward, self._after_backward)
         if torch.cuda.is_available():
             hooks.watch_copies(self._patches, self._phases)
-        self._adopter.seek(has_unused=bool(self._task.unused))
+        self._mode.prepare(self._patches)
+        self._adopter.seek(has_unused=bool(self._task.unused), fsdp_wrap=self._task.spec.fsdp_wrap)
 
     def run(self) -> int:
         """Run the script; return 0 when its record is complete and good, 1 otherwise."""
@@ -209,7 +210,8 @@ class Rank:
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
             what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
-            reason = f"the script raised {what} ({lines.raised_at(error.__traceback__)})"
+            line = lines.raised_at(error.__traceback__)
+            reason = self._mode.explain(what, line) or f"the script raised {what} ({line})"
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)
 

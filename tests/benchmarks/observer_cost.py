@@ -62,7 +62,7 @@ def depth_for(step_s: float, width: int) -> int:
 
 def make_rank(directory: str) -> Rank:
     """Return a rank in mode single whose measured window never ends."""
-    mode = ModeSpec(name="single", world_size=1, distributed=False, batch_rule="per-device")
+    mode = ModeSpec(name="single", world_size=1, num_devices=1, distributed=False, batch_rule="per-device")
     spec = RunSpec(
         target="benchmark",
         cwd=directory,

@@ -13,7 +13,10 @@ MS = 1_000_000
 
 def mode_spec(name: str, world_size: int = 1, batch_rule: str = "per-device") -> ModeSpec:
     """Return a mode as it would be launched."""
-    return ModeSpec(name=name, world_size=world_size, distributed=world_size > 1, batch_rule=batch_rule)
+    parallel = world_size > 1
+    return ModeSpec(
+        name=name, world_size=world_size, num_devices=world_size, distributed=parallel, batch_rule=batch_rule
+    )
 
 
 def run(

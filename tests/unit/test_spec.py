@@ -8,7 +8,7 @@ import pytest
 
 from dpdoctor.spec import BATCH_RULES, ModeSpec, Recording, RunSpec
 
-MODE = ModeSpec(name="ddp", world_size=2, distributed=True, batch_rule="per-device")
+MODE = ModeSpec(name="ddp", world_size=2, num_devices=2, distributed=True, batch_rule="per-device")
 SPEC = RunSpec(
     target="/home/me/train.py", cwd="/home/me", modes=(MODE,), requested_modes=("ddp",), threads_per_device=1
 )

@@ -96,7 +96,7 @@ def _meaning(summary: RunSummary) -> Iterator[str]:
     )
     shown = verdict.shown_modes(summary)
     yield from _batch_difference(shown)
-    scaling = {verdict.scaling_words(mode) for name, mode in shown.items() if mode.world_size > 1}
+    scaling = {verdict.scaling_words(mode) for name, mode in shown.items() if mode.num_devices > 1}
     yield from sorted(words for words in scaling if words not in verdict.headline(summary).detail)
     sources = sorted({mode.batch.source for mode in shown.values() if mode.batch.global_ is not None})
     if sources:

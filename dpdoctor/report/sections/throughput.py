@@ -47,7 +47,7 @@ def _reasons(analysis: Analysis, measured: dict[str, ModeSummary]) -> list[tuple
 def _chart(modes: dict[str, ModeSummary]) -> Chart:
     traces = [_bars(modes, label, pick, color, ink) for label, pick, color, ink in KINDS]
     baseline = next((mode.throughput.value for name, mode in modes.items() if verdict.is_baseline(name)), None)
-    parallel = {name: mode for name, mode in modes.items() if mode.world_size > 1 and not verdict.is_baseline(name)}
+    parallel = {name: mode for name, mode in modes.items() if mode.num_devices > 1 and not verdict.is_baseline(name)}
     if baseline is not None and parallel:
         traces.append(_linear(parallel, baseline))
     return Chart(
@@ -96,7 +96,7 @@ def _arm(low: float | None, high: float | None) -> float | None:
 
 
 def _linear(modes: dict[str, ModeSummary], baseline: float) -> dict[str, Any]:
-    ideal = {name: baseline * mode.world_size for name, mode in modes.items()}
+    ideal = {name: baseline * mode.num_devices for name, mode in modes.items()}
     return {
         "type": "scatter",
         "mode": "markers",

@@ -10,10 +10,28 @@ from dpdoctor.records import Check, Counters
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
+
+    from dpdoctor.worker.patches import Patches
 
 
 class AdoptionError(Exception):
     """The mode cannot convert this script; the message names the reason and the script's line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What a mode may need to convert a module.
+
+    Attributes:
+        has_unused: the baseline found parameters that get no gradient.
+        fsdp_wrap: class names of the units to shard; None: the mode chooses.
+        optimizers: the script's torch optimizers so far.
+    """
+
+    has_unused: bool
+    fsdp_wrap: tuple[str, ...] | None
+    optimizers: tuple[Optimizer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +42,7 @@ class Evidence:
         checksums: per rank, of all trained parameters, bit for bit.
         moved: whether they changed since adoption.
         unadopted: names of trained parameters that no adopted unit holds.
+        forwards: training forwards of that step, by id of the module.
         gradient_bytes: of every gradient that the step accumulated, each time it did.
         counters: of this rank's profiled step.
     """
@@ -31,6 +50,7 @@ class Evidence:
     checksums: tuple[int, ...]
     moved: bool
     unadopted: tuple[str, ...]
+    forwards: dict[int, int]
     gradient_bytes: int
     counters: Counters
 
@@ -46,13 +66,28 @@ class Mode:
         """Return the number of processes for so many devices."""
         return num_devices if self.distributed else 1
 
-    def convert(self, module: nn.Module, *, has_unused: bool) -> Callable[..., Any]:  # noqa: ARG002
+    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:  # noqa: ARG002
         """Return what a training forward of `module` must call; may wrap the module, must not replace it.
 
         Raises:
             AdoptionError: the mode cannot work with this module.
         """
         raise AdoptionError(f"{type(self).__name__} converts nothing, so it cannot take {type(module).__name__}")
+
+    def num_devices(self, num_devices: int) -> int:
+        """Return how many of so many devices the mode drives."""
+        return num_devices if self.distributed else 1
+
+    def inactive(self, *, has_gpus: bool) -> str | None:  # noqa: ARG002
+        """Return why the mode does nothing on this machine; None: it does."""
+        return None
+
+    def prepare(self, patches: Patches) -> None:
+        """Replace what the script must find different in this mode, before it runs."""
+
+    def explain(self, error: str, line: str) -> str | None:  # noqa: ARG002
+        """Return why the mode made the script raise this error at this line; None: it did not."""
+        return None
 
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return what proves that the conversion took effect; a process alone only needs to see what is trained."""

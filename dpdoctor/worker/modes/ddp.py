@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
 from dpdoctor.records import Check
-from dpdoctor.worker.modes._base import Evidence, Mode
+from dpdoctor.worker.modes._base import Conversion, Evidence, Mode
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,11 +19,11 @@ class DDP(Mode):
     summary = "DistributedDataParallel, one process per device"
     distributed = True
 
-    def convert(self, module: nn.Module, *, has_unused: bool) -> Callable[..., Any]:
+    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""
         from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(module, find_unused_parameters=has_unused)
+        return DistributedDataParallel(module, find_unused_parameters=how.has_unused)
 
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return whether the ranks hold one model and as many bytes were reduced as there are gradients."""

@@ -84,8 +84,13 @@ def test_a_mode_in_one_sentence(found: ModeSummary, tone: str, sentence: str) ->
 
 
 def test_one_process_is_not_held_against_linear_scaling() -> None:
+    said = verdict.mode_verdict("dp", mode(world_size=1, num_devices=1, phases={}, **speedup(1.31, 1.27, 1.35)))
+    assert said.sentence == "DataParallel on 1 device gives 1.31x of one device."
+
+
+def test_one_process_that_drives_several_devices_is_held_against_them() -> None:
     said = verdict.mode_verdict("dp", mode(world_size=1, phases={}, **speedup(1.31, 1.27, 1.35)))
-    assert said.sentence == "DataParallel on 1 rank gives 1.31x of one device."
+    assert said.sentence == "DataParallel on 2 devices gives 1.31x of one device (65.5 % of linear)."
 
 
 def test_the_detail_says_what_the_speedup_rests_on() -> None:

@@ -12,7 +12,7 @@ from dpdoctor.records import PHASES
 from dpdoctor.worker import hooks
 from dpdoctor.worker.adopt import Adopter, Watch
 from dpdoctor.worker.loaders import Loaders
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.modes._base import Conversion, Mode
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.phases import PhaseClock
@@ -36,9 +36,9 @@ class Recording(Mode):
         self.called: list[nn.Module] = []
         self.told_of_unused: bool | None = None
 
-    def convert(self, module: nn.Module, *, has_unused: bool) -> Callable[..., Any]:
+    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
         self.converted.append(module)
-        self.told_of_unused = has_unused
+        self.told_of_unused = how.has_unused
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self.called.append(module)

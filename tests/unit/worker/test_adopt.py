@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dpdoctor.worker.adopt import Redirect
-from dpdoctor.worker.modes._base import AdoptionError
+from dpdoctor.worker.modes._base import AdoptionError, Conversion
 from dpdoctor.worker.patches import Patches
 from tests.unit.worker.rig import FailedError, Recording, Rig
 
@@ -254,8 +254,8 @@ def test_a_trainer_that_is_a_module_but_trains_no_more_than_its_model_is_no_trap
 
 def test_a_mode_that_cannot_convert_says_so_with_the_line(patches: Patches) -> None:
     class Refusing(Recording):
-        def convert(self, module: nn.Module, *, has_unused: bool) -> Callable[..., Any]:
-            raise AdoptionError(f"planted for {module}, unused {has_unused}")
+        def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
+            raise AdoptionError(f"planted for {module}, unused {how.has_unused}")
 
     Rig(patches, Refusing())
     model = Net()
@@ -345,9 +345,10 @@ def test_samples_are_counted_on_the_first_tensor(
     rig: Rig, args: tuple[Any, ...], kwargs: dict[str, Any], entered: int
 ) -> None:
     rig.watch.keep_inputs = True
-    rig.watch.training_forward(args, kwargs)
+    rig.watch.training_forward(1, args, kwargs)
     assert rig.tally.lap().samples_entered == entered
     kept = rig.watch.inputs
-    rig.watch.training_forward((torch.ones(1),), {})
+    rig.watch.training_forward(1, (torch.ones(1),), {})
     assert rig.watch.inputs is kept, "only the first forward's are kept"
+    assert rig.watch.forwards == {1: 2}
     assert not rig.watch.keep_inputs

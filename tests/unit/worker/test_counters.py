@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dpdoctor.records import Collective, Counters, InputTensor
-from dpdoctor.worker.counters import StepProfile, _input_bytes
+from dpdoctor.worker.counters import StepProfile, _sizes
 
 
 def profiled(num_layers: int, inputs: Sequence[torch.Tensor] = ()) -> Counters:
@@ -82,5 +82,5 @@ def test_bytes_of_collectives_are_those_of_their_tensors(dtype: torch.dtype) -> 
         ({"Input Dims": [[7]], "Input type": ["short int"]}, 14),
     ],
 )
-def test_input_bytes(args: dict[str, object], num_bytes: int) -> None:
-    assert _input_bytes(args) == num_bytes
+def test_sizes_of_inputs(args: dict[str, object], num_bytes: int) -> None:
+    assert sum(_sizes(args)) == num_bytes

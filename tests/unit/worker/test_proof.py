@@ -102,7 +102,7 @@ def proved(act: Callable[[nn.Module], None]) -> tuple[Evidence, tuple[Check, ...
     act(module)
     proof.stop()
     mode = Noting()
-    checks = proof.judge(mode, NO_COUNTERS, (), Alone())
+    checks = proof.judge(mode, NO_COUNTERS, {}, (), Alone())
     gradients_after = proof._gradient_bytes
     module(torch.ones(2, 3)).mean().backward()
     assert proof._gradient_bytes == gradients_after, "the hooks are gone"
@@ -143,14 +143,21 @@ def test_what_failed_on_one_rank_failed_on_all() -> None:
     proof = Proof([module])
     train(module)
     proof.stop()
-    (check,) = proof.judge(Noting(), NO_COUNTERS, (), OtherRankFailed())
+    (check,) = proof.judge(Noting(), NO_COUNTERS, {}, (), OtherRankFailed())
     assert check.ok is False
     assert check.text.startswith("failed on rank 1")
 
 
 def evidence(**fields: object) -> Evidence:
     counters = Counters(operators=1, collectives={"all_reduce": Collective(count=1, num_bytes=400)}, inputs=())
-    good = {"checksums": (7, 7), "moved": True, "unadopted": (), "gradient_bytes": 400, "counters": counters}
+    good = {
+        "checksums": (7, 7),
+        "moved": True,
+        "unadopted": (),
+        "forwards": {},
+        "gradient_bytes": 400,
+        "counters": counters,
+    }
     return Evidence(**{**good, **fields})  # type: ignore[arg-type]
 
 

@@ -1,0 +1,151 @@
+"""fsdp: torch's fully_shard (FSDP2), one process per device."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpdoctor import units
+from dpdoctor.records import Check
+from dpdoctor.worker.modes._base import AdoptionError, Conversion, Evidence, Mode
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from dpdoctor.worker.patches import Patches
+
+# Padding to equal shards, and the optimizer's own small collectives, stay below this.
+BYTES_WITHIN = 0.02
+# What torch says where plain and sharded tensors meet.
+_SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute")
+
+
+class FSDP(Mode):
+    """fully_shard on the wrap units and on the module itself, with its defaults."""
+
+    summary = "fully_shard (FSDP2), one process per device"
+    distributed = True
+
+    def __init__(self) -> None:
+        self._gathered_per_forward: dict[int, int] = {}
+
+    def prepare(self, patches: Patches) -> None:
+        """Have clip_grad_norm_ return a plain tensor: scripts print and compare the norm."""
+        from torch.distributed.tensor import DTensor
+        from torch.nn import utils
+        from torch.nn.utils import clip_grad
+
+        clip = utils.clip_grad_norm_
+
+        @functools.wraps(clip)
+        def clip_grad_norm_(*args: Any, **kwargs: Any) -> torch.Tensor:
+            norm = clip(*args, **kwargs)
+            return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+        patches.replace(utils, "clip_grad_norm_", clip_grad_norm_)
+        patches.replace(clip_grad, "clip_grad_norm_", clip_grad_norm_)
+
+    def explain(self, error: str, line: str) -> str | None:
+        """Return the reason when the script met a sharded parameter where it expected a whole one."""
+        if not _SHARDED.search(error):
+            return None
+        path, _, number = line.rpartition(":")
+        source = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
+        return f"FSDP shards parameters; {line} does `{source}`, which needs them whole ({error})"
+
+    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
+        """Return the module's own call, which gathers its shards; all ranks begin with rank 0's values."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        from dpdoctor.worker import repoint, wrap
+
+        _refuse_scalars(module)
+        blocks = wrap.repeated_blocks(module) if how.fsdp_wrap is None else wrap.named_blocks(module, how.fsdp_wrap)
+        before = dict(module.named_parameters(remove_duplicate=False))
+        _broadcast(module)
+        self._gathered_per_forward[id(module)] = _gathered_bytes(module, blocks)
+        device = next(iter(before.values())).device.type
+        mesh = init_device_mesh(device, (_world_size(),))
+        for block in blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(module, mesh=mesh)
+        repoint.repoint(repoint.replacements(before, module), how.optimizers, _distribute)
+        return module._call_impl
+
+    def checks(self, evidence: Evidence) -> list[Check]:
+        """Return whether as many bytes were gathered and scattered as the passes over the parameters predict."""
+        return [
+            *super().checks(evidence),
+            self._gathered(evidence),
+            _scattered(evidence),
+        ]
+
+    def _gathered(self, evidence: Evidence) -> Check:
+        gathered = self._gathered_per_forward
+        expected = sum(gathered[module] * times for module, times in evidence.forwards.items() if module in gathered)
+        return _bytes_fit("parameters gathered", "all_gather", expected, evidence)
+
+
+def _scattered(evidence: Evidence) -> Check:
+    return _bytes_fit("gradients scattered", "reduce_scatter", evidence.gradient_bytes, evidence)
+
+
+def _bytes_fit(name: str, collective: str, expected: int, evidence: Evidence) -> Check:
+    seen = evidence.counters.collectives.get(collective)
+    num_bytes = seen.num_bytes if seen else 0
+    text = f"{units.size(num_bytes)} by {collective} in a step, {units.size(expected)} predicted"
+    if math.isclose(num_bytes, expected, rel_tol=BYTES_WITHIN):
+        return Check(name=name, ok=True, text=text)
+    if num_bytes > expected:
+        return Check(name=name, ok=None, text=f"{text}: forwards without gradients, or repeated ones, gather as well")
+    return Check(name=name, ok=False, text=f"parameters were not sharded: {text}")
+
+
+def _gathered_bytes(module: nn.Module, blocks: Sequence[nn.Module]) -> int:
+    """Return the bytes that one forward and its backward gather.
+
+    What lies in a block is gathered twice, because a block is resharded after its forward; the rest, in the root,
+    stays gathered until its backward (fully_shard's default for `reshard_after_forward`).
+    """
+    total = sum(p.numel() * p.element_size() for p in module.parameters())
+    inside = {id(p): p for block in blocks for p in block.parameters()}
+    return total + sum(p.numel() * p.element_size() for p in inside.values())
+
+
+def _refuse_scalars(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if parameter.dim() == 0:
+            raise AdoptionError(f"FSDP cannot shard the parameter {name}: it has no dimension. Give it the shape (1,)")
+
+
+def _broadcast(module: nn.Module) -> None:
+    """Give every rank rank 0's parameters and buffers; fully_shard would make a patchwork of different ones."""
+    import torch
+    import torch.distributed as dist
+
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            dist.broadcast(tensor.detach(), src=0)
+
+
+def _world_size() -> int:
+    import torch.distributed as dist
+
+    return dist.get_world_size()
+
+
+def _distribute(value: torch.Tensor, like: nn.Parameter) -> torch.Tensor:
+    """Return a state tensor sharded as its parameter is."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
+    return distribute_tensor(value, like.device_mesh, like.placements)
+
+
+MODE = FSDP()

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dpdoctor import rundir
+from dpdoctor.launch import processes
+from dpdoctor.launch.processes import RankProcess
+from dpdoctor.spec import TASK_VARIABLE, WorkerTask
+from tests.unit.launch.conftest import Start, lives, task_in, until
+
+# Says where it is, ignores every polite request, and has a child that does so too.
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"],
+    stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def printed(process: RankProcess) -> str:
+    return (process.directory / rundir.STDOUT).read_text()
+
+
+def test_a_rank_starts_in_the_launchs_directory_with_logs_of_its_own(start: Start, tmp_path: Path) -> None:
+    process = start("import os, sys; print(os.getcwd(), os.getsid(0) == os.getpid()); print('oh', file=sys.stderr)")
+    until(lambda: process.exit_code() is not None)
+    assert process.exit_code() == 0
+    assert process.directory == tmp_path / "rank0"
+    assert printed(process) == f"{tmp_path} True\n"
+    assert (process.directory / rundir.STDERR).read_text() == "oh\n"
+    assert process.log_bytes() == len(printed(process)) + 3
+
+
+def test_signals_reach_a_rank_and_a_dead_one_takes_no_notice(start: Start) -> None:
+    process = start("print('here', flush=True); import time; time.sleep(60)")
+    until(lambda: "here" in printed(process))
+    process.send(signal.SIGUSR2)
+    until(lambda: process.exit_code() is not None)
+    assert process.exit_code() == -signal.SIGUSR2
+    process.send(signal.SIGUSR2)
+    process.kill_session()
+
+
+def test_a_rank_that_listens_ends_by_itself(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "GRACE_S", 30.0)
+    polite = start(
+        "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(1, flush=True)\n"
+        "import time; time.sleep(60)"
+    )
+    gone = start("")
+    until(lambda: bool(printed(polite)) and gone.exit_code() is not None)
+    processes.end([polite, gone])
+    assert (polite.exit_code(), polite.ended_by_us) == (7, True)
+    assert (gone.exit_code(), gone.ended_by_us) == (0, False)
+
+
+def test_nothing_survives_the_end(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "GRACE_S", 0.05)
+    process = start(STUBBORN)
+    until(lambda: printed(process).strip().isdigit())
+    grandchild = int(printed(process))
+    assert lives(grandchild)
+    processes.end([process])
+    assert process.exit_code() == -signal.SIGKILL
+    until(lambda: not lives(grandchild))
+
+
+def test_what_a_rank_left_behind_is_killed_too(start: Start) -> None:
+    process = start(STUBBORN.replace("time.sleep(60)\n", "os._exit(0)\n"))
+    until(lambda: process.exit_code() is not None)
+    orphan = int(printed(process))
+    assert lives(orphan)
+    process.kill_session()
+    until(lambda: not lives(orphan))
+
+
+def environment(tmp_path: Path, rank: int = 1, **task: object) -> dict[str, str]:
+    return processes._environment(task_in(tmp_path, **task), rank)  # type: ignore[arg-type]
+
+
+def test_the_environment_says_which_rank_it_is(tmp_path: Path) -> None:
+    found = environment(tmp_path)
+    assert {name: found[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")} == {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "3"
+    assert msgspec.json.decode(found[TASK_VARIABLE], type=WorkerTask) == task_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("src", ["{here}/src"]),
+        ("/abs:src", ["/abs", "{here}/src"]),
+        (":/abs", ["{here}", "/abs"]),
+        ("", None),
+    ],
+)
+def test_relative_import_paths_keep_their_meaning(tmp_path: Path, given: str, expected: list[str] | None) -> None:
+    os.chdir(tmp_path)
+    os.environ["PYTHONPATH"] = given
+    wanted = ":".join(expected).format(here=tmp_path) if expected else ""
+    assert environment(tmp_path)["PYTHONPATH"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("devices", "listed", "expected"),
+    [
+        (("GPU-a", "GPU-b"), None, "GPU-b"),
+        (("GPU-a", "GPU-b"), "GPU-a,GPU-b,GPU-c", "GPU-b"),
+        ((), None, ""),
+        ((), "", ""),
+        ((), "3", "3"),
+    ],
+)
+def test_a_rank_sees_its_own_device_only(
+    tmp_path: Path, devices: tuple[str, ...], listed: str | None, expected: str
+) -> None:
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if listed is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = listed
+    assert environment(tmp_path, devices=devices)["CUDA_VISIBLE_DEVICES"] == expected
+
+
+def test_what_the_person_chose_for_gloo_is_kept(tmp_path: Path) -> None:
+    os.environ.pop("GLOO_SOCKET_IFNAME", None)
+    assert environment(tmp_path)["GLOO_SOCKET_IFNAME"] == "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth7"
+    assert environment(tmp_path)["GLOO_SOCKET_IFNAME"] == "eth7"

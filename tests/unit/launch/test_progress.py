@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from dpdoctor import rundir
+from dpdoctor.heartbeat import STAGES, Beat
+from dpdoctor.launch.progress import (
+    PLAIN_PERIOD_S,
+    RATE_OVER_S,
+    LiveProgress,
+    PlainProgress,
+    RateMeter,
+    Silence,
+    describe,
+)
+from dpdoctor.records import LaunchRecord
+from tests.unit.worker.handclock import HandClock
+
+
+def beat(step: int = 0, samples: int = 0, stage: str = "measure") -> Beat:
+    return Beat(pid=1, stage=stage, step=step, samples=samples, window=0, at_ns=0)
+
+
+def test_a_rate_needs_two_readings_that_lie_apart() -> None:
+    meter = RateMeter()
+    assert meter.rate(0.0, 0) is None
+    assert meter.rate(0.0, 100) is None
+    assert meter.rate(1.0, 200) == pytest.approx(200.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 2), st.integers(0, 1000)), min_size=1, max_size=40))
+def test_the_rate_is_that_of_the_last_seconds(readings: list[tuple[float, int]]) -> None:
+    meter, now, samples = RateMeter(), 0.0, 0
+    seen = [(now, samples)]
+    meter.rate(now, samples)
+    for wait, more in readings:
+        now, samples = now + wait, samples + more
+        seen.append((now, samples))
+        recent = [reading for reading in seen if now - reading[0] <= RATE_OVER_S]
+        then, before = recent[0] if len(recent) > 1 else seen[-2]
+        assert meter.rate(now, samples) == pytest.approx((samples - before) / (now - then))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_has_its_line(stage: str) -> None:
+    assert (
+        describe("ddp", [beat(1234, stage=stage)], 5678.9, 61.4) == f"ddp: {stage}, step 1,234, 5,679 samples/s, 61.0 s"
+    )
+
+
+def test_the_rank_furthest_back_speaks_for_all() -> None:
+    line = describe("ddp", [beat(12), beat(10, stage="warmup")], None, 5)
+    assert line == "ddp: warmup, step 10, 5.00 s"
+
+
+@pytest.mark.parametrize("beats", [[], [None], [beat(3), None]])
+def test_until_all_ranks_live_the_launch_is_starting(beats: list[Beat | None]) -> None:
+    assert describe("ddp", beats, 100.0, 5) == "ddp: starting, 5.00 s"
+
+
+def test_a_rate_of_nothing_is_not_shown() -> None:
+    assert describe("ddp", [beat(3)], 0.0, 5) == "ddp: measure, step 3, 5.00 s"
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def outcome(status: str, reason: str | None = None) -> LaunchRecord:
+    return LaunchRecord(mode="ddp", launch=1, status=status, reason=reason)
+
+
+def test_plain_progress_is_a_line_now_and_then(console: Console, tmp_path: Path, clock: HandClock) -> None:
+    progress = PlainProgress(console, clock=clock)
+    progress.began("ddp", tmp_path)
+    clock.tick(1)
+    progress.moved([beat(10, 100)])
+    clock.tick(round(PLAIN_PERIOD_S))
+    progress.moved([beat(20, 1100)])
+    # After a long silence one line is enough.
+    clock.tick(round(10 * PLAIN_PERIOD_S))
+    for samples in (2100, 2200, 2300):
+        progress.moved([beat(30, samples)])
+    progress.ended(outcome("failed", "planted [red]reason[/red]"))
+    assert text(console).splitlines() == [
+        "ddp: starting",
+        "ddp: measure, step 20, 100 samples/s, 11.0 s",
+        "ddp: measure, step 30, 10.0 samples/s, 111 s",
+        "ddp: failed after 111 s: planted [red]reason[/red]",
+    ]
+
+
+def test_the_rate_begins_anew_with_each_launch(console: Console, tmp_path: Path, clock: HandClock) -> None:
+    progress = PlainProgress(console, clock=clock)
+    for _ in range(2):
+        progress.began("ddp", tmp_path)
+        progress.moved([beat(0, 0)])
+        clock.tick(round(PLAIN_PERIOD_S))
+        progress.moved([beat(5, 50), beat(5, 50)])
+        progress.ended(outcome("ok"))
+    lines = text(console).splitlines()
+    assert lines[:3] == ["ddp: starting", "ddp: measure, step 5, 10.0 samples/s, 10.0 s", "ddp: ok after 10.0 s"]
+    assert lines[3:] == lines[:3]
+
+
+def test_what_rank_0_prints_can_be_shown_as_it_comes(console: Console, tmp_path: Path, clock: HandClock) -> None:
+    progress = PlainProgress(console, echo=True, clock=clock)
+    log = rundir.rank_dir(tmp_path, 0) / rundir.STDOUT
+    progress.began("ddp", tmp_path)
+    progress.moved([None])
+    log.parent.mkdir()
+    log.write_bytes(b"one\ntwo [b]\nthr")
+    progress.moved([None])
+    with log.open("ab") as file:
+        file.write(b"ee \xff\n")
+    progress.ended(outcome("ok"))
+    assert text(console).splitlines() == [
+        "ddp: starting",
+        "  | one",
+        "  | two [b]",
+        "  | three �",
+        "ddp: ok after 0 s",
+    ]
+
+
+def test_live_progress_rewrites_its_line_and_leaves_the_outcome(tmp_path: Path, clock: HandClock) -> None:
+    console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
+    progress = LiveProgress(console, clock=clock)
+    progress.began("ddp", tmp_path)
+    clock.tick(7)
+    progress.moved([beat(10, 100)])
+    progress.ended(outcome("ok"))
+    shown = text(console)
+    assert "ddp: starting" in shown
+    assert "ddp: measure, step 10, 7.00 s" in shown
+    assert shown.rstrip().endswith("ddp: ok after 7.00 s")
+
+
+def test_silence_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Silence()
+    progress.began("ddp", tmp_path)
+    progress.moved([beat(1)])
+    progress.ended(outcome("ok"))
+    assert capsys.readouterr() == ("", "")

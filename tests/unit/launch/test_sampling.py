@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import psutil
+import pynvml
+import pytest
+
+from dpdoctor import rundir
+from dpdoctor.launch import sampling
+from dpdoctor.launch.sampling import GpuSampler, HostSampler, RankSampler
+from dpdoctor.records import RankRecord, Sample
+from tests.unit.launch.conftest import Start, until
+
+BUSY_CHILD = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def finite(*samples: Sample) -> bool:
+    return all(math.isfinite(value) for sample in samples for value in sample.values.values())
+
+
+def test_the_host_tells_finite_figures_or_says_why_not() -> None:
+    host = HostSampler()
+    samples = [host.sample(), host.sample()]
+    assert finite(*samples)
+    for sample in samples:
+        assert sample.source == "host"
+        assert {"cpu_ratio", "memory_used_bytes", "memory_total_bytes"} <= set(sample.values)
+        told = {*sample.values, *sample.unknown}
+        assert {"pressure_cpu_ratio", "throttled_s", "shm_used_bytes"} <= told
+        assert not set(sample.values) & set(sample.unknown)
+        assert 0 < sample.values["memory_used_bytes"] <= sample.values["memory_total_bytes"]
+        assert 0 <= sample.values["cpu_ratio"] <= 1
+    assert samples[0].at_ns <= samples[1].at_ns
+
+
+@pytest.mark.parametrize(
+    ("pressure", "stat", "expected", "unknown"),
+    [
+        (
+            "some avg10=12.50 avg60=1.00 avg300=0.00 total=1\nfull avg10=0.00",
+            "usage_usec 5\nthrottled_usec 2500000\n",
+            {"pressure_cpu_ratio": 0.125, "throttled_s": 2.5},
+            [],
+        ),
+        ("some avg10=0.00 avg60=0 total=1", "usage_usec 5\n", {"pressure_cpu_ratio": 0.0}, ["throttled_s"]),
+        ("", None, {}, ["pressure_cpu_ratio", "throttled_s"]),
+    ],
+)
+def test_what_the_kernel_does_not_tell_is_unknown_and_never_0(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pressure: str,
+    stat: str | None,
+    expected: dict[str, float],
+    unknown: list[str],
+) -> None:
+    (tmp_path / "pressure").write_text(pressure)
+    if stat is not None:
+        (tmp_path / "stat").write_text(stat)
+    monkeypatch.setattr(sampling, "_PRESSURE", tmp_path / "pressure")
+    monkeypatch.setattr(sampling, "_THROTTLING", tmp_path / "stat")
+    sample = HostSampler().sample()
+    found = {name: value for name, value in sample.values.items() if name in ("pressure_cpu_ratio", "throttled_s")}
+    assert found == expected
+    assert sorted(sample.unknown) == unknown
+    assert all(reason.startswith("the kernel does not tell: ") for reason in sample.unknown.values())
+
+
+def test_the_first_sample_of_a_rank_has_no_cpu_share() -> None:
+    (sample,) = RankSampler(3, os.getpid()).samples()
+    assert sample.source == "rank3"
+    assert set(sample.values) == {"memory_bytes", "num_processes"}
+    assert sample.values["memory_bytes"] > 1_000_000
+
+
+def cpu_of(sampler: RankSampler) -> dict[str, float]:
+    return {sample.source: sample.values["cpu_ratio"] for sample in sampler.samples() if "cpu_ratio" in sample.values}
+
+
+def test_the_cpu_share_is_what_the_process_spent() -> None:
+    sampler = RankSampler(0, os.getpid())
+    sampler.samples()
+    begin = psutil.Process().cpu_times()
+    until(lambda: psutil.Process().cpu_times().user - begin.user >= 0.05)
+    samples = sampler.samples()
+    assert finite(*samples)
+    assert samples[0].values["cpu_ratio"] > 0
+
+
+def test_workers_are_sampled_together_and_from_their_birth(start: Start) -> None:
+    process = start(BUSY_CHILD)
+    sampler = RankSampler(0, process.pid)
+    assert [sample.source for sample in sampler.samples()][0] == "rank0"
+    stdout = process.directory / rundir.STDOUT
+    until(lambda: bool(stdout.read_text().strip()))
+    child = psutil.Process(int(stdout.read_text()))
+    until(lambda: child.cpu_times().user > 0.05)
+    spent = cpu_of(sampler)
+    assert spent["rank0.workers"] > 0, "a worker that was not there before spent all it has spent since"
+    own, workers = sampler.samples()
+    assert (own.source, workers.source) == ("rank0", "rank0.workers")
+    assert workers.values["num_processes"] == 1
+    assert finite(own, workers)
+
+
+def test_a_rank_that_is_gone_gives_no_sample(start: Start) -> None:
+    process = start("")
+    until(lambda: process.exit_code() is not None)
+    assert RankSampler(0, process.pid).samples() == []
+
+
+def test_samples_are_written_while_the_context_lasts(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "PERIOD_S", 0.01)
+    process, path = start(), tmp_path / rundir.NODE
+    with sampling.sampling(path, [process]):
+        until(lambda: len(rundir.read_lines(path, Sample)) >= 4)
+    written = rundir.read_lines(path, Sample)
+    assert {sample.source for sample in written} == {"host", "rank0"}
+    assert finite(*written)
+    size = path.stat().st_size
+    assert size == sum(len(line) + 1 for line in path.read_text().splitlines())
+
+
+def test_a_gpu_that_nvml_does_not_know_does_not_end_the_others_samples(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "PERIOD_S", 0.01)
+    process, path = start(), tmp_path / rundir.NODE
+    assert sampling.gpu_uuid(process.directory) is None
+    record = RankRecord(
+        rank=0,
+        world_size=1,
+        pid=1,
+        host="box",
+        device="gpu",
+        gpu_uuid="GPU-00000000-0000-0000-0000-000000000000",
+        backend=None,
+        status="running",
+    )
+    rundir.write_json(process.directory / rundir.RANK, record)
+    assert sampling.gpu_uuid(process.directory) == record.gpu_uuid
+    with sampling.sampling(path, [process]):
+        until(lambda: len(rundir.read_lines(path, Sample)) >= 4)
+
+
+def test_what_a_driver_does_not_tell_is_unknown_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: object) -> float:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(sampling, "_GPU_QUERIES", {"power_w": refuses, "sm_clock_mhz": lambda _: 1980.0})
+    sample = GpuSampler(1, object()).sample()
+    assert sample.source == "gpu1"
+    assert sample.values == {"sm_clock_mhz": 1980.0}
+    assert sample.unknown == {"power_w": "Not Supported"}

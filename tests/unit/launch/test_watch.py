@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdoctor import rundir
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.launch import watch
+from dpdoctor.launch.processes import RankProcess
+from dpdoctor.launch.watch import TAIL_BYTES, TAIL_LINES, Patience
+from dpdoctor.records import RankRecord
+from tests.unit.launch.conftest import Start, until
+from tests.unit.worker.handclock import HandClock
+
+Ended = Callable[..., RankProcess]
+
+
+def told(rank: RankProcess, status: str, reason: str | None = None) -> None:
+    """Write what a rank says of itself."""
+    record = RankRecord(
+        rank=rank.rank,
+        world_size=2,
+        pid=rank.pid,
+        host="box",
+        device="cpu",
+        backend="gloo",
+        status=status,
+        reason=reason,
+    )
+    rundir.write_json(rank.directory / rundir.RANK, record)
+
+
+def beat(rank: RankProcess, stage: str, step: int) -> None:
+    heart = Heartbeat(rank.directory, rank.pid, lambda: 1)
+    heart.enter(stage)
+    heart.beat(step, 4 * step)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 2)), max_size=40))
+def test_patience_ends_when_a_sign_has_not_changed_for_too_long(story: list[tuple[int, int, int]]) -> None:
+    clock, timeout = HandClock(), 5
+    patience = Patience(timeout, clock)
+    changed: dict[int, tuple[int, int]] = {}
+    for wait, *signs in story:
+        clock.tick(wait)
+        for rank, sign in enumerate(signs):
+            if rank not in changed or changed[rank][0] != sign:
+                changed[rank] = (sign, clock.now)
+        expected = [rank for rank in range(2) if clock.now - changed[rank][1] > timeout]
+        assert patience.exhausted_by(dict(enumerate(signs))) == expected
+
+
+def test_patience_forgets_nothing_about_a_rank_that_is_not_asked_about() -> None:
+    clock = HandClock()
+    patience = Patience(5, clock)
+    patience.exhausted_by({0: "sign", 1: "sign"})
+    clock.tick(6)
+    assert patience.exhausted_by({1: "sign"}) == [1]
+    assert patience.exhausted_by({0: "sign", 1: "other"}) == [0]
+
+
+def test_the_tail_is_the_last_lines_without_the_profilers_own(tmp_path: Path) -> None:
+    log = tmp_path / "stderr.log"
+    noise = ["USDT:2026 profiler_start", "ERROR:2026 DeviceProperties.cpp:56] gpuGetDeviceCount failed", "", "  "]
+    log.write_text("\n".join(line for i in range(30) for line in (f"line {i}", *noise)))
+    assert watch.tail(log) == tuple(f"line {i}" for i in range(30 - TAIL_LINES, 30))
+    assert watch.tail(log, 2) == ("line 28", "line 29")
+
+
+def test_the_tail_of_a_long_log_has_whole_lines_only(tmp_path: Path) -> None:
+    log = tmp_path / "stderr.log"
+    log.write_bytes(b"x" * TAIL_BYTES + b"\n" + b"y" * (TAIL_BYTES - 100) + b"\nlast \xff line\n")
+    assert watch.tail(log) == ("y" * (TAIL_BYTES - 100), "last � line")
+    log.write_bytes(b"x" * 2 * TAIL_BYTES + b"\nlast line")
+    assert watch.tail(log) == ("last line",)
+
+
+def test_there_is_no_tail_without_a_log(tmp_path: Path) -> None:
+    assert watch.tail(tmp_path / "absent") == ()
+    (tmp_path / "empty").touch()
+    assert watch.tail(tmp_path / "empty") == ()
+
+
+def test_a_rank_has_failed_when_it_ended_without_a_good_record(ended: Ended, start: Start) -> None:
+    running, good, silent = start(), ended(), ended()
+    told(good, "ok")
+    assert [watch.has_failed(rank) for rank in (running, good, silent)] == [False, False, True]
+    for status in ("running", "failed", "interrupted"):
+        told(good, status)
+        assert watch.has_failed(good)
+    (good.directory / rundir.RANK).write_text("{")
+    assert watch.has_failed(good)
+
+
+def test_all_good_is_ok(ended: Ended) -> None:
+    ranks = [ended(), ended()]
+    for rank in ranks:
+        told(rank, "ok")
+    assert watch.judge(ranks) == watch.Verdict(status="ok")
+
+
+def test_the_first_rank_to_fail_is_to_blame(ended: Ended) -> None:
+    first, second = ended("import sys; print('oh no', file=sys.stderr); sys.exit(1)", rank=1), ended(rank=0)
+    told(second, "failed", "connection closed by peer")
+    told(first, "failed", "the script raised ValueError: planted")
+    os.utime(first.directory / rundir.RANK, ns=(0, 0))
+    verdict = watch.judge([second, first])
+    assert (verdict.status, verdict.failed_rank) == ("failed", 1)
+    assert verdict.reason == "rank 1: the script raised ValueError: planted"
+    assert verdict.stderr_tail == ("oh no",)
+
+
+def test_a_rank_that_was_killed_is_to_blame_for_what_its_peers_say(ended: Ended) -> None:
+    killed, peer = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"), ended()
+    told(peer, "failed", "connection closed by peer")
+    told(killed, "running")
+    beat(killed, "measure", 1234)
+    verdict = watch.judge([peer, killed])
+    assert verdict.failed_rank == 0
+    assert verdict.reason == "rank 0: the process was killed by SIGKILL in stage measure, after 1,234 steps"
+
+
+def test_a_rank_that_we_ended_is_not_to_blame(ended: Ended) -> None:
+    ours = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    ours.ended_by_us = True
+    culprit = ended("raise SystemExit(3)")
+    verdict = watch.judge([ours, culprit])
+    assert verdict.failed_rank == 1
+    assert verdict.reason == "rank 1: the process ended with exit code 3 before it began (see its stderr.log)"
+
+
+def test_when_all_say_the_same_the_script_failed_and_not_a_rank(ended: Ended) -> None:
+    ranks = [ended(), ended()]
+    for rank in ranks:
+        told(rank, "failed", "the script raised ValueError: planted")
+    assert watch.judge(ranks).reason == "the script raised ValueError: planted"
+
+
+def test_alone_no_rank_is_named(ended: Ended) -> None:
+    rank = ended()
+    beat(rank, "script", 0)
+    assert watch.judge([rank]).reason == "the process ended with exit code 0 in stage script, before its first step"
+
+
+HANGING = """
+import faulthandler, signal, sys, threading
+faulthandler.register(signal.SIGUSR1, file=open({stacks!r}, "w"), all_threads=True)
+
+def wait_for_nothing():
+    threading.Event().wait(60)
+
+threading.Thread(target=threading.Event().wait, args=(60,), daemon=True).start()
+exec(compile("def stand(action): action()", {file!r}, "exec"))
+print("here", flush=True)
+{call}
+"""
+
+
+def hanging(start: Start, tmp_path: Path, file: str, call: str = "stand(signal.pause)") -> RankProcess:
+    """Start a rank that stands in a file of that name, and have its stacks written."""
+    number = len(list(tmp_path.glob("rank*")))
+    stacks = tmp_path / f"rank{number}" / rundir.STACKS
+    rank = start(HANGING.format(stacks=str(stacks), file=file, call=call))
+    until(lambda: (rank.directory / rundir.STDOUT).read_text() == "here\n")
+    rank.send(signal.SIGUSR1)
+    until(lambda: stacks.exists() and "<module>" in stacks.read_text())
+    return rank
+
+
+TORCH = next(iter(importlib.util.find_spec("torch").submodule_search_locations))  # type: ignore[union-attr,arg-type]
+OWN = str(Path(watch.__file__).parents[1])
+
+
+def test_the_innermost_line_of_the_main_thread_is_found(start: Start, tmp_path: Path) -> None:
+    rank = hanging(start, tmp_path, "/home/me/train.py")
+    assert watch._innermost(rank.directory / rundir.STACKS) == ("/home/me/train.py", 1, "stand")
+    assert watch._innermost(tmp_path / "absent") is None
+    (tmp_path / "empty").touch()
+    assert watch._innermost(tmp_path / "empty") is None
+
+
+@pytest.mark.parametrize("theirs", [f"{TORCH}/distributed/distributed_c10d.py", f"{OWN}/worker/agreement.py"])
+@pytest.mark.parametrize("users", ["/home/me/torch/train.py", "/home/me/dpdoctor/train.py", f"{OWN}-examples/train.py"])
+def test_the_rank_that_stands_outside_of_torch_is_to_blame(
+    start: Start, tmp_path: Path, theirs: str, users: str
+) -> None:
+    waiting, stuck = hanging(start, tmp_path, theirs), hanging(start, tmp_path, users)
+    for rank in (waiting, stuck):
+        beat(rank, "measure", 10)
+    verdict = watch.judge_hang([waiting, stuck], [0, 1], 8.0)
+    assert verdict.failed_rank == 1
+    assert verdict.reason == (
+        f"rank 1 made no progress for 8.00 s in stage measure, after 10 steps; it stands at {users}:1 in stand. "
+        "--timeout gives it more time"
+    )
+
+
+def test_of_ranks_that_all_wait_the_one_furthest_back_is_to_blame(start: Start, tmp_path: Path) -> None:
+    ranks = [hanging(start, tmp_path, f"{TORCH}/nn/module.py") for _ in range(2)]
+    beat(ranks[0], "measure", 11)
+    beat(ranks[1], "measure", 10)
+    assert watch.judge_hang(ranks, [0, 1], 8.0).failed_rank == 1
+    assert watch.judge_hang(ranks, [0], 8.0).failed_rank == 0
+
+
+def test_alone_it_is_the_script_that_hangs(start: Start) -> None:
+    rank = start()
+    reason = watch.judge_hang([rank], [0], 300.0).reason
+    assert reason is not None
+    assert reason.startswith("the script made no progress for 5.00 min before it began")
+
+
+@pytest.mark.parametrize(
+    ("stage", "step", "said"),
+    [
+        (None, 0, "before it began (see its stderr.log)"),
+        ("script", 0, "in stage script, before its first step"),
+        ("trace", 1, "in stage trace, after 1 step"),
+    ],
+)
+def test_where_a_rank_is_in_words(ended: Ended, stage: Any, step: int, said: str) -> None:
+    rank = ended()
+    if stage:
+        beat(rank, stage, step)
+    assert watch.where(rank) == said

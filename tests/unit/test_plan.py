@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpdoctor.cli import _plan
+from dpdoctor.cli._plan import Options, describe, make_spec
+from dpdoctor.errors import ScriptNotFoundError, UsageError
+from dpdoctor.launch import machine
+from dpdoctor.spec import Gpu, Recording, RunSpec
+
+DEFAULTS = Options(
+    script="train.py",
+    module=None,
+    args=(),
+    modes="ddp",
+    baseline=True,
+    nproc=None,
+    batch=None,
+    seed=0,
+    repeat=1,
+    timeout=300.0,
+    samples_per_step=None,
+    fsdp_wrap=None,
+    recording=Recording(),
+)
+CORES = 6
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a directory with a script and a package, on a machine of six cores without a GPU."""
+    monkeypatch.setattr(machine, "cores", lambda: CORES)
+    monkeypatch.setattr(machine, "gpus", lambda: ((), None))
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    os.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("raise SystemExit('must not run')")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "train.py").write_text("raise SystemExit('must not run')")
+    return tmp_path
+
+
+@pytest.fixture
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = tuple(Gpu(name="Example", uuid=f"GPU-{i}", memory_bytes=1) for i in range(4))
+    monkeypatch.setattr(machine, "gpus", lambda: (gpus, "580"))
+
+
+def plan(**changes: object) -> RunSpec:
+    return make_spec(dataclasses.replace(DEFAULTS, **changes))  # type: ignore[arg-type]
+
+
+def test_the_baseline_comes_first_and_is_not_what_was_asked_for() -> None:
+    spec = plan()
+    assert [mode.name for mode in spec.modes] == ["single", "ddp"]
+    assert spec.requested_modes == ("ddp",)
+
+
+@pytest.mark.parametrize(
+    ("modes", "baseline", "run"),
+    [
+        ("ddp", False, ["ddp"]),
+        ("single", True, ["single"]),
+        ("ddp,single", True, ["ddp", "single"]),
+        (" ddp , ddp ,", True, ["single", "ddp"]),
+    ],
+)
+def test_modes_run_in_the_order_they_are_named(modes: str, baseline: bool, run: list[str]) -> None:
+    assert [mode.name for mode in plan(modes=modes, baseline=baseline).modes] == run
+
+
+def test_every_known_mode_can_be_planned() -> None:
+    known = _plan.known_modes()
+    spec = plan(modes=",".join(known))
+    assert [mode.name for mode in spec.modes] == list(known)
+    for mode in spec.modes:
+        assert mode.distributed is known[mode.name].distributed
+        assert mode.world_size == (2 if mode.distributed else 1)
+        assert mode.batch_rule == known[mode.name].batch_rule
+
+
+def test_the_defaults_on_the_cpu() -> None:
+    spec = plan()
+    assert {mode.name: mode.world_size for mode in spec.modes} == {"single": 1, "ddp": 2}
+    assert spec.devices == ()
+    assert spec.threads_per_device == CORES // 2, "the baseline gets one device's threads, too"
+
+
+@pytest.mark.parametrize(("nproc", "threads"), [(1, 6), (3, 2), (4, 1), (6, 1)])
+def test_threads_are_shared_among_devices(nproc: int, threads: int) -> None:
+    spec = plan(nproc=nproc)
+    assert spec.modes[1].world_size == nproc
+    assert spec.threads_per_device == threads
+
+
+def test_the_baseline_alone_gets_all_cores() -> None:
+    assert plan(modes="single").threads_per_device == CORES
+
+
+def test_on_one_core_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: 1)
+    assert plan().modes[1].world_size == 1
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_the_defaults_on_gpus() -> None:
+    spec = plan()
+    assert spec.modes[1].world_size == 4
+    assert spec.devices == ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
+    assert spec.threads_per_device == 1
+    assert plan(nproc=2).devices == ("GPU-0", "GPU-1")
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_the_persons_own_choice_of_gpus_is_kept() -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = "3,1"
+    assert plan().devices == ("3", "1")
+    assert plan(nproc=1).devices == ("3",)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    assert plan().devices == ()
+
+
+def test_options_reach_the_spec(here: Path) -> None:
+    recording = Recording(rounds=3)
+    spec = plan(args=("--lr", "1"), seed=7, repeat=2, timeout=9.0, samples_per_step=5, recording=recording)
+    assert (spec.target, spec.is_module, spec.cwd) == (str(here / "train.py"), False, str(here))
+    assert (spec.args, spec.seed, spec.repeat, spec.timeout_s) == (("--lr", "1"), 7, 2, 9.0)
+    assert (spec.samples_per_step, spec.recording) == (5, recording)
+
+
+def test_the_batch_rule_of_a_mode_can_be_changed() -> None:
+    assert [mode.batch_rule for mode in plan().modes] == ["per-device", "per-device"]
+    assert [mode.batch_rule for mode in plan(batch="global").modes] == ["global", "global"]
+
+
+@pytest.mark.parametrize("module", ["package.train", "package", "json.tool"])
+def test_modules_are_looked_for_where_python_m_would(module: str) -> None:
+    before = list(sys.path)
+    spec = plan(script=None, module=module)
+    assert (spec.target, spec.is_module) == (module, True)
+    assert sys.path == before
+
+
+def test_a_module_is_found_by_the_installed_command_too(here: Path) -> None:
+    # Its first import path is the folder of the command, not the directory that the person stands in.
+    code = f"import sys; sys.path[:] = [p for p in sys.path if p not in ('', {str(here)!r})]; \
+        from dpdoctor.cli import _plan; print(_plan._find_module('package.train') is not None)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"script": None}, UsageError, "give a SCRIPT, or a module with -m"),
+        ({"script": "absent.py"}, ScriptNotFoundError, r"there is no script absent\.py in "),
+        ({"script": "package"}, ScriptNotFoundError, "package is a directory"),
+        ({"script": None, "module": "absent"}, ScriptNotFoundError, "there is no module 'absent'"),
+        ({"script": None, "module": "package.absent"}, ScriptNotFoundError, "there is no module 'package.absent'"),
+        ({"script": None, "module": "absent.train"}, ScriptNotFoundError, r"there is no module 'absent\.train'"),
+        ({"script": None, "module": ".train"}, ScriptNotFoundError, r"there is no module '\.train'"),
+        ({"script": None, "module": ""}, ScriptNotFoundError, "there is no module ''"),
+        ({"modes": "dpp"}, UsageError, r"there is no mode 'dpp'\. Known modes: .*ddp.*single"),
+        ({"modes": " , "}, UsageError, "--modes names none. Known modes: "),
+        ({"modes": "_base"}, UsageError, "there is no mode '_base'"),
+        ({"nproc": 7}, UsageError, r"--nproc 7 asks for more ranks than there are cores to use \(6\)"),
+    ],
+)
+def test_what_cannot_be_had_is_said(changes: dict[str, object], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        plan(**changes)
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_more_ranks_than_gpus_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"--nproc 5 asks for more ranks than there are GPUs to use \(4\)"):
+        plan(nproc=5)
+
+
+def test_the_plan_in_words() -> None:
+    spec = plan(recording=Recording(time_budget_s=20), repeat=2)
+    assert describe(spec) == (
+        "Plan: single (1 process, batches per-device), ddp (2 processes, batches per-device) on CPU with 3 threads per "
+        "device; at most about 120 s, often much less"
+    )
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_the_plan_in_words_on_gpus() -> None:
+    spec = plan(recording=Recording(explain=True), modes="single")
+    assert (
+        describe(spec) == "Plan: single (1 process, batches per-device) on GPU; at most about 10.0 s, often much less"
+    )
