@@ -211,7 +211,7 @@ class Rank:
             traceback.print_exception(error)
             what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
             line = lines.raised_at(error.__traceback__)
-            reason = self._mode.explain(what, line) or f"the script raised {what} ({line})"
+            reason = self._mode.explain(error, line) or f"the script raised {what} ({line})"
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)
 

@@ -130,7 +130,7 @@ def dpdoctor(*args: str, cwd: Path, **environment: str) -> subprocess.CompletedP
         (["profile", "absent.py"], 2, "there is no script absent.py"),
         (["profile", "-m", "absent.module"], 2, "there is no module 'absent.module'"),
         (["profile"], 2, "give a SCRIPT"),
-        (["profile", "here.py", "--modes", "dpp"], 2, "there is no mode 'dpp'. Known modes: ddp, single"),
+        (["profile", "here.py", "--modes", "dpp"], 2, "there is no mode 'dpp'. Known modes: ddp, dp, fsdp, single"),
         (["profile", "here.py", "--nproc", "1000"], 2, "more ranks than there are cores"),
         (["profile", "here.py", "--time-budget", "0"], 2, "must be above 0"),
         (["profile", "here.py", "--out", "here.py/run"], 1, "cannot create here.py/run"),

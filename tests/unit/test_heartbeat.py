@@ -18,17 +18,25 @@ def test_a_heart_beats_as_soon_as_it_is_there(tmp_path: Path) -> None:
     assert heartbeat.read(tmp_path) == Beat(pid=77, stage="starting", step=0, samples=0, window=0, at_ns=5)
 
 
-@given(pid=st.integers(1, 2**22), stage=st.sampled_from(STAGES), step=counts, samples=counts, window=counts, at=counts)
+beats = st.builds(
+    Beat,
+    pid=st.integers(1, 2**22),
+    stage=st.sampled_from(STAGES),
+    step=counts,
+    samples=counts,
+    window=counts,
+    at_ns=counts,
+)
+
+
+@given(beat=beats)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_is_written_is_read(
-    tmp_path: Path, pid: int, stage: str, step: int, samples: int, window: int, at: int
-) -> None:
-    clock = HandClock(at)
-    heart = Heartbeat(tmp_path, pid, clock)
-    heart.enter(stage, window)
-    heart.beat(step, samples)
-    assert heart.stage == stage
-    assert heartbeat.read(tmp_path) == Beat(pid=pid, stage=stage, step=step, samples=samples, window=window, at_ns=at)
+def test_what_is_written_is_read(tmp_path: Path, beat: Beat) -> None:
+    heart = Heartbeat(tmp_path, beat.pid, HandClock(beat.at_ns))
+    heart.enter(beat.stage, beat.window)
+    heart.beat(beat.step, beat.samples)
+    assert heart.stage == beat.stage
+    assert heartbeat.read(tmp_path) == beat
 
 
 def test_a_new_stage_keeps_the_counts(tmp_path: Path) -> None:

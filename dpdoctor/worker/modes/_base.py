@@ -85,7 +85,7 @@ class Mode:
     def prepare(self, patches: Patches) -> None:
         """Replace what the script must find different in this mode, before it runs."""
 
-    def explain(self, error: str, line: str) -> str | None:  # noqa: ARG002
+    def explain(self, error: BaseException, line: str) -> str | None:  # noqa: ARG002
         """Return why the mode made the script raise this error at this line; None: it did not."""
         return None
 

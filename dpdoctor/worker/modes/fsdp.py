@@ -6,6 +6,7 @@ import functools
 import linecache
 import math
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 # Padding to equal shards, and the optimizer's own small collectives, stay below this.
 BYTES_WITHIN = 0.02
-# What torch says where plain and sharded tensors meet.
+# Where torch raises, and what it says, when plain and sharded tensors meet.
+_SHARDING = "/torch/distributed/"
 _SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute")
 
 
@@ -50,13 +52,15 @@ class FSDP(Mode):
         patches.replace(utils, "clip_grad_norm_", clip_grad_norm_)
         patches.replace(clip_grad, "clip_grad_norm_", clip_grad_norm_)
 
-    def explain(self, error: str, line: str) -> str | None:
+    def explain(self, error: BaseException, line: str) -> str | None:
         """Return the reason when the script met a sharded parameter where it expected a whole one."""
-        if not _SHARDED.search(error):
+        raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+        if _SHARDING not in raised_in and not _SHARDED.search(str(error)):
             return None
         path, _, number = line.rpartition(":")
         source = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
-        return f"FSDP shards parameters; {line} does `{source}`, which needs them whole ({error})"
+        what = "".join(traceback.format_exception_only(error)).strip()
+        return f"FSDP shards parameters; {line} does `{source}`, which needs them whole ({what})"
 
     def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
         """Return the module's own call, which gathers its shards; all ranks begin with rank 0's values."""

@@ -49,9 +49,8 @@ def test_the_rate_is_that_of_the_last_seconds(readings: list[tuple[float, int]])
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_has_its_line(stage: str) -> None:
-    assert (
-        describe("ddp", [beat(1234, stage=stage)], 5678.9, 61.4) == f"ddp: {stage}, step 1,234, 5,679 samples/s, 61.0 s"
-    )
+    line = describe("ddp", [beat(1234, stage=stage)], 5678.9, 61.4)
+    assert line == f"ddp: {stage}, step 1,234, 5,679 samples/s, 61.0 s"
 
 
 def test_the_rank_furthest_back_speaks_for_all() -> None:
@@ -143,7 +142,6 @@ def test_live_progress_rewrites_its_line_and_leaves_the_outcome(tmp_path: Path, 
     progress.moved([beat(10, 100)])
     progress.ended(outcome("ok"))
     shown = text(console)
-    assert "ddp: starting" in shown
     assert "ddp: measure, step 10, 7.00 s" in shown
     assert shown.rstrip().endswith("ddp: ok after 7.00 s")
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def spec(target: str, cwd: Path, *args: str, is_module: bool = False) -> RunSpec
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path) -> Iterator[Path]:
     """Give a directory with a script, a module beside it, and a package."""
     for folder in (tmp_path / "scripts", tmp_path / "work" / "package"):
         folder.mkdir(parents=True)
@@ -41,11 +42,12 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "scripts" / "beside.py").write_text("HERE = 'beside the script'")
     (tmp_path / "work" / "beside.py").write_text("HERE = 'in the directory'")
     (tmp_path / "work" / "package" / "__init__.py").write_text("")
-    return tmp_path
+    yield tmp_path
+    for name in ("beside", "package"):
+        sys.modules.pop(name, None)
 
 
 def told(project: Path) -> list[Any]:
-    sys.modules.pop("beside", None)
     return json.loads((project / "work" / "told.json").read_text())
 
 
@@ -61,7 +63,6 @@ def test_a_module_runs_as_python_would_run_it(project: Path) -> None:
     work = str(project / "work")
     path = f"{work}/package/tell.py"
     assert told(project) == ["__main__", [path, "told.json"], work, work, "in the directory"]
-    sys.modules.pop("package", None)
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -69,4 +70,3 @@ def test_the_scripts_exit_is_passed_on(project: Path, code: int) -> None:
     with pytest.raises(SystemExit) as left:
         script.run(spec(str(project / "scripts" / "tell.py"), project / "work", "told.json", str(code)))
     assert left.value.code == code
-    sys.modules.pop("beside", None)

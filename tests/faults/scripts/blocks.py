@@ -1,0 +1,70 @@
+"""A small stack of blocks, and what scripts do with parameters: `--do clip|ema|deepcopy|scalar|tied|reload`."""
+
+import argparse
+import copy
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--do", default="plain")
+do = parser.parse_args().do
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Linear(128, 512)
+        self.narrow = nn.Linear(512, 128)
+
+    def forward(self, x):
+        return x + self.narrow(self.wide(x).relu())
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(8, 128, bias=False)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(128, 8, bias=False)
+        self.scale = nn.Parameter(torch.ones(() if do == "scalar" else 1))
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x) * self.scale
+
+
+torch.manual_seed(5)
+data = TensorDataset(torch.randn(160, 8), torch.randn(160, 8))
+model = Net()
+if do == "tied":
+    model.blocks[2].wide.weight = model.blocks[0].wide.weight
+parameters = list(model.parameters())
+optimizer = torch.optim.AdamW(parameters, lr=0.001)
+if do == "reload":
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+average = copy.deepcopy(model)
+step = 0
+while True:
+    for x, y in DataLoader(data, batch_size=8, shuffle=True):
+        step += 1
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        if do == "clip":
+            norm = nn.utils.clip_grad_norm_(parameters, 1.0)
+            print(f"norm {norm:.5f}")
+        print(loss.item(), flush=True)
+        optimizer.step()
+        if do == "ema":
+            with torch.no_grad():
+                for mean, new in zip(average.parameters(), model.parameters()):
+                    mean.mul_(0.9).add_(new, alpha=0.1)
+        if do == "deepcopy" and step == 5:
+            copy.deepcopy(model)

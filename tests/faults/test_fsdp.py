@@ -1,0 +1,80 @@
+"""fsdp follows single where sharding allows it, and names the line where it does not."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from tests.faults.conftest import SHORT
+
+BLOCK_BYTES = (128 * 512 + 512 + 512 * 128 + 128) * 4
+ROOT_BYTES = (2 * 8 * 128 + 1) * 4
+
+
+def numbers(text, pattern):
+    return [float(found) for found in re.findall(pattern, text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("do", ["plain", "clip", "tied", "reload"])
+def test_fsdp_follows_single(profile, do):
+    options = ("--modes", "fsdp", "--batch", "global", *SHORT, "--warmup", "10")
+    done = profile("blocks.py", *options, args=["--do", do])
+    assert done.exit_code == 0, done.output
+    assert all(check.ok for check in done.record("fsdp").adoption.proof), done.record("fsdp").adoption.proof
+    single = numbers(done.printed("single"), r"^([\d.e-]+)$")
+    ranks = [numbers(done.printed("fsdp", rank), r"^([\d.e-]+)$") for rank in (0, 1)]
+    assert len(single) >= 20
+    for alone, *parts in list(zip(single, *ranks, strict=False))[:20]:
+        assert math.isclose(alone, sum(parts) / 2, rel_tol=1e-4)
+    norms = [numbers(done.printed(mode), r"^norm ([\d.]+)$")[:10] for mode in ("single", "fsdp")]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-3)
+    assert bool(norms[0]) is (do == "clip")
+
+
+def test_bytes_are_those_of_the_passes_over_the_parameters(profile):
+    done = profile("blocks.py", "--modes", "fsdp", "--no-baseline", *SHORT)
+    assert done.exit_code == 0, done.output
+    collectives = done.record("fsdp").counters.collectives
+    # A block is gathered in forward and again in backward; what lies in the root only once.
+    assert collectives["all_gather"].num_bytes == pytest.approx(2 * 3 * BLOCK_BYTES + ROOT_BYTES, rel=0.02)
+    assert collectives["reduce_scatter"].num_bytes == pytest.approx(3 * BLOCK_BYTES + ROOT_BYTES, rel=0.02)
+    assert collectives["reduce_scatter"].count == 4
+
+
+def test_wrap_units_can_be_named(profile):
+    done = profile("blocks.py", "--modes", "fsdp", "--no-baseline", *SHORT, "--fsdp-wrap", "Linear")
+    assert done.exit_code == 0, done.output
+    assert done.record("fsdp").counters.collectives["reduce_scatter"].count == 9
+
+
+def test_a_wrap_unit_that_does_not_exist_is_named_with_those_that_do(profile):
+    absent = profile("blocks.py", "--modes", "fsdp", "--no-baseline", *SHORT, "--fsdp-wrap", "Bottleneck")
+    assert "names Bottleneck, but the model holds no module of that class; it holds Block" in absent.output
+
+
+@pytest.mark.parametrize(
+    ("do", "said"),
+    [
+        ("ema", "FSDP shards parameters; {script}:68 does `mean.mul_(0.9).add_(new, alpha=0.1)`"),
+        ("deepcopy", "FSDP shards parameters; {script}:70 does `copy.deepcopy(model)`"),
+        ("scalar", "FSDP cannot shard the parameter scale: it has no dimension"),
+    ],
+)
+def test_what_sharding_makes_impossible_is_named_with_its_line(profile, do, said):
+    done = profile("blocks.py", "--modes", "fsdp", *SHORT, args=["--do", do])
+    assert done.exit_code == 1
+    assert done.mode("single")["status"] == "ok"
+    script = done.summary["script"]["path"]
+    assert said.format(script=script) in done.mode("fsdp")["reason"]
+
+
+def test_dp_without_a_gpu_is_inactive_with_the_figures_of_the_plain_module(profile):
+    done = profile("blocks.py", "--modes", "dp", *SHORT)
+    assert done.exit_code == 0, done.output
+    mode = done.mode("dp")
+    assert mode["status"] == "inactive"
+    assert "needs a GPU" in mode["reason"]
+    assert mode["throughput"]["value"] > 0
+    assert mode["speedup"]["value"] is None
