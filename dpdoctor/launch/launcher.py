@@ -50,15 +50,18 @@ def launch(root: Path, spec: RunSpec, progress: Progress) -> list[LaunchRecord]:
     Returns the records in the order of the launches. After Ctrl-C, or SIGTERM from a CI system, the present launch is
     `interrupted` and the last.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     records: list[LaunchRecord] = []
-    for number in range(1, spec.repeat + 1):
-        for mode in spec.modes:
-            record = _launch_mode(root, spec, mode, number, progress)
-            records.append(record)
-            if record.status == "interrupted":
-                return records
-    return records
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for number in range(1, spec.repeat + 1):
+            for mode in spec.modes:
+                record = _launch_mode(root, spec, mode, number, progress)
+                records.append(record)
+                if record.status == "interrupted":
+                    return records
+        return records
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, number: int, progress: Progress) -> LaunchRecord:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -92,6 +93,19 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """One unit: its class as the script wrote it, where it is called, the parameters that optimizers hold from now on.
+
+    The module itself shows others while FSDP has it gathered.
+    """
+
+    module: nn.Module
+    name: str
+    line: str
+    parameters: dict[str, nn.Parameter]
+
+
 class Adopter:
     """Looks for units from the script's first line until `settle`; from then on it costs nothing."""
 
@@ -109,10 +123,8 @@ class Adopter:
         self._optimizers = optimizers
         self._fail = fail
         self._inside = threading.local()
-        self._names: list[str] = []
-        self._lines: list[str] = []
+        self._adopted: list[Adopted] = []
         self.without_optimizer = False
-        self.modules: list[nn.Module] = []
         self.warnings: list[str] = []
 
     def seek(self, *, has_unused: bool, fsdp_wrap: tuple[str, ...] | None = None) -> None:
@@ -165,9 +177,8 @@ class Adopter:
             self._fail(f"{name}, called at {line}, could not be converted: {error}")
         self._patches.replace(module, "_compiled_call_impl", Redirect(module, target, self._watch))
         self._watch.phases.belongs_here()
-        self.modules.append(module)
-        self._names.append(name)
-        self._lines.append(line)
+        parameters = dict(module.named_parameters())
+        self._adopted.append(Adopted(module=module, name=name, line=line, parameters=parameters))
 
     def _look_for_method_entry(self, module: nn.Module, line: str) -> None:
         """Meet the trap `model.loss(x)` -> `self.forward(x)`: the model is never called, only its parts are."""
@@ -182,9 +193,18 @@ class Adopter:
             self._fail(f"gradients would not be synchronised: {text}")
         self.warnings.append(text)
 
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Return the adopted modules, in order."""
+        return [adopted.module for adopted in self._adopted]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of all adopted modules."""
+        return [p for adopted in self._adopted for p in adopted.parameters.values()]
+
     def unadopted(self) -> tuple[str, ...]:
         """Return trained parameters that have a gradient but belong to no adopted module, by shape."""
-        adopted = {id(p) for module in self.modules for p in module.parameters()}
+        adopted = {id(p) for p in self.parameters()}
         return tuple(
             f"a parameter of shape {tuple(p.shape)} in {type(optimizer).__name__}"
             for optimizer in self._optimizers()
@@ -197,13 +217,15 @@ class Adopter:
         """Return what was adopted."""
         return tuple(
             Unit(
-                name=name,
-                line=line,
-                num_parameters=sum(p.numel() for p in module.parameters()),
-                trainable_bytes=sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad),
-                unused=tuple(n for n, p in module.named_parameters() if p.requires_grad and p.grad is None),
+                name=adopted.name,
+                line=adopted.line,
+                num_parameters=sum(p.numel() for p in adopted.parameters.values()),
+                trainable_bytes=sum(
+                    p.numel() * p.element_size() for p in adopted.parameters.values() if p.requires_grad
+                ),
+                unused=tuple(n for n, p in adopted.parameters.items() if p.requires_grad and p.grad is None),
             )
-            for module, name, line in zip(self.modules, self._names, self._lines, strict=True)
+            for adopted in self._adopted
         )
 
 

@@ -147,7 +147,7 @@ class Conductor:
         if segment.kind == "stop":
             parts.ending.stop("ok")
         if segment.kind == "proof":
-            self._proof = Proof(parts.adopter.modules)
+            self._proof = Proof(parts.adopter.parameters())
             parts.watch.keep_inputs = True
             parts.watch.forwards.clear()
         if segment.kind == "trace":

@@ -21,15 +21,16 @@ _WIDEST = torch.int32
 _PIECE = 1 << 20
 
 
-def checksum(modules: Iterable[nn.Module]) -> int:
-    """Return a sum over the bits of all parameters that require a gradient; equal values give equal sums."""
+def checksum(parameters: Iterable[nn.Parameter]) -> int:
+    """Return a sum over the bits of all parameters that require a gradient; equal values give equal sums.
+
+    A sharded parameter is known by this rank's shard.
+    """
     total = 0
-    for module in modules:
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                # A sharded parameter is known by this rank's shard.
-                local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-                total = (total * 31 + _bits(local.detach())) % 2**62
+    for parameter in parameters:
+        if parameter.requires_grad:
+            local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            total = (total * 31 + _bits(local.detach())) % 2**62
     return total
 
 
@@ -46,16 +47,11 @@ def _bits(tensor: torch.Tensor) -> int:
 class Proof:
     """Watches one step: its operators and collectives, the gradients it makes, the parameters it moves."""
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self._modules = modules
-        self._before = checksum(modules)
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._before = checksum(parameters)
         self._gradient_bytes = 0
-        self._hooks = [
-            p.register_post_accumulate_grad_hook(self._accumulated)
-            for m in modules
-            for p in m.parameters()
-            if p.requires_grad
-        ]
+        self._hooks = [p.register_post_accumulate_grad_hook(self._accumulated) for p in parameters if p.requires_grad]
         self._profile = StepProfile()
         self._profile.start()
 
@@ -81,7 +77,7 @@ class Proof:
         agreement: Agreement,
     ) -> tuple[Check, ...]:
         """Return the mode's checks, alike on all ranks: a check that fails on one rank has failed."""
-        after = checksum(self._modules)
+        after = checksum(self._parameters)
         evidence = Evidence(
             checksums=tuple(numbers[0] for numbers in agreement.gather([after])),
             moved=self._before != after,

@@ -7,6 +7,7 @@ from typing import NoReturn
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
@@ -205,3 +206,22 @@ def test_explain_takes_two_steps(patches: Patches, directory: Path) -> None:
     conducted.conductor.close()
     assert conducted.ending.status == "ok"
     assert len(conducted.steps_taken()) == 2
+
+
+@pytest.mark.parametrize(("accumulate", "expected"), [(1, 5), (2, 2)])
+def test_the_steps_of_an_epoch_are_counted(conducted: Conducted, accumulate: int, expected: int) -> None:
+    module = nn.Linear(3, 1)
+    conducted.optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(3):
+        for number, (x,) in enumerate(DataLoader(TensorDataset(torch.ones(20, 3)), batch_size=4), 1):
+            conducted.clock.tick(STEP_NS)
+            module(x).mean().backward()
+            if number % accumulate == 0:
+                conducted.optimizer.step()
+    conducted.report.warn("once")
+    conducted.report.warn("once")
+    conducted.report.write("running")
+    record = rundir.read_json(conducted.directory / rundir.RANK, RankRecord)
+    assert record.steps_per_epoch == expected
+    assert record.adoption.warnings == ("once",)
+    assert [(loader.num_batches, loader.batch_size) for loader in record.adoption.loaders] == [(5, 4)]

@@ -72,6 +72,22 @@ def test_bytes_of_collectives_are_those_of_their_tensors(dtype: torch.dtype) -> 
     }
 
 
+@pytest.mark.usefixtures("alone")
+def test_the_collectives_of_sharding_count_once_and_with_their_whole_tensor() -> None:
+    part, whole = torch.ones(6), torch.ones(6)
+    profile = StepProfile()
+    profile.start()
+    dist.all_gather_into_tensor(whole, part)
+    dist.reduce_scatter_tensor(part, whole)
+    dist.all_reduce(torch.ones(2))
+    profile.stop()
+    assert profile.counters([]).collectives == {
+        "all_gather": Collective(count=1, num_bytes=24),
+        "all_reduce": Collective(count=1, num_bytes=8),
+        "reduce_scatter": Collective(count=1, num_bytes=24),
+    }
+
+
 @pytest.mark.parametrize(
     ("args", "num_bytes"),
     [

@@ -1,0 +1,206 @@
+"""Whole launches of ranks that are a few lines of Python each and know nothing of torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from dpdoctor import rundir
+from dpdoctor.errors import OutputError
+from dpdoctor.heartbeat import Beat
+from dpdoctor.launch import launcher, processes, sampling
+from dpdoctor.launch.progress import Silence
+from dpdoctor.records import Adoption, LaunchRecord, RankRecord, Unit
+from dpdoctor.spec import ModeSpec, RunHeader, RunSpec
+from tests.unit import records
+from tests.unit.builders import mode_spec
+from tests.unit.launch.conftest import lives, task_in
+
+# Begins like a rank: says where it is, and leaves a record by the end.
+RANK = """
+import json, os, pathlib, signal, sys, time
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.spec import TASK_VARIABLE
+task, rank = json.loads(os.environ[TASK_VARIABLE]), int(os.environ["RANK"])
+directory = pathlib.Path(task["directory"], f"rank{rank}")
+heart = Heartbeat(directory, os.getpid(), time.monotonic_ns)
+
+def tell(status, reason=None):
+    record = {"rank": rank, "world_size": 2, "pid": os.getpid(), "host": "box", "device": "cpu", "backend": None,
+              "status": status, "reason": reason}
+    (directory / "rank.json").write_text(json.dumps(record))
+
+print(task["mode"]["name"], *task["unused"], flush=True)
+heart.enter("measure")
+"""
+WELL = 'tell("ok")\n'
+
+
+class Heard(Silence):
+    """Notes what a person would see."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+        self.records: list[LaunchRecord] = []
+        self.pids: set[int] = set()
+        self.at_first_beat: Callable[[], None] = lambda: None
+
+    def began(self, title: str, directory: Path) -> None:
+        assert directory.is_dir()
+        self.titles.append(title)
+
+    def moved(self, beats: Sequence[Beat | None]) -> None:
+        pids = {beat.pid for beat in beats if beat}
+        if len(pids) == len(beats) and not pids <= self.pids:
+            self.at_first_beat()
+        self.pids |= pids
+
+    def ended(self, record: LaunchRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look often, wait little."""
+    monkeypatch.setattr(launcher, "PERIOD_S", 0.01)
+    monkeypatch.setattr(launcher, "PEERS_GRACE_S", 0.05)
+    monkeypatch.setattr(launcher, "STACKS_S", 0.05)
+    monkeypatch.setattr(processes, "GRACE_S", 0.1)
+    monkeypatch.setattr(sampling, "PERIOD_S", 0.01)
+
+
+@pytest.fixture
+def ranks_do(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Give a function that says what a rank does once it has begun."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(launcher.__file__).parents[2]))
+    return lambda lines: monkeypatch.setattr(processes, "WORKER", (sys.executable, "-c", RANK + lines))
+
+
+def spec(*modes: ModeSpec, repeat: int = 1, timeout_s: float = 60.0) -> RunSpec:
+    task = task_in(Path("unused")).spec
+    names = tuple(mode.name for mode in modes)
+    return dataclasses.replace(task, modes=modes, requested_modes=names, repeat=repeat, timeout_s=timeout_s)
+
+
+def header() -> RunHeader:
+    return records.header({"single": 1})
+
+
+def test_a_run_directory_begins_with_its_header(tmp_path: Path) -> None:
+    launcher.create(tmp_path / "a" / "run", header())
+    assert rundir.read(tmp_path / "a" / "run").header == header()
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [(".", "exists already"), ("file/run", "cannot create .*file/run: Not a dir")]
+)
+def test_nothing_is_overwritten(tmp_path: Path, path: str, said: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=said):
+        launcher.create(tmp_path / path, header())
+
+
+def test_every_mode_runs_as_often_as_asked_for(tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]) -> None:
+    ranks_do(WELL)
+    handler = signal.getsignal(signal.SIGTERM)
+    found = launcher.launch(tmp_path, spec(mode_spec("single"), mode_spec("ddp", 2), repeat=2), heard)
+    assert [(r.mode, r.launch, r.status, r.exit_codes) for r in found] == [
+        ("single", 1, "ok", (0,)),
+        ("ddp", 1, "ok", (0, 0)),
+        ("single", 2, "ok", (0,)),
+        ("ddp", 2, "ok", (0, 0)),
+    ]
+    assert heard.records == found
+    assert heard.titles[:2] == ["single (launch 1 of 2)", "ddp (launch 1 of 2)"]
+    assert rundir.read_json(tmp_path / "ddp.2" / rundir.LAUNCH, LaunchRecord) == found[3]
+    assert all(record.begin_ns < record.end_ns for record in found)
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_a_mode_that_fails_leaves_the_next_its_turn(
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]
+) -> None:
+    ranks_do("""
+if task["mode"]["name"] == "single" or rank == 0:
+    tell("ok")
+else:
+    print("planted", file=sys.stderr)
+    tell("failed", "planted")
+    sys.exit(1)
+""")
+    failed, good = launcher.launch(tmp_path, spec(mode_spec("ddp", 2), mode_spec("single")), heard)
+    assert (failed.status, failed.reason, failed.failed_rank) == ("failed", "rank 1: planted", 1)
+    assert failed.stderr_tail == ("planted",)
+    assert good.status == "ok"
+
+
+def test_peers_of_a_dead_rank_are_ended(tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]) -> None:
+    ranks_do("time.sleep(60) if rank == 0 else os.kill(os.getpid(), signal.SIGKILL)")
+    (record,) = launcher.launch(tmp_path, spec(mode_spec("ddp", 2)), heard)
+    assert record.failed_rank == 1
+    assert "killed by SIGKILL in stage measure" in (record.reason or "")
+    assert record.exit_codes == (-signal.SIGTERM, -signal.SIGKILL)
+    assert not any(lives(pid) for pid in heard.pids)
+
+
+def test_a_rank_without_a_sign_of_life_is_ended(tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]) -> None:
+    ranks_do("""
+import faulthandler
+faulthandler.register(signal.SIGUSR1, file=open(directory / "stacks.log", "w"), all_threads=True)
+time.sleep(60)
+""")
+    (record,) = launcher.launch(tmp_path, spec(mode_spec("single"), timeout_s=0.3), heard)
+    assert record.status == "failed"
+    assert (record.reason or "").startswith("the script made no progress for 300 ms")
+    assert not any(lives(pid) for pid in heard.pids)
+
+
+def test_ctrl_c_ends_the_launch_and_the_run(tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]) -> None:
+    ranks_do("time.sleep(60)")
+    heard.at_first_beat = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    found = launcher.launch(tmp_path, spec(mode_spec("ddp", 2), mode_spec("single")), heard)
+    assert [(record.mode, record.status) for record in found] == [("ddp", "interrupted")]
+    assert not any(lives(pid) for pid in heard.pids)
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "dpdoctor-sampling"]
+
+
+def test_an_inactive_mode_that_ran_well_says_why_it_is_inactive(
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]
+) -> None:
+    ranks_do(WELL)
+    mode = dataclasses.replace(mode_spec("dp"), inactive="no GPU")
+    (record,) = launcher.launch(tmp_path, spec(mode), heard)
+    assert (record.status, record.reason) == ("inactive", "no GPU")
+
+
+def test_modes_are_told_which_parameters_the_baseline_left_without_gradient(
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]
+) -> None:
+    ranks_do(WELL)
+    unit = Unit(name="Net", line="train.py:1", num_parameters=1, trainable_bytes=4, unused=("head.weight",))
+    baseline = RankRecord(
+        rank=0,
+        world_size=1,
+        pid=1,
+        host="box",
+        device="cpu",
+        backend=None,
+        status="ok",
+        adoption=Adoption(units=(unit,)),
+    )
+    (tmp_path / "single" / "rank0").mkdir(parents=True)
+    rundir.write_json(tmp_path / "single" / "rank0" / rundir.RANK, baseline)
+    launcher.launch(tmp_path, spec(mode_spec("ddp", 2)), heard)
+    assert (tmp_path / "ddp" / "rank1" / rundir.STDOUT).read_text() == "ddp head.weight\n"
