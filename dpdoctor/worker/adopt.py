@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from dpdoctor.records import Unit
 from dpdoctor.worker import lines
+from dpdoctor.worker.compiled import Compilations, compiled_as
 from dpdoctor.worker.modes._base import AdoptionError, Conversion, Mode
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.phases import FORWARD, PhaseClock
@@ -33,19 +34,24 @@ class Redirect:
     the module, so that an evaluation on one rank waits for nobody.
     """
 
-    def __init__(self, module: nn.Module, target: Callable[..., Any], watch: Watch) -> None:
-        self._module = id(module)
-        self._call: Callable[..., Any] = module._call_impl
+    def __init__(
+        self, module: nn.Module, target: Callable[..., Any], watch: Watch, own_call: Callable[..., Any] | None = None
+    ) -> None:
+        self._module = module
+        self._plain: Callable[..., Any] = module._call_impl
+        # What the script would call by itself: its own compilation of the module, if it made one.
+        self._own_call = own_call or self._plain
         self._target = target
         self._watch = watch
         self._thread: int | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._thread == threading.get_ident():
-            return self._call(*args, **kwargs)
+        # Traced by dynamo, from inside a compiled wrapper: the answer is a constant to it, a thread's number is not.
+        if torch.compiler.is_compiling() or self._thread == threading.get_ident():
+            return self._plain(*args, **kwargs)
         if not torch.is_grad_enabled():
             self._watch.tally.evaluated()
-            return self._call(*args, **kwargs)
+            return self._own_call(*args, **kwargs)
         return self._train(args, kwargs)
 
     def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -71,12 +77,13 @@ class Watch:
         self.forwards: Counter[int] = Counter()
         self.inputs: list[torch.Tensor] = []
 
-    def training_forward(self, module: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A training forward of the module of this id begins on these arguments."""
+    def training_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A training forward of the module begins on these arguments."""
         self._check()
-        self.forwards[module] += 1
+        self.forwards[id(module)] += 1
         first = args[0] if args and isinstance(args[0], torch.Tensor) else next(_tensors((args, kwargs)), None)
-        self.tally.trained(first.shape[0] if first is not None and first.dim() else 0)
+        num_entered = first.shape[0] if first is not None and first.dim() else 0
+        self.tally.trained(num_entered, in_eval_mode=not module.training)
         if self.keep_inputs:
             self.inputs, self.keep_inputs = list(_tensors((args, kwargs))), False
 
@@ -123,6 +130,7 @@ class Adopter:
         self._optimizers = optimizers
         self._fail = fail
         self._inside = threading.local()
+        self._compilations = Compilations()
         self._adopted: list[Adopted] = []
         self.without_optimizer = False
         self.warnings: list[str] = []
@@ -138,16 +146,19 @@ class Adopter:
                 return original(module, *args, **kwargs)
             inside.unit = True
             try:
-                if module._compiled_call_impl is None:
+                if not isinstance(module._compiled_call_impl, Redirect):
                     self._adopt(module)
                 return original(module, *args, **kwargs)
             finally:
                 inside.unit = False
 
+        self._call: Callable[..., Any] | None = call
+        self._compilations.watch(self._patches)
         self._patches.replace(nn.Module, "__call__", call)
 
     def settle(self) -> None:
         """Stop looking: only the adopted modules' own calls are seen now."""
+        self._call = None
         self._patches.restore(nn.Module, "__call__")
 
     def is_trained(self) -> Callable[[nn.Parameter], bool]:
@@ -169,16 +180,46 @@ class Adopter:
     def _adopt(self, module: nn.Module) -> None:
         line = lines.caller()
         self._look_for_method_entry(module, line)
-        name = type(module).__name__
+        inner = self._compilations.inner(module)
+        name = type(inner).__name__
+        own_call = module._compiled_call_impl or module._call_impl
         how = Conversion(has_unused=self._has_unused, fsdp_wrap=self._fsdp_wrap, optimizers=tuple(self._optimizers()))
         try:
-            target = self._mode.convert(module, how)
+            target = self._mode.convert(inner, how)
         except (AdoptionError, RuntimeError, ValueError, TypeError) as error:
             self._fail(f"{name}, called at {line}, could not be converted: {error}")
-        self._patches.replace(module, "_compiled_call_impl", Redirect(module, target, self._watch))
+        arguments = self._compilations.arguments(module)
+        if arguments is not None:
+            target = self._unseen(self._compiled(target, own_call, arguments))
+        redirect = Redirect(inner, target, self._watch, own_call)
+        self._patches.replace(module, "_compiled_call_impl", redirect)
         self._watch.phases.belongs_here()
-        parameters = dict(module.named_parameters())
+        parameters = dict(inner.named_parameters())
         self._adopted.append(Adopted(module=module, name=name, line=line, parameters=parameters))
+
+    def _compiled(
+        self, target: Callable[..., Any], own_call: Callable[..., Any], arguments: dict[str, Any]
+    ) -> Callable[..., Any]:
+        """Return the script's own compilation where the module stays as it is, else one around what the mode made."""
+        if not self._mode.distributed:
+            return own_call
+        if arguments.get("fullgraph"):
+            self.warnings.append("compiled without fullgraph=True: torch cannot trace a parallel module as one graph")
+        return compiled_as(target, arguments)
+
+    def _unseen(self, target: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a compiled target that runs with torch's own Module.__call__: dynamo would trace ours."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._call is None:
+                return target(*args, **kwargs)
+            self._patches.restore(nn.Module, "__call__")
+            try:
+                return target(*args, **kwargs)
+            finally:
+                self._patches.replace(nn.Module, "__call__", self._call)
+
+        return call
 
     def _look_for_method_entry(self, module: nn.Module, line: str) -> None:
         """Meet the trap `model.loss(x)` -> `self.forward(x)`: the model is never called, only its parts are."""

@@ -26,6 +26,7 @@ class Tally:
     def __init__(self) -> None:
         self._pending: list[tuple[int, int]] = []
         self._only_evaluated = False
+        self._doubtful: int | None = None
         self._fresh = True
         self._drawn = self._entered = self._fetches = self._backwards = 0
         self._edge = False
@@ -43,7 +44,8 @@ class Tally:
         is early, over a window it is exact, because such a thread runs ahead by a queue's length and no more.
         """
         if self._only_evaluated:
-            self._pending, self._only_evaluated = [], False
+            self._edge |= self._doubtful is not None
+            self._pending, self._only_evaluated, self._doubtful = [], False, None
         if ahead:
             self._count(loader, num_samples)
         else:
@@ -54,12 +56,23 @@ class Tally:
         self._edge = True
         self._pending = [batch for batch in self._pending if batch[0] != loader]
 
-    def trained(self, num_entered: int) -> None:
-        """A training forward began on `num_entered` samples."""
+    def trained(self, num_entered: int, *, in_eval_mode: bool = False) -> None:
+        """A forward with gradients began on `num_entered` samples.
+
+        `in_eval_mode`: of a module that says it does not train. A script that forgot `no_grad` evaluates like that, one
+        that fine-tunes a frozen model trains like that: the latter calls backward before it fetches the next batch.
+        """
+        if in_eval_mode:
+            self._only_evaluated = True
+            self._doubtful = num_entered if self._doubtful is None else self._doubtful
+        else:
+            self._consume(num_entered)
+
+    def _consume(self, num_entered: int) -> None:
         for loader, size in self._pending:
             self._count(loader, size)
             self._fetches += 1
-        self._pending, self._only_evaluated = [], False
+        self._pending, self._only_evaluated, self._doubtful = [], False, None
         if self._fresh:
             self._entered += num_entered
             self._fresh = False
@@ -75,6 +88,8 @@ class Tally:
 
     def backward(self) -> None:
         """A backward pass ended."""
+        if self._doubtful is not None:
+            self._consume(self._doubtful)
         if not self._fresh:
             self._backwards += 1
             self._fresh = True

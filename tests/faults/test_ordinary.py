@@ -108,3 +108,19 @@ def test_explain_stops_after_two_steps_with_the_proof(profile):
     assert done.exit_code == 0, done.output
     assert len(done.rank("ddp").steps) == 2
     assert "parameters are equal" in done.output
+
+
+@pytest.mark.parametrize("how", ["function", "method"])
+def test_a_compiled_model_is_wrapped_first_and_compiled_after(profile, how):
+    options = (*SHORT, "--modes", "ddp,fsdp", "--batch", "global", "--warmup", "10")
+    done = profile("compiled.py", *options, args=[how])
+    assert done.exit_code == 0, done.output
+    single = losses(done.printed("single"))
+    for mode in ("ddp", "fsdp"):
+        ranks = [losses(done.printed(mode, rank)) for rank in (0, 1)]
+        for alone, *parts in list(zip(single, *ranks, strict=False))[:20]:
+            assert math.isclose(alone, sum(parts) / 2, rel_tol=1e-5)
+        assert [unit.name for unit in done.record(mode).adoption.units] == ["Sequential"]
+        assert "fullgraph" in done.record(mode).adoption.warnings[0]
+        assert "Dynamo does not know how to trace" not in (done.root / mode / "rank0" / "stderr.log").read_text()
+    assert not done.record("single").adoption.warnings

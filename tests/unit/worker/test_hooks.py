@@ -11,48 +11,9 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from dpdoctor.worker import hooks
 from dpdoctor.worker.patches import Patches
-from dpdoctor.worker.phases import PhaseClock
-from tests.unit.worker.handclock import HandClock
+from tests.unit.worker.models import SlowLinear, backward, slow_sgd
 from tests.unit.worker.rig import Rig
-
-
-class SlowLinear(nn.Linear):
-    """Takes 100 ticks forward and 1,000 backward."""
-
-    def __init__(self, clock: HandClock) -> None:
-        super().__init__(3, 1)
-        self.clock = clock
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.clock.tick(100)
-        y = super().forward(x)
-        if y.requires_grad:
-            y.register_hook(lambda _: self.clock.tick(1000))
-        return y
-
-
-class SlowSGD(SGD):
-    """Takes 10 ticks for a step."""
-
-    clock: HandClock
-
-    def step(self, closure: Any = None) -> Any:
-        self.clock.tick(10)
-        return super().step(closure)
-
-
-def backward(module: nn.Module) -> torch.Tensor:
-    loss = module(torch.randn(4, 3)).pow(2).mean()
-    loss.backward()
-    return loss.detach()
-
-
-def slow_sgd(module: nn.Module, clock: HandClock) -> SlowSGD:
-    optimizer = SlowSGD(module.parameters(), lr=0.1)
-    optimizer.clock = clock
-    return optimizer
 
 
 def test_every_step_is_seen_with_its_phases(rig: Rig) -> None:
@@ -83,47 +44,6 @@ def test_phases_inside_a_closure_are_its_own_and_not_the_optimizers(rig: Rig) ->
         optimizer.step(closure)
         assert rig.steps[-1].ticks == {"forward": 100 * calls, "backward": 1000 * calls, "optimizer": calls}
         calls = 0
-    assert len(rig.steps) == 2
-
-
-def scaler(scale: float) -> torch.amp.GradScaler:
-    return torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=10_000)
-
-
-def test_a_scaled_step_is_one_step_that_ends_after_the_scalers(rig: Rig) -> None:
-    module = SlowLinear(rig.clock)
-    optimizer, scaling = slow_sgd(module, rig.clock), scaler(8.0)
-    for _ in range(2):
-        optimizer.zero_grad()
-        scaling.scale(module(torch.randn(4, 3)).mean()).backward()
-        scaling.step(optimizer)
-        scaling.update()
-    assert [step.ticks["optimizer"] for step in rig.steps] == [10, 10]
-
-
-def test_a_step_that_the_scaler_skips_counts(rig: Rig) -> None:
-    module = nn.Linear(3, 1)
-    optimizer, scaling = SGD(module.parameters(), lr=0.1), scaler(8.0)
-    before = module.weight.detach().clone()
-    for _ in range(2):
-        optimizer.zero_grad()
-        scaling.scale(module(torch.full((4, 3), torch.inf)).mean()).backward()
-        scaling.step(optimizer)
-        scaling.update()
-    assert torch.equal(module.weight, before)
-    assert len(rig.steps) == 2
-
-
-def test_a_scaled_step_that_fails_does_not_stop_the_counting(rig: Rig) -> None:
-    module = nn.Linear(3, 1)
-    optimizer, scaling = SGD(module.parameters(), lr=0.1), scaler(8.0)
-    for _ in range(2):
-        optimizer.zero_grad()
-        scaling.scale(module(torch.randn(4, 3)).mean()).backward()
-        scaling.step(optimizer)
-        with pytest.raises(RuntimeError):
-            scaling.step(optimizer)
-        scaling.update()
     assert len(rig.steps) == 2
 
 
@@ -257,64 +177,3 @@ def test_nothing_is_seen_after_undo(rig: Rig, patches: Patches) -> None:
     assert rig.steps == []
     assert rig.optimizers.alive() == []
     assert rig.phases.num_calls == 0
-
-
-class Called(Exception):  # noqa: N818 - a signal between the parts of a test
-    """Raised in the middle of a backward pass."""
-
-
-def test_a_backward_pass_that_raises_is_none_and_its_phase_ends(patches: Patches, clock: HandClock) -> None:
-    phases, rig = PhaseClock(clock), Rig(patches)
-    seen: list[Any] = []
-    hooks.watch_backward(patches, phases, rig.tally, lambda what: seen.append(("before", what)), lambda: seen.append(1))
-    x = torch.ones(2, requires_grad=True)
-    loss = (x * 2).sum()
-
-    def planted(_: torch.Tensor) -> None:
-        clock.tick(3)
-        raise Called
-
-    x.register_hook(planted)
-    with pytest.raises(Called):
-        loss.backward()
-    assert seen == [("before", loss)]
-    clock.tick(4)
-    assert phases.lap()[2] == (0, 0, 0, 3, 0, 4)
-
-
-def test_a_backward_pass_from_several_tensors_is_seen(rig: Rig) -> None:
-    module = SlowLinear(rig.clock)
-    optimizer = slow_sgd(module, rig.clock)
-    y = module(torch.randn(4, 3))
-    torch.autograd.backward(tensors=[y.sum(), y.mean()])
-    optimizer.step()
-    assert rig.steps[0].counted.micro_batches == 1
-    assert rig.steps[0].ticks["backward"] == 1000
-
-
-@pytest.mark.parametrize(
-    ("target", "options", "charged"),
-    [
-        (("cuda",), {}, True),
-        (("cuda:0",), {"non_blocking": True}, True),
-        ((torch.device("cuda", 0),), {}, True),
-        ((0,), {}, True),
-        ((), {"device": "cuda", "dtype": torch.float64}, True),
-        ((torch.float64,), {}, False),
-        (("cpu",), {}, False),
-        ((torch.device("cpu"), torch.float64), {}, False),
-        ((torch.ones(1, dtype=torch.float64),), {}, False),
-        ((), {"dtype": torch.float64}, False),
-    ],
-)
-def test_only_copies_to_a_device_are_charged(
-    patches: Patches, clock: HandClock, target: tuple[Any, ...], options: dict[str, Any], charged: bool
-) -> None:
-    phases = PhaseClock(clock)
-    hooks.watch_copies(patches, phases)
-    # Where there is no GPU torch refuses, as it would unwatched.
-    with contextlib.suppress(RuntimeError, AssertionError):
-        torch.ones(3).to(*target, **options)
-    assert phases.num_calls == charged
-    patches.undo()
-    assert torch.ones(3).to(torch.float64).dtype == torch.float64

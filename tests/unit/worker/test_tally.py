@@ -92,6 +92,37 @@ def test_an_evaluation_keeps_the_batch_that_was_fetched_before_it_and_is_trained
     assert tally.lap().samples_drawn == 4
 
 
+def test_a_model_that_is_tuned_in_eval_mode_is_trained() -> None:
+    tally = Tally()
+    for loader in ([TRAIN], []):
+        for _ in range(2):
+            for number in loader:
+                tally.fetched(number, 4)
+            tally.trained(4, in_eval_mode=True)
+            tally.trained(3, in_eval_mode=True)
+            tally.backward()
+            expected = Counted(samples_drawn=4 * len(loader), samples_entered=4, micro_batches=1, epoch_edge=False)
+            assert tally.lap() == expected
+
+
+def test_a_part_in_eval_mode_does_not_make_a_step_an_evaluation() -> None:
+    tally = Tally()
+    tally.fetched(TRAIN, 4)
+    tally.trained(4, in_eval_mode=True)
+    tally.trained(4)
+    tally.backward()
+    assert tally.lap() == Counted(samples_drawn=4, samples_entered=4, micro_batches=1, epoch_edge=False)
+
+
+def test_an_evaluation_with_gradients_left_on_is_an_evaluation() -> None:
+    tally = Tally()
+    for _ in range(3):
+        tally.fetched(OTHER, 100)
+        tally.trained(100, in_eval_mode=True)
+    counted = ordinary_step(tally)
+    assert counted == Counted(samples_drawn=4, samples_entered=4, micro_batches=1, epoch_edge=True)
+
+
 def test_without_a_loader_the_first_forward_of_each_micro_batch_counts() -> None:
     tally = Tally()
     for _ in range(2):

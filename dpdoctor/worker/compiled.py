@@ -1,0 +1,59 @@
+"""Modules that the script compiled: wrapped first and compiled after, as their author would.
+
+The order matters: DistributedDataParallel around a compiled module reduces its gradients later than a compiled
+DistributedDataParallel does, and would measure another program.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpdoctor.worker.patches import Patches
+
+
+class Compilations:
+    """Remembers with which arguments the script compiled a module, by torch.compile(module) or module.compile()."""
+
+    def __init__(self) -> None:
+        self._arguments: weakref.WeakKeyDictionary[nn.Module, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+    def watch(self, patches: Patches) -> None:
+        """See every compilation from now on."""
+        compile_any, compile_in_place = torch.compile, nn.Module.compile
+
+        @functools.wraps(compile_any)
+        def compile_and_note(model: Any = None, **arguments: Any) -> Any:
+            result = compile_any(model, **arguments)
+            if isinstance(result, nn.Module):
+                self._arguments[result] = arguments
+            return result
+
+        @functools.wraps(compile_in_place)
+        def compile_in_place_and_note(module: nn.Module, *positional: Any, **arguments: Any) -> None:
+            compile_in_place(module, *positional, **arguments)
+            self._arguments[module] = arguments
+
+        patches.replace(torch, "compile", compile_and_note)
+        patches.replace(nn.Module, "compile", compile_in_place_and_note)
+
+    def arguments(self, module: nn.Module) -> dict[str, Any] | None:
+        """Return the arguments that `module` was compiled with; None when it was not."""
+        return self._arguments.get(module)
+
+    def inner(self, module: nn.Module) -> nn.Module:
+        """Return the script's own module behind what torch.compile returned; `module` itself when it is that."""
+        return getattr(module, "_orig_mod", module) if module in self._arguments else module
+
+
+def compiled_as(target: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:
+    """Return a parallel mode's target, compiled with the script's arguments but `fullgraph`.
+
+    torch traces no parallel wrapper as one graph: neither DistributedDataParallel's forward nor FSDP's hooks.
+    """
+    return torch.compile(target, **{**arguments, "fullgraph": False})
