@@ -105,8 +105,23 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """One file that the script opened for writing, made or removed, and that was kept away from it.
+
+    `change` is new, changed or removed; `num_bytes` is the size it would have.
+    """
+
+    path: str
+    change: str
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """What was done to the script, and the proof that it took effect."""
+    """What was done to the script, and the proof that it took effect.
+
+    `written` is what the script would have written, empty when it was allowed to.
+    """
 
     units: tuple[Unit, ...] = ()
     loaders: tuple[Loader, ...] = ()
@@ -117,6 +132,7 @@ class Adoption:
     patched: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     proof: tuple[Check, ...] = ()
+    written: tuple[Written, ...] = ()
 
     @property
     def proved(self) -> bool | None:

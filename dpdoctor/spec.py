@@ -89,6 +89,7 @@ class RunSpec:
         timeout_s: seconds without any progress after which a mode is ended.
         samples_per_step: per rank; None: counted.
         fsdp_wrap: class names of the modules that FSDP gathers as one unit; None: chosen.
+        allow_writes: the script's files are really written.
     """
 
     target: str
@@ -104,6 +105,7 @@ class RunSpec:
     timeout_s: float = 300.0
     samples_per_step: int | None = None
     fsdp_wrap: tuple[str, ...] | None = None
+    allow_writes: bool = False
     recording: Recording = Recording()
 
     def __post_init__(self) -> None:

@@ -127,9 +127,14 @@ def _over_launches(
     """Return a figure over the windows of one launch or, with more launches, over their means."""
     per_launch = [[measure(w) for w in launch] for launch in windows if launch]
     if len(per_launch) == 1:
-        return stats.mean_interval(per_launch[0], unit)
+        return _positive(stats.mean_interval(per_launch[0], unit))
     means = [sum(values) / len(values) for values in per_launch]
-    return stats.mean_interval(means, unit, scope="launches", reason=reason)
+    return _positive(stats.mean_interval(means, unit, scope="launches", reason=reason))
+
+
+def _positive(figure: Figure) -> Figure:
+    """Return a figure whose interval does not reach below 0, where no time and no rate can lie."""
+    return figure if figure.low is None else dataclasses.replace(figure, low=max(0.0, figure.low))
 
 
 def _phase(name: str) -> Callable[[Window], float]:
@@ -213,6 +218,7 @@ def _against_baseline(mode: ModeSummary, baseline: ModeSummary | None) -> ModeSu
         reason = "this is the baseline" if mode is baseline else "the mode changed nothing that could be compared"
         speedup, efficiency = stats.unknown("x", reason), stats.unknown("ratio", reason)
     else:
-        speedup = stats.ratio(mode.throughput, baseline.throughput, "x")
-        efficiency = stats.ratio(mode.throughput, baseline.throughput, "ratio", factor=1 / mode.num_devices)
+        speedup = _positive(stats.ratio(mode.throughput, baseline.throughput, "x"))
+        linear = stats.ratio(mode.throughput, baseline.throughput, "ratio", factor=1 / mode.num_devices)
+        efficiency = _positive(linear)
     return dataclasses.replace(mode, speedup=speedup, scaling_efficiency=efficiency)

@@ -38,6 +38,7 @@ class Options:
     samples_per_step: int | None
     fsdp_wrap: tuple[str, ...] | None
     recording: Recording
+    allow_writes: bool = False
 
 
 def known_modes() -> dict[str, Mode]:
@@ -72,6 +73,7 @@ def make_spec(options: Options) -> RunSpec:
         timeout_s=options.timeout,
         samples_per_step=options.samples_per_step,
         fsdp_wrap=options.fsdp_wrap,
+        allow_writes=options.allow_writes,
         recording=options.recording,
     )
 

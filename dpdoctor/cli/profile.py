@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import sys
 from datetime import datetime, timezone
@@ -31,7 +32,9 @@ from dpdoctor.spec import BATCH_RULES, Recording, RunHeader, RunSpec
     "--nproc", type=click.IntRange(1), help="Devices per mode. Default: all GPUs; on the CPU 2, or the cores."
 )
 @click.option("--batch", type=click.Choice(BATCH_RULES), help="Each device takes whole batches, or its part of each.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of torch, numpy and random.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of torch, numpy and random."
+)
 @click.option(
     "--warmup", type=click.IntRange(1), metavar="STEPS", help="Steps before measuring. Default: until steady."
 )
@@ -68,6 +71,7 @@ from dpdoctor.spec import BATCH_RULES, Recording, RunHeader, RunSpec
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory. Default: reports/SCRIPT-TIME."
 )
+@click.option("--allow-writes", is_flag=True, help="Let the script really write, change and remove files.")
 @click.option("--keep-going", is_flag=True, help="Exit with 0 even when a mode failed.")
 @click.option("--explain", is_flag=True, help="Take two steps, show how the script was adopted, and stop.")
 @click.option("--quiet", is_flag=True, help="Print errors only.")
@@ -93,8 +97,8 @@ def _spec(options: dict[str, Any]) -> RunSpec:
     if options["module"] is not None and script is not None:
         script, args = None, (script, *args)
     for name in ("time_budget", "timeout"):
-        if not options[name] > 0:
-            raise UsageError(f"--{name.replace('_', '-')} is {options[name]:g}; it must be above 0")
+        if not 0 < options[name] < math.inf:
+            raise UsageError(f"--{name.replace('_', '-')} is {options[name]:g}; it must be above 0 and finite")
     recording = Recording(
         warmup=options["warmup"],
         steps=options["steps"],
@@ -113,7 +117,7 @@ def _spec(options: dict[str, Any]) -> RunSpec:
             recording=recording,
             **{
                 name: options[name]
-                for name in ("modes", "nproc", "batch", "seed", "repeat", "timeout", "samples_per_step")
+                for name in ("modes", "nproc", "batch", "seed", "repeat", "timeout", "samples_per_step", "allow_writes")
             },
         )
     )

@@ -155,7 +155,7 @@ class RankSampler:
             return None
         values = {"memory_bytes": float(memory), "num_processes": float(alive)}
         if elapsed_s:
-            values["cpu_ratio"] = spent / elapsed_s
+            values["cpu_cores"] = spent / elapsed_s
         return Sample(at_ns=time.monotonic_ns(), source=source, values=values)
 
 

@@ -96,14 +96,24 @@ def _failed_alike(ranks: Sequence[RankProcess]) -> bool:
 
 
 def _blame(rank: RankProcess) -> tuple[int, int]:
-    """Order: killed from outside, then by the time of the last record; those that we ended come last."""
+    """Order: killed from outside, then by the time of the last record; those that we ended come last.
+
+    SIGABRT is how NCCL's watchdog ends a rank whose peer is gone: that one is not killed, it only follows.
+    """
     if rank.ended_by_us:
         return (2, rank.rank)
     code = rank.exit_code() or 0
-    if code < 0:
+    if code < 0 and -code != signal.SIGABRT:
         return (0, rank.rank)
     path = rank.directory / rundir.RANK
     return (1, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _reason(rank: RankProcess, *, alone: bool) -> str:
@@ -111,11 +121,7 @@ def _reason(rank: RankProcess, *, alone: bool) -> str:
     who = "" if alone else f"rank {rank.rank}: "
     if record is not None and record.status == "failed" and record.reason:
         return f"{who}{record.reason}"
-    how = (
-        f"was killed by {signal.Signals(-code).name}"
-        if code is not None and code < 0
-        else f"ended with exit code {code}"
-    )
+    how = f"was killed by {_signal_name(-code)}" if code is not None and code < 0 else f"ended with exit code {code}"
     return f"{who}the process {how} {where(rank)}"
 
 

@@ -10,6 +10,7 @@ from rich.tree import Tree
 
 from dpdoctor import units
 from dpdoctor.analysis import Adoption, Analysis, ModeSummary
+from dpdoctor.report.text import left_alone
 
 _SIGNS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("cannot tell", "yellow")}
 
@@ -46,6 +47,8 @@ def _lines(mode: ModeSummary, adoption: Adoption) -> Iterator[Text]:
     ranks, threads = units.count(mode.world_size, "rank"), units.count(adoption.num_threads, "thread")
     unused = "; find_unused_parameters on" if adoption.find_unused_parameters else ""
     yield Text(f"{ranks}, {threads} each, seed {adoption.seed}{unused}")
+    if adoption.written:
+        yield Text(left_alone(len(adoption.written)))
     yield Text(f"patched: {', '.join(adoption.patched)}", style="dim")
     for warning in adoption.warnings:
         yield Text(warning, style="yellow")

@@ -14,6 +14,7 @@ NS = 1e-9
 _SUFFIXES = (
     ("_gb_s", "GB/s"),
     ("_ratio", "ratio"),
+    ("_cores", "cores"),
     ("_bytes", "bytes"),
     ("_mhz", "MHz"),
     ("_ns", "ns"),

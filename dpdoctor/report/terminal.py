@@ -18,6 +18,7 @@ from dpdoctor.report.text import (
     batch_text,
     figure_text,
     interval_words,
+    left_alone,
     mode_label,
     short_interval,
     status_tone,
@@ -28,12 +29,12 @@ _NUMERIC = ("samples/s", "step", "speedup", "linear", "epoch", "batch")
 
 
 def summary(analysis: Analysis) -> RenderableType:
-    """Return the verdict, a table of the modes, what failed with its last stderr lines, and remarks on the adoption.
+    """Return the verdict, a table of the modes, what failed with its last stderr lines, remarks and files left alone.
 
     All text from the run is literal: rich's markup in it is not interpreted.
     """
     run = analysis.summary
-    return Group(*_verdict(run), _table(run), *_notes(run), *_troubles(run), *_remarks(run))
+    return Group(*_verdict(run), _table(run), *_notes(run), *_troubles(run), *_remarks(run), *_files(run))
 
 
 def _verdict(run: RunSummary) -> Iterator[RenderableType]:
@@ -108,3 +109,9 @@ def _remarks(run: RunSummary) -> Iterator[RenderableType]:
         yield Text("\nHow the script was adopted", style="bold")
     for warning, labels in modes.items():
         yield Padding(Text(f"{', '.join(labels)}: {warning}"), (0, 0, 0, 2))
+
+
+def _files(run: RunSummary) -> Iterator[RenderableType]:
+    paths = {file.path for mode in run.modes.values() if mode.adoption for file in mode.adoption.written}
+    if paths:
+        yield Text(f"\n{left_alone(len(paths))}; the report lists them. --allow-writes lets it.", style="dim")

@@ -97,3 +97,9 @@ def _scope(figure: Figure) -> tuple[str, str]:
 def sentence(text: str) -> str:
     """Return text that ends with one full stop."""
     return f"{text.rstrip().rstrip('.')}."
+
+
+def left_alone(num_files: int) -> str:
+    """Return what became of the files that scripts would have written."""
+    were = "was" if num_files == 1 else "were"
+    return f"{units.count(num_files, 'file')} that the script would have written or removed {were} left alone"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
@@ -67,7 +67,7 @@ class Redirect:
 
 
 class Watch:
-    """What a forward reports to."""
+    """What a forward reports to. `forwards` counts, by id of the module, the first forward after each backward."""
 
     def __init__(self, phases: PhaseClock, tally: Tally, check: Callable[[], None]) -> None:
         self.phases = phases
@@ -75,17 +75,24 @@ class Watch:
         self._check = check
         self.keep_inputs = False
         self.forwards: Counter[int] = Counter()
+        self._open: set[int] = set()
         self.inputs: list[torch.Tensor] = []
 
     def training_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward of the module begins on these arguments."""
         self._check()
-        self.forwards[id(module)] += 1
+        if id(module) not in self._open:
+            self._open.add(id(module))
+            self.forwards[id(module)] += 1
         first = args[0] if args and isinstance(args[0], torch.Tensor) else next(_tensors((args, kwargs)), None)
         num_entered = first.shape[0] if first is not None and first.dim() else 0
         self.tally.trained(num_entered, in_eval_mode=not module.training)
         if self.keep_inputs:
             self.inputs, self.keep_inputs = list(_tensors((args, kwargs))), False
+
+    def backward_ended(self) -> None:
+        """A backward pass ended: the next forward of a module is a new pass over its parameters."""
+        self._open.clear()
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -146,7 +153,7 @@ class Adopter:
                 return original(module, *args, **kwargs)
             inside.unit = True
             try:
-                if not isinstance(module._compiled_call_impl, Redirect):
+                if not isinstance(module._compiled_call_impl, Redirect) and not self._is_part(module):
                     self._adopt(module)
                 return original(module, *args, **kwargs)
             finally:
@@ -181,6 +188,7 @@ class Adopter:
         line = lines.caller()
         self._look_for_method_entry(module, line)
         inner = self._compilations.inner(module)
+        self._release_parts_of(inner)
         name = type(inner).__name__
         own_call = module._compiled_call_impl or module._call_impl
         how = Conversion(has_unused=self._has_unused, fsdp_wrap=self._fsdp_wrap, optimizers=tuple(self._optimizers()))
@@ -196,6 +204,17 @@ class Adopter:
         self._watch.phases.belongs_here()
         parameters = dict(inner.named_parameters())
         self._adopted.append(Adopted(module=module, name=name, line=line, parameters=parameters))
+
+    def _is_part(self, module: nn.Module) -> bool:
+        """Return whether `module` lies inside an adopted one: a call of a part alone is no new unit."""
+        return any(part is module for adopted in self._adopted for part in adopted.module.modules())
+
+    def _release_parts_of(self, module: nn.Module) -> None:
+        """Undo what was adopted before and is now called from inside `module`, or two wrappers would reduce it."""
+        parts = {id(part) for part in module.modules()}
+        for adopted in [adopted for adopted in self._adopted if id(adopted.module) in parts]:
+            self._patches.restore(adopted.module, "_compiled_call_impl")
+            self._adopted.remove(adopted)
 
     def _compiled(
         self, target: Callable[..., Any], own_call: Callable[..., Any], arguments: dict[str, Any]
@@ -254,8 +273,8 @@ class Adopter:
             if p.grad is not None and id(p) not in adopted
         )
 
-    def units(self) -> tuple[Unit, ...]:
-        """Return what was adopted."""
+    def units(self, touched: Container[int] = ()) -> tuple[Unit, ...]:
+        """Return what was adopted; `touched` has the ids of parameters that are known to get a gradient."""
         return tuple(
             Unit(
                 name=adopted.name,
@@ -264,7 +283,11 @@ class Adopter:
                 trainable_bytes=sum(
                     p.numel() * p.element_size() for p in adopted.parameters.values() if p.requires_grad
                 ),
-                unused=tuple(n for n, p in adopted.parameters.items() if p.requires_grad and p.grad is None),
+                unused=tuple(
+                    n
+                    for n, p in adopted.parameters.items()
+                    if p.requires_grad and p.grad is None and id(p) not in touched
+                ),
             )
             for adopted in self._adopted
         )

@@ -169,7 +169,7 @@ class Conductor:
         checks = self._proof.judge(
             parts.mode, counters, dict(parts.watch.forwards), parts.adopter.unadopted(), parts.agreement
         )
-        parts.report.proved(checks, counters)
+        parts.report.proved(checks, counters, self._proof.touched)
         failed = next((check for check in checks if check.ok is False), None)
         if failed is not None:
             parts.ending.stop("failed", failed.text)

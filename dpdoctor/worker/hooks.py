@@ -15,7 +15,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.phases import BACKWARD, H2D, OPTIMIZER, PhaseClock
 from dpdoctor.worker.steps import StepCounter
-from dpdoctor.worker.tally import Tally
 
 NO_OPTIMIZER = -1
 
@@ -106,7 +105,6 @@ class Optimizers:
 def watch_backward(
     patches: Patches,
     phases: PhaseClock,
-    tally: Tally,
     before: Callable[[Any], None],
     after: Callable[[], None],
 ) -> None:
@@ -121,7 +119,6 @@ def watch_backward(
             original(tensors, *args, **kwargs)
         finally:
             phases.pop(depth)
-        tally.backward()
         after()
 
     patches.replace(torch.autograd, "backward", backward)

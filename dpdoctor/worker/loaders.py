@@ -126,16 +126,19 @@ class Loaders:
             num_workers=loader.num_workers,
             num_batches=None if iterable else _length(sampler),
             rule=rule,
-            note=self._note(rule, sampler, iterable=iterable),
+            note=self._note(rule, loader, sampler, iterable=iterable),
         )
         self._prefetch = max(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0))
         return self._numbers.setdefault(record, len(self._numbers))
 
-    def _note(self, rule: str, sampler: Any, *, iterable: bool) -> str:
+    def _note(self, rule: str, loader: DataLoader[Any], sampler: Any, *, iterable: bool) -> str:
         if self._world_size == 1:
             return ""
         if iterable:
             return "an IterableDataset is read whole by every rank: splitting it would make each rank pay for all items"
+        if rule == "global" and loader.batch_size and loader.batch_size % self._world_size:
+            parts = units.count(self._world_size, "part")
+            return f"batches of {loader.batch_size} are cut into {parts} of unequal size; averaging weighs them alike"
         if rule != "whole":
             return ""
         if not torch.is_grad_enabled():

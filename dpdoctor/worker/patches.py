@@ -13,14 +13,16 @@ _INHERITED = object()
 class Patches:
     """Replaces attributes and remembers the originals and the hooks that were added beside them.
 
-    DataLoader workers are forked with every patch in place: they get the originals back at birth.
+    DataLoader workers are forked with every patch in place: they get the originals back at birth, unless the patches
+    are meant `for_children` too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, for_children: bool = False) -> None:
         self._originals: dict[tuple[int, str], tuple[Any, Any]] = {}
         self._names: list[str] = []
         self._removals: list[Callable[[], None]] = []
-        os.register_at_fork(after_in_child=self.undo)
+        if not for_children:
+            os.register_at_fork(after_in_child=self.undo)
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set `owner.name` to `value`."""

@@ -45,18 +45,23 @@ def _bits(tensor: torch.Tensor) -> int:
 
 
 class Proof:
-    """Watches one step: its operators and collectives, the gradients it makes, the parameters it moves."""
+    """Watches one step: its operators and collectives, the gradients it makes, the parameters it moves.
+
+    `touched` has the ids of the parameters that got a gradient.
+    """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters
         self._before = checksum(parameters)
         self._gradient_bytes = 0
+        self.touched: set[int] = set()
         self._hooks = [p.register_post_accumulate_grad_hook(self._accumulated) for p in parameters if p.requires_grad]
         self._profile = StepProfile()
         self._profile.start()
 
     def _accumulated(self, parameter: torch.Tensor) -> None:
         self._gradient_bytes += parameter.numel() * parameter.element_size()
+        self.touched.add(id(parameter))
 
     def stop(self) -> None:
         """End the step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import os
@@ -23,7 +24,7 @@ from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import RankRecord
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
-from dpdoctor.worker import hooks, launched, lines, loss, modes, script, setup
+from dpdoctor.worker import files, hooks, launched, lines, loss, modes, script, setup
 from dpdoctor.worker.adopt import Adopter, Watch
 from dpdoctor.worker.agreement import Agreement, Alone, Ranks
 from dpdoctor.worker.calibration import hook_cost_ns
@@ -33,6 +34,7 @@ from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.launched import Place
 from dpdoctor.worker.loaders import Loaders
 from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.overlay import Overlay
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.phases import PhaseClock
 from dpdoctor.worker.recorder import Recorder
@@ -40,6 +42,7 @@ from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.steplog import StepLog
 from dpdoctor.worker.steps import StepCounter
 from dpdoctor.worker.tally import Tally
+from dpdoctor.worker.territory import Territory
 
 ARMS = (FULL,)
 SUMMED_LOSS = (
@@ -74,6 +77,7 @@ class Rank:
         self._clock = time.monotonic_ns
         self._ending, self._left = Ending(self._finish, self._forced), "stopped"
         self._patches = Patches()
+        self._overlay = self._make_overlay()
         self._phases, self._tally, self._counter = PhaseClock(self._clock), Tally(), StepCounter()
         self._watch = Watch(self._phases, self._tally, self._ending.check)
         self._optimizers = hooks.Optimizers(self._counter, self._phases, self._ending.check, self._on_step)
@@ -86,6 +90,11 @@ class Rank:
         self._conductor = self._make_conductor()
         self._warn_of_sums = where.world_size > 1
         self._install()
+
+    def _make_overlay(self) -> Overlay:
+        spec, own = self._task.spec, Path(self._task.directory)
+        homes = [Path(spec.cwd)] if spec.is_module else [Path(spec.cwd), Path(spec.target).parent]
+        return Overlay(self._directory / "overlay", Territory(own, homes).is_free)
 
     def _make_report(self, backend: str | None) -> Report:
         record = RankRecord(
@@ -106,8 +115,15 @@ class Rank:
             tally=self._tally,
             steplog=self._steplog,
             stage=lambda: self._heartbeat.stage,
+            written=self._overlay.written,
         )
-        return Report(self._directory, record, self._task.spec.seed, sources, has_unused=bool(self._task.unused))
+        return Report(
+            self._directory,
+            record,
+            self._task.spec.seed,
+            sources,
+            has_unused=bool(self._task.unused) and self._mode.needs_unused,
+        )
 
     def _make_conductor(self) -> Conductor:
         spec, alone = self._task.spec, not self._task.mode.distributed
@@ -136,10 +152,14 @@ class Rank:
         launched.hide_process_group(self._patches, self._fail)
         self._loaders.watch(self._patches, self._phases, self._tally, self._ending.check, self._fail)
         self._optimizers.watch(self._patches)
-        hooks.watch_backward(self._patches, self._phases, self._tally, self._before_backward, self._after_backward)
+        hooks.watch_backward(self._patches, self._phases, self._before_backward, self._after_backward)
         if torch.cuda.is_available():
             hooks.watch_copies(self._patches, self._phases)
         self._mode.prepare(self._patches)
+        if not self._task.spec.allow_writes:
+            # Never undone: the script writes while it unwinds and at exit, and so do the processes that it forked.
+            files.divert(Patches(for_children=True), self._overlay)
+            atexit.register(self._overlay.discard)
         self._adopter.seek(has_unused=bool(self._task.unused), fsdp_wrap=self._task.spec.fsdp_wrap)
 
     def run(self) -> int:
@@ -158,6 +178,7 @@ class Rank:
         else:
             self._returned(0)
         self._patches.undo()
+        self._report.unwound()
         self._leave()
         return 0 if self._ending.status == "ok" else 1
 
@@ -172,6 +193,8 @@ class Rank:
                 self._report.warn(f"{SUMMED_LOSS} ({lines.caller()})")
 
     def _after_backward(self) -> None:
+        self._tally.backward(in_step=self._counter.in_step)
+        self._watch.backward_ended()
         if not self._optimizers.any_seen:
             self._adopter.without_optimizer = True
             self._optimizers.backward_ended()
@@ -188,6 +211,7 @@ class Rank:
 
     def _forced(self) -> None:
         self._report.write(self._ending.status or "failed", self._ending.reason, "stopped by force")
+        self._overlay.discard()
 
     def _returned(self, code: Any) -> None:
         """Judge a script that ended by itself; one that was told to stop is judged already."""
@@ -222,6 +246,7 @@ class Rank:
         if os.getpid() == self._pid and not self._ending.begun:
             self._conductor.close()
             self._report.write("interrupted", "ended by the launcher", "terminated")
+            self._overlay.discard()
         os._exit(128 + signum)
 
     def _leave(self) -> None:

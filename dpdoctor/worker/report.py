@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from dpdoctor import rundir
-from dpdoctor.records import Adoption, Check, Counters, RankRecord, Unit
+from dpdoctor.records import Adoption, Check, Counters, RankRecord, Unit, Written
 from dpdoctor.worker.adopt import Adopter
 from dpdoctor.worker.hooks import Optimizers
 from dpdoctor.worker.loaders import Loaders
@@ -21,7 +21,7 @@ from dpdoctor.worker.tally import Tally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where the record's facts come from; `stage` is the heartbeat's."""
+    """Where the record's facts come from; `stage` is the heartbeat's, `written` lists what the overlay caught."""
 
     adopter: Adopter
     optimizers: Optimizers
@@ -30,6 +30,7 @@ class Sources:
     tally: Tally
     steplog: StepLog
     stage: Callable[[], str]
+    written: Callable[[], tuple[Written, ...]] = tuple
 
 
 class Report:
@@ -51,10 +52,10 @@ class Report:
         self._has_unused = has_unused
         rundir.write_json(self._path, record)
 
-    def proved(self, checks: tuple[Check, ...], counters: Counters) -> None:
+    def proved(self, checks: tuple[Check, ...], counters: Counters, touched: Container[int]) -> None:
         """Note the proof of adoption, what a step does, and which parameters it left without gradient."""
         self._proof = checks
-        self._units = self._sources.adopter.units()
+        self._units = self._sources.adopter.units(touched)
         self._record = replace(self._record, counters=counters)
 
     def warmed_up(self, steady: bool | None) -> None:
@@ -81,6 +82,12 @@ class Report:
         )
         rundir.write_json(self._path, self._record)
 
+    def unwound(self) -> None:
+        """Add what the script wrote after it was told to stop."""
+        adoption = replace(self._record.adoption, written=self._sources.written())
+        self._record = replace(self._record, adoption=adoption)
+        rundir.write_json(self._path, self._record)
+
     def _adoption(self) -> Adoption:
         sources = self._sources
         return Adoption(
@@ -93,6 +100,7 @@ class Report:
             patched=sources.patches.names,
             warnings=(*sources.adopter.warnings, *self._warnings),
             proof=self._proof,
+            written=sources.written(),
         )
 
     def _steps_per_epoch(self) -> int | None:

@@ -15,9 +15,9 @@ class Shard:
     """A rank's share of an index sampler (DataLoader's batch sampler, or its sampler when it does not batch).
 
     per-device: rank r takes the script's batches r, r + N, ...; what is left over when N does not divide their number
-    is dropped, so that all ranks take equally many. global: every batch is cut into N equal parts and rank r takes
-    part r; what is left over is dropped, and a batch of fewer than N samples goes whole to every rank. whole: every
-    rank takes everything. The script's sampler is never copied into a list: it may be endless.
+    is dropped, so that all ranks take equally many. global: every batch is cut into N parts that differ by one sample
+    at most and rank r takes part r; a batch of fewer than N samples goes whole to every rank. whole: every rank takes
+    everything. The script's sampler is never copied into a list: it may be endless.
     """
 
     def __init__(self, sampler: Iterable[Any], rule: str, rank: int, world_size: int, seeded: Seeded) -> None:
@@ -55,10 +55,10 @@ class Shard:
             yield group[self.rank]
 
     def _part(self, batch: Any) -> Any:
-        size = (_size(batch) or 0) // self.world_size
-        if not size:
+        size = _size(batch) or 0
+        if size < self.world_size:
             return batch
-        return batch[self.rank * size : (self.rank + 1) * size]
+        return batch[self.rank * size // self.world_size : (self.rank + 1) * size // self.world_size]
 
 
 def _size(indices: Any) -> int | None:

@@ -32,6 +32,11 @@ class StepCounter:
             del self._open[self._open.index(token) :]
         self._open.append(token)
 
+    @property
+    def in_step(self) -> bool:
+        """Return whether a step is under way: what runs now is its closure."""
+        return bool(self._open)
+
     def leave(self, optimizer: int, *, scaled: bool = False) -> bool:
         """A step ends. Return True when it is one of the reference's, and the outermost."""
         token = (optimizer, scaled)

@@ -86,13 +86,13 @@ class Tally:
         self._only_evaluated = True
         self._edge = True
 
-    def backward(self) -> None:
-        """A backward pass ended."""
+    def backward(self, *, in_step: bool = False) -> None:
+        """A backward pass ended; `in_step`: one of an optimizer's closure, which runs on the same samples again."""
         if self._doubtful is not None:
             self._consume(self._doubtful)
         if not self._fresh:
-            self._backwards += 1
-            self._fresh = True
+            self._backwards += not in_step or not self._backwards
+            self._fresh = not in_step
 
     def lap(self) -> Counted:
         """End a step: return what it consumed and begin the next."""

@@ -43,6 +43,13 @@ def test_bytes_are_those_of_the_passes_over_the_parameters(profile):
     assert collectives["reduce_scatter"].count == 4
 
 
+def test_a_model_called_twice_before_its_backward_is_gathered_once_for_both(profile):
+    done = profile("../../../samples/gan.py", "--modes", "fsdp", "--no-baseline", *SHORT)
+    assert done.exit_code == 0, done.output
+    assert [unit.name for unit in done.record("fsdp").adoption.units] == ["Generator", "Discriminator"]
+    assert all(check.ok for check in done.record("fsdp").adoption.proof), done.record("fsdp").adoption.proof
+
+
 def test_wrap_units_can_be_named(profile):
     done = profile("blocks.py", "--modes", "fsdp", "--no-baseline", *SHORT, "--fsdp-wrap", "Linear")
     assert done.exit_code == 0, done.output

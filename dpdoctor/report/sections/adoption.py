@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dpdoctor import units
 from dpdoctor.analysis import Adoption, Analysis, ModeSummary
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Facts, Fold, Heading, Lines, Section, Table
-from dpdoctor.report.text import NOTHING, mode_label
+from dpdoctor.report.text import NOTHING, left_alone, mode_label
 
+MOST_FILES = 200
 _VERDICTS = {True: ("ok", "good"), False: ("failed", "bad"), None: ("not judged", "muted")}
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
-    """Return, per mode, warnings, proof, units, loaders and settings."""
+    """Return, per mode, warnings, proof, units, loaders, settings and files."""
     blocks: list[Block] = []
     for name, mode in analysis.summary.modes.items():
         blocks.append(Heading(text=mode_label(name)))
@@ -34,6 +35,8 @@ def _mode(mode: ModeSummary, adoption: Adoption) -> list[Block]:
     else:
         blocks.append(Absent(what="Loaders", reason="the script iterated no DataLoader"))
     blocks.append(_facts(mode, adoption))
+    if adoption.written:
+        blocks.append(Fold(title=left_alone(len(adoption.written)), blocks=(_written(adoption),)))
     if adoption.patched:
         patched = Lines(caption="What dpdoctor put its own code around", lines=adoption.patched)
         blocks.append(Fold(title=f"Patched: {units.count(len(adoption.patched), 'place')}", blocks=(patched,)))
@@ -111,6 +114,23 @@ def _loaders(adoption: Adoption) -> Table:
                 Cell(text=loader.rule, note=loader.note),
             )
             for loader in adoption.loaders
+        ),
+    )
+
+
+def _written(adoption: Adoption) -> Table:
+    hidden = len(adoption.written) - MOST_FILES
+    more = f" {units.whole(hidden)} more are in rank.json." if hidden > 0 else ""
+    return Table(
+        caption=f"Opened for writing, made or removed on the first rank; --allow-writes lets the script do it.{more}",
+        columns=(Column(title="File"), Column(title="Change"), Column(title="Size", numeric=True)),
+        rows=tuple(
+            (
+                Cell(text=file.path),
+                Cell(text=file.change),
+                Cell(text=NOTHING if file.change == "removed" else units.size(file.num_bytes)),
+            )
+            for file in adoption.written[:MOST_FILES]
         ),
     )
 

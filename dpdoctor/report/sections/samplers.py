@@ -15,6 +15,7 @@ from dpdoctor.report.text import amount
 _KIND_WORDS = {"host": "Host", "rank": "Processes", "gpu": "GPU"}
 _UNIT_WORDS = {
     "ratio": "load",
+    "cores": "load",
     "bytes": "memory",
     "W": "power",
     "MHz": "clocks",
@@ -27,7 +28,7 @@ _HINTS = {
         "host",
         "ratio",
     ): "CPU is the share of all cores in use; pressure is the share of time in which something waited for a core.",
-    ("rank", "ratio"): "100 % is one core fully used; workers are a rank's DataLoader processes, added up.",
+    ("rank", "cores"): "Cores in use: 1 is one core all the time; workers are a rank's DataLoader processes, added up.",
     (
         "gpu",
         "ratio",

@@ -42,7 +42,7 @@ class Evidence:
         checksums: per rank, of all trained parameters, bit for bit.
         moved: whether they changed since adoption.
         unadopted: names of trained parameters that no adopted unit holds.
-        forwards: training forwards of that step, by id of the module.
+        forwards: training forwards of that step, the first after each backward, by id of the module.
         gradient_bytes: of every gradient that the step accumulated, each time it did.
         counters: of this rank's profiled step.
     """
@@ -61,6 +61,7 @@ class Mode:
     summary: str
     distributed = False
     batch_rule = "per-device"
+    needs_unused = False
 
     def world_size(self, num_devices: int) -> int:
         """Return the number of processes for so many devices."""

@@ -18,6 +18,7 @@ class DDP(Mode):
 
     summary = "DistributedDataParallel, one process per device"
     distributed = True
+    needs_unused = True
 
     def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from dpdoctor.worker.patches import Patches
 
-# Padding to equal shards, and the optimizer's own small collectives, stay below this.
+# Small collectives of the script's own stay below this.
 BYTES_WITHIN = 0.02
 # Where torch raises, and what it says, when plain and sharded tensors meet.
 _SHARDING = "/torch/distributed/"
@@ -35,6 +35,7 @@ class FSDP(Mode):
 
     def __init__(self) -> None:
         self._gathered_per_forward: dict[int, int] = {}
+        self._padding: dict[int, int] = {}
 
     def prepare(self, patches: Patches) -> None:
         """Have clip_grad_norm_ return a plain tensor: scripts print and compare the norm."""
@@ -59,7 +60,7 @@ class FSDP(Mode):
             return None
         path, _, number = line.rpartition(":")
         source = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
-        what = "".join(traceback.format_exception_only(error)).strip()
+        what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
         return f"FSDP shards parameters; {line} does `{source}`, which needs them whole ({what})"
 
     def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
@@ -74,6 +75,7 @@ class FSDP(Mode):
         before = dict(module.named_parameters(remove_duplicate=False))
         _broadcast(module)
         self._gathered_per_forward[id(module)] = _gathered_bytes(module, blocks)
+        self._padding[id(module)] = sum(_padded_bytes(p) - p.numel() * p.element_size() for p in module.parameters())
         device = next(iter(before.values())).device.type
         mesh = init_device_mesh(device, (_world_size(),))
         for block in blocks:
@@ -87,7 +89,7 @@ class FSDP(Mode):
         return [
             *super().checks(evidence),
             self._gathered(evidence),
-            _scattered(evidence),
+            self._scattered(evidence),
         ]
 
     def _gathered(self, evidence: Evidence) -> Check:
@@ -95,9 +97,9 @@ class FSDP(Mode):
         expected = sum(gathered[module] * times for module, times in evidence.forwards.items() if module in gathered)
         return _bytes_fit("parameters gathered", "all_gather", expected, evidence)
 
-
-def _scattered(evidence: Evidence) -> Check:
-    return _bytes_fit("gradients scattered", "reduce_scatter", evidence.gradient_bytes, evidence)
+    def _scattered(self, evidence: Evidence) -> Check:
+        padding = sum(self._padding.get(module, 0) * times for module, times in evidence.forwards.items())
+        return _bytes_fit("gradients scattered", "reduce_scatter", evidence.gradient_bytes + padding, evidence)
 
 
 def _bytes_fit(name: str, collective: str, expected: int, evidence: Evidence) -> Check:
@@ -117,9 +119,15 @@ def _gathered_bytes(module: nn.Module, blocks: Sequence[nn.Module]) -> int:
     What lies in a block is gathered twice, because a block is resharded after its forward; the rest, in the root,
     stays gathered until its backward (fully_shard's default for `reshard_after_forward`).
     """
-    total = sum(p.numel() * p.element_size() for p in module.parameters())
     inside = {id(p): p for block in blocks for p in block.parameters()}
-    return total + sum(p.numel() * p.element_size() for p in inside.values())
+    return sum(map(_padded_bytes, module.parameters())) + sum(map(_padded_bytes, inside.values()))
+
+
+def _padded_bytes(parameter: nn.Parameter) -> int:
+    """Return the bytes of a parameter whose first dimension is padded to equal shards, as fully_shard does."""
+    ranks = _world_size()
+    rows = math.ceil(parameter.shape[0] / ranks) * ranks
+    return rows * (parameter.numel() // max(1, parameter.shape[0])) * parameter.element_size()
 
 
 def _refuse_scalars(module: nn.Module) -> None:

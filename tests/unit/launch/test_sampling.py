@@ -78,7 +78,7 @@ def test_the_first_sample_of_a_rank_has_no_cpu_share() -> None:
 
 
 def cpu_of(sampler: RankSampler) -> dict[str, float]:
-    return {sample.source: sample.values["cpu_ratio"] for sample in sampler.samples() if "cpu_ratio" in sample.values}
+    return {sample.source: sample.values["cpu_cores"] for sample in sampler.samples() if "cpu_cores" in sample.values}
 
 
 def test_the_cpu_share_is_what_the_process_spent() -> None:
@@ -89,7 +89,7 @@ def test_the_cpu_share_is_what_the_process_spent() -> None:
         sum(range(10_000))
     samples = sampler.samples()
     assert finite(*samples)
-    assert samples[0].values["cpu_ratio"] > 0
+    assert samples[0].values["cpu_cores"] > 0
 
 
 def test_workers_are_sampled_together_and_from_their_birth(start: Start) -> None:

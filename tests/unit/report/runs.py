@@ -114,9 +114,9 @@ def host_samples(number: int = 30) -> list[Sample]:
         at = BEGIN_NS + 200 * MS * i
         host = {"cpu_ratio": 0.5 + 0.01 * i, "memory_used_bytes": 4e9, "memory_total_bytes": 16e9}
         unknown = {"pressure_cpu_ratio": "this kernel has no /proc/pressure"}
-        workers = {"cpu_ratio": 1.7, "memory_bytes": 4e8, "num_processes": 2.0}
+        workers = {"cpu_cores": 1.7, "memory_bytes": 4e8, "num_processes": 2.0}
         found.append(Sample(at_ns=at, source="host", values=host, unknown=unknown))
-        found.append(Sample(at_ns=at, source="rank0", values={"cpu_ratio": 1.0, "memory_bytes": 9e8}))
+        found.append(Sample(at_ns=at, source="rank0", values={"cpu_cores": 1.0, "memory_bytes": 9e8}))
         found.append(Sample(at_ns=at, source="rank0.workers", values=workers))
     return found
 

@@ -69,7 +69,7 @@ class Rig:
         self.checks = 0
         self.loaders.watch(patches, self.phases, self.tally, self.check, self.fail)
         self.optimizers.watch(patches)
-        hooks.watch_backward(patches, self.phases, self.tally, lambda _: None, self.after_backward)
+        hooks.watch_backward(patches, self.phases, lambda _: None, self.after_backward)
         self.adopter.seek(has_unused=False)
 
     def check(self) -> None:
@@ -79,6 +79,8 @@ class Rig:
         raise FailedError(reason)
 
     def after_backward(self) -> None:
+        self.tally.backward(in_step=self.counter.in_step)
+        self.watch.backward_ended()
         if not self.optimizers.any_seen:
             self.adopter.without_optimizer = True
             self.optimizers.backward_ended()

@@ -21,9 +21,9 @@ class Called(Exception):  # noqa: N818 - a signal between the parts of a test
 
 
 def test_a_backward_pass_that_raises_is_none_and_its_phase_ends(patches: Patches, clock: HandClock) -> None:
-    phases, rig = PhaseClock(clock), Rig(patches)
+    phases = PhaseClock(clock)
     seen: list[Any] = []
-    hooks.watch_backward(patches, phases, rig.tally, lambda what: seen.append(("before", what)), lambda: seen.append(1))
+    hooks.watch_backward(patches, phases, lambda what: seen.append(("before", what)), lambda: seen.append(1))
     x = torch.ones(2, requires_grad=True)
     loss = (x * 2).sum()
 

@@ -189,6 +189,9 @@ def test_samples_are_counted_on_the_first_tensor(
     kept = rig.watch.inputs
     rig.watch.training_forward(module, (torch.ones(1),), {})
     assert rig.watch.inputs is kept, "only the first forward's are kept"
+    assert rig.watch.forwards == {id(module): 1}, "a second forward before any backward is the same pass"
+    rig.watch.backward_ended()
+    rig.watch.training_forward(module, (torch.ones(1),), {})
     assert rig.watch.forwards == {id(module): 2}
     assert not rig.watch.keep_inputs
 

@@ -227,3 +227,14 @@ def test_no_sample_is_lost_or_counted_twice(steps: list[list[int]]) -> None:
         counted = tally.lap()
         assert counted.samples_drawn == counted.samples_entered == sum(sizes)
         assert counted.micro_batches == len(sizes)
+
+
+def test_a_closure_that_runs_several_times_counts_its_samples_once() -> None:
+    tally = Tally()
+    for _ in range(4):
+        tally.trained(32)
+        tally.backward(in_step=True)
+    counted = tally.lap()
+    assert (counted.samples_entered, counted.micro_batches) == (32, 1)
+    tally.trained(32)
+    assert tally.lap().samples_entered == 32

@@ -1,0 +1,82 @@
+"""A profile run never changes a file that existed before it, and the script does not notice."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import SCRIPTS, SHORT, Profiled
+
+NEW = {
+    "best.pt", "final.txt", "last.pt", "latest.pt", "moved.txt", "raw.bin", "table.txt", "traced.pt",
+    *(f"cache/{index}.npy" for index in range(8)),
+}  # fmt: skip
+CHANGED = {"config.json", "log.txt", "runs.db"}
+REMOVED = {"old.txt", "previous"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Give a folder with the script and what an earlier run of it left."""
+    folder = tmp_path / "project"
+    (folder / "previous").mkdir(parents=True)
+    shutil.copy(SCRIPTS / "writes.py", folder)
+    for name in ("config.json", "old.txt", "previous/result.txt"):
+        (folder / name).write_text(f"{name} of yesterday")
+    (folder / "log.txt").write_text("yesterday\n")
+    with contextlib.closing(sqlite3.connect(folder / "runs.db")) as database, database:
+        database.execute("create table runs (number)")
+    return folder
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Return what every file below a folder holds, as a hash; directories too."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "directory"
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("mode", ["single", "ddp"])
+def test_nothing_changes_and_what_would_have_is_listed(
+    folder: Path, profile: Callable[..., Profiled], mode: str
+) -> None:
+    before = tree(folder)
+    done = profile(str(folder / "writes.py"), "--modes", mode, "--no-baseline", *SHORT)
+    assert done.exit_code == 0, done.output
+    assert tree(folder) == before
+    for rank in done.launch(mode).ranks:
+        printed = done.printed(mode, rank.index)
+        assert "read notes 1 2.0" in printed
+        assert "log ['yesterday', 'step 1']" in printed
+        listed = next(line for line in printed.splitlines() if line.startswith("listed")).split()[1:]
+        assert listed == sorted(
+            {"cache", "writes.py"} | CHANGED | {name for name in NEW if "/" not in name and name != "final.txt"}
+        )
+        written = {
+            (Path(each.path).relative_to(folder).as_posix(), each.change) for each in rank.record.adoption.written
+        }
+        assert written == {(name, "new") for name in NEW} | {(name, "changed") for name in CHANGED} | {
+            (name, "removed") for name in REMOVED
+        }
+        assert not (done.root / mode / f"rank{rank.index}" / "overlay").exists()
+    assert (
+        f"{len(NEW | CHANGED | REMOVED)} files that the script would have written or removed were left alone"
+        in " ".join(done.output.split())
+    )
+
+
+def test_allowed_to_it_really_writes(folder: Path, profile: Callable[..., Profiled]) -> None:
+    done = profile(str(folder / "writes.py"), "--modes", "single", "--allow-writes", *SHORT)
+    assert done.exit_code == 0, done.output
+    after = tree(folder)
+    assert set(after) >= NEW
+    assert not REMOVED & set(after)
+    assert (folder / "log.txt").read_text() == "yesterday\nstep 1\n"
+    assert done.record("single").adoption.written == ()

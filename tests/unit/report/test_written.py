@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from rich.console import Console
+
+from dpdoctor.analysis import Analysis, analyse
+from dpdoctor.records import Adoption, Written
+from dpdoctor.report import explain, terminal
+from dpdoctor.report.blocks import Fold, Table
+from dpdoctor.report.sections import adoption
+from tests.unit.records import even_rank, launch, run
+
+FILES = (
+    Written(path="/home/me/model.pt", change="changed", num_bytes=1_500_000),
+    Written(path="/home/me/old.txt", change="removed"),
+)
+
+
+def analysis(*written: Written) -> Analysis:
+    return analyse(run({"single": [launch(even_rank(100, adoption=Adoption(written=written)))]}))
+
+
+def printed(shown: object) -> str:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(shown)
+    return capture.get()
+
+
+def folds(found: Analysis) -> dict[str, Table]:
+    blocks = [block for block in adoption.build(found) if isinstance(block, Fold)]
+    return {block.title: block.blocks[0] for block in blocks if isinstance(block.blocks[0], Table)}
+
+
+def test_files_left_alone_are_listed_with_their_size() -> None:
+    table = folds(analysis(*FILES))["2 files that the script would have written or removed were left alone"]
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["/home/me/model.pt", "changed", "1.50 MB"],
+        ["/home/me/old.txt", "removed", "\N{EM DASH}"],
+    ]
+
+
+def test_a_long_list_says_where_the_rest_is() -> None:
+    many = (Written(path=f"/{index}", change="new") for index in range(adoption.MOST_FILES + 3))
+    (table,) = folds(analysis(*many)).values()
+    assert len(table.rows) == adoption.MOST_FILES
+    assert "3 more are in rank.json" in table.caption
+
+
+def test_the_terminal_counts_them() -> None:
+    assert "1 file that the script would have written or removed was left alone" in printed(
+        terminal.summary(analysis(FILES[0]))
+    )
+    assert "2 files that" in printed(explain.explanation(analysis(*FILES)))
+
+
+def test_nothing_is_said_of_no_files() -> None:
+    assert folds(analysis()) == {}
+    assert "left alone" not in printed(terminal.summary(analysis()))
