@@ -99,18 +99,19 @@ class FSDP(Mode):
 
     def _scattered(self, evidence: Evidence) -> Check:
         padding = sum(self._padding.get(module, 0) * times for module, times in evidence.forwards.items())
-        return _bytes_fit("gradients scattered", "reduce_scatter", evidence.gradient_bytes + padding, evidence)
+        # Only what has a gradient is scattered, so not all of the padding need be there.
+        return _bytes_fit("gradients scattered", "reduce_scatter", evidence.gradient_bytes, evidence, padding)
 
 
-def _bytes_fit(name: str, collective: str, expected: int, evidence: Evidence) -> Check:
+def _bytes_fit(name: str, collective: str, expected: int, evidence: Evidence, padding: int = 0) -> Check:
     seen = evidence.counters.collectives.get(collective)
     num_bytes = seen.num_bytes if seen else 0
     text = f"{units.size(num_bytes)} by {collective} in a step, {units.size(expected)} predicted"
-    if math.isclose(num_bytes, expected, rel_tol=BYTES_WITHIN):
-        return Check(name=name, ok=True, text=text)
-    if num_bytes > expected:
+    if num_bytes < expected * (1 - BYTES_WITHIN):
+        return Check(name=name, ok=False, text=f"parameters were not sharded: {text}")
+    if num_bytes > (expected + padding) * (1 + BYTES_WITHIN):
         return Check(name=name, ok=None, text=f"{text}: forwards without gradients, or repeated ones, gather as well")
-    return Check(name=name, ok=False, text=f"parameters were not sharded: {text}")
+    return Check(name=name, ok=True, text=text)
 
 
 def _gathered_bytes(module: nn.Module, blocks: Sequence[nn.Module]) -> int:
