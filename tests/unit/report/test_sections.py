@@ -52,7 +52,9 @@ class TestEverySectionOfEveryRun:
 
     def test_draws_only_what_plotly_knows(self, name: str, run: Callable[[], Analysis]) -> None:
         for chart in charts(name, run()).values():
-            plotly.graph_objects.Figure(data=list(chart.traces), layout=chart.layout)
+            # plotly refuses an attribute that it does not know with a ValueError.
+            figure = plotly.graph_objects.Figure(data=list(chart.traces), layout=chart.layout)
+            assert len(figure.data) == len(chart.traces)
 
     def test_charts_say_how_to_read_them_and_what_they_show(self, name: str, run: Callable[[], Analysis]) -> None:
         for chart in charts(name, run()).values():
