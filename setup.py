@@ -15,8 +15,9 @@ def version() -> str:
     return match[1]
 
 
-TEST = ["pytest", "hypothesis"]
+TEST = ["pytest", "hypothesis", "hydra-core"]
 DEV = [*TEST, "pytest-cov", "ruff", "mypy"]
+BENCHMARK = ["HolisticTraceAnalysis"]  # what tests/benchmarks/trace_reading.py compares with
 
 setup(
     name="dpdoctor",
@@ -59,5 +60,5 @@ setup(
         "jinja2",
         "psutil",
     ],
-    extras_require={"test": TEST, "dev": DEV},
+    extras_require={"test": TEST, "dev": DEV, "benchmark": BENCHMARK},
 )

@@ -35,3 +35,7 @@ class RunDirectoryError(DpDoctorError):
 
 class ModeFailedError(DpDoctorError):
     """A mode that was asked for by name did not end `ok`; the run directory holds what it recorded."""
+
+
+class TraceError(DpDoctorError):
+    """A profiler trace cannot be read; the message names the file and the place."""

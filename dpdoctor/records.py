@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from dpdoctor.digest import Digest
 from dpdoctor.spec import RunHeader
 
 PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
@@ -169,15 +170,24 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU that a rank sees. `uuid` is NVML's, `peak_memory_bytes` the most that torch's allocator held on it."""
+
+    name: str
+    uuid: str
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankRecord:
     """What one rank says of itself. Rewritten whole at each milestone, so a killed rank leaves its last one.
 
     Attributes:
         status: running, ok, failed or interrupted.
         ending: how the script was left: stopped, stopped by force, returned, raised.
-        gpu_uuid: NVML's name of the device; None on the CPU.
         observer_ns: host time that dpdoctor's own hooks took in the median counted step.
-        peak_memory_bytes: of the process (CPU) or the device's allocator (CUDA).
+        peak_memory_bytes: of the process (CPU) or of torch's allocator on the fullest device (CUDA).
+        devices: the GPUs that the rank sees, in torch's order: one, several under nn.DataParallel, none on the CPU.
     """
 
     rank: int
@@ -185,7 +195,6 @@ class RankRecord:
     pid: int
     host: str
     device: str
-    gpu_uuid: str | None = None
     backend: str | None
     status: str
     reason: str | None = None
@@ -197,6 +206,7 @@ class RankRecord:
     steps_per_epoch: int | None = None
     observer_ns: float | None = None
     peak_memory_bytes: int | None = None
+    devices: tuple[Device, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +239,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """Everything one rank left behind. `record` is None when it died before its first milestone."""
+    """Everything one rank left behind. `record` is None when it died before its first milestone.
+
+    `digest` is what is kept of its trace; None: it made none.
+    """
 
     index: int
     record: RankRecord | None
@@ -237,6 +250,7 @@ class Rank:
     windows: tuple[WindowRecord, ...]
     events: tuple[EventRecord, ...]
     trace: Path | None
+    digest: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ A rank that died is data, not a crash: what it left is read, what is missing is 
     <mode>/rank<k>/steps.jsonl     StepRecord lines
     <mode>/rank<k>/windows.jsonl   WindowRecord lines
     <mode>/rank<k>/events.jsonl    EventRecord lines
+    <mode>/rank<k>/digest.json     Digest, of the trace
     <mode>/rank<k>/trace.json.gz, stdout.log, stderr.log, stacks.log
 """
 
@@ -24,6 +25,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dpdoctor.digest import Digest
 from dpdoctor.errors import OutputError, RunDirectoryError
 from dpdoctor.records import EventRecord, Launch, LaunchRecord, Rank, RankRecord, Run, Sample, StepRecord, WindowRecord
 from dpdoctor.spec import SCHEMA, RunHeader
@@ -40,6 +42,8 @@ WINDOWS = "windows.jsonl"
 EVENTS = "events.jsonl"
 NODE = "node0.jsonl"
 TRACE = "trace.json.gz"
+DIGEST = "digest.json"
+TIMELINE = "timeline.json.gz"
 STDOUT = "stdout.log"
 STDERR = "stderr.log"
 STACKS = "stacks.log"
@@ -184,7 +188,7 @@ def _read_launch(path: Path, mode: str, number: int) -> Launch:
 
 def _read_rank(path: Path, index: int) -> Rank:
     record = read_json(path / RANK, RankRecord) if (path / RANK).exists() else None
-    trace = path / TRACE
+    trace, digest = path / TRACE, path / DIGEST
     return Rank(
         index=index,
         record=record,
@@ -192,4 +196,5 @@ def _read_rank(path: Path, index: int) -> Rank:
         windows=read_lines(path / WINDOWS, WindowRecord),
         events=read_lines(path / EVENTS, EventRecord),
         trace=trace if trace.exists() else None,
+        digest=read_json(digest, Digest) if digest.exists() else None,
     )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from dpdoctor import units
 
 SCHEMA = 1
 BATCH_RULES = ("per-device", "global")
+# The one mode of a run directory that was made of existing traces.
+TRACE_MODE = "trace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +24,7 @@ class ModeSpec:
         distributed: whether the processes form a process group.
         batch_rule: what happens to the script's batches, one of BATCH_RULES.
         inactive: why the mode does nothing on this machine; None: it does.
+        replicas: for each replica of nn.DataParallel its GPU, as a place in RunSpec.devices; empty: one on every GPU.
     """
 
     name: str
@@ -27,6 +33,7 @@ class ModeSpec:
     distributed: bool
     batch_rule: str
     inactive: str | None = None
+    replicas: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
@@ -37,6 +44,19 @@ class ModeSpec:
             )
         if self.batch_rule not in BATCH_RULES:
             raise ValueError(f"batch_rule is {self.batch_rule!r}; known: {', '.join(BATCH_RULES)}")
+        if self.replicas and self.num_devices != len(set(self.replicas)):
+            raise ValueError(f"num_devices is {self.num_devices}; replicas lie on {len(set(self.replicas))}")
+
+    @property
+    def placement(self) -> str:
+        """Return where the replicas that were asked for lie: `2 replicas on one GPU: 0,0`; empty: none were."""
+        return f"{placement(self.replicas)}: {','.join(map(str, self.replicas))}" if self.replicas else ""
+
+
+def placement(replicas: Sequence[int]) -> str:
+    """Return in words on how many GPUs replicas lie, given the GPU of each."""
+    num_gpus = len(set(replicas))
+    return f"{units.count(len(replicas), 'replica')} on {'one GPU' if num_gpus == 1 else units.count(num_gpus, 'GPU')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,3 +192,5 @@ class WorkerTask:
 
 
 TASK_VARIABLE = "DPDOCTOR_TASK"
+# nn.DataParallel's `device_ids`, in the numbers of its process; unset where it has no devices to choose from.
+DEVICE_IDS_VARIABLE = "DPDOCTOR_DEVICE_IDS"

@@ -6,12 +6,17 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from dpdoctor.analysis import stats
+from dpdoctor.analysis.across import across
 from dpdoctor.analysis.summary import Analysis, Batch, Figure, ModeSummary, RankSummary, RunSummary, Script
+from dpdoctor.analysis.trace_budget import trace_budget
 from dpdoctor.analysis.windows import NS, Window, measured
-from dpdoctor.records import PHASES, Launch, Rank, RankRecord, Run, StepRecord
+from dpdoctor.digest import Digest
+from dpdoctor.records import PHASES, Adoption, Launch, Rank, RankRecord, Run, StepRecord
 from dpdoctor.spec import ModeSpec, RunSpec
 
 BASELINE = "single"
+UNCOUNTED = "the samples of some steps could not be counted; give --samples-per-step"
+NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
 # An epoch of more steps than this never ends in practice (samplers with replacement and a huge length).
 MOST_STEPS_PER_EPOCH = 10_000_000
 
@@ -31,44 +36,60 @@ def analyse(run: Run) -> Analysis:
         fingerprint=header.fingerprint,
         modes=modes,
     )
-    return Analysis(summary=summary, run=run)
+    digests = {name: _digests(run.modes[name]) for name in modes}
+    return Analysis(summary=summary, run=run, across={name: across(found) for name, found in digests.items() if found})
 
 
 def _mode(spec: ModeSpec, launches: Sequence[Launch], run: RunSpec) -> ModeSummary:
     if not launches:
         return _never_launched(spec)
-    # The launch that went wrong speaks for the mode: a mode is ok when all of its launches are.
-    shown = next((launch for launch in launches if launch.record.status != "ok"), launches[0])
-    windows = [measured(launch) for launch in launches]
+    shown = shown_launch(launches)
+    # What was measured before a launch failed looks like a result and is none; its files keep it.
+    windows = [[] if launch.record.status == "failed" else measured(launch) for launch in launches]
     source, samples = _sample_counter(windows, run.samples_per_step)
     records = [rank.record for rank in shown.ranks if rank.record]
     first = records[0] if records else None
     reason = _why_unmeasured(shown, explain=run.recording.explain)
-    step = _over_launches(windows, lambda w: w.step_s, "s", reason)
+    step = _over_launches(windows, Window.step, "s", reason)
+    counted, uncounted = (windows, reason) if _are_counted(windows, samples) else ([], UNCOUNTED)
     return ModeSummary(
         status=shown.record.status,
         reason=shown.record.reason,
         stderr_tail=shown.record.stderr_tail,
         world_size=spec.world_size,
         num_devices=spec.num_devices,
+        placement=spec.placement,
         backend=first.backend if first else None,
         launches=len(launches),
         warmup_steady=first.warmup_steady if first else None,
         adoption=first.adoption if first else None,
-        batch=_batch(spec, windows, source, samples),
-        throughput=_over_launches(windows, lambda w: w.throughput(samples), "samples/s", reason),
-        throughput_with_edges=_over_launches(windows, lambda w: w.throughput_with_edges(samples), "samples/s", reason),
+        batch=_batch(spec, counted, source, samples),
+        throughput=_over_launches(counted, lambda w: w.throughput(samples), "samples/s", uncounted),
+        throughput_with_edges=_over_launches(
+            counted, lambda w: w.throughput_with_edges(samples), "samples/s", uncounted
+        ),
         epoch_s=_epoch(step, first.steps_per_epoch if first else None, windows),
         step=step,
         speedup=stats.unknown("x", "no baseline"),
         scaling_efficiency=stats.unknown("ratio", "no baseline"),
         profiler_cost=_profiler_cost(launches, step),
         observer_cost=_observer_cost(records, step),
-        phases={name: _over_launches(windows, _phase(name), "s", reason) for name in PHASES},
+        phases=_phases(windows, first.adoption if first else None, reason),
+        budget=None if shown.record.status == "failed" else trace_budget(_digests(launches)),
         counters=first.counters if first else None,
-        ranks=tuple(_rank(rank, windows[launches.index(shown)], index) for index, rank in enumerate(shown.ranks)),
+        ranks=tuple(_rank(rank, measured(shown), index) for index, rank in enumerate(shown.ranks)),
         wall_s=sum(launch.record.end_ns - launch.record.begin_ns for launch in launches) * NS,
     )
+
+
+def shown_launch(launches: Sequence[Launch]) -> Launch:
+    """Return the launch that speaks for the mode: the first that went wrong, as a mode is ok when all of them are."""
+    return next((launch for launch in launches if launch.record.status != "ok"), launches[0])
+
+
+def _digests(launches: Sequence[Launch]) -> list[Digest]:
+    """Return what is kept of the traces of one launch."""
+    return [rank.digest for rank in shown_launch(launches).ranks if rank.digest] if launches else []
 
 
 def _never_launched(spec: ModeSpec) -> ModeSummary:
@@ -81,6 +102,7 @@ def _never_launched(spec: ModeSpec) -> ModeSummary:
         stderr_tail=(),
         world_size=spec.world_size,
         num_devices=spec.num_devices,
+        placement=spec.placement,
         backend=None,
         launches=0,
         warmup_steady=None,
@@ -121,15 +143,20 @@ def _sample_counter(
     return "dim 0 of the first tensor of forward", lambda step: step.samples_entered
 
 
+def _are_counted(windows: Sequence[Sequence[Window]], samples: Callable[[StepRecord], int]) -> bool:
+    """Return whether every step trained on samples that were counted; a step that trains on none is no step."""
+    return all(samples(step) for launch in windows for w in launch for rank in w.ranks for step in rank.counted)
+
+
 def _over_launches(
-    windows: Sequence[Sequence[Window]], measure: Callable[[Window], float], unit: str, reason: str
+    windows: Sequence[Sequence[Window]], measure: Callable[[Window], tuple[float, float]], unit: str, reason: str
 ) -> Figure:
-    """Return a figure over the windows of one launch or, with more launches, over their means."""
-    per_launch = [[measure(w) for w in launch] for launch in windows if launch]
+    """Return total amount over total weight of the windows of one launch or, with more, the mean of the launches'."""
+    per_launch = [stats.ratio_of_totals([measure(w) for w in launch], unit) for launch in windows if launch]
     if len(per_launch) == 1:
-        return _positive(stats.mean_interval(per_launch[0], unit))
-    means = [sum(values) / len(values) for values in per_launch]
-    return _positive(stats.mean_interval(means, unit, scope="launches", reason=reason))
+        return _positive(per_launch[0])
+    values = [figure.value for figure in per_launch if figure.value is not None]
+    return _positive(stats.mean_interval(values, unit, scope="launches", reason=reason))
 
 
 def _positive(figure: Figure) -> Figure:
@@ -137,8 +164,17 @@ def _positive(figure: Figure) -> Figure:
     return figure if figure.low is None else dataclasses.replace(figure, low=max(0.0, figure.low))
 
 
-def _phase(name: str) -> Callable[[Window], float]:
-    return lambda window: sum(r.phases_s()[name] for r in window.ranks) / len(window.ranks)
+def _phases(windows: Sequence[Sequence[Window]], adoption: Adoption | None, reason: str) -> dict[str, Figure]:
+    """Return the host seconds per step by phase; `optimizer` is unknown where there is none to be timed."""
+    found = {name: _over_launches(windows, _phase(name), "s", reason) for name in PHASES}
+    # An optimizer that the script let go of before the record was written is not listed, but took time.
+    if adoption is not None and not adoption.optimizers and found["optimizer"].value == 0:
+        found["optimizer"] = stats.unknown("s", NO_OPTIMIZER)
+    return found
+
+
+def _phase(name: str) -> Callable[[Window], tuple[float, int]]:
+    return lambda window: window.phase(name)
 
 
 def _batch(
@@ -184,7 +220,7 @@ def _scaled(figure: Figure, factor: float) -> Figure:
 def _profiler_cost(launches: Sequence[Launch], step: Figure) -> Figure:
     """Return traced over untraced step time: what torch.profiler itself costs in this run."""
     traced = [measured(launch, kind="trace") for launch in launches]
-    figure = _over_launches(traced, lambda w: w.step_s, "s", "no trace was recorded")
+    figure = _over_launches(traced, Window.step, "s", "no trace was recorded")
     return stats.ratio(figure, step, "ratio")
 
 
@@ -214,11 +250,20 @@ def _rank(rank: Rank, windows: Sequence[Window], index: int) -> RankSummary:
 def _against_baseline(mode: ModeSummary, baseline: ModeSummary | None) -> ModeSummary:
     if baseline is None:
         return mode
-    if mode is baseline or mode.status == "inactive":
-        reason = "this is the baseline" if mode is baseline else "the mode changed nothing that could be compared"
+    reason = _why_not_compared(mode, baseline)
+    if reason is not None:
         speedup, efficiency = stats.unknown("x", reason), stats.unknown("ratio", reason)
     else:
         speedup = _positive(stats.ratio(mode.throughput, baseline.throughput, "x"))
         linear = stats.ratio(mode.throughput, baseline.throughput, "ratio", factor=1 / mode.num_devices)
         efficiency = _positive(linear)
     return dataclasses.replace(mode, speedup=speedup, scaling_efficiency=efficiency)
+
+
+def _why_not_compared(mode: ModeSummary, baseline: ModeSummary) -> str | None:
+    if mode is baseline:
+        return "this is the baseline"
+    if mode.status == "inactive":
+        return "the mode changed nothing that could be compared"
+    # What the baseline measured before it failed is no result to compare with.
+    return "the baseline failed" if baseline.status == "failed" else None

@@ -29,6 +29,28 @@ def mean_interval(
     return Figure(value=mean, low=mean - half, high=mean + half, n=len(values), unit=unit, scope=scope)
 
 
+def ratio_of_totals(parts: Sequence[tuple[float, float]], unit: str, *, reason: str = "nothing was measured") -> Figure:
+    """Return sum(amounts) / sum(weights) of (amount, weight) pairs, with a 95 % interval over the pairs.
+
+    Samples over seconds, not the mean of the windows' own rates: that mean reads too low where a step's time does
+    not grow in proportion to its batch, the more the fewer and the more varied the batches of a window. The standard
+    error is that of the ratio estimator, by linearisation (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 6),
+    with Student's t for its degrees of freedom; no interval below two pairs, unknown below one.
+    """
+    if not len(parts):
+        return unknown(unit, reason)
+    amounts, weights = np.asarray(parts, dtype=float).T
+    if weights.sum() <= 0:
+        return unknown(unit, "division by zero")
+    value, n = float(amounts.sum() / weights.sum()), len(parts)
+    if n < 2:
+        return Figure(value=value, n=n, unit=unit)
+    # The residuals add up to zero, so their standard deviation is their root mean square.
+    residuals = (amounts - value * weights) / weights.mean()
+    half = float(stats.t.ppf(0.975, n - 1)) * float(np.std(residuals, ddof=1)) / math.sqrt(n)
+    return Figure(value=value, low=value - half, high=value + half, n=n, unit=unit)
+
+
 def median_interval(values: Sequence[float], unit: str, *, reason: str = "nothing was measured") -> Figure:
     """Return the median with its distribution-free 95 % interval from binomial order statistics.
 
@@ -63,9 +85,10 @@ def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 
     value = factor * a / b
     n = min(numerator.n, denominator.n)
     scope = "launches" if numerator.scope == denominator.scope == "launches" else "run"
-    if numerator.low is None or denominator.low is None:
+    if numerator.high is None or denominator.high is None:
         return Figure(value=value, n=n, unit=unit, scope=scope)
-    half_a, half_b = a - numerator.low, b - denominator.low
+    # The upper halves: the lower ones may have been cut off at zero.
+    half_a, half_b = numerator.high - a, denominator.high - b
     g = (half_b / b) ** 2
     if g >= 1:
         return Figure(value=value, n=n, unit=unit, scope=scope)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from dpdoctor.analysis.across.model import AcrossRanks
 from dpdoctor.records import Adoption, Counters, Run
 from dpdoctor.spec import SCHEMA, Fingerprint
 
@@ -63,14 +64,32 @@ class RankSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TraceBudget:
+    """Means per traced step and device, in seconds; compute, exposed_comm, h2d, copy and idle add up to step.
+
+    `comm` is all communication, exposed or not. `idle_by` splits idle by digest.IDLE_CAUSES.
+    """
+
+    step: Figure
+    compute: Figure
+    exposed_comm: Figure
+    h2d: Figure
+    copy: Figure
+    idle: Figure
+    comm: Figure
+    idle_by: dict[str, Figure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModeSummary:
-    """One mode of a run. Throughput is global samples per second, always."""
+    """One mode of a run. Throughput is global samples per second, always. `placement` is ModeSpec's."""
 
     status: str
     reason: str | None
     stderr_tail: tuple[str, ...]
     world_size: int
     num_devices: int
+    placement: str = ""
     backend: str | None
     launches: int
     warmup_steady: bool | None
@@ -85,6 +104,7 @@ class ModeSummary:
     profiler_cost: Figure
     observer_cost: Figure
     phases: dict[str, Figure]
+    budget: TraceBudget | None = None
     counters: Counters | None
     ranks: tuple[RankSummary, ...]
     wall_s: float
@@ -116,7 +136,8 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What the report reads: the summary, and the run behind it for the curves."""
+    """What the report reads: the summary, the run behind it for the curves, and by mode its ranks compared."""
 
     summary: RunSummary
     run: Run
+    across: dict[str, AcrossRanks] = field(default_factory=dict)

@@ -28,29 +28,38 @@ class RankWindow:
         """Return the seconds of the steady steps: the wall time less the host time of the others."""
         return self.wall_s - (sum(s.duration_ns for s in self.counted) - sum(s.duration_ns for s in self.steady)) * NS
 
-    def phases_s(self) -> dict[str, float]:
-        """Return the mean exclusive host seconds per steady step, by phase."""
-        return {name: sum(s.phases_ns[i] for s in self.steady) * NS / len(self.steady) for i, name in enumerate(PHASES)}
+    def phase_s(self, phase: str) -> float:
+        """Return the exclusive host seconds of one phase in all steady steps."""
+        index = PHASES.index(phase)
+        return sum(s.phases_ns[index] for s in self.steady) * NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One window over all ranks of a launch. The slowest rank decides how long it lasted."""
+    """One window over all ranks of a launch. The slowest rank decides how long it lasted.
+
+    What it measures is given as (amount, per how much), for `stats.ratio_of_totals`: windows differ in length and,
+    where batches differ in size, in their samples, and only totals may be divided.
+    """
 
     ranks: tuple[RankWindow, ...]
 
-    @property
-    def step_s(self) -> float:
-        """Return the seconds of one steady step."""
-        return max(r.steady_s / len(r.steady) for r in self.ranks)
+    def step(self) -> tuple[float, int]:
+        """Return (seconds, steady steps) of the rank whose steps take longest."""
+        slowest = max(self.ranks, key=lambda r: r.steady_s / len(r.steady))
+        return slowest.steady_s, len(slowest.steady)
 
-    def throughput(self, samples: Callable[[StepRecord], int]) -> float:
-        """Return global samples per second over the steady steps."""
-        return sum(samples(s) for r in self.ranks for s in r.steady) / max(r.steady_s for r in self.ranks)
+    def throughput(self, samples: Callable[[StepRecord], int]) -> tuple[int, float]:
+        """Return (global samples, seconds) of the steady steps."""
+        return sum(samples(s) for r in self.ranks for s in r.steady), max(r.steady_s for r in self.ranks)
 
-    def throughput_with_edges(self, samples: Callable[[StepRecord], int]) -> float:
-        """Return global samples per second over all counted steps."""
-        return sum(samples(s) for r in self.ranks for s in r.counted) / max(r.wall_s for r in self.ranks)
+    def throughput_with_edges(self, samples: Callable[[StepRecord], int]) -> tuple[int, float]:
+        """Return (global samples, seconds) of all counted steps."""
+        return sum(samples(s) for r in self.ranks for s in r.counted), max(r.wall_s for r in self.ranks)
+
+    def phase(self, name: str) -> tuple[float, int]:
+        """Return (exclusive host seconds of one phase, steady steps), both added up over the ranks."""
+        return sum(r.phase_s(name) for r in self.ranks), sum(len(r.steady) for r in self.ranks)
 
 
 def measured(launch: Launch, kind: str = "measure") -> tuple[Window, ...]:

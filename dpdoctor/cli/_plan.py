@@ -11,11 +11,12 @@ from pathlib import Path
 from dpdoctor import plugins, units
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
-from dpdoctor.spec import ModeSpec, Recording, RunSpec
+from dpdoctor.spec import Gpu, ModeSpec, Recording, RunSpec
 from dpdoctor.worker import modes as mode_files
 from dpdoctor.worker.modes._base import Mode
 
 BASELINE = "single"
+DATA_PARALLEL = "dp"
 DEFAULT_CPU_RANKS = 2
 # Seconds that starting Python, torch and a small script take; only for the estimate that is printed.
 STARTUP_S = 10.0
@@ -39,6 +40,7 @@ class Options:
     fsdp_wrap: tuple[str, ...] | None
     recording: Recording
     allow_writes: bool = False
+    dp_devices: str | None = None
 
 
 def known_modes() -> dict[str, Mode]:
@@ -57,16 +59,21 @@ def make_spec(options: Options) -> RunSpec:
     wanted = [BASELINE, *requested] if options.baseline and BASELINE not in requested else requested
     known = known_modes()
     gpus, _ = machine.gpus()
-    devices = machine.visible_devices(gpus)
+    devices = _usable_devices(gpus)
     nproc = _nproc(options.nproc, devices, parallel=any(name != BASELINE for name in wanted))
+    devices = devices[:nproc]
+    replicas = {DATA_PARALLEL: _replicas(options.dp_devices, wanted, len(devices))}
     return RunSpec(
         target=target,
         is_module=options.module is not None,
         args=options.args,
         cwd=str(Path.cwd()),
-        modes=tuple(_mode_spec(name, known[name], nproc, options.batch, has_gpus=bool(devices)) for name in wanted),
+        modes=tuple(
+            _mode_spec(name, known[name], nproc, options.batch, replicas.get(name, ()), num_gpus=len(devices))
+            for name in wanted
+        ),
         requested_modes=tuple(requested),
-        devices=devices[:nproc],
+        devices=devices,
         threads_per_device=max(1, machine.cores() // nproc),
         seed=options.seed,
         repeat=options.repeat,
@@ -129,15 +136,57 @@ def _nproc(asked: int | None, devices: Sequence[str], *, parallel: bool) -> int:
     return asked
 
 
-def _mode_spec(name: str, mode: Mode, nproc: int, batch: str | None, *, has_gpus: bool) -> ModeSpec:
-    inactive = mode.inactive(has_gpus=has_gpus)
+def _usable_devices(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    devices = machine.visible_devices(gpus)
+    twice = next((device for device in devices if devices.count(device) > 1), None)
+    if twice is not None:
+        raise UsageError(
+            f"CUDA_VISIBLE_DEVICES names GPU {twice} twice, but a GPU takes one rank. "
+            "--dp-devices 0,0 puts two replicas of nn.DataParallel on one GPU"
+        )
+    return devices
+
+
+def _replicas(text: str | None, modes: Sequence[str], num_gpus: int) -> tuple[int, ...]:
+    """Return the GPU of each replica that --dp-devices asks for; none when it is not given."""
+    if text is None:
+        return ()
+    if DATA_PARALLEL not in modes:
+        raise UsageError(f"--dp-devices is for mode {DATA_PARALLEL}, which --modes does not name")
+    if not num_gpus:
+        raise UsageError("--dp-devices needs a GPU: without one nn.DataParallel calls the plain module")
+    try:
+        replicas = tuple(int(entry) for entry in text.split(","))
+    except ValueError:
+        raise UsageError(f"--dp-devices is {text!r}; give numbers of GPUs, with commas between, such as 0,1") from None
+    absent = next((gpu for gpu in replicas if not 0 <= gpu < num_gpus), None)
+    if absent is not None:
+        raise UsageError(
+            f"--dp-devices names GPU {absent}, but this run uses {units.count(num_gpus, 'GPU')}, counted from 0"
+        )
+    if len(replicas) < 2:
+        raise UsageError(
+            f"--dp-devices {text} asks for one replica: nn.DataParallel then calls the plain module. Give two or more; "
+            f"{replicas[0]},{replicas[0]} puts two on one GPU"
+        )
+    return replicas
+
+
+def _mode_spec(
+    name: str, mode: Mode, nproc: int, batch: str | None, replicas: tuple[int, ...], *, num_gpus: int
+) -> ModeSpec:
+    inactive = None if replicas else mode.inactive(num_gpus=num_gpus)
+    num_devices = len(set(replicas)) or (1 if inactive else mode.num_devices(nproc))
+    # One process that drives several devices splits the script's batch, whatever ranks do.
+    always = not mode.distributed and name != BASELINE
     return ModeSpec(
         name=name,
         world_size=mode.world_size(nproc),
-        num_devices=1 if inactive else mode.num_devices(nproc),
+        num_devices=num_devices,
         inactive=inactive,
         distributed=mode.distributed,
-        batch_rule=batch or mode.batch_rule,
+        batch_rule=mode.batch_rule if always or batch is None else batch,
+        replicas=replicas,
     )
 
 
@@ -145,7 +194,12 @@ def describe(spec: RunSpec) -> str:
     """Return the plan and the estimate of its time, in one sentence."""
     threads = units.count(spec.threads_per_device, "thread")
     device = "GPU" if spec.devices else f"CPU with {threads} per device"
-    modes = ", ".join(f"{m.name} ({units.count(m.world_size, 'process')}, batches {m.batch_rule})" for m in spec.modes)
+    modes = ", ".join(map(_mode_words, spec.modes))
     launches = len(spec.modes) * spec.repeat
     per_launch = STARTUP_S + (0 if spec.recording.explain else spec.recording.time_budget_s)
     return f"Plan: {modes} on {device}; at most about {units.seconds(launches * per_launch)}, often much less"
+
+
+def _mode_words(mode: ModeSpec) -> str:
+    replicas = f", {mode.placement}" if mode.replicas else ""
+    return f"{mode.name} ({units.count(mode.world_size, 'process')}{replicas}, batches {mode.batch_rule})"

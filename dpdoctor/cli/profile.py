@@ -8,18 +8,21 @@ import re
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from dpdoctor import __version__, redact, rundir
-from dpdoctor.cli import _plan
+from dpdoctor.cli import _plan, _report
 from dpdoctor.errors import ModeFailedError, UsageError
 from dpdoctor.launch import launcher, machine
 from dpdoctor.launch.progress import LiveProgress, PlainProgress, Progress, Silence
 from dpdoctor.records import LaunchRecord
 from dpdoctor.spec import BATCH_RULES, Recording, RunHeader, RunSpec
+
+if TYPE_CHECKING:
+    from dpdoctor.analysis import Analysis
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
@@ -30,6 +33,9 @@ from dpdoctor.spec import BATCH_RULES, Recording, RunHeader, RunSpec
 @click.option("--no-baseline", is_flag=True, help="Do not run `single` for comparison.")
 @click.option(
     "--nproc", type=click.IntRange(1), help="Devices per mode. Default: all GPUs; on the CPU 2, or the cores."
+)
+@click.option(
+    "--dp-devices", metavar="GPUS", help="GPU of each replica in mode dp; 0,0 puts two on one. Default: each GPU once."
 )
 @click.option("--batch", type=click.Choice(BATCH_RULES), help="Each device takes whole batches, or its part of each.")
 @click.option(
@@ -88,7 +94,9 @@ def profile(**options: Any) -> None:
     launcher.create(root, _header(spec))
     console.print(_plan.describe(spec), soft_wrap=True, highlight=False)
     records = launcher.launch(root, spec, _progress(console, options))
-    _report(root, console, options)
+    _report.make(root, console, show=_explanation if options["explain"] else None)
+    if options["as_json"]:
+        click.echo((root / rundir.SUMMARY).read_text())
     _judge(records, spec, keep_going=options["keep_going"], quiet=options["quiet"])
 
 
@@ -117,7 +125,17 @@ def _spec(options: dict[str, Any]) -> RunSpec:
             recording=recording,
             **{
                 name: options[name]
-                for name in ("modes", "nproc", "batch", "seed", "repeat", "timeout", "samples_per_step", "allow_writes")
+                for name in (
+                    "modes",
+                    "nproc",
+                    "dp_devices",
+                    "batch",
+                    "seed",
+                    "repeat",
+                    "timeout",
+                    "samples_per_step",
+                    "allow_writes",
+                )
             },
         )
     )
@@ -150,19 +168,10 @@ def _progress(console: Console, options: dict[str, Any]) -> Progress:
     return kind(console, echo=options["verbose"])
 
 
-def _report(root: Path, console: Console, options: dict[str, Any]) -> None:
-    """Write run.json and report.html, print the summary. Imports late: scipy and plotly take their time."""
-    from dpdoctor.analysis import analyse
-    from dpdoctor.report import explain, page, terminal
+def _explanation(analysis: Analysis) -> RenderableType:
+    from dpdoctor.report import explain
 
-    analysis = analyse(rundir.read(root))
-    rundir.write_json(root / rundir.SUMMARY, analysis.summary)
-    rundir.write_whole(root / rundir.REPORT, page.render(analysis).encode())
-    shown = explain.explanation if options["explain"] else terminal.summary
-    console.print(shown(analysis))
-    console.print(f"Report: {root / rundir.REPORT}", soft_wrap=True, highlight=False)
-    if options["as_json"]:
-        click.echo((root / rundir.SUMMARY).read_text())
+    return explain.explanation(analysis)
 
 
 def _judge(records: list[LaunchRecord], spec: RunSpec, *, keep_going: bool, quiet: bool) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from dpdoctor import rundir
-from dpdoctor.spec import TASK_VARIABLE, WorkerTask
+from dpdoctor.spec import DEVICE_IDS_VARIABLE, TASK_VARIABLE, ModeSpec, WorkerTask
 
 GRACE_S = 2.0
 WORKER = (sys.executable, "-m", "dpdoctor.worker")
@@ -95,9 +95,20 @@ def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
         paths = environment["PYTHONPATH"].split(os.pathsep)
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths)
     if task.spec.devices:
-        devices = task.spec.devices
-        own = devices[rank : rank + 1] if task.mode.distributed else devices[: task.mode.num_devices]
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(task.spec.devices[i] for i in _places(task.mode, rank))
     elif "CUDA_VISIBLE_DEVICES" not in environment:
         environment["CUDA_VISIBLE_DEVICES"] = ""
+    if task.mode.replicas or task.mode.num_devices > task.mode.world_size:
+        places = _places(task.mode, rank)
+        environment[DEVICE_IDS_VARIABLE] = ",".join(str(places.index(i)) for i in task.mode.replicas or places)
     return environment
+
+
+def _places(mode: ModeSpec, rank: int) -> list[int]:
+    """Return which of the run's devices a rank sees, in the order in which torch numbers them.
+
+    nn.DataParallel wants the model on its first device, and scripts put it on "cuda:0": that one comes first.
+    """
+    if mode.distributed:
+        return [rank]
+    return list(dict.fromkeys(mode.replicas) or range(mode.num_devices))

@@ -48,24 +48,48 @@ def sampling(path: Path, ranks: Sequence[RankProcess]) -> Iterator[None]:
 
 def _run(path: Path, ranks: Sequence[RankProcess], stop: threading.Event) -> None:
     host, processes = HostSampler(), [RankSampler(rank.rank, rank.pid) for rank in ranks]
-    gpus: dict[int, GpuSampler] = {}
     with contextlib.ExitStack() as stack:
+        gpus = GpuSamplers(stack)
         while not stop.wait(PERIOD_S):
             for rank in ranks:
-                if rank.rank not in gpus and (uuid := gpu_uuid(rank.directory)) is not None:
-                    # A GPU that NVML does not know must not end the sampling of the others.
-                    with contextlib.suppress(pynvml.NVMLError):
-                        gpus[rank.rank] = stack.enter_context(gpu_sampler(rank.rank, uuid))
+                gpus.look_at(rank)
             samples = [host.sample(), *(s for process in processes for s in process.samples())]
-            rundir.append_lines(path, [*samples, *(gpu.sample() for gpu in gpus.values())])
+            rundir.append_lines(path, [*samples, *gpus.samples()])
 
 
-def gpu_uuid(directory: Path) -> str | None:
-    """Return the GPU that a rank says it drives: NVML's index is not CUDA's, so the rank is asked."""
+class GpuSamplers:
+    """The GPUs of all ranks, each sampled from the moment its rank has named it until `stack` closes."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._complete: set[int] = set()
+        self._samplers: dict[int, GpuSampler] = {}
+
+    def look_at(self, rank: RankProcess) -> None:
+        """Begin to sample what the rank has named; ranks see one GPU each, but nn.DataParallel's only one sees all."""
+        if rank.rank in self._complete:
+            return
+        uuids = gpu_uuids(rank.directory)
+        for index, uuid in enumerate(uuids, start=rank.rank):
+            # A GPU that NVML does not know must not end the sampling of the others.
+            with contextlib.suppress(pynvml.NVMLError):
+                if index not in self._samplers:
+                    self._samplers[index] = self._stack.enter_context(gpu_sampler(index, uuid))
+        if uuids:
+            self._complete.add(rank.rank)
+
+    def samples(self) -> list[Sample]:
+        """Return the present readings of each GPU."""
+        return [sampler.sample() for sampler in self._samplers.values()]
+
+
+def gpu_uuids(directory: Path) -> tuple[str, ...]:
+    """Return the GPUs that a rank says it sees: NVML's index is not CUDA's, so the rank is asked."""
     try:
-        return rundir.read_json(directory / rundir.RANK, RankRecord).gpu_uuid
+        record = rundir.read_json(directory / rundir.RANK, RankRecord)
     except RunDirectoryError:
-        return None
+        return ()
+    return tuple(device.uuid for device in record.devices)
 
 
 class HostSampler:

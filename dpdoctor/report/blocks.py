@@ -74,10 +74,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One entry of a table; `note` stands below it in small type, a tone other than plain makes it a badge."""
+    """One entry of a table; a tone other than plain makes it a badge.
+
+    `note` stands below it in small type, `footnote` below the table, once for all cells that have the same. `full` is
+    what `text` was shortened from; it opens at a click.
+    """
 
     text: str
+    full: str = ""
     note: str = ""
+    footnote: str = ""
     tone: str = "plain"
 
     def __post_init__(self) -> None:
@@ -99,6 +105,11 @@ class Table:
                 raise ValueError(
                     f"table {self.caption!r} has {len(self.columns)} columns but a row of {len(row)} cells"
                 )
+
+    @property
+    def footnotes(self) -> tuple[str, ...]:
+        """Return the distinct footnotes of the cells in reading order; a cell refers to its own by the place in it."""
+        return tuple(dict.fromkeys(cell.footnote for row in self.rows for cell in row if cell.footnote))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +171,22 @@ class Fold:
 Block: TypeAlias = Verdict | Paragraph | Heading | Callout | Absent | Table | Facts | Lines | Chart | Grid | Fold
 
 
+def _always(_: Analysis) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One part of the page. `order` places it; `question` is what a reader comes to it with."""
+    """One part of the page. `order` places it; `question` is what a reader comes to it with.
+
+    `applies` says of which runs it is a part at all.
+    """
 
     order: int
     title: str
     question: str
     build: Callable[[Analysis], Sequence[Block]]
+    applies: Callable[[Analysis], bool] = _always
 
 
 def _check_tone(tone: str) -> None:

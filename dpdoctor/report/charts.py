@@ -28,6 +28,10 @@ MOST_SERIES = 7
 MOST_POINTS = 800
 MOST_DETAILED_DECADES = 3
 SHADE = "rgba(138, 143, 152, 0.18)"
+# A narrower part of a bar has no room for its own number; hovering and the words below have it.
+LABELLED_RATIO = 0.08
+# What text on a colour is written in.
+LIGHT_INK, DARK_INK = "#FFFFFF", "#10161D"
 
 
 def plain(value: str) -> str:
@@ -99,6 +103,38 @@ def bar_layout(x_title: str) -> dict[str, Any]:
         "uniformtext": {"minsize": 10, "mode": "hide"},
         "hovermode": "closest",
         "showlegend": True,
+    }
+
+
+def stacked_part(
+    *,
+    name: str,
+    colors: tuple[str, str],
+    y: Sequence[str | int],
+    x: Sequence[float],
+    ratios: Sequence[float],
+    words: Sequence[str],
+) -> dict[str, Any]:
+    """Return one part of stacked horizontal bars, with its share on it where there is room; `words` show on hovering.
+
+    `colors` are that of the bar and of the ink on it; texts are as they come from the run.
+    """
+    color, ink = colors
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": plain(name),
+        "y": list(y),
+        "x": [_drawn(value) for value in x],
+        "text": [units.share(ratio) if ratio >= LABELLED_RATIO else "" for ratio in ratios],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "insidetextfont": {"color": ink},
+        "textangle": 0,
+        "constraintext": "inside",
+        "hovertext": [plain(text) for text in words],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"color": color},
     }
 
 

@@ -10,7 +10,8 @@ from rich.tree import Tree
 
 from dpdoctor import units
 from dpdoctor.analysis import Adoption, Analysis, ModeSummary
-from dpdoctor.report.text import left_alone
+from dpdoctor.report import clauses
+from dpdoctor.report.text import left_alone, sampler_text
 
 _SIGNS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("cannot tell", "yellow")}
 
@@ -39,14 +40,15 @@ def _lines(mode: ModeSummary, adoption: Adoption) -> Iterator[Text]:
         size = "" if loader.batch_size is None else f", batch {loader.batch_size}"
         workers = units.count(loader.num_workers, "worker")
         note = f"; {loader.note}" if loader.note else ""
+        sampler = sampler_text(loader.sampler)
         yield Text(
-            f"loader at {loader.line}: {loader.dataset}, {loader.sampler}{size}, {workers}; shared: {loader.rule}{note}"
+            f"loader at {loader.line}: {loader.dataset}, {sampler}{size}, {workers}; shared: {loader.rule}{note}"
         )
     if adoption.optimizers:
         yield Text(f"optimizers: {', '.join(adoption.optimizers)}")
-    ranks, threads = units.count(mode.world_size, "rank"), units.count(adoption.num_threads, "thread")
+    threads = units.count(adoption.num_threads, "thread")
     unused = "; find_unused_parameters on" if adoption.find_unused_parameters else ""
-    yield Text(f"{ranks}, {threads} each, seed {adoption.seed}{unused}")
+    yield Text(f"{clauses.ranks(mode)}, {threads} each, seed {adoption.seed}{unused}")
     if adoption.written:
         yield Text(left_alone(len(adoption.written)))
     yield Text(f"patched: {', '.join(adoption.patched)}", style="dim")

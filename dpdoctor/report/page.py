@@ -36,7 +36,7 @@ def render(analysis: Analysis) -> str:
         .render(
             title=_title(analysis),
             summary=analysis.summary,
-            sections=[(name, section, section.build(analysis)) for name, section in _sections()],
+            sections=[(name, section, section.build(analysis)) for name, section in _sections(analysis)],
             style=Markup(_asset("page.css")),
             plotly=Markup(plotly),
             script=Markup(script),
@@ -56,9 +56,10 @@ def inert_json(value: Any, *, indent: int | None = None) -> Markup:
     return Markup(json.dumps(value, allow_nan=False, indent=indent, separators=separators).translate(_INERT))
 
 
-def _sections() -> list[tuple[str, Section]]:
+def _sections(analysis: Analysis) -> list[tuple[str, Section]]:
     found: dict[str, Section] = plugins.collect(sections, "SECTION")
-    return sorted(found.items(), key=lambda item: item[1].order)
+    applying = ((name, section) for name, section in found.items() if section.applies(analysis))
+    return sorted(applying, key=lambda item: item[1].order)
 
 
 def _asset(name: str) -> str:

@@ -10,29 +10,37 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dpdoctor import units
 from dpdoctor.analysis import Analysis, ModeSummary, RunSummary
-from dpdoctor.report import verdict
+from dpdoctor.report import clauses, standing, trace_terminal, verdict
 from dpdoctor.report.text import (
     NOTHING,
     batch_text,
+    by_reason,
     figure_text,
     interval_words,
     left_alone,
     mode_label,
+    remarks,
+    sentence,
     short_interval,
     status_tone,
 )
+from dpdoctor.report.traced import is_trace_run
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
 _NUMERIC = ("samples/s", "step", "speedup", "linear", "epoch", "batch")
+_WITH_INTERVAL = ("samples/s", "speedup")
 
 
 def summary(analysis: Analysis) -> RenderableType:
     """Return the verdict, a table of the modes, what failed with its last stderr lines, remarks and files left alone.
 
+    Of a run made of traces alone: the verdict and a table of the devices.
+
     All text from the run is literal: rich's markup in it is not interpreted.
     """
+    if is_trace_run(analysis):
+        return trace_terminal.summary(analysis)
     run = analysis.summary
     return Group(*_verdict(run), _table(run), *_notes(run), *_troubles(run), *_remarks(run), *_files(run))
 
@@ -40,8 +48,7 @@ def summary(analysis: Analysis) -> RenderableType:
 def _verdict(run: RunSummary) -> Iterator[RenderableType]:
     found = verdict.headline(run)
     yield Text(found.sentence, style=_STYLES[found.tone])
-    # Where no mode was measured, the detail is what `_troubles` says with more.
-    if found.detail and verdict.focus(run) is not None:
+    if found.detail:
         yield Text(found.detail, style="dim")
     yield Text()
 
@@ -51,12 +58,13 @@ def _table(run: RunSummary) -> Table:
     table.add_column("mode", no_wrap=True)
     table.add_column("status", no_wrap=True)
     for title in _NUMERIC:
-        table.add_column(title, justify="right", no_wrap=True)
+        # On a narrow terminal an interval takes two lines; no figure is ever cut.
+        table.add_column(title, justify="right", no_wrap=title not in _WITH_INTERVAL)
     for name, mode in run.modes.items():
-        withheld = verdict.why_withheld(mode) is not None
+        withheld = standing.why_withheld(mode) is not None
         status = "failed" if withheld and mode.status == "ok" else mode.status
         head = (
-            _two_lines(name, units.count(mode.world_size, "rank")),
+            _two_lines(name, clauses.ranks(mode)),
             Text(status, style=_STYLES[status_tone(status)]),
         )
         table.add_row(*head, *([NOTHING] * len(_NUMERIC) if withheld else _figures(name, mode)))
@@ -65,8 +73,8 @@ def _table(run: RunSummary) -> Table:
 
 def _figures(name: str, mode: ModeSummary) -> list[Text]:
     """Return the cells of a mode's figures. The page has every interval; here there is room for the two that decide."""
-    linear = verdict.linear(mode)
-    compared = not verdict.is_baseline(name) and mode.status != "inactive"
+    linear = clauses.linear(mode)
+    compared = not standing.is_baseline(name) and mode.status != "inactive"
     return [
         _two_lines(figure_text(mode.throughput).removesuffix(" samples/s"), short_interval(mode.throughput)),
         Text(figure_text(mode.step)),
@@ -83,15 +91,20 @@ def _two_lines(above: str, below: str) -> Text:
 
 
 def _notes(run: RunSummary) -> Iterator[RenderableType]:
-    intervals = interval_words(verdict.shown_modes(run))
+    shown = standing.shown_modes(run)
+    intervals = interval_words(shown)
     if intervals:
         yield Text(intervals, style="dim")
+    epochs = ((mode_label(name), mode.epoch_s.reason) for name, mode in shown.items() if mode.throughput.value)
+    for reason, labels in by_reason((label, reason) for label, reason in epochs if reason).items():
+        yield Text(f"Epoch of {labels}: {sentence(reason)}", style="dim")
     yield Text("Throughput is global samples per second; it is not time to accuracy.", style="dim")
 
 
 def _troubles(run: RunSummary) -> Iterator[RenderableType]:
+    yield from (Text(f"\n{text}") for text in verdict.unmeasured(run))
     for name, mode in run.modes.items():
-        if verdict.why_withheld(mode) is None and mode.status == "ok":
+        if standing.why_withheld(mode) is None and mode.status == "ok":
             continue
         found = verdict.mode_verdict(name, mode)
         yield Text(f"\n{found.sentence}", style=_STYLES[found.tone])
@@ -101,14 +114,11 @@ def _troubles(run: RunSummary) -> Iterator[RenderableType]:
 
 def _remarks(run: RunSummary) -> Iterator[RenderableType]:
     """Yield each remark on the adoption once, with the modes that it holds for."""
-    modes: dict[str, list[str]] = {}
-    for name, mode in run.modes.items():
-        for warning in mode.adoption.warnings if mode.adoption else ():
-            modes.setdefault(warning, []).append(mode_label(name))
-    if modes:
+    found = remarks(run.modes)
+    if found:
         yield Text("\nHow the script was adopted", style="bold")
-    for warning, labels in modes.items():
-        yield Padding(Text(f"{', '.join(labels)}: {warning}"), (0, 0, 0, 2))
+    for remark, labels in found.items():
+        yield Padding(Text(f"{labels}: {remark}"), (0, 0, 0, 2))
 
 
 def _files(run: RunSummary) -> Iterator[RenderableType]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary
-from dpdoctor.report.blocks import Cell
+from dpdoctor.report.blocks import Absent, Cell
 
 NOTHING = "\N{EM DASH}"
 
@@ -22,6 +22,7 @@ _MODE_LABELS = {
     "ddp": "DDP",
     "fsdp": "FSDP",
     "native": "The script itself",
+    "trace": "Traces",
 }
 _STATUS_TONES = {"ok": "good", "failed": "bad", "interrupted": "warn"}
 
@@ -48,8 +49,8 @@ def figure_text(figure: Figure) -> str:
 
 
 def interval_text(figure: Figure) -> str:
-    """Return `low to high` with its unit; empty where there is no interval."""
-    if figure.low is None or figure.high is None:
+    """Return `low to high` with its unit; empty where there is none, or none of any width."""
+    if figure.low is None or figure.high is None or figure.low == figure.high:
         return ""
     return units.span(amount(figure.low, figure.unit), amount(figure.high, figure.unit))
 
@@ -68,35 +69,85 @@ def batch_text(num_samples: float | None) -> str:
 
 
 def figure_cell(figure: Figure) -> Cell:
-    """Return the cell of a figure: its value over its interval, and the reason where something is missing."""
-    notes = [note for note in (short_interval(figure), figure.reason or "") if note]
-    return Cell(text=figure_text(figure), note="; ".join(notes))
+    """Return the cell of a figure: its value over its interval; where something is missing, why, in a footnote."""
+    return Cell(text=figure_text(figure), note=short_interval(figure), footnote=figure.reason or "")
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as an enumeration: `a`, `a and b`, `a, b and c`."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def listed_figures(figures: Sequence[Figure]) -> str:
+    """Return the values of figures as an enumeration, their unit once where it is the same: `1 and 2 samples/s`."""
+    texts = [figure_text(figure) for figure in figures]
+    _, _, unit = texts[0].partition(" ")
+    if unit and all(text.endswith(f" {unit}") for text in texts):
+        return f"{listed([text.removesuffix(f' {unit}') for text in texts])} {unit}"
+    return listed(texts)
+
+
+def by_reason(reasons: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return each reason once with what it holds for, from (what, reason) pairs: {reason: `a, b and c`}."""
+    found: dict[str, list[str]] = {}
+    for what, reason in reasons:
+        found.setdefault(reason, []).append(what)
+    return {reason: listed(names) for reason, names in found.items()}
+
+
+def absent(reasons: Iterable[tuple[str, str]]) -> list[Absent]:
+    """Return what is not shown, from (what, reason) pairs; every reason is given once."""
+    return [Absent(what=what, reason=reason) for reason, what in by_reason(reasons).items()]
+
+
+def remarks(modes: Mapping[str, ModeSummary]) -> dict[str, str]:
+    """Return each remark on the adoption once, with the labels of the modes that it holds for."""
+    adopted = ((mode_label(name), mode.adoption) for name, mode in modes.items() if mode.adoption)
+    return by_reason((label, warning) for label, adoption in adopted for warning in adoption.warnings)
+
+
+def sampler_text(sampler: str) -> str:
+    """Return a loader's sampler as a reader knows it."""
+    # What torch puts in the place of a sampler when the dataset is iterable: it yields None for ever.
+    return "none (iterable)" if sampler == "_InfiniteConstantSampler" else sampler
 
 
 def interval_words(modes: Mapping[str, ModeSummary]) -> str:
     """Return how far the 95 % intervals of these modes hold, and what they are taken over."""
-    groups: dict[str, list[str]] = {}
-    for name, mode in modes.items():
-        if mode.throughput.value is not None:
-            group, behind = _scope(mode.throughput)
-            groups.setdefault(group, []).append(f"{mode_label(name)} {behind}")
-    words = [f"{group}: {', '.join(listed)}." for group, listed in groups.items()]
-    if any(mode.speedup.value is not None and mode.speedup.scope == "run" for mode in modes.values()):
-        words.append("Speedups rest on one launch each.")
-    return " ".join(words)
+    figures = {mode_label(name): mode.throughput for name, mode in modes.items() if mode.throughput.value is not None}
+    scopes = by_reason((label, _scope(figure)) for label, figure in figures.items())
+    if len(scopes) == 1:
+        return f"{next(iter(scopes))}{' each' if len(figures) > 1 else ''}."
+    return " ".join(f"{scope}: {labels}." for scope, labels in scopes.items())
 
 
-def _scope(figure: Figure) -> tuple[str, str]:
+def _scope(figure: Figure) -> str:
+    of_launches = figure.scope == "launches"
+    number = units.count(figure.n, "launch" if of_launches else "window")
     if figure.low is None:
-        return "No interval", f"({units.count(figure.n, 'launch' if figure.scope == 'launches' else 'window')})"
-    if figure.scope == "launches":
-        return "95 % intervals between launches", f"({units.count(figure.n, 'launch')})"
-    return "95 % intervals within this run", f"({units.count(figure.n, 'window')})"
+        return f"No interval from {number}"
+    return f"95 % intervals between {number}" if of_launches else f"95 % intervals within this run, over {number}"
 
 
 def sentence(text: str) -> str:
     """Return text that ends with one full stop."""
     return f"{text.rstrip().rstrip('.')}."
+
+
+def clipped(text: str, most: int) -> str:
+    """Return text of at most so many characters, on one line; of a longer one begin and end."""
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    tail = most // 3
+    return f"{line[: most - 1 - tail]}\N{HORIZONTAL ELLIPSIS}{line[-tail:]}"
+
+
+def name_cell(name: str, most: int, *, note: str = "") -> Cell:
+    """Return the cell of a name that may be of any length; of a shortened one the whole opens at a click."""
+    short = clipped(name, most)
+    return Cell(text=short or "(no name)", full="" if short == name else name, note=note)
 
 
 def left_alone(num_files: int) -> str:

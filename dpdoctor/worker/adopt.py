@@ -6,12 +6,9 @@ optimizer holds. Nothing is wrapped earlier: until then the script may still mov
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -19,92 +16,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dpdoctor.records import Unit
-from dpdoctor.worker import lines
+from dpdoctor.worker import lines, methods
 from dpdoctor.worker.compiled import Compilations, compiled_as
 from dpdoctor.worker.modes._base import AdoptionError, Conversion, Mode
 from dpdoctor.worker.patches import Patches
-from dpdoctor.worker.phases import FORWARD, PhaseClock
-from dpdoctor.worker.tally import Tally
-
-
-class Redirect:
-    """Stands in an adopted module's `_compiled_call_impl`, which torch calls first and never copies or pickles.
-
-    Training forwards go to `target`; forwards without gradients and those that `target` makes itself go straight to
-    the module, so that an evaluation on one rank waits for nobody.
-    """
-
-    def __init__(
-        self, module: nn.Module, target: Callable[..., Any], watch: Watch, own_call: Callable[..., Any] | None = None
-    ) -> None:
-        self._module = module
-        self._plain: Callable[..., Any] = module._call_impl
-        # What the script would call by itself: its own compilation of the module, if it made one.
-        self._own_call = own_call or self._plain
-        self._target = target
-        self._watch = watch
-        self._thread: int | None = None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Traced by dynamo, from inside a compiled wrapper: the answer is a constant to it, a thread's number is not.
-        if torch.compiler.is_compiling() or self._thread == threading.get_ident():
-            return self._plain(*args, **kwargs)
-        if not torch.is_grad_enabled():
-            self._watch.tally.evaluated()
-            return self._own_call(*args, **kwargs)
-        return self._train(args, kwargs)
-
-    def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        watch = self._watch
-        watch.training_forward(self._module, args, kwargs)
-        depth = watch.phases.push(FORWARD)
-        self._thread = threading.get_ident()
-        try:
-            return self._target(*args, **kwargs)
-        finally:
-            self._thread = None
-            watch.phases.pop(depth)
-
-
-class Watch:
-    """What a forward reports to. `forwards` counts, by id of the module, the first forward after each backward."""
-
-    def __init__(self, phases: PhaseClock, tally: Tally, check: Callable[[], None]) -> None:
-        self.phases = phases
-        self.tally = tally
-        self._check = check
-        self.keep_inputs = False
-        self.forwards: Counter[int] = Counter()
-        self._open: set[int] = set()
-        self.inputs: list[torch.Tensor] = []
-
-    def training_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A training forward of the module begins on these arguments."""
-        self._check()
-        if id(module) not in self._open:
-            self._open.add(id(module))
-            self.forwards[id(module)] += 1
-        first = args[0] if args and isinstance(args[0], torch.Tensor) else next(_tensors((args, kwargs)), None)
-        num_entered = first.shape[0] if first is not None and first.dim() else 0
-        self.tally.trained(num_entered, in_eval_mode=not module.training)
-        if self.keep_inputs:
-            self.inputs, self.keep_inputs = list(_tensors((args, kwargs))), False
-
-    def backward_ended(self) -> None:
-        """A backward pass ended: the next forward of a module is a new pass over its parameters."""
-        self._open.clear()
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested containers, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
+from dpdoctor.worker.redirect import Redirect, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +34,15 @@ class Adopted:
     name: str
     line: str
     parameters: dict[str, nn.Parameter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """A part that methods of its model called at `line`; which of them runs the forward, the first backward tells."""
+
+    part: nn.Module
+    line: str
+    entries: list[methods.Entry]
 
 
 class Adopter:
@@ -139,18 +64,25 @@ class Adopter:
         self._inside = threading.local()
         self._compilations = Compilations()
         self._adopted: list[Adopted] = []
+        self._awaited: list[Awaited] = []
+        self._by_parts: set[int] = set()
         self.without_optimizer = False
+        self.has_unused = False
         self.warnings: list[str] = []
 
-    def seek(self, *, has_unused: bool, fsdp_wrap: tuple[str, ...] | None = None) -> None:
-        """Begin to look at every module call. `has_unused` and `fsdp_wrap` are Conversion's."""
-        self._has_unused, self._fsdp_wrap = has_unused, fsdp_wrap
+    def seek(self, *, unused: Iterable[str] = (), fsdp_wrap: tuple[str, ...] | None = None) -> None:
+        """Begin to look at every module call.
+
+        `unused` names parameters that got no gradient in the baseline; `fsdp_wrap` is Conversion's.
+        """
+        self._unused, self._fsdp_wrap = frozenset(unused), fsdp_wrap
         original = nn.Module.__call__
         inside = self._inside
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if getattr(inside, "unit", False) or not torch.is_grad_enabled() or not self._is_unit(module):
-                return original(module, *args, **kwargs)
+                plain = original if self._compilations.arguments(module) is None else self._unseen(original)
+                return plain(module, *args, **kwargs)
             inside.unit = True
             try:
                 if not isinstance(module._compiled_call_impl, Redirect) and not self._is_part(module):
@@ -160,7 +92,7 @@ class Adopter:
                 inside.unit = False
 
         self._call: Callable[..., Any] | None = call
-        self._compilations.watch(self._patches)
+        self._compilations.watch(self._patches, self._unseen)
         self._patches.replace(nn.Module, "__call__", call)
 
     def settle(self) -> None:
@@ -186,21 +118,41 @@ class Adopter:
 
     def _adopt(self, module: nn.Module) -> None:
         line = lines.caller()
-        self._look_for_method_entry(module, line)
+        if self._awaits_method(module, line):
+            return
         inner = self._compilations.inner(module)
         self._release_parts_of(inner)
-        name = type(inner).__name__
         own_call = module._compiled_call_impl or module._call_impl
-        how = Conversion(has_unused=self._has_unused, fsdp_wrap=self._fsdp_wrap, optimizers=tuple(self._optimizers()))
-        try:
-            target = self._mode.convert(inner, how)
-        except (AdoptionError, RuntimeError, ValueError, TypeError) as error:
-            self._fail(f"{name}, called at {line}, could not be converted: {error}")
+        name = type(inner).__name__  # FSDP gives it another class
+        target = self._converted(inner, line)
         arguments = self._compilations.arguments(module)
         if arguments is not None:
             target = self._unseen(self._compiled(target, own_call, arguments))
-        redirect = Redirect(inner, target, self._watch, own_call)
-        self._patches.replace(module, "_compiled_call_impl", redirect)
+        self._patches.replace(module, "_compiled_call_impl", Redirect(inner, target, self._watch, own_call))
+        self._note(module, inner, name, line)
+
+    def _converted(self, module: nn.Module, line: str) -> Callable[..., Any]:
+        """Return the mode's target for a module; ends the mode when there is none."""
+        name = type(module).__name__
+        is_trained = self.is_trained()
+        # Not those of the module itself: DistributedDataParallel knows them by two names and would leave them half out.
+        untrained = frozenset(
+            n for n, p in module.named_parameters() if n in self._unused and "." in n and not is_trained(p)
+        )
+        self.has_unused |= bool(self._unused - untrained)
+        how = Conversion(
+            has_unused=bool(self._unused - untrained),
+            ignored=untrained,
+            fsdp_wrap=self._fsdp_wrap,
+            optimizers=tuple(self._optimizers()),
+            warn=self.warnings.append,
+        )
+        try:
+            return self._mode.convert(module, how)
+        except (AdoptionError, RuntimeError, ValueError, TypeError) as error:
+            self._fail(f"{name}, called at {line}, could not be converted: {error}")
+
+    def _note(self, module: nn.Module, inner: nn.Module, name: str, line: str) -> None:
         self._watch.phases.belongs_here()
         parameters = dict(inner.named_parameters())
         self._adopted.append(Adopted(module=module, name=name, line=line, parameters=parameters))
@@ -227,7 +179,7 @@ class Adopter:
         return compiled_as(target, arguments)
 
     def _unseen(self, target: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a compiled target that runs with torch's own Module.__call__: dynamo would trace ours."""
+        """Return a target that runs with torch's own Module.__call__: dynamo would trace ours."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._call is None:
@@ -240,18 +192,69 @@ class Adopter:
 
         return call
 
-    def _look_for_method_entry(self, module: nn.Module, line: str) -> None:
+    def _awaits_method(self, part: nn.Module, line: str) -> bool:
         """Meet the trap `model.loss(x)` -> `self.forward(x)`: the model is never called, only its parts are."""
-        entry = _entered_by_method(module, self.is_trained())
-        if entry is None:
-            return
+        entries = methods.entries(part, self.is_trained())
+        if not entries or any(id(entry.module) in self._by_parts for entry in entries):
+            return False
+        awaited = Awaited(part=part, line=line, entries=entries)
+        if not self._mode.routes_methods:
+            self._leave_to_parts(awaited)
+            return False
+        self._awaited.append(awaited)
+        return True
+
+    def backward_ended(self) -> None:
+        """A backward pass has run: the methods that had returned by then are what the models are called by."""
+        awaited, self._awaited = self._awaited, []
+        for each in awaited:
+            entry = methods.forward_only(each.entries)
+            if entry is None:
+                self._leave_to_parts(each)
+            elif not isinstance(vars(entry.module).get(entry.method), Redirect):
+                self._adopt_by_method(entry, each.line)
+
+    def _adopt_by_method(self, entry: methods.Entry, line: str) -> None:
+        """Route a method from its next call on; what this first backward left behind is cleared, alike on all ranks."""
+        module, method = entry.module, getattr(entry.module, entry.method)
+        class_name, told = type(module).__name__, str(entry)  # FSDP gives it another class
+        with_gradient = [name for name, p in module.named_parameters() if p.grad is not None]
+        target = self._converted(module, line)
+        if self._mode.distributed:
+            parameters = dict(module.named_parameters())
+            for name in with_gradient:
+                parameters[name].grad = torch.zeros_like(parameters[name])
+        if entry.method != "forward":
+            target = methods.as_forward(module, method, target)
+        redirect = Redirect(module, self._as_unit(target), self._watch, method=method)
+        self._patches.replace(module, entry.method, redirect)
+        self._note(module, module, class_name, line)
+        self.warnings.append(f"nobody calls the model itself: it is trained through {told}, which stands for its call")
+
+    def _as_unit(self, target: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a target inside of which no other unit is looked for."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._inside.unit = True
+            try:
+                return target(*args, **kwargs)
+            finally:
+                self._inside.unit = False
+
+        return call
+
+    def _leave_to_parts(self, awaited: Awaited) -> None:
+        """Have each part of a model be a unit, which is right only where nothing is synchronised."""
+        self._by_parts.update(id(entry.module) for entry in awaited.entries)
         text = (
-            f"the forward is reached through {entry} (its part {type(module).__name__} is called at {line}); parallel "
-            "wrappers act only on a call of the model itself. Call the model, and let its forward do what this does"
+            f"the forward is reached through {awaited.entries[0]} (its part {type(awaited.part).__name__} is called at "
+            f"{awaited.line}), which runs the backward pass too; parallel wrappers act only on a call of the model "
+            "itself. Call the model, and let its forward do what this does"
         )
         if self._mode.distributed:
             self._fail(f"gradients would not be synchronised: {text}")
-        self.warnings.append(text)
+        if text not in self.warnings:
+            self.warnings.append(text)
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -291,20 +294,3 @@ class Adopter:
             )
             for adopted in self._adopted
         )
-
-
-def _entered_by_method(module: nn.Module, is_trained: Callable[[nn.Parameter], bool]) -> str | None:
-    """Return `Class.method` of a module from inside which `module` is called, if that one trains more than `module`."""
-    held = {id(p) for p in module.parameters()}
-    frame: FrameType | None = sys._getframe(1)
-    found = None
-    while frame is not None:
-        outer = frame.f_locals.get("self")
-        if (
-            isinstance(outer, nn.Module)
-            and any(part is module for part in outer.modules())
-            and any(is_trained(p) and id(p) not in held for p in outer.parameters())
-        ):
-            found = f"{type(outer).__name__}.{frame.f_code.co_name}"
-        frame = frame.f_back
-    return found

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import astuple
 from datetime import timedelta
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
 
+from dpdoctor import units
 from dpdoctor.worker.director import FULL, KINDS, Segment
 
 
@@ -36,24 +39,26 @@ class Alone:
 
 
 class Ranks:
-    """All ranks over a gloo group of their own, with a timeout, apart from the script's collectives."""
+    """All ranks over a gloo group of their own, with a timeout, apart from the script's collectives.
 
-    def __init__(self, arms: tuple[str, ...], timeout_s: float) -> None:
+    `fail` is called when they do not meet: an error must not rise through the script as if it were its own.
+    """
+
+    def __init__(self, arms: tuple[str, ...], timeout_s: float, fail: Callable[[str], NoReturn]) -> None:
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         assert isinstance(group, dist.ProcessGroup), "every rank is a member of this group"
         self._group = group
         self._world_size = dist.get_world_size()
         self._arms = arms
+        self._timeout_s = timeout_s
+        self._fail = fail
 
     def gather(self, numbers: list[int]) -> list[list[int]]:
-        """Return every rank's numbers; blocks until all ranks are here.
-
-        Raises:
-            RuntimeError: a rank did not come in time.
-        """
+        """Return every rank's numbers; blocks until all ranks are here."""
         mine = torch.tensor(numbers, dtype=torch.int64)
         everyone = [torch.empty_like(mine) for _ in range(self._world_size)]
-        dist.all_gather(everyone, mine, group=self._group)
+        with self._meeting():
+            dist.all_gather(everyone, mine, group=self._group)
         return [tensor.tolist() for tensor in everyone]
 
     def share(self, segment: Segment | None) -> Segment:
@@ -63,6 +68,16 @@ class Ranks:
         if segment is not None:
             kind, arm, *numbers = astuple(segment)
             message = torch.tensor([KINDS.index(kind), arms.index(arm), *numbers], dtype=torch.int64)
-        dist.broadcast(message, src=0, group=self._group)
+        with self._meeting():
+            dist.broadcast(message, src=0, group=self._group)
         kind, arm, round_, skip, num_steps = message.tolist()
         return Segment(kind=KINDS[kind], arm=arms[arm], round=round_, skip=skip, num_steps=num_steps)
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            first_line = str(error).strip().partition("\n")[0]
+            limit = units.seconds(self._timeout_s)
+            self._fail(f"the other ranks did not come to the end of this window within {limit}, or died: {first_line}")

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpdoctor.worker.adopt import Redirect, Watch
 from dpdoctor.worker.phases import PhaseClock
+from dpdoctor.worker.redirect import Redirect, Watch
 from dpdoctor.worker.tally import Tally
 
 # Between two hooks a step's own work runs and drives them out of the caches: reading this much does the same. Hooks

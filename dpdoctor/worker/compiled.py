@@ -23,20 +23,20 @@ class Compilations:
     def __init__(self) -> None:
         self._arguments: weakref.WeakKeyDictionary[nn.Module, dict[str, Any]] = weakref.WeakKeyDictionary()
 
-    def watch(self, patches: Patches) -> None:
-        """See every compilation from now on."""
+    def watch(self, patches: Patches, unseen: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """See every compilation from now on; `unseen` makes a function run as if modules were not watched."""
         compile_any, compile_in_place = torch.compile, nn.Module.compile
 
         @functools.wraps(compile_any)
         def compile_and_note(model: Any = None, **arguments: Any) -> Any:
-            result = compile_any(model, **arguments)
+            result = unseen(compile_any)(model, **arguments)
             if isinstance(result, nn.Module):
                 self._arguments[result] = arguments
             return result
 
         @functools.wraps(compile_in_place)
         def compile_in_place_and_note(module: nn.Module, *positional: Any, **arguments: Any) -> None:
-            compile_in_place(module, *positional, **arguments)
+            unseen(compile_in_place)(module, *positional, **arguments)
             self._arguments[module] = arguments
 
         patches.replace(torch, "compile", compile_and_note)

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import torch
 
-from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import WindowRecord
-from dpdoctor.worker.adopt import Adopter, Watch
+from dpdoctor.worker.adopt import Adopter
 from dpdoctor.worker.agreement import Agreement
 from dpdoctor.worker.director import Director, Facts, Segment
 from dpdoctor.worker.ending import Ending
 from dpdoctor.worker.loaders import Loaders
 from dpdoctor.worker.modes._base import Mode
-from dpdoctor.worker.proof import Proof
+from dpdoctor.worker.proof import Proof, checksum
 from dpdoctor.worker.recorder import Recorder
+from dpdoctor.worker.redirect import Watch
 from dpdoctor.worker.report import Report
 from dpdoctor.worker.steplog import StepLog
 from dpdoctor.worker.steps import StepCounter
@@ -26,7 +26,20 @@ from dpdoctor.worker.tracer import Tracer
 
 NOTHING_ADOPTED = (
     "steps were taken, but no module could be adopted; looked for an nn.Module that is called with gradients enabled "
-    "and owns parameters that a torch optimizer holds (without a torch optimizer: that require a gradient)"
+    "and owns parameters that a torch optimizer holds (without a torch optimizer: that require a gradient). "
+    "`model.forward(x)` calls no module: write `model(x)`"
+)
+NO_STEP = (
+    "the script ended without a training step: no optimizer.step() and no backward() was seen. "
+    "Processes that it starts itself are not watched"
+)
+DRAWN_APART = (
+    "ranks draw different batches and may train on the same samples: a sampler goes on to draw from the global random "
+    "state, which differs between ranks. Throughput is not affected; to distribute it, give it a generator of its own"
+)
+APART = (
+    "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now. Does the "
+    "script train past a call of its model, or change parameters by what only one rank has seen?"
 )
 LEAST_STEPS_OF_A_CUT_WINDOW = 4
 
@@ -104,7 +117,18 @@ class Conductor:
             self._prove()
         else:
             self._refuse_unadopted()
-        self._enter(parts.agreement.share(parts.director.after(done, facts) if parts.director else None))
+        following = parts.agreement.share(parts.director.after(done, facts) if parts.director else None)
+        if done.kind == "measure" != following.kind:
+            self._refuse_apart()
+        self._enter(following)
+
+    def _refuse_apart(self) -> None:
+        """What held after warm-up must hold when the last window was measured."""
+        parts = self._parts
+        if parts.mode.replicates:
+            sums = parts.agreement.gather([checksum(parts.adopter.parameters())])
+            if len({numbers[0] for numbers in sums}) > 1:
+                parts.ending.stop("failed", APART)
 
     def _meet(self) -> tuple[Facts, int]:
         """Return what all ranks found, and how long this one waited for the others in ns."""
@@ -113,8 +137,12 @@ class Conductor:
         warming = self._segment.kind == "warmup"
         changed = parts.counter.elect() if warming else False
         now = parts.clock()
+        draws = parts.loaders.draws
         mine = [parts.steplog.median_ns(), parts.loaders.prefetch(), int(changed), now - parts.steplog.first_ns]
-        everyone = parts.agreement.gather(mine)
+        everyone = parts.agreement.gather([*mine, draws.num, draws.digest])
+        # Ranks that fetched differently far ahead cannot be compared.
+        if len({numbers[4] for numbers in everyone}) == 1 < len({numbers[5] for numbers in everyone}):
+            parts.report.warn(DRAWN_APART)
         facts = Facts(
             step_s=max(numbers[0] for numbers in everyone) * 1e-9,
             prefetch=max(numbers[1] for numbers in everyone),
@@ -151,7 +179,7 @@ class Conductor:
             parts.watch.keep_inputs = True
             parts.watch.forwards.clear()
         if segment.kind == "trace":
-            self._tracer = Tracer(parts.directory / rundir.TRACE, segment)
+            self._tracer = Tracer(parts.directory, segment)
             parts.agreement.gather([0])
         if parts.director:
             parts.report.warmed_up(parts.director.steady)
@@ -186,7 +214,7 @@ class Conductor:
         """Return status and reason for a script that ended before enough was recorded."""
         parts, counted = self._parts, self._done - self._segment.skip
         if parts.steplog.num_steps == 0:
-            return "failed", "the script ended without a training step: no optimizer.step() and no backward() was seen"
+            return "failed", NO_STEP
         if not parts.adopter.modules:
             return "failed", NOTHING_ADOPTED
         if self._begin_ns is not None and counted > 0:
@@ -213,5 +241,6 @@ class Conductor:
 
 
 def _synchronise() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    """Wait for every device: nn.DataParallel's process drives several."""
+    for index in range(torch.cuda.device_count()):
+        torch.cuda.synchronize(index)

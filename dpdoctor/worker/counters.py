@@ -15,25 +15,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from dpdoctor.records import Collective, Counters, InputTensor
+from dpdoctor.trace.sizes import ITEM_BYTES
 
 # torch marks each collective with a span named after its backend: gloo:all_reduce, nccl:all_gather_into_tensor.
 _SPAN = re.compile(r"^(?:gloo|nccl):_?(?P<kind>\w+?)(?:_base|_into_tensor|_tensor)?$")
 # The operators of sharding: what they do, and which of their tensors is the whole. All have (output, input, ...).
 _SHARDING = {"c10d::_allgather_base_": ("all_gather", 0), "c10d::_reduce_scatter_base_": ("reduce_scatter", 1)}
 _INPUT = 1
-# Names of element types in Kineto's "Input type".
-_ITEM_BYTES = {
-    "double": 8,
-    "float": 4,
-    "c10::Half": 2,
-    "c10::BFloat16": 2,
-    "long int": 8,
-    "int": 4,
-    "short int": 2,
-    "signed char": 1,
-    "unsigned char": 1,
-    "bool": 1,
-}
 
 
 class _Event(msgspec.Struct):
@@ -112,6 +100,6 @@ def _sizes(args: dict[str, Any]) -> list[int]:
     """Return the bytes of each tensor in an event's "Input Dims"; 0 for what is no tensor of a known type."""
     dims, types = args.get("Input Dims", []), args.get("Input type", [])
     return [
-        math.prod(shape) * _ITEM_BYTES[kind] if kind in _ITEM_BYTES else 0
+        math.prod(shape) * ITEM_BYTES[kind.lower()] if kind.lower() in ITEM_BYTES else 0
         for shape, kind in zip(dims, types, strict=True)
     ]

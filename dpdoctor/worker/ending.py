@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -43,9 +44,18 @@ class Ending:
         """
         if not self.begun:
             self.status, self.reason = status, reason
-            self._finish(status, reason)
+            self._complete(status, reason)
             threading.Thread(target=self._force_later, name="dpdoctor-ending", daemon=True).start()
         self._raise()
+
+    def _complete(self, status: str, reason: str | None) -> None:
+        try:
+            self._finish(status, reason)
+        except BaseException:
+            # What rises through a script that was told to stop is its own affair, but not this: say it here.
+            self.status = "failed"
+            traceback.print_exc()
+            raise
 
     def check(self) -> None:
         """Raise Stop again when the script goes on after it was told to stop."""

@@ -23,16 +23,22 @@ class Optimizers:
     """The script's torch optimizers in the order of their creation, and the ends of their steps.
 
     `on_step` is called when a step of the reference optimizer has ended; without any torch optimizer, when a
-    backward pass has.
+    backward pass has. `on_any_step` is called before it, for every optimizer's outermost step.
     """
 
     def __init__(
-        self, counter: StepCounter, phases: PhaseClock, check: Callable[[], None], on_step: Callable[[], None]
+        self,
+        counter: StepCounter,
+        phases: PhaseClock,
+        check: Callable[[], None],
+        on_step: Callable[[], None],
+        on_any_step: Callable[[], None],
     ):
         self._counter = counter
         self._phases = phases
         self._check = check
         self._on_step = on_step
+        self._on_any_step = on_any_step
         self._created: list[weakref.ref[Optimizer]] = []
         self._depths: dict[int, list[int]] = {}
 
@@ -87,6 +93,7 @@ class Optimizers:
     def _end(self, optimizer: Optimizer, *, scaled: bool = False) -> None:
         index = self._index(optimizer)
         self._phases.pop(self._depths[index].pop())
+        self._on_any_step()
         if self._counter.leave(index, scaled=scaled):
             self._on_step()
 

@@ -13,10 +13,12 @@ _OWN = {Path(__file__).parents[1], Path(__file__).resolve().parents[1]}
 _LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 # With a separator at the end: `dpdoctor-examples/train.py` is not ours.
 _NOT_USERS = ("<", *(f"{path}{os.sep}" for path in _OWN | _LIBRARIES))
+# A virtual environment may take torch from another one, or from the system.
+_INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 def _is_users(filename: str) -> bool:
-    return not filename.startswith(_NOT_USERS)
+    return not filename.startswith(_NOT_USERS) and not any(name in filename for name in _INSTALLED)
 
 
 def caller() -> str:

@@ -17,7 +17,7 @@ from dpdoctor.records import Loader
 from dpdoctor.worker import lines
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.phases import DATA_WAIT, PhaseClock
-from dpdoctor.worker.shard import CountedIndices, Shard
+from dpdoctor.worker.shard import CountedIndices, Draws, Shard
 from dpdoctor.worker.tally import Tally
 
 UNMET = -1
@@ -35,6 +35,7 @@ class Loaders:
         # A script may build a new DataLoader for every epoch: what looks alike at one line is one loader.
         self._numbers: dict[Loader, int] = {}
         self._prefetch = 0
+        self.draws = Draws()
 
     def watch(
         self,
@@ -83,7 +84,8 @@ class Loaders:
     def _share(self, loader: DataLoader[Any], sampler: Any) -> Any:
         if isinstance(loader.dataset, IterableDataset):
             return sampler
-        return Shard(sampler, self._rule_for(sampler), self._rank, self._world_size, self._seeded)
+        rule = self._rule_for(sampler)
+        return Shard(sampler, rule, self._rank, self._world_size, seeded=self._seeded, draws=self.draws)
 
     def _rule_for(self, sampler: Any) -> str:
         if self._world_size == 1 or not torch.is_grad_enabled():

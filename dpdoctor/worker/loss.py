@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 # Values of `_saved_reduction`: torch's ATen/core/Reduction.h.
-_SUM = 2
+_MEAN, _SUM = 1, 2
 # Nodes that pass a loss on unchanged in kind; anything else (a division, a mean) ends the search.
-_THROUGH = ("AddBackward", "ViewBackward", "SqueezeBackward", "ToCopyBackward", "CloneBackward", "ReshapeAliasBackward")
+_THROUGH = (
+    "AddBackward",
+    "SubBackward",
+    "NegBackward",
+    "ViewBackward",
+    "SqueezeBackward",
+    "ToCopyBackward",
+    "CloneBackward",
+    "ReshapeAliasBackward",
+)
+# Nodes that make one tensor of several losses, or that a loss may pass before it is added up with others.
+_GATHER = (*_THROUGH, "StackBackward", "CatBackward", "UnsqueezeBackward")
 _MOST_NODES = 64
 
 
@@ -21,8 +34,49 @@ def is_summed(loss: Any) -> bool:
         if node is None:
             continue
         name = type(node).__name__
-        if name.startswith("SumBackward") or getattr(node, "_saved_reduction", None) == _SUM:
+        if getattr(node, "_saved_reduction", None) == _SUM:
             return True
-        if name.startswith(_THROUGH):
+        if name.startswith("SumBackward") and not _adds_one_number(node):
+            if not _adds_means(node):
+                return True
+        elif name.startswith((*_THROUGH, "SumBackward")) or _enlarges(node):
             todo.extend(parent for parent, _ in node.next_functions)
     return False
+
+
+def _adds_one_number(node: Any) -> bool:
+    """Return whether a sum is over a single number: `loss.sum()` of a loss that is one already."""
+    return all(size == 1 for size in node._saved_self_sym_sizes)
+
+
+def _adds_means(node: Any) -> bool:
+    """Return whether what is summed was averaged over the batch before: over dimension 0, or wholly."""
+    todo = [parent for parent, _ in node.next_functions]
+    for _ in range(_MOST_NODES):
+        if not todo:
+            return False
+        node = todo.pop()
+        name = type(node).__name__
+        if getattr(node, "_saved_reduction", None) == _MEAN or name.startswith("MeanBackward0"):
+            return True
+        if name.startswith("MeanBackward") and 0 in node._saved_dim:
+            return True
+        if name.startswith(_GATHER):
+            todo.extend(parent for parent, _ in node.next_functions)
+    return False
+
+
+def _enlarges(node: Any) -> bool:
+    """Return whether a loss is multiplied by a constant of at least 1, as a GradScaler does: no mean is made so."""
+    if not type(node).__name__.startswith("MulBackward") or all(parent for parent, _ in node.next_functions):
+        return False
+    factor = next((value for value in (_factor(node, "other"), _factor(node, "self")) if value is not None), None)
+    return factor is not None and factor >= 1
+
+
+def _factor(node: Any, side: str) -> float | None:
+    """Return the number that a multiplication saved of one side; None for what is no single number."""
+    value = getattr(node, f"_saved_{side}", None)
+    if isinstance(value, torch.Tensor):
+        return None if value.ndim or value.is_complex() else float(value)
+    return float(value) if isinstance(value, (int, float)) else None

@@ -25,7 +25,7 @@ from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import RankRecord
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
 from dpdoctor.worker import files, hooks, launched, lines, loss, modes, script, setup
-from dpdoctor.worker.adopt import Adopter, Watch
+from dpdoctor.worker.adopt import Adopter
 from dpdoctor.worker.agreement import Agreement, Alone, Ranks
 from dpdoctor.worker.calibration import hook_cost_ns
 from dpdoctor.worker.conductor import Conductor, Parts
@@ -38,6 +38,7 @@ from dpdoctor.worker.overlay import Overlay
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.phases import PhaseClock
 from dpdoctor.worker.recorder import Recorder
+from dpdoctor.worker.redirect import Watch
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.steplog import StepLog
 from dpdoctor.worker.steps import StepCounter
@@ -80,7 +81,9 @@ class Rank:
         self._overlay = self._make_overlay()
         self._phases, self._tally, self._counter = PhaseClock(self._clock), Tally(), StepCounter()
         self._watch = Watch(self._phases, self._tally, self._ending.check)
-        self._optimizers = hooks.Optimizers(self._counter, self._phases, self._ending.check, self._on_step)
+        self._optimizers = hooks.Optimizers(
+            self._counter, self._phases, self._ending.check, self._on_step, self._tally.optimizer_stepped
+        )
         self._adopter = Adopter(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
         self._loaders = Loaders(task.mode.batch_rule, where.rank, where.world_size, task.spec.seed)
         self._recorder = Recorder(directory, self._clock)
@@ -103,7 +106,7 @@ class Rank:
             pid=self._pid,
             host=redact.text(socket.gethostname()),
             device=setup.device_name(self._task.spec.threads_per_device),
-            gpu_uuid=setup.gpu_uuid(),
+            devices=setup.devices(),
             backend=backend,
             status="running",
         )
@@ -116,19 +119,20 @@ class Rank:
             steplog=self._steplog,
             stage=lambda: self._heartbeat.stage,
             written=self._overlay.written,
+            remarks=self._tally.remarks if self._task.spec.samples_per_step is None else tuple,
         )
         return Report(
             self._directory,
             record,
             self._task.spec.seed,
             sources,
-            has_unused=bool(self._task.unused) and self._mode.needs_unused,
+            finds_unused=self._mode.needs_unused,
         )
 
     def _make_conductor(self) -> Conductor:
         spec, alone = self._task.spec, not self._task.mode.distributed
         director = Director(spec.recording, ARMS, spec.seed)
-        agreement: Agreement = Alone() if alone else Ranks(ARMS, spec.timeout_s)
+        agreement: Agreement = Alone() if alone else Ranks(ARMS, spec.timeout_s, self._fail)
         parts = Parts(
             mode=self._mode,
             directory=self._directory,
@@ -160,7 +164,7 @@ class Rank:
             # Never undone: the script writes while it unwinds and at exit, and so do the processes that it forked.
             files.divert(Patches(for_children=True), self._overlay)
             atexit.register(self._overlay.discard)
-        self._adopter.seek(has_unused=bool(self._task.unused), fsdp_wrap=self._task.spec.fsdp_wrap)
+        self._adopter.seek(unused=self._task.unused, fsdp_wrap=self._task.spec.fsdp_wrap)
 
     def run(self) -> int:
         """Run the script; return 0 when its record is complete and good, 1 otherwise."""
@@ -195,6 +199,7 @@ class Rank:
     def _after_backward(self) -> None:
         self._tally.backward(in_step=self._counter.in_step)
         self._watch.backward_ended()
+        self._adopter.backward_ended()
         if not self._optimizers.any_seen:
             self._adopter.without_optimizer = True
             self._optimizers.backward_ended()

@@ -21,7 +21,10 @@ from dpdoctor.worker.tally import Tally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where the record's facts come from; `stage` is the heartbeat's, `written` lists what the overlay caught."""
+    """Where the record's facts come from.
+
+    `stage` is the heartbeat's, `written` lists what the overlay caught, `remarks` says how samples were counted.
+    """
 
     adopter: Adopter
     optimizers: Optimizers
@@ -31,16 +34,17 @@ class Sources:
     steplog: StepLog
     stage: Callable[[], str]
     written: Callable[[], tuple[Written, ...]] = tuple
+    remarks: Callable[[], tuple[str, ...]] = tuple
 
 
 class Report:
     """Collects the record and writes it. A killed rank leaves the last one written.
 
-    `has_unused`: the mode was told that some parameters get no gradient.
+    `finds_unused`: the mode looks for trained parameters without a gradient where the baseline found some.
     """
 
     def __init__(
-        self, directory: Path, record: RankRecord, seed: int, sources: Sources, *, has_unused: bool = False
+        self, directory: Path, record: RankRecord, seed: int, sources: Sources, *, finds_unused: bool = False
     ) -> None:
         self._path = directory / rundir.RANK
         self._record = record
@@ -49,7 +53,7 @@ class Report:
         self._proof: tuple[Check, ...] = ()
         self._warnings: list[str] = []
         self._units: tuple[Unit, ...] = ()
-        self._has_unused = has_unused
+        self._finds_unused = finds_unused
         rundir.write_json(self._path, record)
 
     def proved(self, checks: tuple[Check, ...], counters: Counters, touched: Container[int]) -> None:
@@ -79,6 +83,10 @@ class Report:
             steps_per_epoch=self._steps_per_epoch(),
             observer_ns=self._sources.steplog.cost_ns,
             peak_memory_bytes=_peak_memory_bytes(),
+            devices=tuple(
+                replace(device, peak_memory_bytes=torch.cuda.max_memory_reserved(index))
+                for index, device in enumerate(self._record.devices)
+            ),
         )
         rundir.write_json(self._path, self._record)
 
@@ -96,9 +104,9 @@ class Report:
             optimizers=tuple(type(optimizer).__name__ for optimizer in sources.optimizers.alive()),
             seed=self._seed,
             num_threads=torch.get_num_threads(),
-            find_unused_parameters=self._has_unused,
+            find_unused_parameters=self._finds_unused and sources.adopter.has_unused,
             patched=sources.patches.names,
-            warnings=(*sources.adopter.warnings, *self._warnings),
+            warnings=(*sources.adopter.warnings, *self._warnings, *sources.remarks()),
             proof=self._proof,
             written=sources.written(),
         )
@@ -113,7 +121,7 @@ class Report:
 
 
 def _peak_memory_bytes() -> int:
-    """Return the most memory the device's allocator held or, on the CPU, the process did (getrusage counts in KiB)."""
-    if torch.cuda.is_available():
-        return int(torch.cuda.max_memory_reserved())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the most memory that torch's allocator held on a device or, on the CPU, the process (getrusage: KiB)."""
+    held = [torch.cuda.max_memory_reserved(index) for index in range(torch.cuda.device_count())]
+    # A script on a machine with GPUs may still train on the CPU.
+    return max(held, default=0) or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

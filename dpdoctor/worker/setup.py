@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from dpdoctor import units
+from dpdoctor.records import Device
 from dpdoctor.spec import WorkerTask
 from dpdoctor.worker.launched import Place
 
@@ -53,9 +54,13 @@ def device_name(num_threads: int) -> str:
     return f"CPU ({platform.machine()}), {units.count(num_threads, 'thread')}"
 
 
-def gpu_uuid() -> str | None:
-    """Return NVML's name of this rank's GPU; None on the CPU."""
-    if not torch.cuda.is_available():
-        return None
-    uuid = str(torch.cuda.get_device_properties(0).uuid)
-    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+def devices() -> tuple[Device, ...]:
+    """Return the GPUs that this process sees, in torch's order; none on the CPU."""
+    return tuple(_device(index) for index in range(torch.cuda.device_count()))
+
+
+def _device(index: int) -> Device:
+    properties = torch.cuda.get_device_properties(index)
+    uuid = str(properties.uuid)
+    # NVML's names begin like this; torch tells the number alone.
+    return Device(name=properties.name, uuid=uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")

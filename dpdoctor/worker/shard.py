@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 Seeded = Callable[[], AbstractContextManager[None]]
+
+
+class Draws:
+    """What the samplers of this rank gave: `num` batches of whole numbers, and a digest of all their indices.
+
+    Every rank draws the whole sequence, so that ranks with as many batches have one digest. They have not when a
+    sampler goes on to draw from the global random state, and that has moved apart.
+    """
+
+    def __init__(self) -> None:
+        self.num = 0
+        self.digest = 0
+
+    def note(self, batch: Any) -> None:
+        """Add a batch; one of any other kind is passed over, because Python hashes text differently in each process."""
+        if type(batch) is list and batch and type(batch[0]) is int:
+            self.num += 1
+            self.digest = hash((self.digest, *batch))
 
 
 class Shard:
@@ -20,12 +38,15 @@ class Shard:
     everything. The script's sampler is never copied into a list: it may be endless.
     """
 
-    def __init__(self, sampler: Iterable[Any], rule: str, rank: int, world_size: int, seeded: Seeded) -> None:
+    def __init__(
+        self, sampler: Iterable[Any], rule: str, rank: int, world_size: int, *, seeded: Seeded, draws: Draws
+    ) -> None:
         self.sampler = sampler
         self.rule = rule
         self.rank = rank
         self.world_size = world_size
         self._seeded = seeded
+        self._draws = draws
 
     def __len__(self) -> int:
         length = len(self.sampler)  # type: ignore[arg-type]
@@ -47,8 +68,9 @@ class Shard:
         with self._seeded():
             batches = iter(self.sampler)
             first = list(islice(batches, 1))
-        yield from first
-        yield from batches
+        for batch in chain(first, batches):
+            self._draws.note(batch)
+            yield batch
 
     def _every_nth(self, batches: Iterator[Any]) -> Iterator[Any]:
         while len(group := list(islice(batches, self.world_size))) == self.world_size:

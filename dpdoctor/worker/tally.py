@@ -6,9 +6,17 @@ from collections import Counter
 
 import msgspec
 
+UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samples-per-step"
+NOT_A_BATCH = "no loader counts them, and the model is not called with a tensor but with a list, or a type of its own"
+NOT_ALIKE = "no loader counts them, and the optimizers of one step train on different numbers of rows"
+ASSUMED = (
+    "no loader counts samples: they are taken to be dim 0 of the first tensor that the model is called with, {} per "
+    "step; where that is not the batch, as in (time, batch), give --samples-per-step"
+)
+
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one step consumed; the fields are StepRecord's."""
+    """What one step consumed; the fields are StepRecord's. 0 samples: not known."""
 
     samples_drawn: int
     samples_entered: int
@@ -20,7 +28,8 @@ class Tally:
     """Counts a batch when a training forward follows its fetch.
 
     Batches that only an evaluation saw are not counted, nor is a batch twice when the model runs twice on it.
-    Loaders are known by the number that the caller gives them.
+    Loaders are known by the number that the caller gives them. What entered the model counts where no loader does:
+    within a step, two optimizers that train in turn on one batch must not count it twice.
     """
 
     def __init__(self) -> None:
@@ -30,6 +39,10 @@ class Tally:
         self._fresh = True
         self._drawn = self._entered = self._fetches = self._backwards = 0
         self._edge = False
+        self._turns: list[int] = []
+        self._most_entered = 0
+        self._any_drawn = False
+        self._uncounted: str | None = None
         self._steps = 0
         # Batches per loader: in this step, and in all after the first that it fed. That first one is left out, because
         # it also took what the script had fetched before it began to train.
@@ -57,7 +70,7 @@ class Tally:
         self._pending = [batch for batch in self._pending if batch[0] != loader]
 
     def trained(self, num_entered: int, *, in_eval_mode: bool = False) -> None:
-        """A forward with gradients began on `num_entered` samples.
+        """A forward with gradients began on `num_entered` samples; 0: nobody can tell.
 
         `in_eval_mode`: of a module that says it does not train. A script that forgot `no_grad` evaluates like that, one
         that fine-tunes a frozen model trains like that: the latter calls backward before it fetches the next batch.
@@ -76,6 +89,8 @@ class Tally:
         if self._fresh:
             self._entered += num_entered
             self._fresh = False
+            if not num_entered:
+                self._uncounted = NOT_A_BATCH
 
     def _count(self, loader: int, num_samples: int) -> None:
         self._drawn += num_samples
@@ -94,11 +109,36 @@ class Tally:
             self._backwards += not in_step or not self._backwards
             self._fresh = not in_step
 
+    def optimizer_stepped(self) -> None:
+        """An optimizer took its step on what entered since the step before, of whichever optimizer."""
+        if self._entered:
+            self._turns.append(self._entered)
+            self._entered = 0
+
+    def _entered_once(self) -> int:
+        """Return the samples that entered in a step, those that several optimizers trained on once; 0: not known."""
+        self.optimizer_stepped()
+        turns, self._turns = set(self._turns), []
+        if len(turns) > 1:
+            self._uncounted = NOT_ALIKE
+        return 0 if self._uncounted else next(iter(turns), 0)
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return what the reader must know of how samples were counted."""
+        if self._any_drawn:
+            return ()
+        if self._uncounted:
+            return (UNCOUNTED.format(self._uncounted),)
+        return (ASSUMED.format(self._most_entered),) if self._most_entered else ()
+
     def lap(self) -> Counted:
         """End a step: return what it consumed and begin the next."""
+        entered = self._entered_once()
+        self._any_drawn |= self._drawn > 0
+        self._most_entered = max(self._most_entered, entered)
         counted = Counted(
             samples_drawn=self._drawn,
-            samples_entered=self._entered,
+            samples_entered=entered,
             micro_batches=self._fetches or self._backwards,
             epoch_edge=self._edge,
         )
@@ -107,7 +147,7 @@ class Tally:
             if self._first_fed.setdefault(loader, self._steps) != self._steps:
                 self._fed_since[loader] += batches
         self._fed.clear()
-        self._drawn = self._entered = self._fetches = self._backwards = 0
+        self._drawn = self._fetches = self._backwards = 0
         self._edge, self._fresh = False, True
         return counted
 

@@ -1,4 +1,7 @@
-"""The trace window: a few steps under torch.profiler, last of all, because it slows a process even after it stopped."""
+"""The trace window: a few steps under torch.profiler, last of all, because it slows a process even after it stopped.
+
+Each rank digests its own trace, so that many ranks do it side by side.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,35 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from dpdoctor import rundir
+from dpdoctor.attribution.digesting import digest_file
 from dpdoctor.worker.director import Segment
 
 
 class Tracer:
-    """Records one trace segment and writes it, gzipped, when its last step ended."""
+    """Records one trace segment and writes it, gzipped, when it is stopped; beside it, its digest."""
 
-    def __init__(self, path: Path, segment: Segment) -> None:
+    def __init__(self, directory: Path, segment: Segment) -> None:
+        self._directory = directory
+        self._path = directory / rundir.TRACE
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
         self._profile = profile(
             activities=activities,
             schedule=schedule(wait=0, warmup=segment.skip, active=segment.num_steps, repeat=1),
-            on_trace_ready=lambda finished: finished.export_chrome_trace(str(path)),
+            on_trace_ready=lambda finished: finished.export_chrome_trace(str(self._path)),
             record_shapes=True,
         )
         self._profile.start()
 
     def step(self) -> None:
-        """Mark the end of a step; the last one writes the trace."""
+        """Mark the end of a step."""
         self._profile.step()
 
     def stop(self) -> None:
-        """Stop the profiler; nothing more is recorded."""
+        """Stop the profiler, and keep what it recorded, if it came to record anything."""
         self._profile.stop()
+        if self._path.exists():
+            digest = digest_file(self._path)
+            rundir.write_whole(self._directory / rundir.DIGEST, rundir.encode(digest))

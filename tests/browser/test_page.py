@@ -15,7 +15,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.analysis import Analysis
 from dpdoctor.report import page
-from tests.unit.report import runs
+from tests.unit.report import runs, traced_runs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -56,7 +56,15 @@ def write(folder: Path, html: str) -> Path:
 
 @pytest.mark.parametrize(
     ("run", "scheme"),
-    [(runs.cpu_run, LIGHT), (runs.gpu_run, DARK), (runs.hostile_run, LIGHT), (runs.empty_run, DARK)],
+    [
+        (runs.cpu_run, LIGHT),
+        (runs.gpu_run, DARK),
+        (runs.hostile_run, LIGHT),
+        (runs.empty_run, DARK),
+        (traced_runs.hostile_traces, LIGHT),
+        (traced_runs.traced_profile, DARK),
+        (traced_runs.cpu_trace, LIGHT),
+    ],
 )
 def test_every_chart_is_drawn_and_the_console_is_silent(
     tmp_path: Path, run: Callable[[], Analysis], scheme: str
@@ -93,10 +101,31 @@ def visit_framed(folder: Path, analysis: Analysis, width: int, script: str) -> s
     return unescape(said)
 
 
+@pytest.mark.parametrize("run", [runs.cpu_run, traced_runs.hostile_traces])
 @pytest.mark.parametrize("width", [360, 1280, 2560])
-def test_the_page_never_scrolls_sideways(tmp_path: Path, width: int) -> None:
+def test_the_page_never_scrolls_sideways(tmp_path: Path, run: Callable[[], Analysis], width: int) -> None:
     script = "said.textContent = frame.contentDocument.documentElement.scrollWidth;"
-    assert visit_framed(tmp_path, runs.cpu_run(), width, script) == str(width)
+    assert visit_framed(tmp_path, run(), width, script) == str(width)
+
+
+def test_the_whole_of_a_long_name_opens_at_a_click(tmp_path: Path) -> None:
+    script = """
+        const name = frame.contentDocument.querySelector("#kernels .full"), text = name.lastChild;
+        const before = name.getBoundingClientRect().height;
+        name.querySelector("summary").click();
+        said.textContent = [name.open, name.getBoundingClientRect().height > before, text.textContent.length];"""
+    assert (
+        visit_framed(tmp_path, traced_runs.hostile_traces(), 360, script) == f"true,true,{len(traced_runs.HOSTILE[2])}"
+    )
+
+
+def test_on_a_phone_a_row_keeps_its_name_while_its_figures_scroll_by(tmp_path: Path) -> None:
+    script = """
+        const table = frame.contentDocument.querySelector("#overview .scroll"), name = table.querySelector("tbody th");
+        table.scrollLeft = 100;
+        const [outer, inner] = [table, name].map((element) => element.getBoundingClientRect().left);
+        said.textContent = [table.scrollLeft, inner - outer];"""
+    assert visit_framed(tmp_path, runs.cpu_run(), 360, script) == "100,0"
 
 
 def test_the_button_hands_out_run_json(tmp_path: Path) -> None:

@@ -1,85 +1,248 @@
-"""The README's table of scripts that work unchanged: each kind of script in each mode, as it really ends.
+"""The README's table of scripts that work unchanged is what happens: its rows are run, in every mode.
 
-The scripts print the samples of every batch that they train on, so that what was counted is checked against them.
+The scripts print a line per step that begins with the samples it trained on: what was counted is checked against that.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import SHORT, Profiled
+from tests.faults import readme_table
+from tests.faults.conftest import SCRIPTS, SHORT, Profiled
+from tests.faults.following import assert_follows_single
 
-RANKS = {"single": 1, "ddp": 2, "fsdp": 2}
+MODES = ("single", "dp", "ddp", "fsdp")
 DRAWN = "indices drawn by the loader"
 ENTERED = "dim 0 of the first tensor of forward"
 
 
+def nothing_more(done: Profiled) -> None:
+    """Some scripts have nothing to show beyond what all of them show."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One script. `samples` per step and device, None where batches differ; `failed`: mode and part of its reason."""
+    """One script, run once for all rows that name it, and what is known of its outcome beyond their cells.
 
-    script: str
+    Attributes:
+        command: what follows `dpdoctor profile`: a script of the folder `scripts`, or -m and a module there.
+        line: source of the line that a cell with the words `with the line` has named.
+        reason: part of the reason where it is `failed`.
+        warning: part of the one warning where a cell of its rows has the words `with a warning`; elsewhere is none.
+        adopted_at: step at whose forward the model is adopted; the batches before are counted to it.
+        also: what else must hold of the finished run.
+    """
+
+    command: tuple[str, ...]
     args: tuple[str, ...] = ()
-    samples: int | None
+    options: tuple[str, ...] = ()
     source: str = DRAWN
-    failed: dict[str, str] = field(default_factory=dict)
+    line: str = ""
+    reason: str = ""
+    warning: str = ""
+    adopted_at: int = 1
+    also: Callable[[Profiled], None] = nothing_more
 
+
+def accumulates(done: Profiled) -> None:
+    """Every micro-batch is counted, and reduced; the script's own sampler is shared out, its workers are kept."""
+    for mode, steps_per_epoch in (("single", 8), ("ddp", 4), ("fsdp", 4)):
+        steps = done.rank(mode).steps
+        assert {(step.micro_batches, step.samples_drawn) for step in steps} == {(2, 8)}
+        assert done.record(mode).steps_per_epoch == steps_per_epoch
+        loader = done.record(mode).adoption.loaders[0]
+        assert (loader.sampler, loader.num_workers, loader.num_batches) == ("SubsetRandomSampler", 1, 16)
+    assert done.record("ddp").counters.collectives["all_reduce"].num_bytes == 2 * 210 * 4
+
+
+def reduces_what_still_trains(done: Profiled) -> None:
+    """The first layer was frozen and the second converted to float64, both after the optimizer was built."""
+    assert done.record("ddp").counters.collectives["all_reduce"].num_bytes == 34 * 8
+
+
+def knows_what_gets_no_gradient(done: Profiled) -> None:
+    """The frozen layers do not count as unused, the layer that the forward leaves out does."""
+    assert done.record("single").adoption.units[0].unused == ("mask.weight", "mask.bias")
+
+
+def has_no_end(done: Profiled) -> None:
+    """An endless sampler is never listed, and an epoch of it has no duration."""
+    assert done.record("ddp").adoption.loaders[0].num_batches == 2_500_000_000
+    assert "no real end" in done.mode("ddp")["epoch_s"]["reason"]
+
+
+def is_wrapped_first_and_compiled_after(done: Profiled) -> None:
+    """The script's own module is the unit, its wrapper is what dynamo traces, and it trains as on one device."""
+    for mode in ("ddp", "fsdp"):
+        assert_follows_single(done, mode)
+        assert [unit.name for unit in done.record(mode).adoption.units] == ["Sequential"]
+        assert "Dynamo does not know how to trace" not in (done.root / mode / "rank0" / "stderr.log").read_text()
+
+
+ORDINARY = Case(
+    command=("ordinary.py",), args=("--accumulate", "2", "--num-workers", "1", "--own-sampler"), also=accumulates
+)
+GAN = Case(command=("-m", "gan_package.train"))
+AMP = Case(command=("amp.py",))
+LANGUAGE_MODEL = Case(command=("language_model.py",), source=ENTERED, warning="taken to be dim 0")
+NOTEBOOK = Case(command=("notebook.py",))
+TRAINER = Case(command=("class_trainer.py",), also=has_no_end)
+DETECTOR = Case(command=("lists_of_images.py",), also=knows_what_gets_no_gradient)
+COMPILED = functools.partial(
+    Case,
+    command=("compiled.py",),
+    options=("--batch", "global", "--warmup", "10"),
+    warning="fullgraph",
+    also=is_wrapped_first_and_compiled_after,
+)
 
 CASES = {
-    "bf16 autocast": Case(script="amp.py", args=("bf16",), samples=8),
-    "fp16 with a GradScaler": Case(script="amp.py", args=("fp16",), samples=8),
-    "own optimizer class": Case(script="custom_optimizer.py", args=("derived",), samples=8),
-    "optimizer outside of torch": Case(script="custom_optimizer.py", args=("plain",), samples=8),
-    "L-BFGS": Case(script="lbfgs.py", samples=32, failed={"fsdp": "lbfgs.py:22 does `optimizer.step(closure)`"}),
-    "dict batches": Case(script="dict_batches.py", samples=5),
-    "time first": Case(script="seq_first.py", samples=5),
-    "lists of images": Case(script="lists_of_images.py", samples=4),
-    "trainer class under click": Case(script="class_trainer.py", samples=6),
-    "frozen and unused layers": Case(script="frozen_unused.py", samples=8),
-    "saves a checkpoint": Case(script="checkpoint.py", args=("save",), samples=8),
-    "loads a checkpoint in mid-run": Case(script="checkpoint.py", args=("load",), samples=8),
-    "loads whole tensors in mid-run": Case(
-        script="checkpoint.py",
-        args=("restart",),
-        samples=8,
-        failed={"fsdp": 'checkpoint.py:31 does `model.load_state_dict(checkpoint["model"])`'},
+    "a loop at module level, a file exported from a notebook": NOTEBOOK,
+    "such a file with magics in it": Case(
+        command=("notebook_magic.py",), line='get_ipython().run_line_magic("matplotlib", "inline")'
     ),
-    "batch sampler": Case(script="batch_sampler.py", samples=None),
-    "iterable dataset with workers": Case(script="iterable.py", samples=8, source=ENTERED),
-    "nn.DataParallel": Case(script="dataparallel.py", samples=8),
-    "no loader": Case(script="no_loader.py", samples=None, source=ENTERED),
+    "`main()` with argparse; parameter groups, BatchNorm, a scheduler bound to `len(loader)`, validation": ORDINARY,
+    "a trainer class; a click entry": TRAINER,
+    "a function; a hydra entry": Case(command=("hydra_entry.py",)),
+    "a package, run with `-m`": GAN,
+    "gradient accumulation": ORDINARY,
+    "AMP in bf16": LANGUAGE_MODEL,
+    "AMP in fp16 with a GradScaler": AMP,
+    "`torch.compile(model)`": COMPILED(args=("function",)),
+    "`model.compile()`": COMPILED(args=("method",)),
+    "two models, each with its optimizer (a GAN)": GAN,
+    "an optimizer class of the script's own, derived from torch's": GAN,
+    "updates by hand, without a torch optimizer": Case(command=("updates_by_hand.py",), adopted_at=2),
+    "L-BFGS with a closure": Case(command=("lbfgs.py",), line="optimizer.step(closure)"),
+    "gradient clipping, by norm or value, of the model's parameters or a list of them": AMP,
+    "an average of the weights (EMA), `deepcopy` in mid-run": Case(
+        command=("ema.py",), line="average.update_parameters(model)"
+    ),
+    "tied weights": LANGUAGE_MODEL,
+    "frozen parameters, and some that get no gradient": DETECTOR,
+    "a parameter without dimension": Case(command=("scalar.py",), reason="the parameter logit_scale"),
+    "`load_state_dict`, freezing, `.to()`, `deepcopy` between optimizer and first step": Case(
+        command=("after_optimizer.py",), also=reduces_what_still_trains
+    ),
+    "saving `state_dict()`s in mid-run, and loading them again": Case(command=("checkpoint.py",), args=("last",)),
+    "loading in mid-run what was saved before training": Case(
+        command=("checkpoint.py",), args=("first",), line='model.load_state_dict(checkpoint["model"])'
+    ),
+    "`torch.save(model)` in mid-run": Case(
+        command=("checkpoint.py",), args=("model",), line="torch.save(model, whole)"
+    ),
+    "dict and nested batches, a collate function": Case(command=("dict_batches.py",)),
+    "batches with time first": Case(command=("seq_first.py",)),
+    "lists of images": DETECTOR,
+    "a sampler of the script's own, `num_workers`": ORDINARY,
+    "an endless sampler, persistent workers": TRAINER,
+    "a batch sampler, with batches of different sizes": Case(command=("batch_sampler.py",)),
+    "`IterableDataset`": Case(command=("iterable.py",), source=ENTERED, warning="taken to be dim 0"),
+    "a loop without a DataLoader": LANGUAGE_MODEL,
+    "a loss that is summed over the batch": Case(
+        command=("mathematics.py",), args=("sum",), warning="the loss is a sum"
+    ),
+    "looks for `RANK` and distributes itself if it is there": LANGUAGE_MODEL,
+    "`nn.DataParallel` applied by the script": NOTEBOOK,
+    "calls `init_process_group`, `DistributedDataParallel` or `fully_shard`": Case(
+        command=("distributes_itself.py",),
+        line='dist.init_process_group("gloo", init_method="tcp://127.0.0.1:1", rank=0, world_size=1)',
+        reason="init_process_group",
+    ),
+    "trains through a method: `model.loss(x)` calls `self.forward(x)`": Case(
+        command=("method_loss.py",),
+        warning="Net.loss",
+        adopted_at=2,
+    ),
+    "trains a tensor that is in no `nn.Module`": Case(
+        command=("nothing.py",), args=("no_module",), reason="no module could be adopted"
+    ),
 }
 
 
-def assert_counted(done: Profiled, mode: str, case: Case) -> None:
-    """Every rank counted the steps and samples that its script printed."""
-    batch = done.mode(mode)["batch"]
-    assert batch["source"] == case.source
-    assert batch["global"] == pytest.approx(batch["per_device"] * RANKS[mode])
-    if case.samples is not None:
-        assert batch["per_device"] == case.samples
-    for rank in range(RANKS[mode]):
-        printed = [int(line.split()[0]) for line in done.printed(mode, rank).splitlines()]
-        steps = done.rank(mode, rank).steps
-        counts = [step.samples_drawn if case.source == DRAWN else step.samples_entered for step in steps]
-        # Without a torch optimizer the model is adopted at its second forward, which the first batch is counted to.
-        assert (sum(counts[:2]), counts[2:]) == (sum(printed[:2]), printed[2:])
+def test_every_row_has_a_case_and_every_case_a_row():
+    assert list(readme_table.read()) == list(CASES)
+    assert {tuple(row) for row in readme_table.read().values()} == {MODES}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Callable[[Case], Profiled]:
+    """Give a function that profiles a case in all modes; rows that share a case share its launches."""
+    project = tmp_path_factory.mktemp("table") / "project"
+    shutil.copytree(SCRIPTS, project, ignore=shutil.ignore_patterns("__pycache__"))
+
+    @functools.cache
+    def profile(case: Case) -> Profiled:
+        root = tmp_path_factory.mktemp("run") / "run"
+        options = ("--modes", "dp,ddp,fsdp", "--out", str(root), *SHORT, *case.options)
+        command = [sys.executable, "-m", "dpdoctor", "profile", *options, *case.command, "--", *case.args]
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+        return Profiled(exit_code=done.returncode, output=done.stdout + done.stderr, root=root)
+
+    return profile
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_kind_of_script_ends_as_the_table_says(profile, case):
-    done = profile(case.script, "--modes", "ddp,fsdp", "--batch", "per-device", *SHORT, args=case.args)
-    assert done.exit_code == bool(case.failed), done.output
-    for mode in RANKS:
-        summary = done.mode(mode)
-        if mode in case.failed:
-            assert summary["status"] == "failed"
-            assert case.failed[mode] in summary["reason"]
-            assert summary["throughput"]["value"] is None
+@pytest.mark.parametrize("kind", CASES)
+def test_a_kind_of_script_ends_as_its_row_says(run, kind):
+    case, row = CASES[kind], readme_table.read()[kind]
+    done = run(case)
+    assert done.exit_code == any(row[mode].outcome == "failed" for mode in MODES[1:]), done.output
+    for mode, cell in row.items():
+        if cell.outcome == "failed":
+            assert_failed(done, mode, cell, case)
         else:
-            assert summary["status"] == "ok", summary["reason"]
-            assert not [check for check in done.record(mode).adoption.proof if check.ok is False]
-            assert_counted(done, mode, case)
+            assert_right(done, mode, case)
+    case.also(done)
+
+
+def assert_failed(done: Profiled, mode: str, cell: readme_table.Cell, case: Case) -> None:
+    """The mode gives its reason, and the line where the table says so, but no figure."""
+    summary = done.mode(mode)
+    assert summary["status"] == "failed"
+    assert case.reason in summary["reason"]
+    assert summary["throughput"]["value"] is None
+    named = re.search(r"(/[^\s(]*\.py):(\d+)", summary["reason"])
+    if "with the line" in cell.remark:
+        assert named, summary["reason"]
+        assert Path(named[1]).read_text().splitlines()[int(named[2]) - 1].strip() == case.line
+
+
+def assert_right(done: Profiled, mode: str, case: Case) -> None:
+    """The mode is proved, warns where the table says so, and every rank counted what its script printed."""
+    summary = done.mode(mode)
+    without_gpu = mode == "dp" and not done.summary["fingerprint"]["gpus"]
+    assert summary["status"] == ("inactive" if without_gpu else "ok"), summary["reason"]
+    adoption = done.record(mode).adoption
+    assert all(check.ok for check in adoption.proof), adoption.proof
+    assert [case.warning in text for text in adoption.warnings] == [True] * warns(case, mode), adoption.warnings
+    assert summary["batch"]["source"] == case.source
+    assert summary["batch"]["global"] == pytest.approx(summary["batch"]["per_device"] * summary["world_size"])
+    for rank in range(summary["world_size"]):
+        assert_counted(done, mode, rank, case)
+
+
+def warns(case: Case, mode: str) -> bool:
+    """Return whether one of the rows that the case stands for has `with a warning` in this mode."""
+    rows = readme_table.read()
+    return any("with a warning" in rows[kind][mode].remark for kind, other in CASES.items() if other is case)
+
+
+def assert_counted(done: Profiled, mode: str, rank: int, case: Case) -> None:
+    """A rank counted the steps and samples that its script printed."""
+    printed = [int(number) for number in re.findall(r"^(\d+)\b", done.printed(mode, rank), re.MULTILINE)]
+    steps = done.rank(mode, rank).steps
+    counts = [step.samples_drawn if case.source == DRAWN else step.samples_entered for step in steps]
+    until = case.adopted_at
+    assert (sum(counts[:until]), counts[until:]) == (sum(printed[:until]), printed[until:])
+    if len(set(printed)) == 1:
+        assert done.mode(mode)["batch"]["per_device"] == printed[0]

@@ -13,7 +13,7 @@ from dpdoctor.cli import _plan
 from dpdoctor.cli._plan import Options, describe, make_spec
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
-from dpdoctor.spec import Gpu, Recording, RunSpec
+from dpdoctor.spec import Gpu, ModeSpec, Recording, RunSpec
 
 DEFAULTS = Options(
     script="train.py",
@@ -186,6 +186,73 @@ def test_more_ranks_than_gpus_are_refused() -> None:
         plan(nproc=5)
 
 
+@pytest.mark.usefixtures("four_gpus")
+def test_data_parallel_drives_every_gpu_from_one_process_and_splits_the_scripts_batch() -> None:
+    for batch in (None, "per-device", "global"):
+        mode = plan(modes="dp", batch=batch).modes[1]
+        assert (mode.world_size, mode.num_devices, mode.replicas, mode.batch_rule) == (1, 4, (), "global")
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("asked", "replicas", "num_devices", "placement"),
+    [
+        ("0,0", (0, 0), 1, "2 replicas on one GPU: 0,0"),
+        (" 3, 1 ", (3, 1), 2, "2 replicas on 2 GPUs: 3,1"),
+        ("2,2,0", (2, 2, 0), 2, "3 replicas on 2 GPUs: 2,2,0"),
+    ],
+)
+def test_the_devices_of_replicas_can_be_chosen(
+    asked: str, replicas: tuple[int, ...], num_devices: int, placement: str
+) -> None:
+    single, ddp, mode = plan(modes="ddp,dp", dp_devices=asked).modes
+    assert (mode.replicas, mode.num_devices, mode.world_size) == (replicas, num_devices, 1)
+    assert mode.placement == placement
+    assert single.placement == ddp.placement == ""
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"modes": "ddp", "dp_devices": "0,0"}, "--dp-devices is for mode dp, which --modes does not name"),
+        ({"dp_devices": "0,4"}, r"--dp-devices names GPU 4, but this run uses 4 GPUs, counted from 0"),
+        ({"dp_devices": "0,1", "nproc": 1}, r"--dp-devices names GPU 1, but this run uses 1 GPU, counted from 0"),
+        ({"dp_devices": "0,-1"}, "--dp-devices names GPU -1"),
+        ({"dp_devices": "0,one"}, "--dp-devices is '0,one'; give numbers of GPUs"),
+        ({"dp_devices": ""}, "--dp-devices is ''; give numbers of GPUs"),
+        ({"dp_devices": "2"}, "asks for one replica: .* 2,2 puts two on one GPU"),
+    ],
+)
+def test_devices_that_replicas_cannot_have_are_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan(**{"modes": "dp", **changes})
+
+
+def test_replicas_need_a_gpu() -> None:
+    with pytest.raises(UsageError, match="--dp-devices needs a GPU"):
+        plan(modes="dp", dp_devices="0,0")
+    mode = plan(modes="dp").modes[1]
+    assert mode.num_devices == 1
+    assert mode.inactive is not None
+    assert mode.inactive.startswith("nn.DataParallel needs a GPU")
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_on_one_gpu_data_parallel_is_inactive_unless_two_replicas_are_asked_for() -> None:
+    mode = plan(modes="dp", nproc=1).modes[1]
+    assert mode.inactive is not None
+    assert "--dp-devices 0,0" in mode.inactive
+    assert plan(modes="dp", nproc=1, dp_devices="0,0").modes[1].inactive is None
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_gpu_that_is_listed_twice_is_refused() -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = "1,0,1"
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES names GPU 1 twice"):
+        plan()
+
+
 def test_the_plan_in_words() -> None:
     spec = plan(recording=Recording(time_budget_s=20), repeat=2)
     assert describe(spec) == (
@@ -198,3 +265,14 @@ def test_the_plan_in_words() -> None:
 def test_the_plan_in_words_on_gpus() -> None:
     spec = plan(recording=Recording(explain=True), modes="single")
     assert describe(spec).endswith(" on GPU; at most about 10.0 s, often much less")
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_the_plan_says_that_two_replicas_share_a_gpu() -> None:
+    spec = plan(modes="dp", dp_devices="0,0", nproc=1)
+    assert "dp (1 process, 2 replicas on one GPU: 0,0, batches global) on GPU" in describe(spec)
+
+
+def test_replicas_lie_on_as_many_devices_as_are_counted() -> None:
+    with pytest.raises(ValueError, match="num_devices is 2; replicas lie on 1"):
+        ModeSpec(name="dp", world_size=1, num_devices=2, distributed=False, batch_rule="global", replicas=(0, 0))

@@ -6,16 +6,21 @@ from collections.abc import Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Adoption, Analysis, ModeSummary
+from dpdoctor.report import clauses
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Facts, Fold, Heading, Lines, Section, Table
-from dpdoctor.report.text import NOTHING, left_alone, mode_label
+from dpdoctor.report.standing import withheld_briefly
+from dpdoctor.report.text import NOTHING, left_alone, mode_label, remarks, sampler_text
+from dpdoctor.report.traced import is_profile
 
 MOST_FILES = 200
 _VERDICTS = {True: ("ok", "good"), False: ("failed", "bad"), None: ("not judged", "muted")}
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
-    """Return, per mode, warnings, proof, units, loaders, settings and files."""
-    blocks: list[Block] = []
+    """Return the remarks and, per mode, proof, units, loaders, settings and files."""
+    blocks: list[Block] = [
+        Callout(tone="warn", title=labels, text=text) for text, labels in remarks(analysis.summary.modes).items()
+    ]
     for name, mode in analysis.summary.modes.items():
         blocks.append(Heading(text=mode_label(name)))
         blocks.extend(_mode(mode, mode.adoption) if mode.adoption else [_not_adopted(mode)])
@@ -23,13 +28,15 @@ def build(analysis: Analysis) -> Sequence[Block]:
 
 
 def _not_adopted(mode: ModeSummary) -> Absent:
-    return Absent(what="Adoption", reason=mode.reason or "no rank lived long enough to adopt the script")
+    reason = withheld_briefly(mode) or mode.reason or "no rank lived long enough to adopt the script"
+    return Absent(what="Adoption", reason=reason)
 
 
 def _mode(mode: ModeSummary, adoption: Adoption) -> list[Block]:
-    blocks: list[Block] = [Callout(tone="warn", title="Remark", text=text) for text in adoption.warnings]
-    blocks.append(_proof(adoption) if adoption.proof else Absent(what="Proof", reason=_no_proof(mode)))
-    blocks.append(_units(adoption) if adoption.units else Absent(what="Adopted modules", reason=_no_units(mode)))
+    blocks: list[Block] = [
+        _proof(adoption) if adoption.proof else Absent(what="Proof", reason=_no_proof(mode)),
+        _units(adoption) if adoption.units else Absent(what="Adopted modules", reason=_no_units(mode)),
+    ]
     if adoption.loaders:
         blocks.append(_loaders(adoption))
     else:
@@ -46,11 +53,11 @@ def _mode(mode: ModeSummary, adoption: Adoption) -> list[Block]:
 def _no_proof(mode: ModeSummary) -> str:
     if mode.world_size == 1:
         return "one process has nothing to synchronise with others"
-    return mode.reason or "the mode ended before its checks were made"
+    return withheld_briefly(mode) or mode.reason or "the mode ended before its checks were made"
 
 
 def _no_units(mode: ModeSummary) -> str:
-    return mode.reason or "no module with trained parameters was called"
+    return withheld_briefly(mode) or mode.reason or "no module with trained parameters was called"
 
 
 def _proof(adoption: Adoption) -> Table:
@@ -107,7 +114,7 @@ def _loaders(adoption: Adoption) -> Table:
             (
                 Cell(text=loader.line),
                 Cell(text=loader.dataset),
-                Cell(text=loader.sampler),
+                Cell(text=sampler_text(loader.sampler)),
                 _number(loader.batch_size),
                 _number(loader.num_workers),
                 _number(loader.num_batches),
@@ -142,7 +149,7 @@ def _number(value: int | None) -> Cell:
 def _facts(mode: ModeSummary, adoption: Adoption) -> Facts:
     return Facts(
         pairs=(
-            ("Ranks", units.count(mode.world_size, "rank")),
+            ("Ranks", clauses.ranks(mode)),
             ("Backend", mode.backend or NOTHING),
             ("Batch rule", mode.batch.rule),
             ("Optimizers", ", ".join(adoption.optimizers) or NOTHING),
@@ -154,5 +161,9 @@ def _facts(mode: ModeSummary, adoption: Adoption) -> Facts:
 
 
 SECTION = Section(
-    order=60, title="What was done to the script", question="Did it really train the way it says?", build=build
+    order=60,
+    title="What was done to the script",
+    question="Did it really train the way it says?",
+    build=build,
+    applies=is_profile,
 )

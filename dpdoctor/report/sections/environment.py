@@ -7,23 +7,41 @@ from collections.abc import Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
-from dpdoctor.report.blocks import Absent, Block, Cell, Column, Facts, Fold, Lines, Section, Table
+from dpdoctor.report.blocks import Absent, Block, Cell, Column, Facts, Fold, Lines, Paragraph, Section, Table
+from dpdoctor.report.traced import is_trace_run
+
+NOT_MEASURED = Absent(
+    what="Throughput, host phases, single steps, machine load, adoption of the script",
+    reason="traces that existed before do not hold them; dpdoctor profile measures them",
+)
+READER = Paragraph(
+    text="This is the machine that read the traces, not the one that was traced; what the traces say of that stands in "
+    "the table at the top. They do not say which version of PyTorch made them."
+)
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
-    """Return the command to repeat the run, the script, the machine and the versions."""
+    """Return the command to repeat the run, the script or the paths of the traces, the machine and the versions."""
     return [
         _reproduce(analysis),
-        _script(analysis),
+        *([_reader(analysis), READER] if is_trace_run(analysis) else [_script(analysis)]),
         _machine(analysis),
         _gpus(analysis),
         _packages(analysis),
+        *([NOT_MEASURED] if is_trace_run(analysis) else []),
     ]
 
 
 def _reproduce(analysis: Analysis) -> Lines:
     command = shlex.join(analysis.summary.command)
     return Lines(caption="How to reproduce", lines=(f"cd {shlex.quote(analysis.run.header.spec.cwd)}", command))
+
+
+def _reader(analysis: Analysis) -> Facts:
+    summary = analysis.summary
+    return Facts(
+        pairs=(("Traces", summary.script.path), ("Read", summary.created), ("dpdoctor", summary.dpdoctor)),
+    )
 
 
 def _script(analysis: Analysis) -> Facts:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary
-from dpdoctor.report import verdict
+from dpdoctor.report import clauses, standing, verdict
 from dpdoctor.report.blocks import Block, Callout, Cell, Column, Paragraph, Section, Table
 from dpdoctor.report.text import NOTHING, batch_text, figure_cell, interval_words, mode_label, sentence, status_tone
+from dpdoctor.report.traced import is_profile
 
 COLUMNS = (
     Column(title="Mode"),
@@ -37,41 +38,44 @@ def build(analysis: Analysis) -> Sequence[Block]:
 def _troubles(summary: RunSummary) -> Iterator[Callout]:
     for name, mode in summary.modes.items():
         found = verdict.mode_verdict(name, mode)
-        if verdict.why_withheld(mode) is not None or mode.status not in ("ok", "inactive"):
+        if standing.why_withheld(mode) is not None or mode.status not in ("ok", "inactive"):
             label, word = mode_label(name), "failed" if mode.status == "ok" else mode.status
-            reason = sentence(verdict.why_withheld(mode) or mode.reason or "No reason was recorded")
+            reason = sentence(standing.why_withheld(mode) or mode.reason or "No reason was recorded")
             yield Callout(tone=found.tone, title=f"{label}: {word}", text=reason, lines=mode.stderr_tail)
 
 
 def _other_verdicts(summary: RunSummary) -> Iterator[Paragraph]:
-    """Yield a sentence for each mode that neither the headline nor a callout has told of."""
-    for name, mode in verdict.shown_modes(summary).items():
-        if name != verdict.focus(summary) and mode.status in ("ok", "inactive"):
+    """Yield sentences for the modes that neither the headline nor a callout has told of."""
+    yield from (Paragraph(text=text) for text in verdict.unmeasured(summary))
+    leading = standing.leaders(summary)
+    for name, mode in standing.shown_modes(summary).items():
+        measured = mode.status == "ok" and mode.throughput.value is not None
+        if name not in leading and (measured or mode.status == "inactive"):
             yield Paragraph(text=verdict.mode_verdict(name, mode).sentence)
 
 
 def _caption(summary: RunSummary) -> str:
-    return f"Every mode of this run, intervals in small print. {interval_words(verdict.shown_modes(summary))}".rstrip()
+    return f"Every mode of this run. {interval_words(standing.shown_modes(summary))}".rstrip()
 
 
 def _row(name: str, mode: ModeSummary) -> tuple[Cell, ...]:
-    failed = mode.status == "ok" and verdict.why_withheld(mode) is not None
+    failed = mode.status == "ok" and standing.why_withheld(mode) is not None
     head = (Cell(text=mode_label(name), note=_ranks(mode)), _status("failed" if failed else mode.status, mode))
-    if verdict.why_withheld(mode) is not None:
+    if standing.why_withheld(mode) is not None:
         return (*head, *(Cell(text=NOTHING) for _ in COLUMNS[len(head) :]))
     return (
         *head,
         figure_cell(mode.throughput),
         figure_cell(mode.step),
-        _compared(name, mode.speedup),
-        _compared(name, verdict.linear(mode)),
+        _compared(name, mode, mode.speedup),
+        _compared(name, mode, clauses.linear(mode)),
         figure_cell(mode.epoch_s),
         Cell(text=batch_text(mode.batch.global_), note=f"{batch_text(mode.batch.per_device)} per device"),
     )
 
 
 def _ranks(mode: ModeSummary) -> str:
-    ranks = units.count(mode.world_size, "rank")
+    ranks = clauses.ranks(mode)
     return f"{ranks}, {mode.backend}" if mode.backend else ranks
 
 
@@ -80,12 +84,12 @@ def _status(status: str, mode: ModeSummary) -> Cell:
     return Cell(text=status, note=note, tone=status_tone(status))
 
 
-def _compared(name: str, figure: Figure | None) -> Cell:
-    if figure is None:
-        return Cell(text=NOTHING, note="one process")
-    if verdict.is_baseline(name):
+def _compared(name: str, mode: ModeSummary, figure: Figure | None) -> Cell:
+    if standing.is_baseline(name):
         return Cell(text=NOTHING, note="the baseline")
-    return figure_cell(figure)
+    if mode.status == "inactive":
+        return Cell(text=NOTHING, note="not compared")
+    return Cell(text=NOTHING, note="one device") if figure is None else figure_cell(figure)
 
 
 def _meaning(summary: RunSummary) -> Iterator[str]:
@@ -94,9 +98,9 @@ def _meaning(summary: RunSummary) -> Iterator[str]:
         "Throughput is global samples per second, over all devices. It is not time to accuracy: "
         "a larger global batch takes fewer optimizer steps per epoch and may need more epochs."
     )
-    shown = verdict.shown_modes(summary)
+    shown = standing.shown_modes(summary)
     yield from _batch_difference(shown)
-    scaling = {verdict.scaling_words(mode) for name, mode in shown.items() if mode.num_devices > 1}
+    scaling = {clauses.scaling_words(mode) for name, mode in shown.items() if mode.num_devices > 1}
     yield from sorted(words for words in scaling if words not in verdict.headline(summary).detail)
     sources = sorted({mode.batch.source for mode in shown.values() if mode.batch.global_ is not None})
     if sources:
@@ -113,4 +117,4 @@ def _batch_difference(shown: dict[str, ModeSummary]) -> Iterator[str]:
         yield f"The modes do not train on the same batch. Samples per step, all devices: {listed}."
 
 
-SECTION = Section(order=10, title="Verdict", question="What did more devices give?", build=build)
+SECTION = Section(order=10, title="Verdict", question="What did more devices give?", build=build, applies=is_profile)

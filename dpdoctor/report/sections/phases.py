@@ -7,38 +7,35 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import PHASES, Analysis, ModeSummary
-from dpdoctor.report import charts, verdict
+from dpdoctor.report import charts, clauses, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
-from dpdoctor.report.text import figure_cell, figure_text, mode_label
+from dpdoctor.report.text import absent, figure_cell, figure_text, interval_words, mode_label
+from dpdoctor.report.traced import is_profile
 
 COLORS = {
-    "data_wait": (charts.VERMILION, "#FFFFFF"),
-    "h2d": (charts.ORANGE, "#10161D"),
-    "forward": (charts.BLUE, "#FFFFFF"),
-    "backward": (charts.SKY, "#10161D"),
-    "optimizer": (charts.GREEN, "#FFFFFF"),
-    "other": (charts.GREY, "#10161D"),
+    "data_wait": (charts.VERMILION, charts.LIGHT_INK),
+    "h2d": (charts.ORANGE, charts.DARK_INK),
+    "forward": (charts.BLUE, charts.LIGHT_INK),
+    "backward": (charts.SKY, charts.DARK_INK),
+    "optimizer": (charts.GREEN, charts.LIGHT_INK),
+    "other": (charts.GREY, charts.DARK_INK),
 }
-# A narrower part of a bar has no room for its own number; hovering and the table have it.
-LABELLED_RATIO = 0.08
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
     """Return stacked bars of seconds per step, and the same as a table."""
     modes = analysis.summary.modes
-    shown = {name: mode for name, mode in modes.items() if verdict.why_withheld(mode) is None}
-    measured = {name: mode for name, mode in shown.items() if verdict.phase_ratios(mode) is not None}
-    absent = [
-        Absent(what=mode_label(name), reason=_reason(mode)) for name, mode in modes.items() if name not in measured
-    ]
+    shown = standing.shown_modes(analysis.summary)
+    measured = {name: mode for name, mode in shown.items() if clauses.phase_ratios(mode) is not None}
+    missing = absent((mode_label(name), _reason(mode)) for name, mode in modes.items() if name not in measured)
     if not measured:
-        return absent or [Absent(what="Phases", reason="this run has no modes")]
-    return [_chart(measured), *absent, *_caution(measured), _table(measured)]
+        return missing or [Absent(what="Phases", reason="this run has no modes")]
+    return [_chart(measured), *missing, *_caution(measured), _table(measured)]
 
 
 def _reason(mode: ModeSummary) -> str:
     reasons = (figure.reason for figure in mode.phases.values() if figure.value is None)
-    return verdict.why_withheld(mode) or next((reason for reason in reasons if reason), "no phase took any time")
+    return standing.withheld_briefly(mode) or next((reason for reason in reasons if reason), "no phase took any time")
 
 
 def _caution(modes: dict[str, ModeSummary]) -> list[Paragraph]:
@@ -68,37 +65,28 @@ def _chart(modes: dict[str, ModeSummary]) -> Chart:
 
 
 def _bar(modes: dict[str, ModeSummary], phase: str, scale: float) -> dict[str, Any]:
-    color, ink = COLORS[phase]
-    ratios = [(verdict.phase_ratios(mode) or {})[phase] for mode in modes.values()]
+    ratios = [(clauses.phase_ratios(mode) or {}).get(phase, 0.0) for mode in modes.values()]
     values = [mode.phases[phase].value or 0.0 for mode in modes.values()]
     words = [f"{units.seconds(value)} ({units.share(ratio)})" for value, ratio in zip(values, ratios, strict=True)]
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": charts.plain(phase),
-        "y": [charts.plain(mode_label(name)) for name in modes],
-        "x": [value / scale for value in values],
-        "text": [units.share(ratio) if ratio >= LABELLED_RATIO else "" for ratio in ratios],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "insidetextfont": {"color": ink},
-        "textangle": 0,
-        "constraintext": "inside",
-        "hovertext": [f"{charts.plain(verdict.phase_words(phase))}: {text}" for text in words],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "marker": {"color": color},
-    }
+    return charts.stacked_part(
+        name=phase,
+        colors=COLORS[phase],
+        y=[charts.plain(mode_label(name)) for name in modes],
+        x=[value / scale for value in values],
+        ratios=ratios,
+        words=[f"{clauses.phase_words(phase)}: {text}" for text in words],
+    )
 
 
 def _words(name: str, mode: ModeSummary) -> str:
-    ratios = verdict.phase_ratios(mode) or {}
+    ratios = clauses.phase_ratios(mode) or {}
     parts = [f"{phase} {figure_text(mode.phases[phase])} ({units.share(ratio)})" for phase, ratio in ratios.items()]
     return f"{mode_label(name)}: {', '.join(parts)}."
 
 
 def _table(modes: dict[str, ModeSummary]) -> Table:
     return Table(
-        caption="Host time per step by phase, with 95 % intervals within this run.",
+        caption=f"Host time per step by phase. {interval_words(modes)}",
         columns=(
             Column(title="Mode"),
             *(Column(title=phase, numeric=True) for phase in PHASES),
@@ -116,5 +104,9 @@ def _table(modes: dict[str, ModeSummary]) -> Table:
 
 
 SECTION = Section(
-    order=30, title="Where a step goes", question="Is it the loader, the network or the model?", build=build
+    order=30,
+    title="Where a step goes",
+    question="Is it the loader, the network or the model?",
+    build=build,
+    applies=is_profile,
 )

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
-from dpdoctor.report import charts, verdict
+from dpdoctor.report import charts, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Grid, Paragraph, Section, Table
 from dpdoctor.report.launches import NamedLaunch, is_open, launches
 from dpdoctor.report.series import Curve, Panel, panels, unknowns, words_of
 from dpdoctor.report.text import amount
+from dpdoctor.report.traced import is_profile
 
+GPU_READINGS = "GPU utilisation, memory, power and clocks"
 _KIND_WORDS = {"host": "Host", "rank": "Processes", "gpu": "GPU"}
 _UNIT_WORDS = {
     "ratio": "load",
@@ -40,7 +42,7 @@ _HINTS = {
 
 def build(analysis: Analysis) -> Sequence[Block]:
     """Return a fold per launch with a small chart per kind of source and unit; the headline's mode is open."""
-    focus = verdict.focus(analysis.summary)
+    focus = standing.focus(analysis.summary)
     folds = [
         Fold(
             title=named.title,
@@ -49,7 +51,10 @@ def build(analysis: Analysis) -> Sequence[Block]:
         )
         for named in launches(analysis)
     ]
-    return folds or [Absent(what="Samplers", reason="no mode was launched")]
+    if not folds:
+        return [Absent(what="Samplers", reason="no mode was launched")]
+    on_cpu = not analysis.run.header.spec.devices
+    return [*folds, Absent(what=GPU_READINGS, reason="this run used the CPU")] if on_cpu else folds
 
 
 def _launch(named: NamedLaunch, analysis: Analysis) -> list[Block]:
@@ -63,16 +68,11 @@ def _launch(named: NamedLaunch, analysis: Analysis) -> list[Block]:
         blocks.append(Grid(blocks=charts_found))
     else:
         blocks.append(Absent(what="Samplers", reason="no reading was recorded in this launch"))
-    if not any(sample.source.startswith("gpu") for sample in samples):
-        blocks.append(Absent(what="GPU utilisation, memory, power and clocks", reason=_no_gpu(analysis)))
+    if analysis.run.header.spec.devices and not any(sample.source.startswith("gpu") for sample in samples):
+        reason = "the sampler recorded no reading of a GPU; dpdoctor reads NVIDIA's NVML"
+        blocks.append(Absent(what=GPU_READINGS, reason=reason))
     missing = unknowns(samples)
     return [*blocks, _unknown_table(missing)] if missing else blocks
-
-
-def _no_gpu(analysis: Analysis) -> str:
-    if not analysis.run.header.spec.devices:
-        return "this run used the CPU"
-    return "the sampler recorded no reading of a GPU; dpdoctor reads NVIDIA's NVML"
 
 
 def _chart(panel: Panel) -> Chart:
@@ -125,4 +125,6 @@ def _unknown_table(missing: Sequence[tuple[str, str, str]]) -> Table:
     )
 
 
-SECTION = Section(order=50, title="Host and devices", question="Was the machine busy, and with what?", build=build)
+SECTION = Section(
+    order=50, title="Host and devices", question="Was the machine busy, and with what?", build=build, applies=is_profile
+)

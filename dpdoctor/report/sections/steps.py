@@ -7,10 +7,11 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Rank, RankSummary
-from dpdoctor.report import charts, lanes, verdict
+from dpdoctor.report import charts, lanes, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Paragraph, Section, Table
 from dpdoctor.report.launches import NamedLaunch, is_open, launches
 from dpdoctor.report.text import NOTHING, figure_cell, mode_label, status_tone
+from dpdoctor.report.traced import is_profile
 
 NS = 1e-9
 # Above this the slowest step would flatten all others on a linear axis.
@@ -32,19 +33,22 @@ LEGEND = (
 
 def build(analysis: Analysis) -> Sequence[Block]:
     """Return a fold per launch with a chart and, once per mode, the table of its ranks; the headline's mode is open."""
-    focus = verdict.focus(analysis.summary)
+    focus = standing.focus(analysis.summary)
     folds = [
-        Fold(title=named.title, blocks=(_launch(named), *_ranks(named, analysis)), is_open=is_open(named, focus))
+        Fold(
+            title=named.title,
+            blocks=(_launch(named, analysis), *_ranks(named, analysis)),
+            is_open=is_open(named, focus),
+        )
         for named in launches(analysis)
     ]
     return [Paragraph(text=LEGEND), *folds] if folds else [Absent(what="Steps", reason="no mode was launched")]
 
 
-def _launch(named: NamedLaunch) -> Chart | Absent:
+def _launch(named: NamedLaunch, analysis: Analysis) -> Chart | Absent:
     ranks = [rank for rank in named.launch.ranks if rank.steps]
     if not ranks:
-        reason = named.launch.record.reason or "no rank recorded a step"
-        return Absent(what="Steps", reason=reason)
+        return Absent(what="Steps", reason=_why_no_steps(named, analysis))
     drawn = _slowest(ranks)
     shortest, median, longest = _spread(drawn)
     scale, unit = units.time_scale(longest)
@@ -62,6 +66,12 @@ def _launch(named: NamedLaunch) -> Chart | Absent:
         how_to_read=_how_to_read(ranks, drawn, logarithmic=logarithmic),
         alternative=" ".join(_words(rank) for rank in drawn),
     )
+
+
+def _why_no_steps(named: NamedLaunch, analysis: Analysis) -> str:
+    mode, reason = analysis.summary.modes[named.mode], named.launch.record.reason
+    brief = standing.withheld_briefly(mode) if reason == mode.reason else None
+    return brief or reason or "no rank recorded a step"
 
 
 def _slowest(ranks: Sequence[Rank]) -> list[Rank]:
@@ -115,7 +125,7 @@ def _ranks(named: NamedLaunch, analysis: Analysis) -> list[Table]:
     mode = analysis.summary.modes[named.mode]
     if named.launch.record.launch > 1 or not mode.ranks:
         return []
-    withheld = verdict.why_withheld(mode) is not None
+    withheld = standing.why_withheld(mode) is not None
     return [
         Table(
             caption=f"Ranks of {mode_label(named.mode)}. The step is the median over measured steps, within this run.",
@@ -138,4 +148,6 @@ def _rank_row(rank: RankSummary, *, withheld: bool) -> tuple[Cell, ...]:
     )
 
 
-SECTION = Section(order=40, title="Step by step", question="Is it steady, and are all ranks alike?", build=build)
+SECTION = Section(
+    order=40, title="Step by step", question="Is it steady, and are all ranks alike?", build=build, applies=is_profile
+)

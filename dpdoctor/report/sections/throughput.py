@@ -7,21 +7,22 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, ModeSummary
-from dpdoctor.report import charts, verdict
+from dpdoctor.report import charts, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
-from dpdoctor.report.text import figure_cell, figure_text, interval_text, mode_label
+from dpdoctor.report.text import absent, figure_cell, figure_text, interval_text, interval_words, mode_label
+from dpdoctor.report.traced import is_profile
 
 KINDS: tuple[tuple[str, Callable[[ModeSummary], Figure], str, str], ...] = (
-    ("steady", lambda mode: mode.throughput, charts.BLUE, "#FFFFFF"),
-    ("with epoch edges", lambda mode: mode.throughput_with_edges, charts.SKY, "#10161D"),
+    ("steady", lambda mode: mode.throughput, charts.BLUE, charts.LIGHT_INK),
+    ("with epoch edges", lambda mode: mode.throughput_with_edges, charts.SKY, charts.DARK_INK),
 )
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
     """Return bars with intervals, the same as a table, and the cost of measuring."""
-    shown = verdict.shown_modes(analysis.summary)
+    shown = standing.shown_modes(analysis.summary)
     measured = {name: mode for name, mode in shown.items() if mode.throughput.value is not None}
-    withheld = [Absent(what=mode_label(name), reason=reason) for name, reason in _reasons(analysis, measured)]
+    withheld = absent(_reasons(analysis, measured))
     if not measured:
         return withheld or [Absent(what="Throughput", reason="this run has no modes")]
     return [
@@ -38,7 +39,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
 
 def _reasons(analysis: Analysis, measured: dict[str, ModeSummary]) -> list[tuple[str, str]]:
     return [
-        (name, verdict.why_withheld(mode) or mode.throughput.reason or "nothing was measured")
+        (mode_label(name), standing.withheld_briefly(mode) or mode.throughput.reason or "nothing was measured")
         for name, mode in analysis.summary.modes.items()
         if name not in measured
     ]
@@ -46,8 +47,8 @@ def _reasons(analysis: Analysis, measured: dict[str, ModeSummary]) -> list[tuple
 
 def _chart(modes: dict[str, ModeSummary]) -> Chart:
     traces = [_bars(modes, label, pick, color, ink) for label, pick, color, ink in KINDS]
-    baseline = next((mode.throughput.value for name, mode in modes.items() if verdict.is_baseline(name)), None)
-    parallel = {name: mode for name, mode in modes.items() if mode.num_devices > 1 and not verdict.is_baseline(name)}
+    baseline = next((mode.throughput.value for name, mode in modes.items() if standing.is_baseline(name)), None)
+    parallel = {name: mode for name, mode in modes.items() if mode.num_devices > 1 and not standing.is_baseline(name)}
     if baseline is not None and parallel:
         traces.append(_linear(parallel, baseline))
     return Chart(
@@ -78,7 +79,7 @@ def _bars(
             "thickness": 1.5,
             "width": 4,
         },
-        "text": [figure_text(figure) for figure in figures.values()],
+        "text": ["" if figure.value is None else units.digits(figure.value) for figure in figures.values()],
         "textposition": "inside",
         "insidetextanchor": "start",
         "insidetextfont": {"color": ink},
@@ -118,19 +119,17 @@ def _words(name: str, mode: ModeSummary) -> str:
 
 def _table(modes: dict[str, ModeSummary]) -> Table:
     return Table(
-        caption="Throughput with its 95 % intervals.",
+        caption=f"Throughput. {interval_words(modes)}",
         columns=(
             Column(title="Mode"),
             Column(title="Steady", numeric=True),
             Column(title="With epoch edges", numeric=True),
-            Column(title="Seconds per epoch", numeric=True),
         ),
         rows=tuple(
             (
                 Cell(text=mode_label(name)),
                 figure_cell(mode.throughput),
                 figure_cell(mode.throughput_with_edges),
-                figure_cell(mode.epoch_s),
             )
             for name, mode in modes.items()
         ),
@@ -158,4 +157,6 @@ def _costs(modes: dict[str, ModeSummary]) -> Table:
     )
 
 
-SECTION = Section(order=20, title="Throughput", question="How many samples per second?", build=build)
+SECTION = Section(
+    order=20, title="Throughput", question="How many samples per second?", build=build, applies=is_profile
+)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from dpdoctor.worker.patches import Patches
 
 
+def _unheard(text: str) -> None:
+    """Take no note of a warning."""
+
+
 class AdoptionError(Exception):
     """The mode cannot convert this script; the message names the reason and the script's line."""
 
@@ -24,14 +28,19 @@ class Conversion:
     """What a mode may need to convert a module.
 
     Attributes:
-        has_unused: the baseline found parameters that get no gradient.
+        has_unused: the baseline found trained parameters that get no gradient.
+        ignored: names of parameters that get no gradient and that no optimizer holds, such as an average of the model
+            that it keeps inside.
         fsdp_wrap: class names of the units to shard; None: the mode chooses.
         optimizers: the script's torch optimizers so far.
+        warn: notes what the reader must know of this conversion.
     """
 
     has_unused: bool
     fsdp_wrap: tuple[str, ...] | None
     optimizers: tuple[Optimizer, ...]
+    ignored: frozenset[str] = frozenset()
+    warn: Callable[[str], None] = _unheard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +65,19 @@ class Evidence:
 
 
 class Mode:
-    """A way to run one script. Subclasses override what differs; each module offers one as MODE."""
+    """A way to run one script. Subclasses override what differs; each module offers one as MODE.
+
+    Attributes:
+        replicates: all ranks hold the same parameters, bit for bit, after every step.
+        routes_methods: what `convert` returns may be called for a method of the module, put in place of its forward.
+    """
 
     summary: str
     distributed = False
     batch_rule = "per-device"
     needs_unused = False
+    replicates = False
+    routes_methods = False
 
     def world_size(self, num_devices: int) -> int:
         """Return the number of processes for so many devices."""
@@ -79,8 +95,8 @@ class Mode:
         """Return how many of so many devices the mode drives."""
         return num_devices if self.distributed else 1
 
-    def inactive(self, *, has_gpus: bool) -> str | None:  # noqa: ARG002
-        """Return why the mode does nothing on this machine; None: it does."""
+    def inactive(self, *, num_gpus: int) -> str | None:  # noqa: ARG002
+        """Return why the mode does nothing on so many GPUs; None: it does. 0: it runs on the CPU."""
         return None
 
     def prepare(self, patches: Patches) -> None:

@@ -10,6 +10,7 @@ from dpdoctor.records import Check
 from dpdoctor.worker.modes._base import Conversion, Evidence, Mode
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 
@@ -19,16 +20,39 @@ class DDP(Mode):
     summary = "DistributedDataParallel, one process per device"
     distributed = True
     needs_unused = True
+    replicates = True
+    routes_methods = True
 
     def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""
         from torch.nn.parallel import DistributedDataParallel
 
+        for name, buffer in module.named_buffers():
+            if _is_laid_out_oddly(buffer):
+                buffer.data = buffer.new_empty(buffer.shape).copy_(buffer)
+                how.warn(
+                    f"the buffer {name} was laid out anew: DistributedDataParallel cannot broadcast a buffer that is "
+                    "a transposed view. In a DDP script of your own, register a copy of it that has "
+                    "memory_format=torch.contiguous_format"
+                )
+        if how.ignored:
+            # Not public, but the only way, and what torch's own tutorials use.
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, sorted(how.ignored))
+            left_out = units.count(len(how.ignored), "parameter")
+            how.warn(f"{left_out} left out of the wrapper: nothing trains {min(how.ignored)} and the like")
         return DistributedDataParallel(module, find_unused_parameters=how.has_unused)
 
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return whether the ranks hold one model and as many bytes were reduced as there are gradients."""
         return [*super().checks(evidence), _parameters_equal(evidence), _gradients_reduced(evidence)]
+
+
+def _is_laid_out_oddly(buffer: torch.Tensor) -> bool:
+    """Return whether a buffer's strides are not those that its shape would get, though its values lie in that order.
+
+    torch's coalesced broadcast flattens such a buffer without copying it and then refuses to write it onto itself.
+    """
+    return buffer.is_contiguous() and buffer.stride() != buffer.new_empty(buffer.shape, device="meta").stride()
 
 
 def _parameters_equal(evidence: Evidence) -> Check:

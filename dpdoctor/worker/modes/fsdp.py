@@ -17,6 +17,7 @@ from dpdoctor.worker.modes._base import AdoptionError, Conversion, Evidence, Mod
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.optim import Optimizer
 
     from dpdoctor.worker.patches import Patches
 
@@ -32,9 +33,10 @@ class FSDP(Mode):
 
     summary = "fully_shard (FSDP2), one process per device"
     distributed = True
+    routes_methods = True
 
     def __init__(self) -> None:
-        self._gathered_per_forward: dict[int, int] = {}
+        self._gathered_per_forward: dict[int, tuple[int, int]] = {}
         self._padding: dict[int, int] = {}
 
     def prepare(self, patches: Patches) -> None:
@@ -74,7 +76,7 @@ class FSDP(Mode):
         blocks = wrap.repeated_blocks(module) if how.fsdp_wrap is None else wrap.named_blocks(module, how.fsdp_wrap)
         before = dict(module.named_parameters(remove_duplicate=False))
         _broadcast(module)
-        self._gathered_per_forward[id(module)] = _gathered_bytes(module, blocks)
+        self._gathered_per_forward[id(module)] = _gathered_bytes(module, blocks, how.optimizers)
         self._padding[id(module)] = sum(_padded_bytes(p) - p.numel() * p.element_size() for p in module.parameters())
         device = next(iter(before.values())).device.type
         mesh = init_device_mesh(device, (_world_size(),))
@@ -86,6 +88,9 @@ class FSDP(Mode):
 
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return whether as many bytes were gathered and scattered as the passes over the parameters predict."""
+        if len(evidence.checksums) == 1:
+            text = "what sharding costs: one rank holds every parameter whole, and torch gathers and scatters nothing"
+            return [*super().checks(evidence), Check(name="parameters gathered", ok=None, text=text)]
         return [
             *super().checks(evidence),
             self._gathered(evidence),
@@ -94,34 +99,47 @@ class FSDP(Mode):
 
     def _gathered(self, evidence: Evidence) -> Check:
         gathered = self._gathered_per_forward
-        expected = sum(gathered[module] * times for module, times in evidence.forwards.items() if module in gathered)
-        return _bytes_fit("parameters gathered", "all_gather", expected, evidence)
+        passes = [(gathered[module], times) for module, times in evidence.forwards.items() if module in gathered]
+        least = sum(bounds[0] * times for bounds, times in passes)
+        most = sum(bounds[1] * times for bounds, times in passes)
+        return _bytes_fit("parameters gathered", "all_gather", least, most, evidence)
 
     def _scattered(self, evidence: Evidence) -> Check:
         padding = sum(self._padding.get(module, 0) * times for module, times in evidence.forwards.items())
         # Only what has a gradient is scattered, so not all of the padding need be there.
-        return _bytes_fit("gradients scattered", "reduce_scatter", evidence.gradient_bytes, evidence, padding)
+        least = evidence.gradient_bytes
+        return _bytes_fit("gradients scattered", "reduce_scatter", least, least + padding, evidence)
 
 
-def _bytes_fit(name: str, collective: str, expected: int, evidence: Evidence, padding: int = 0) -> Check:
+def _bytes_fit(name: str, collective: str, least: int, most: int, evidence: Evidence) -> Check:
     seen = evidence.counters.collectives.get(collective)
     num_bytes = seen.num_bytes if seen else 0
-    text = f"{units.size(num_bytes)} by {collective} in a step, {units.size(expected)} predicted"
-    if num_bytes < expected * (1 - BYTES_WITHIN):
+    text = f"{units.size(num_bytes)} by {collective} in a step, {units.size(least)} predicted"
+    if num_bytes < least * (1 - BYTES_WITHIN):
         return Check(name=name, ok=False, text=f"parameters were not sharded: {text}")
-    if num_bytes > (expected + padding) * (1 + BYTES_WITHIN):
+    if num_bytes > most * (1 + BYTES_WITHIN):
         return Check(name=name, ok=None, text=f"{text}: forwards without gradients, or repeated ones, gather as well")
     return Check(name=name, ok=True, text=text)
 
 
-def _gathered_bytes(module: nn.Module, blocks: Sequence[nn.Module]) -> int:
-    """Return the bytes that one forward and its backward gather.
+def _gathered_bytes(module: nn.Module, blocks: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> tuple[int, int]:
+    """Return the least and the most bytes that one forward and its backward gather.
 
     What lies in a block is gathered twice, because a block is resharded after its forward; the rest, in the root,
-    stays gathered until its backward (fully_shard's default for `reshard_after_forward`).
+    stays gathered until its backward (fully_shard's default for `reshard_after_forward`). A block that nothing trains,
+    frozen or a copy kept beside the model, may run in both, in the forward alone, or not at all.
     """
-    inside = {id(p): p for block in blocks for p in block.parameters()}
-    return sum(map(_padded_bytes, module.parameters())) + sum(map(_padded_bytes, inside.values()))
+    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    inside = {id(p) for block in blocks for p in block.parameters()}
+    root = sum(_padded_bytes(p) for p in module.parameters() if id(p) not in inside)
+    least = most = root
+    for block in blocks:
+        parameters = list(block.parameters())
+        is_trained = any(p.requires_grad and (id(p) in held or not held) for p in parameters)
+        num_bytes = 2 * sum(map(_padded_bytes, parameters))
+        least += num_bytes if is_trained else 0
+        most += num_bytes
+    return least, most
 
 
 def _padded_bytes(parameter: nn.Parameter) -> int:

@@ -15,6 +15,7 @@ class Single(Mode):
     """One process, one device, nothing converted."""
 
     summary = "one process on one device, nothing converted: the baseline"
+    routes_methods = True
 
     def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:  # noqa: ARG002
         """Return the module's own forward call, hooks included."""

@@ -18,6 +18,6 @@ while True:
     for x, y in DataLoader(data, batch_size=8, shuffle=True):
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x), y)
-        print(loss.item(), flush=True)
+        print(len(y), loss.item(), flush=True)
         loss.backward()
         optimizer.step()

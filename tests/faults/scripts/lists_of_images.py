@@ -1,4 +1,7 @@
-"""Detection style: images of different sizes as a list of tensors, one dict per image, a dict of losses."""
+"""Fine-tunes a detector: images of different sizes as a list of tensors, one dict per image, a dict of losses.
+
+Its backbone is frozen and stays in eval mode; one of its layers never gets a gradient.
+"""
 
 import torch
 from torch import nn
@@ -19,9 +22,11 @@ class Scenes(Dataset):
 class Detector(nn.Module):
     def __init__(self):
         super().__init__()
-        self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), pool)
         self.box = nn.Linear(8, 4)
         self.label = nn.Linear(8, 2)
+        self.mask = nn.Linear(8, 7)
 
     def forward(self, images, targets):
         features = torch.cat([self.backbone(image.unsqueeze(0)) for image in images])
@@ -35,8 +40,11 @@ class Detector(nn.Module):
 
 torch.manual_seed(5)
 model = Detector()
+model.backbone.requires_grad_(False)
 optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01, momentum=0.9)
 while True:
+    model.train()
+    model.backbone.eval()
     for images, targets in DataLoader(
         Scenes(), batch_size=4, shuffle=True, collate_fn=lambda items: tuple(zip(*items))
     ):

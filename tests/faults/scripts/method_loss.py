@@ -23,5 +23,7 @@ data = torch.utils.data.TensorDataset(torch.randn(640, 8), torch.randint(0, 2, (
 while True:
     for x, y in torch.utils.data.DataLoader(data, batch_size=4):
         optimizer.zero_grad()
-        model.loss(x, y).backward()
+        loss = model.loss(x, y)
+        print(len(y), loss.item(), flush=True)
+        loss.backward()
         optimizer.step()

@@ -41,7 +41,7 @@ def main():
 
     torch.manual_seed(0)
     data = Points(80)
-    sampler = SubsetRandomSampler(range(0, 80, 2)) if args.own_sampler else None
+    sampler = SubsetRandomSampler(range(64)) if args.own_sampler else None
     train = DataLoader(data, batch_size=4, sampler=sampler, shuffle=sampler is None, num_workers=args.num_workers)
     test = DataLoader(Points(12), batch_size=4)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
@@ -53,18 +53,19 @@ def main():
     scheduler = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, [0.01, 0.001], total_steps=len(train) * args.epochs // args.accumulate
     )
-    steps = 0
+    samples = 0
     for epoch in range(args.epochs):
         for i, (x, y) in enumerate(train):
             loss = nn.functional.cross_entropy(model(x), y) / args.accumulate
             loss.backward()
+            samples += len(y)
             if (i + 1) % args.accumulate == 0:
+                print(samples, "samples, loss", loss.item(), flush=True)
+                samples = 0
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
-                steps += 1
-                print("step", steps, "loss", loss.item(), flush=True)
-        print("epoch", epoch, "steps", steps, "validated", validate(model, test))
+        print("epoch", epoch, "validated", validate(model, test))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from random import Random
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary, analyse
-from dpdoctor.records import PHASES, Launch
+from dpdoctor.records import PHASES, Adoption, Launch, Rank, StepRecord
+from tests.unit.builders import MS
 from tests.unit.records import even_rank, launch, rank, run, step, window
 
 
@@ -106,6 +111,44 @@ class TestIntervals:
         assert (mode.status, mode.reason) == ("failed", "CUDA out of memory")
 
 
+class TestVariedBatches:
+    """Steps that take 10 ms and 1 ms per sample, in windows of four."""
+
+    @staticmethod
+    def by_size(sizes: Sequence[int], **fields: object) -> Rank:
+        steps = [step(10 + size, samples_drawn=size, window=1 + i // 4) for i, size in enumerate(sizes)]
+        numbers = sorted({s.window for s in steps})
+        lengths = {n: sum(s.duration_ns for s in steps if s.window == n) / MS for n in numbers}
+        return rank(steps, [window(lengths[n], window=n) for n in numbers], **fields)
+
+    def test_throughput_is_all_samples_over_all_seconds(self) -> None:
+        mode = single(launch(self.by_size([4, 4, 4, 4, 60, 60, 60, 60])))
+        assert mode.throughput.value == pytest.approx(4 * 64 / 0.336)
+        assert mode.throughput_with_edges.value == mode.throughput.value
+        assert mode.batch.global_ / mode.step.value == pytest.approx(mode.throughput.value)
+
+    @given(st.lists(st.integers(1, 64), min_size=8, max_size=24), st.randoms(use_true_random=False))
+    def test_two_devices_of_the_same_steps_are_twice_as_fast_in_whatever_windows(
+        self, sizes: list[int], random: Random
+    ) -> None:
+        shuffled = random.sample(sizes, len(sizes))
+        ddp = launch(*(self.by_size(shuffled, index=i, world_size=2) for i in range(2)), mode="ddp")
+        modes = analyse(run({"single": [launch(self.by_size(sizes))], "ddp": [ddp]}, {"ddp": 2})).summary.modes
+        assert modes["ddp"].speedup.value == pytest.approx(2)
+        assert modes["ddp"].step.value == pytest.approx(modes["single"].step.value)
+
+    def test_phases_still_add_up_to_the_step(self) -> None:
+        mode = single(launch(self.by_size([4, 4, 4, 4, 60, 60])))
+        known = [figure.value for figure in mode.phases.values() if figure.value is not None]
+        assert sum(known) == pytest.approx(mode.step.value)
+
+    def test_a_launch_counts_once_however_its_windows_differ(self) -> None:
+        launches = [launch(self.by_size(sizes), number=n) for n, sizes in enumerate(([4] * 4 + [60] * 4, [10] * 8), 1)]
+        mode = single(*launches, repeat=2)
+        assert mode.throughput.value == pytest.approx((4 * 64 / 0.336 + 500) / 2)
+        assert (mode.throughput.n, mode.throughput.scope) == (2, "launches")
+
+
 class TestEpoch:
     STEADY = (step(100),) * 3
     EDGE = step(300, epoch_edge=True)
@@ -143,6 +186,25 @@ def test_phases_are_means_over_ranks() -> None:
     )
 
 
+class TestWithoutOptimizer:
+    STEPS = (step(100, phases_ms={"forward": 60, "other": 40}),)
+
+    def optimizer(self, steps: Sequence[StepRecord], **adoption: object) -> Figure:
+        return single(launch(rank(steps, [window(100)], adoption=Adoption(**adoption)))).phases["optimizer"]
+
+    def test_its_phase_is_unknown_not_nothing(self) -> None:
+        found = self.optimizer(self.STEPS)
+        assert found.value is None
+        assert found.reason == "the script has no torch optimizer; its updates are counted in `other`"
+
+    def test_with_one_the_phase_is_what_was_measured(self) -> None:
+        assert self.optimizer(self.STEPS, optimizers=("SGD",)).value == 0
+
+    def test_one_that_is_gone_by_the_end_was_still_timed(self) -> None:
+        found = self.optimizer([step(100, phases_ms={"forward": 60, "optimizer": 40})])
+        assert found.value == pytest.approx(0.04)
+
+
 def test_profiler_cost_is_traced_over_untraced() -> None:
     steps = [step(100), step(130, window=2)]
     mode = single(launch(rank(steps, [window(100), window(130, window=2, kind="trace")])))
@@ -173,6 +235,18 @@ class TestMissing:
         assert (mode.status, mode.throughput.reason) == ("failed", "rank 1 was killed")
         assert [(r.status, r.phase, r.steps_recorded) for r in mode.ranks] == [("ok", "", 4), ("failed", "starting", 0)]
 
+    def test_what_was_measured_before_a_launch_failed_is_no_result(self) -> None:
+        mode = single(launch(even_rank(100), status="failed", reason="parameters differ at the end"))
+        assert (mode.throughput.value, mode.throughput.reason) == (None, "parameters differ at the end")
+        assert mode.ranks[0].step.value == pytest.approx(0.1)
+
+    def test_samples_that_could_not_be_counted_give_no_throughput(self) -> None:
+        steps = [step(100, samples_drawn=0, samples_entered=entered) for entered in (4, 4, 0, 4)]
+        mode = single(launch(rank(steps, [window(400)])))
+        assert (mode.throughput.value, mode.batch.per_device) == (None, None)
+        assert mode.throughput.reason == "the samples of some steps could not be counted; give --samples-per-step"
+        assert mode.step.value == pytest.approx(0.1)
+
     def test_a_mode_that_never_began_is_skipped(self) -> None:
         modes = analyse(run({"single": [launch(even_rank(100))], "ddp": []}, {"ddp": 2})).summary.modes
         reason = "the run ended before this mode began"
@@ -184,10 +258,12 @@ class TestMissing:
         assert mode.throughput.value == pytest.approx(320)
         assert (mode.speedup.value, mode.speedup.reason) == (None, "no baseline")
 
-    def test_a_baseline_that_failed_says_why_there_is_no_speedup(self) -> None:
-        failed = launch(status="failed", reason="the script raised KeyError")
+    @pytest.mark.parametrize("ranks", [(), (even_rank(100),)])
+    def test_a_baseline_that_failed_is_nothing_to_compare_with(self, ranks: tuple[Rank, ...]) -> None:
+        failed = launch(*ranks, status="failed", reason="the script raised KeyError")
         modes = analyse(run({"single": [failed], "ddp": [launch(even_rank(100))]})).summary.modes
-        assert modes["ddp"].speedup.reason == "the script raised KeyError"
+        for figure in (modes["ddp"].speedup, modes["ddp"].scaling_efficiency):
+            assert (figure.value, figure.reason) == (None, "the baseline failed")
 
     def test_what_was_not_recorded_has_a_reason(self) -> None:
         mode = single(launch(even_rank(100)))

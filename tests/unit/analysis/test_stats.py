@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -38,6 +39,77 @@ class TestMean:
         rng = np.random.default_rng(1)
         covered = share_covered(10, lambda: stats.mean_interval(list(rng.normal(10, 3, size=5)), "s"))
         assert covered == pytest.approx(0.95, abs=0.02)
+
+
+def rates(parts: list[tuple[float, float]]) -> list[float]:
+    return [amount / weight for amount, weight in parts]
+
+
+def varied_windows(rng: np.random.Generator, number: int = 10) -> list[tuple[float, float]]:
+    """Return (samples, seconds) of windows of 4 steps; a step takes 10 ms and 1 ms for each of its 4 or 60 samples."""
+    batches = rng.choice([4, 60], size=(number, 4))
+    seconds = (0.010 + 0.001 * batches) * rng.normal(1, 0.02, size=batches.shape)
+    return list(zip(batches.sum(axis=1).tolist(), seconds.sum(axis=1).tolist(), strict=True))
+
+
+class TestRatioOfTotals:
+    PARTS = st.lists(
+        st.tuples(st.floats(min_value=0, max_value=1e4), st.floats(min_value=0.01, max_value=100)), min_size=2
+    )
+
+    def test_the_ratio_estimator_by_hand(self) -> None:
+        # 200 / 5 = 40; residuals 20 - 40 * 1 = -20, 180 - 40 * 4 = 20; over the mean weight 2.5: -8 and 8, whose
+        # standard deviation is 8 * sqrt(2), so the half width is t(0.975, 1) * 8 = 12.7062 * 8 = 101.6496.
+        found = stats.ratio_of_totals([(20, 1), (180, 4)], "samples/s")
+        assert (found.value, found.n, found.unit, found.scope) == (40, 2, "samples/s", "run")
+        assert (found.low, found.high) == pytest.approx((40 - 101.6496, 40 + 101.6496), abs=1e-3)
+
+    @given(PARTS)
+    def test_it_is_the_sum_over_the_sum_whatever_the_windows(self, parts: list[tuple[float, float]]) -> None:
+        found = stats.ratio_of_totals(parts, "x")
+        amount = weight = 0.0
+        for one, its_weight in parts:
+            amount, weight = amount + one, weight + its_weight
+        assert found.value == pytest.approx(amount / weight)
+        halves = [(a / 2, w / 2) for a, w in parts for _ in range(2)]
+        assert stats.ratio_of_totals(halves, "x").value == pytest.approx(found.value)
+
+    @given(PARTS, st.floats(min_value=0.01, max_value=100))
+    def test_windows_alike_in_length_give_the_mean_of_their_rates(
+        self, parts: list[tuple[float, float]], weight: float
+    ) -> None:
+        alike = [(amount, weight) for amount, _ in parts]
+        found, plain = stats.ratio_of_totals(alike, "x"), stats.mean_interval(rates(alike), "x")
+        for one, other in ((found.value, plain.value), (found.low, plain.low), (found.high, plain.high)):
+            assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
+
+    @given(st.lists(st.floats(min_value=0.01, max_value=100), min_size=2))
+    def test_a_steady_rate_has_no_width_however_the_windows_differ(self, weights: list[float]) -> None:
+        found = stats.ratio_of_totals([(7 * weight, weight) for weight in weights], "x")
+        assert (found.low, found.high) == pytest.approx((7, 7))
+
+    @pytest.mark.parametrize("number", [10, 40])
+    def test_the_interval_is_about_as_wide_as_the_jackknife_says(self, number: int) -> None:
+        parts = varied_windows(np.random.default_rng(number), number)
+        found = stats.ratio_of_totals(parts, "x")
+        without = [stats.ratio_of_totals(parts[:i] + parts[i + 1 :], "x").value for i in range(number)]
+        error = math.sqrt((number - 1) / number * sum((v - np.mean(without)) ** 2 for v in without))
+        half = found.high - found.value
+        assert half == pytest.approx(scipy.stats.t.ppf(0.975, number - 1) * error, rel=0.1)
+
+    def test_it_covers_the_truth_where_the_mean_of_rates_strays(self) -> None:
+        # A step of 4 samples takes 14 ms, one of 60 takes 70 ms: 64 samples in 84 ms.
+        truth, rng = 64 / 0.084, np.random.default_rng(3)
+        assert share_covered(truth, lambda: stats.ratio_of_totals(varied_windows(rng), "x")) >= 0.93
+        many = [varied_windows(rng, 40) for _ in range(500)]
+        by_totals, by_rates = iter(many), iter(many)
+        assert share_covered(truth, lambda: stats.ratio_of_totals(next(by_totals), "x"), 500) >= 0.93
+        assert share_covered(truth, lambda: stats.mean_interval(rates(next(by_rates)), "x"), 500) < 0.9
+
+    def test_too_few_windows(self) -> None:
+        assert stats.ratio_of_totals([(6, 2)], "x") == Figure(value=3, n=1, unit="x")
+        assert stats.ratio_of_totals([], "x", reason="it crashed") == stats.unknown("x", "it crashed")
+        assert stats.ratio_of_totals([(6, 0), (1, 0)], "x") == stats.unknown("x", "division by zero")
 
 
 class TestMedian:
@@ -86,6 +158,11 @@ class TestRatio:
         for limit in (found.low, found.high):
             # a - limit * b lies exactly its own half width from zero.
             assert abs(a - limit * sign * b) == pytest.approx(math.hypot(half_a, limit * half_b), rel=1e-6)
+
+    def test_a_part_that_was_cut_off_at_zero_keeps_its_width(self) -> None:
+        cut = Figure(value=10, low=0, high=30, n=2, unit="s")
+        found, whole = (stats.ratio(part, figure(5, 1), "x") for part in (cut, figure(10, 20)))
+        assert (found.low, found.high) == (whole.low, whole.high)
 
     def test_a_certain_denominator_only_scales(self) -> None:
         found = stats.ratio(figure(10, 1), figure(5, 0), "x")

@@ -13,42 +13,43 @@ def drawn(record: StepRecord) -> int:
 
 def test_the_slowest_rank_decides() -> None:
     (found,) = measured(launch(even_rank(100, world_size=2), even_rank(200, index=1, world_size=2)))
-    assert found.step_s == pytest.approx(0.2)
-    assert found.throughput(drawn) == pytest.approx(2 * 4 * 32 / 0.8)
-    assert found.throughput_with_edges(drawn) == pytest.approx(2 * 4 * 32 / 0.8)
+    assert found.step() == pytest.approx((0.8, 4))
+    assert found.throughput(drawn) == pytest.approx((2 * 4 * 32, 0.8))
+    assert found.throughput_with_edges(drawn) == pytest.approx((2 * 4 * 32, 0.8))
 
 
 def test_epoch_edges_are_left_out_of_the_steady_figures_only() -> None:
     steps = [step(100), step(100), step(300, epoch_edge=True), step(100)]
     (found,) = measured(launch(rank(steps, [window(600)])))
-    assert found.step_s == pytest.approx(0.1)
-    assert found.throughput(drawn) == pytest.approx(32 / 0.1)
-    assert found.throughput_with_edges(drawn) == pytest.approx(4 * 32 / 0.6)
+    assert found.step() == pytest.approx((0.3, 3))
+    assert found.throughput(drawn) == pytest.approx((3 * 32, 0.3))
+    assert found.throughput_with_edges(drawn) == pytest.approx((4 * 32, 0.6))
 
 
 def test_device_work_after_the_last_host_step_counts() -> None:
     # The host was done after 400 ms; the device, and so the window, after 500 ms.
     (found,) = measured(launch(rank([step(100)] * 4, [window(500)])))
-    assert found.step_s == pytest.approx(0.125)
-    assert found.throughput(drawn) == pytest.approx(4 * 32 / 0.5)
+    assert found.step() == pytest.approx((0.5, 4))
+    assert found.throughput(drawn) == pytest.approx((4 * 32, 0.5))
 
 
-def test_phases_are_means_over_the_steady_steps() -> None:
+def test_phases_are_of_the_steady_steps() -> None:
     steps = [
         step(100, phases_ms={"data_wait": 60, "forward": 40}),
         step(100, phases_ms={"data_wait": 20, "forward": 50, "other": 30}),
         step(900, phases_ms={"data_wait": 900}, epoch_edge=True),
     ]
     (found,) = measured(launch(rank(steps, [window(1100)])))
-    expected = {**dict.fromkeys(PHASES, 0.0), "data_wait": 0.04, "forward": 0.045, "other": 0.015}
-    assert found.ranks[0].phases_s() == pytest.approx(expected)
-    assert sum(expected.values()) == pytest.approx(found.step_s)
+    expected = {**dict.fromkeys(PHASES, 0.0), "data_wait": 0.08, "forward": 0.09, "other": 0.03}
+    for name, seconds in expected.items():
+        assert found.phase(name) == pytest.approx((seconds, 2))
+    assert found.step() == pytest.approx((sum(expected.values()), 2))
 
 
 def test_steps_that_are_not_counted_are_not_there() -> None:
     steps = [step(5000, counted=False), *[step(100)] * 4]
     (found,) = measured(launch(rank(steps, [window(400)])))
-    assert found.step_s == pytest.approx(0.1)
+    assert found.step() == pytest.approx((0.4, 4))
     assert len(found.ranks[0].counted) == 4
 
 
@@ -64,7 +65,7 @@ def test_only_complete_measured_windows_of_the_full_arm_are_read(fields: dict[st
 def test_windows_of_another_kind_can_be_asked_for() -> None:
     steps = [step(100), step(130, window=2)]
     (found,) = measured(launch(rank(steps, [window(100), window(130, window=2, kind="trace")])), kind="trace")
-    assert found.step_s == pytest.approx(0.13)
+    assert found.step() == pytest.approx((0.13, 1))
 
 
 def test_a_window_of_epoch_edges_alone_says_nothing_steady() -> None:
@@ -77,7 +78,7 @@ def test_where_most_steps_are_edges_they_are_the_steady_state() -> None:
     edges = [step(100, epoch_edge=True) for _ in range(3)]
     (found,) = measured(launch(rank([*edges, step(50)], [window(350)])))
     assert found.ranks[0].steady == found.ranks[0].counted
-    assert found.step_s == pytest.approx(0.35 / 4)
+    assert found.step() == pytest.approx((0.35, 4))
 
 
 def test_a_window_counts_when_every_rank_has_it() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.launch import processes
 from dpdoctor.launch.processes import RankProcess
-from dpdoctor.spec import TASK_VARIABLE, WorkerTask
+from dpdoctor.spec import DEVICE_IDS_VARIABLE, TASK_VARIABLE, WorkerTask
 from tests.unit.launch.conftest import Start, lives, task_in, until
 
 # Says where it is, ignores every polite request, and has a child that does so too.
@@ -132,6 +133,38 @@ def test_a_rank_sees_its_own_device_only(
     if listed is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = listed
     assert environment(tmp_path, devices=devices)["CUDA_VISIBLE_DEVICES"] == expected
+
+
+@pytest.mark.parametrize(
+    ("replicas", "visible", "device_ids"),
+    [
+        ((), "GPU-a,GPU-b,GPU-c", "0,1,2"),
+        ((0, 0), "GPU-a", "0,0"),
+        ((2, 1), "GPU-c,GPU-b", "0,1"),
+        ((2, 0, 2), "GPU-c,GPU-a", "0,1,0"),
+    ],
+)
+def test_data_parallel_sees_the_devices_of_its_replicas_and_the_first_of_them_first(
+    tmp_path: Path, replicas: tuple[int, ...], visible: str, device_ids: str
+) -> None:
+    task = task_in(tmp_path, devices=("GPU-a", "GPU-b", "GPU-c"))
+    num_devices = len(set(replicas)) or 3
+    mode = dataclasses.replace(
+        task.mode, world_size=1, distributed=False, num_devices=num_devices, replicas=replicas, batch_rule="global"
+    )
+    found = processes._environment(dataclasses.replace(task, mode=mode), 0)
+    assert found["CUDA_VISIBLE_DEVICES"] == visible
+    assert found[DEVICE_IDS_VARIABLE] == device_ids
+
+
+def test_other_modes_are_told_of_no_device_ids(tmp_path: Path) -> None:
+    os.environ.pop(DEVICE_IDS_VARIABLE, None)
+    assert DEVICE_IDS_VARIABLE not in environment(tmp_path, devices=("GPU-a", "GPU-b"))
+    task = task_in(tmp_path, devices=("GPU-a", "GPU-b"))
+    single = dataclasses.replace(task.mode, name="single", world_size=1, distributed=False, num_devices=1)
+    found = processes._environment(dataclasses.replace(task, mode=single), 0)
+    assert found["CUDA_VISIBLE_DEVICES"] == "GPU-a"
+    assert DEVICE_IDS_VARIABLE not in found
 
 
 def test_what_the_person_chose_for_gloo_is_kept(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.launch import sampling
 from dpdoctor.launch.sampling import GpuSampler, HostSampler, RankSampler
-from dpdoctor.records import RankRecord, Sample
+from dpdoctor.records import Device, RankRecord, Sample
 from tests.unit.launch.conftest import Start, until
 
 BUSY_CHILD = """
@@ -128,26 +129,74 @@ def test_samples_are_written_while_the_context_lasts(
     assert size == sum(len(line) + 1 for line in path.read_text().splitlines())
 
 
+def rank_on(*uuids: str) -> RankRecord:
+    """Return what a rank says that sees these GPUs."""
+    devices = tuple(Device(name="Example", uuid=uuid) for uuid in uuids)
+    return RankRecord(
+        rank=0, world_size=1, pid=1, host="box", device="gpu", devices=devices, backend=None, status="running"
+    )
+
+
 def test_a_gpu_that_nvml_does_not_know_does_not_end_the_others_samples(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling, "PERIOD_S", 0.01)
     process, path = start(), tmp_path / rundir.NODE
-    assert sampling.gpu_uuid(process.directory) is None
-    record = RankRecord(
-        rank=0,
-        world_size=1,
-        pid=1,
-        host="box",
-        device="gpu",
-        gpu_uuid="GPU-00000000-0000-0000-0000-000000000000",
-        backend=None,
-        status="running",
-    )
-    rundir.write_json(process.directory / rundir.RANK, record)
-    assert sampling.gpu_uuid(process.directory) == record.gpu_uuid
+    assert sampling.gpu_uuids(process.directory) == ()
+    uuids = ("GPU-00000000-0000-0000-0000-000000000000", "GPU-00000000-0000-0000-0000-000000000001")
+    rundir.write_json(process.directory / rundir.RANK, rank_on(*uuids))
+    assert sampling.gpu_uuids(process.directory) == uuids
     with sampling.sampling(path, [process]):
         until(lambda: len(rundir.read_lines(path, Sample)) >= 4)
+
+
+class Library:
+    """Stands in for NVML's handles: a machine whose driver knows these GPUs; `open` counts inits less shutdowns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *known: str) -> None:
+        self.known, self.open, self.asked = known, 0, []
+        monkeypatch.setattr(pynvml, "nvmlInit", lambda: self.count(1))
+        monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: self.count(-1))
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", self.handle)
+        monkeypatch.setattr(sampling, "_GPU_QUERIES", {"power_w": lambda handle: float(known.index(handle))})
+
+    def count(self, change: int) -> None:
+        self.open += change
+
+    def handle(self, uuid: str) -> str:
+        self.asked.append(uuid)
+        if uuid not in self.known:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return uuid
+
+
+def test_every_gpu_of_a_rank_is_sampled_by_its_uuid(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "PERIOD_S", 0.01)
+    library = Library(monkeypatch, "GPU-b", "GPU-a")
+    process, path = start(), tmp_path / rundir.NODE
+    rundir.write_json(process.directory / rundir.RANK, rank_on("GPU-a", "GPU-x", "GPU-b"))
+    with sampling.sampling(path, [process]):
+        until(lambda: sum(s.source == "gpu2" for s in rundir.read_lines(path, Sample)) >= 2)
+    power = {s.source: s.values["power_w"] for s in rundir.read_lines(path, Sample) if s.source.startswith("gpu")}
+    assert power == {"gpu0": 1.0, "gpu2": 0.0}, (
+        "torch's order is not NVML's, and one that NVML does not know is left out"
+    )
+    assert library.asked == ["GPU-a", "GPU-x", "GPU-b"], "a rank is asked until it has said what it sees"
+    assert library.open == 0
+
+
+def test_ranks_have_a_gpu_each(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    Library(monkeypatch, "GPU-a", "GPU-b")
+    ranks = [start(), start()]
+    with contextlib.ExitStack() as stack:
+        gpus = sampling.GpuSamplers(stack)
+        for rank, uuid in zip(ranks, ("GPU-a", "GPU-b"), strict=True):
+            gpus.look_at(rank)
+            rundir.write_json(rank.directory / rundir.RANK, rank_on(uuid))
+            gpus.look_at(rank)
+        assert {sample.source: sample.values["power_w"] for sample in gpus.samples()} == {"gpu0": 0.0, "gpu1": 1.0}
 
 
 def test_what_a_driver_does_not_tell_is_unknown_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,17 @@ def test_every_chart_has_its_data() -> None:
     assert all(set(json.loads(text)) == {"data", "layout"} for text in found.json[:-1])
 
 
+def test_a_footnote_stands_once_below_its_table_and_is_referred_to_by_number() -> None:
+    html = page.render(runs.gpu_run())
+    body = html[: html.index('<script type="application/json" id="run">')]
+    notes = re.findall(r'<ol class="footnotes">(.*?)</ol>', body, re.DOTALL)
+    assert [re.findall("<li>(.*?)</li>", note) for note in notes] == [
+        ["no epoch began inside a measured window: the cost of its edge is left out"],
+        ["no trace was recorded"],
+    ]
+    assert re.findall(r"unknown<sup>(\d)</sup>", body) == ["1", "1"]
+
+
 def test_nothing_is_loaded() -> None:
     html = page.render(runs.hostile_run()).replace(get_plotlyjs(), "")
     for tag, attributes in Elements(html).found:

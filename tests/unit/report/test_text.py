@@ -6,7 +6,7 @@ import pytest
 
 from dpdoctor.analysis import Figure
 from dpdoctor.report import text
-from dpdoctor.report.blocks import Cell
+from dpdoctor.report.blocks import Absent, Cell
 from tests.unit.report import runs
 
 RATE = Figure(value=317.2, low=314.6, high=320.1, n=9, unit="samples/s")
@@ -20,6 +20,7 @@ RATE = Figure(value=317.2, low=314.6, high=320.1, n=9, unit="samples/s")
         (Figure(value=1.1, low=0.9, high=1.3, unit="s"), "1.10 s", "900 ms to 1.30 s", "900 ms to 1.30"),
         (Figure(value=1.31, low=1.27, high=1.35, unit="x"), "1.31x", "1.27x to 1.35x", "1.27x to 1.35x"),
         (Figure(value=0.654, low=0.6, high=0.7, unit="ratio"), "65.4 %", "60.0 to 70.0 %", "60.0 to 70.0"),
+        (Figure(value=0.0, low=0.0, high=0.0, unit="s"), "0 s", "", ""),
         (Figure(value=2.0, unit="furlongs"), "2.00 furlongs", "", ""),
         (Figure(value=None, unit="s", reason="no trace"), "unknown", "", ""),
     ],
@@ -32,12 +33,12 @@ def test_figures_in_words(figure: Figure, whole: str, interval: str, short: str)
 
 def test_an_unknown_figure_shows_its_reason() -> None:
     figure = Figure(value=None, unit="s", reason="no trace was recorded")
-    assert text.figure_cell(figure) == Cell(text="unknown", note="no trace was recorded")
+    assert text.figure_cell(figure) == Cell(text="unknown", footnote="no trace was recorded")
 
 
 def test_a_figure_with_a_reservation_shows_both() -> None:
     cell = text.figure_cell(dataclasses.replace(RATE, reason="the edge is left out"))
-    assert cell == Cell(text="317 samples/s", note="315 to 320; the edge is left out")
+    assert cell == Cell(text="317 samples/s", note="315 to 320", footnote="the edge is left out")
 
 
 @pytest.mark.parametrize(("size", "words"), [(None, "unknown"), (32.0, "32"), (1024.0, "1,024"), (31.25, "31.2")])
@@ -46,16 +47,52 @@ def test_batches(size: float | None, words: str) -> None:
 
 
 def test_intervals_of_one_launch_are_within_this_run() -> None:
-    assert text.interval_words(runs.gpu_run().summary.modes) == (
-        "95 % intervals within this run: One device (3 windows), DDP (3 windows). Speedups rest on one launch each."
+    assert text.interval_words(runs.gpu_run().summary.modes) == ("95 % intervals within this run, over 3 windows each.")
+
+
+def test_intervals_over_unlike_numbers_of_windows_are_told_apart() -> None:
+    modes = runs.gpu_run().summary.modes
+    alone = dataclasses.replace(modes["ddp"], throughput=dataclasses.replace(RATE, low=None, high=None, n=1))
+    assert text.interval_words({**modes, "fsdp": alone}) == (
+        "95 % intervals within this run, over 3 windows: One device and DDP. No interval from 1 window: FSDP."
     )
 
 
 def test_intervals_of_repeated_launches() -> None:
-    assert text.interval_words(runs.repeated_run().summary.modes) == (
-        "95 % intervals between launches: One device (2 launches), DDP (2 launches)."
-    )
+    assert text.interval_words(runs.repeated_run().summary.modes) == ("95 % intervals between 2 launches each.")
 
 
 def test_a_mode_unknown_here_keeps_its_name() -> None:
     assert text.mode_label("zero3") == "zero3"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
+)
+def test_enumerations(words: list[str], expected: str) -> None:
+    assert text.listed(words) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "expected"),
+    [
+        ((317.2, 400.0), "samples/s", "317 and 400 samples/s"),
+        ((0.9, 1.2), "s", "900 ms and 1.20 s"),
+        ((1.1, 1.2, 1.3), "x", "1.10x, 1.20x and 1.30x"),
+        ((0.5, 0.6), "ratio", "50.0 and 60.0 %"),
+    ],
+)
+def test_figures_share_their_unit(values: tuple[float, ...], unit: str, expected: str) -> None:
+    assert text.listed_figures([Figure(value=value, unit=unit) for value in values]) == expected
+
+
+def test_a_reason_is_given_once_for_all_that_it_holds_for() -> None:
+    found = text.absent([("DDP", "it failed"), ("FSDP", "no window"), ("DataParallel", "it failed")])
+    assert found == [Absent(what="DDP and DataParallel", reason="it failed"), Absent(what="FSDP", reason="no window")]
+
+
+def test_an_iterable_dataset_has_no_sampler() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    sampler = data.DataLoader(type("Records", (data.IterableDataset,), {"__iter__": None})()).sampler
+    assert text.sampler_text(type(sampler).__name__) == "none (iterable)"
+    assert text.sampler_text("RandomSampler") == "RandomSampler"

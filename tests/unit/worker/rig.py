@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -10,12 +10,13 @@ from torch import nn
 
 from dpdoctor.records import PHASES
 from dpdoctor.worker import hooks
-from dpdoctor.worker.adopt import Adopter, Watch
+from dpdoctor.worker.adopt import Adopter
 from dpdoctor.worker.loaders import Loaders
 from dpdoctor.worker.modes._base import Conversion, Mode
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.phases import PhaseClock
+from dpdoctor.worker.redirect import Watch
 from dpdoctor.worker.steps import StepCounter
 from dpdoctor.worker.tally import Counted, Tally
 from tests.unit.worker.handclock import HandClock
@@ -30,15 +31,16 @@ class Recording(Mode):
 
     summary = "for tests"
     distributed = True
+    routes_methods = True
 
     def __init__(self) -> None:
         self.converted: list[nn.Module] = []
         self.called: list[nn.Module] = []
-        self.told_of_unused: bool | None = None
+        self.told: Conversion | None = None
 
     def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
         self.converted.append(module)
-        self.told_of_unused = how.has_unused
+        self.told = how
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self.called.append(module)
@@ -58,11 +60,21 @@ class Step:
 class Rig:
     """Watches what happens until its patches are undone; `steps` are those of the reference optimizer."""
 
-    def __init__(self, patches: Patches, mode: Mode = SINGLE, *, rule: str = "per-device", world_size: int = 1) -> None:
+    def __init__(
+        self,
+        patches: Patches,
+        mode: Mode = SINGLE,
+        *,
+        rule: str = "per-device",
+        world_size: int = 1,
+        unused: Sequence[str] = (),
+    ) -> None:
         self.clock = HandClock(1)
         self.phases, self.tally, self.counter = PhaseClock(self.clock), Tally(), StepCounter()
         self.watch = Watch(self.phases, self.tally, self.check)
-        self.optimizers = hooks.Optimizers(self.counter, self.phases, self.check, self.on_step)
+        self.optimizers = hooks.Optimizers(
+            self.counter, self.phases, self.check, self.on_step, self.tally.optimizer_stepped
+        )
         self.adopter = Adopter(mode, patches, self.watch, self.optimizers.alive, self.fail)
         self.loaders = Loaders(rule, 0, world_size, seed=0)
         self.steps: list[Step] = []
@@ -70,7 +82,7 @@ class Rig:
         self.loaders.watch(patches, self.phases, self.tally, self.check, self.fail)
         self.optimizers.watch(patches)
         hooks.watch_backward(patches, self.phases, lambda _: None, self.after_backward)
-        self.adopter.seek(has_unused=False)
+        self.adopter.seek(unused=unused)
 
     def check(self) -> None:
         self.checks += 1
@@ -81,6 +93,7 @@ class Rig:
     def after_backward(self) -> None:
         self.tally.backward(in_step=self.counter.in_step)
         self.watch.backward_ended()
+        self.adopter.backward_ended()
         if not self.optimizers.any_seen:
             self.adopter.without_optimizer = True
             self.optimizers.backward_ended()

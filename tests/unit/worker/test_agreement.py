@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +29,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agreement]:
     """Give the agreement of a process group of this process alone."""
     path: Path = tmp_path_factory.mktemp("group") / "rendezvous"
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=0, world_size=1)
-    yield Ranks(ARMS, timeout_s=10)
+    yield Ranks(ARMS, timeout_s=10, fail=pytest.fail)
     dist.destroy_process_group()
 
 
@@ -42,3 +44,26 @@ def test_a_segment_arrives_as_it_was_sent(ranks: Agreement, segment: Segment) ->
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_numbers_are_gathered(ranks: Agreement, numbers: list[int]) -> None:
     assert ranks.gather(numbers) == Alone().gather(numbers) == [numbers]
+
+
+ONE_LEAVES = """
+import os, sys
+import torch.distributed as dist
+from dpdoctor.worker.agreement import Ranks
+
+rank = 0 if os.fork() else 1
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+ranks = Ranks(("full",), 20, lambda reason: sys.exit(f"failed: {reason}"))
+ranks.gather([rank])
+if rank == 0:
+    ranks.gather([1])
+os._exit(0)
+"""
+
+
+def test_a_rank_that_is_gone_fails_the_mode_and_not_the_script(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ONE_LEAVES, str(tmp_path / "rendezvous")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert "failed: the other ranks did not come to the end of this window within 20.0 s, or died: " in done.stderr
+    assert "Traceback" not in done.stderr

@@ -39,7 +39,7 @@ class Conducted(Rig):
     """A rank in mode `single` whose steps all take STEP_NS, with a conductor that follows `recording`."""
 
     def __init__(self, patches: Patches, directory: Path, recording: Recording, *, has_unused: bool = False) -> None:
-        super().__init__(patches)
+        super().__init__(patches, unused=("weight",) if has_unused else ())
         self.directory = directory
         self.recorder = Recorder(directory, self.clock)
         self.ending = QuietEnding(lambda *_: None, lambda: None)
@@ -55,7 +55,7 @@ class Conducted(Rig):
             steplog=steplog,
             stage=lambda: heartbeat.stage,
         )
-        self.report = Report(directory, record, 0, sources, has_unused=has_unused)
+        self.report = Report(directory, record, 0, sources, finds_unused=True)
         director = Director(recording, (FULL,), seed=0)
         parts = Parts(
             mode=SINGLE,

@@ -103,3 +103,20 @@ def test_the_process_ends_whatever_goes_wrong_on_the_way(forced: str) -> None:
     assert code == 0
     assert printed[0] == "finish ok None"
     assert "never reached" not in printed
+
+
+def test_a_record_that_cannot_be_completed_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    script = """
+        def full(*told):
+            raise OSError("No space left on device")
+
+        end = ending.Ending(full, lambda: None)
+        try:
+            end.stop("ok")
+        except OSError:
+            print(end.status)
+    """
+    assert run(script) == (0, ["failed"])
+    told = capfd.readouterr().err
+    assert "Traceback" in told
+    assert "OSError: No space left on device" in told

@@ -14,7 +14,15 @@ from dpdoctor.worker import lines
 
 PACKAGE = Path(dpdoctor.__file__).parent
 TRAIN = "/home/me/train.py"
-LIBRARIES = [functools.__file__, pytest.__file__, f"{PACKAGE}/worker/adopt.py", "<string>", "<frozen runpy>"]
+LIBRARIES = [
+    functools.__file__,
+    pytest.__file__,
+    f"{PACKAGE}/worker/adopt.py",
+    "<string>",
+    "<frozen runpy>",
+    "/opt/other/lib/python3.11/site-packages/torch/serialization.py",
+    "/usr/lib/python3/dist-packages/torch/serialization.py",
+]
 
 
 def passes_on(filename: str) -> Callable[[Callable[[], Any]], Any]:

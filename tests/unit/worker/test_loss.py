@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn import functional
 
 from dpdoctor.worker.loss import is_summed
@@ -36,6 +37,10 @@ SUMS: dict[str, Loss] = {
     "sum and a weighed penalty": lambda y, m: (y - TARGET).pow(2).sum() + 0.1 * penalty(m),
     "in another precision": lambda y, _: y.pow(2).sum().double(),
     "reshaped": lambda y, _: y.pow(2).sum().view(1).squeeze(),
+    "negated": lambda y, _: -y.pow(2).sum(),
+    "less a mean": lambda y, _: y.pow(2).sum() - y.mean(),
+    "scaled by a GradScaler": lambda y, _: GradScaler("cpu").scale(y.pow(2).sum()),
+    "by class probabilities": lambda y, _: functional.cross_entropy(y, TARGET.softmax(1), reduction="sum"),
 }
 MEANS: dict[str, Loss] = {
     "cross entropy": lambda y, _: functional.cross_entropy(y, CLASSES),
@@ -44,6 +49,14 @@ MEANS: dict[str, Loss] = {
     "sum over the samples' own values, then mean": lambda y, _: (y - TARGET).pow(2).sum(1).mean(),
     "sum over the batch's size": lambda y, _: (y - TARGET).pow(2).sum() / SIZE,
     "times one over the batch's size": lambda y, _: (y - TARGET).pow(2).sum() * (1 / SIZE),
+    "smoothed labels": lambda y, _: functional.cross_entropy(y, CLASSES, label_smoothing=0.1),
+    "class probabilities": lambda y, _: functional.cross_entropy(y, TARGET.softmax(1), label_smoothing=0.1),
+    "mean, then a sum of that one number": lambda y, _: functional.mse_loss(y, TARGET).sum(),
+    "mean, then a sum over its only dimension": lambda y, _: functional.mse_loss(y, TARGET).view(1).sum(0),
+    "mean over the batch, then sum": lambda y, _: (y - TARGET).pow(2).mean(0).sum(),
+    "sum of several means": lambda y, _: torch.stack([functional.mse_loss(y, TARGET), y.mean()]).sum(),
+    "mean, scaled by a GradScaler": lambda y, _: GradScaler("cpu").scale(y.pow(2).mean()),
+    "sum, divided and scaled": lambda y, _: GradScaler("cpu").scale(y.pow(2).sum() / SIZE),
     "mean and a weighed penalty": lambda y, m: functional.mse_loss(y, TARGET) + 0.1 * penalty(m),
 }
 

@@ -4,6 +4,7 @@ import copy
 import io
 import os
 import pickle
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpdoctor.worker.adopt import Redirect
 from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.redirect import Redirect
 from tests.unit.worker.models import Net, X, sgd
 from tests.unit.worker.rig import Recording, Rig
 
@@ -172,7 +173,9 @@ def test_in_a_forked_process_an_adopted_module_is_a_plain_one(rig: Rig) -> None:
     [
         ((torch.ones(5, 3),), {}, 5),
         (({"x": torch.ones(6, 3), "mask": torch.ones(2)},), {}, 6),
-        (([torch.ones(7, 3)],), {}, 7),
+        (([torch.ones(7, 3)],), {}, 0),
+        (({"images": [torch.ones(7, 3)]}, torch.ones(2)), {}, 0),
+        ((UserDict(name="text", x=torch.ones(7, 3)),), {}, 7),
         ((), {"x": torch.ones(8, 3)}, 8),
         (("text", 3, torch.ones(9, 3)), {}, 9),
         ((torch.tensor(1.0), torch.ones(9, 3)), {}, 0),

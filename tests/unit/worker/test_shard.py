@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from dpdoctor.worker.shard import CountedIndices, Shard
+from dpdoctor.worker.shard import CountedIndices, Draws, Shard
 
 sizes = st.lists(st.integers(1, 9), max_size=20)
 worlds = st.integers(1, 5)
@@ -31,7 +31,7 @@ def batches_of(lengths: list[int]) -> list[list[int]]:
 
 
 def shards(sampler: Any, rule: str, world_size: int) -> list[Shard]:
-    return [Shard(sampler, rule, rank, world_size, unseeded) for rank in range(world_size)]
+    return [Shard(sampler, rule, rank, world_size, seeded=unseeded, draws=Draws()) for rank in range(world_size)]
 
 
 @given(sizes, worlds)
@@ -69,7 +69,7 @@ def test_the_length_is_the_number_of_batches(lengths: list[int], world_size: int
 
 def test_no_length_where_the_sampler_has_none() -> None:
     with pytest.raises(TypeError):
-        len(Shard(iter([]), "per-device", 0, 2, unseeded))
+        len(Shard(iter([]), "per-device", 0, 2, seeded=unseeded, draws=Draws()))
 
 
 @pytest.mark.parametrize(("rule", "drawn"), [("per-device", 2 * 3), ("global", 3), ("whole", 3)])
@@ -85,7 +85,7 @@ def test_an_endless_sampler_is_drawn_from_as_far_as_needed(rule: str, drawn: int
         def __iter__(self) -> Iterator[list[int]]:
             return endless()
 
-    iterator = iter(Shard(Sampler(), rule, 0, 2, unseeded))
+    iterator = iter(Shard(Sampler(), rule, 0, 2, seeded=unseeded, draws=Draws()))
     assert seen == []
     for _ in range(3):
         next(iterator)
@@ -105,7 +105,7 @@ def test_batches_of_any_kind_are_cut(kind: Callable[[list[int]], Any]) -> None:
 
 @pytest.mark.parametrize("index", [7, "7", b"77", {"file": 7, "row": 1}, torch.tensor(7), np.array(7), np.int64(7)])
 def test_an_index_alone_is_not_a_batch(index: Any) -> None:
-    iterator = iter(Shard([index], "global", 1, 2, unseeded))
+    iterator = iter(Shard([index], "global", 1, 2, seeded=unseeded, draws=Draws()))
     assert next(iterator) is index
     assert isinstance(iterator, CountedIndices)
     assert iterator.next_size() == 0
@@ -160,7 +160,7 @@ def test_ranks_agree_on_the_order_whatever_their_random_numbers(make: Callable[[
         before = torch.rand(1), np.random.random(), random.random()
         for draw in (torch.manual_seed, np.random.seed, random.seed):
             draw(100 + rank)
-        taken.extend(Shard(make(), "per-device", rank, 2, seeded))
+        taken.extend(Shard(make(), "per-device", rank, 2, seeded=seeded, draws=Draws()))
         after = torch.rand(1), np.random.random(), random.random()
         assert before == after, "the script's own random numbers go on as if nothing had been drawn"
     assert sorted(itertools.chain(*taken)) == list(range(12))
@@ -169,3 +169,20 @@ def test_ranks_agree_on_the_order_whatever_their_random_numbers(make: Callable[[
 def test_a_sequential_sampler_keeps_its_order() -> None:
     sampler = BatchSampler(SequentialSampler(range(6)), 2, drop_last=False)
     assert [list(shard) for shard in shards(sampler, "per-device", 3)] == [[[0, 1]], [[2, 3]], [[4, 5]]]
+
+
+def drawn(batches: list[Any], rule: str, rank: int) -> tuple[int, int]:
+    draws = Draws()
+    list(Shard(batches, rule, rank, 2, seeded=unseeded, draws=draws))
+    return draws.num, draws.digest
+
+
+@pytest.mark.parametrize("rule", ["per-device", "global", "whole"])
+def test_ranks_that_share_one_sequence_drew_alike(rule: str) -> None:
+    assert drawn(batches_of([3, 2, 4, 4]), rule, 0) == drawn(batches_of([3, 2, 4, 4]), rule, 1)
+    assert drawn([[0, 1], [2, 3]], rule, 0) != drawn([[0, 1], [3, 2]], rule, 1)
+
+
+@pytest.mark.parametrize("index", [7, "7", ["a", "b"], torch.tensor([1, 2]), []])
+def test_what_is_no_list_of_whole_numbers_is_not_compared(index: Any) -> None:
+    assert drawn([index], "whole", 0) == (0, 0)

@@ -238,3 +238,52 @@ def test_a_closure_that_runs_several_times_counts_its_samples_once() -> None:
     assert (counted.samples_entered, counted.micro_batches) == (32, 1)
     tally.trained(32)
     assert tally.lap().samples_entered == 32
+
+
+def turn(tally: Tally, entered: int, *, backwards: int = 1) -> None:
+    for _ in range(backwards):
+        trained(tally, entered)
+    tally.optimizer_stepped()
+
+
+def test_two_optimizers_that_train_in_turn_count_their_batch_once() -> None:
+    tally = Tally()
+    turn(tally, 4)
+    turn(tally, 4)
+    assert tally.lap().samples_entered == 4
+    (remark,) = tally.remarks()
+    assert "dim 0 of the first tensor that the model is called with, 4 per step" in remark
+
+
+def test_optimizers_that_step_after_one_backward_count_its_batch_once() -> None:
+    tally = Tally()
+    turn(tally, 4, backwards=2)
+    tally.optimizer_stepped()
+    assert tally.lap().samples_entered == 8
+
+
+def test_turns_of_different_size_are_not_counted_from_then_on() -> None:
+    tally = Tally()
+    turn(tally, 4, backwards=2)
+    turn(tally, 4)
+    assert tally.lap().samples_entered == 0
+    turn(tally, 4)
+    assert tally.lap().samples_entered == 0
+    (remark,) = tally.remarks()
+    assert "throughput is unknown (no loader counts them, and the optimizers of one step" in remark
+
+
+def test_what_is_no_tensor_is_not_counted() -> None:
+    tally = Tally()
+    turn(tally, 0)
+    assert tally.lap().samples_entered == 0
+    assert "called with a tensor but with a list" in tally.remarks()[0]
+
+
+def test_there_is_nothing_to_remark_where_a_loader_counts() -> None:
+    tally = Tally()
+    assert tally.remarks() == ()
+    tally.fetched(TRAIN, 4)
+    turn(tally, 0)
+    assert tally.lap().samples_drawn == 4
+    assert tally.remarks() == ()

@@ -1,0 +1,23 @@
+"""What only all ranks together show: who waits for whom in collectives, and how far their clocks are apart."""
+
+from dpdoctor.analysis.across.compare import across
+from dpdoctor.analysis.across.model import (
+    AcrossRanks,
+    ClockOffset,
+    CommonCalls,
+    GroupAcross,
+    LateStep,
+    StepLateness,
+    Verdict,
+)
+
+__all__ = [
+    "AcrossRanks",
+    "ClockOffset",
+    "CommonCalls",
+    "GroupAcross",
+    "LateStep",
+    "StepLateness",
+    "Verdict",
+    "across",
+]

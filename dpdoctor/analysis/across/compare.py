@@ -1,0 +1,70 @@
+"""The digests of all ranks of one job into what they say together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis.across.clocks import clock_offsets
+from dpdoctor.analysis.across.columns import RankCalls, columns
+from dpdoctor.analysis.across.matching import Match, match
+from dpdoctor.analysis.across.model import AcrossRanks, GroupAcross
+from dpdoctor.analysis.across.skew import common_calls
+from dpdoctor.analysis.across.steps import cause_of, step_lateness
+from dpdoctor.analysis.across.stragglers import judge
+from dpdoctor.digest import Digest
+
+
+def across(digests: Iterable[Digest]) -> AcrossRanks:
+    """Return the comparison of the ranks of one job, in any order; what cannot be compared is named with its reason."""
+    chosen, notes = _by_rank(digests)
+    ranks = {rank: columns(digest, rank) for rank, digest in chosen.items()}
+    sizes = _group_sizes(chosen.values())
+    groups = tuple(_group(found, ranks, sizes.get(found.group)) for found in match(tuple(ranks.values())))
+    steps = step_lateness(groups, ranks)
+    world_size = max((digest.world_size or 0 for digest in chosen.values()), default=0)
+    return AcrossRanks(
+        ranks=tuple(ranks),
+        missing=tuple(rank for rank in range(world_size) if rank not in ranks),
+        groups=groups,
+        steps=steps,
+        verdict=judge(steps, tuple(ranks), lambda rank, late: cause_of(groups, rank, late)),
+        clocks=clock_offsets(groups, ranks),
+        notes=notes,
+    )
+
+
+def _by_rank(digests: Iterable[Digest]) -> tuple[dict[int, Digest], tuple[str, ...]]:
+    """Return one digest per rank, by rank, and what was left out."""
+    chosen: dict[int, Digest] = {}
+    notes: list[str] = []
+    for digest in digests:
+        if digest.rank is None:
+            notes.append(f"{digest.source} does not say its rank and is compared with no other")
+        elif digest.rank in chosen:
+            notes.append(f"{digest.source} is left out: {chosen[digest.rank].source} is of rank {digest.rank} too")
+        else:
+            chosen[digest.rank] = digest
+        if digest.calls.num_dropped:
+            dropped = units.count(digest.calls.num_dropped, "collective call")
+            notes.append(f"{digest.source}: {dropped} beyond the limit are not compared")
+    return dict(sorted(chosen.items())), tuple(notes)
+
+
+def _group_sizes(digests: Iterable[Digest]) -> dict[str, int]:
+    return {
+        size.group: size.group_size for digest in digests for size in digest.collectives if size.group_size is not None
+    }
+
+
+def _group(found: Match, ranks: Mapping[int, RankCalls], size: int | None) -> GroupAcross:
+    members: Sequence[RankCalls] = [ranks[rank] for rank in found.ranks]
+    return GroupAcross(
+        name=found.group,
+        ranks=found.ranks,
+        num_missing=None if size is None else max(0, size - len(found.ranks)),
+        matched_by=found.matched_by,
+        left_out=found.left_out,
+        calls=common_calls(found, members) if found.reason is None else None,
+        reason=found.reason,
+    )

@@ -1,0 +1,68 @@
+"""What a trace says of each device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpdoctor.attribution.budget import occupancy, whole_span
+from dpdoctor.attribution.device_events import DeviceEvents
+from dpdoctor.attribution.device_memory import peak_bytes
+from dpdoctor.attribution.device_steps import step_windows
+from dpdoctor.attribution.host_activity import Activity
+from dpdoctor.attribution.host_steps import HostSteps
+from dpdoctor.attribution.idle import idle_by_cause, within
+from dpdoctor.attribution.intervals import Spans, contains
+from dpdoctor.attribution.launch_delay import launch_delay
+from dpdoctor.attribution.phases import busy_by_phase
+from dpdoctor.digest import HOST, DeviceDigest, DeviceStep
+from dpdoctor.trace.columns import Kind
+from dpdoctor.trace.model import Trace
+
+
+def devices(
+    trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents], host: dict[int, Activity]
+) -> tuple[DeviceDigest, ...]:
+    """Return the digest of each device, of what was found by `host_steps`, `device_events` and `activities`."""
+    return tuple(_device(trace, steps, device, host) for device in observed)
+
+
+def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int, Activity]) -> DeviceDigest:
+    used, span, windows = occupancy(device), whole_span(device), step_windows(steps, device)
+    causes = idle_by_cause(used.idle(np.concatenate((span, windows.spans))), device, host, steps.thread)
+    per_step = zip(
+        windows.numbers.tolist(),
+        windows.spans.tolist(),
+        used.budgets(windows.spans),
+        within(causes, windows.spans),
+        within(busy_by_phase(trace, steps, device), windows.spans),
+        strict=True,
+    )
+    allocated, reserved = peak_bytes(trace, device.index)
+    return DeviceDigest(
+        index=device.index,
+        name=_name(trace, device.index),
+        begin_ns=int(span[0, 0]),
+        whole=used.budgets(span)[0],
+        idle_by=within(causes, span)[0],
+        steps=tuple(
+            DeviceStep(step=number, begin_ns=begin, end_ns=end, budget=budget, idle_by=idle, phases_ns=phases)
+            for number, (begin, end), budget, idle, phases in per_step
+        ),
+        launch_delay=None if device.index == HOST else launch_delay(trace, device),
+        launches=_num_launches(device, windows.spans),
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=reserved,
+    )
+
+
+def _num_launches(device: DeviceEvents, windows: Spans) -> int:
+    is_launch = (device.events.kind == Kind.KERNEL) | (device.events.kind == Kind.MEMSET)
+    return int(np.count_nonzero(contains(windows, device.events.begin_ns[is_launch])))
+
+
+def _name(trace: Trace, index: int) -> str:
+    if index == HOST:
+        return "CPU"
+    return trace.devices[index] if 0 <= index < len(trace.devices) else ""

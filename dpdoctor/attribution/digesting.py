@@ -1,0 +1,77 @@
+"""Trace -> Digest: everything that is kept of one rank's trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dpdoctor.attribution import tables
+from dpdoctor.attribution.budget import occupancy
+from dpdoctor.attribution.comm.bandwidth import collective_sizes
+from dpdoctor.attribution.comm.calls import calls, local_causes
+from dpdoctor.attribution.comm.collectives import collectives
+from dpdoctor.attribution.comm.data_parallel import data_parallel_cost
+from dpdoctor.attribution.comm.ddp_buckets import buckets
+from dpdoctor.attribution.comm.fsdp_units import shard_units
+from dpdoctor.attribution.comm.small_calls import small_calls
+from dpdoctor.attribution.device_events import DeviceEvents, device_events
+from dpdoctor.attribution.device_steps import step_windows
+from dpdoctor.attribution.devices import devices
+from dpdoctor.attribution.host_activity import activities
+from dpdoctor.attribution.host_steps import HostSteps, host_steps
+from dpdoctor.digest import HOST, Digest, NotJudged
+from dpdoctor.trace.model import Trace
+from dpdoctor.trace.reader import read
+from dpdoctor.trace.stream import MAX_BYTES
+
+
+def digest_file(path: Path, *, max_bytes: int = MAX_BYTES) -> Digest:
+    """Return the digest of a trace file.
+
+    Raises:
+        TraceError: not readable, no trace, or more than `max_bytes` of JSON.
+    """
+    return digest(read(path, max_bytes=max_bytes))
+
+
+def digest(trace: Trace) -> Digest:
+    """Return what is kept of a trace: at most about 1 MB as JSON, however long the trace is."""
+    steps = host_steps(trace)
+    observed = device_events(trace, steps.thread)
+    host = activities(trace, observed, steps.thread)
+    found = collectives(trace, observed)
+    windows = {device.index: step_windows(steps, device) for device in observed}
+    causes = {device.index: local_causes(device, occupancy(device), host, steps.thread) for device in observed}
+    return Digest(
+        source=trace.path.name,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        backend=trace.backend,
+        host=trace.host,
+        base_ns=trace.base_ns,
+        has_device=any(device.index != HOST for device in observed),
+        step_source=steps.source,
+        num_events=len(trace.events),
+        devices=devices(trace, steps, observed, host),
+        kernels=tables.kernels(trace, observed),
+        operators=tables.operators(trace),
+        collectives=collective_sizes(found),
+        calls=calls(found, windows, causes),
+        small_calls=small_calls(found),
+        buckets=buckets(trace, steps, observed, found),
+        shard_units=shard_units(trace, steps, observed, found),
+        data_parallel=data_parallel_cost(trace, steps, observed),
+        damage=None if trace.damage is None else f"{trace.damage.reason} at byte {trace.damage.offset}",
+        notes=trace.notes,
+        not_judged=tuple(_not_judged(trace, steps, observed)),
+    )
+
+
+def _not_judged(trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents]) -> Iterator[NotJudged]:
+    if not observed:
+        yield NotJudged(what="time budget", reason="the trace holds neither device events nor operators")
+    if not len(steps.spans):
+        reason = "the trace has no ProfilerStep# and no Optimizer.step# spans"
+        yield NotJudged(what="steps, units of FSDP, costs of DataParallel", reason=reason)
+    if not len(trace.memory):
+        yield NotJudged(what="memory", reason="the trace was recorded without profile_memory")

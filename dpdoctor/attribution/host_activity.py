@@ -1,0 +1,77 @@
+"""What a host thread was doing when, as far as it explains why a device had nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdoctor.attribution import marks
+from dpdoctor.attribution.device_events import DeviceEvents
+from dpdoctor.attribution.intervals import Spans, merge
+from dpdoctor.trace.columns import UNKNOWN, Kind
+from dpdoctor.trace.model import Trace
+
+# Of one thread: causes of digest.IDLE_CAUSES with their times, the first that holds being the one that counts.
+Activity = tuple[tuple[str, Spans], ...]
+
+_SYNC = r"^(?:cuda|hip|cu)\w*Synchronize|^aten::_local_scalar_dense$|^(?:cudaMemcpy|hipMemcpy|hipMemcpyWithStream)$"
+_ALLOCATOR = r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostFree|HostMalloc|HostRegister)|^cuMem(?!cpy|set)"
+_TO_HOST = r"DtoH|D2H|DeviceToHost|Device -> (?:Host|Pageable|Pinned)"
+
+
+def activities(trace: Trace, devices: Sequence[DeviceEvents], training_thread: int) -> dict[int, Activity]:
+    """Return by thread what the training thread and each thread that launched something did."""
+    events = trace.events
+    causes = _causes(trace, _launch_times(devices))
+    is_running = (events.kind == Kind.RUNTIME) | (events.kind == Kind.CPU_OP)
+    is_running &= ~trace.named(marks.OF_LOOP)[events.name]  # which files of 2021 call operators
+    on_host = np.flatnonzero(events.kind > Kind.MEMSET)
+    backend = _spans(trace, on_host[trace.named(marks.HOST_COMM)[events.name[on_host]]])
+    found: dict[int, Activity] = {}
+    for thread in np.unique(np.concatenate([[training_thread], *(device.call_thread for device in devices)])).tolist():
+        rows = on_host[events.thread[on_host] == thread]
+        named = [(cause, _spans(trace, rows[shows_it[rows]])) for cause, shows_it in causes]
+        found[thread] = (*named, ("dispatch", _spans(trace, rows[is_running[rows]])), ("comm_wait", backend))
+    return found
+
+
+def _launch_times(devices: Sequence[DeviceEvents]) -> NDArray[np.int64]:
+    """Return when kernels were launched or, without a device, when operators ran, sorted."""
+    is_work = [np.isin(device.events.kind, (Kind.KERNEL, Kind.CPU_OP)) for device in devices]
+    times = [device.call_begin_ns[work] for device, work in zip(devices, is_work, strict=True)]
+    return np.sort(np.concatenate([np.empty(0, np.int64), *times]))
+
+
+def _spans(trace: Trace, rows: NDArray[np.int64]) -> Spans:
+    return merge(np.stack((trace.events.begin_ns[rows], trace.events.end_ns[rows]), axis=1))
+
+
+def _causes(trace: Trace, launch_ns: NDArray[np.int64]) -> list[tuple[str, NDArray[np.bool_]]]:
+    """Return bool[n] by cause: which events show it, whatever their thread."""
+    events = trace.events
+
+    def named(pattern: str) -> NDArray[np.bool_]:
+        return trace.named(pattern)[events.name]
+
+    is_span = (events.kind == Kind.CPU_OP) | (events.kind == Kind.ANNOTATION)
+    is_call = events.kind == Kind.RUNTIME
+    launches_nothing = np.searchsorted(launch_ns, events.begin_ns) == np.searchsorted(launch_ns, events.end_ns)
+    return [
+        ("data", is_span & named(marks.LOADER)),
+        ("sync", named(_SYNC) | (is_call & _copies_to_host(trace))),
+        ("allocator", is_call & named(_ALLOCATOR)),
+        ("gc", named(marks.PYTHON_GC)),
+        ("comm_wait", is_span & named(marks.COMM_CALL) & launches_nothing),
+        ("annotation", (events.kind == Kind.ANNOTATION) & ~named(marks.OF_TORCH) & launches_nothing),
+        ("optimizer", is_span & named(marks.OPTIMIZER_STEP)),
+    ]
+
+
+def _copies_to_host(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[n]: which events belong to a copy that the host waits for."""
+    copies = trace.rows(Kind.MEMCPY)
+    copies = copies[trace.named(_TO_HOST)[trace.events.name[copies]]]
+    correlations = trace.events.correlation[copies]
+    return np.isin(trace.events.correlation, correlations[correlations != UNKNOWN])

@@ -1,0 +1,20 @@
+"""Names by which torch marks what a host thread does, the same in traces since 2021: patterns for `Trace.named`."""
+
+PROFILER_STEP = r"^ProfilerStep#\d{1,18}$"  # more digits are none of torch's and no int64
+OPTIMIZER_STEP = r"^Optimizer\.step#"
+ZERO_GRAD = r"^Optimizer\.zero_grad#"
+LOADER = r"^enumerate\(DataLoader\)#"
+# The engine names the span around each node of the graph; before 2022 there are only the nodes' own names.
+BACKWARD = r"^autograd::engine::evaluate_function|^\w+Backward\d*$|^torch::autograd::AccumulateGrad$"
+PYTHON_GC = r"^Python GC"
+# The operators that start collectives, and the collectives of backends that run on host threads of their own.
+COMM_CALL = r"^_?c10d(?:_functional)?::"
+HOST_COMM = r"^(?:gloo|mpi|ucc):"
+# Spans of the loop itself, which hold what else a step does.
+OF_LOOP = r"^(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#)"
+# Spans that torch itself names; the others are the script's.
+OF_TORCH = (
+    r"^(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#|autograd::|Python GC|PyTorch Profiler|Torch-Compiled|"
+    r"CompiledF|TorchDynamo|(?:Distributed|FullySharded)?DataParallel\b|FullyShardedDataParallel|FSDP::|"
+    r"c10d::|torch\.distributed|(?:gloo|mpi|ucc|nccl|xccl):|ProcessGroup)"
+)

@@ -1,0 +1,41 @@
+"""What the verbs end with: a run directory analysed, its report written, its answer printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console, RenderableType
+
+from dpdoctor import rundir
+
+if TYPE_CHECKING:
+    from dpdoctor.analysis import Analysis
+
+
+def make(
+    root: Path,
+    console: Console,
+    *,
+    show: Callable[[Analysis], RenderableType] | None = None,
+    open_page: bool = False,
+) -> None:
+    """Write run.json and report.html into a run directory; print what `show` makes of it, else the summary.
+
+    Imports late: scipy and plotly take their time.
+
+    Raises:
+        RunDirectoryError: not a run directory, or damaged.
+    """
+    from dpdoctor.analysis import analyse
+    from dpdoctor.report import page, terminal
+
+    analysis, path = analyse(rundir.read(root)), root / rundir.REPORT
+    rundir.write_json(root / rundir.SUMMARY, analysis.summary)
+    rundir.write_whole(path, page.render(analysis).encode())
+    console.print((show or terminal.summary)(analysis))
+    console.print(f"Report: {path}", soft_wrap=True, highlight=False)
+    if open_page:
+        click.launch(str(path))

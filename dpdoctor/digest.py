@@ -1,0 +1,299 @@
+"""What is kept of one rank's trace: small for any trace, enough for every report section and for comparing ranks.
+
+Times are in ns; `begin_ns` counts from the trace's base, which `base_ns` puts into unix time. A figure that the trace
+does not hold is None, and `not_judged` says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SCHEMA = 1
+# The index of the "device" of a rank that has none: its training thread, with the backend's threads for communication.
+HOST = -1
+IDLE_CAUSES = (
+    "data",  # the launching thread waits for the loader
+    "sync",  # it waits for the device, or launches anew after it did
+    "allocator",
+    "gc",
+    "comm_wait",  # it waits for a collective without a kernel
+    "annotation",  # inside of a span that the script named and that launches no kernel: a checkpoint, a log
+    "optimizer",  # it launches the update
+    "dispatch",  # it runs operators: bound by launching
+    "python",  # none of these
+    "launch_latency",  # the kernel was launched and not begun
+    "dependency",  # launched long ago, waiting for other work of the device
+    "unknown",  # the trace does not hold the call that launched what came next
+)
+PHASES = ("forward", "backward", "optimizer", "other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Where a stretch of time went on one device; the five parts add up to it.
+
+    What runs beside compute is compute; beside communication, communication; then copies to the device, then others.
+
+    Attributes:
+        comm_ns: all communication, hidden or not; not one of the five.
+    """
+
+    compute_ns: int
+    exposed_comm_ns: int
+    h2d_ns: int
+    copy_ns: int
+    idle_ns: int
+    comm_ns: int
+
+    def __post_init__(self) -> None:
+        if min(self.compute_ns, self.exposed_comm_ns, self.h2d_ns, self.copy_ns, self.idle_ns) < 0:
+            raise ValueError(f"a part of the budget is negative: {self}")
+
+    @property
+    def total_ns(self) -> int:
+        """The length of the stretch."""
+        return self.compute_ns + self.exposed_comm_ns + self.h2d_ns + self.copy_ns + self.idle_ns
+
+    @property
+    def overlap_ratio(self) -> float | None:
+        """Communication beside compute, of all communication; None without any."""
+        return 1 - self.exposed_comm_ns / self.comm_ns if self.comm_ns else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStep:
+    """One step on one device: windows that tile time, from the end of the last kernel of the step before to its own.
+
+    Attributes:
+        step: the number in ProfilerStep#n, else counted from 0.
+        idle_by: the idle part by cause, keys of IDLE_CAUSES; adds up to budget.idle_ns.
+        phases_ns: busy time by who launched it, keys of PHASES.
+    """
+
+    step: int
+    begin_ns: int
+    end_ns: int
+    budget: Budget
+    idle_by: dict[str, int] = field(default_factory=dict)
+    phases_ns: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantiles:
+    """Of n durations."""
+
+    n: int
+    p50_ns: int
+    p90_ns: int
+    max_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDigest:
+    """One device of one rank.
+
+    Attributes:
+        index: as CUDA counts in this process; HOST: there is no device.
+        begin_ns: of the first event on it.
+        whole: from the first event to the end of the last.
+        idle_by: the idle part of `whole` by cause, as in DeviceStep.
+        steps: whole steps only; the first and last are cut by the profiler and left out where there are enough.
+        launch_delay: from the end of the launching call to the kernel's begin.
+        launches: kernels and memsets in the steps' windows.
+        peak_allocated_bytes, peak_reserved_bytes: from the allocator's events; None: memory was not profiled.
+    """
+
+    index: int
+    name: str
+    begin_ns: int
+    whole: Budget
+    steps: tuple[DeviceStep, ...]
+    launch_delay: Quantiles | None
+    launches: int
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    idle_by: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTime:
+    """The total of all events of one name. For operators `self_ns` leaves out what they called; None for kernels."""
+
+    name: str
+    count: int
+    total_ns: int
+    self_ns: int | None = None
+    device: int = HOST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveSize:
+    """All calls of one operation with one size in one group. Bandwidths: nccl-tests' definitions, GB = 1e9.
+
+    Attributes:
+        operation: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send, recv, ...
+        num_bytes: of the whole tensor, as nccl-tests count them; None: not said.
+        group: its name; empty: not said, and then several groups may be one.
+        exposed_ns: of total_ns, while nothing computed.
+        algbw_gb_s: at the median duration, which includes waiting for peers; None without a size.
+        busbw_gb_s: None also where it depends on the number of ranks and that is not known.
+    """
+
+    operation: str
+    group: str
+    group_size: int | None
+    num_bytes: int | None
+    count: int
+    total_ns: int
+    exposed_ns: int
+    median_ns: int
+    min_ns: int
+    algbw_gb_s: float | None
+    busbw_gb_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallCalls:
+    """How many calls of one operation in one group are too small for their size to matter.
+
+    Attributes:
+        latency_ns: of a call of no size, waiting for peers included; an upper bound.
+        bandwidth_gb_s: of a call of any size, the latency left out.
+        limit_bytes: a smaller call is latency-bound: a quarter of the size at which latency and transfer take alike.
+        count: calls of known size; the others are figures of those below the limit.
+    """
+
+    operation: str
+    group: str
+    latency_ns: int
+    bandwidth_gb_s: float
+    limit_bytes: int
+    count: int
+    small_count: int
+    small_total_ns: int
+    small_exposed_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """Each collective call of this rank in the order of its begin, as columns, for comparing ranks.
+
+    Attributes:
+        operation, group: index into `names`; a group without a name: the trace does not say.
+        seq: -1 where the trace has none.
+        num_bytes: -1 where not said.
+        step: as in DeviceStep; -1 outside of every step.
+        segment_cause: index into `causes`: what the most of the local work before it was, from the end of all earlier
+            calls to this begin: compute, copy or one of IDLE_CAUSES; none: there was no time between.
+        num_dropped: calls beyond the limit that are not here.
+    """
+
+    names: tuple[str, ...]
+    causes: tuple[str, ...]
+    operation: tuple[int, ...]
+    group: tuple[int, ...]
+    seq: tuple[int, ...]
+    num_bytes: tuple[int, ...]
+    begin_ns: tuple[int, ...]
+    end_ns: tuple[int, ...]
+    exposed_ns: tuple[int, ...]
+    step: tuple[int, ...]
+    segment_cause: tuple[int, ...]
+    num_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """One gradient bucket of DDP, medians over backward passes; times from the begin of the backward's compute.
+
+    Attributes:
+        order: in which the buckets are reduced, from 0.
+        ready_ns: when its all-reduce was called and, on a device, all was done that had been launched before.
+        tail_ns: what its communication goes on after the last compute of backward; only the last ones have any.
+    """
+
+    order: int
+    num_bytes: int | None
+    ready_ns: int
+    end_ns: int
+    exposed_ns: int
+    tail_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardUnit:
+    """One wrap unit of FSDP, per step (means).
+
+    Attributes:
+        name: the module's, as torch writes it into the trace; "root" without one.
+        prefetched: share of its all-gathers that were issued before the unit's forward or backward asked for them; None
+            without any.
+    """
+
+    name: str
+    all_gathers: float
+    reduce_scatters: float
+    gathered_bytes: float | None
+    scattered_bytes: float | None
+    exposed_ns: float
+    prefetched: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallelCost:
+    """What nn.DataParallel's own work takes of a step on the host and, by device, on the GPUs (means per step, ns).
+
+    Attributes:
+        device_ns: by device, how long it ran what scatter, replicate, parallel_apply, gather, reduce and other launched
+            (other: backward, loss and update), and busy: all of that. It shows a device's excess over the others.
+    """
+
+    scatter_ns: float
+    replicate_ns: float
+    parallel_apply_ns: float
+    gather_ns: float
+    reduce_ns: float
+    device_ns: dict[int, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotJudged:
+    """Something that this trace cannot tell, and why."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """One rank's trace.
+
+    Attributes:
+        source: the trace's file name.
+        has_device: False on CPU-only traces; `devices` then holds the HOST.
+        step_source: what the steps were read from: ProfilerStep, Optimizer.step, none.
+        damage: where and why the file stops being readable.
+    """
+
+    schema: int = SCHEMA
+    source: str
+    rank: int | None
+    world_size: int | None
+    backend: str | None
+    host: str | None
+    base_ns: int
+    has_device: bool
+    step_source: str
+    num_events: int
+    devices: tuple[DeviceDigest, ...]
+    kernels: tuple[NamedTime, ...]
+    operators: tuple[NamedTime, ...]
+    collectives: tuple[CollectiveSize, ...]
+    calls: Calls
+    small_calls: tuple[SmallCalls, ...] = ()
+    buckets: tuple[Bucket, ...] = ()
+    shard_units: tuple[ShardUnit, ...] = ()
+    data_parallel: DataParallelCost | None = None
+    damage: str | None = None
+    notes: tuple[str, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()

@@ -1,0 +1,207 @@
+"""The communication of each mode, call by call size, and what DDP, FSDP and DataParallel make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Any
+
+from dpdoctor import units
+from dpdoctor.analysis import Analysis
+from dpdoctor.digest import CollectiveSize, SmallCalls
+from dpdoctor.report import charts, data_parallel_table, gradient_buckets, shard_unit_table
+from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
+from dpdoctor.report.text import NOTHING, clipped, name_cell
+from dpdoctor.report.trace_words import NS, seconds
+from dpdoctor.report.traced import TracedMode, by_mode, has_traces
+
+MOST_SIZES = 40
+MOST_OPERATIONS = 12
+LONGEST_NAME = 40
+COLUMNS = (
+    Column(title="Operation"),
+    Column(title="Size", numeric=True),
+    Column(title="Ranks in the group", numeric=True),
+    Column(title="Calls per rank", numeric=True),
+    Column(title="Time per rank", numeric=True),
+    Column(title="Exposed", numeric=True),
+    Column(title="Median call", numeric=True),
+    Column(title="algbw", numeric=True),
+    Column(title="busbw", numeric=True),
+)
+BANDWIDTH = (
+    "Figures are of the whole trace. Exposed is the share of a call's time in which nothing computed. Durations "
+    "include waiting for other ranks, so the bandwidths of single ranks are lower bounds of what the network gives. "
+    "algbw is size over duration and busbw what each link carried, as nccl-tests define them."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """All calls of one operation, size and number of ranks, over the ranks that are here."""
+
+    rows: tuple[CollectiveSize, ...]
+    num_ranks: int
+
+    @property
+    def total_ns(self) -> float:
+        return sum(row.total_ns for row in self.rows) / self.num_ranks
+
+    @property
+    def exposed_ns(self) -> float:
+        return sum(row.exposed_ns for row in self.rows) / self.num_ranks
+
+    @property
+    def middle(self) -> CollectiveSize:
+        """Return the rank whose median call is the middle one, so that its duration and bandwidths belong together."""
+        duration = median_low(row.median_ns for row in self.rows)
+        return next(row for row in self.rows if row.median_ns == duration)
+
+
+def build(analysis: Analysis) -> Sequence[Block]:
+    """Return by mode a chart by operation, tables by size and of small calls, and what the parallel mode did."""
+    return by_mode(analysis, _mode) or [Absent(what="Collectives", reason="no trace could be read")]
+
+
+def _mode(mode: TracedMode) -> Sequence[Block] | str:
+    sizes = _sizes(mode)
+    costs = data_parallel_table.blocks(mode)
+    if not sizes:
+        alone = mode.summary.world_size == 1 and len(mode.ranks) == 1
+        return costs or ("one process calls no collective" if alone else "the traces hold no collective")
+    return [
+        _chart(sizes),
+        _table(sizes),
+        Paragraph(text=BANDWIDTH),
+        *_small_calls(mode),
+        *gradient_buckets.blocks(mode),
+        *shard_unit_table.blocks(mode),
+        *costs,
+    ]
+
+
+def _sizes(mode: TracedMode) -> list[_Size]:
+    """Return what all ranks called, the longest first."""
+    found: dict[tuple[str, int | None, int | None], list[CollectiveSize]] = {}
+    for rank in mode.ranks:
+        for row in rank.digest.collectives:
+            found.setdefault((row.operation, row.num_bytes, row.group_size), []).append(row)
+    sizes = [_Size(rows=tuple(rows), num_ranks=len(mode.ranks)) for rows in found.values()]
+    return sorted(sizes, key=lambda size: size.total_ns, reverse=True)
+
+
+def _chart(sizes: Sequence[_Size]) -> Chart:
+    totals: dict[str, tuple[float, float]] = {}
+    for size in sizes:
+        exposed, hidden = totals.get(size.middle.operation, (0.0, 0.0))
+        totals[size.middle.operation] = (exposed + size.exposed_ns, hidden + size.total_ns - size.exposed_ns)
+    longest = dict(sorted(totals.items(), key=lambda item: -sum(item[1]))[:MOST_OPERATIONS])
+    scale, unit = units.time_scale(max(map(sum, longest.values())) * NS)
+    layout = charts.bar_layout(f"{unit} per rank, whole trace")
+    labels = [charts.plain(clipped(name, LONGEST_NAME)) for name in longest]
+    layout["yaxis"] |= {"tickmode": "array", "tickvals": [*range(len(longest))], "ticktext": labels}
+    return Chart(
+        title="Communication by operation",
+        traces=(
+            _bars("exposed", (charts.VERMILION, charts.LIGHT_INK), longest, 0, scale),
+            _bars("beside compute", (charts.SKY, charts.DARK_INK), longest, 1, scale),
+        ),
+        layout={**layout, "barmode": "stack", "bargap": 0.4},
+        height=120 + 40 * len(longest),
+        how_to_read="Only the exposed part costs time. Calls that run at the same time are both counted.",
+        alternative=" ".join(
+            f"{name}: {seconds(exposed)} exposed, {seconds(hidden)} beside compute."
+            for name, (exposed, hidden) in longest.items()
+        ),
+    )
+
+
+def _bars(
+    name: str, colors: tuple[str, str], totals: dict[str, tuple[float, float]], which: int, scale: float
+) -> dict[str, Any]:
+    return charts.stacked_part(
+        name=name,
+        colors=colors,
+        y=[*range(len(totals))],
+        x=[pair[which] * NS / scale for pair in totals.values()],
+        ratios=[pair[which] / sum(pair) if sum(pair) else 0.0 for pair in totals.values()],
+        words=[f"{operation}, {name}: {seconds(pair[which])}" for operation, pair in totals.items()],
+    )
+
+
+def _table(sizes: Sequence[_Size]) -> Table:
+    hidden = len(sizes) - MOST_SIZES
+    more = f" {units.count(hidden, 'more size')} took less time." if hidden > 0 else ""
+    return Table(
+        caption=f"Collectives by operation and size, the longest first; means over ranks.{more}",
+        columns=COLUMNS,
+        rows=tuple(_row(size) for size in sizes[:MOST_SIZES]),
+    )
+
+
+def _row(size: _Size) -> tuple[Cell, ...]:
+    middle = size.middle
+    return (
+        name_cell(middle.operation, LONGEST_NAME),
+        Cell(text="unknown", footnote="the trace does not say how large its tensors were")
+        if middle.num_bytes is None
+        else Cell(text=units.size(middle.num_bytes)),
+        Cell(text="unknown" if middle.group_size is None else units.whole(middle.group_size)),
+        Cell(text=units.digits(sum(row.count for row in size.rows) / size.num_ranks)),
+        Cell(text=seconds(size.total_ns)),
+        Cell(text=units.share(size.exposed_ns / size.total_ns) if size.total_ns else NOTHING),
+        Cell(text=seconds(middle.median_ns)),
+        _bandwidth(middle.algbw_gb_s),
+        _bandwidth(middle.busbw_gb_s),
+    )
+
+
+def _bandwidth(value: float | None) -> Cell:
+    return Cell(text="unknown" if value is None else units.quantity(value, "GB/s"))
+
+
+def _small_calls(mode: TracedMode) -> Iterator[Block]:
+    """Yield how much goes to calls that latency alone decides; nothing where no trace has sizes enough to tell."""
+    found: dict[str, list[SmallCalls]] = {}
+    for rank in mode.ranks:
+        for row in rank.digest.small_calls:
+            found.setdefault(row.operation, []).append(row)
+    if found:
+        yield Table(
+            caption="Calls too small for their size to matter: fewer, larger ones would take less time.",
+            columns=(
+                Column(title="Operation"),
+                Column(title="Smaller than", numeric=True),
+                Column(title="Such calls", numeric=True),
+                Column(title="Their time", numeric=True),
+                Column(title="Exposed", numeric=True),
+                Column(title="Latency of a call", numeric=True),
+                Column(title="Bandwidth of a call", numeric=True),
+            ),
+            rows=tuple(_small_row(rows) for rows in found.values()),
+        )
+
+
+def _small_row(rows: Sequence[SmallCalls]) -> tuple[Cell, ...]:
+    """Return the row of the rank and group to which such calls cost most."""
+    worst = max(rows, key=lambda row: row.small_total_ns)
+    group = f"group {clipped(worst.group, LONGEST_NAME)}" if worst.group else ""
+    return (
+        name_cell(worst.operation, LONGEST_NAME, note=group),
+        Cell(text=units.size(worst.limit_bytes)),
+        Cell(text=units.whole(worst.small_count), note=f"of {units.whole(worst.count)} with a known size"),
+        Cell(text=seconds(worst.small_total_ns)),
+        Cell(text=seconds(worst.small_exposed_ns)),
+        Cell(text=seconds(worst.latency_ns)),
+        Cell(text=units.quantity(worst.bandwidth_gb_s, "GB/s")),
+    )
+
+
+SECTION = Section(
+    order=34,
+    title="Collectives",
+    question="Is it the network, and which calls?",
+    build=build,
+    applies=has_traces,
+)

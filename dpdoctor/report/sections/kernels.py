@@ -1,0 +1,145 @@
+"""The kernels and operators that time goes to, and the peaks of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis import Analysis
+from dpdoctor.digest import Digest, NamedTime
+from dpdoctor.report.blocks import Absent, Block, Cell, Column, Paragraph, Section, Table
+from dpdoctor.report.text import NOTHING, name_cell
+from dpdoctor.report.trace_words import seconds
+from dpdoctor.report.traced import TracedMode, by_mode, has_traces, not_judged
+
+MOST_ROWS = 25
+# A kernel of C++ templates may have a name of thousands of characters.
+LONGEST_NAME = 72
+MEANING = (
+    "Times are of the whole trace and of all ranks together. An operator's own time leaves out those that it called; "
+    "with a GPU it is the time to launch, not to compute."
+)
+
+
+def build(analysis: Analysis) -> Sequence[Block]:
+    """Return by mode the kernels and operators with most time, and how full the devices' memory was."""
+    return by_mode(analysis, _mode) or [Absent(what="Kernels and operators", reason="no trace could be read")]
+
+
+def _mode(mode: TracedMode) -> Sequence[Block]:
+    blocks: list[Block] = []
+    kernels = _summed(mode, lambda digest: digest.kernels)
+    operators = _summed(mode, lambda digest: digest.operators)
+    if kernels:
+        blocks.append(_kernels(kernels))
+    else:
+        blocks.append(Absent(what="Kernels", reason="the traces hold no work of a device"))
+    blocks.append(_operators(operators) if operators else Absent(what="Operators", reason="the traces hold none"))
+    return [*blocks, Paragraph(text=MEANING), *_memory(mode)]
+
+
+def _summed(mode: TracedMode, pick: Callable[[Digest], Iterable[NamedTime]]) -> list[NamedTime]:
+    """Return the names of all ranks and devices together."""
+    found: dict[str, NamedTime] = {}
+    for row in (row for rank in mode.ranks for row in pick(rank.digest)):
+        known = found.get(row.name)
+        found[row.name] = row if known is None else _both(known, row)
+    return list(found.values())
+
+
+def _both(one: NamedTime, other: NamedTime) -> NamedTime:
+    return NamedTime(
+        name=one.name,
+        count=one.count + other.count,
+        total_ns=one.total_ns + other.total_ns,
+        self_ns=None if one.self_ns is None else one.self_ns + (other.self_ns or 0),
+    )
+
+
+def _kernels(rows: Sequence[NamedTime]) -> Table:
+    longest = sorted(rows, key=lambda row: row.total_ns, reverse=True)
+    total = sum(row.total_ns for row in rows)
+    return Table(
+        caption=f"Kernels and copies with most time{_which(rows)}. Several may run at a time.",
+        columns=(
+            Column(title="Kernel"),
+            Column(title="Calls", numeric=True),
+            Column(title="Total", numeric=True),
+            Column(title="Of all kernel time", numeric=True),
+            Column(title="Mean", numeric=True),
+        ),
+        rows=tuple(
+            (name_cell(row.name, LONGEST_NAME), *_counts(row), _share(row.total_ns, total), _mean(row))
+            for row in longest[:MOST_ROWS]
+        ),
+    )
+
+
+def _operators(rows: Sequence[NamedTime]) -> Table:
+    longest = sorted(rows, key=lambda row: row.self_ns or 0, reverse=True)
+    total = sum(row.self_ns or 0 for row in rows)
+    return Table(
+        caption=f"Operators with most time of their own{_which(rows)}.",
+        columns=(
+            Column(title="Operator"),
+            Column(title="Calls", numeric=True),
+            Column(title="With what they call", numeric=True),
+            Column(title="Own time", numeric=True),
+            Column(title="Of all own time", numeric=True),
+        ),
+        rows=tuple(
+            (
+                name_cell(row.name, LONGEST_NAME),
+                *_counts(row),
+                Cell(text=seconds(row.self_ns or 0)),
+                _share(row.self_ns or 0, total),
+            )
+            for row in longest[:MOST_ROWS]
+        ),
+    )
+
+
+def _which(rows: Sequence[NamedTime]) -> str:
+    return f", the first {MOST_ROWS}" if len(rows) > MOST_ROWS else ""
+
+
+def _counts(row: NamedTime) -> tuple[Cell, Cell]:
+    return Cell(text=units.whole(row.count)), Cell(text=seconds(row.total_ns))
+
+
+def _share(part: int, total: int) -> Cell:
+    return Cell(text=units.share(part / total) if total else NOTHING)
+
+
+def _mean(row: NamedTime) -> Cell:
+    return Cell(text=seconds(row.total_ns / row.count) if row.count else NOTHING)
+
+
+def _memory(mode: TracedMode) -> list[Block]:
+    """Return the peaks of the devices whose allocator was traced, and why those of others are not known."""
+    known = {name: device for name, device in mode.devices if device.peak_allocated_bytes is not None}
+    missing: list[Block] = [*not_judged(mode, lambda what: what == "memory")]
+    if not known:
+        return missing
+    table = Table(
+        caption="Peaks of memory, from the events of PyTorch's allocator.",
+        columns=(
+            Column(title="Rank"),
+            Column(title="Allocated", numeric=True),
+            Column(title="Reserved", numeric=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=name, note=device.name),
+                Cell(text=units.size(device.peak_allocated_bytes or 0)),
+                Cell(text="unknown" if device.peak_reserved_bytes is None else units.size(device.peak_reserved_bytes)),
+            )
+            for name, device in known.items()
+        ),
+    )
+    return [table, *missing]
+
+
+SECTION = Section(
+    order=38, title="Kernels and operators", question="Which ones take the time?", build=build, applies=has_traces
+)

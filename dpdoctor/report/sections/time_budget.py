@@ -1,0 +1,193 @@
+"""Where the time of each device goes: five parts that add up, and what it waits for while idle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis import Analysis
+from dpdoctor.digest import HOST, PHASES, DeviceDigest
+from dpdoctor.report import charts
+from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
+from dpdoctor.report.share_bars import Part, Row, share_bars
+from dpdoctor.report.spent import Spent, spent
+from dpdoctor.report.text import NOTHING, figure_text
+from dpdoctor.report.trace_words import PART_WORDS, cause_words, seconds
+from dpdoctor.report.traced import TracedMode, by_mode, damage, is_trace_run, not_judged
+
+PART_COLORS = {
+    "compute": (charts.BLUE, charts.LIGHT_INK),
+    "exposed_comm": (charts.VERMILION, charts.LIGHT_INK),
+    "h2d": (charts.ORANGE, charts.DARK_INK),
+    "copy": (charts.PURPLE, charts.DARK_INK),
+    "idle": (charts.GREY, charts.DARK_INK),
+}
+PHASE_COLORS = {
+    "forward": (charts.BLUE, charts.LIGHT_INK),
+    "backward": (charts.SKY, charts.DARK_INK),
+    "optimizer": (charts.GREEN, charts.LIGHT_INK),
+    "other": (charts.GREY, charts.DARK_INK),
+}
+CAUSE_COLORS = (
+    (charts.VERMILION, charts.LIGHT_INK),
+    (charts.ORANGE, charts.DARK_INK),
+    (charts.SKY, charts.DARK_INK),
+    (charts.BLUE, charts.LIGHT_INK),
+    (charts.GREEN, charts.LIGHT_INK),
+    (charts.PURPLE, charts.DARK_INK),
+)
+OTHER_CAUSES = Part(key="other causes", name="other causes", colors=(charts.GREY, charts.DARK_INK))
+COLUMNS = (
+    Column(title="Rank"),
+    Column(title="Traced", numeric=True),
+    Column(title="Compute", numeric=True),
+    Column(title="Exposed comm.", numeric=True),
+    Column(title="To device", numeric=True),
+    Column(title="Other copies", numeric=True),
+    Column(title="Idle", numeric=True),
+    Column(title="Overlap", numeric=True),
+    Column(title="Launch delay", numeric=True),
+    Column(title="Launches per step", numeric=True),
+)
+MEANING = (
+    "What runs beside compute counts as compute; then come communication, copies to the device, other copies, and "
+    "idle is the rest. Overlap is the share of communication that ran beside compute. Launch delay is the time from a "
+    "launch to the begin of its kernel: microseconds mean that the device waits for the CPU, milliseconds that the CPU "
+    "is ahead and the device is what is busy."
+)
+ON_CPU = (
+    "Without a GPU, compute is the operators on the training thread and communication the backend's threads, "
+    "which take the same cores."
+)
+
+
+def build(analysis: Analysis) -> Sequence[Block]:
+    """Return by mode bars of the five parts, of idle by cause and of the phases on the device, and the table."""
+    blocks = by_mode(analysis, lambda mode: _mode(mode, alone=is_trace_run(analysis)))
+    return blocks or [Absent(what="Time budget", reason="no trace could be read")]
+
+
+def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
+    missing = not_judged(mode, lambda what: what != "memory")
+    troubles = [] if alone else damage(mode)
+    if not mode.devices:
+        return [*troubles, *missing]
+    found = {name: spent([device]) for name, device in mode.devices}
+    pooled = spent([device for _, device in mode.devices])
+    on_cpu = any(device.index == HOST for _, device in mode.devices)
+    return [
+        *troubles,
+        *([] if alone else [_source(mode)]),
+        _parts(found),
+        *_idle(found, pooled),
+        *_phases(found),
+        _table(dict(mode.devices), found),
+        Paragraph(text=f"{MEANING} {ON_CPU}" if on_cpu else MEANING),
+        *missing,
+    ]
+
+
+def _source(mode: TracedMode) -> Paragraph:
+    """Return which figures are the trace's and which are not."""
+    cost = mode.summary.profiler_cost
+    slower = "" if cost.value is None else f" here to {figure_text(cost)} of the untraced step"
+    return Paragraph(
+        text=f"Shares are of traced steps. The profiler slows them{slower}, the host's part most: trust the shares and "
+        "take durations from the measured windows, which had no profiler."
+    )
+
+
+def _whole(found: Mapping[str, Spent]) -> str:
+    return "the traced steps" if all(one.num_steps for one in found.values()) else "what was traced"
+
+
+def _parts(found: Mapping[str, Spent]) -> Chart:
+    return share_bars(
+        title="The time of each device",
+        whole=_whole(found),
+        rows=[_row(name, one, one.parts_ns) for name, one in found.items()],
+        parts=[Part(key=key, name=name, colors=PART_COLORS[key]) for key, name in PART_WORDS.items()],
+        how_to_read="A bar is all of a device's time. Communication is only what nothing hid; idle is explained below.",
+    )
+
+
+def _idle(found: Mapping[str, Spent], pooled: Spent) -> Iterator[Chart]:
+    """Yield idle time by cause: the largest causes, the others together."""
+    by_size = [cause for cause, time_ns in Counter(pooled.idle_by).most_common() if time_ns]
+    shown, others = by_size[: len(CAUSE_COLORS)], by_size[len(CAUSE_COLORS) :]
+    if not shown:
+        return
+    rows = [
+        _row(name, one, {**one.idle_by, OTHER_CAUSES.key: sum(one.idle_by.get(cause, 0) for cause in others)})
+        for name, one in found.items()
+    ]
+    parts = [
+        Part(key=cause, name=cause_words(cause), colors=colors)
+        for cause, colors in zip(shown, CAUSE_COLORS, strict=False)
+    ]
+    yield share_bars(
+        title="Idle, by what the host did meanwhile",
+        whole=_whole(found),
+        rows=rows,
+        parts=[*parts, OTHER_CAUSES] if others else parts,
+        how_to_read="The idle part of the bars above, split by cause. An empty row is a device that never idled.",
+        is_full=False,
+    )
+
+
+def _phases(found: Mapping[str, Spent]) -> Iterator[Chart]:
+    """Yield busy time by the phase that launched it, where any device says it."""
+    if not any(one.phases_ns for one in found.values()):
+        return
+    yield share_bars(
+        title="Busy, by the phase that launched it",
+        whole=_whole(found),
+        rows=[_row(name, one, one.phases_ns) for name, one in found.items()],
+        parts=[Part(key=phase, name=phase, colors=PHASE_COLORS[phase]) for phase in PHASES],
+        how_to_read="The busy part of each device; what is missing to the full width is idle.",
+    )
+
+
+def _row(name: str, one: Spent, parts_ns: Mapping[str, int]) -> Row:
+    steps = max(1, one.num_steps)
+    per = " per step" if one.num_steps else ""
+    return Row(
+        name=name,
+        ratios={key: value / one.total_ns for key, value in parts_ns.items()},
+        amounts={key: f"{seconds(value / steps)}{per}" for key, value in parts_ns.items()},
+    )
+
+
+def _table(devices: Mapping[str, DeviceDigest], found: Mapping[str, Spent]) -> Table:
+    return Table(
+        caption="Shares of each device's traced time; times are with the profiler running.",
+        columns=COLUMNS,
+        rows=tuple(_cells(name, devices[name], one) for name, one in found.items()),
+    )
+
+
+def _cells(name: str, device: DeviceDigest, one: Spent) -> tuple[Cell, ...]:
+    steps = max(1, one.num_steps)
+    stretch = f"mean of {units.count(steps, 'step')}" if one.num_steps else "the whole trace"
+    overlap = one.overlap_ratio
+    return (
+        Cell(text=name, note=device.name),
+        Cell(text=seconds(one.total_ns / steps), note=stretch),
+        *(Cell(text=units.share(one.ratio(part))) for part in PART_WORDS),
+        Cell(text=NOTHING, note="no communication") if overlap is None else Cell(text=units.share(overlap)),
+        _launch_delay(device),
+        Cell(text=units.digits(device.launches / one.num_steps) if device.launches and one.num_steps else NOTHING),
+    )
+
+
+def _launch_delay(device: DeviceDigest) -> Cell:
+    delay = device.launch_delay
+    if delay is None:
+        return Cell(text=NOTHING, note="no device" if device.index == HOST else "no launch was traced")
+    return Cell(text=seconds(delay.p50_ns), note=f"90 % within {seconds(delay.p90_ns)}")
+
+
+SECTION = Section(
+    order=32, title="Where the devices' time goes", question="Do they compute, wait or talk?", build=build
+)

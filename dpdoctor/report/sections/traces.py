@@ -1,0 +1,71 @@
+"""The first screen of a run made of traces alone: the answer, what could not be read, and every trace in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis import Analysis
+from dpdoctor.report import trace_verdict
+from dpdoctor.report.blocks import Block, Callout, Cell, Column, Section, Table
+from dpdoctor.report.text import NOTHING, by_reason, name_cell
+from dpdoctor.report.traced import TracedMode, TracedRank, damage, device_words, is_trace_run, traced_modes
+
+COLUMNS = (
+    Column(title="Rank"),
+    Column(title="Devices"),
+    Column(title="Host"),
+    Column(title="Backend"),
+    Column(title="World size", numeric=True),
+    Column(title="Events", numeric=True),
+    Column(title="Steps by"),
+    Column(title="File"),
+)
+LONGEST_NAME = 36
+
+
+def build(analysis: Analysis) -> Sequence[Block]:
+    """Return the verdict, the traces that could not be read or only in part, and the table of all."""
+    blocks: list[Block] = [trace_verdict.headline(analysis), *_unreadable(analysis)]
+    for mode in traced_modes(analysis):
+        blocks += [*damage(mode), _table(mode), *_notes(mode)]
+    return blocks
+
+
+def _unreadable(analysis: Analysis) -> Iterator[Callout]:
+    for mode in analysis.summary.modes.values():
+        if mode.stderr_tail:
+            number = units.count(len(mode.stderr_tail), "trace")
+            text = "The figures on this page are without them."
+            yield Callout(tone="bad", title=f"{number} could not be read", text=text, lines=mode.stderr_tail)
+
+
+def _table(mode: TracedMode) -> Table:
+    return Table(caption="What was read.", columns=COLUMNS, rows=tuple(_row(rank) for rank in mode.ranks))
+
+
+def _row(rank: TracedRank) -> tuple[Cell, ...]:
+    digest = rank.digest
+    names = by_reason((device_words(device), device.name) for device in digest.devices if device.whole.total_ns)
+    devices = [which if name in ("", which) else f"{which}: {name}" for name, which in names.items()]
+    return (
+        Cell(text=rank.name),
+        name_cell(", ".join(devices) or NOTHING, LONGEST_NAME),
+        name_cell(digest.host or NOTHING, LONGEST_NAME),
+        name_cell(digest.backend or NOTHING, LONGEST_NAME),
+        Cell(text=NOTHING if digest.world_size is None else units.whole(digest.world_size)),
+        Cell(text=units.whole(digest.num_events)),
+        Cell(text=digest.step_source),
+        name_cell(digest.source, LONGEST_NAME),
+    )
+
+
+def _notes(mode: TracedMode) -> Iterator[Callout]:
+    """Yield each remark of the reader once, with the traces that it holds for."""
+    remarks = by_reason((rank.name, note) for rank in mode.ranks for note in rank.digest.notes)
+    yield from (Callout(tone="muted", title=names, text=note) for note, names in remarks.items())
+
+
+SECTION = Section(
+    order=11, title="Verdict", question="Where did the time go, and who was late?", build=build, applies=is_trace_run
+)

@@ -1,0 +1,75 @@
+"""Which modes may be shown, and which of them lead."""
+
+from __future__ import annotations
+
+from dpdoctor.analysis import Figure, ModeSummary, RunSummary, stats
+from dpdoctor.analysis.analyse import BASELINE
+
+
+def is_baseline(name: str) -> bool:
+    """Return whether the other modes are compared with this one."""
+    return name == BASELINE
+
+
+def why_withheld(mode: ModeSummary) -> str | None:
+    """Return why a mode's figures must not be shown, or None when they may be.
+
+    What a failed mode measured before it failed looks like a result and is none; run.json still has it.
+    """
+    if mode.status in ("failed", "skipped"):
+        return mode.reason or "no reason was recorded"
+    if mode.adoption is not None and mode.adoption.proved is False:
+        failed = next(check for check in mode.adoption.proof if check.ok is False)
+        return f"adoption was not proved: {failed.name}: {failed.text}"
+    return None
+
+
+def withheld_briefly(mode: ModeSummary) -> str | None:
+    """Return that a mode's figures are withheld, for sections below the one that says why; None when they are not."""
+    if why_withheld(mode) is None:
+        return None
+    return f"the mode {'was skipped' if mode.status == 'skipped' else 'failed'}; the reason stands at the top"
+
+
+def shown_modes(summary: RunSummary) -> dict[str, ModeSummary]:
+    """Return the modes whose figures may be shown, in the order of the run."""
+    return {name: mode for name, mode in summary.modes.items() if why_withheld(mode) is None}
+
+
+def leaders(summary: RunSummary) -> dict[str, ModeSummary]:
+    """Return the modes that the headline is about: the parallel ones than which no other is measurably faster.
+
+    Without a parallel mode it is the baseline; without any figure none. Several leaders are measurably different from
+    the rest but not from each other.
+    """
+    measured = {
+        name: mode
+        for name, mode in shown_modes(summary).items()
+        if mode.throughput.value is not None and mode.status == "ok"
+    }
+    rivals = {name: mode for name, mode in measured.items() if not is_baseline(name)} or measured
+    return {
+        name: mode
+        for name, mode in rivals.items()
+        if not any(is_measurably_faster(other, mode) for other in rivals.values())
+    }
+
+
+def is_measurably_faster(mode: ModeSummary, other: ModeSummary) -> bool:
+    """Return whether the measurement supports that one mode is faster: the interval of their ratio lies above 1.
+
+    The interval is that of `stats.ratio` at 95 %. Where there is none no difference is supported.
+    """
+    low = quotient(mode, other).low
+    return low is not None and low > 1
+
+
+def quotient(mode: ModeSummary, other: ModeSummary) -> Figure:
+    """Return one mode's throughput over another's."""
+    return stats.ratio(mode.throughput, other.throughput, "x")
+
+
+def focus(summary: RunSummary) -> str | None:
+    """Return the leader with the highest throughput; None when nothing was measured."""
+    leading = leaders(summary)
+    return max(leading, key=lambda name: leading[name].throughput.value or 0.0, default=None)

@@ -1,0 +1,89 @@
+"""The parts of traced time, and who keeps whom waiting, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dpdoctor import units
+from dpdoctor.analysis.across import LateStep, Verdict
+from dpdoctor.report.text import listed
+
+NS = 1e-9
+PART_WORDS = {
+    "compute": "compute",
+    "exposed_comm": "exposed communication",
+    "h2d": "copies to the device",
+    "copy": "other copies",
+    "idle": "idle",
+}
+_CAUSE_WORDS = {
+    "compute": "computing",
+    "copy": "copying",
+    "data": "waiting for data",
+    "sync": "waiting for the device",
+    "allocator": "allocating memory",
+    "gc": "collecting garbage",
+    "comm_wait": "waiting for a collective",
+    "annotation": "in a span that the script named",
+    "optimizer": "launching the update",
+    "dispatch": "launching operators",
+    "python": "Python between operators",
+    "launch_latency": "launched, not yet begun",
+    "dependency": "waiting for other work of the device",
+    "unknown": "unknown",
+}
+# In more of the steps than this somebody who is late is late in nearly every one.
+NEARLY_EVERY = 0.9
+# More single events than these are not told one by one.
+MOST_EVENTS = 3
+
+
+def cause_words(cause: str) -> str:
+    """Return what a thread or device did, in words; a cause unknown here keeps its name."""
+    return _CAUSE_WORDS.get(cause, cause)
+
+
+def seconds(duration_ns: float) -> str:
+    """Return nanoseconds as text."""
+    return units.seconds(duration_ns * NS)
+
+
+def largest_cause(idle_by: Mapping[str, int]) -> str | None:
+    """Return the cause that more than half of the idle time has; None where none has."""
+    cause, most = max(idle_by.items(), key=lambda item: item[1], default=("", 0))
+    return cause if most > sum(idle_by.values()) / 2 else None
+
+
+def lateness(verdict: Verdict) -> str | None:
+    """Return in a clause who keeps the others waiting; None where that is unknown."""
+    if verdict.kind == "unknown":
+        return None
+    if verdict.kind == "none":
+        return "no rank keeps the others waiting"
+    if verdict.kind == "single":
+        return _single(verdict)
+    by, why = seconds(verdict.lateness_ns or 0), _because(verdict.cause)
+    if verdict.kind == "rotating":
+        return f"in most steps a rank is late by {by}, now one and now another{why}"
+    who = "a rank, not always the same," if verdict.rank is None else f"rank {verdict.rank}"
+    if verdict.kind == "periodic":
+        return f"{who} is late by {by} every {units.count(verdict.period or 0, 'step')}{why}"
+    often = "nearly every step" if verdict.num_late >= NEARLY_EVERY * verdict.num_steps else "most steps"
+    return f"{who} is late by {by} in {often}{why}"
+
+
+def event_words(event: LateStep) -> str:
+    """Return one late step in a clause."""
+    return f"rank {event.rank} is late by {seconds(event.lateness_ns)} in step {event.step}{_because(event.cause)}"
+
+
+def _single(verdict: Verdict) -> str:
+    if len(verdict.events) <= MOST_EVENTS:
+        return listed([event_words(event) for event in verdict.events])
+    who = "some rank" if verdict.rank is None else f"rank {verdict.rank}"
+    number = units.count(len(verdict.events), "single step")
+    return f"{who} is late in {number}, by {seconds(verdict.lateness_ns or 0)}{_because(verdict.cause)}"
+
+
+def _because(cause: str | None) -> str:
+    return "" if cause in (None, "unknown") else f" ({cause_words(cause)})"

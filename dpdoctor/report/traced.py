@@ -1,0 +1,148 @@
+"""The traces behind a report: by mode, the digest of each rank with the name that it goes by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dpdoctor.analysis import TRACE_MODE, Analysis, ModeSummary
+from dpdoctor.analysis.across import AcrossRanks
+from dpdoctor.analysis.analyse import shown_launch
+from dpdoctor.digest import HOST, DeviceDigest, Digest
+from dpdoctor.report import standing
+from dpdoctor.report.blocks import Absent, Block, Callout, Fold
+from dpdoctor.report.text import absent, clipped, mode_label, sentence
+
+# Of a file that stands for a rank; the whole name is in the table of traces.
+LONGEST_NAME = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRank:
+    """One rank's digest; `name` is its number or, where the trace does not say it, its file. No two are alike."""
+
+    name: str
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedMode:
+    """The traces of the launch that speaks for a mode; at least one."""
+
+    mode: str
+    summary: ModeSummary
+    ranks: tuple[TracedRank, ...]
+    across: AcrossRanks
+
+    @property
+    def devices(self) -> list[tuple[str, DeviceDigest]]:
+        """Return every device on which anything took time, with the name that tells it from the others."""
+        return [
+            (_device_name(rank, device), device)
+            for rank in self.ranks
+            for device in rank.digest.devices
+            if device.whole.total_ns
+        ]
+
+
+def is_trace_run(analysis: Analysis) -> bool:
+    """Return whether the run was made of traces that existed before: nothing but them was measured."""
+    return [*analysis.summary.modes] == [TRACE_MODE]
+
+
+def has_traces(analysis: Analysis) -> bool:
+    """Return whether any mode has traces to show."""
+    return bool(traced_modes(analysis))
+
+
+def is_profile(analysis: Analysis) -> bool:
+    """Return whether a script was run, and windows and samplers may have something to show."""
+    return not is_trace_run(analysis)
+
+
+def traced_modes(analysis: Analysis) -> list[TracedMode]:
+    """Return the modes that left traces and whose figures may be shown, in the order of the run."""
+    shown = standing.shown_modes(analysis.summary)
+    found = {mode: _named(analysis, mode) for mode in shown if analysis.run.modes[mode]}
+    return [
+        TracedMode(mode=mode, summary=shown[mode], ranks=ranks, across=analysis.across[mode])
+        for mode, ranks in found.items()
+        if ranks
+    ]
+
+
+def by_mode(analysis: Analysis, build: Callable[[TracedMode], Sequence[Block] | str]) -> list[Block]:
+    """Return a fold per mode, the headline's open, and the modes that have nothing to show with their reasons.
+
+    `build` returns a mode's blocks, or in words why it has none. Of traces alone there is one mode and no fold.
+    """
+    built = {found.mode: build(found) for found in traced_modes(analysis)}
+    reasons = {mode: blocks for mode, blocks in built.items() if isinstance(blocks, str)}
+    if is_trace_run(analysis):
+        return [block for blocks in built.values() for block in _or_absent(blocks)]
+    focus = standing.focus(analysis.summary)
+    folds: list[Block] = [
+        Fold(title=mode_label(mode), blocks=tuple(blocks), is_open=focus in (None, mode))
+        for mode, blocks in built.items()
+        if not isinstance(blocks, str)
+    ]
+    missing = {mode: _why_no_trace(analysis, mode) for mode in analysis.summary.modes if mode not in built}
+    return [*folds, *absent((mode_label(mode), reason) for mode, reason in {**reasons, **missing}.items())]
+
+
+def damage(mode: TracedMode) -> list[Callout]:
+    """Return a callout for each trace that could be read in part only."""
+    return [
+        Callout(tone="warn", title=f"{rank.name}: the trace was read in part", text=sentence(rank.digest.damage))
+        for rank in mode.ranks
+        if rank.digest.damage
+    ]
+
+
+def not_judged(mode: TracedMode, kinds: Callable[[str], bool]) -> list[Absent]:
+    """Return what the traces cannot tell, of the chosen kinds: each once, with the ranks where it is not all."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for rank in mode.ranks:
+        for item in rank.digest.not_judged:
+            if kinds(item.what):
+                found.setdefault((item.what, item.reason), []).append(rank.name)
+    return [
+        Absent(what=what[0].upper() + what[1:], reason=reason + _of(names, len(mode.ranks)))
+        for (what, reason), names in found.items()
+    ]
+
+
+def device_words(device: DeviceDigest) -> str:
+    """Return which device of its process it is."""
+    return "CPU" if device.index == HOST else f"GPU {device.index}"
+
+
+def _of(names: Sequence[str], num_ranks: int) -> str:
+    return "" if len(names) == num_ranks else f" ({', '.join(names)})"
+
+
+def _or_absent(blocks: Sequence[Block] | str) -> Sequence[Block]:
+    return [Absent(what="This part", reason=blocks)] if isinstance(blocks, str) else blocks
+
+
+def _why_no_trace(analysis: Analysis, mode: str) -> str:
+    summary, recording = analysis.summary.modes[mode], analysis.run.header.spec.recording
+    if recording.explain or not recording.trace_steps:
+        return "no trace was asked for"
+    return standing.withheld_briefly(summary) or summary.reason or "no rank left a trace"
+
+
+def _named(analysis: Analysis, mode: str) -> tuple[TracedRank, ...]:
+    launch = shown_launch(analysis.run.modes[mode])
+    digests = [rank.digest for rank in launch.ranks if rank.digest]
+    names = [clipped(d.source, LONGEST_NAME) if d.rank is None else f"rank {d.rank}" for d in digests]
+    times = Counter(names)
+    return tuple(
+        TracedRank(name=name if times[name] == 1 else f"{name}, trace {place}", digest=digest)
+        for place, (name, digest) in enumerate(zip(names, digests, strict=True), 1)
+    )
+
+
+def _device_name(rank: TracedRank, device: DeviceDigest) -> str:
+    return rank.name if len(rank.digest.devices) == 1 else f"{rank.name}, {device_words(device)}"

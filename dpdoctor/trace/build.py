@@ -1,0 +1,182 @@
+"""Decoded events into columns, slice by slice, so that only one slice's objects are alive at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdoctor import units
+from dpdoctor.trace.collectives import CARRIES_SHAPES, collective
+from dpdoctor.trace.columns import UNKNOWN, Events, Kind, Memory
+from dpdoctor.trace.events import NO_ARGS, NO_INSTANT_ARGS, Args, Complete, Event, Instant, Loose, Meta
+from dpdoctor.trace.model import Collective, Thread
+from dpdoctor.trace.numbers import integers, nanoseconds
+
+# Categories of today and, capitalised, of 2021. What is not here is not kept: Python frames, flows, overheads.
+_KINDS = {
+    "kernel": Kind.KERNEL,
+    "gpu_memcpy": Kind.MEMCPY,
+    "gpu_memset": Kind.MEMSET,
+    "cuda_runtime": Kind.RUNTIME,
+    "cuda_driver": Kind.RUNTIME,
+    "xpu_runtime": Kind.RUNTIME,
+    "cpu_op": Kind.CPU_OP,
+    "user_annotation": Kind.ANNOTATION,
+    "Kernel": Kind.KERNEL,
+    "Memcpy": Kind.MEMCPY,
+    "Memset": Kind.MEMSET,
+    "Runtime": Kind.RUNTIME,
+    "Operator": Kind.CPU_OP,
+}
+_MAX_US = 3.2e15  # about a hundred years: what lies beyond is no time
+_MAX_DEVICE = 1 << 15
+_ALSO_USED = {Instant, Meta}
+_HOST_DEVICE_TYPES = (0, None)
+
+Key = TypeVar("Key")
+Number = TypeVar("Number", bound=np.generic)
+
+
+class Interner(dict[Key, int]):
+    """Numbers what it is asked for, in the order of asking."""
+
+    def __missing__(self, key: Key) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+class Builder:
+    """Collects the events of one trace.
+
+    Attributes:
+        collectives: what is said of them, sorted by row.
+    """
+
+    def __init__(self) -> None:
+        self.collectives: list[Collective] = []
+        self._events: list[Events] = []
+        self._memory: list[Memory] = []
+        self._names: Interner[str] = Interner()
+        self._threads: Interner[tuple[Loose, Loose]] = Interner()
+        self._thread_names: dict[tuple[Loose, Loose], str] = {}
+        self._num_kept = 0
+        self._num_impossible = 0
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Take one slice."""
+        self._add_complete([event for event in events if type(event) is Complete])
+        others = [event for event in events if type(event) in _ALSO_USED]
+        self._add_memory([event for event in others if type(event) is Instant and event.name == "[memory]"])
+        for event in others:
+            if type(event) is Meta and event.name == "thread_name" and event.args is not None:
+                self._thread_names[event.pid, event.tid] = str(event.args.name)
+
+    def _add_complete(self, events: list[Complete]) -> None:
+        kind = _column([_KINDS.get(event.cat, UNKNOWN) for event in events], np.int8)
+        ts = _column([event.ts for event in events], np.float64)
+        dur = _column([event.dur for event in events], np.float64)
+        is_used = kind != UNKNOWN
+        is_possible = (np.abs(ts) < _MAX_US) & (dur >= 0) & (dur < _MAX_US)
+        keep = is_used & is_possible
+        if not keep.all():
+            self._num_impossible += int(np.count_nonzero(is_used & ~is_possible))
+            events = list(compress(events, keep.tolist()))
+            kind, ts, dur = kind[keep], ts[keep], dur[keep]
+        args = [event.args or NO_ARGS for event in events]
+        begin = nanoseconds(ts)
+        on_device = np.flatnonzero(kind <= Kind.MEMSET)
+        device, stream, num_bytes = _of_devices([(events[row], args[row]) for row in on_device.tolist()])
+        self._events.append(
+            Events(
+                begin_ns=begin,
+                end_ns=begin + np.rint(dur * 1e3).astype(np.int64),
+                kind=kind,
+                name=_column([self._names[event.name] for event in events], np.int32),
+                thread=_column([self._threads[event.pid, event.tid] for event in events], np.int32),
+                device=_placed(on_device, len(events), device, np.int16),
+                stream=_placed(on_device, len(events), stream, np.int64),
+                correlation=integers([arg.correlation for arg in args]),
+                external=integers(
+                    [arg.external_id_2021 if arg.external_id is None else arg.external_id for arg in args]
+                ),
+                num_bytes=_placed(on_device, len(events), num_bytes, np.int64),
+            )
+        )
+        self.collectives += [
+            collective(self._num_kept + row, arg)
+            for row, (event, arg) in enumerate(zip(events, args, strict=True))
+            if arg.collective is not None or (arg.input_dims and event.name.startswith(CARRIES_SHAPES))
+        ]
+        self._num_kept += len(events)
+
+    def _add_memory(self, events: list[Instant]) -> None:
+        ts = _column([event.ts for event in events], np.float64)
+        is_possible = np.abs(ts) < _MAX_US
+        self._num_impossible += int(np.count_nonzero(~is_possible))
+        args = [event.args or NO_INSTANT_ARGS for event in compress(events, is_possible.tolist())]
+        self._memory.append(
+            Memory(
+                at_ns=nanoseconds(ts[is_possible]),
+                device=integers([UNKNOWN if arg.device_type in _HOST_DEVICE_TYPES else arg.device for arg in args]),
+                allocated_bytes=integers([arg.allocated for arg in args]),
+                reserved_bytes=integers([arg.reserved for arg in args]),
+            )
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name once, in the order of first appearance."""
+        return tuple(self._names)
+
+    @property
+    def threads(self) -> tuple[Thread, ...]:
+        """Every thread and stream once, in the order of first appearance."""
+        return tuple(
+            Thread(pid=str(pid), tid=str(tid), name=self._thread_names.get((pid, tid), ""))
+            for pid, tid in self._threads
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out."""
+        if not self._num_impossible:
+            return ()
+        return (f"{units.count(self._num_impossible, 'event')} of impossible time or duration left out",)
+
+    def events(self) -> Events:
+        """Return all complete events that are used."""
+        return Events.join(self._events)
+
+    def memory(self) -> Memory:
+        """Return all events of the allocator."""
+        return Memory.join(self._memory)
+
+
+def _column(values: list[Any], dtype: type[Number]) -> NDArray[Number]:
+    return np.fromiter(values, dtype, len(values))
+
+
+def _placed(rows: NDArray[np.int64], num: int, values: NDArray[np.int64], dtype: type[Number]) -> NDArray[Number]:
+    """Return dtype[num]: the values in these rows, UNKNOWN in the others."""
+    column = np.full(num, UNKNOWN, dtype)
+    column[rows] = values
+    return column
+
+
+def _of_devices(said: list[tuple[Complete, Args]]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return device, stream and bytes of device events, whose process is the device and whose thread is the stream."""
+    device = integers([event.pid if arg.device is None else arg.device for event, arg in said])
+    return (
+        np.where((device >= 0) & (device < _MAX_DEVICE), device, UNKNOWN),  # damaged files hold any number
+        integers([_after_blank(event.tid) if arg.stream is None else arg.stream for event, arg in said]),
+        integers([arg.num_bytes for _, arg in said]),
+    )
+
+
+def _after_blank(tid: Loose) -> Loose:
+    """The stream was written as "stream 7" in 2021."""
+    return tid.rpartition(" ")[2] if isinstance(tid, str) else tid

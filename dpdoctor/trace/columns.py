@@ -1,0 +1,98 @@
+"""Events as columns: one numpy array per field, names and threads interned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNKNOWN = -1
+
+
+class Kind(IntEnum):
+    """What an event is; those of a device come first."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+    RUNTIME = 3
+    CPU_OP = 4
+    ANNOTATION = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """Complete events in the order of the file, n of them; times in ns since the trace's base.
+
+    Attributes:
+        begin_ns, end_ns: int64, end >= begin.
+        kind: int8, a Kind.
+        name: int32, index into Trace.names.
+        thread: int32, index into Trace.threads; for device events the one of their stream.
+        device: int16, of device events; UNKNOWN for the host's.
+        stream: int64, of device events; UNKNOWN for the host's.
+        correlation: int64, what joins a device event to the runtime call that launched it; UNKNOWN: none.
+        external: int64, what joins runtime calls and device events to operators; UNKNOWN: none.
+        num_bytes: int64, of copies; UNKNOWN: not said.
+    """
+
+    begin_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    name: NDArray[np.int32]
+    thread: NDArray[np.int32]
+    device: NDArray[np.int16]
+    stream: NDArray[np.int64]
+    correlation: NDArray[np.int64]
+    external: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.begin_ns)
+
+    def __getitem__(self, where: NDArray[Any] | slice) -> Events:
+        """Return the events that a mask, an index array or a slice selects."""
+        return Events(**{field.name: getattr(self, field.name)[where] for field in fields(self)})
+
+    @property
+    def duration_ns(self) -> NDArray[np.int64]:
+        """int64[n]."""
+        return self.end_ns - self.begin_ns
+
+    @property
+    def spans(self) -> NDArray[np.int64]:
+        """int64[n, 2]: begin and end."""
+        return np.stack((self.begin_ns, self.end_ns), axis=1)
+
+    @staticmethod
+    def join(parts: Sequence[Events]) -> Events:
+        """Return the events of all parts, one after the other."""
+        return Events(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Events)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The allocator's events in the order of the file, m of them; empty when memory was not profiled.
+
+    Attributes:
+        at_ns: int64, since the trace's base.
+        device: int64, the CUDA device; UNKNOWN for the host's memory.
+        allocated_bytes, reserved_bytes: int64 after the event; UNKNOWN in files that do not say it.
+    """
+
+    at_ns: NDArray[np.int64]
+    device: NDArray[np.int64]
+    allocated_bytes: NDArray[np.int64]
+    reserved_bytes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.at_ns)
+
+    @staticmethod
+    def join(parts: Sequence[Memory]) -> Memory:
+        """Return the events of all parts, one after the other."""
+        return Memory(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Memory)})

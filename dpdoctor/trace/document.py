@@ -1,0 +1,219 @@
+"""A trace's JSON, read in slices: header, runs of events that decode by themselves, tail, and where it is damaged.
+
+A slice of the event array is cut where one event ends and the next begins. Whether a cut is right needs no second
+parser: a slice that starts between two events decodes if and only if it ends between two.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from dpdoctor import units
+from dpdoctor.errors import TraceError
+from dpdoctor.trace import brackets
+from dpdoctor.trace.events import DECODER, Event
+from dpdoctor.trace.faults import CUT_SHORT, UNDECODABLE, fault
+from dpdoctor.trace.model import Damage
+from dpdoctor.trace.stream import Stream
+
+# Small enough for a slice's objects to stay in the processor's cache.
+SLICE_BYTES = 1 << 20
+# One event, the header or the tail: none has a reason to be larger.
+MAX_PIECE_BYTES = 64 << 20
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_MAX_ARRAYS = 8  # a key of that name may be a part of something else, but hardly often
+_BOUNDARY = re.compile(rb"\}[ \t\r\n]*(,)[ \t\r\n]*\{")
+_LAST_BYTES = 1 << 14  # the end of a slice in which a boundary is looked for: a few events
+_BLANK = b" \t\r\n"
+
+_HEADER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Document:
+    """Iterates over slices of decoded events; `header` and `damage` are complete after the last one.
+
+    Attributes:
+        header: every key beside `traceEvents`, before or behind it, its value undecoded.
+        damage: where reading stopped; None: the document is whole.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.header: dict[str, msgspec.Raw] = {}
+        self.damage: Damage | None = None
+        self._stream = stream
+        self._chunks = iter(stream)
+        self._buffer = b""  # what was read and is not decoded yet
+        self._is_open = True  # the stream may have more
+
+    def __iter__(self) -> Iterator[list[Event]]:
+        """Yield the events of the file in order.
+
+        Raises:
+            TraceError: this is no trace, or neither cut short nor free of errors.
+        """
+        is_object = self._read_head()
+        more = True
+        while more:
+            self._fill(SLICE_BYTES)
+            events = self._quick_slice()
+            if events is None:
+                events, more = self._careful_slice()
+            yield events
+        if self.damage is None:
+            self._read_tail(is_object=is_object)
+
+    def _fill(self, size: int) -> None:
+        """Read until the buffer holds at least `size` bytes, or all there is."""
+        parts, held = [self._buffer], len(self._buffer)
+        while held < size and self._is_open:
+            chunk = next(self._chunks, b"")
+            self._is_open = bool(chunk)
+            parts.append(chunk)
+            held += len(chunk)
+        self._buffer = b"".join(parts)
+
+    def _grow(self) -> None:
+        """Read as much again as the buffer holds."""
+        if len(self._buffer) >= MAX_PIECE_BYTES:
+            raise self._error(0, f"one piece is larger than {units.size(MAX_PIECE_BYTES)}")
+        self._fill(2 * max(len(self._buffer), SLICE_BYTES))
+
+    def _read_head(self) -> bool:
+        """Move to the first event; return whether the document is an object (else it is a bare array of events)."""
+        self._fill(SLICE_BYTES)
+        while not self._buffer.lstrip(_BLANK).startswith(b"["):
+            for match in islice(_ARRAY.finditer(self._buffer), _MAX_ARRAYS):
+                if self._is_head(self._buffer[: match.end()]):
+                    self._buffer = self._buffer[match.end() :]
+                    return True
+            if not self._is_open:
+                raise self._no_events()
+            self._grow()
+        self._buffer = self._buffer[self._buffer.index(b"[") + 1 :]
+        return False
+
+    def _is_head(self, text: bytes) -> bool:
+        """Keep the header that ends in the opening bracket of `traceEvents`; False: the array is a part of its keys."""
+        try:
+            self.header = _HEADER.decode(text + b"]}")
+        except UNDECODABLE as error:
+            found = fault(text, error, is_cut=True)
+            if found.is_damage and found.offset == len(text):
+                return False
+            raise self._error(found.offset, f"not JSON ({found.reason})") from error
+        return True
+
+    def _no_events(self) -> TraceError:
+        """Return why no array of events was found."""
+        if not self._buffer.strip(_BLANK):
+            return self._error(0, "empty")
+        try:
+            msgspec.json.decode(self._buffer, type=msgspec.Raw)
+        except UNDECODABLE as error:
+            found = fault(self._buffer, error, is_cut=False)
+            return self._error(found.offset, f"not JSON ({self._stream.damage or found.reason})")
+        return self._error(0, 'JSON without a "traceEvents" array')
+
+    def _quick_slice(self) -> list[Event] | None:
+        """Return the events up to the last place in the buffer that looks like a boundary; None: it is none."""
+        likely = list(_BOUNDARY.finditer(self._buffer, max(len(self._buffer) - _LAST_BYTES, 0)))
+        if not likely:
+            return None
+        cut = likely[-1].start(1)
+        try:
+            events = DECODER.decode(b"".join((b"[", memoryview(self._buffer)[:cut], b"]")))
+        except UNDECODABLE:
+            return None
+        self._buffer = self._buffer[cut + 1 :]
+        return events
+
+    def _careful_slice(self) -> tuple[list[Event], bool]:
+        """Return the next events and whether there may be more: what is hard to cut, damaged, or the array's end."""
+        commas, end = brackets.elements(self._buffer)
+        while end is None and not len(commas) and self._is_open:
+            self._grow()
+            commas, end = brackets.elements(self._buffer)
+        is_cut = end is None and not self._is_open
+        stop = len(self._buffer) if is_cut else int(commas[-1]) if end is None else end
+        text = self._buffer[:stop]
+        try:
+            events = _events(text)
+        except UNDECODABLE:
+            events = self._before_fault(text, [*commas[commas < stop].tolist(), stop], is_cut=is_cut)
+        else:
+            if is_cut:
+                self._mark(stop, CUT_SHORT)
+        self._buffer = self._buffer[stop + (end is None) :]
+        return events, end is None and self.damage is None
+
+    def _before_fault(self, text: bytes, bounds: list[int], *, is_cut: bool) -> list[Event]:
+        """Return the events of `text`, which end at `bounds`, before the first that does not decode; mark its place.
+
+        Raises:
+            TraceError: it is not for damage that the event does not decode.
+        """
+        num_good = bisect_left(bounds, True, key=lambda bound: not _is_decodable(text[:bound]))
+        begin = bounds[num_good - 1] + 1 if num_good else 0
+        is_cut = is_cut and bounds[num_good] == len(text)
+        event = b"[" + text[begin : bounds[num_good]]
+        try:
+            DECODER.decode(event if is_cut else event + b"]")
+        except UNDECODABLE as error:
+            found = fault(event, error, is_cut=is_cut)
+            place = begin + max(found.offset - 1, 0)
+            if not found.is_damage:
+                raise self._error(place, found.reason) from error
+            self._mark(place, found.reason)
+        return _events(text[: begin - 1]) if num_good else []
+
+    def _read_tail(self, *, is_object: bool) -> None:
+        """Read the keys behind the events; the buffer begins with the bracket that closes them."""
+        while self._is_open:
+            self._grow()
+        opening = b'{"":[' if is_object else b"["
+        text = opening + self._buffer
+        try:
+            if is_object:
+                self.header |= _HEADER.decode(text)
+            else:
+                msgspec.json.decode(text, type=list[None])
+        except UNDECODABLE as error:
+            found = fault(text, error, is_cut=True)
+            if not found.is_damage:
+                raise self._error(found.offset - len(opening), found.reason) from error
+            self._mark(found.offset - len(opening), found.reason)
+        else:
+            if self._stream.damage:
+                self._mark(len(self._buffer), self._stream.damage)
+
+    def _mark(self, place: int, reason: str) -> None:
+        """Note damage at this place of the buffer."""
+        self.damage = Damage(offset=self._offset + place, reason=self._stream.damage or reason)
+
+    @property
+    def _offset(self) -> int:
+        """The offset of the buffer's first byte in the decompressed file."""
+        return self._stream.position - len(self._buffer)
+
+    def _error(self, place: int, why: str) -> TraceError:
+        return TraceError(
+            f"{self._stream.path}: byte {self._offset + place}: {why}; is it a trace of the PyTorch profiler?"
+        )
+
+
+def _events(text: bytes) -> list[Event]:
+    """Return the events of a part of the array; a comma at its end, which some writers leave, is let pass."""
+    return DECODER.decode(b"[" + text.rstrip(_BLANK).removesuffix(b",") + b"]")
+
+
+def _is_decodable(text: bytes) -> bool:
+    try:
+        _events(text)
+    except UNDECODABLE:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""A GAN as a package, run as `python -m gan_package.train`."""

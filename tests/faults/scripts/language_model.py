@@ -1,0 +1,49 @@
+"""nanoGPT's way: batches sliced from one tensor, tied weights, bf16, accumulation; distributes itself if it finds RANK."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+BATCH, LENGTH, ACCUMULATE = 4, 12, 2
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(32, 16)
+        self.mlp = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+        self.head = nn.Linear(16, 32, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens, targets):
+        x = self.embed(tokens)
+        logits = self.head(x + self.mlp(x))
+        return logits, nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+torch.manual_seed(5)
+text = torch.randint(0, 32, (1000,))
+
+
+def get_batch():
+    begins = torch.randint(len(text) - LENGTH, (BATCH,))
+    return tuple(torch.stack([text[i + shift : i + shift + LENGTH] for i in begins]) for shift in (0, 1))
+
+
+model = Model()
+if "RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
+    dist.init_process_group("gloo")
+if dist.is_initialized():
+    model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
+while True:
+    for _ in range(ACCUMULATE):
+        tokens, targets = get_batch()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            _, loss = model(tokens, targets)
+        (loss / ACCUMULATE).backward()
+    print(BATCH * ACCUMULATE, loss.item(), flush=True)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

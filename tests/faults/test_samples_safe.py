@@ -1,0 +1,56 @@
+"""A person may profile the samples where they lie: whatever was in their folder is the same afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpdoctor import rundir
+from tests.faults.conftest import SHORT
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+# Little data: the samples are to train, not to be measured.
+ARGS = {
+    "gan.py": ("--train-size", "256", "--batch-size", "4", "--num-workers", "1"),
+    "mnist_lenet.py": ("--train-size", "256", "--batch-size", "4", "--num-workers", "1"),
+    "resnet.py": ("--arch", "resnet18", "--image-size", "32", "--train-size", "64", "--batch-size", "4"),
+    "transformer.py": ("--train-size", "128", "--accumulate", "2", "--amp"),
+}
+
+
+def test_every_sample_is_tried():
+    assert {path.name for path in SAMPLES.glob("*.py")} == set(ARGS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", ARGS)
+def test_profiling_a_sample_twice_changes_no_file_that_was_there(tmp_path, sample):
+    folder = tmp_path / "samples"
+    shutil.copytree(SAMPLES, folder)
+    (folder / "notes.txt").write_text("a file of the user's")
+    for mode in ("single", "ddp"):
+        before = contents(folder)
+        profile_in(folder, sample, mode)
+        after = contents(folder)
+        assert {path: after.get(path) for path in before} == before
+        assert {path.parts[0] for path in after.keys() - before.keys()} == {"reports"}
+    assert len(list(folder.glob(f"reports/*/{rundir.REPORT}"))) == 2
+
+
+def contents(folder: Path) -> dict[Path, str]:
+    """Return what every file below a folder holds, as a hash."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def profile_in(folder: Path, sample: str, mode: str) -> None:
+    """Profile a sample from its own folder, with the run directory where it lands by default."""
+    options = ("--modes", mode, "--no-baseline", *SHORT)
+    command = [sys.executable, "-m", "dpdoctor", "profile", sample, *options, "--", *ARGS[sample]]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,91 @@
+"""What scripts found in the wild do, each in few lines: everything here once failed, or gave a wrong number."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.conftest import SHORT
+
+SINGLE = ("--modes", "single", *SHORT)
+DDP_ALONE = ("--modes", "ddp", "--no-baseline", *SHORT)
+
+
+@pytest.mark.parametrize("mode", ["single", "ddp"])
+def test_a_compiled_model_that_is_evaluated_before_it_trains(profile, mode):
+    done = profile("wild_compiled.py", "--modes", mode, "--no-baseline", *SHORT)
+    assert done.exit_code == 0, done.output
+    assert [unit.name for unit in done.record(mode).adoption.units] == ["Net"]
+    assert done.mode(mode)["batch"]["per_device"] == 12
+
+
+def test_a_buffer_that_ddp_cannot_broadcast_is_laid_out_anew_and_named(profile):
+    done = profile("wild_positions.py", *DDP_ALONE)
+    assert done.exit_code == 0, done.output
+    assert "the buffer positions was laid out anew" in done.record("ddp").adoption.warnings[0]
+
+
+def test_without_a_loader_the_summary_says_what_a_sample_was_taken_to_be(profile):
+    done = profile("wild_positions.py", *SINGLE)
+    assert done.mode("single")["batch"]["per_device"] == 11
+    assert "dim 0 of the first tensor that the model is called with, 11 per step" in " ".join(done.output.split())
+
+
+def test_who_gives_the_samples_is_not_told_how_they_might_be_counted(profile):
+    done = profile("wild_positions.py", "--samples-per-step", "5", *SINGLE)
+    assert done.record("single").adoption.warnings == ()
+    assert done.mode("single")["batch"]["per_device"] == 5
+
+
+def test_two_models_in_turn_count_their_batch_once(profile):
+    done = profile("wild_two_models.py", *SINGLE)
+    assert done.mode("single")["batch"]["per_device"] == 7
+
+
+def test_a_list_of_images_without_a_loader_is_not_counted(profile):
+    done = profile("wild_list.py", *SINGLE)
+    assert {step.samples_entered for step in done.rank("single").steps} == {0}
+    assert "give --samples-per-step" in done.record("single").adoption.warnings[0]
+
+
+def test_a_method_that_trains_is_routed_through_the_wrapper(profile):
+    done = profile("wild_method.py", "--modes", "ddp,fsdp", *SHORT)
+    assert done.exit_code == 0, done.output
+    for mode in ("single", "ddp", "fsdp"):
+        adoption = done.record(mode).adoption
+        assert [unit.name for unit in adoption.units] == ["Net"]
+        assert "trained through Net.loss" in adoption.warnings[0]
+        assert adoption.proof
+        assert all(check.ok for check in adoption.proof)
+        assert done.mode(mode)["batch"]["per_device"] == 4
+
+
+def test_a_copy_kept_inside_is_neither_reduced_nor_expected_to_be_gathered(profile):
+    done = profile("wild_average_inside.py", "--modes", "ddp,fsdp", *SHORT)
+    assert done.exit_code == 0, done.output
+    trained = (2 * (320 * 320 + 320) + 320 * 4 + 4) * 4
+    assert done.record("ddp").counters.collectives["all_reduce"].num_bytes == trained
+    adoption = done.record("ddp").adoption
+    assert not adoption.find_unused_parameters
+    assert "left out of the wrapper: nothing trains average." in adoption.warnings[0]
+    assert all(check.ok for check in done.record("fsdp").adoption.proof)
+
+
+def test_a_sampler_that_draws_apart_on_each_rank_is_told(profile):
+    done = profile("wild_sampler.py", *DDP_ALONE)
+    assert done.exit_code == 0, done.output
+    assert any("ranks draw different batches" in warning for warning in done.record("ddp").adoption.warnings)
+
+
+def test_a_script_that_leaves_its_wrapper_in_mid_run_fails(profile):
+    done = profile("wild_changes_call.py", *DDP_ALONE)
+    assert done.exit_code == 1
+    assert done.mode("ddp")["reason"].startswith("gradients were no longer synchronised")
+
+
+def test_a_method_that_runs_the_backward_pass_too_fails_in_ddp_and_warns_in_single(profile):
+    done = profile("wild_method_step.py", "--modes", "single,ddp", *SHORT)
+    assert done.exit_code == 1
+    assert done.mode("single")["status"] == "ok"
+    assert "Net.fit" in done.mode("single")["adoption"]["warnings"][0]
+    assert "gradients would not be synchronised" in done.mode("ddp")["reason"]
+    assert "Net.fit" in done.mode("ddp")["reason"]

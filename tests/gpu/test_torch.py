@@ -1,0 +1,47 @@
+"""What this version of torch does on a GPU, where the modes rely on it."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+pytestmark = pytest.mark.gpu
+
+RANK = Path(__file__).parent / "scripts" / "gloo_rank.py"
+
+
+def test_data_parallel_takes_one_gpu_twice():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)).cuda()
+    alone, x = copy.deepcopy(model), torch.randn(6, 8)
+    found, expected = nn.DataParallel(model, device_ids=[0, 0])(x), alone(x.cuda())
+    torch.testing.assert_close(found, expected)
+    found.pow(2).mean().backward()
+    expected.pow(2).mean().backward()
+    for twin, parameter in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(twin.grad, parameter.grad)
+
+
+def test_two_ranks_on_one_gpu_reduce_over_gloo(tmp_path):
+    command = [sys.executable, str(RANK), str(tmp_path / "rendezvous")]
+    ranks = [
+        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    said = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    # The inputs are all 1 on one rank and all 2 on the other: the mean of the two gradients.
+    assert [out.split() for out, _ in said] == [["1.5", "1.5", "1.5"]] * 2
+
+
+def test_the_uuid_that_torch_tells_is_nvmls():
+    from dpdoctor.launch import machine
+
+    told = str(torch.cuda.get_device_properties(0).uuid).removeprefix("GPU-")
+    assert f"GPU-{told}" in {gpu.uuid for gpu in machine.gpus()[0]}

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpdoctor.attribution.device_events import device_events
+from dpdoctor.attribution.device_steps import StepWindows, step_windows
+from dpdoctor.attribution.host_steps import host_steps
+from dpdoctor.trace.columns import Kind
+from dpdoctor.trace.reader import read
+from tests.unit.attribution.traces import AUTOGRAD, US, Recording
+from tests.unit.trace.documents import REAL, needs_real_traces
+
+
+def windows(recording: Recording, index: int = 0) -> StepWindows:
+    trace = recording.trace()
+    steps = host_steps(trace)
+    return step_windows(steps, device_events(trace, steps.thread)[index])
+
+
+def in_us(found: StepWindows) -> list[list[float]]:
+    return (found.spans / US).tolist()
+
+
+def run_ahead(num: int, lag: float = 250) -> Recording:
+    """Host steps of 100 us, whose two kernels of 40 us run `lag` later."""
+    recording = Recording()
+    for step in range(num):
+        begin = 100 * step
+        recording.span(f"ProfilerStep#{step}", begin, begin + 100)
+        recording.launched(begin + 20, begin + lag + 20, begin + lag + 60)
+        recording.launched(begin + 60, begin + lag + 60, begin + lag + 95, thread=AUTOGRAD)
+    return recording
+
+
+def test_a_step_ends_with_the_last_kernel_launched_in_it_however_late_that_runs() -> None:
+    found = windows(run_ahead(5))
+    assert found.numbers.tolist() == [1, 2, 3]
+    assert in_us(found) == [[345, 445], [445, 545], [545, 645]]
+
+
+@pytest.mark.parametrize(("num", "kept"), [(0, []), (1, [0]), (2, [1]), (3, [1]), (4, [1, 2])])
+def test_the_first_and_the_last_are_left_out_where_a_step_remains(num: int, kept: list[int]) -> None:
+    recording = run_ahead(num)
+    recording.launched(900, 1500, 1501)
+    assert windows(recording).numbers.tolist() == kept
+
+
+def test_the_first_step_begins_with_the_host_or_the_end_of_what_ran_before() -> None:
+    assert in_us(windows(run_ahead(1))) == [[0, 345]]
+    recording = run_ahead(1)
+    recording.kernel(10, 130, correlation=3)  # launched before the recording
+    assert in_us(windows(recording)) == [[130, 345]]
+
+
+def test_a_copy_after_the_last_kernel_is_of_the_next_step() -> None:
+    # The loader's next batch is copied ahead on a stream of its own.
+    recording = run_ahead(3)
+    correlation = recording.call("cudaMemcpyAsync", 190, 195)
+    recording.on_device(Kind.MEMCPY, "Memcpy HtoD", 400, 480, correlation=correlation, stream=8)
+    assert in_us(windows(recording)) == [[345, 445]]
+
+
+def test_a_kernel_that_outlasts_its_step_on_another_stream_keeps_windows_disjoint() -> None:
+    recording = run_ahead(4)
+    recording.launched(170, 350, 600, "ncclDevKernel_AllReduce", stream=9)  # of step 1, ends after step 2's
+    assert in_us(windows(recording)) == [[345, 600]]  # nothing is left for step 2
+
+
+def test_the_last_kernel_to_end_need_not_be_the_last_launched() -> None:
+    recording = run_ahead(3)
+    recording.launched(130, 360, 450, "ncclDevKernel_AllReduce", stream=9)
+    assert in_us(windows(recording)) == [[345, 450]]
+
+
+def test_a_step_without_a_kernel_on_the_device_is_none_of_its_steps() -> None:
+    recording = run_ahead(4)
+    recording.launched(120, 500, 510, device=1)
+    found = windows(recording, 1)
+    assert (found.numbers.tolist(), in_us(found)) == ([1], [[100, 510]])
+
+
+def test_without_known_launches_there_are_no_steps_on_a_device() -> None:
+    recording = Recording()
+    for step in range(4):
+        recording.span(f"ProfilerStep#{step}", 100 * step, 100 * step + 100)
+        recording.kernel(100 * step, 100 * step + 10)
+    assert in_us(windows(recording)) == []
+
+
+def test_on_the_host_they_are_its_own() -> None:
+    recording = Recording()
+    for step in range(4):
+        recording.span(f"ProfilerStep#{step}", 100 * step, 100 * step + 99)
+        recording.op("aten::mm", 100 * step, 100 * step + 10)
+    assert in_us(windows(recording)) == [[100, 199], [200, 299]]
+
+
+@needs_real_traces
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("v100x2_ddp_rank1.json.gz", [3, 4, 5]),
+        ("a100x8_rank3.json.gz", [1010, 1011, 1012, 1013]),
+        ("a100x16_sendrecv_rank0.json.gz", [551, 552, 553]),
+        ("resnet50_num_workers_4.json.gz", [6, 7, 8, 9]),
+        ("two_ranks_of_128/rank-0.json.gz", [552]),
+        ("gloo_world300_rank34.json.gz", [551]),
+        ("a100_alexnet.json.gz", []),
+    ],
+)
+def test_windows_of_real_traces_tile_time_and_last_as_long_as_the_hosts_steps(name: str, numbers: list[int]) -> None:
+    trace = read(REAL / name)
+    steps = host_steps(trace)
+    (device,) = device_events(trace, steps.thread)
+    found = step_windows(steps, device)
+    assert found.numbers.tolist() == numbers
+    assert np.array_equal(found.spans[1:, 0], found.spans[:-1, 1])
+    on_host = steps.spans[np.isin(steps.numbers, numbers)]
+    assert np.diff(found.spans).sum() == pytest.approx(np.diff(on_host).sum(), rel=0.02)

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dpdoctor.analysis.across import LateStep, Verdict
+from dpdoctor.report import trace_verdict, trace_words
+from dpdoctor.report.spent import spent
+from tests.unit.builders import MS
+from tests.unit.report import traced_runs
+
+
+class TestHeadline:
+    def test_of_four_ranks(self) -> None:
+        found = trace_verdict.headline(traced_runs.late_run())
+        assert found.sentence == (
+            "4 ranks: 46.0 % of the step computes, 31.0 % is exposed communication and 18.0 % is idle "
+            "(most of it waiting for data); rank 2 is late by 30.0 ms in nearly every step."
+        )
+        assert found.tone == "warn"
+        assert found.detail.startswith("Shares of 12 whole steps on 4 devices, added up.")
+
+    def test_of_one_rank_without_steps(self) -> None:
+        found = trace_verdict.headline(traced_runs.cpu_trace())
+        assert found.sentence.startswith("Rank 34 of 300: 46.0 % of the 100 ms traced computes, ")
+        assert "299 of 300 ranks left no trace here." in found.detail
+        assert "all that was traced on 1 training thread" in found.detail
+        assert found.tone == "plain"
+
+    def test_why_nobody_is_blamed_is_said(self) -> None:
+        first, second = traced_runs.late_rank(2, 1, num_steps=3)
+        found = trace_verdict.headline(traced_runs.trace_run(first, second))
+        assert "late" not in found.sentence
+        assert "Who is late cannot be told: to tell a pattern from chance" in found.detail
+
+    def test_without_any_trace(self) -> None:
+        assert trace_verdict.headline(traced_runs.unreadable()).sentence == "No trace could be read."
+
+    def test_of_a_trace_without_events(self) -> None:
+        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=())
+        found = trace_verdict.headline(traced_runs.trace_run(digest))
+        assert found.sentence == "1 rank: the traces hold neither device events nor operators."
+
+    def test_traces_that_are_no_ranks_are_not_called_so(self) -> None:
+        assert trace_verdict.headline(traced_runs.hostile_traces()).sentence.startswith("2 traces: ")
+
+
+LATE = Verdict(kind="persistent", rank=2, lateness_ns=30 * MS, num_late=19, num_steps=20)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "clause"),
+    [
+        (LATE, "rank 2 is late by 30.0 ms in nearly every step"),
+        (
+            dataclasses.replace(LATE, num_late=13, cause="gc"),
+            "rank 2 is late by 30.0 ms in most steps (collecting garbage)",
+        ),
+        (
+            dataclasses.replace(LATE, kind="rotating", rank=None),
+            "in most steps a rank is late by 30.0 ms, now one and now another",
+        ),
+        (
+            dataclasses.replace(LATE, kind="periodic", period=5, rank=None),
+            "a rank, not always the same, is late by 30.0 ms every 5 steps",
+        ),
+        (
+            Verdict(
+                kind="single",
+                rank=1,
+                lateness_ns=130 * MS,
+                events=(LateStep(step=12, rank=1, lateness_ns=130 * MS, cause="gc"),),
+            ),
+            "rank 1 is late by 130 ms in step 12 (collecting garbage)",
+        ),
+        (
+            Verdict(
+                kind="single",
+                rank=1,
+                lateness_ns=9 * MS,
+                events=tuple(LateStep(step=n, rank=1, lateness_ns=9 * MS, cause=None) for n in range(4)),
+            ),
+            "rank 1 is late in 4 single steps, by 9.00 ms",
+        ),
+        (Verdict(kind="none"), "no rank keeps the others waiting"),
+        (Verdict(kind="unknown", reason="?"), None),
+    ],
+)
+def test_who_is_late(verdict: Verdict, clause: str | None) -> None:
+    assert trace_words.lateness(verdict) == clause
+
+
+class TestSpent:
+    def test_whole_steps_are_added_up_and_other_devices_left_out(self) -> None:
+        busy = traced_runs.device(0, steps=2, of=traced_runs.budget(80, 20, comm=40))
+        found = spent([busy, traced_runs.device(1, steps=0)])
+        assert (found.num_steps, found.total_ns, found.ratio("compute")) == (2, 200 * MS, 0.8)
+        assert found.overlap_ratio == 0.5
+        assert found.phases_ns == {"forward": 40 * MS, "backward": 52 * MS}
+
+    def test_without_a_whole_step_it_is_the_whole_trace(self) -> None:
+        found = spent([traced_runs.device(steps=0)])
+        assert (found.num_steps, found.total_ns) == (0, 100 * MS)
+        assert sum(found.idle_by.values()) == found.parts_ns["idle"]
+
+    def test_nothing_has_no_shares(self) -> None:
+        with pytest.raises(ValueError, match="nothing took any time"):
+            spent([traced_runs.device(steps=0, of=traced_runs.budget(0))])
+
+
+def test_a_cause_is_the_largest_only_with_more_than_half() -> None:
+    assert trace_words.largest_cause({"data": 6, "sync": 4}) == "data"
+    assert trace_words.largest_cause({"data": 5, "sync": 5}) is None
+    assert trace_words.largest_cause({}) is None

@@ -1,0 +1,274 @@
+"""The sections that show traces; that every section can show every run is tested in test_sections."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dpdoctor.analysis import Analysis
+from dpdoctor.digest import NamedTime, NotJudged
+from dpdoctor.report import page
+from dpdoctor.report.blocks import Absent, Callout, Cell, Fold, Paragraph, Table
+from dpdoctor.report.text import clipped, name_cell
+from tests.unit.builders import MS
+from tests.unit.report import runs, traced_runs
+from tests.unit.report.test_page import elements
+from tests.unit.report.test_sections import SECTIONS, applying, build, charts, only
+
+
+def tables(name: str, analysis: Analysis) -> dict[str, Table]:
+    """Return the tables of a section by the first words of their captions."""
+    return {block.caption.split()[0]: block for block in only(Table, build(name, analysis))}
+
+
+def texts(row: tuple[Cell, ...]) -> list[str]:
+    return [cell.text for cell in row]
+
+
+class TestWhichSections:
+    def test_traces_alone_have_no_sections_of_what_was_not_measured(self) -> None:
+        assert set(applying(traced_runs.late_run())) == {
+            "traces",
+            "time_budget",
+            "collectives",
+            "ranks",
+            "kernels",
+            "environment",
+        }
+
+    def test_that_is_said_once_and_the_machine_is_the_readers(self) -> None:
+        blocks = build("environment", traced_runs.late_run())
+        assert only(Absent, blocks)[-1].what.startswith("Throughput, host phases")
+        assert any("the machine that read the traces" in block.text for block in only(Paragraph, blocks))
+
+    def test_a_profile_run_without_traces_says_so_once(self) -> None:
+        assert {"collectives", "ranks", "kernels"} & set(applying(runs.gpu_run())) == set()
+        assert only(Absent, build("time_budget", runs.gpu_run())) == [
+            Absent(what="One device and DDP", reason="no rank left a trace")
+        ]
+
+    def test_a_profile_run_folds_by_mode_and_opens_the_headlines(self) -> None:
+        blocks = SECTIONS["time_budget"].build(traced_runs.traced_profile())
+        assert [(b.title, b.is_open) for b in blocks if isinstance(b, Fold)] == [("DDP", True)]
+        assert [(b.what, b.reason) for b in blocks if isinstance(b, Absent)] == [
+            ("One device", "no rank left a trace"),
+            ("FSDP", "the mode failed; the reason stands at the top"),
+        ]
+
+
+class TestTraces:
+    def test_the_table_of_what_was_read(self) -> None:
+        row = tables("traces", traced_runs.late_run())["What"].rows[2]
+        assert texts(row) == [
+            "rank 2",
+            "GPU 0: NVIDIA H100",
+            "node<b>7</b>",
+            "nccl",
+            "4",
+            "20",
+            "ProfilerStep",
+            "2.json",
+        ]
+
+    def test_damage_notes_and_errors_are_called_out(self) -> None:
+        found = only(Callout, build("traces", traced_runs.cpu_trace()))
+        assert [(callout.tone, callout.title) for callout in found] == [
+            ("bad", "1 trace could not be read"),
+            ("warn", "rank 34: the trace was read in part"),
+            ("muted", "rank 34"),
+        ]
+        assert found[0].lines == ("/data/traces/rank7.json: not JSON",)
+
+
+class TestTimeBudget:
+    def test_the_bars_add_up_to_the_whole(self) -> None:
+        chart = charts("time_budget", traced_runs.late_run())["The time of each device"]
+        assert [trace["x"][0] for trace in chart.traces] == [46, 31, 4, 1, 18]
+        assert chart.layout["yaxis"]["ticktext"] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+        assert chart.alternative.startswith("rank 0: compute 46.0 %, exposed communication 31.0 %")
+
+    def test_idle_is_split_by_cause(self) -> None:
+        chart = charts("time_budget", traced_runs.late_run())["Idle, by what the host did meanwhile"]
+        assert [(trace["name"], trace["x"][0]) for trace in chart.traces] == [
+            ("waiting for data", 13.5),
+            ("launching operators", 4.5),
+        ]
+
+    def test_more_causes_than_colours_are_added_up(self) -> None:
+        causes = ("data", "sync", "allocator", "gc", "optimizer", "dispatch", "python", "annotation")
+        idle_by = {cause: (20 - place) * MS for place, cause in enumerate(causes)}
+        of = traced_runs.budget(0, idle=sum(idle_by.values()) // MS)
+        device = dataclasses.replace(traced_runs.device(steps=0, of=of), idle_by=idle_by)
+        run = traced_runs.trace_run(dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=(device,)))
+        chart = charts("time_budget", run)["Idle, by what the host did meanwhile"]
+        assert [trace["name"] for trace in chart.traces][-2:] == ["launching operators", "other causes"]
+        assert sum(trace["x"][0] for trace in chart.traces) == pytest.approx(100, abs=1e-3)
+
+    def test_the_table(self) -> None:
+        (table,) = tables("time_budget", traced_runs.late_run()).values()
+        assert table.rows[0] == (
+            Cell(text="rank 0", note="NVIDIA H100"),
+            Cell(text="100 ms", note="mean of 3 steps"),
+            *(Cell(text=text) for text in ("46.0 %", "31.0 %", "4.0 %", "1.0 %", "18.0 %", "50.0 %")),
+            Cell(text="8.00 us", note="90 % within 2.00 ms"),
+            Cell(text="300"),
+        )
+
+    def test_a_cpu_has_no_launches(self) -> None:
+        (table,) = tables("time_budget", traced_runs.cpu_trace()).values()
+        assert table.rows[0][1] == Cell(text="100 ms", note="the whole trace")
+        assert table.rows[0][-2:] == (Cell(text="—", note="no device"), Cell(text="—"))
+
+    def test_of_a_profile_run_it_is_said_which_figures_are_the_traces(self) -> None:
+        said = only(Paragraph, build("time_budget", traced_runs.traced_profile()))
+        assert said[0].text.startswith("Shares are of traced steps. The profiler slows them")
+        assert not any(
+            "untraced" in block.text for block in only(Paragraph, build("time_budget", traced_runs.late_run()))
+        )
+
+    def test_what_only_some_traces_cannot_tell_names_them(self) -> None:
+        first, second = traced_runs.late_rank(2, 1)
+        blind = dataclasses.replace(second, not_judged=(NotJudged(what="steps", reason="no spans"),))
+        found = only(Absent, build("time_budget", traced_runs.trace_run(first, blind)))
+        assert found == [Absent(what="Steps", reason="no spans (rank 1)")]
+
+
+class TestCollectives:
+    def test_sizes_are_means_over_ranks(self) -> None:
+        (row,) = tables("collectives", traced_runs.late_run())["Collectives"].rows
+        found = ["all_reduce", "25.0 MB", "4", "4.00", "40.0 ms", "50.0 %", "10.0 ms", "2.50 GB/s", "3.75 GB/s"]
+        assert texts(row) == found
+
+    def test_duration_and_bandwidth_are_of_one_rank(self) -> None:
+        made = [
+            dataclasses.replace(digest, collectives=(traced_runs.size(median_ns=ms * MS, algbw_gb_s=bandwidth),))
+            for digest, ms, bandwidth in zip(traced_runs.late_rank(3, 0), (30, 10, 20), (1.0, 3.0, 1.5), strict=True)
+        ]
+        (row,) = tables("collectives", traced_runs.trace_run(*made))["Collectives"].rows
+        assert texts(row)[6:8] == ["20.0 ms", "1.50 GB/s"]
+
+    def test_an_unknown_size_has_no_bandwidth(self) -> None:
+        row = tables("collectives", traced_runs.hostile_traces())["Collectives"].rows[1]
+        assert row[1].text == "unknown"
+        assert texts(row)[-2:] == ["unknown", "unknown"]
+
+    def test_calls_too_small_to_matter(self) -> None:
+        (row,) = tables("collectives", traced_runs.hostile_traces())["Calls"].rows
+        assert row[2] == Cell(text="80", note="of 100 with a known size")
+        assert texts(row)[1] == "94.0 kB"
+
+    def test_buckets_with_their_tail(self) -> None:
+        run = traced_runs.trace_run(traced_runs.everything())
+        chart = charts("collectives", run)["Gradient buckets of rank 0"]
+        ready, during, tail = (trace["x"] for trace in chart.traces)
+        assert (ready, during, tail) == ([10, 30], [10, 10], [0, 5])
+        assert texts(tables("collectives", run)["Buckets"].rows[1]) == [
+            "1",
+            "unknown",
+            "30.0 ms",
+            "45.0 ms",
+            "5.00 ms",
+            "5.00 ms",
+        ]
+
+    def test_units_of_fsdp(self) -> None:
+        (row,) = tables("collectives", traced_runs.trace_run(traced_runs.everything()))["Units"].rows
+        assert row[0].full == traced_runs.HOSTILE[2]
+        assert texts(row)[1:] == ["2.00", "3.00 MB", "1.00", "unknown", "2.50 ms", "50.0 %"]
+
+    def test_the_excess_of_the_first_device_under_data_parallel(self) -> None:
+        rows = tables("collectives", traced_runs.trace_run(traced_runs.everything()))["nn.DataParallel"].rows
+        assert [texts(row)[0] for row in rows] == ["host", "GPU 0", "GPU 1"]
+        assert [texts(row)[-1] for row in rows] == ["—", "30.0 ms", "-30.0 ms"]
+
+    def test_without_any_the_reason_is_given(self) -> None:
+        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], collectives=())
+        (found,) = build("collectives", traced_runs.trace_run(digest))
+        assert found == Absent(what="This part", reason="one process calls no collective")
+
+
+class TestRanks:
+    def test_the_verdict_and_what_it_rests_on(self) -> None:
+        (found,) = only(Callout, build("ranks", traced_runs.late_run()))
+        assert found.title == "One rank is late again and again"
+        assert found.text == (
+            "Rank 2 is late by 30.0 ms in nearly every step. Somebody was late in 19 of 19 judged steps."
+        )
+
+    def test_the_map_has_a_row_per_rank_and_a_column_per_step(self) -> None:
+        chart = charts("ranks", traced_runs.late_run())["Lateness by rank and step"]
+        (trace,) = chart.traces
+        assert trace["y"] == [f"rank {number}" for number in range(4)]
+        assert [row[0] for row in trace["z"]] == [0, 0, 30, 0]
+        assert (trace["zmin"], trace["zmax"], len(trace["x"])) == (-30, 30, 19)
+        assert chart.alternative.endswith("by 30.0 ms.")
+
+    def test_of_many_steps_the_latest_of_neighbours_is_drawn(self) -> None:
+        run = traced_runs.trace_run(*traced_runs.late_rank(2, 1, num_steps=501))
+        chart = charts("ranks", run)["Lateness by rank and step"]
+        assert len(chart.traces[0]["x"]) == 167
+        assert "Of each 3 neighbouring steps" in chart.how_to_read
+
+    def test_the_latest_rank_comes_first_and_the_others_wait(self) -> None:
+        rows = tables("ranks", traced_runs.late_run())["Ranks,"].rows
+        assert texts(rows[0]) == ["rank 2", "30.0 ms", "30.0 ms", "0 s"]
+        assert texts(rows[1])[3] == "30.0 ms"
+
+    def test_missing_ranks_are_listed(self) -> None:
+        run = traced_runs.trace_run(*traced_runs.late_rank()[:2])
+        assert Absent(what="2 ranks", reason="no trace of 2, 3 is here") in build("ranks", run)
+
+    def test_a_refused_group_says_why_and_notes_are_shown(self) -> None:
+        row = tables("ranks", traced_runs.hostile_traces())["Process"].rows[0]
+        assert row[-1].text == "not compared: calls of fewer than two ranks are here"
+        found = only(Callout, build("ranks", traced_runs.hostile_traces()))
+        assert "is compared with no other" in found[-1].text
+
+    def test_one_rank_has_nothing_to_compare(self) -> None:
+        (found,) = build("ranks", traced_runs.cpu_trace())
+        assert found == Absent(what="This part", reason="traces of 299 other ranks are not here")
+
+
+class TestKernels:
+    def test_ranks_are_added_up(self) -> None:
+        found = tables("kernels", traced_runs.late_run())
+        assert texts(found["Kernels"].rows[0]) == ["gemm", "48", "144 ms", "100 %", "3.00 ms"]
+        assert texts(found["Operators"].rows[0]) == ["aten::mm", "48", "32.0 ms", "24.0 ms", "100 %"]
+
+    def test_the_longest_are_shown(self) -> None:
+        names = tuple(NamedTime(name=f"k{n}", count=1, total_ns=n * MS, device=0) for n in range(1, 31))
+        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], kernels=names)
+        table = tables("kernels", traced_runs.trace_run(digest))["Kernels"]
+        assert [row[0].text for row in table.rows] == [f"k{n}" for n in range(30, 5, -1)]
+        assert "the first 25" in table.caption
+
+    def test_peaks_of_memory(self) -> None:
+        table = tables("kernels", traced_runs.trace_run(traced_runs.everything()))["Peaks"]
+        assert [texts(row) for row in table.rows] == [["rank 0, GPU 1", "5.00 GB", "unknown"]]
+
+    def test_why_memory_is_unknown(self) -> None:
+        found = only(Absent, build("kernels", traced_runs.late_run()))
+        assert found == [Absent(what="Memory", reason="the trace was recorded without profile_memory")]
+
+
+class TestHostileNames:
+    def test_they_stay_text(self) -> None:
+        found = elements(traced_runs.hostile_traces())
+        assert "img" not in {tag for tag, _ in found.found}
+        assert not any(name.startswith("on") for _, attributes in found.found for name in attributes)
+
+    def test_the_whole_of_a_long_name_is_in_the_page(self) -> None:
+        html = page.render(traced_runs.hostile_traces())
+        assert traced_runs.HOSTILE[2].replace("<", "&lt;").replace(">", "&gt;") in html
+        assert traced_runs.HOSTILE[3] in html
+
+    def test_labels_in_charts_are_escaped_for_plotly(self) -> None:
+        for text in elements(traced_runs.hostile_traces()).json[:-1]:
+            assert "<img" not in text.replace("\\u003c", "<")
+
+    def test_a_long_name_is_shortened_in_the_middle(self) -> None:
+        assert clipped("abcdefghijkl", 8) == "abcde…kl"
+        assert clipped("a\n b", 8) == "a b"
+        assert name_cell("", 8) == Cell(text="(no name)")
+        assert name_cell("abcdefghijkl", 8) == Cell(text="abcde…kl", full="abcdefghijkl")

@@ -1,0 +1,128 @@
+"""`dpdoctor analyze`: from files to a run directory, whole or in parts, and what is said of what is no trace."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dpdoctor import rundir
+from dpdoctor.cli import main
+from dpdoctor.digest import Digest
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+REAL = Path(__file__).parents[3] / "shared" / "traces"
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(main, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Path:
+    """Return a folder with two traces of one rank each."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    shutil.copy(TRACES / "gloo_ddp_rank0.json.gz", folder / "a.json.gz")
+    shutil.copy(TRACES / "gloo_fsdp_rank0.json.gz", folder / "b.json.gz")
+    return folder
+
+
+def digests(root: Path) -> list[Digest]:
+    return [rank.digest for rank in rundir.read(root).modes["trace"][0].ranks if rank.digest]
+
+
+def test_a_folder_becomes_a_run_directory_with_a_report(ranks: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    done = run("analyze", ranks, "--out", root, "--processes", 1)
+    assert done.exit_code == 0, done.output
+    assert [digest.source for digest in digests(root)] == ["a.json.gz", "b.json.gz"]
+    assert str(root / rundir.REPORT) in done.output
+    assert "all_reduce" in (root / rundir.REPORT).read_text()
+    assert json.loads((root / rundir.SUMMARY).read_text())["modes"]["trace"]["budget"]["compute"]["value"] > 0
+
+
+def test_parts_meet_in_one_directory(ranks: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert run("analyze", ranks, "--out", whole, "--processes", 1).exit_code == 0
+    for part in ("2/2", "1/2"):
+        done = run("analyze", ranks, "--out", parts, "--shard", part, "--processes", 1)
+        assert done.exit_code == 0, done.output
+        assert not (parts / rundir.REPORT).exists()
+    assert run("report", parts).exit_code == 0
+    assert digests(parts) == digests(whole)
+    assert (parts / rundir.REPORT).exists()
+
+
+def test_a_part_is_not_written_twice(ranks: Path, tmp_path: Path) -> None:
+    options = ("analyze", ranks, "--out", tmp_path / "run", "--shard", "1/2", "--processes", 1)
+    assert run(*options).exit_code == 0
+    done = run(*options)
+    assert done.exit_code == 1
+    assert "exists already; nothing is overwritten" in done.output
+
+
+def test_json_alone_makes_no_run_directory(ranks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("analyze", ranks, "--json", "-", "--processes", 1)
+    found = json.loads(done.stdout)
+    assert [rank["devices"] for rank in found["ranks"]] == [{}, {}]
+    parts = found["ranks"][0]["host"]
+    five = [parts[f"{name}_us"] for name in ("compute", "exposed_comm", "h2d", "copy", "idle")]
+    assert sum(five) == pytest.approx(parts["total_us"], abs=1e-3)
+    assert not (tmp_path / "reports").exists()
+
+
+def test_json_goes_to_a_file(ranks: Path, tmp_path: Path) -> None:
+    assert run("analyze", ranks, "--json", tmp_path / "budget.json", "--processes", 1).exit_code == 0
+    assert len(json.loads((tmp_path / "budget.json").read_text())["ranks"]) == 2
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_shown(ranks: Path, tmp_path: Path) -> None:
+    (ranks / "c.json").write_text('{"traceEvents": [{"ph": "X", "ts": "soon"}]}')
+    done = run("analyze", ranks, "--out", tmp_path / "run", "--processes", 1)
+    assert done.exit_code == 1
+    assert f"{ranks / 'c.json'}: byte 17" in done.output
+    assert "1 of 3 traces could not be read" in done.output
+    assert len(digests(tmp_path / "run")) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("--shard", "1/2"), "--shard needs --out"),
+        (("--shard", "3/2", "--out", "run"), "not I/N"),
+        (("--max-bytes", "100", "--json", "-"), "raise --max-bytes"),
+    ],
+)
+def test_what_is_asked_for_wrongly(
+    ranks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("analyze", ranks, "--processes", 1, *args)
+    assert done.exit_code in {1, 2}
+    assert why in done.output
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    done = run("analyze", tmp_path / "nothing")
+    assert done.exit_code == 2
+    assert "no such file or folder" in done.output
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the folder of real traces is not beside the repository")
+def test_real_traces_of_several_processes_equal_the_expected_figures() -> None:
+    expected = json.loads((REAL / "expected.json").read_text())
+    done = run("analyze", REAL, "--json", "-", "--processes", 2)
+    assert done.exit_code == 0, done.output
+    found = {str(Path(rank["path"]).relative_to(REAL)): rank["devices"] for rank in json.loads(done.stdout)["ranks"]}
+    assert found.keys() == expected.keys()
+    for file, devices in expected.items():
+        assert found[file].keys() == devices.keys()
+        for index, parts in devices.items():
+            for part, value in parts.items():
+                if part.endswith("_us"):
+                    assert found[file][index][part] == pytest.approx(value, rel=1e-3, abs=0.05), (file, part)
