@@ -234,7 +234,8 @@ def _observer_cost(records: Sequence[RankRecord], step: Figure) -> Figure:
 
 def _rank(rank: Rank, windows: Sequence[Window], index: int) -> RankSummary:
     record = rank.record
-    durations = [s.duration_ns * NS for w in windows for s in w.ranks[index].steady]
+    # Windows, not steps: the host of a GPU runs ahead, and only at window edges does it wait for the device.
+    own = [(w.ranks[index].steady_s, len(w.ranks[index].steady)) for w in windows]
     return RankSummary(
         rank=rank.index,
         host=record.host if record else "",
@@ -242,7 +243,7 @@ def _rank(rank: Rank, windows: Sequence[Window], index: int) -> RankSummary:
         status=record.status if record else "failed",
         phase=record.phase if record else "starting",
         steps_recorded=len(rank.steps),
-        step=stats.median_interval(durations, "s", reason="no measured window was complete on every rank"),
+        step=_positive(stats.ratio_of_totals(own, "s", reason="no measured window was complete on every rank")),
         peak_memory_bytes=record.peak_memory_bytes if record else None,
     )
 

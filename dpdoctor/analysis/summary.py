@@ -51,7 +51,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, rename={"global_": "globa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
-    """One rank of one mode. `step` is its own median step; `lines` are the last lines of its stderr when it failed."""
+    """One rank of one mode. `step` is the mean of its own steps."""
 
     rank: int
     host: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ def make(
     show: Callable[[Analysis], RenderableType] | None = None,
     open_page: bool = False,
 ) -> None:
-    """Write run.json and report.html into a run directory; print what `show` makes of it, else the summary.
+    """Write run.json, report.html and, of traces, a timeline; print what `show` makes of the run, else the summary.
 
     Imports late: scipy and plotly take their time.
 
@@ -31,10 +32,14 @@ def make(
     """
     from dpdoctor.analysis import analyse
     from dpdoctor.report import page, terminal
+    from dpdoctor.report.timeline import timeline
 
     analysis, path = analyse(rundir.read(root)), root / rundir.REPORT
     rundir.write_json(root / rundir.SUMMARY, analysis.summary)
     rundir.write_whole(path, page.render(analysis).encode())
+    if events := timeline(analysis):
+        # Without the time of writing in it: the same run gives the same file.
+        rundir.write_whole(root / rundir.TIMELINE, gzip.compress(rundir.encode({"traceEvents": events}), mtime=0))
     console.print((show or terminal.summary)(analysis))
     console.print(f"Report: {path}", soft_wrap=True, highlight=False)
     if open_page:

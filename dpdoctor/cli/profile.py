@@ -93,7 +93,10 @@ def profile(**options: Any) -> None:
     root = options["out"] or Path("reports", f"{_stem(spec)}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
     launcher.create(root, _header(spec))
     console.print(_plan.describe(spec), soft_wrap=True, highlight=False)
-    records = launcher.launch(root, spec, _progress(console, options))
+    try:
+        records = launcher.launch(root, spec, _progress(console, options))
+    finally:
+        console.show_cursor()  # a second Ctrl-C leaves the line of progress as it is
     _report.make(root, console, show=_explanation if options["explain"] else None)
     if options["as_json"]:
         click.echo((root / rundir.SUMMARY).read_text())

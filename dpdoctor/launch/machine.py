@@ -17,17 +17,24 @@ from dpdoctor import redact
 from dpdoctor.spec import Fingerprint, Gpu
 
 _PACKAGES = ("torch", "torchvision", "numpy", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "triton")
-_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+# One file in version 2 of cgroups, two in version 1.
+_CPU_QUOTAS = (
+    (Path("/sys/fs/cgroup/cpu.max"),),
+    (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")),
+)
 
 
 def cores() -> int:
     """Return the cores this process may use: its affinity, further limited by a cgroup's CPU quota."""
     allowed = len(os.sched_getaffinity(0))
-    try:
-        quota, period = map(int, _CPU_QUOTA.read_text().split())
-    except (OSError, ValueError):  # no cgroup, or "max": no quota
-        return allowed
-    return max(1, min(allowed, math.ceil(quota / period)))
+    for files in _CPU_QUOTAS:
+        try:
+            quota, period = map(int, " ".join(file.read_text() for file in files).split())
+        except (OSError, ValueError):  # not this version, or "max": no quota
+            continue
+        if quota > 0:  # version 1 writes -1 for none
+            return max(1, min(allowed, math.ceil(quota / period)))
+    return allowed
 
 
 def gpus() -> tuple[tuple[Gpu, ...], str | None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from dpdoctor import units
 from dpdoctor.digest import Bucket
 from dpdoctor.report import charts
@@ -39,26 +42,12 @@ def _chart(rank: TracedRank, whose: str) -> Chart:
     layout["yaxis"]["ticktext"] = [f"bucket {bucket.order}" for bucket in buckets]
     parts = (
         ("until ready", "rgba(0, 0, 0, 0)", [bucket.ready_ns for bucket in buckets]),
-        ("during backward", charts.SKY, [_during(bucket) for bucket in buckets]),
-        ("tail, after backward", charts.VERMILION, [bucket.tail_ns for bucket in buckets]),
+        ("during backward", charts.SKY, [bucket.end_ns - bucket.ready_ns - _tail(bucket) for bucket in buckets]),
+        ("tail, after backward", charts.VERMILION, [_tail(bucket) for bucket in buckets]),
     )
-    bars = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "y": [*range(len(buckets))],
-            "x": [value * NS / scale for value in values],
-            "hovertext": [f"{name}: {seconds(value)}" for value in values],
-            "hovertemplate": "%{hovertext}<extra></extra>",
-            "marker": {"color": color},
-            "showlegend": name != "until ready",
-        }
-        for name, color, values in parts
-    ]
     return Chart(
         title=f"Gradient buckets of {whose}",
-        traces=tuple(bars),
+        traces=tuple(_bar(name, color, values, scale) for name, color, values in parts),
         layout={**layout, "barmode": "stack", "bargap": 0.4},
         height=120 + 26 * len(buckets),
         how_to_read="A bar is a bucket from the moment its gradients are ready until they are reduced. Only the tail "
@@ -71,8 +60,23 @@ def _chart(rank: TracedRank, whose: str) -> Chart:
     )
 
 
-def _during(bucket: Bucket) -> int:
-    return max(0, bucket.end_ns - bucket.ready_ns - bucket.tail_ns)
+def _bar(name: str, color: str, values_ns: Sequence[int], scale: float) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": [*range(len(values_ns))],
+        "x": [value * NS / scale for value in values_ns],
+        "hovertext": [f"{name}: {seconds(value)}" for value in values_ns],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"color": color},
+        "showlegend": name != "until ready",
+    }
+
+
+def _tail(bucket: Bucket) -> int:
+    """Return the tail as it is drawn: of a bucket that is ready after backward it begins there."""
+    return min(bucket.tail_ns, bucket.end_ns - bucket.ready_ns)
 
 
 def _table(rank: TracedRank, whose: str) -> Table:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpdoctor.analysis import Analysis, ModeSummary, RunSummary
-from dpdoctor.report import clauses, standing, trace_terminal, verdict
+from dpdoctor.report import clauses, standing, trace_terminal, trace_verdict, verdict
 from dpdoctor.report.text import (
     NOTHING,
     batch_text,
@@ -42,7 +42,9 @@ def summary(analysis: Analysis) -> RenderableType:
     if is_trace_run(analysis):
         return trace_terminal.summary(analysis)
     run = analysis.summary
-    return Group(*_verdict(run), _table(run), *_notes(run), *_troubles(run), *_remarks(run), *_files(run))
+    return Group(
+        *_verdict(run), _table(run), *_notes(run), *_late(analysis), *_troubles(run), *_remarks(run), *_files(run)
+    )
 
 
 def _verdict(run: RunSummary) -> Iterator[RenderableType]:
@@ -99,6 +101,10 @@ def _notes(run: RunSummary) -> Iterator[RenderableType]:
     for reason, labels in by_reason((label, reason) for label, reason in epochs if reason).items():
         yield Text(f"Epoch of {labels}: {sentence(reason)}", style="dim")
     yield Text("Throughput is global samples per second; it is not time to accuracy.", style="dim")
+
+
+def _late(analysis: Analysis) -> Iterator[RenderableType]:
+    yield from (Text(f"\n{text}", style="yellow") for text in trace_verdict.stragglers(analysis))
 
 
 def _troubles(run: RunSummary) -> Iterator[RenderableType]:

@@ -10,7 +10,7 @@ from dpdoctor.digest import HOST
 from dpdoctor.report import trace_words
 from dpdoctor.report.blocks import Verdict
 from dpdoctor.report.spent import Spent, spent
-from dpdoctor.report.text import listed, sentence
+from dpdoctor.report.text import listed, mode_label, sentence
 from dpdoctor.report.traced import TracedMode, traced_modes
 
 # A smaller part of a step is not worth a word in the first sentence.
@@ -23,6 +23,13 @@ def headline(analysis: Analysis) -> Verdict:
     for mode in traced_modes(analysis):
         return _verdict(mode)
     return Verdict(tone="bad", sentence="No trace could be read.")
+
+
+def stragglers(analysis: Analysis) -> Iterator[str]:
+    """Yield in a sentence for each mode whose traces show that somebody is late, who it is."""
+    for mode in traced_modes(analysis):
+        if len(mode.ranks) > 1 and mode.across.verdict.kind != "none":
+            yield from (sentence(f"In the trace of {mode_label(mode.mode)}, {clause}") for clause in _late(mode))
 
 
 def who(mode: TracedMode) -> str:

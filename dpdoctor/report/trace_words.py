@@ -24,11 +24,11 @@ _CAUSE_WORDS = {
     "allocator": "allocating memory",
     "gc": "collecting garbage",
     "comm_wait": "waiting for a collective",
-    "annotation": "in a span that the script named",
+    "annotation": "a span that the script named",
     "optimizer": "launching the update",
     "dispatch": "launching operators",
     "python": "Python between operators",
-    "launch_latency": "launched, not yet begun",
+    "launch_latency": "launch latency",
     "dependency": "waiting for other work of the device",
     "unknown": "unknown",
 }
@@ -86,4 +86,4 @@ def _single(verdict: Verdict) -> str:
 
 
 def _because(cause: str | None) -> str:
-    return "" if cause in (None, "unknown") else f" ({cause_words(cause)})"
+    return "" if cause in (None, "unknown") else f" after {cause_words(cause)}"

@@ -72,15 +72,18 @@ def traced_modes(analysis: Analysis) -> list[TracedMode]:
     ]
 
 
-def by_mode(analysis: Analysis, build: Callable[[TracedMode], Sequence[Block] | str]) -> list[Block]:
+def by_mode(analysis: Analysis, what: str, build: Callable[[TracedMode], Sequence[Block] | str]) -> list[Block]:
     """Return a fold per mode, the headline's open, and the modes that have nothing to show with their reasons.
 
-    `build` returns a mode's blocks, or in words why it has none. Of traces alone there is one mode and no fold.
+    `build` returns a mode's blocks, or in words why it has none. Of traces alone there is one mode and no fold; `what`
+    is then what is not shown.
     """
     built = {found.mode: build(found) for found in traced_modes(analysis)}
     reasons = {mode: blocks for mode, blocks in built.items() if isinstance(blocks, str)}
     if is_trace_run(analysis):
-        return [block for blocks in built.values() for block in _or_absent(blocks)]
+        return [block for blocks in built.values() for block in _or_absent(what, blocks)] or [
+            Absent(what=what, reason="no trace could be read")
+        ]
     focus = standing.focus(analysis.summary)
     folds: list[Block] = [
         Fold(title=mode_label(mode), blocks=tuple(blocks), is_open=focus in (None, mode))
@@ -88,7 +91,8 @@ def by_mode(analysis: Analysis, build: Callable[[TracedMode], Sequence[Block] | 
         if not isinstance(blocks, str)
     ]
     missing = {mode: _why_no_trace(analysis, mode) for mode in analysis.summary.modes if mode not in built}
-    return [*folds, *absent((mode_label(mode), reason) for mode, reason in {**reasons, **missing}.items())]
+    others = absent((mode_label(mode), reason) for mode, reason in {**reasons, **missing}.items())
+    return [*folds, *others] or [Absent(what=what, reason="this run has no modes")]
 
 
 def damage(mode: TracedMode) -> list[Callout]:
@@ -122,8 +126,8 @@ def _of(names: Sequence[str], num_ranks: int) -> str:
     return "" if len(names) == num_ranks else f" ({', '.join(names)})"
 
 
-def _or_absent(blocks: Sequence[Block] | str) -> Sequence[Block]:
-    return [Absent(what="This part", reason=blocks)] if isinstance(blocks, str) else blocks
+def _or_absent(what: str, blocks: Sequence[Block] | str) -> Sequence[Block]:
+    return [Absent(what=what, reason=blocks)] if isinstance(blocks, str) else blocks
 
 
 def _why_no_trace(analysis: Analysis, mode: str) -> str:

@@ -110,7 +110,7 @@ class Conductor:
             self._proof.stop()
         if not parts.adopter.modules:
             parts.ending.stop("failed", NOTHING_ADOPTED)
-        facts, barrier_ns = self._meet()
+        facts, barrier_ns = self._meet(end_ns)
         self._close(end_ns, barrier_ns, complete=True)
         parts.recorder.flush()
         if done.kind == "proof":
@@ -130,7 +130,7 @@ class Conductor:
             if len({numbers[0] for numbers in sums}) > 1:
                 parts.ending.stop("failed", APART)
 
-    def _meet(self) -> tuple[Facts, int]:
+    def _meet(self, end_ns: int) -> tuple[Facts, int]:
         """Return what all ranks found, and how long this one waited for the others in ns."""
         parts = self._parts
         assert parts.steplog.first_ns is not None
@@ -138,7 +138,7 @@ class Conductor:
         changed = parts.counter.elect() if warming else False
         now = parts.clock()
         draws = parts.loaders.draws
-        mine = [parts.steplog.median_ns(), parts.loaders.prefetch(), int(changed), now - parts.steplog.first_ns]
+        mine = [self._step_ns(end_ns), parts.loaders.prefetch(), int(changed), now - parts.steplog.first_ns]
         everyone = parts.agreement.gather([*mine, draws.num, draws.digest])
         # Ranks that fetched differently far ahead cannot be compared.
         if len({numbers[4] for numbers in everyone}) == 1 < len({numbers[5] for numbers in everyone}):
@@ -150,6 +150,13 @@ class Conductor:
             elapsed_s=everyone[0][3] * 1e-9,
         )
         return facts, parts.clock() - now
+
+    def _step_ns(self, end_ns: int) -> int:
+        """Return the usual time of a step; a GPU's host runs ahead of it, so that there the window's wall counts."""
+        median_ns, counted = self._parts.steplog.median_ns(), self._done - self._segment.skip
+        if not torch.cuda.is_available() or self._begin_ns is None or counted < 1:
+            return median_ns
+        return max(median_ns, (end_ns - self._begin_ns) // counted)
 
     def _close(self, end_ns: int, barrier_ns: int, *, complete: bool) -> None:
         segment, counted = self._segment, max(0, self._done - self._segment.skip)

@@ -11,7 +11,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import CollectiveSize, SmallCalls
 from dpdoctor.report import charts, data_parallel_table, gradient_buckets, shard_unit_table
-from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
+from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.text import NOTHING, clipped, name_cell
 from dpdoctor.report.trace_words import NS, seconds
 from dpdoctor.report.traced import TracedMode, by_mode, has_traces
@@ -29,6 +29,10 @@ COLUMNS = (
     Column(title="Median call", numeric=True),
     Column(title="algbw", numeric=True),
     Column(title="busbw", numeric=True),
+)
+NO_SIZE = "the trace does not say how large its tensors were"
+NO_FACTOR = (
+    "how busy that keeps the links depends on the number of ranks or the operation, which the trace does not say"
 )
 BANDWIDTH = (
     "Figures are of the whole trace. Exposed is the share of a call's time in which nothing computed. Durations "
@@ -61,7 +65,7 @@ class _Size:
 
 def build(analysis: Analysis) -> Sequence[Block]:
     """Return by mode a chart by operation, tables by size and of small calls, and what the parallel mode did."""
-    return by_mode(analysis, _mode) or [Absent(what="Collectives", reason="no trace could be read")]
+    return by_mode(analysis, "Collectives", _mode)
 
 
 def _mode(mode: TracedMode) -> Sequence[Block] | str:
@@ -144,21 +148,25 @@ def _row(size: _Size) -> tuple[Cell, ...]:
     middle = size.middle
     return (
         name_cell(middle.operation, LONGEST_NAME),
-        Cell(text="unknown", footnote="the trace does not say how large its tensors were")
-        if middle.num_bytes is None
-        else Cell(text=units.size(middle.num_bytes)),
+        Cell(text="unknown", footnote=NO_SIZE) if middle.num_bytes is None else Cell(text=units.size(middle.num_bytes)),
         Cell(text="unknown" if middle.group_size is None else units.whole(middle.group_size)),
         Cell(text=units.digits(sum(row.count for row in size.rows) / size.num_ranks)),
         Cell(text=seconds(size.total_ns)),
         Cell(text=units.share(size.exposed_ns / size.total_ns) if size.total_ns else NOTHING),
         Cell(text=seconds(middle.median_ns)),
-        _bandwidth(middle.algbw_gb_s),
-        _bandwidth(middle.busbw_gb_s),
+        _bandwidth(middle.algbw_gb_s, NO_SIZE),
+        _bandwidth(middle.busbw_gb_s, NO_SIZE if middle.num_bytes is None else NO_FACTOR),
     )
 
 
-def _bandwidth(value: float | None) -> Cell:
-    return Cell(text="unknown" if value is None else units.quantity(value, "GB/s"))
+def _bandwidth(value: float | None, why_unknown: str) -> Cell:
+    if value is None:
+        return Cell(text="unknown", footnote=why_unknown)
+    return Cell(text=_rate(value))
+
+
+def _rate(gb_s: float) -> str:
+    return f"{units.size(gb_s * 1e9)}/s"
 
 
 def _small_calls(mode: TracedMode) -> Iterator[Block]:
@@ -194,7 +202,7 @@ def _small_row(rows: Sequence[SmallCalls]) -> tuple[Cell, ...]:
         Cell(text=seconds(worst.small_total_ns)),
         Cell(text=seconds(worst.small_exposed_ns)),
         Cell(text=seconds(worst.latency_ns)),
-        Cell(text=units.quantity(worst.bandwidth_gb_s, "GB/s")),
+        Cell(text=_rate(worst.bandwidth_gb_s)),
     )
 
 

@@ -23,7 +23,7 @@ MEANING = (
 
 def build(analysis: Analysis) -> Sequence[Block]:
     """Return by mode the kernels and operators with most time, and how full the devices' memory was."""
-    return by_mode(analysis, _mode) or [Absent(what="Kernels and operators", reason="no trace could be read")]
+    return by_mode(analysis, "Kernels and operators", _mode)
 
 
 def _mode(mode: TracedMode) -> Sequence[Block]:

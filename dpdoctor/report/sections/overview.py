@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary
-from dpdoctor.report import clauses, standing, verdict
+from dpdoctor.report import clauses, standing, trace_verdict, verdict
 from dpdoctor.report.blocks import Block, Callout, Cell, Column, Paragraph, Section, Table
 from dpdoctor.report.text import NOTHING, batch_text, figure_cell, interval_words, mode_label, sentence, status_tone
 from dpdoctor.report.traced import is_profile
@@ -30,6 +30,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
         verdict.headline(summary),
         *_troubles(summary),
         *_other_verdicts(summary),
+        *(Paragraph(text=text) for text in trace_verdict.stragglers(analysis)),
         Table(caption=_caption(summary), columns=COLUMNS, rows=tuple(_row(*item) for item in summary.modes.items())),
         *(Paragraph(text=text) for text in _meaning(summary)),
     ]

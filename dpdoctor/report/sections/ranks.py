@@ -37,7 +37,7 @@ MEANING = (
 
 def build(analysis: Analysis) -> Sequence[Block]:
     """Return by mode the verdict with its reason, lateness by rank and step, the groups and what was left out."""
-    return by_mode(analysis, _mode) or [Absent(what="Ranks compared", reason="no trace could be read")]
+    return by_mode(analysis, "Comparison", _mode)
 
 
 def _mode(mode: TracedMode) -> Sequence[Block] | str:
@@ -174,9 +174,9 @@ def _clocks(across: AcrossRanks) -> Iterator[Paragraph]:
     if others:
         worst = max(others, key=lambda clock: clock.error_ns)
         yield Paragraph(
-            text=f"For the timeline the clocks of {units.count(len(others), 'rank')} were put onto that of rank "
-            f"{across.ranks[0]}; the least certain is rank {worst.rank}, to {seconds(worst.error_ns)}. No figure here "
-            "rests on that."
+            text="The timeline in the run directory (timeline.json.gz, for ui.perfetto.dev) shows all ranks on the "
+            f"clock of rank {across.ranks[0]}; of the others the least certain is rank {worst.rank}, to "
+            f"{seconds(worst.error_ns)}. No figure here rests on that."
         )
 
 

@@ -22,7 +22,7 @@ RANK_COLUMNS = (
     Column(title="Device"),
     Column(title="Host"),
     Column(title="Steps recorded", numeric=True),
-    Column(title="Median step", numeric=True),
+    Column(title="Mean step", numeric=True),
     Column(title="Peak memory", numeric=True),
 )
 LEGEND = (

@@ -9,7 +9,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import HOST, PHASES, DeviceDigest
 from dpdoctor.report import charts
-from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
+from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.share_bars import Part, Row, share_bars
 from dpdoctor.report.spent import Spent, spent
 from dpdoctor.report.text import NOTHING, figure_text
@@ -48,7 +48,7 @@ COLUMNS = (
     Column(title="Idle", numeric=True),
     Column(title="Overlap", numeric=True),
     Column(title="Launch delay", numeric=True),
-    Column(title="Launches per step", numeric=True),
+    Column(title="Launches", numeric=True),
 )
 MEANING = (
     "What runs beside compute counts as compute; then come communication, copies to the device, other copies, and "
@@ -64,8 +64,7 @@ ON_CPU = (
 
 def build(analysis: Analysis) -> Sequence[Block]:
     """Return by mode bars of the five parts, of idle by cause and of the phases on the device, and the table."""
-    blocks = by_mode(analysis, lambda mode: _mode(mode, alone=is_trace_run(analysis)))
-    return blocks or [Absent(what="Time budget", reason="no trace could be read")]
+    return by_mode(analysis, "Time budget", lambda mode: _mode(mode, alone=is_trace_run(analysis)))
 
 
 def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
@@ -161,7 +160,7 @@ def _row(name: str, one: Spent, parts_ns: Mapping[str, int]) -> Row:
 
 def _table(devices: Mapping[str, DeviceDigest], found: Mapping[str, Spent]) -> Table:
     return Table(
-        caption="Shares of each device's traced time; times are with the profiler running.",
+        caption="Shares of each device's traced time; times are with the profiler running, launches are per step.",
         columns=COLUMNS,
         rows=tuple(_cells(name, devices[name], one) for name, one in found.items()),
     )
@@ -175,7 +174,7 @@ def _cells(name: str, device: DeviceDigest, one: Spent) -> tuple[Cell, ...]:
         Cell(text=name, note=device.name),
         Cell(text=seconds(one.total_ns / steps), note=stretch),
         *(Cell(text=units.share(one.ratio(part))) for part in PART_WORDS),
-        Cell(text=NOTHING, note="no communication") if overlap is None else Cell(text=units.share(overlap)),
+        Cell(text=NOTHING if overlap is None else units.share(overlap)),
         _launch_delay(device),
         Cell(text=units.digits(device.launches / one.num_steps) if device.launches and one.num_steps else NOTHING),
     )
@@ -184,7 +183,7 @@ def _cells(name: str, device: DeviceDigest, one: Spent) -> tuple[Cell, ...]:
 def _launch_delay(device: DeviceDigest) -> Cell:
     delay = device.launch_delay
     if delay is None:
-        return Cell(text=NOTHING, note="no device" if device.index == HOST else "no launch was traced")
+        return Cell(text=NOTHING)
     return Cell(text=seconds(delay.p50_ns), note=f"90 % within {seconds(delay.p90_ns)}")
 
 

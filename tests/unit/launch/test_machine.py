@@ -33,7 +33,19 @@ def test_cores_are_what_the_affinity_and_the_cgroup_allow(
     path = tmp_path / "cpu.max"
     if quota is not None:
         path.write_text(quota)
-    monkeypatch.setattr(machine, "_CPU_QUOTA", path)
+    monkeypatch.setattr(machine, "_CPU_QUOTAS", ((path,),))
+    assert machine.cores() == expected
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("-1", 8), ("250000", 3)])
+def test_a_quota_of_the_first_version_of_cgroups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, expected: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    files = (tmp_path / "quota", tmp_path / "period")
+    for file, text in zip(files, (quota, "100000"), strict=True):
+        file.write_text(text)
+    monkeypatch.setattr(machine, "_CPU_QUOTAS", ((tmp_path / "cpu.max",), files))
     assert machine.cores() == expected
 
 

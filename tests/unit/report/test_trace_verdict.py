@@ -55,7 +55,7 @@ LATE = Verdict(kind="persistent", rank=2, lateness_ns=30 * MS, num_late=19, num_
         (LATE, "rank 2 is late by 30.0 ms in nearly every step"),
         (
             dataclasses.replace(LATE, num_late=13, cause="gc"),
-            "rank 2 is late by 30.0 ms in most steps (collecting garbage)",
+            "rank 2 is late by 30.0 ms in most steps after collecting garbage",
         ),
         (
             dataclasses.replace(LATE, kind="rotating", rank=None),
@@ -72,7 +72,7 @@ LATE = Verdict(kind="persistent", rank=2, lateness_ns=30 * MS, num_late=19, num_
                 lateness_ns=130 * MS,
                 events=(LateStep(step=12, rank=1, lateness_ns=130 * MS, cause="gc"),),
             ),
-            "rank 1 is late by 130 ms in step 12 (collecting garbage)",
+            "rank 1 is late by 130 ms in step 12 after collecting garbage",
         ),
         (
             Verdict(

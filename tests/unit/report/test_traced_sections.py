@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dpdoctor.analysis import Analysis
-from dpdoctor.digest import NamedTime, NotJudged
+from dpdoctor.digest import Bucket, NamedTime, NotJudged
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Cell, Fold, Paragraph, Table
 from dpdoctor.report.text import clipped, name_cell
@@ -15,6 +15,7 @@ from tests.unit.builders import MS
 from tests.unit.report import runs, traced_runs
 from tests.unit.report.test_page import elements
 from tests.unit.report.test_sections import SECTIONS, applying, build, charts, only
+from tests.unit.report.test_terminal import shown
 
 
 def tables(name: str, analysis: Analysis) -> dict[str, Table]:
@@ -118,7 +119,7 @@ class TestTimeBudget:
     def test_a_cpu_has_no_launches(self) -> None:
         (table,) = tables("time_budget", traced_runs.cpu_trace()).values()
         assert table.rows[0][1] == Cell(text="100 ms", note="the whole trace")
-        assert table.rows[0][-2:] == (Cell(text="—", note="no device"), Cell(text="—"))
+        assert texts(table.rows[0])[-2:] == ["—", "—"]
 
     def test_of_a_profile_run_it_is_said_which_figures_are_the_traces(self) -> None:
         said = only(Paragraph, build("time_budget", traced_runs.traced_profile()))
@@ -150,8 +151,8 @@ class TestCollectives:
 
     def test_an_unknown_size_has_no_bandwidth(self) -> None:
         row = tables("collectives", traced_runs.hostile_traces())["Collectives"].rows[1]
-        assert row[1].text == "unknown"
-        assert texts(row)[-2:] == ["unknown", "unknown"]
+        assert {row[place].text for place in (1, -2, -1)} == {"unknown"}
+        assert {row[place].footnote for place in (1, -2, -1)} == {"the trace does not say how large its tensors were"}
 
     def test_calls_too_small_to_matter(self) -> None:
         (row,) = tables("collectives", traced_runs.hostile_traces())["Calls"].rows
@@ -172,6 +173,12 @@ class TestCollectives:
             "5.00 ms",
         ]
 
+    def test_a_bucket_that_is_ready_after_backward_is_all_tail(self) -> None:
+        late = Bucket(order=0, num_bytes=None, ready_ns=30 * MS, end_ns=45 * MS, exposed_ns=15 * MS, tail_ns=20 * MS)
+        run = traced_runs.trace_run(dataclasses.replace(traced_runs.everything(), buckets=(late,)))
+        ready, during, tail = (trace["x"] for trace in charts("collectives", run)["Gradient buckets of rank 0"].traces)
+        assert (ready, during, tail) == ([30], [0], [15])
+
     def test_units_of_fsdp(self) -> None:
         (row,) = tables("collectives", traced_runs.trace_run(traced_runs.everything()))["Units"].rows
         assert row[0].full == traced_runs.HOSTILE[2]
@@ -185,7 +192,7 @@ class TestCollectives:
     def test_without_any_the_reason_is_given(self) -> None:
         digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], collectives=())
         (found,) = build("collectives", traced_runs.trace_run(digest))
-        assert found == Absent(what="This part", reason="one process calls no collective")
+        assert found == Absent(what="Collectives", reason="one process calls no collective")
 
 
 class TestRanks:
@@ -227,7 +234,14 @@ class TestRanks:
 
     def test_one_rank_has_nothing_to_compare(self) -> None:
         (found,) = build("ranks", traced_runs.cpu_trace())
-        assert found == Absent(what="This part", reason="traces of 299 other ranks are not here")
+        assert found == Absent(what="Comparison", reason="traces of 299 other ranks are not here")
+
+
+class TestTheFirstScreenOfAProfileRun:
+    def test_who_is_late_is_said_there_too(self) -> None:
+        said = [block.text for block in only(Paragraph, build("overview", traced_runs.traced_profile()))]
+        assert "In the trace of DDP, rank 1 is late by 30.0 ms in nearly every step." in said
+        assert "In the trace of DDP, rank 1 is late by 30.0 ms" in shown(traced_runs.traced_profile())
 
 
 class TestKernels:
