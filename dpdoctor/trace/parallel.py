@@ -53,5 +53,6 @@ def _alone(function: Callable[[Path], T], path: Path) -> T | TraceError:
 
 def _pool(function: Callable[[Path], T], processes: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([function.__module__])  # imported once, not in every process
+    module = getattr(function, "func", function).__module__  # of what a functools.partial calls
+    context.set_forkserver_preload([module])  # imported once, not in every process
     return ProcessPoolExecutor(processes, mp_context=context)

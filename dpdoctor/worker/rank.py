@@ -240,7 +240,7 @@ class Rank:
             traceback.print_exception(error)
             what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
             line = lines.raised_at(error.__traceback__)
-            reason = self._mode.explain(error, line) or f"the script raised {what} ({line})"
+            reason = self._mode.explain(error, line) or f"the script raised {what} ({line}){_way_out(error)}"
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)
 
@@ -260,3 +260,10 @@ class Rank:
         sys.stderr.flush()
         if dist.is_initialized() and self._ending.status == "ok":
             dist.destroy_process_group()
+
+
+def _way_out(error: BaseException) -> str:
+    """Return what to do about an error that Python alone would have raised, too, where that is known."""
+    if isinstance(error, NameError) and error.name == "get_ipython":
+        return "; it is a magic of the notebook: take the line out, or export the notebook without magics"
+    return ""

@@ -20,9 +20,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from our_breakdown import breakdown
-
 from dpdoctor import units
+from dpdoctor.attribution.digesting import digest_file
+from dpdoctor.digest import Digest
 from dpdoctor.trace.parallel import each
 
 OURS, THEIRS = "our_breakdown.py", "hta_breakdown.py"
@@ -106,15 +106,15 @@ def against_size(path: Path, folder: Path, runs: int) -> None:
 
 
 def in_parallel(path: Path, folder: Path, runs: int) -> None:
-    """Print what two processes gain over one, for RANKS copies of the trace."""
+    """Print what two processes gain over one in digesting RANKS copies of the trace, their start included."""
     paths = [folder / f"rank{rank}{''.join(path.suffixes)}" for rank in range(RANKS)]
     for link in paths:
         link.symlink_to(path.resolve())
 
     def seconds(processes: int) -> float:
         begin = time.perf_counter()
-        found = list(each(breakdown, paths, processes=processes))
-        assert all(budgets == found[0] for budgets in found)
+        found = list(each(digest_file, paths, processes=processes))
+        assert [digest.source for digest in found if isinstance(digest, Digest)] == [path.name for path in paths]
         return time.perf_counter() - begin
 
     alternating = [(seconds(1), seconds(2)) for _ in range(runs)]

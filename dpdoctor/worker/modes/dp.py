@@ -60,8 +60,11 @@ class DP(Mode):
 
     def prepare(self, patches: Patches) -> None:
         """Take the devices that the launcher chose, and see all replicas from now on."""
+        import torch
         from torch import nn
 
+        # Without a GPU the plain module is called, and a method can stand for its call.
+        self.routes_methods = not torch.cuda.is_available()
         chosen = os.environ.pop(DEVICE_IDS_VARIABLE, "")
         self._device_ids = [int(number) for number in chosen.split(",")] if chosen else None
         replicate = nn.DataParallel.replicate
