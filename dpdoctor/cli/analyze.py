@@ -73,7 +73,7 @@ def _digests(found: Sequence[Path], options: dict[str, Any]) -> tuple[dict[int, 
     places = range(len(found)) if part is None else shard.select(_sizes(found), shard.parse(part))
     function = functools.partial(digest_file, max_bytes=options["max_bytes"])
     processes = options["processes"] or machine.cores()
-    read = parallel.each(function, [found[place] for place in places], processes=processes)
+    read = list(parallel.each(function, [found[place] for place in places], processes=processes))
     digests = {place: item for place, item in zip(places, read, strict=True) if isinstance(item, Digest)}
     return digests, [item.message for item in read if isinstance(item, TraceError)]
 

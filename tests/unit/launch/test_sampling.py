@@ -72,7 +72,7 @@ def test_what_the_kernel_does_not_tell_is_unknown_and_never_0(
 
 
 def test_the_first_sample_of_a_rank_has_no_cpu_share() -> None:
-    (sample,) = RankSampler(3, os.getpid()).samples()
+    sample = RankSampler(3, os.getpid()).samples()[0]  # the second is of children that other tests may have left
     assert sample.source == "rank3"
     assert set(sample.values) == {"memory_bytes", "num_processes"}
     assert sample.values["memory_bytes"] > 1_000_000
