@@ -97,6 +97,7 @@ class DeviceDigest:
         begin_ns: of the first event on it.
         whole: from the first event to the end of the last.
         idle_by: the idle part of `whole` by cause, as in DeviceStep.
+        num_dropped: steps beyond the limit that are not here.
         steps: whole steps only; the first and last are cut by the profiler and left out where there are enough.
         launch_delay: from the end of the launching call to the kernel's begin.
         launches: kernels and memsets in the steps' windows.
@@ -108,6 +109,7 @@ class DeviceDigest:
     begin_ns: int
     whole: Budget
     steps: tuple[DeviceStep, ...]
+    num_dropped: int = 0
     launch_delay: Quantiles | None
     launches: int
     peak_allocated_bytes: int | None = None

@@ -20,23 +20,28 @@ from dpdoctor.digest import HOST, DeviceDigest, DeviceStep
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace
 
+# Of all devices together: about 0.4 MB in a digest.
+MAX_STEPS = 1_000
+
 
 def devices(
     trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents], host: dict[int, Activity]
 ) -> tuple[DeviceDigest, ...]:
     """Return the digest of each device, of what was found by `host_steps`, `device_events` and `activities`."""
-    return tuple(_device(trace, steps, device, host) for device in observed)
+    most = MAX_STEPS // max(1, len(observed))
+    return tuple(_device(trace, steps, device, host, most) for device in observed)
 
 
-def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int, Activity]) -> DeviceDigest:
+def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int, Activity], most: int) -> DeviceDigest:
     used, span, windows = occupancy(device), whole_span(device), step_windows(steps, device)
     causes = idle_by_cause(used.idle(np.concatenate((span, windows.spans))), device, host, steps.thread)
+    kept = windows.spans[:most]
     per_step = zip(
-        windows.numbers.tolist(),
-        windows.spans.tolist(),
-        used.budgets(windows.spans),
-        within(causes, windows.spans),
-        within(busy_by_phase(trace, steps, device), windows.spans),
+        windows.numbers[:most].tolist(),
+        kept.tolist(),
+        used.budgets(kept),
+        within(causes, kept),
+        within(busy_by_phase(trace, steps, device), kept),
         strict=True,
     )
     allocated, reserved = peak_bytes(trace, device.index)
@@ -50,8 +55,9 @@ def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int
             DeviceStep(step=number, begin_ns=begin, end_ns=end, budget=budget, idle_by=idle, phases_ns=phases)
             for number, (begin, end), budget, idle, phases in per_step
         ),
+        num_dropped=len(windows.spans) - len(kept),
         launch_delay=None if device.index == HOST else launch_delay(trace, device),
-        launches=_num_launches(device, windows.spans),
+        launches=_num_launches(device, kept),
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
     )

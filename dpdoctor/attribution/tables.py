@@ -17,6 +17,7 @@ from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace
 
 MAX_ROWS = 100
+MAX_CHARACTERS = 100_000  # of all names of a table: templates make kernel names as long as they like
 
 
 def kernels(trace: Trace, devices: Sequence[DeviceEvents]) -> tuple[NamedTime, ...]:
@@ -69,6 +70,8 @@ def _table(
             device=device,
         )
 
-    found = [row(trace.names[number], order[at : at + 1]) for at, number in enumerate(order[:MAX_ROWS].tolist())]
-    others = order[MAX_ROWS:]
+    length = np.cumsum([len(trace.names[number]) for number in order[:MAX_ROWS].tolist()])
+    num_rows = max(1, int(np.searchsorted(length, MAX_CHARACTERS, side="right")))
+    found = [row(trace.names[number], order[at : at + 1]) for at, number in enumerate(order[:num_rows].tolist())]
+    others = order[num_rows:]
     return [*found, row(f"({units.count(len(others), 'other')})", others)] if len(others) else found

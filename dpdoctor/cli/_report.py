@@ -32,7 +32,7 @@ def make(
     """
     from dpdoctor.analysis import analyse
     from dpdoctor.report import page, terminal
-    from dpdoctor.report.timeline import timeline
+    from dpdoctor.report.traces.timeline import timeline
 
     analysis, path = analyse(rundir.read(root)), root / rundir.REPORT
     rundir.write_json(root / rundir.SUMMARY, analysis.summary)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpdoctor.analysis import Analysis, ModeSummary, RunSummary
-from dpdoctor.report import clauses, standing, trace_terminal, trace_verdict, verdict
+from dpdoctor.report import clauses, standing, verdict
 from dpdoctor.report.text import (
     NOTHING,
     batch_text,
@@ -25,7 +25,9 @@ from dpdoctor.report.text import (
     short_interval,
     status_tone,
 )
-from dpdoctor.report.traced import is_trace_run
+from dpdoctor.report.traces import terminal as trace_terminal
+from dpdoctor.report.traces import verdict as trace_verdict
+from dpdoctor.report.traces.traced import is_trace_run
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
 _NUMERIC = ("samples/s", "step", "speedup", "linear", "epoch", "batch")

@@ -10,18 +10,18 @@ import torch
 
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import WindowRecord
-from dpdoctor.worker.adopt import Adopter
+from dpdoctor.worker.adoption.adopt import Adopter
+from dpdoctor.worker.adoption.proof import Proof, checksum
+from dpdoctor.worker.adoption.redirect import Watch
 from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.director import Director, Facts, Segment
 from dpdoctor.worker.ending import Ending
-from dpdoctor.worker.loaders import Loaders
 from dpdoctor.worker.modes._base import Mode
-from dpdoctor.worker.proof import Proof, checksum
-from dpdoctor.worker.recorder import Recorder
-from dpdoctor.worker.redirect import Watch
 from dpdoctor.worker.report import Report
-from dpdoctor.worker.steplog import StepLog
-from dpdoctor.worker.steps import StepCounter
+from dpdoctor.worker.timing.recorder import Recorder
+from dpdoctor.worker.timing.steplog import StepLog
+from dpdoctor.worker.timing.steps import StepCounter
 from dpdoctor.worker.tracer import Tracer
 
 NOTHING_ADOPTED = (

@@ -24,26 +24,29 @@ from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import RankRecord
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
-from dpdoctor.worker import files, hooks, launched, lines, loss, modes, script, setup
-from dpdoctor.worker.adopt import Adopter
+from dpdoctor.worker import launched, lines, modes, script, setup
+from dpdoctor.worker.adoption import loss
+from dpdoctor.worker.adoption.adopt import Adopter
+from dpdoctor.worker.adoption.redirect import Watch
 from dpdoctor.worker.agreement import Agreement, Alone, Ranks
-from dpdoctor.worker.calibration import hook_cost_ns
 from dpdoctor.worker.conductor import Conductor, Parts
+from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.director import FULL, Director
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.launched import Place
-from dpdoctor.worker.loaders import Loaders
 from dpdoctor.worker.modes._base import Mode
-from dpdoctor.worker.overlay import Overlay
+from dpdoctor.worker.overlay import files
+from dpdoctor.worker.overlay.overlay import Overlay
+from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.patches import Patches
-from dpdoctor.worker.phases import PhaseClock
-from dpdoctor.worker.recorder import Recorder
-from dpdoctor.worker.redirect import Watch
 from dpdoctor.worker.report import Report, Sources
-from dpdoctor.worker.steplog import StepLog
-from dpdoctor.worker.steps import StepCounter
-from dpdoctor.worker.tally import Tally
-from dpdoctor.worker.territory import Territory
+from dpdoctor.worker.timing import hooks
+from dpdoctor.worker.timing.calibration import hook_cost_ns
+from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.recorder import Recorder
+from dpdoctor.worker.timing.steplog import StepLog
+from dpdoctor.worker.timing.steps import StepCounter
+from dpdoctor.worker.timing.tally import Tally
 
 ARMS = (FULL,)
 SUMMED_LOSS = (

@@ -11,12 +11,12 @@ import torch
 
 from dpdoctor import rundir
 from dpdoctor.records import Adoption, Check, Counters, RankRecord, Unit, Written
-from dpdoctor.worker.adopt import Adopter
-from dpdoctor.worker.hooks import Optimizers
-from dpdoctor.worker.loaders import Loaders
+from dpdoctor.worker.adoption.adopt import Adopter
+from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.patches import Patches
-from dpdoctor.worker.steplog import StepLog
-from dpdoctor.worker.tally import Tally
+from dpdoctor.worker.timing.hooks import Optimizers
+from dpdoctor.worker.timing.steplog import StepLog
+from dpdoctor.worker.timing.tally import Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

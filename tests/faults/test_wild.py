@@ -48,7 +48,7 @@ def test_a_list_of_images_without_a_loader_is_not_counted(profile):
 
 
 def test_a_method_that_trains_is_routed_through_the_wrapper(profile):
-    done = profile("wild_method.py", "--modes", "ddp,fsdp", *SHORT)
+    done = profile("method_loss.py", "--modes", "ddp,fsdp", *SHORT)
     assert done.exit_code == 0, done.output
     for mode in ("single", "ddp", "fsdp"):
         adoption = done.record(mode).adoption

@@ -10,7 +10,7 @@ from dpdoctor.report import clauses
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Facts, Fold, Heading, Lines, Section, Table
 from dpdoctor.report.standing import withheld_briefly
 from dpdoctor.report.text import NOTHING, left_alone, mode_label, remarks, sampler_text
-from dpdoctor.report.traced import is_profile
+from dpdoctor.report.traces.traced import is_profile
 
 MOST_FILES = 200
 _VERDICTS = {True: ("ok", "good"), False: ("failed", "bad"), None: ("not judged", "muted")}

@@ -10,11 +10,12 @@ from typing import Any
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import CollectiveSize, SmallCalls
-from dpdoctor.report import charts, data_parallel_table, gradient_buckets, shard_unit_table
+from dpdoctor.report import charts
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.text import NOTHING, clipped, name_cell
-from dpdoctor.report.trace_words import NS, seconds
-from dpdoctor.report.traced import TracedMode, by_mode, has_traces
+from dpdoctor.report.traces import data_parallel_table, gradient_buckets, shard_unit_table
+from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
+from dpdoctor.report.traces.words import NS, seconds
 
 MOST_SIZES = 40
 MOST_OPERATIONS = 12

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Facts, Fold, Lines, Paragraph, Section, Table
-from dpdoctor.report.traced import is_trace_run
+from dpdoctor.report.traces.traced import is_trace_run
 
 NOT_MEASURED = Absent(
     what="Throughput, host phases, single steps, machine load, adoption of the script",

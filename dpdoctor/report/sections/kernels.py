@@ -9,8 +9,8 @@ from dpdoctor.analysis import Analysis
 from dpdoctor.digest import Digest, NamedTime
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Paragraph, Section, Table
 from dpdoctor.report.text import NOTHING, name_cell
-from dpdoctor.report.trace_words import seconds
-from dpdoctor.report.traced import TracedMode, by_mode, has_traces, not_judged
+from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces, not_judged
+from dpdoctor.report.traces.words import seconds
 
 MOST_ROWS = 25
 # A kernel of C++ templates may have a name of thousands of characters.

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary
-from dpdoctor.report import clauses, standing, trace_verdict, verdict
+from dpdoctor.report import clauses, standing, verdict
 from dpdoctor.report.blocks import Block, Callout, Cell, Column, Paragraph, Section, Table
 from dpdoctor.report.text import NOTHING, batch_text, figure_cell, interval_words, mode_label, sentence, status_tone
-from dpdoctor.report.traced import is_profile
+from dpdoctor.report.traces import verdict as trace_verdict
+from dpdoctor.report.traces.traced import is_profile
 
 COLUMNS = (
     Column(title="Mode"),

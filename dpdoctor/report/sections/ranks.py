@@ -10,10 +10,10 @@ from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.across import AcrossRanks, GroupAcross, Verdict
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Paragraph, Section, Table
-from dpdoctor.report.lateness_map import lateness_map
 from dpdoctor.report.text import NOTHING, name_cell, sentence
-from dpdoctor.report.trace_words import cause_words, lateness, seconds
-from dpdoctor.report.traced import TracedMode, by_mode, has_traces
+from dpdoctor.report.traces.lateness_map import lateness_map
+from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
+from dpdoctor.report.traces.words import cause_words, lateness, seconds
 
 MOST_RANKS = 128
 MOST_GROUPS = 32

@@ -11,7 +11,7 @@ from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Gri
 from dpdoctor.report.launches import NamedLaunch, is_open, launches
 from dpdoctor.report.series import Curve, Panel, panels, unknowns, words_of
 from dpdoctor.report.text import amount
-from dpdoctor.report.traced import is_profile
+from dpdoctor.report.traces.traced import is_profile
 
 GPU_READINGS = "GPU utilisation, memory, power and clocks"
 _KIND_WORDS = {"host": "Host", "rank": "Processes", "gpu": "GPU"}

@@ -11,7 +11,7 @@ from dpdoctor.report import charts, lanes, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Paragraph, Section, Table
 from dpdoctor.report.launches import NamedLaunch, is_open, launches
 from dpdoctor.report.text import NOTHING, figure_cell, mode_label, status_tone
-from dpdoctor.report.traced import is_profile
+from dpdoctor.report.traces.traced import is_profile
 
 NS = 1e-9
 # Above this the slowest step would flatten all others on a linear axis.

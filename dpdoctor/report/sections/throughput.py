@@ -10,7 +10,7 @@ from dpdoctor.analysis import Analysis, Figure, ModeSummary
 from dpdoctor.report import charts, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.text import absent, figure_cell, figure_text, interval_text, interval_words, mode_label
-from dpdoctor.report.traced import is_profile
+from dpdoctor.report.traces.traced import is_profile
 
 KINDS: tuple[tuple[str, Callable[[ModeSummary], Figure], str, str], ...] = (
     ("steady", lambda mode: mode.throughput, charts.BLUE, charts.LIGHT_INK),

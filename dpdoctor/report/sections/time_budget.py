@@ -11,10 +11,10 @@ from dpdoctor.digest import HOST, PHASES, DeviceDigest
 from dpdoctor.report import charts
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.share_bars import Part, Row, share_bars
-from dpdoctor.report.spent import Spent, spent
 from dpdoctor.report.text import NOTHING, figure_text
-from dpdoctor.report.trace_words import PART_WORDS, cause_words, seconds
-from dpdoctor.report.traced import TracedMode, by_mode, damage, is_trace_run, not_judged
+from dpdoctor.report.traces.spent import Spent, spent
+from dpdoctor.report.traces.traced import TracedMode, by_mode, damage, is_trace_run, not_judged
+from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds
 
 PART_COLORS = {
     "compute": (charts.BLUE, charts.LIGHT_INK),

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
-from dpdoctor.report import trace_verdict
 from dpdoctor.report.blocks import Block, Callout, Cell, Column, Section, Table
 from dpdoctor.report.text import NOTHING, by_reason, name_cell
-from dpdoctor.report.traced import TracedMode, TracedRank, damage, device_words, is_trace_run, traced_modes
+from dpdoctor.report.traces import verdict as trace_verdict
+from dpdoctor.report.traces.traced import TracedMode, TracedRank, damage, device_words, is_trace_run, traced_modes
 
 COLUMNS = (
     Column(title="Rank"),

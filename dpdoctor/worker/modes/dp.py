@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from dpdoctor.worker.modes._replicas import Parallel
     from dpdoctor.worker.patches import Patches
-    from dpdoctor.worker.replicas import Parallel
 
 # What torch says when a script uses a vector where it had the scalar loss of one device.
 _WANTS_SCALAR = re.compile(
@@ -85,7 +85,7 @@ class DP(Mode):
         """
         import torch
 
-        from dpdoctor.worker.replicas import Parallel
+        from dpdoctor.worker.modes._replicas import Parallel
 
         if not torch.cuda.is_available():
             if self._device_ids:

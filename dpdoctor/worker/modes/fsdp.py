@@ -70,7 +70,7 @@ class FSDP(Mode):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        from dpdoctor.worker import repoint, wrap
+        from dpdoctor.worker.adoption import repoint, wrap
 
         _refuse_scalars(module)
         blocks = wrap.repeated_blocks(module) if how.fsdp_wrap is None else wrap.named_blocks(module, how.fsdp_wrap)

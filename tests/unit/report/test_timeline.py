@@ -13,8 +13,8 @@ import pytest
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import Digest
 from dpdoctor.errors import TraceError
-from dpdoctor.report import timeline
-from dpdoctor.report.timeline import Event
+from dpdoctor.report.traces import timeline
+from dpdoctor.report.traces.timeline import Event
 from dpdoctor.trace.locate import TIMELINE, locate
 from tests.unit.builders import MS
 from tests.unit.report import runs, traced_runs

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from dpdoctor.analysis.across import LateStep, Verdict
-from dpdoctor.report import trace_verdict, trace_words
-from dpdoctor.report.spent import spent
+from dpdoctor.report.traces import verdict as trace_verdict
+from dpdoctor.report.traces import words as trace_words
+from dpdoctor.report.traces.spent import spent
 from tests.unit.builders import MS
 from tests.unit.report import traced_runs
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dpdoctor.worker.patches import Patches
-from dpdoctor.worker.recorder import Recorder
+from dpdoctor.worker.timing.recorder import Recorder
 from tests.unit.worker.handclock import HandClock
 from tests.unit.worker.rig import Rig
 

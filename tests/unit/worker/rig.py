@@ -9,16 +9,16 @@ from typing import Any, NoReturn
 from torch import nn
 
 from dpdoctor.records import PHASES
-from dpdoctor.worker import hooks
-from dpdoctor.worker.adopt import Adopter
-from dpdoctor.worker.loaders import Loaders
+from dpdoctor.worker.adoption.adopt import Adopter
+from dpdoctor.worker.adoption.redirect import Watch
+from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.modes._base import Conversion, Mode
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from dpdoctor.worker.patches import Patches
-from dpdoctor.worker.phases import PhaseClock
-from dpdoctor.worker.redirect import Watch
-from dpdoctor.worker.steps import StepCounter
-from dpdoctor.worker.tally import Counted, Tally
+from dpdoctor.worker.timing import hooks
+from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.steps import StepCounter
+from dpdoctor.worker.timing.tally import Counted, Tally
 from tests.unit.worker.handclock import HandClock
 
 

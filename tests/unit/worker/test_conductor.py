@@ -19,9 +19,9 @@ from dpdoctor.worker.director import FULL, Director
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from dpdoctor.worker.patches import Patches
-from dpdoctor.worker.recorder import Recorder
 from dpdoctor.worker.report import Report, Sources
-from dpdoctor.worker.steplog import StepLog
+from dpdoctor.worker.timing.recorder import Recorder
+from dpdoctor.worker.timing.steplog import StepLog
 from tests.unit.worker.rig import Rig
 
 STEP_NS = 10_000_000

@@ -15,9 +15,9 @@ from torch import nn
 from dpdoctor.records import Check, Counters
 from dpdoctor.spec import DEVICE_IDS_VARIABLE
 from dpdoctor.worker.modes._base import AdoptionError, Conversion, Evidence
+from dpdoctor.worker.modes._replicas import Call, Parallel
 from dpdoctor.worker.modes.dp import DP, refuse_elsewhere
 from dpdoctor.worker.patches import Patches
-from dpdoctor.worker.replicas import Call, Parallel
 from tests.unit.worker.cpu_parallel import CpuDP, CpuParallel, use_threads
 from tests.unit.worker.models import Net, X, sgd
 from tests.unit.worker.rig import Rig

@@ -1,0 +1,59 @@
+"""What nn.DataParallel's own work costs: on the host by part, and how much busier one device is than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from dpdoctor.digest import DataParallelCost
+from dpdoctor.report.blocks import Block, Cell, Column, Table
+from dpdoctor.report.text import NOTHING
+from dpdoctor.report.traces.traced import TracedMode
+from dpdoctor.report.traces.words import seconds
+
+PARTS = ("scatter", "replicate", "parallel_apply", "gather", "reduce")
+
+
+def blocks(mode: TracedMode) -> list[Block]:
+    """Return by rank the parts on the host and on every device; nothing where no rank runs nn.DataParallel."""
+    return [
+        Table(
+            caption=f"nn.DataParallel on {rank.name}: means per traced step, by what launched the work. The excess is "
+            "a device's busy time over the mean of the others.",
+            columns=(
+                Column(title="Where"),
+                *(Column(title=part, numeric=True) for part in PARTS),
+                Column(title="other", numeric=True),
+                Column(title="busy", numeric=True),
+                Column(title="excess", numeric=True),
+            ),
+            rows=(_host(rank.digest.data_parallel), *_devices(rank.digest.data_parallel.device_ns)),
+        )
+        for rank in mode.ranks
+        if rank.digest.data_parallel is not None
+    ]
+
+
+def _host(cost: DataParallelCost) -> tuple[Cell, ...]:
+    times = (cost.scatter_ns, cost.replicate_ns, cost.parallel_apply_ns, cost.gather_ns, cost.reduce_ns)
+    return (Cell(text="host"), *(Cell(text=seconds(time)) for time in times), *[Cell(text=NOTHING)] * 3)
+
+
+def _devices(device_ns: Mapping[int, Mapping[str, float]]) -> list[tuple[Cell, ...]]:
+    busy = {index: parts["busy"] for index, parts in device_ns.items()}
+    return [
+        (
+            Cell(text=f"GPU {index}"),
+            *(Cell(text=seconds(parts.get(part, 0.0))) for part in (*PARTS, "other", "busy")),
+            _excess(index, busy),
+        )
+        for index, parts in device_ns.items()
+    ]
+
+
+def _excess(index: int, busy: Mapping[int, float]) -> Cell:
+    others = [time for other, time in busy.items() if other != index]
+    if not others:
+        return Cell(text=NOTHING, note="no other device")
+    excess = busy[index] - fmean(others)
+    return Cell(text=seconds(excess) if excess >= 0 else f"-{seconds(-excess)}")

@@ -1,0 +1,124 @@
+"""Stands where a script calls its model: sends training forwards to the mode's wrapper and counts them."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
+from dpdoctor.worker.timing.tally import Tally
+
+
+class Redirect:
+    """Stands in for a call of an adopted module, or for a method of it.
+
+    For a call it is the instance's `_compiled_call_impl`, which torch calls first and never copies or pickles; for a
+    method, the instance's attribute of that name, which is copied and pickled as the method. Training forwards go to
+    `target`; forwards without gradients and those that `target` makes itself go straight to the module, so that an
+    evaluation on one rank waits for nobody.
+
+    Args:
+        module: the adopted module.
+        target: what a training forward calls.
+        watch: what it reports to.
+        own_call: what the script would call by itself: its own compilation of the module, if it made one.
+        method: the bound method; None: the module's own call.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        target: Callable[..., Any],
+        watch: Watch,
+        own_call: Callable[..., Any] | None = None,
+        method: Callable[..., Any] | None = None,
+    ) -> None:
+        self._module = module
+        self._plain: Callable[..., Any] = method or module._call_impl
+        self._own_call = own_call or self._plain
+        self._target = target
+        if method is not None:
+            functools.update_wrapper(self, method)  # its signature is looked at
+        self._watch = watch
+        self._thread: int | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Traced by dynamo, from inside a compiled wrapper: the answer is a constant to it, a thread's number is not.
+        if torch.compiler.is_compiling() or self._thread == threading.get_ident():
+            return self._plain(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            self._watch.tally.evaluated()
+            return self._own_call(*args, **kwargs)
+        return self._train(args, kwargs)
+
+    def __reduce__(self) -> Any:
+        return self._plain.__reduce__()
+
+    def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        watch = self._watch
+        watch.training_forward(self._module, args, kwargs)
+        depth = watch.phases.push(FORWARD)
+        self._thread = threading.get_ident()
+        try:
+            return self._target(*args, **kwargs)
+        finally:
+            self._thread = None
+            watch.phases.pop(depth)
+
+
+class Watch:
+    """What a forward reports to. `forwards` counts, by id of the module, the first forward after each backward."""
+
+    def __init__(self, phases: PhaseClock, tally: Tally, check: Callable[[], None]) -> None:
+        self.phases = phases
+        self.tally = tally
+        self._check = check
+        self.keep_inputs = False
+        self.forwards: Counter[int] = Counter()
+        self._open: set[int] = set()
+        self.inputs: list[torch.Tensor] = []
+
+    def training_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A training forward of the module begins on these arguments."""
+        self._check()
+        if id(module) not in self._open:
+            self._open.add(id(module))
+            self.forwards[id(module)] += 1
+        self.tally.trained(_num_rows(args, kwargs), in_eval_mode=not module.training)
+        if self.keep_inputs:
+            self.inputs, self.keep_inputs = list(_tensors((args, kwargs))), False
+
+    def backward_ended(self) -> None:
+        """A backward pass ended: the next forward of a module is a new pass over its parameters."""
+        self._open.clear()
+
+
+def _num_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Return dim 0 of the first tensor among the arguments or in a dict of them; 0 when a list holds the first."""
+    if args and isinstance(args[0], torch.Tensor):
+        return args[0].shape[0] if args[0].dim() else 0
+    values = [item for value in (*args, *kwargs.values()) for item in _items(value)]
+    first = next((value for value in values if isinstance(value, (torch.Tensor, list, tuple))), None)
+    return first.shape[0] if isinstance(first, torch.Tensor) and first.dim() else 0
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, Mapping) else (value,)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested containers, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)

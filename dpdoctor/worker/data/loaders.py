@@ -1,0 +1,177 @@
+"""The script's DataLoaders: which batches this rank takes, how long it waits for them, how many samples they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from dpdoctor import units
+from dpdoctor.records import Loader
+from dpdoctor.worker import lines
+from dpdoctor.worker.data.shard import CountedIndices, Draws, Shard
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.timing.phases import DATA_WAIT, PhaseClock
+from dpdoctor.worker.timing.tally import Tally
+
+UNMET = -1
+
+
+class Loaders:
+    """Shares out every loader that is iterated with gradients enabled; evaluations under no_grad see all their data."""
+
+    def __init__(self, rule: str, rank: int, world_size: int, seed: int) -> None:
+        self._rule = rule
+        self._rank = rank
+        self._world_size = world_size
+        self._seed = seed
+        self._iterations = 0
+        # A script may build a new DataLoader for every epoch: what looks alike at one line is one loader.
+        self._numbers: dict[Loader, int] = {}
+        self._prefetch = 0
+        self.draws = Draws()
+
+    def watch(
+        self,
+        patches: Patches,
+        phases: PhaseClock,
+        tally: Tally,
+        check: Callable[[], None],
+        fail: Callable[[str], NoReturn],
+    ) -> None:
+        """Take part in every loader's length, iteration and fetch."""
+        index_sampler = vars(DataLoader)["_index_sampler"].fget
+        begin = vars(DataLoader)["__iter__"]
+        fetch = vars(_BaseDataLoaderIter)["__next__"]
+
+        def shared_index_sampler(loader: DataLoader[Any]) -> Any:
+            return self._share(loader, index_sampler(loader))
+
+        def timed_iter(loader: DataLoader[Any]) -> Any:
+            depth = phases.push(DATA_WAIT)
+            try:
+                number = self._meet(loader, index_sampler(loader), fail)
+                tally.epoch_began(number)
+                iterator = begin(loader)
+                iterator.dpdoctor_loader = number
+            finally:
+                phases.pop(depth)
+            return iterator
+
+        def timed_next(iterator: Any) -> Any:
+            check()
+            depth = phases.push(DATA_WAIT)
+            try:
+                batch = fetch(iterator)
+            finally:
+                phases.pop(depth)
+            indices = iterator._sampler_iter
+            size = indices.next_size() if isinstance(indices, CountedIndices) else 0
+            # An iterator that a subclass of DataLoader built past __iter__ was never met.
+            tally.fetched(getattr(iterator, "dpdoctor_loader", UNMET), size, ahead=phases.is_elsewhere())
+            return batch
+
+        patches.replace(DataLoader, "_index_sampler", property(shared_index_sampler))
+        patches.replace(DataLoader, "__iter__", timed_iter)
+        patches.replace(_BaseDataLoaderIter, "__next__", timed_next)
+
+    def _share(self, loader: DataLoader[Any], sampler: Any) -> Any:
+        if isinstance(loader.dataset, IterableDataset):
+            return sampler
+        rule = self._rule_for(sampler)
+        return Shard(sampler, rule, self._rank, self._world_size, seeded=self._seeded, draws=self.draws)
+
+    def _rule_for(self, sampler: Any) -> str:
+        if self._world_size == 1 or not torch.is_grad_enabled():
+            return "whole"
+        length = _length(sampler)
+        if self._rule == "per-device" and length is not None and length < self._world_size:
+            return "whole"
+        return self._rule
+
+    @contextlib.contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """Give torch, numpy and random the state that this iteration has on every rank; put theirs back after."""
+        self._iterations += 1
+        seed = (self._seed * 1_000_003 + self._iterations) % 2**32
+        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(states[0])
+            np.random.set_state(states[1])
+            random.setstate(states[2])
+
+    def _meet(self, loader: DataLoader[Any], sampler: Any, fail: Callable[[str], NoReturn]) -> int:
+        """Return the number of a loader whose iteration begins; note it at its first."""
+        line = lines.caller()
+        iterable = isinstance(loader.dataset, IterableDataset)
+        rule = self._rule_for(sampler)
+        if rule == "global" and (iterable or _draws_one_by_one(loader)):
+            what = "an IterableDataset" if iterable else "what a DataLoader with batch_size=None draws one by one"
+            fail(f"--batch global cannot split {what} ({line}); use --batch per-device")
+        rule = "whole" if iterable else rule
+        record = Loader(
+            line=line,
+            dataset=type(loader.dataset).__name__,
+            sampler=type(getattr(sampler, "sampler", sampler)).__name__,
+            batch_size=loader.batch_size,
+            num_workers=loader.num_workers,
+            num_batches=None if iterable else _length(sampler),
+            rule=rule,
+            note=self._note(rule, loader, sampler, iterable=iterable),
+        )
+        self._prefetch = max(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0))
+        return self._numbers.setdefault(record, len(self._numbers))
+
+    def _note(self, rule: str, loader: DataLoader[Any], sampler: Any, *, iterable: bool) -> str:
+        if self._world_size == 1:
+            return ""
+        if iterable:
+            return "an IterableDataset is read whole by every rank: splitting it would make each rank pay for all items"
+        if rule == "global" and loader.batch_size and loader.batch_size % self._world_size:
+            parts = units.count(self._world_size, "part")
+            return f"batches of {loader.batch_size} are cut into {parts} of unequal size; averaging weighs them alike"
+        if rule != "whole":
+            return ""
+        if not torch.is_grad_enabled():
+            return "iterated without gradients: an evaluation, every rank sees all of it"
+        batches, ranks = units.count(_length(sampler) or 0, "batch"), units.count(self._world_size, "rank")
+        return f"{batches} cannot be shared by {ranks}: every rank takes all"
+
+    def records(self) -> tuple[Loader, ...]:
+        """Return the loaders that were iterated, in order; their places are the numbers that `Tally` knows them by."""
+        return tuple(self._numbers)
+
+    def batches_per_epoch(self, number: int) -> int | None:
+        """Return this rank's batches in one pass over a loader; None: no end known."""
+        if number == UNMET:
+            return None
+        record = self.records()[number]
+        if record.num_batches is None or record.rule != "per-device":
+            return record.num_batches
+        return record.num_batches // self._world_size
+
+    def prefetch(self) -> int:
+        """Return the most batches that a loader's workers may hold ready."""
+        return self._prefetch
+
+
+def _draws_one_by_one(loader: DataLoader[Any]) -> bool:
+    return loader.batch_sampler is None and not isinstance(loader.sampler, BatchSampler)
+
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None

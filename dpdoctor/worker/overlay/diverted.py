@@ -1,0 +1,257 @@
+"""The functions that open, list, make, move and remove files, as the script gets them: they work on the overlay."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import io
+import os
+import posix
+import shutil
+import stat
+from collections.abc import Callable
+from typing import Any
+
+from dpdoctor.worker.overlay import raw
+from dpdoctor.worker.overlay.listing import Listing
+from dpdoctor.worker.overlay.overlay import Overlay
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_NEW = os.O_CREAT | os.O_EXCL
+_real_open: Callable[..., Any] = io.open
+
+
+class Diverted:
+    """Stands in for the functions of `os` of the same names, and for `open`; each raises what the original would."""
+
+    def __init__(self, overlay: Overlay) -> None:
+        self._overlay = overlay
+
+    def reading(self, real: Callable[..., Any], *, follow: bool = True) -> Callable[..., Any]:
+        """Return `real`, a function of a path, made to look where the script's file is."""
+        overlay = self._overlay
+
+        @functools.wraps(real)
+        def read(path: Any = ".", *args: Any, **options: Any) -> Any:
+            if not overlay.is_used or isinstance(path, int):
+                return real(path, *args, **options)
+            at = overlay.locate(path, follow=options.get("follow_symlinks", follow), dir_fd=options.pop("dir_fd", None))
+            with raw.named(path):
+                return real(raw.alike(path, self._seen(at)), *args, **options)
+
+        return read
+
+    def changing(self, real: Callable[..., Any], *, follow: bool = True) -> Callable[..., Any]:
+        """Return `real`, a function that changes what is at a path, made to change a copy."""
+        overlay = self._overlay
+
+        @functools.wraps(real)
+        def change(path: Any, *args: Any, **options: Any) -> Any:
+            if isinstance(path, int):
+                return real(path, *args, **options)
+            at = overlay.locate(path, follow=options.get("follow_symlinks", follow), dir_fd=options.pop("dir_fd", None))
+            with raw.named(path):
+                return real(at if overlay.is_free(at) else overlay.own(at), *args, **options)
+
+        return change
+
+    def making(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `real`, a function that makes something new at a path, made to make it in the overlay."""
+
+        @functools.wraps(real)
+        def make(path: Any, *args: Any, **options: Any) -> Any:
+            at = self._overlay.locate(path, follow=False, dir_fd=options.pop("dir_fd", None))
+            with raw.named(path):
+                return real(self._new(at), *args, **options)
+
+        return make
+
+    def removing(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `real`, which removes a file or an empty directory, made to hide it."""
+
+        @functools.wraps(real)
+        def remove(path: Any, *, dir_fd: int | None = None) -> None:
+            at = self._overlay.locate(path, follow=False, dir_fd=dir_fd)
+            with raw.named(path):
+                if self._overlay.is_free(at):
+                    real(at)
+                    return
+                self._check_removable(at, is_directory=real is posix.rmdir)
+                self._overlay.remove(at)
+
+        return remove
+
+    def _check_removable(self, at: str, *, is_directory: bool) -> None:
+        kind = self._overlay.kind(at)
+        if kind is None:
+            raise self._overlay.missing(at)
+        if stat.S_ISDIR(kind) != is_directory:
+            raise raw.refusal(errno.ENOTDIR if is_directory else errno.EISDIR, at)
+        if is_directory and self._overlay.names(at):
+            raise raw.refusal(errno.ENOTEMPTY, at)
+
+    def os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        """Open a file, or its copy if it is opened for writing."""
+        # O_TMPFILE makes a file without a name, which changes nothing.
+        writes = flags & _WRITING and flags & os.O_TMPFILE != os.O_TMPFILE
+        if not writes and not self._overlay.is_used:
+            return posix.open(path, flags, mode, dir_fd=dir_fd)
+        at = self._overlay.locate(path, follow=not (flags & _NEW == _NEW or flags & os.O_NOFOLLOW), dir_fd=dir_fd)
+        with raw.named(path):
+            if not writes:
+                return posix.open(self._seen(at), flags, mode)
+            if self._overlay.is_free(at):
+                return posix.open(at, flags, mode)
+            return posix.open(self._for_writing(at, flags), flags | os.O_CREAT, mode)
+
+    def open(  # noqa: PLR0917 - the builtin's signature
+        self,
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Callable[[Any, int], int] | None = None,
+    ) -> Any:
+        """Open a file as the builtin does; the file's name is the one that was asked for."""
+        concerns = self._overlay.is_used or set(mode) & set("wax+")
+        if concerns and opener is None and not isinstance(file, int):
+            opener = self._opener
+        return _real_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
+
+    def _opener(self, path: Any, flags: int) -> int:
+        return self.os_open(path, flags, 0o666)
+
+    def _for_writing(self, at: str, flags: int) -> str:
+        """Return what to open instead of `at`: a copy, a file to be, or the thing itself when it is a pipe, say."""
+        kind = self._overlay.kind(at)
+        if kind is None:
+            if not flags & os.O_CREAT:
+                raise self._overlay.missing(at)
+            return self._overlay.prepare(at)
+        if flags & _NEW == _NEW:
+            raise raw.refusal(errno.EEXIST, at)
+        if stat.S_ISDIR(kind):
+            raise raw.refusal(errno.EISDIR, at)
+        if not stat.S_ISREG(kind):
+            return self._seen(at)
+        return self._overlay.prepare(at) if flags & os.O_TRUNC else self._overlay.own(at)
+
+    def symlink(self, src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: int | None = None) -> None:
+        """Make a link; what it leads to is looked for in the overlay, too."""
+        self._overlay.forget_links()
+        self.making(lambda place: posix.symlink(src, place, target_is_directory))(dst, dir_fd=dir_fd)
+
+    def link(
+        self,
+        src: Any,
+        dst: Any,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
+        follow_symlinks: bool = True,
+    ) -> None:
+        """Give a file a second name, or a copy of it when it is not in the overlay yet."""
+        at = self._overlay.locate(src, follow=follow_symlinks, dir_fd=src_dir_fd)
+        with raw.named(src):
+            place = at if self._overlay.is_free(at) else self._overlay.own(at)
+        self.making(lambda new: posix.link(place, new))(dst, dir_fd=dst_dir_fd)
+
+    def rename(self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+        """Move a file or directory within the overlay, a copy of it when it is not there yet."""
+        overlay = self._overlay
+        source = overlay.locate(src, follow=False, dir_fd=src_dir_fd)
+        target = overlay.locate(dst, follow=False, dir_fd=dst_dir_fd)
+        with raw.named(src, dst):
+            if overlay.is_free(source) and overlay.is_free(target):
+                return posix.rename(source, target)
+            self._check_move(source, target)
+            if source == target:
+                return None
+            place = target if overlay.is_free(target) else overlay.prepare(target)
+            _move(source if overlay.is_free(source) else overlay.own(source, whole=True), place)
+            for at in (source, target):
+                if not overlay.is_free(at):
+                    overlay.hide(at)
+            return None
+
+    def _check_move(self, source: str, target: str) -> None:
+        kind, there = self._overlay.kind(source), self._overlay.kind(target)
+        if kind is None:
+            raise self._overlay.missing(source)
+        if stat.S_ISDIR(kind) and target.startswith(f"{source}/"):
+            raise raw.refusal(errno.EINVAL, source)
+        if there is None or source == target:
+            return
+        if source.startswith(f"{target}/"):
+            raise raw.refusal(errno.ENOTEMPTY, source)
+        if stat.S_ISDIR(kind) != stat.S_ISDIR(there):
+            raise raw.refusal(errno.EISDIR if stat.S_ISDIR(there) else errno.ENOTDIR, source)
+        if stat.S_ISDIR(there) and self._overlay.names(target):
+            raise raw.refusal(errno.ENOTEMPTY, source)
+
+    def listdir(self, path: Any = None) -> Any:
+        """Return the names in a directory."""
+        path = "." if path is None else path
+        if not self._overlay.is_used or isinstance(path, int):
+            return posix.listdir(path)
+        with raw.named(path):
+            return [raw.alike(path, name) for name in self._overlay.names(self._overlay.locate(path))]
+
+    def scandir(self, path: Any = None) -> Any:
+        """Return the entries of a directory."""
+        path = "." if path is None else path
+        if not self._overlay.is_used or isinstance(path, int):
+            return posix.scandir(path)
+        with raw.named(path):
+            names = self._overlay.names(self._overlay.locate(path))
+        return Listing(path, [raw.alike(path, name) for name in names], self.reading(posix.stat))
+
+    def getcwd(self) -> str:
+        """Return the working directory, which may be one that the script made."""
+        return self._overlay.cwd()
+
+    def getcwdb(self) -> bytes:
+        """Return the working directory as bytes."""
+        return os.fsencode(self._overlay.cwd())
+
+    def to_read(self, path: Any) -> Any:
+        """Return the path under which compiled code finds what the script calls `path`; no path: unchanged."""
+        if not self._overlay.is_used or not isinstance(path, (str, bytes, os.PathLike)):
+            return path
+        at = self._overlay.locate(path)
+        return raw.alike(path, self._overlay.place(at) or at)
+
+    def to_write(self, path: Any, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC) -> Any:
+        """Return the path that compiled code may open with `flags` instead of `path`; no path: unchanged."""
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return path
+        at = self._overlay.locate(path)
+        with raw.named(path):
+            return raw.alike(path, at if self._overlay.is_free(at) else self._for_writing(at, flags))
+
+    def _new(self, at: str) -> str:
+        """Return where something new is made for the script's `at`."""
+        if self._overlay.is_free(at):
+            return at
+        if self._overlay.kind(at) is not None:
+            raise raw.refusal(errno.EEXIST, at)
+        return self._overlay.prepare(at)
+
+    def _seen(self, at: str) -> str:
+        place = self._overlay.place(at)
+        if place is None:
+            raise self._overlay.missing(at)
+        return place
+
+
+def _move(source: str, target: str) -> None:
+    """Rename, or copy a file where the overlay is on another disk than the source."""
+    try:
+        posix.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV or os.path.isdir(source):  # noqa: PTH112 - paths are text here
+            raise
+        shutil.move(source, target)

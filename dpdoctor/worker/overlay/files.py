@@ -1,0 +1,155 @@
+"""Puts the diverted functions where the script, and what it imports, look for them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import io
+import os
+import pathlib
+import posix
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from dpdoctor.worker.overlay.diverted import Diverted
+from dpdoctor.worker.overlay.overlay import Overlay
+from dpdoctor.worker.patches import Patches
+
+_READING = ("access", "chdir", "getxattr", "listxattr", "stat", "statvfs")
+_CHANGING = ("chmod", "chown", "removexattr", "setxattr", "truncate", "utime")
+_MAKING = ("mkdir", "mkfifo", "mknod")
+_REMOVING = ("remove", "rmdir", "unlink")
+_OWN_METHODS = ("getcwd", "getcwdb", "link", "listdir", "rename", "scandir", "symlink")
+# Sets in which `os` says what its functions can do; the diverted ones can do the same.
+_ABILITIES = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
+# These keep the originals: the overlay works with them, and so does Python when it imports.
+_UNTOUCHED = ("posix", "_io", "dpdoctor.worker.", "importlib.", "_frozen_importlib")
+
+
+def divert(patches: Patches, overlay: Overlay) -> None:
+    """Let everything that the script writes by Python's file functions or torch's go to the overlay.
+
+    Not reached: child processes that start anew, and compiled libraries that open files themselves.
+    """
+    diverted = Diverted(overlay)
+    functions = _functions(diverted)
+    for name in _ABILITIES:
+        able = getattr(os, name)
+        patches.replace(os, name, able | {new for original, new in functions.items() if original in able})
+    _replace_everywhere(patches, functions)
+    _divert_compiled(patches, diverted)
+    # By file descriptors, rmtree would not see the overlay. And Python's own *.pyc are files in the user's folder, too.
+    patches.replace(shutil, "_use_fd_functions", False)
+    patches.replace(sys, "dont_write_bytecode", True)
+
+
+def _functions(diverted: Diverted) -> dict[Any, Callable[..., Any]]:
+    """Return what stands in for each original."""
+    functions: dict[Any, Callable[..., Any]] = {io.open: diverted.open, posix.open: diverted.os_open}
+    functions.update({getattr(posix, name): diverted.reading(getattr(posix, name)) for name in _READING})
+    functions.update({call: diverted.reading(call, follow=False) for call in (posix.lstat, posix.readlink)})
+    functions.update({getattr(posix, name): diverted.changing(getattr(posix, name)) for name in _CHANGING})
+    functions[posix.lchown] = diverted.changing(posix.lchown, follow=False)
+    functions.update({getattr(posix, name): diverted.making(getattr(posix, name)) for name in _MAKING})
+    functions.update({getattr(posix, name): diverted.removing(getattr(posix, name)) for name in _REMOVING})
+    functions.update({getattr(posix, name): getattr(diverted, name) for name in _OWN_METHODS})
+    functions[posix.replace] = diverted.rename
+    return functions
+
+
+def _replace_everywhere(patches: Patches, functions: dict[Any, Callable[..., Any]]) -> None:
+    """Replace the originals wherever a module holds them: `from os import replace` makes a second reference."""
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and not module.__name__.startswith(_UNTOUCHED):
+            for name, original in _held(module, functions):
+                patches.replace(module, name, functions[original])
+    for kind in _holders():
+        for name, original in _held(kind, functions):
+            patches.replace(kind, name, staticmethod(functions[original]))
+    # Named temporary files hold `unlink` as the default of an argument, in a method that differs by Python's version.
+    closer = vars(tempfile)["_TemporaryFileCloser"]
+    for name, method in list(vars(closer).items()):
+        if isinstance(method, FunctionType) and "unlink" in method.__code__.co_varnames[: method.__code__.co_argcount]:
+            patches.replace(closer, name, functools.partialmethod(method, unlink=functions[posix.unlink]))
+
+
+def _held(owner: Any, functions: dict[Any, Callable[..., Any]]) -> Iterator[tuple[str, Any]]:
+    for name, value in list(vars(owner).items()):
+        original = value.__func__ if type(value) is staticmethod else value
+        # All originals are of this type; other values may not be hashable, or warn when they are looked at.
+        if type(original) is type(posix.open) and original in functions:
+            yield name, original
+
+
+def _holders() -> list[type]:
+    """Return the classes of the standard library that hold file functions: which, differs by Python's version."""
+    modules = (pathlib, sys.modules.get("glob"), sys.modules.get("pathlib._local"))
+    return [kind for module in modules if module for kind in vars(module).values() if isinstance(kind, type)]
+
+
+def _divert_compiled(patches: Patches, diverted: Diverted) -> None:
+    """Give another path to functions that open files without Python."""
+    # numpy's text functions look up `open` in a table, which they fill when it is first asked for its keys.
+    openers = importlib.import_module("numpy.lib._datasource")._file_openers
+    openers.keys()
+    patches.replace(openers, "_file_openers", {**openers._file_openers, None: diverted.open})
+    places: list[tuple[Any, str, int, str, Callable[[Any], Any]]] = [
+        (torch._C.ScriptModule, "save", 1, "filename", diverted.to_write),
+        (torch.jit, "load", 0, "f", diverted.to_read),
+    ]
+    if importlib.util.find_spec("safetensors"):
+        safetensors = importlib.import_module("safetensors")
+        places += [
+            (safetensors, "serialize_file", 1, "filename", diverted.to_write),
+            (safetensors, "safe_open", 0, "filename", diverted.to_read),
+        ]
+    if importlib.util.find_spec("_sqlite3"):
+        sqlite3 = importlib.import_module("sqlite3")
+        places += [
+            (module, "connect", 0, "database", functools.partial(_database, diverted))
+            for module in (sqlite3, sqlite3.dbapi2)
+        ]
+    for owner, name, position, keyword, place in places:
+        patches.replace(owner, name, _with_place(getattr(owner, name), position, keyword, place))
+    for name, place in (("PyTorchFileWriter", diverted.to_write), ("PyTorchFileReader", diverted.to_read)):
+        patches.replace(torch._C, name, _kind_with_place(getattr(torch._C, name), place))
+    from_file = _with_place(torch.UntypedStorage.from_file, 0, "filename", diverted.to_read)
+    patches.replace(torch.UntypedStorage, "from_file", staticmethod(from_file))
+
+
+def _with_place(
+    real: Callable[..., Any], position: int, keyword: str, place: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """Return `real` with another path as the argument that stands at `position` or is called `keyword`."""
+
+    @functools.wraps(real, updated=())
+    def call(*args: Any, **options: Any) -> Any:
+        if keyword in options:
+            options[keyword] = place(options[keyword])
+        elif len(args) > position:
+            args = (*args[:position], place(args[position]), *args[position + 1 :])
+        return real(*args, **options)
+
+    return call
+
+
+def _kind_with_place(real: Any, place: Callable[[Any], Any]) -> type:
+    """Return a class like `real`, a pybind11 class that torch also asks for with isinstance, for another file."""
+
+    def __init__(self: Any, file: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - it is put into a class
+        real.__init__(self, place(file), *args, **options)
+
+    return type(real.__name__, (real,), {"__init__": __init__, "__module__": real.__module__})
+
+
+def _database(diverted: Diverted, name: Any) -> Any:
+    """Return where sqlite finds a copy of a database; those in memory have no file."""
+    in_memory = isinstance(name, str) and (not name or name.startswith((":", "file:")))
+    return name if in_memory else diverted.to_write(name, os.O_RDWR | os.O_CREAT)

@@ -1,0 +1,227 @@
+"""A tree of files laid over the real one: what is written goes there, what is read is looked for there first.
+
+Paths are absolute and without links, as `locate` returns them, unless they are called `path`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import posix
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dpdoctor.records import Written
+from dpdoctor.worker.overlay import raw
+from dpdoctor.worker.overlay.territory import KERNEL
+
+MOST_LINKS = 40  # as Linux has it
+
+
+class Overlay:
+    """The files of the user as the script sees them: the real ones, with all its changes, which nobody else sees.
+
+    The tree is on disk, so forked children see what their parent wrote and the other way round. What is removed is
+    known to one process: what a forked child removes, its parent still sees.
+    """
+
+    def __init__(self, root: Path, is_free: Callable[[str], bool]) -> None:
+        self._root = os.path.realpath(root)
+        self.is_free = is_free
+        self._removed: set[str] = set()
+        self._no_links: set[str] = set()
+        # One byte that forked children share: 0 until anything is changed, so that reading costs nothing before.
+        self._used = mmap.mmap(-1, 1)
+        self._pid = posix.getpid()
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether anything was ever written or removed."""
+        return self._used[0] != 0
+
+    def locate(self, path: Any, *, follow: bool = True, dir_fd: int | None = None) -> str:
+        """Return where `path` leads to; its last part may be a link when not `follow`.
+
+        Raises:
+            FileNotFoundError: it is empty.
+            OSError: its links go round in circles.
+        """
+        text = os.fsdecode(path)
+        if not text:
+            raise raw.refusal(errno.ENOENT, path)
+        if not text.startswith("/"):
+            text = (
+                f"{self.cwd() if dir_fd is None else self._unplaced(posix.readlink(f'/proc/self/fd/{dir_fd}'))}/{text}"
+            )
+        if text.startswith(KERNEL):
+            return text
+        return self._without_links(text, path, follow=follow)
+
+    def _without_links(self, text: str, path: Any, *, follow: bool) -> str:
+        parts, at, links = text.split("/")[::-1], "", 0
+        while parts:
+            part = parts.pop()
+            if part == "..":
+                at = at.rpartition("/")[0]
+            if part in ("", ".", ".."):
+                continue
+            at += f"/{part}"
+            target = self._link(at, is_last=not parts) if parts or follow else None
+            if target is not None:
+                links += 1
+                if links > MOST_LINKS:
+                    raise raw.refusal(errno.ELOOP, path)
+                parts += target.split("/")[::-1]
+                at = "" if target.startswith("/") else at.rpartition("/")[0]
+        return at or "/"
+
+    def _link(self, at: str, *, is_last: bool) -> str | None:
+        """Return the target of a link, None for everything else. Directories are remembered not to be links."""
+        if at in self._no_links:
+            return None
+        place = self.place(at)
+        try:
+            return None if place is None else posix.readlink(place)
+        except OSError:
+            if not is_last:
+                self._no_links.add(at)
+            return None
+
+    def cwd(self) -> str:
+        """Return the working directory as the script knows it."""
+        return self._unplaced(posix.getcwd())
+
+    def _unplaced(self, place: str) -> str:
+        return place[len(self._root) :] or "/" if f"{place}/".startswith(f"{self._root}/") else place
+
+    def place(self, at: str) -> str | None:
+        """Return the path under which the script's `at` really lies; None when the script removed it.
+
+        Directories that are in both trees are the real ones; `names` merges what they hold.
+        """
+        over = self._over(at)
+        kind = raw.kind(over)
+        if kind is None or (stat.S_ISDIR(kind) and not self._is_removed(at) and raw.kind(at) is not None):
+            return None if self._is_removed(at) else at
+        return over
+
+    def kind(self, at: str) -> int | None:
+        """Return the mode of what the script sees at `at`, of a link itself; None for nothing."""
+        place = self.place(at)
+        return None if place is None else raw.kind(place)
+
+    def missing(self, at: str) -> OSError:
+        """Return the error for a path with nothing at it: another one when it is said to lie in a file."""
+        parent, kind = at, None
+        while kind is None and parent:
+            parent = parent.rpartition("/")[0]
+            kind = self.kind(parent or "/")
+        return raw.refusal(errno.ENOENT if kind is None or stat.S_ISDIR(kind) else errno.ENOTDIR, at)
+
+    def names(self, at: str) -> list[str]:
+        """Return what a directory holds, in no order.
+
+        Raises:
+            OSError: there is none.
+        """
+        place, over = self.place(at), self._over(at)
+        if place is None or place == over:
+            return posix.listdir(over)
+        real = [name for name in posix.listdir(place) if f"{at.rstrip('/')}/{name}" not in self._removed]
+        return real if raw.kind(over) is None else list(dict.fromkeys(real + posix.listdir(over)))
+
+    def prepare(self, at: str) -> str:
+        """Return where a new `at` is to be made.
+
+        Raises:
+            OSError: there is no directory for it.
+        """
+        parent = at.rpartition("/")[0] or "/"
+        kind = self.kind(parent)
+        if kind is None or not stat.S_ISDIR(kind):
+            raise self.missing(at)
+        self._used[0] = 1
+        raw.make_directories(self._over(parent))
+        return self._over(at)
+
+    def own(self, at: str, *, whole: bool = False) -> str:
+        """Return where `at` may be changed; copied there if it was not yet, with all it holds if `whole`."""
+        over, kind = self._over(at), self.kind(at)
+        if kind is None:
+            raise self.missing(at)
+        if raw.kind(over) is None:
+            raw.copy(at, self.prepare(at), kind)
+        if whole and stat.S_ISDIR(kind):
+            for name in self.names(at):
+                self.own(f"{at}/{name}", whole=True)
+        return over
+
+    def remove(self, at: str) -> None:
+        """Take away a file, a link or an empty directory that the script sees."""
+        over = self._over(at)
+        kind = raw.kind(over)
+        if kind is not None:
+            posix.rmdir(over) if stat.S_ISDIR(kind) else posix.unlink(over)
+        self.hide(at)
+
+    def hide(self, at: str) -> None:
+        """Let nothing of the real tree be seen at `at` and below."""
+        self.forget_links()
+        if raw.kind(at) is not None and not self._is_removed(at):
+            self._used[0] = 1
+            self._removed.difference_update([gone for gone in self._removed if gone.startswith(f"{at}/")])
+            self._removed.add(at)
+
+    def forget_links(self) -> None:
+        """Look again at what is a link: the script made one, or moved something."""
+        self._no_links.clear()
+
+    def written(self) -> tuple[Written, ...]:
+        """Return what the real tree would have got, ordered by path: files and links, and what would be gone."""
+        lost = [at for removed in tuple(self._removed) for at in self._lost(removed)]
+        found = [*self._files(self._root), *(Written(path=at, change="removed") for at in lost)]
+        return tuple(sorted(found, key=lambda each: each.path))
+
+    def _files(self, directory: str) -> Iterator[Written]:
+        # A forked child may move or remove files at any moment.
+        with contextlib.suppress(FileNotFoundError):
+            for name in posix.listdir(directory):
+                yield from self._file(f"{directory}/{name}")
+
+    def _file(self, place: str) -> Iterator[Written]:
+        with contextlib.suppress(FileNotFoundError):
+            found = posix.lstat(place)
+            if stat.S_ISDIR(found.st_mode):
+                yield from self._files(place)
+            else:
+                at = self._unplaced(place)
+                yield Written(path=at, change="new" if raw.kind(at) is None else "changed", num_bytes=found.st_size)
+
+    def _lost(self, at: str) -> Iterator[str]:
+        """Yield what a removed path took along: itself, or what a directory held that was made anew."""
+        over, real = raw.kind(self._over(at)), raw.kind(at)
+        if real is not None and over is None:
+            yield at
+        elif real is not None and stat.S_ISDIR(real):
+            for name in posix.listdir(at):
+                yield from self._lost(f"{at}/{name}")
+
+    def discard(self) -> None:
+        """Delete the tree; only the process that made it does."""
+        if posix.getpid() == self._pid:
+            shutil.rmtree(self._root, ignore_errors=True)
+
+    def _over(self, at: str) -> str:
+        return self._root + at
+
+    def _is_removed(self, at: str) -> bool:
+        if not self._removed:
+            return False
+        while at and at not in self._removed:
+            at = at.rpartition("/")[0]
+        return bool(at)

@@ -1,0 +1,32 @@
+"""What one hook costs on this machine, so that a run can say what watching it cost."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpdoctor.worker.adoption.redirect import Redirect, Watch
+from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.tally import Tally
+
+# Between two hooks a step's own work runs and drives them out of the caches: reading this much does the same. Hooks
+# timed back to back look five times cheaper than they are in a script (tests/benchmarks/observer_cost.py shows it).
+EVICTED_BYTES = 16_000_000
+ROUNDS = 30
+
+
+def hook_cost_ns(clock: Callable[[], int]) -> float:
+    """Return the median host ns of one hook, measured on the forward's, with cold caches."""
+    forward = Redirect(nn.Identity(), lambda x: x, Watch(PhaseClock(clock), Tally(), lambda: None))
+    tensor, others = torch.zeros(1), np.ones(EVICTED_BYTES // 8)
+    costs = []
+    for _ in range(ROUNDS):
+        others.sum()
+        begin = clock()
+        forward(tensor)
+        costs.append(clock() - begin)
+    return statistics.median(costs)

@@ -1,0 +1,158 @@
+"""Where the script's backward passes, optimizer steps and device copies are seen."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.timing.phases import BACKWARD, H2D, OPTIMIZER, PhaseClock
+from dpdoctor.worker.timing.steps import StepCounter
+
+NO_OPTIMIZER = -1
+
+
+class Optimizers:
+    """The script's torch optimizers in the order of their creation, and the ends of their steps.
+
+    `on_step` is called when a step of the reference optimizer has ended; without any torch optimizer, when a
+    backward pass has. `on_any_step` is called before it, for every optimizer's outermost step.
+    """
+
+    def __init__(
+        self,
+        counter: StepCounter,
+        phases: PhaseClock,
+        check: Callable[[], None],
+        on_step: Callable[[], None],
+        on_any_step: Callable[[], None],
+    ):
+        self._counter = counter
+        self._phases = phases
+        self._check = check
+        self._on_step = on_step
+        self._on_any_step = on_any_step
+        self._created: list[weakref.ref[Optimizer]] = []
+        self._depths: dict[int, list[int]] = {}
+
+    def watch(self, patches: Patches) -> None:
+        """See every optimizer built and every step taken from now on."""
+        build, restore = vars(Optimizer)["__init__"], vars(Optimizer)["__setstate__"]
+        scaled_step = vars(GradScaler)["step"]
+
+        @functools.wraps(build)
+        def register(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            build(optimizer, *args, **kwargs)
+            self._index(optimizer)
+
+        @functools.wraps(restore)
+        def register_copy(optimizer: Optimizer, state: dict[str, Any]) -> None:
+            restore(optimizer, state)
+            self._index(optimizer)
+
+        @functools.wraps(scaled_step)
+        def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            self._begin(optimizer, scaled=True)
+            result = scaled_step(scaler, optimizer, *args, **kwargs)
+            self._end(optimizer, scaled=True)
+            return result
+
+        patches.replace(Optimizer, "__init__", register)
+        patches.replace(Optimizer, "__setstate__", register_copy)
+        patches.replace(GradScaler, "step", step)
+        before = register_optimizer_step_pre_hook(lambda optimizer, *_: self._begin(optimizer))
+        after = register_optimizer_step_post_hook(lambda optimizer, *_: self._end(optimizer))
+        patches.add("torch.optim.optimizer step pre hook", before.remove)
+        patches.add("torch.optim.optimizer step post hook", after.remove)
+
+    def alive(self) -> list[Optimizer]:
+        """Return the optimizers that the script still holds."""
+        return [optimizer for ref in self._created if (optimizer := ref()) is not None]
+
+    def _index(self, optimizer: Optimizer) -> int:
+        """Return the optimizer's place in the order of creation; one that is not known yet becomes the last."""
+        for index, ref in enumerate(self._created):
+            if ref() is optimizer:
+                return index
+        self._created.append(weakref.ref(optimizer))
+        return len(self._created) - 1
+
+    def _begin(self, optimizer: Optimizer, *, scaled: bool = False) -> None:
+        self._check()
+        index = self._index(optimizer)
+        self._counter.enter(index, scaled=scaled)
+        self._depths.setdefault(index, []).append(self._phases.push(OPTIMIZER))
+
+    def _end(self, optimizer: Optimizer, *, scaled: bool = False) -> None:
+        index = self._index(optimizer)
+        self._phases.pop(self._depths[index].pop())
+        self._on_any_step()
+        if self._counter.leave(index, scaled=scaled):
+            self._on_step()
+
+    @property
+    def any_seen(self) -> bool:
+        """Return whether the script ever built a torch optimizer."""
+        return bool(self._created)
+
+    def backward_ended(self) -> None:
+        """A backward pass ended in a script without any torch optimizer: that is the end of a step."""
+        self._counter.enter(NO_OPTIMIZER)
+        if self._counter.leave(NO_OPTIMIZER):
+            self._on_step()
+
+
+def watch_backward(
+    patches: Patches,
+    phases: PhaseClock,
+    before: Callable[[Any], None],
+    after: Callable[[], None],
+) -> None:
+    """See every backward pass; `before` gets what it starts from, `after` is called when it has ended."""
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        before(tensors)
+        depth = phases.push(BACKWARD)
+        try:
+            original(tensors, *args, **kwargs)
+        finally:
+            phases.pop(depth)
+        after()
+
+    patches.replace(torch.autograd, "backward", backward)
+
+
+def watch_copies(patches: Patches, phases: PhaseClock) -> None:
+    """Charge the host's time in copies from the host to a device. Only for machines with a device."""
+    for name in ("to", "cuda"):
+        original = getattr(torch.Tensor, name)
+
+        def copy(
+            tensor: torch.Tensor, *args: Any, _original: Any = original, _always: bool = name == "cuda", **kwargs: Any
+        ) -> Any:
+            targets = (*args[:1], kwargs.get("device"), kwargs.get("other"))
+            if tensor.is_cuda or not (_always or any(map(_is_device, targets))):
+                return _original(tensor, *args, **kwargs)
+            depth = phases.push(H2D)
+            try:
+                return _original(tensor, *args, **kwargs)
+            finally:
+                phases.pop(depth)
+
+        patches.replace(torch.Tensor, name, functools.wraps(original)(copy))
+
+
+def _is_device(target: Any) -> bool:
+    """Return whether `tensor.to(target)` ends on a CUDA device; `to(torch.float64)`, say, stays where it is."""
+    if isinstance(target, torch.Tensor):
+        return target.is_cuda
+    return isinstance(target, int) or (isinstance(target, (str, torch.device)) and str(target).startswith("cuda"))

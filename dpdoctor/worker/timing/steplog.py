@@ -1,0 +1,83 @@
+"""Turns the ends of steps into records."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.records import StepRecord
+from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.recorder import Recorder
+from dpdoctor.worker.timing.tally import Tally
+
+
+class StepLog:
+    """Records each step, and what recording it cost at `hook_ns` for each phase entered.
+
+    `first_ns` is when the first step began, `last_ns` when the last one ended.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts of one rank, built in one place
+        self,
+        clock: Callable[[], int],
+        phases: PhaseClock,
+        tally: Tally,
+        recorder: Recorder,
+        heartbeat: Heartbeat,
+        hook_ns: float,
+    ) -> None:
+        self._clock = clock
+        self._phases = phases
+        self._tally = tally
+        self._recorder = recorder
+        self._heartbeat = heartbeat
+        self._hook_ns = hook_ns
+        self._durations: list[int] = []
+        self._samples = 0
+        self._costs: list[float] = []
+        self.num_steps = 0
+        self.first_ns: int | None = None
+        self.last_ns = 0
+
+    def step(self, window: int, *, counted: bool) -> None:
+        """Record the step that ends now."""
+        calls = self._phases.num_calls
+        begin_ns, duration_ns, phases_ns = self._phases.lap()
+        self.first_ns = begin_ns if self.first_ns is None else self.first_ns
+        self.last_ns = begin_ns + duration_ns
+        consumed = self._tally.lap()
+        self.num_steps += 1
+        self._samples += consumed.samples_drawn or consumed.samples_entered
+        self._recorder.step(
+            StepRecord(
+                step=self.num_steps,
+                window=window,
+                begin_ns=begin_ns,
+                duration_ns=duration_ns,
+                phases_ns=phases_ns,
+                samples_drawn=consumed.samples_drawn,
+                samples_entered=consumed.samples_entered,
+                micro_batches=consumed.micro_batches,
+                epoch_edge=consumed.epoch_edge,
+                counted=counted,
+            )
+        )
+        self._heartbeat.beat(self.num_steps, self._samples)
+        if counted:
+            self._durations.append(duration_ns)
+            self._costs.append(calls * self._hook_ns + self._clock() - begin_ns - duration_ns)
+
+    def restart(self) -> None:
+        """Begin the next step now: what happened since the last one belongs to no step."""
+        self._phases.lap()
+
+    def median_ns(self) -> int:
+        """Return the median of the counted steps since this was last asked; 0 without any."""
+        durations, self._durations = self._durations, []
+        return int(statistics.median(durations)) if durations else 0
+
+    @property
+    def cost_ns(self) -> float | None:
+        """Return the median host time per counted step that dpdoctor's own hooks took; None before the first."""
+        return statistics.median(self._costs) if self._costs else None

@@ -1,0 +1,324 @@
+# The functions of `os` themselves are tested, and fixtures are asked for because of what they do.
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH105, PTH106, PTH107, PTH109, PTH115, PTH116, PTH118, PTH121
+# ruff: noqa: PTH123, PTH207, PTH208, PTH211, ARG001
+
+from __future__ import annotations
+
+import errno
+import glob
+import multiprocessing
+import os
+import posix
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpdoctor.worker.overlay import files
+from dpdoctor.worker.overlay.overlay import Overlay
+from dpdoctor.worker.overlay.territory import Territory
+from dpdoctor.worker.patches import Patches
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Give the folder of a user, with two files and a directory; it is the working directory."""
+    home = Path(os.path.realpath(tmp_path)) / "home"
+    fill(home)
+    os.chdir(home)
+    return home
+
+
+def fill(home: Path) -> None:
+    (home / "data").mkdir(parents=True)
+    for name in ("a", "b", "data/c"):
+        (home / name).write_text(name)
+
+
+def snapshot(folder: Path) -> dict[str, str | None]:
+    return {str(p.relative_to(folder)): p.read_text() if p.is_file() else None for p in folder.rglob("*")}
+
+
+class Diversion:
+    """The overlay over a folder, in place between `with` and its end."""
+
+    def __init__(self, home: Path, own: Path) -> None:
+        self.overlay = Overlay(own / "overlay", Territory(own, [home]).is_free)
+        self._patches = Patches(for_children=True)
+
+    def __enter__(self) -> Overlay:
+        files.divert(self._patches, self.overlay)
+        return self.overlay
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.undo()
+        self.overlay.discard()
+
+
+@pytest.fixture
+def overlay(home: Path, tmp_path: Path) -> Iterator[Overlay]:
+    """Give the overlay in place over the user's folder, which must stay as it is."""
+    before = snapshot(home)
+    with Diversion(home, tmp_path / "own") as overlay:
+        yield overlay
+    os.chdir(home)
+    assert snapshot(home) == before
+
+
+def written(overlay: Overlay, home: Path) -> dict[str, str]:
+    return {str(Path(file.path).relative_to(home)): file.change for file in overlay.written()}
+
+
+def test_a_file_is_written_read_and_listed_with_its_size(overlay: Overlay, home: Path) -> None:
+    assert not overlay.is_used
+    Path("new").write_text("12345")
+    with open("a", "a") as file:
+        file.write("!")
+    assert file.name == "a"
+    assert (Path("new").read_text(), Path(home, "a").read_text(), Path("b").read_text()) == ("12345", "a!", "b")
+    assert [(Path(file.path).name, file.change, file.num_bytes) for file in overlay.written()] == [
+        ("a", "changed", 2),
+        ("new", "new", 5),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["r+", "a+", "w", "x"])
+def test_every_mode_of_open_says_what_the_original_says(overlay: Overlay, home: Path, mode: str) -> None:
+    os.remove("a")
+    expected: dict[str, type[OSError] | None] = {"r+": FileNotFoundError, "a+": None, "w": None, "x": None}
+    for name, error in (("a", expected[mode]), ("data", FileExistsError if mode == "x" else IsADirectoryError)):
+        if error is None:
+            with open(name, mode) as file:
+                file.write("again")
+            assert Path(name).read_text() == "again"
+        else:
+            with pytest.raises(error) as caught:
+                open(name, mode).close()
+            assert caught.value.filename == name
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "name"),
+    [
+        (lambda: Path("gone").unlink(), errno.ENOENT, "gone"),
+        (lambda: os.remove("data"), errno.EISDIR, "data"),
+        (lambda: os.rmdir("a"), errno.ENOTDIR, "a"),
+        (lambda: os.rmdir("data"), errno.ENOTEMPTY, "data"),
+        (lambda: os.mkdir("a"), errno.EEXIST, "a"),
+        (lambda: os.mkdir("none/new"), errno.ENOENT, "none/new"),
+        (lambda: os.mkdir("a/new"), errno.ENOTDIR, "a/new"),
+        (lambda: os.symlink("a", "b"), errno.EEXIST, "b"),
+        (lambda: os.rename("gone", "a"), errno.ENOENT, "gone"),
+        (lambda: os.rename("a", "data"), errno.EISDIR, "a"),
+        (lambda: os.rename("data", "a"), errno.ENOTDIR, "data"),
+        (lambda: os.stat("removed"), errno.ENOENT, "removed"),
+        (lambda: os.listdir("removed"), errno.ENOENT, "removed"),
+        (lambda: os.scandir("a"), errno.ENOTDIR, "a"),
+        (lambda: os.chmod("gone", 0o600), errno.ENOENT, "gone"),
+        (lambda: os.stat(""), errno.ENOENT, ""),
+    ],
+)
+def test_errors_are_those_of_the_system_and_name_the_users_path(
+    overlay: Overlay, home: Path, call: Callable[[], Any], number: int, name: str
+) -> None:
+    Path("removed").mkdir()
+    Path("removed").rmdir()
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - the number is asked for
+        call()
+    assert (caught.value.errno, caught.value.filename) == (number, name)
+
+
+def test_listings_merge_both_trees(overlay: Overlay, home: Path) -> None:
+    Path("data/new").write_text("")
+    os.remove("data/c")
+    os.makedirs("runs/1")
+    assert sorted(os.listdir("data")) == ["new"]
+    assert sorted(glob.glob("**", recursive=True)) == ["a", "b", "data", "data/new", "runs", "runs/1"]
+    assert sorted(map(str, Path().rglob("*"))) == ["a", "b", "data", "data/new", "runs", "runs/1"]
+    assert sorted(os.listdir(b".")) == [b"a", b"b", b"data", b"runs"]
+    with os.scandir() as entries:
+        found = {entry.path: (entry.is_dir(), entry.is_file(), entry.is_symlink()) for entry in entries}
+    assert found["./data"] == found["./runs"] == (True, False, False)
+    assert found["./a"] == (False, True, False)
+    assert sorted(next(os.walk("."))[1]) == ["data", "runs"]
+
+
+def test_a_directory_that_is_moved_takes_what_it_holds_along(overlay: Overlay, home: Path) -> None:
+    Path("data/new").write_text("new")
+    os.rename("data", "moved")
+    Path("data").mkdir()
+    assert os.listdir("data") == []
+    assert {name: Path("moved", name).read_text() for name in os.listdir("moved")} == {"c": "data/c", "new": "new"}
+    assert written(overlay, home) == {"data/c": "removed", "moved/c": "new", "moved/new": "new"}
+
+
+def test_links_lead_into_both_trees(overlay: Overlay, home: Path) -> None:
+    Path("best").write_text("best")
+    os.symlink("best", "latest")
+    os.symlink(home / "data", "alias")
+    os.symlink("circle", "circle")
+    assert (Path("latest").read_text(), Path("alias/c").read_text()) == ("best", "data/c")
+    assert os.readlink("latest") == "best"
+    assert Path("alias").resolve() == home / "data"
+    Path("alias/c").write_text("through the link")
+    assert Path("data/c").read_text() == "through the link"
+    with pytest.raises(OSError, match="levels of symbolic links"):
+        open("circle").close()
+    os.link("best", "second")
+    assert os.path.samefile("best", "second")
+
+
+def test_a_directory_of_the_overlay_can_be_worked_in(overlay: Overlay, home: Path) -> None:
+    os.makedirs("out/deep")
+    os.chdir("out/deep")
+    assert os.getcwd() == str(home / "out" / "deep")
+    Path("file").write_text("deep")
+    assert Path("../../out/deep/file").read_text() == "deep"
+    assert Path("../../a").read_text() == "a"
+
+
+def test_file_descriptors_of_directories(overlay: Overlay, home: Path) -> None:
+    os.remove("data/c")
+    directory = os.open("data", os.O_RDONLY)
+    os.close(os.open("new", os.O_WRONLY | os.O_CREAT, dir_fd=directory))
+    os.close(directory)
+    assert os.listdir("data") == ["new"]
+
+
+def test_the_standard_library_and_numpy(overlay: Overlay, home: Path) -> None:
+    shutil.copytree("data", "copy")
+    shutil.rmtree("data")
+    shutil.move("copy", "data")
+    np.savetxt("table", np.eye(2))
+    np.eye(2).tofile("raw")
+    np.memmap("map", dtype=np.uint8, mode="w+", shape=3)[:] = 1
+    with tempfile.NamedTemporaryFile("w", dir=".", delete=False) as file:
+        file.write("whole")
+    os.replace(file.name, "a")
+    with tempfile.NamedTemporaryFile(dir=".") as gone:
+        assert Path(gone.name).exists()
+    os.chmod("b", 0o600)
+    assert (np.loadtxt("table").sum(), np.fromfile("raw").sum(), np.memmap("map", dtype=np.uint8).sum()) == (2, 2, 3)
+    assert (Path("data/c").read_text(), Path("a").read_text()) == ("data/c", "whole")
+    assert os.stat("b").st_mode & 0o777 == 0o600
+    assert written(overlay, home) == {
+        "a": "changed", "b": "changed", "data/c": "changed", "map": "new", "raw": "new", "table": "new",
+    }  # fmt: skip
+
+
+def test_torch_saves_and_loads(overlay: Overlay, home: Path) -> None:
+    for name in ("a", "new", "n\N{LATIN SMALL LETTER E WITH ACUTE}w"):
+        torch.save(torch.ones(3), name)
+        torch.save(torch.ones(3), home / "legacy", _use_new_zipfile_serialization=False)
+        assert torch.load(name).sum() == torch.load(name, mmap=True).sum() == torch.load("legacy").sum() == 3
+    assert isinstance(torch._C.PyTorchFileReader("a"), torch._C.PyTorchFileReader)
+
+
+def test_forked_children_see_and_share_the_overlay(overlay: Overlay, home: Path) -> None:
+    Path("from parent").write_text("parent")
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=lambda: Path("from child").write_text(Path("from parent").read_text()))
+    child.start()
+    child.join()
+    assert Path("from child").read_text() == "parent"
+    overlay.discard()
+    assert not Path("from child").exists()
+
+
+def test_what_a_child_writes_first_is_seen(overlay: Overlay, home: Path) -> None:
+    child = multiprocessing.get_context("fork").Process(target=lambda: Path("first").write_text("child"))
+    child.start()
+    child.join()
+    assert Path("first").read_text() == "child"
+
+
+def test_free_paths_are_written_as_they_are(overlay: Overlay, home: Path, tmp_path: Path) -> None:
+    Path(tmp_path / "own").mkdir(exist_ok=True)
+    (tmp_path / "own" / "record").write_text("record")
+    with tempfile.TemporaryDirectory() as temporary:
+        Path(temporary, "socket").write_text("")
+        os.replace(Path(temporary, "socket"), "moved here")
+        shutil.copy("moved here", temporary)
+        assert posix.listdir(temporary) == ["moved here"]
+    with open(os.devnull, "w") as nowhere:
+        nowhere.write("nothing")
+    assert "record" in posix.listdir(tmp_path / "own")
+    assert written(overlay, home) == {"moved here": "new"}
+
+
+def test_what_is_older_in_the_temporary_directory_is_protected(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.write_text("")
+    elsewhere = Territory(tmp_path / "own", [Path("/home/me")])
+    assert elsewhere.is_free(os.path.realpath(tmp_path / "new"))
+    assert not elsewhere.is_free(os.path.realpath(old))
+    assert elsewhere.is_free(os.path.join(os.path.realpath(tmp_path), "own", "x"))
+    assert not elsewhere.is_free("/home/me/x")
+
+
+def test_every_function_is_put_back() -> None:
+    before = {name: getattr(os, name) for name in dir(os)}, open, shutil._use_fd_functions, sys.dont_write_bytecode
+    with Diversion(Path("/nowhere"), Path("/nowhere/own")):
+        assert os.stat is not before[0]["stat"]
+    after = {name: getattr(os, name) for name in dir(os)}, open, shutil._use_fd_functions, sys.dont_write_bytecode
+    assert after == before
+
+
+NAMES = st.sampled_from(["a", "b", "data", "data/c", "data/d", "new", "new/a", "new/sub"])
+ACTIONS = st.one_of(
+    st.tuples(st.sampled_from(["write", "append", "remove", "mkdir", "rmdir", "rmtree"]), NAMES, st.just("")),
+    st.tuples(st.just("rename"), NAMES, NAMES),
+)
+
+
+def append(name: str) -> None:
+    with open(name, "a") as file:
+        file.write("+")
+
+
+def act(action: str, name: str, other: str) -> bool:
+    """Do one thing to the working directory; return whether the system let it. Of two errors either may come first."""
+    calls: dict[str, Callable[[], object]] = {
+        "write": lambda: Path(name).write_text("w"),
+        "append": lambda: append(name),
+        "remove": lambda: os.remove(name),
+        "mkdir": lambda: os.mkdir(name),
+        "rmdir": lambda: os.rmdir(name),
+        "rmtree": lambda: shutil.rmtree(name),
+        "rename": lambda: os.rename(name, other),
+    }
+    try:
+        calls[action]()
+    except OSError:
+        return False
+    return True
+
+
+@settings(max_examples=60)
+@given(st.lists(ACTIONS, max_size=12))
+def test_any_sequence_gives_what_it_gives_without_an_overlay(actions: list[tuple[str, str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        plain, home = Path(temporary, "plain"), Path(os.path.realpath(temporary), "home")
+        fill(plain)
+        fill(home)
+        before = snapshot(home)
+        os.chdir(plain)
+        expected = [act(*action) for action in actions], snapshot(plain)
+        os.chdir(home)
+        with Diversion(home, Path(temporary, "own")) as overlay:
+            assert ([act(*action) for action in actions], snapshot(home)) == expected
+            listed = {str(Path(file.path).relative_to(home)) for file in overlay.written()}
+        assert snapshot(home) == before
+        os.chdir("/")
+    changed = {name for name in {*before, *expected[1]} if before.get(name, 0) != expected[1].get(name, 0)}
+    # Removing a directory is listed, what went with it is not; making an empty one (None) is not listed.
+    covered = {name for name in changed if any(name == seen or name.startswith(f"{seen}/") for seen in listed)}
+    assert {name for name in changed - covered if expected[1].get(name, "removed") is not None} == set()

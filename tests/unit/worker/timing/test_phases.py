@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdoctor.records import PHASES
+from dpdoctor.worker.timing.phases import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER, OTHER, PhaseClock
+from tests.unit.worker.handclock import HandClock
+
+phases = st.sampled_from(range(len(PHASES)))
+actions = st.one_of(
+    st.tuples(st.just("push"), phases),
+    st.tuples(st.just("pop"), st.integers(0, 3)),
+    st.tuples(st.just("tick"), st.integers(0, 1000)),
+    st.tuples(st.just("lap"), st.just(0)),
+)
+
+
+class Oracle:
+    """Charges each tick, when it passes, to the innermost open phase."""
+
+    def __init__(self) -> None:
+        self.open: list[int] = []
+        self.totals = dict.fromkeys(range(len(PHASES)), 0)
+
+    def tick(self, amount: int) -> None:
+        self.totals[self.open[-1] if self.open else OTHER] += amount
+
+    def lap(self) -> tuple[int, ...]:
+        totals, self.totals = self.totals, dict.fromkeys(range(len(PHASES)), 0)
+        self.open.clear()
+        return tuple(totals.values())
+
+
+@given(st.lists(actions, max_size=60), st.integers(0, 10**15))
+def test_every_tick_goes_to_the_innermost_phase(script: list[tuple[str, int]], start: int) -> None:
+    clock = HandClock(start)
+    watched, oracle, depths, last = PhaseClock(clock), Oracle(), [], start
+    for what, number in [*script, ("lap", 0)]:
+        if what == "push":
+            depths.append(watched.push(number))
+            oracle.open.append(number)
+        elif what == "tick":
+            clock.tick(number)
+            oracle.tick(number)
+        elif what == "pop" and number < len(depths):
+            # Popping an outer phase is what happens when an exception passes through the inner ones.
+            watched.pop(depths[-1 - number])
+            del depths[-1 - number :]
+            del oracle.open[-1 - number :]
+        elif what == "lap":
+            begin, duration, totals = watched.lap()
+            assert (begin, begin + duration) == (last, clock.now)
+            assert totals == oracle.lap()
+            assert sum(totals) == duration
+            depths, last = [], clock.now
+
+
+def test_an_exception_closes_what_it_left_open(clock: HandClock) -> None:
+    watched = PhaseClock(clock)
+    forward = watched.push(FORWARD)
+    with contextlib.suppress(RuntimeError):
+        try:
+            watched.push(DATA_WAIT)
+            clock.tick(5)
+            raise RuntimeError
+        finally:
+            watched.pop(forward)
+    clock.tick(7)
+    _, duration, totals = watched.lap()
+    assert duration == 12
+    assert (totals[DATA_WAIT], totals[FORWARD], totals[OTHER]) == (5, 0, 7)
+
+
+def test_a_phase_that_outlives_its_step_is_charged_to_neither_twice(clock: HandClock) -> None:
+    watched = PhaseClock(clock)
+    depth = watched.push(OPTIMIZER)
+    clock.tick(3)
+    assert watched.lap()[2][OPTIMIZER] == 3
+    clock.tick(4)
+    inner = watched.push(BACKWARD)
+    clock.tick(5)
+    watched.pop(inner)
+    watched.pop(depth)
+    clock.tick(6)
+    _, duration, totals = watched.lap()
+    assert duration == sum(totals) == 15
+    assert totals[BACKWARD] == 5
+
+
+def test_only_the_thread_that_trains_is_charged(clock: HandClock) -> None:
+    watched = PhaseClock(clock)
+    watched.belongs_here()
+    forward = watched.push(FORWARD)
+
+    def prefetch() -> None:
+        depth = watched.push(DATA_WAIT)
+        clock.tick(10)
+        watched.pop(depth)
+
+    thread = threading.Thread(target=prefetch)
+    thread.start()
+    thread.join()
+    clock.tick(1)
+    watched.pop(forward)
+    _, duration, totals = watched.lap()
+    assert duration == totals[FORWARD] == 11
+
+
+@pytest.mark.parametrize("nested", [1, 3])
+def test_calls_are_counted(clock: HandClock, nested: int) -> None:
+    watched = PhaseClock(clock)
+    for _ in range(nested):
+        watched.push(FORWARD)
+    watched.pop(1)
+    assert watched.num_calls == nested

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdoctor.worker.timing.steps import SILENT_AFTER, StepCounter
+
+
+def step(counter: StepCounter, optimizer: int) -> bool:
+    counter.enter(optimizer)
+    return counter.leave(optimizer)
+
+
+def scaled(counter: StepCounter, optimizer: int, *, skipped: bool = False) -> bool:
+    counter.enter(optimizer, scaled=True)
+    inside = False if skipped else step(counter, optimizer)
+    assert not inside, "the scaler's step is the outermost"
+    return counter.leave(optimizer, scaled=True)
+
+
+def test_every_step_of_the_only_optimizer_counts() -> None:
+    counter = StepCounter()
+    assert [step(counter, 0) for _ in range(3)] == [True] * 3
+    assert counter.reference == 0
+
+
+def test_a_scaled_step_is_one_step_skipped_or_not() -> None:
+    counter = StepCounter()
+    assert [scaled(counter, 0, skipped=skipped) for skipped in (True, False, True)] == [True] * 3
+
+
+def test_an_optimizer_inside_an_optimizer_is_not_a_step_of_its_own() -> None:
+    counter = StepCounter()
+    for _ in range(3):
+        counter.enter(1)
+        assert not step(counter, 0)
+        assert not step(counter, 0)
+        assert counter.leave(1)
+    assert counter.reference == 1
+
+
+def test_two_optimizers_in_turn_give_one_step_per_round() -> None:
+    counter = StepCounter()
+    rounds = [(step(counter, 0), step(counter, 1)) for _ in range(2 * SILENT_AFTER)]
+    assert set(rounds) == {(True, False)}
+    assert not counter.elect(), "as many steps each: the reference stays"
+
+
+def test_the_one_with_most_steps_is_elected() -> None:
+    counter = StepCounter()
+    for _ in range(4):
+        assert step(counter, 0)
+        assert [step(counter, 1) for _ in range(5)] == [False] * 5
+    assert counter.elect()
+    assert counter.reference == 1
+    assert step(counter, 1)
+    assert not step(counter, 0)
+    assert not counter.elect(), "one step each since: a tie"
+    assert counter.reference == 1
+    assert not counter.elect(), "no steps at all"
+
+
+def test_after_a_pre_fit_the_next_optimizer_takes_over() -> None:
+    counter = StepCounter()
+    assert step(counter, 0)
+    others = [step(counter, 1) for _ in range(SILENT_AFTER + 2)]
+    assert others == [False] * SILENT_AFTER + [True, True]
+
+
+def test_a_seldom_step_of_the_reference_keeps_it() -> None:
+    counter = StepCounter()
+    for _ in range(3):
+        assert step(counter, 0)
+        assert not any(step(counter, 1) for _ in range(SILENT_AFTER - 1))
+
+
+def test_a_step_that_an_exception_ended_is_forgotten_when_it_is_tried_again() -> None:
+    counter = StepCounter()
+    counter.enter(0, scaled=True)
+    counter.enter(0)
+    assert scaled(counter, 0)
+
+
+def test_a_step_that_an_exception_ended_does_not_silence_the_others_for_good() -> None:
+    counter = StepCounter()
+    assert step(counter, 0)
+    counter.enter(0)
+    others = [step(counter, 1) for _ in range(3 * SILENT_AFTER)]
+    assert any(others)
+    assert all(others[others.index(True) :])
+
+
+def test_a_step_that_calls_the_step_of_its_base_class_counts_once() -> None:
+    # torch calls the hooks of both when an optimizer of the base class exists too.
+    counter = StepCounter()
+    for _ in range(3):
+        counter.enter(0)
+        counter.enter(0)
+        assert [counter.leave(0), counter.leave(0)].count(True) == 1
+
+
+@given(st.lists(st.integers(0, 3), max_size=60))
+def test_the_elected_one_has_most_steps(turns: list[int]) -> None:
+    counter = StepCounter()
+    for optimizer in turns:
+        step(counter, optimizer)
+    counts = Counter(turns)
+    before = counter.reference
+    changed = counter.elect()
+    assert changed == (counter.reference != before)
+    if turns:
+        assert before == turns[0]
+        assert counts[counter.reference] == max(counts.values())
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.booleans()), max_size=60))
+def test_counted_steps_are_those_of_the_reference(turns: list[tuple[int, bool, bool]]) -> None:
+    counter = StepCounter()
+    for optimizer, with_scaler, skipped in turns:
+        counts = scaled(counter, optimizer, skipped=skipped) if with_scaler else step(counter, optimizer)
+        assert counts == (optimizer == turns[0][0])

@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdoctor.worker.timing.tally import Counted, Tally
+
+TRAIN, OTHER = 0, 1
+
+
+def trained(tally: Tally, entered: int = 4) -> None:
+    tally.trained(entered)
+    tally.backward()
+
+
+def ordinary_step(tally: Tally, size: int = 4) -> Counted:
+    tally.fetched(TRAIN, size)
+    trained(tally, size)
+    return tally.lap()
+
+
+def test_one_batch_one_step() -> None:
+    assert ordinary_step(Tally()) == Counted(samples_drawn=4, samples_entered=4, micro_batches=1, epoch_edge=False)
+
+
+def test_batches_that_only_an_evaluation_saw_are_not_counted() -> None:
+    tally = Tally()
+    ordinary_step(tally)
+    for _ in range(3):
+        tally.fetched(OTHER, 100)
+        tally.evaluated()
+    counted = ordinary_step(tally)
+    assert (counted.samples_drawn, counted.micro_batches, counted.epoch_edge) == (4, 1, True)
+    assert not ordinary_step(tally).epoch_edge
+
+
+def test_a_model_that_runs_twice_on_its_batch_counts_it_once() -> None:
+    tally = Tally()
+    tally.fetched(TRAIN, 4)
+    tally.trained(4)
+    tally.trained(4)
+    tally.backward()
+    counted = tally.lap()
+    assert (counted.samples_drawn, counted.samples_entered, counted.micro_batches) == (4, 4, 1)
+
+
+def test_accumulation_counts_every_micro_batch() -> None:
+    tally = Tally()
+    for size in (4, 4, 2):
+        tally.fetched(TRAIN, size)
+        trained(tally, size)
+    counted = tally.lap()
+    assert (counted.samples_drawn, counted.samples_entered, counted.micro_batches) == (10, 10, 3)
+
+
+def test_batches_fetched_in_advance_for_accumulation_all_count() -> None:
+    tally = Tally()
+    for _ in range(4):
+        tally.fetched(TRAIN, 4)
+    for _ in range(4):
+        trained(tally)
+    assert tally.lap().samples_drawn == 16
+
+
+def test_two_loaders_in_one_step_both_count() -> None:
+    tally = Tally()
+    for _ in range(5):
+        tally.fetched(TRAIN, 4)
+        tally.fetched(OTHER, 12)
+        trained(tally)
+        assert tally.lap().samples_drawn == 16
+
+
+def test_a_script_that_fetches_one_batch_ahead_loses_none() -> None:
+    tally = Tally()
+    tally.fetched(TRAIN, 4)
+    drawn = []
+    for _ in range(5):
+        tally.fetched(TRAIN, 4)
+        trained(tally)
+        drawn.append(tally.lap().samples_drawn)
+    assert drawn[1:] == [4] * 4
+
+
+def test_an_evaluation_keeps_the_batch_that_was_fetched_before_it_and_is_trained_on_after_it() -> None:
+    # Pseudo-labels: the model sees the batch without gradients first.
+    tally = Tally()
+    tally.fetched(TRAIN, 4)
+    tally.evaluated()
+    trained(tally)
+    assert tally.lap().samples_drawn == 4
+
+
+def test_a_model_that_is_tuned_in_eval_mode_is_trained() -> None:
+    tally = Tally()
+    for loader in ([TRAIN], []):
+        for _ in range(2):
+            for number in loader:
+                tally.fetched(number, 4)
+            tally.trained(4, in_eval_mode=True)
+            tally.trained(3, in_eval_mode=True)
+            tally.backward()
+            expected = Counted(samples_drawn=4 * len(loader), samples_entered=4, micro_batches=1, epoch_edge=False)
+            assert tally.lap() == expected
+
+
+def test_a_part_in_eval_mode_does_not_make_a_step_an_evaluation() -> None:
+    tally = Tally()
+    tally.fetched(TRAIN, 4)
+    tally.trained(4, in_eval_mode=True)
+    tally.trained(4)
+    tally.backward()
+    assert tally.lap() == Counted(samples_drawn=4, samples_entered=4, micro_batches=1, epoch_edge=False)
+
+
+def test_an_evaluation_with_gradients_left_on_is_an_evaluation() -> None:
+    tally = Tally()
+    for _ in range(3):
+        tally.fetched(OTHER, 100)
+        tally.trained(100, in_eval_mode=True)
+    counted = ordinary_step(tally)
+    assert counted == Counted(samples_drawn=4, samples_entered=4, micro_batches=1, epoch_edge=True)
+
+
+def test_without_a_loader_the_first_forward_of_each_micro_batch_counts() -> None:
+    tally = Tally()
+    for _ in range(2):
+        tally.trained(4)
+        tally.trained(3)
+        tally.backward()
+    assert tally.lap() == Counted(samples_drawn=0, samples_entered=8, micro_batches=2, epoch_edge=False)
+
+
+def test_several_backward_passes_after_one_forward_are_one_micro_batch() -> None:
+    tally = Tally()
+    tally.trained(4)
+    tally.backward()
+    tally.backward()
+    assert tally.lap().micro_batches == 1
+
+
+def test_a_step_without_a_seen_backward_does_not_hide_the_next() -> None:
+    # torch.autograd.grad takes the place of backward in some scripts.
+    tally = Tally()
+    for _ in range(3):
+        tally.trained(4)
+        assert tally.lap().samples_entered == 4
+
+
+def test_a_loader_that_does_not_count_still_gives_micro_batches() -> None:
+    tally = Tally()
+    for _ in range(2):
+        tally.fetched(TRAIN, 0)
+        trained(tally)
+    assert tally.lap() == Counted(samples_drawn=0, samples_entered=8, micro_batches=2, epoch_edge=False)
+
+
+def test_an_epoch_that_begins_marks_its_step_only() -> None:
+    tally = Tally()
+    tally.epoch_began(TRAIN)
+    assert ordinary_step(tally).epoch_edge
+    assert not ordinary_step(tally).epoch_edge
+
+
+def test_the_main_loader_fed_most() -> None:
+    tally = Tally()
+    assert tally.main_loader() is None
+    for i in range(6):
+        for _ in range(2):
+            tally.fetched(TRAIN, 4)
+            trained(tally)
+        if i == 3:
+            tally.fetched(OTHER, 100)
+            trained(tally)
+        tally.lap()
+    assert tally.main_loader() == (TRAIN, 2)
+
+
+def test_the_first_steps_without_a_batch_do_not_thin_out_the_rest() -> None:
+    # A script without an optimizer is adopted at its second forward: its first step seems to have trained on nothing.
+    tally = Tally()
+    tally.fetched(TRAIN, 4)
+    tally.lap()
+    for _ in range(9):
+        ordinary_step(tally)
+    assert tally.main_loader() == (TRAIN, 1)
+
+
+@pytest.mark.parametrize("loader", [TRAIN, OTHER])
+def test_batches_that_were_looked_at_before_training_do_not_count_as_trained_on(loader: int) -> None:
+    # Mean and deviation of the data set, computed by hand in a pass of its own.
+    tally = Tally()
+    tally.epoch_began(loader)
+    for _ in range(50):
+        tally.fetched(loader, 4)
+    tally.epoch_began(TRAIN)
+    for _ in range(10):
+        counted = ordinary_step(tally)
+    assert counted.samples_drawn == 4
+    assert tally.main_loader() == (TRAIN, 1)
+
+
+def test_a_thread_that_fetches_ahead_is_counted_over_the_window_and_not_undone_by_an_evaluation() -> None:
+    tally, drawn = Tally(), 0
+    for _ in range(10):
+        tally.fetched(TRAIN, 4, ahead=True)
+        tally.evaluated()
+        tally.fetched(OTHER, 100)
+        tally.evaluated()
+        tally.fetched(TRAIN, 4, ahead=True)
+        for _ in range(2):
+            trained(tally)
+            counted = tally.lap()
+            drawn += counted.samples_drawn
+            assert counted.micro_batches == 1
+    assert drawn == 10 * 8
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=12))
+def test_no_sample_is_lost_or_counted_twice(steps: list[list[int]]) -> None:
+    tally = Tally()
+    for sizes in steps:
+        for size in sizes:
+            tally.fetched(TRAIN, size)
+            trained(tally, size)
+        counted = tally.lap()
+        assert counted.samples_drawn == counted.samples_entered == sum(sizes)
+        assert counted.micro_batches == len(sizes)
+
+
+def test_a_closure_that_runs_several_times_counts_its_samples_once() -> None:
+    tally = Tally()
+    for _ in range(4):
+        tally.trained(32)
+        tally.backward(in_step=True)
+    counted = tally.lap()
+    assert (counted.samples_entered, counted.micro_batches) == (32, 1)
+    tally.trained(32)
+    assert tally.lap().samples_entered == 32
+
+
+def turn(tally: Tally, entered: int, *, backwards: int = 1) -> None:
+    for _ in range(backwards):
+        trained(tally, entered)
+    tally.optimizer_stepped()
+
+
+def test_two_optimizers_that_train_in_turn_count_their_batch_once() -> None:
+    tally = Tally()
+    turn(tally, 4)
+    turn(tally, 4)
+    assert tally.lap().samples_entered == 4
+    (remark,) = tally.remarks()
+    assert "dim 0 of the first tensor that the model is called with, 4 per step" in remark
+
+
+def test_optimizers_that_step_after_one_backward_count_its_batch_once() -> None:
+    tally = Tally()
+    turn(tally, 4, backwards=2)
+    tally.optimizer_stepped()
+    assert tally.lap().samples_entered == 8
+
+
+def test_turns_of_different_size_are_not_counted_from_then_on() -> None:
+    tally = Tally()
+    turn(tally, 4, backwards=2)
+    turn(tally, 4)
+    assert tally.lap().samples_entered == 0
+    turn(tally, 4)
+    assert tally.lap().samples_entered == 0
+    (remark,) = tally.remarks()
+    assert "throughput is unknown (no loader counts them, and the optimizers of one step" in remark
+
+
+def test_what_is_no_tensor_is_not_counted() -> None:
+    tally = Tally()
+    turn(tally, 0)
+    assert tally.lap().samples_entered == 0
+    assert "called with a tensor but with a list" in tally.remarks()[0]
+
+
+def test_there_is_nothing_to_remark_where_a_loader_counts() -> None:
+    tally = Tally()
+    assert tally.remarks() == ()
+    tally.fetched(TRAIN, 4)
+    turn(tally, 0)
+    assert tally.lap().samples_drawn == 4
+    assert tally.remarks() == ()
