@@ -11,7 +11,7 @@ from dpdoctor.spec import Recording
 KINDS = ("warmup", "proof", "measure", "trace", "stop")
 FULL = "full"
 
-# A window shorter than this says more about the clock and its edges than about the script (DESIGN section 3).
+# A window shorter than this says more about the clock and its edges than about the script.
 LEAST_STEPS = 4
 LEAST_WINDOW_S = 0.5
 # Warm-up ends when the last chunk's median step is within this share of the one before it.

@@ -1,4 +1,4 @@
-"""How far the ranks' clocks are apart, for drawing them on one axis: METHODS 1.7. No figure is computed from it."""
+"""How far the ranks' clocks are apart, for drawing them on one axis. No figure is computed from it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpdoctor.digest import Calls, Digest
 
-# No rank leaves one of these before all have entered it. Not so broadcast and reduce: METHODS 1.6.
+# No rank leaves one of these before all have entered it. Not so broadcast and reduce.
 SYNCHRONISING = frozenset({"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier"})
 # These are not called by all ranks of a group alike.
 POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})

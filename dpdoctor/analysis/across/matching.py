@@ -37,7 +37,7 @@ class Match:
 
 
 def match(ranks: Sequence[RankCalls]) -> tuple[Match, ...]:
-    """Return every process group of these ranks with its common calls: METHODS 1.6, sequence numbers first."""
+    """Return every process group of these ranks with its common calls, by sequence numbers first."""
     names = dict.fromkeys(name for rank in ranks for name in rank.group)
     return tuple(_group(name, ranks) for name in names)
 

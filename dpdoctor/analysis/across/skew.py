@@ -1,7 +1,8 @@
 """How much of a collective is transfer and how much is waiting, and for whom: no clocks compared.
 
 All ranks leave a synchronising call together. So the one with the shortest duration came last, that duration is the
-transfer, and how much later than another one a rank came is how much shorter its call is (METHODS 1.6).
+transfer, and how much later than another one a rank came is how much shorter its call is (the
+definition of TraceLens and of Kineto's TensorBoard plugin).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dpdoctor.analysis.across.columns import RankCalls, taken
 from dpdoctor.analysis.across.model import CommonCalls, GroupAcross, StepLateness
 from dpdoctor.analysis.across.skew import alone
 
-# A cause is named where it explains at least this much of the lateness: TraceML's threshold, METHODS 8.1.
+# A cause is named where it explains at least this much of the lateness: TraceML's threshold.
 COVERAGE = 0.8
 
 

@@ -17,15 +17,15 @@ from scipy import stats
 from dpdoctor import units
 from dpdoctor.analysis.across.model import Kind, LateStep, StepLateness, Verdict
 
-# A step is late when a rank comes later than this share of a step (METHODS 8.1) ...
+# A step is late when a rank comes later than this share of a step: half of where TraceML warns ...
 LATE_SHARE = 0.05
 # ... and than what the scheduler of the host's cores may take at any time.
 FLOOR_NS = 1_000_000
-# One rank in, or different ranks in, so many of the steps: METHODS 8.1.
+# One rank in, or different ranks in, so many of the steps: a clear majority.
 MOST = 0.6
-# Some rank is always last: without one culprit it takes more of a step than hosts' jitter (METHODS 8.1: critical).
+# Some rank is always last: without one culprit it takes more of a step than hosts' jitter: where TraceML warns.
 ROTATING_SHARE = 0.10
-# That a rank is last so often by chance, any of them: METHODS 8.1.
+# That a rank is last so often by chance, any of them (binomial test, a step being one trial).
 ALPHA = 0.01
 # Fewer steps are no pattern, however many ranks there are.
 MIN_STEPS = 5

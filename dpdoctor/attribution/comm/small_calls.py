@@ -16,7 +16,7 @@ _MIN_SIZES = 3
 _MIN_CALLS = 3
 _MIN_RANGE = 4
 _MAX_RMS_ERROR = 0.25
-# Of the size at which latency and transfer take alike: below a quarter, time is latency (METHODS, section 5).
+# Of the size at which latency and transfer take alike: below a quarter, four fifths of the time are latency.
 _LATENCY_BOUND = 0.25
 
 

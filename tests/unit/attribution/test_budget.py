@@ -20,7 +20,7 @@ from tests.unit.trace.documents import REAL, needs_real_traces
 EXPECTED: dict[str, Any] = json.loads((REAL / "expected.json").read_text()) if REAL.is_dir() else {}
 PARTS = ("compute_us", "exposed_comm_us", "h2d_us", "copy_us", "idle_us", "total_us", "comm_us")
 TICKS = 40
-KINDS = {  # by the letter of DESIGN's algebra
+KINDS = {  # by the letter of the definition
     "K": (Kind.KERNEL, "gemm"),
     "C": (Kind.KERNEL, "ncclDevKernel_AllReduce"),
     "H": (Kind.MEMCPY, "Memcpy HtoD"),
