@@ -53,7 +53,14 @@ from dpdoctor.worker.agreement import Ranks
 
 rank = 0 if os.fork() else 1
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
-ranks = Ranks(("full",), 20, lambda reason: sys.exit(f"failed: {reason}"))
+
+
+def fail(reason):
+    print(f"failed: {reason}", file=sys.stderr, flush=True)
+    os._exit(1)  # as a rank leaves: gloo's threads may abort an interpreter that tears itself down beside them
+
+
+ranks = Ranks(("full",), 20, fail)
 ranks.gather([rank])
 if rank == 0:
     ranks.gather([1])
