@@ -74,6 +74,12 @@ def knows_what_gets_no_gradient(done: Profiled) -> None:
     assert done.record("single").adoption.units[0].unused == ("mask.weight", "mask.bias")
 
 
+def adopts_the_whole_model(done: Profiled) -> None:
+    """Not the parts that the method calls."""
+    for mode in MODES:
+        assert [unit.name for unit in done.record(mode).adoption.units] == ["Net"]
+
+
 def has_no_end(done: Profiled) -> None:
     """An endless sampler is never listed, and an epoch of it has no duration."""
     assert done.record("ddp").adoption.loaders[0].num_batches == 2_500_000_000
@@ -160,8 +166,9 @@ CASES = {
     ),
     "trains through a method: `model.loss(x)` calls `self.forward(x)`": Case(
         command=("method_loss.py",),
-        warning="Net.loss",
+        warning="trained through Net.loss, which stands for its call",
         adopted_at=2,
+        also=adopts_the_whole_model,
     ),
     "trains a tensor that is in no `nn.Module`": Case(
         command=("nothing.py",), args=("no_module",), reason="no module could be adopted"

@@ -47,18 +47,6 @@ def test_a_list_of_images_without_a_loader_is_not_counted(profile):
     assert "give --samples-per-step" in done.record("single").adoption.warnings[0]
 
 
-def test_a_method_that_trains_is_routed_through_the_wrapper(profile):
-    done = profile("method_loss.py", "--modes", "ddp,fsdp", *SHORT)
-    assert done.exit_code == 0, done.output
-    for mode in ("single", "ddp", "fsdp"):
-        adoption = done.record(mode).adoption
-        assert [unit.name for unit in adoption.units] == ["Net"]
-        assert "trained through Net.loss" in adoption.warnings[0]
-        assert adoption.proof
-        assert all(check.ok for check in adoption.proof)
-        assert done.mode(mode)["batch"]["per_device"] == 4
-
-
 def test_a_copy_kept_inside_is_neither_reduced_nor_expected_to_be_gathered(profile):
     done = profile("wild_average_inside.py", "--modes", "ddp,fsdp", *SHORT)
     assert done.exit_code == 0, done.output

@@ -48,7 +48,7 @@ def same(found: Spans, expected: NDArray[np.bool_]) -> bool:
     return bool((edges[1:] > edges[:-1]).all()) and bool((grid(found) == expected).all())
 
 
-def check(one: Spans, two: Spans, three: Spans) -> None:
+def assert_equals_the_grid(one: Spans, two: Spans, three: Spans) -> None:
     left, right = merge(one), merge(two)
     first, second, third = grid(one), grid(two), grid(three)
     assert same(left, first)
@@ -68,7 +68,7 @@ def check(one: Spans, two: Spans, three: Spans) -> None:
 def test_the_algebra_equals_a_grid() -> None:
     rng = np.random.default_rng(0)
     for _ in range(CASES):
-        check(random_spans(rng), random_spans(rng), random_spans(rng))
+        assert_equals_the_grid(random_spans(rng), random_spans(rng), random_spans(rng))
 
 
 def test_times_of_today_are_exact() -> None:
