@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dpdoctor.digest import Digest
+from dpdoctor.loading import BatchRecord, HandOff, TransformTime
 from dpdoctor.spec import RunHeader
 
 PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
@@ -62,7 +63,7 @@ class WindowRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """Something that happened at one moment: a gc pause, an epoch edge, a note."""
+    """Something that happened and how long it took; `kind` is gc, evaluation, checkpoint, compile."""
 
     kind: str
     at_ns: int
@@ -94,6 +95,10 @@ class Loader:
     num_batches: int | None
     rule: str
     note: str = ""
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    in_order: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +166,33 @@ class InputTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostSync:
+    """Calls in one step, at one line of the script, that wait for the device: `call` is item, tolist, cpu, ..."""
+
+    call: str
+    line: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What one step does, counted in one profiled step after warm-up: the same in every step, on any machine."""
+    """What one step does, counted in one profiled step after warm-up: the same in every step, on any machine.
+
+    `syncs` are counted on the CPU too, where they cost nothing.
+    """
 
     operators: int
     collectives: dict[str, Collective]
     inputs: tuple[InputTensor, ...]
+    syncs: tuple[HostSync, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmRecord:
+    """One ablation arm on one rank. `skipped`: why it was not run, or not to its end; None: it ran."""
+
+    name: str
+    skipped: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +233,9 @@ class RankRecord:
     observer_ns: float | None = None
     peak_memory_bytes: int | None = None
     devices: tuple[Device, ...] = ()
+    arms: tuple[ArmRecord, ...] = ()
+    transforms: tuple[TransformTime, ...] = ()
+    hand_offs: tuple[HandOff, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +280,7 @@ class Rank:
     events: tuple[EventRecord, ...]
     trace: Path | None
     digest: Digest | None = None
+    batches: tuple[BatchRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ A rank that died is data, not a crash: what it left is read, what is missing is 
     <mode>/rank<k>/steps.jsonl     StepRecord lines
     <mode>/rank<k>/windows.jsonl   WindowRecord lines
     <mode>/rank<k>/events.jsonl    EventRecord lines
+    <mode>/rank<k>/loader.jsonl    BatchRecord lines
     <mode>/rank<k>/digest.json     Digest, of the trace
     <mode>/rank<k>/trace.json.gz, stdout.log, stderr.log, stacks.log
 """
@@ -27,6 +28,7 @@ import msgspec
 
 from dpdoctor.digest import Digest
 from dpdoctor.errors import OutputError, RunDirectoryError
+from dpdoctor.loading import BatchRecord
 from dpdoctor.records import EventRecord, Launch, LaunchRecord, Rank, RankRecord, Run, Sample, StepRecord, WindowRecord
 from dpdoctor.spec import SCHEMA, RunHeader
 
@@ -40,6 +42,7 @@ RANK = "rank.json"
 STEPS = "steps.jsonl"
 WINDOWS = "windows.jsonl"
 EVENTS = "events.jsonl"
+LOADER = "loader.jsonl"
 NODE = "node0.jsonl"
 TRACE = "trace.json.gz"
 DIGEST = "digest.json"
@@ -195,6 +198,7 @@ def _read_rank(path: Path, index: int) -> Rank:
         steps=read_lines(path / STEPS, StepRecord),
         windows=read_lines(path / WINDOWS, WindowRecord),
         events=read_lines(path / EVENTS, EventRecord),
+        batches=read_lines(path / LOADER, BatchRecord),
         trace=trace if trace.exists() else None,
         digest=read_json(digest, Digest) if digest.exists() else None,
     )

@@ -70,6 +70,8 @@ class Recording:
         time_budget_s: seconds a mode may train, from its first step to the trace.
         trace_steps: steps recorded by torch.profiler at the end; 0 turns the trace off.
         explain: stop after the proof of adoption, measure nothing.
+        arms: names of the ablation arms to interleave with full windows, files of dpdoctor/worker/arms; each mode runs
+            those that it can.
     """
 
     warmup: int | None = None
@@ -78,6 +80,7 @@ class Recording:
     time_budget_s: float = 60.0
     trace_steps: int = 5
     explain: bool = False
+    arms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, least in (

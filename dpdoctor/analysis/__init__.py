@@ -1,22 +1,42 @@
 """From records to figures: pure functions over a Run. numpy only; no files, no plots."""
 
 from dpdoctor.analysis.analyse import analyse
-from dpdoctor.analysis.summary import Analysis, Figure, ModeSummary, RankSummary, RunSummary
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.summary import (
+    WATERFALL_TERMS,
+    Analysis,
+    ArmSummary,
+    Finding,
+    LoaderPrediction,
+    LoaderSummary,
+    ModeSummary,
+    NotJudged,
+    RankSummary,
+    RunSummary,
+    Waterfall,
+)
 from dpdoctor.records import PHASES, Adoption, Launch, Rank, Sample, StepRecord
 from dpdoctor.spec import TRACE_MODE
 
 __all__ = [
     "PHASES",
     "TRACE_MODE",
+    "WATERFALL_TERMS",
     "Adoption",
     "Analysis",
+    "ArmSummary",
     "Figure",
+    "Finding",
     "Launch",
+    "LoaderPrediction",
+    "LoaderSummary",
     "ModeSummary",
+    "NotJudged",
     "Rank",
     "RankSummary",
     "RunSummary",
     "Sample",
     "StepRecord",
+    "Waterfall",
     "analyse",
 ]

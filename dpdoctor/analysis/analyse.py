@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.across import across
-from dpdoctor.analysis.summary import Analysis, Batch, Figure, ModeSummary, RankSummary, RunSummary, Script
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, RankSummary, RunSummary, Script
 from dpdoctor.analysis.trace_budget import trace_budget
 from dpdoctor.analysis.windows import NS, Window, measured
 from dpdoctor.digest import Digest

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from dpdoctor.analysis.summary import Figure
+from dpdoctor.analysis.figure import Figure
 
 
 def unknown(unit: str, reason: str) -> Figure:

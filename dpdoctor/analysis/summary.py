@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 import msgspec
 
 from dpdoctor.analysis.across.model import AcrossRanks
+from dpdoctor.analysis.figure import Figure
 from dpdoctor.records import Adoption, Counters, Run
 from dpdoctor.spec import SCHEMA, Fingerprint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A measured figure with its 95 % interval, or None with the reason why it is unknown.
-
-    Attributes:
-        n: number of values behind it: windows of one launch, or launches.
-        scope: "run": the interval holds within one launch, whose windows are correlated and say nothing of
-            another launch; "launches": between launches.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    n: int = 0
-    unit: str
-    scope: str = "run"
-    reason: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.value is None and not self.reason:
-            raise ValueError("an unknown figure needs a reason")
-        if self.scope not in ("run", "launches"):
-            raise ValueError(f"scope is {self.scope!r}; known: run, launches")
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, rename={"global_": "global"}):
@@ -81,8 +57,120 @@ class TraceBudget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArmSummary:
+    """What one ablation arm gave: something is switched off inside of the run, in windows between the full ones.
+
+    Attributes:
+        gain: seconds per step that switching it off saves, over pairs of windows of one round; unknown where skipped.
+        share: the gain as a share of the full step; ratio.
+        step: seconds per step with it switched off.
+    """
+
+    gain: Figure
+    share: Figure
+    step: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSummary:
+    """One callable in a chain of transforms: seconds per batch, and its share of the batch's fetch."""
+
+    name: str
+    per_batch: Figure
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSummary:
+    """One loader process. `busy` is the share of the measured time that it spent on fetching."""
+
+    rank: int
+    worker: int
+    batches: int
+    fetch: Figure
+    busy: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderPrediction:
+    """What an event simulation of the DataLoader predicts; `step` in seconds, `wait` the part of it spent waiting."""
+
+    num_workers: int
+    prefetch_factor: int | None
+    step: Figure
+    wait: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSummary:
+    """The loader that fed the training, seen from inside, in the full windows of one mode.
+
+    Attributes:
+        line: where the script iterates it; the other settings are the script's own.
+        fetch: seconds that a worker (or the training thread, without workers) takes for a batch; wall.
+        fetch_cv: standard deviation of the fetches over their mean; what an event simulation needs and a mean hides.
+        cpu_ratio: CPU time of the fetching thread over `fetch`: near 1 it computes, near 0 it waits for I/O.
+        collate: the part of `fetch` that puts samples together.
+        wait: seconds per step that the training thread waits.
+        ready: share of the asks that found so many batches ready.
+        receive: seconds to take over a batch that lies ready.
+        edge: seconds that the first batch of an iteration takes beyond the usual.
+        predictions: for every number of workers and prefetch factor within the budget of cores and memory.
+        advice: the prediction to follow; None: leave it as it is, or unknown; `advice_reason` says which and why.
+        control: what one device would take with as many loader processes as all ranks have; None for one device.
+    """
+
+    line: str
+    dataset: str
+    num_workers: int
+    prefetch_factor: int | None
+    pin_memory: bool
+    persistent_workers: bool
+    batch_bytes: float | None
+    fetch: Figure
+    fetch_cv: float | None
+    cpu_ratio: Figure
+    collate: Figure
+    wait: Figure
+    ready: dict[int, float]
+    receive: Figure
+    edge: Figure
+    transforms: tuple[TransformSummary, ...]
+    workers: tuple[WorkerSummary, ...]
+    predictions: tuple[LoaderPrediction, ...] = ()
+    advice: LoaderPrediction | None = None
+    advice_reason: str = ""
+    control: LoaderPrediction | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """Where the throughput that N devices ought to give is lost, in seconds per step of one device.
+
+    ideal + the terms = measured. A term is what the mode takes more than one device does for the same batch; negative:
+    it gives time back.
+
+    Attributes:
+        ideal: the step that would be linear scaling: `single`'s (weak scaling) or its N-th part (strong).
+        terms: keys of WATERFALL_TERMS, in that order.
+        sources: for each term, the arm, trace or difference that it comes from.
+    """
+
+    ideal: Figure
+    measured: Figure
+    terms: dict[str, Figure]
+    sources: dict[str, str]
+
+
+WATERFALL_TERMS = ("loader_processes", "input", "transfer", "peers", "contention", "overhead", "other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModeSummary:
-    """One mode of a run. Throughput is global samples per second, always. `placement` is ModeSpec's."""
+    """One mode of a run. Throughput is global samples per second, always. `placement` is ModeSpec's.
+
+    `waterfall` is None for the baseline and where `waterfall_reason` says why.
+    """
 
     status: str
     reason: str | None
@@ -105,6 +193,10 @@ class ModeSummary:
     observer_cost: Figure
     phases: dict[str, Figure]
     budget: TraceBudget | None = None
+    arms: dict[str, ArmSummary] = field(default_factory=dict)
+    loader: LoaderSummary | None = None
+    waterfall: Waterfall | None = None
+    waterfall_reason: str = ""
     counters: Counters | None
     ranks: tuple[RankSummary, ...]
     wall_s: float
@@ -120,6 +212,54 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One bottleneck: what it costs, why, what to change and what that would give.
+
+    Attributes:
+        cost: share of the time that `of` names; unit "ratio".
+        of: step, or epoch for what happens between steps.
+        status: confirmed, an arm or a counter agrees; refuted, the arm says that removing it gains nothing; inferred,
+            only the trace or the clock says so.
+        title: in one line, with its main number: "the loader starves training: 46 % of each step".
+        ranks: concerned; empty: all.
+        evidence: numbers, one sentence each.
+        cause: only where one explains at least 80 % of the cost.
+        remedy: what to do, in a sentence; `code` is the line to write, `line` the script's line to change.
+        predicted: throughput after the remedy over that of now; unit "x".
+    """
+
+    rule: str
+    mode: str
+    severity: Literal["critical", "warning", "info"]
+    status: Literal["confirmed", "refuted", "inferred"]
+    title: str
+    cost: Figure
+    of: Literal["step", "epoch"] = "step"
+    ranks: tuple[int, ...] = ()
+    evidence: tuple[str, ...]
+    cause: str | None
+    remedy: str | None
+    code: str | None = None
+    line: str | None = None
+    predicted: Figure | None = None
+
+    def __post_init__(self) -> None:
+        if not self.evidence:
+            raise ValueError(f"the finding of {self.rule} has no evidence")
+        if self.status == "refuted" and self.remedy:
+            raise ValueError(f"{self.rule} recommends what its own experiment refuted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotJudged:
+    """A rule that cannot tell, and why."""
+
+    rule: str
+    mode: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """run.json."""
 
@@ -130,8 +270,8 @@ class RunSummary:
     created: str
     fingerprint: Fingerprint
     modes: dict[str, ModeSummary]
-    findings: tuple[dict[str, Any], ...] = ()
-    not_judged: tuple[dict[str, Any], ...] = ()
+    findings: tuple[Finding, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.summary import Figure, TraceBudget
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.summary import TraceBudget
 from dpdoctor.digest import IDLE_CAUSES, DeviceStep, Digest
 
 NS = 1e-9

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.summary import Figure
+from dpdoctor.analysis.figure import Figure
 
 
 def figure(value: float, half: float, **fields: object) -> Figure:

@@ -1,0 +1,30 @@
+"""A measured figure: value, interval, or the reason why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A measured figure with its 95 % interval, or None with the reason why it is unknown.
+
+    Attributes:
+        n: number of values behind it: windows of one launch, or launches.
+        scope: "run": the interval holds within one launch, whose windows are correlated and say nothing of
+            another launch; "launches": between launches.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    unit: str
+    scope: str = "run"
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.value is None and not self.reason:
+            raise ValueError("an unknown figure needs a reason")
+        if self.scope not in ("run", "launches"):
+            raise ValueError(f"scope is {self.scope!r}; known: run, launches")

@@ -1,0 +1,80 @@
+"""What is recorded inside of the script's loaders: one line of loader.jsonl per batch, on each rank.
+
+All of a rank's processes read one monotonic clock, so that workers' times and the training thread's share an axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+# The "worker" of a batch that the training thread fetched by itself.
+IN_PROCESS = -1
+
+
+class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """One batch, from its fetch to its arrival in the training loop; times in ns.
+
+    Attributes:
+        loader: place in Adoption.loaders.
+        iteration: of that loader, from 0; an epoch, mostly.
+        batch: number within the iteration, from 0.
+        worker: that fetched it, or IN_PROCESS.
+        step: the one during which it was asked for.
+        asked_ns: when the training thread asked; `wait_ns` until it had the batch.
+        ready: batches that lay ready when it asked; -1: not known.
+        outstanding: batches that workers were still to deliver then, ready ones left out.
+        fetch_begin_ns, fetch_ns: of dataset and collate together, in the worker; 0: not known.
+        cpu_ns: CPU time of that thread meanwhile; other threads of the worker are not in it.
+        collate_ns: the part of `fetch_ns` that collate took.
+        num_bytes: of all tensors in the batch; 0: not known.
+    """
+
+    loader: int
+    iteration: int
+    batch: int
+    worker: int
+    step: int
+    asked_ns: int
+    wait_ns: int
+    ready: int = -1
+    outstanding: int = 0
+    fetch_begin_ns: int = 0
+    fetch_ns: int = 0
+    cpu_ns: int = 0
+    collate_ns: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformTime:
+    """Time spent in one callable of a chain of transforms, over the items that were looked at.
+
+    Attributes:
+        loader: place in Adoption.loaders.
+        name: of its class or function; `position` in the chain tells two of one name apart.
+        calls: items that were looked at; `total_ns` is their wall time.
+        items_ns: wall time of the same items' whole `dataset[i]`, whose part total_ns is.
+    """
+
+    loader: int
+    position: int
+    name: str
+    calls: int
+    total_ns: int
+    items_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOff:
+    """What it costs to move one batch from a worker to the training thread, measured apart from training.
+
+    `receive_ns` is the training thread's share, `send_ns` the worker's; medians over `n` batches of `num_bytes`.
+    """
+
+    loader: int
+    n: int
+    num_bytes: int
+    send_ns: int
+    receive_ns: int
