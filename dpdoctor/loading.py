@@ -25,8 +25,11 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
         asked_ns: when the training thread asked; `wait_ns` until it had the batch.
         ready: batches that lay ready when it asked; -1: not known.
         outstanding: batches that workers were still to deliver then, ready ones left out.
+        opening_ns: what beginning the iteration took, starting its workers included; 0 but for the iteration's first.
         fetch_begin_ns, fetch_ns: of dataset and collate together, in the worker; 0: not known.
         cpu_ns: CPU time of that thread meanwhile; other threads of the worker are not in it.
+        queued_ns: the part of `fetch_ns` in which that thread could run and had no core; 0, too, where no kernel tells.
+        gap_queued_ns: likewise of the training thread, from the batch before until it asked for this one.
         collate_ns: the part of `fetch_ns` that collate took.
         num_bytes: of all tensors in the batch; 0: not known.
     """
@@ -40,9 +43,12 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     wait_ns: int
     ready: int = -1
     outstanding: int = 0
+    opening_ns: int = 0
     fetch_begin_ns: int = 0
     fetch_ns: int = 0
     cpu_ns: int = 0
+    queued_ns: int = 0
+    gap_queued_ns: int = 0
     collate_ns: int = 0
     num_bytes: int = 0
 
@@ -70,7 +76,12 @@ class TransformTime:
 class HandOff:
     """What it costs to move one batch from a worker to the training thread, measured apart from training.
 
-    `receive_ns` is the training thread's share, `send_ns` the worker's; medians over `n` batches of `num_bytes`.
+    Attributes:
+        send_ns, receive_ns: the worker's and the training thread's share while the worker does nothing else; medians
+            over `n` batches of `num_bytes`.
+        slowed_ns: how much longer the worker takes to fetch a batch while it hands over the one before.
+        delayed_ns: how much longer the training thread takes to receive a batch while its worker fetches the next.
+        failure: what the script's dataset raised in a worker; the two before are then unknown. Empty: nothing.
     """
 
     loader: int
@@ -78,3 +89,6 @@ class HandOff:
     num_bytes: int
     send_ns: int
     receive_ns: int
+    slowed_ns: int = 0
+    delayed_ns: int = 0
+    failure: str = ""

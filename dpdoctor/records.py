@@ -27,6 +27,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         micro_batches: backward passes that followed a fresh forward.
         epoch_edge: an epoch began, or an evaluation ran, inside this step.
         counted: False for the first step after a window edge.
+        elements: of the first tensor of the first forward of each micro-batch: more in longer sequences; 0: not known.
     """
 
     step: int
@@ -39,6 +40,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     micro_batches: int
     epoch_edge: bool
     counted: bool
+    elements: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,17 @@ class WindowRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """Something that happened and how long it took; `kind` is gc, evaluation, checkpoint, compile."""
+    """Something that happened on one rank and how long it took.
+
+    Attributes:
+        kind: gc, a pause of Python's garbage collector; evaluation, all forwards without gradients between two steps,
+            with their loaders; checkpoint, one torch.save or save_file of safetensors; compile, what torch.compile did
+            at once; iterator, DataLoader.__iter__.
+        at_ns: when it began.
+        step: steps that had ended by then.
+        detail: of gc, the generation; of checkpoint, the file's name; of compile, what torch did and its compile id, as
+            in `dynamo 0/1`: of frame 0, and not its first; of iterator, the loader's place in Adoption.loaders.
+    """
 
     kind: str
     at_ns: int
@@ -167,7 +179,10 @@ class InputTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSync:
-    """Calls in one step, at one line of the script, that wait for the device: `call` is item, tolist, cpu, ..."""
+    """Calls in one step, at one line of the script, that wait for the device: `call` is item, tolist, cpu, bool, ...
+
+    Only the outermost is counted: print(loss) formats, which asks for the item, and is one `format` or `repr`.
+    """
 
     call: str
     line: str
@@ -196,6 +211,26 @@ class ArmRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CpuUse:
+    """What a rank took of the host's cores over its measured windows without an arm, all of them together.
+
+    Attributes:
+        cpu_s: of all threads of the rank's process; `workers_cpu_s` of the processes that it started, such as loader
+            workers.
+        wall_s: of the windows; cpu_s / wall_s is a number of cores.
+        involuntary_switches: times a thread of the rank's process had to leave a core to another; None: not counted by
+            this kernel.
+        num_threads: of the rank's process at the end of the last window, idle ones included.
+    """
+
+    cpu_s: float
+    workers_cpu_s: float
+    wall_s: float
+    involuntary_switches: int | None
+    num_threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One GPU that a rank sees. `uuid` is NVML's, `peak_memory_bytes` the most that torch's allocator held on it."""
 
@@ -214,6 +249,9 @@ class RankRecord:
         observer_ns: host time that dpdoctor's own hooks took in the median counted step.
         peak_memory_bytes: of the process (CPU) or of torch's allocator on the fullest device (CUDA).
         devices: the GPUs that the rank sees, in torch's order: one, several under nn.DataParallel, none on the CPU.
+        cpu: None: no window was measured to its end.
+        clock: the host's monotonic clock and unix time at one moment, in ns: events are in the former, traces in the
+            latter.
     """
 
     rank: int
@@ -236,6 +274,8 @@ class RankRecord:
     arms: tuple[ArmRecord, ...] = ()
     transforms: tuple[TransformTime, ...] = ()
     hand_offs: tuple[HandOff, ...] = ()
+    cpu: CpuUse | None = None
+    clock: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

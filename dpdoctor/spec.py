@@ -78,7 +78,7 @@ class Recording:
     steps: int | None = None
     rounds: int = 10
     time_budget_s: float = 60.0
-    trace_steps: int = 5
+    trace_steps: int = 12
     explain: bool = False
     arms: tuple[str, ...] = ()
 

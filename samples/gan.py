@@ -1,11 +1,18 @@
 """Train a DCGAN on drawn shapes: a generator and a discriminator, each with an optimizer of its own."""
 
 import argparse
+import gc
 import time
 
+import faults
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+FAULTS = {
+    "short_epochs": (10, "an epoch has SIZE batches, and the loader's processes are started anew for each"),
+    "gc_churn": (1000, "every step keeps SIZE values in objects that refer to each other, and collects them by hand"),
+}
 
 
 class Discs(Dataset):
@@ -78,6 +85,24 @@ def init_weights(module):
         nn.init.normal_(module.weight, 0.0, 0.02)
 
 
+class Moment:
+    """One value of a step's history, which knows its neighbours."""
+
+    def __init__(self, value, before):
+        self.value = value
+        self.before = before
+        self.after = None
+        if before is not None:
+            before.after = self
+
+
+def keep_history(values):
+    """Chain up a step's values, as a tracker of statistics does, and let go of them."""
+    moment = None
+    for value in values:
+        moment = Moment(value, moment)
+
+
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
@@ -86,14 +111,22 @@ def parse_args():
     parser.add_argument("--num-workers", type=int, default=0, help="loader processes")
     parser.add_argument("--latent", type=int, default=64, help="values of noise per image")
     parser.add_argument("--width", type=int, default=16, help="channels of the widest feature maps; 64 on a GPU")
+    faults.add_option(parser, FAULTS)
     return parser.parse_args()
 
 
 def main():
     args = parse_args()
+    fault = args.fault
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    images = Discs(args.train_size)
+    drawn = int(fault.size) * args.batch_size if fault.name == "short_epochs" else len(images)
     loader = DataLoader(
-        Discs(args.train_size), batch_size=args.batch_size, shuffle=True, drop_last=True, num_workers=args.num_workers
+        images,
+        batch_size=args.batch_size,
+        sampler=RandomSampler(images, num_samples=drawn),
+        drop_last=True,
+        num_workers=args.num_workers,
     )
 
     generator = Generator(args.latent, args.width).apply(init_weights).to(device)
@@ -118,6 +151,10 @@ def main():
             loss_g = criterion(discriminator(fake), ones)
             loss_g.backward()
             optimizer_g.step()
+
+            if fault.name == "gc_churn":
+                keep_history(range(int(fault.size)))
+                gc.collect()
         duration = time.perf_counter() - start
         print(f"Epoch [{epoch}/{args.epochs}], D: {loss_d.item():.4f}, G: {loss_g.item():.4f}, Dur: {duration:.2f} s")
 

@@ -4,12 +4,27 @@ Tied embedding and head, mixed precision, gradient accumulation, clipping, a cos
 """
 
 import argparse
+import os
+import socket
 import time
 
+import faults
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
+
+FAULTS = {
+    "slow_rank": (
+        20,
+        "of the processes of a run, the one that uploads the metrics waits SIZE ms for that in each step",
+    ),
+    "big_table": (32, "a table of SIZE MB maps pairs of tokens to vectors, and its gradient is dense"),
+    "tiny_layers": (48, "the model has SIZE narrow blocks instead of few wide ones"),
+    "uneven_lengths": (4, "batches are made by length, and every second one is SIZE times shorter"),
+    "recompile": (8, "batches have SIZE lengths in turn, and with --compile the model is compiled anew for each"),
+    "small_batch": (1, "a batch has SIZE sequences"),
+}
 
 
 class Chains(Dataset):
@@ -29,6 +44,21 @@ class Chains(Dataset):
 
     def __getitem__(self, index):
         return self.tokens[index, :-1], self.tokens[index, 1:]
+
+
+class ChainsByLength(Chains):
+    """Chains as they lie in a file sorted by length into batches: every second batch is `times` shorter."""
+
+    def __init__(self, size, length, vocabulary, batch_size, times):
+        super().__init__(size, length, vocabulary)
+        self.batch_size = batch_size
+        self.short = round(length / times)
+
+    def __getitem__(self, index):
+        tokens, targets = super().__getitem__(index)
+        if index // self.batch_size % 2:
+            return tokens[: self.short], targets[: self.short]
+        return tokens, targets
 
 
 class Block(nn.Module):
@@ -52,8 +82,9 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self, vocabulary, length, width, depth, heads):
+    def __init__(self, vocabulary, length, width, depth, heads, *, num_pairs=0):
         super().__init__()
+        self.pairs = nn.Embedding(num_pairs, width) if num_pairs else None
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(length, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
@@ -64,6 +95,9 @@ class Transformer(nn.Module):
 
     def forward(self, tokens):
         x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        if self.pairs is not None:
+            before = tokens.roll(1, dims=1)
+            x = x + self.pairs((before * self.tokens.num_embeddings + tokens) % self.pairs.num_embeddings)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
@@ -74,6 +108,36 @@ def parameter_groups(model, weight_decay):
     decay = [p for p in model.parameters() if p.dim() >= 2]
     rest = [p for p in model.parameters() if p.dim() < 2]
     return [{"params": decay, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+
+
+def make_model(args):
+    """Return the language model that the arguments describe."""
+    fault, sizes = args.fault, {"width": args.width, "depth": args.depth, "heads": args.heads}
+    if fault.name == "tiny_layers":
+        sizes = {"width": 32, "depth": int(fault.size), "heads": 2}
+    if fault.name == "big_table":
+        sizes["num_pairs"] = int(fault.size * 1e6) // (4 * args.width)
+    return Transformer(args.vocabulary, args.length, **sizes)
+
+
+def make_loader(args, batch_size):
+    """Return the loader of training batches."""
+    dataset = Chains(args.train_size, args.length, args.vocabulary)
+    by_length = args.fault.name == "uneven_lengths"
+    if by_length:
+        dataset = ChainsByLength(args.train_size, args.length, args.vocabulary, batch_size, args.fault.size)
+    return DataLoader(
+        dataset, batch_size=batch_size, shuffle=not by_length, drop_last=True, num_workers=args.num_workers
+    )
+
+
+def is_uploader(lock):
+    """Return whether this is the process that uploads metrics: one of a run's on each machine, the first to ask."""
+    try:
+        lock.bind(f"\0transformer-uploads-{os.getppid()}")
+    except OSError:
+        return False
+    return True
 
 
 def parse_args():
@@ -92,21 +156,25 @@ def parse_args():
     parser.add_argument("--amp", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--compile", action="store_true", help="compile the model with torch.compile")
     parser.add_argument("--log-steps", type=int, default=50, help="updates between two lines of output")
+    faults.add_option(parser, FAULTS)
     return parser.parse_args()
 
 
 def main():
     args = parse_args()
+    fault = args.fault
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dataset = Chains(args.train_size, args.length, args.vocabulary)
-    loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, drop_last=True, num_workers=args.num_workers)
+    loader = make_loader(args, int(fault.size) if fault.name == "small_batch" else args.batch_size)
 
-    model = Transformer(args.vocabulary, args.length, args.width, args.depth, args.heads).to(device)
+    model = make_model(args).to(device)
     optimizer = torch.optim.AdamW(parameter_groups(model, weight_decay=0.1), lr=args.lr, betas=(0.9, 0.95))
     num_steps = args.epochs * len(loader) // args.accumulate
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps, eta_min=args.lr / 10)
     if args.compile:
-        model = torch.compile(model)
+        model = torch.compile(model, dynamic=False if fault.name == "recompile" else None)
+
+    lock = socket.socket(socket.AF_UNIX)
+    uploads = fault.name == "slow_rank" and is_uploader(lock)
 
     model.train()
     micro_batches = step = 0
@@ -114,6 +182,9 @@ def main():
     for epoch in range(args.epochs):
         for tokens, targets in loader:
             tokens, targets = tokens.to(device), targets.to(device)
+            if fault.name == "recompile":
+                length = args.length - micro_batches % int(fault.size)
+                tokens, targets = tokens[:, :length], targets[:, :length]
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=args.amp):
                 logits = model(tokens)
                 loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -127,6 +198,8 @@ def main():
             scheduler.step()
             optimizer.zero_grad(set_to_none=True)
             step += 1
+            if uploads:
+                time.sleep(fault.size / 1000)
             if step % args.log_steps == 0:
                 value = loss.item()  # waits for the device, so that the clock is read after the work
                 rate = tokens.numel() * args.accumulate * args.log_steps / (time.perf_counter() - start)

@@ -15,7 +15,7 @@ from dpdoctor.analysis.summary import (
     RunSummary,
     Waterfall,
 )
-from dpdoctor.records import PHASES, Adoption, Launch, Rank, Sample, StepRecord
+from dpdoctor.records import PHASES, Adoption, EventRecord, HostSync, Launch, Loader, Rank, Sample, StepRecord
 from dpdoctor.spec import TRACE_MODE
 
 __all__ = [
@@ -25,9 +25,12 @@ __all__ = [
     "Adoption",
     "Analysis",
     "ArmSummary",
+    "EventRecord",
     "Figure",
     "Finding",
+    "HostSync",
     "Launch",
+    "Loader",
     "LoaderPrediction",
     "LoaderSummary",
     "ModeSummary",

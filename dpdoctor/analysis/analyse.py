@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.across import across
+from dpdoctor.analysis.ablation import arms
+from dpdoctor.analysis.across import Pause, across, pauses_of
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.loader.summarise import with_loaders
 from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, RankSummary, RunSummary, Script
 from dpdoctor.analysis.trace_budget import trace_budget
+from dpdoctor.analysis.waterfall import waterfalls
 from dpdoctor.analysis.windows import NS, Window, measured
 from dpdoctor.digest import Digest
 from dpdoctor.records import PHASES, Adoption, Launch, Rank, RankRecord, Run, StepRecord
@@ -28,6 +31,11 @@ def analyse(run: Run) -> Analysis:
     modes = {spec.name: _mode(spec, run.modes[spec.name], header.spec) for spec in header.spec.modes}
     baseline = modes.get(BASELINE)
     modes = {name: _against_baseline(mode, baseline) for name, mode in modes.items()}
+    launches = {name: shown_launch(found) for name, found in run.modes.items() if found}
+    modes = with_loaders(modes, launches, header, BASELINE)
+    digests = {name: _digests(run.modes[name]) for name in modes}
+    compared = {name: across(found, _pauses(run.modes[name])) for name, found in digests.items() if found}
+    modes = waterfalls(modes, BASELINE, run.modes, compared, digests)
     script = Script(path=header.spec.target, sha256=header.fingerprint.script_sha256, args=header.spec.args)
     summary = RunSummary(
         dpdoctor=header.dpdoctor,
@@ -37,8 +45,7 @@ def analyse(run: Run) -> Analysis:
         fingerprint=header.fingerprint,
         modes=modes,
     )
-    digests = {name: _digests(run.modes[name]) for name in modes}
-    return Analysis(summary=summary, run=run, across={name: across(found) for name, found in digests.items() if found})
+    return Analysis(summary=summary, run=run, across=compared)
 
 
 def _mode(spec: ModeSpec, launches: Sequence[Launch], run: RunSpec) -> ModeSummary:
@@ -77,6 +84,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], run: RunSpec) -> ModeSumma
         observer_cost=_observer_cost(records, step),
         phases=_phases(windows, first.adoption if first else None, reason),
         budget=None if shown.record.status == "failed" else trace_budget(_digests(launches)),
+        arms=arms(launches),
         counters=first.counters if first else None,
         ranks=tuple(_rank(rank, measured(shown), index) for index, rank in enumerate(shown.ranks)),
         wall_s=sum(launch.record.end_ns - launch.record.begin_ns for launch in launches) * NS,
@@ -91,6 +99,11 @@ def shown_launch(launches: Sequence[Launch]) -> Launch:
 def _digests(launches: Sequence[Launch]) -> list[Digest]:
     """Return what is kept of the traces of one launch."""
     return [rank.digest for rank in shown_launch(launches).ranks if rank.digest] if launches else []
+
+
+def _pauses(launches: Sequence[Launch]) -> dict[int, tuple[Pause, ...]]:
+    """Return by rank what those whose digests are compared recorded beside their traces."""
+    return {rank.index: pauses_of(rank) for rank in shown_launch(launches).ranks}
 
 
 def _never_launched(spec: ModeSpec) -> ModeSummary:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
-from scipy import stats
 
 from dpdoctor.analysis.figure import Figure
+
+
+@cache
+def student_t(degrees: int) -> float:
+    """Return the quantile of Student's t that bounds a two-sided 95 % interval."""
+    # Loaded late: it takes a second, and the rules are listed without it.
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, degrees))
 
 
 def unknown(unit: str, reason: str) -> Figure:
@@ -25,7 +34,7 @@ def mean_interval(
     mean = float(np.mean(values))
     if len(values) < 2:
         return Figure(value=mean, n=1, unit=unit, scope=scope)
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = student_t(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return Figure(value=mean, low=mean - half, high=mean + half, n=len(values), unit=unit, scope=scope)
 
 
@@ -47,7 +56,7 @@ def ratio_of_totals(parts: Sequence[tuple[float, float]], unit: str, *, reason: 
         return Figure(value=value, n=n, unit=unit)
     # The residuals add up to zero, so their standard deviation is their root mean square.
     residuals = (amounts - value * weights) / weights.mean()
-    half = float(stats.t.ppf(0.975, n - 1)) * float(np.std(residuals, ddof=1)) / math.sqrt(n)
+    half = student_t(n - 1) * float(np.std(residuals, ddof=1)) / math.sqrt(n)
     return Figure(value=value, low=value - half, high=value + half, n=n, unit=unit)
 
 
@@ -64,6 +73,8 @@ def median_interval(values: Sequence[float], unit: str, *, reason: str = "nothin
     if n < 6:
         return Figure(value=median, n=n, unit=unit)
     # The k-th smallest and k-th largest value: fewer than k of n fall below the median with less than 2.5 %.
+    from scipy import stats
+
     k = int(stats.binom.ppf(0.025, n, 0.5))
     return Figure(value=median, low=float(ordered[k - 1]), high=float(ordered[n - k]), n=n, unit=unit)
 
@@ -95,3 +106,29 @@ def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 
     spread = math.sqrt(half_a**2 * (1 - g) + (a / b * half_b) ** 2) / abs(b)
     low, high = ((a / b - spread) / (1 - g), (a / b + spread) / (1 - g))
     return Figure(value=value, low=factor * low, high=factor * high, n=n, unit=unit, scope=scope)
+
+
+def combination(parts: Sequence[tuple[float, Figure]], unit: str) -> Figure:
+    """Return the sum of factor * figure over (factor, figure) pairs, with an interval for independent parts.
+
+    The half widths add up in squares, so the interval keeps the coverage of its parts; there is none where a part has
+    none. Unknown where a part is unknown, with that part's reason.
+    """
+    reason = next((figure.reason for _, figure in parts if figure.value is None), None)
+    if reason is not None:
+        return unknown(unit, reason)
+    value = math.fsum(factor * (figure.value or 0.0) for factor, figure in parts)
+    n = min((figure.n for _, figure in parts), default=0)
+    halves = [factor * (f.high - f.value) for factor, f in parts if f.high is not None and f.value is not None]
+    if len(halves) < len(parts):
+        return Figure(value=value, n=n, unit=unit)
+    half = math.hypot(*halves)
+    return Figure(value=value, low=value - half, high=value + half, n=n, unit=unit)
+
+
+def standard_error(figure: Figure) -> float:
+    """Return the standard error behind a figure's 95 % interval of Student's t; 0 where it has none."""
+    if figure.value is None or figure.high is None or figure.n < 2:
+        return 0.0
+    # The upper half: the lower one may have been cut off at zero.
+    return (figure.high - figure.value) / student_t(figure.n - 1)

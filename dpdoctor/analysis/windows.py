@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from dpdoctor.records import PHASES, Launch, Rank, StepRecord, WindowRecord
 
 NS = 1e-9
+# The arm of windows with nothing switched off.
+FULL = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +46,21 @@ class Window:
 
     ranks: tuple[RankWindow, ...]
 
+    @property
+    def round(self) -> int:
+        """Return the round in which it was measured; windows of one round lie close together in time."""
+        return self.ranks[0].window.round
+
     def step(self) -> tuple[float, int]:
         """Return (seconds, steady steps) of the rank whose steps take longest."""
         slowest = max(self.ranks, key=lambda r: r.steady_s / len(r.steady))
         return slowest.steady_s, len(slowest.steady)
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Return the seconds of a steady step of the rank whose steps take longest."""
+        seconds, steps = self.step()
+        return seconds / steps
 
     def throughput(self, samples: Callable[[StepRecord], int]) -> tuple[int, float]:
         """Return (global samples, seconds) of the steady steps."""
@@ -62,12 +75,12 @@ class Window:
         return sum(r.phase_s(name) for r in self.ranks), sum(len(r.steady) for r in self.ranks)
 
 
-def measured(launch: Launch, kind: str = "measure") -> tuple[Window, ...]:
-    """Return the complete windows of one kind that every rank of the launch recorded and that have a steady step.
+def measured(launch: Launch, kind: str = "measure", arm: str = FULL) -> tuple[Window, ...]:
+    """Return the complete windows of one kind and arm that every rank recorded and that have a steady step.
 
     There are none when a rank left nothing at all: the others alone are not the global throughput.
     """
-    per_rank = [_rank_windows(rank, kind) for rank in launch.ranks]
+    per_rank = [_rank_windows(rank, kind, arm) for rank in launch.ranks]
     world_size = max((rank.record.world_size for rank in launch.ranks if rank.record), default=1)
     if len(per_rank) < world_size:
         return ()
@@ -75,18 +88,19 @@ def measured(launch: Launch, kind: str = "measure") -> tuple[Window, ...]:
     return tuple(Window(ranks=tuple(windows[number] for windows in per_rank)) for number in common)
 
 
-def _rank_windows(rank: Rank, kind: str) -> dict[int, RankWindow]:
+def _rank_windows(rank: Rank, kind: str, arm: str) -> dict[int, RankWindow]:
     by_window: dict[int, list[StepRecord]] = {}
     for step in rank.steps:
         if step.counted:
             by_window.setdefault(step.window, []).append(step)
-    chosen = [w for w in rank.windows if w.kind == kind and w.arm == "full" and w.complete]
-    edges_are_usual = _mostly_edges([s for w in chosen for s in by_window.get(w.window, ())])
+    complete = [w for w in rank.windows if w.kind == kind and w.complete]
+    # Windows of an arm are read like the full ones they are compared with.
+    edges_are_usual = _mostly_edges([s for w in complete if w.arm == FULL for s in by_window.get(w.window, ())])
     found: dict[int, RankWindow] = {}
-    for window in chosen:
+    for window in complete:
         counted = tuple(by_window.get(window.window, ()))
         steady = counted if edges_are_usual else tuple(s for s in counted if not s.epoch_edge)
-        if steady:
+        if window.arm == arm and steady:
             found[window.window] = RankWindow(window=window, counted=counted, steady=steady)
     return found
 

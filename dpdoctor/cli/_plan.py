@@ -12,6 +12,7 @@ from dpdoctor import plugins, units
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
 from dpdoctor.spec import Gpu, ModeSpec, Recording, RunSpec
+from dpdoctor.worker import arms as arm_files
 from dpdoctor.worker import modes as mode_files
 from dpdoctor.worker.modes._base import Mode
 
@@ -46,6 +47,23 @@ class Options:
 def known_modes() -> dict[str, Mode]:
     """Return every mode there is, by name."""
     return plugins.collect(mode_files, "MODE")
+
+
+def known_arms(asked: str) -> tuple[str, ...]:
+    """Return the names of the ablation arms that `all`, `none` or a list with commas asks for.
+
+    Raises:
+        UsageError: there is no arm of a name; the message lists those that there are.
+    """
+    known = plugins.names(arm_files)
+    if asked in {"all", "none"}:
+        return tuple(known) if asked == "all" else ()
+    names = tuple(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        what = f"there is no arm {unknown[0]!r}" if unknown else "--arms names none"
+        raise UsageError(f"{what}. Known arms: {', '.join(known)}, or all, or none")
+    return names
 
 
 def make_spec(options: Options) -> RunSpec:

@@ -33,8 +33,9 @@ def make(
     from dpdoctor.analysis import analyse
     from dpdoctor.report import page, terminal
     from dpdoctor.report.traces.timeline import timeline
+    from dpdoctor.rules import diagnose
 
-    analysis, path = analyse(rundir.read(root)), root / rundir.REPORT
+    analysis, path = diagnose(analyse(rundir.read(root))), root / rundir.REPORT
     rundir.write_json(root / rundir.SUMMARY, analysis.summary)
     rundir.write_whole(path, page.render(analysis).encode())
     if events := timeline(analysis):

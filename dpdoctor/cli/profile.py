@@ -50,7 +50,14 @@ if TYPE_CHECKING:
     "--time-budget", type=float, default=60.0, show_default=True, metavar="SECONDS", help="Training time per mode."
 )
 @click.option(
-    "--trace-steps", type=click.IntRange(0), default=5, show_default=True, help="Steps to trace; 0: no trace."
+    "--trace-steps", type=click.IntRange(0), default=12, show_default=True, help="Steps to trace; 0: no trace."
+)
+@click.option(
+    "--arms",
+    default="all",
+    show_default=True,
+    metavar="NAMES",
+    help="What to switch off in windows between the full ones, to see what it costs: all, none, or names with commas.",
 )
 @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Launches of every mode.")
 @click.option(
@@ -117,6 +124,7 @@ def _spec(options: dict[str, Any]) -> RunSpec:
         time_budget_s=options["time_budget"],
         trace_steps=options["trace_steps"],
         explain=options["explain"],
+        arms=_plan.known_arms(options["arms"]),
     )
     return _plan.make_spec(
         _plan.Options(

@@ -14,12 +14,12 @@ import pynvml
 
 from dpdoctor import rundir
 from dpdoctor.errors import RunDirectoryError
+from dpdoctor.launch import cgroup
 from dpdoctor.launch.processes import RankProcess
 from dpdoctor.records import RankRecord, Sample
 
 PERIOD_S = 1.0
 _PRESSURE = Path("/proc/pressure/cpu")
-_THROTTLING = Path("/sys/fs/cgroup/cpu.stat")
 
 # What NVML is asked for, how its answer becomes a figure in the unit that the name carries.
 _GPU_QUERIES: dict[str, Callable[[object], float]] = {
@@ -107,38 +107,38 @@ class HostSampler:
             "memory_total_bytes": float(memory.total),
         }
         unknown: dict[str, str] = {}
-        for name, read in _KERNEL_QUERIES.items():
+        for names, read in _KERNEL_QUERIES.items():
             try:
-                values[name] = read()
-            except (OSError, ValueError, IndexError) as error:
-                unknown[name] = f"the kernel does not tell: {error}"
+                values.update(zip(names, read(), strict=True))
+            except (OSError, ValueError, LookupError) as error:
+                unknown.update(dict.fromkeys(names, f"the kernel does not tell: {error}"))
         return Sample(at_ns=time.monotonic_ns(), source="host", values=values, unknown=unknown)
 
 
-def _cpu_pressure() -> float:
-    """Return the share of the last 10 s in which some task waited for a core (/proc/pressure/cpu)."""
+def _cpu_pressure() -> tuple[float, float]:
+    """Return how much some task waited for a core (/proc/pressure/cpu): share of the last 10 s, seconds since boot."""
     first = _PRESSURE.read_text().splitlines()[0]
-    return float(first.split("avg10=")[1].split()[0]) / 100
+    fields = dict(field.split("=") for field in first.split()[1:])
+    return float(fields["avg10"]) / 100, int(fields["total"]) / 1e6
 
 
-def _throttled_s() -> float:
-    """Return the seconds that the cgroup's CPU quota has held processes back (cpu.stat), cumulative."""
-    line = next((line for line in _THROTTLING.read_text().splitlines() if line.startswith("throttled_usec")), None)
-    if line is None:
-        raise ValueError("this cgroup has no CPU quota")
-    return int(line.split()[1]) / 1e6
+def _throttling() -> tuple[float, float, float]:
+    found = cgroup.throttling()
+    return found.throttled_s, float(found.num_throttled), float(found.num_periods)
 
 
-def _shm_used_bytes() -> float:
+def _shared_memory() -> tuple[float, float]:
+    """Return the bytes that are used of /dev/shm, and that it has."""
     shm = os.statvfs("/dev/shm")
-    return float((shm.f_blocks - shm.f_bfree) * shm.f_frsize)
+    return float((shm.f_blocks - shm.f_bfree) * shm.f_frsize), float(shm.f_blocks * shm.f_frsize)
 
 
-# What not every kernel or container tells.
-_KERNEL_QUERIES: dict[str, Callable[[], float]] = {
-    "shm_used_bytes": _shm_used_bytes,
-    "pressure_cpu_ratio": _cpu_pressure,
-    "throttled_s": _throttled_s,
+# What not every kernel or container tells. Only the first of pressure's is of a moment; the others of pressure and
+# throttling are cumulative.
+_KERNEL_QUERIES: dict[tuple[str, ...], Callable[[], tuple[float, ...]]] = {
+    ("shm_used_bytes", "shm_total_bytes"): _shared_memory,
+    ("pressure_cpu_ratio", "pressure_cpu_s"): _cpu_pressure,
+    ("throttled_s", "num_throttled", "num_quota_periods"): _throttling,
 }
 
 

@@ -168,7 +168,42 @@ class Fold:
     is_open: bool = False
 
 
-Block: TypeAlias = Verdict | Paragraph | Heading | Callout | Absent | Table | Facts | Lines | Chart | Grid | Fold
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Badge:
+    """A word or two in a coloured pill."""
+
+    text: str
+    tone: str = "muted"
+
+    def __post_init__(self) -> None:
+        _check_tone(self.tone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One statement with what it rests on and what follows from it.
+
+    Attributes:
+        points: what it rests on, one sentence each.
+        pairs: names and their values, a sentence at most.
+        code: a line to copy; empty: none.
+        about: more of its kind, behind a click: names and paragraphs.
+    """
+
+    kind: ClassVar[str] = "card"
+    tone: str
+    title: str
+    badges: tuple[Badge, ...]
+    points: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...]
+    code: str = ""
+    about: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_tone(self.tone)
+
+
+Block: TypeAlias = Verdict | Paragraph | Heading | Callout | Absent | Table | Facts | Lines | Chart | Grid | Fold | Card
 
 
 def _always(_: Analysis) -> bool:

@@ -138,6 +138,11 @@ def stacked_part(
     }
 
 
+def whisker(low: float | None, high: float | None, scale: float) -> float | None:
+    """Return the length of one arm of an error bar, in axis units; None where an end is unknown."""
+    return None if low is None or high is None else (high - low) / scale
+
+
 def thinned_words(num_points: int) -> str:
     """Return what was left out of a curve of so many points; empty when nothing was."""
     if num_points <= MOST_POINTS:

@@ -10,6 +10,8 @@ from dpdoctor.report.text import listed_figures
 
 # Below this share of a step waiting for data is not the first thing to tell; the longest phase is.
 NOTABLE_WAIT_RATIO = 0.10
+# A gain below this is not worth a word.
+NOTABLE_GAIN = 0.05
 
 TONES = {"faster": "good", "slower": "bad", "alike": "warn", "unclear": "plain", "unknown": "plain"}
 
@@ -88,6 +90,21 @@ def of_linear(modes: Sequence[ModeSummary]) -> str:
     """Return the modes' shares of linear scaling in brackets; empty where one has none."""
     shares = [share for mode in modes if (share := linear(mode)) is not None and share.value is not None]
     return f" ({listed_figures(shares)} of linear)" if len(shares) == len(modes) else ""
+
+
+def loader_control(mode: ModeSummary) -> str | None:
+    """Return in a clause what one device would give with as many loader processes as all ranks of the mode have.
+
+    None where that is unknown or next to nothing: then the mode's gain is its own.
+    """
+    fall = mode.waterfall
+    given = fall.terms["loader_processes"].value if fall else None
+    if fall is None or not fall.ideal.value or given is None or fall.ideal.value + given <= 0:
+        return None
+    factor = fall.ideal.value / (fall.ideal.value + given)
+    if factor - 1 < NOTABLE_GAIN:
+        return None
+    return f"one device with as many loader processes would give {units.times(factor)} (simulated)"
 
 
 def rests_on(figure: Figure) -> str:

@@ -10,8 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from dpdoctor import units
 from dpdoctor.analysis import Analysis, ModeSummary, RunSummary
-from dpdoctor.report import clauses, standing, verdict
+from dpdoctor.report import clauses, diagnosis, standing, verdict
 from dpdoctor.report.text import (
     NOTHING,
     batch_text,
@@ -31,21 +32,32 @@ from dpdoctor.report.traces.traced import is_trace_run
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
 _NUMERIC = ("samples/s", "step", "speedup", "linear", "epoch", "batch")
+# More would hide the table below them.
+MOST_FINDINGS = 3
+_SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "muted"}
 _WITH_INTERVAL = ("samples/s", "speedup")
 
 
 def summary(analysis: Analysis) -> RenderableType:
-    """Return the verdict, a table of the modes, what failed with its last stderr lines, remarks and files left alone.
+    """Return the verdict, the costliest findings, a table of the modes, what failed with its last stderr lines, remarks
+    and files left alone.
 
     Of a run made of traces alone: the verdict and a table of the devices.
 
     All text from the run is literal: rich's markup in it is not interpreted.
     """
-    if is_trace_run(analysis):
-        return trace_terminal.summary(analysis)
     run = analysis.summary
+    if is_trace_run(analysis):
+        return Group(trace_terminal.summary(analysis), *_findings(run))
     return Group(
-        *_verdict(run), _table(run), *_notes(run), *_late(analysis), *_troubles(run), *_remarks(run), *_files(run)
+        *_verdict(run),
+        *_findings(run),
+        _table(run),
+        *_notes(run),
+        *_late(analysis),
+        *_troubles(run),
+        *_remarks(run),
+        *_files(run),
     )
 
 
@@ -55,6 +67,21 @@ def _verdict(run: RunSummary) -> Iterator[RenderableType]:
     if found.detail:
         yield Text(found.detail, style="dim")
     yield Text()
+
+
+def _findings(run: RunSummary) -> Iterator[RenderableType]:
+    """Yield the costliest findings: status, cost and what to do; the page has them all."""
+    found = diagnosis.parts(run).costly
+    for finding in found[:MOST_FINDINGS]:
+        cost = f"{mode_label(finding.mode)}: {diagnosis.cost_words(finding)}, {finding.status}"
+        yield Text(f"\N{BULLET} {finding.title}", style=_STYLES[_SEVERITY_TONES[finding.severity]])
+        yield Padding(Text(cost, style="dim"), (0, 0, 0, 2))
+        for line in filter(None, (finding.remedy, finding.code)):
+            yield Padding(Text(line), (0, 0, 0, 2))
+    if len(found) > MOST_FINDINGS:
+        yield Text(f"The report has {units.count(len(found) - MOST_FINDINGS, 'more finding')}.", style="dim")
+    if found:
+        yield Text()
 
 
 def _table(run: RunSummary) -> Table:

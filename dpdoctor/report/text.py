@@ -61,6 +61,12 @@ def short_interval(figure: Figure) -> str:
     return interval_text(figure).removesuffix(f"{space}{unit}") if space else interval_text(figure)
 
 
+def with_interval(figure: Figure) -> str:
+    """Return a figure with its interval in brackets, where it has one."""
+    interval = interval_text(figure)
+    return f"{figure_text(figure)} ({interval})" if interval else figure_text(figure)
+
+
 def batch_text(num_samples: float | None) -> str:
     """Return a mean batch size; whole where every step had the same."""
     if num_samples is None:

@@ -57,5 +57,10 @@ def _detail(modes: Mapping[str, ModeSummary], fastest: str, others: Mapping[str,
     known = {name: figure for name, figure in others.items() if figure.low is not None}
     ratios = [f"{mode_label(name)} {figure_text(f)} ({interval_text(f)})" for name, f in known.items()]
     parts = [f"{mode_label(fastest)} over {listed(ratios)}, {clauses.rests_on(f)}" for f in [*known.values()][:1]]
+    controls = [
+        sentence(f"{mode_label(name)}: {control}")
+        for name, mode in modes.items()
+        if (control := clauses.loader_control(mode))
+    ]
     scaling = {clauses.scaling_words(mode) for mode in modes.values()}
-    return " ".join((*time, rule, *parts, *sorted(scaling)))
+    return " ".join((*time, *controls, rule, *parts, *sorted(scaling)))

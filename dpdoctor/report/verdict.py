@@ -39,7 +39,8 @@ def mode_verdict(name: str, mode: ModeSummary) -> Verdict:
         return Verdict(tone="muted", sentence=sentence(f"{label} changed nothing{trains}: {reason}"))
     if mode.throughput.value is None:
         return Verdict(tone="warn", sentence=sentence(f"{label} was not measured: {mode.throughput.reason}"))
-    parts = [_speed(name, mode), *clauses.step_time([mode])]
+    control = clauses.loader_control(mode)
+    parts = [_speed(name, mode), *([control] if control else []), *clauses.step_time([mode])]
     if mode.status != "ok":
         parts.append(f"it was {mode.status}: {reason}")
     return Verdict(tone=_tone(mode), sentence=sentence("; ".join(parts)), detail=_detail(mode))
@@ -62,7 +63,10 @@ def _speed(name: str, mode: ModeSummary) -> str:
     if stands == "unknown":
         return f"{where} trains {figure_text(mode.throughput)}"
     if stands == "alike":
-        return f"{where} is not measurably faster or slower than one device: {factor} ({interval_text(mode.speedup)})"
+        linear = clauses.linear(mode)
+        reached = "" if linear is None or linear.value is None else f", {figure_text(linear)} of linear"
+        interval = f"{factor} ({interval_text(mode.speedup)})"
+        return f"{where} is not measurably faster or slower than one device: {interval}{reached}"
     of_linear = clauses.of_linear([mode])
     if stands == "slower":
         return f"{where} is slower than one device: {factor}{of_linear}"

@@ -81,3 +81,12 @@ class Ranks:
             first_line = str(error).strip().partition("\n")[0]
             limit = units.seconds(self._timeout_s)
             self._fail(f"the other ranks did not come to the end of this window within {limit}, or died: {first_line}")
+
+
+def gather_texts(agreement: Agreement, text: str) -> list[str]:
+    """Return every rank's text, in the order of the ranks."""
+    mine = text.encode()
+    sizes = [numbers[0] for numbers in agreement.gather([len(mine)])]
+    padded = list(mine) + [0] * (max(sizes) - len(mine))
+    everyone = agreement.gather(padded) if padded else [[] for _ in sizes]
+    return [bytes(numbers[:size]).decode() for numbers, size in zip(everyone, sizes, strict=True)]

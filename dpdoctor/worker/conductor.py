@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
 import torch
 
-from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import WindowRecord
-from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.adoption.proof import Proof, checksum
-from dpdoctor.worker.adoption.redirect import Watch
-from dpdoctor.worker.agreement import Agreement
-from dpdoctor.worker.data.loaders import Loaders
-from dpdoctor.worker.director import Director, Facts, Segment
-from dpdoctor.worker.ending import Ending
-from dpdoctor.worker.modes._base import Mode
-from dpdoctor.worker.report import Report
-from dpdoctor.worker.timing.recorder import Recorder
-from dpdoctor.worker.timing.steplog import StepLog
-from dpdoctor.worker.timing.steps import StepCounter
+from dpdoctor.worker.director import FULL, Facts, Segment
+from dpdoctor.worker.facts.cpu import CpuMeter
+from dpdoctor.worker.meeting import meet
+from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.tracer import Tracer
 
 NOTHING_ADOPTED = (
@@ -33,35 +23,12 @@ NO_STEP = (
     "the script ended without a training step: no optimizer.step() and no backward() was seen. "
     "Processes that it starts itself are not watched"
 )
-DRAWN_APART = (
-    "ranks draw different batches and may train on the same samples: a sampler goes on to draw from the global random "
-    "state, which differs between ranks. Throughput is not affected; to distribute it, give it a generator of its own"
-)
 APART = (
     "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now. Does the "
     "script train past a call of its model, or change parameters by what only one rank has seen?"
 )
+AFTER_ARMS = " Or does it keep a state beside model and optimizer that an arm could not put back? Then give --arms none"
 LEAST_STEPS_OF_A_CUT_WINDOW = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What the conductor conducts. `director` decides on rank 0 and is None on the others."""
-
-    mode: Mode
-    directory: Path
-    clock: Callable[[], int]
-    steplog: StepLog
-    counter: StepCounter
-    watch: Watch
-    adopter: Adopter
-    loaders: Loaders
-    recorder: Recorder
-    heartbeat: Heartbeat
-    agreement: Agreement
-    director: Director | None
-    ending: Ending
-    report: Report
 
 
 class Conductor:
@@ -76,12 +43,14 @@ class Conductor:
         self._measured = 0
         self._proof: Proof | None = None
         self._tracer: Tracer | None = None
+        self._cpu = CpuMeter()
 
     def on_step(self) -> None:
         """Record the step that ends here and, at the end of a segment, meet the other ranks."""
         segment = self._segment
         self._done += 1
         self._parts.steplog.step(self._number, counted=self._done > segment.skip)
+        self._parts.watch.step_ended()
         if self._number == 0 and self._done == 1:
             self._parts.heartbeat.enter("warmup")
         if self._done == segment.skip + segment.num_steps:
@@ -98,6 +67,9 @@ class Conductor:
     def _open(self) -> None:
         """Begin the counted steps, with nothing of the uncounted ones left on the device."""
         _synchronise()
+        self._parts.loaders.replay.keep(on=False)
+        if self._segment.kind == "measure" and self._segment.arm == FULL:
+            self._cpu.begin()
         self._begin_ns = self._parts.clock()
         self._parts.steplog.restart()
 
@@ -105,22 +77,36 @@ class Conductor:
         parts, done = self._parts, self._segment
         _synchronise()
         end_ns = parts.clock()
+        self._cpu.end()
         self._mark_trace()
+        if done.arm == FULL and done.kind != "proof":
+            parts.loaders.replay.note_levels()
         if self._proof is not None and done.kind == "proof":
             self._proof.stop()
         if not parts.adopter.modules:
             parts.ending.stop("failed", NOTHING_ADOPTED)
-        facts, barrier_ns = self._meet(end_ns)
-        self._close(end_ns, barrier_ns, complete=True)
+        facts, barrier_ns = meet(parts, self._step_ns(end_ns), warming=done.kind == "warmup")
+        self._close(end_ns, barrier_ns, complete=parts.ablation.leave())
         parts.recorder.flush()
         if done.kind == "proof":
             self._prove()
+            parts.ablation.settle()
         else:
             self._refuse_unadopted()
-        following = parts.agreement.share(parts.director.after(done, facts) if parts.director else None)
+        following = self._after(done, replace(facts, unfit=parts.ablation.unfit))
         if done.kind == "measure" != following.kind:
             self._refuse_apart()
         self._enter(following)
+
+    def _after(self, done: Segment, facts: Facts) -> Segment:
+        """Return what rank 0 decides; after the proof that is also which arms there is time for."""
+        parts = self._parts
+        following = parts.agreement.share(parts.director.after(done, facts) if parts.director else None)
+        if done.kind in {"proof", "measure"}:
+            parts.ablation.drop(parts.director.dropped if parts.director else ())
+        if done.kind == "proof" and parts.ablation.is_running:
+            parts.report.keep_peak()
+        return following
 
     def _refuse_apart(self) -> None:
         """What held after warm-up must hold when the last window was measured."""
@@ -128,28 +114,7 @@ class Conductor:
         if parts.mode.replicates:
             sums = parts.agreement.gather([checksum(parts.adopter.parameters())])
             if len({numbers[0] for numbers in sums}) > 1:
-                parts.ending.stop("failed", APART)
-
-    def _meet(self, end_ns: int) -> tuple[Facts, int]:
-        """Return what all ranks found, and how long this one waited for the others in ns."""
-        parts = self._parts
-        assert parts.steplog.first_ns is not None
-        warming = self._segment.kind == "warmup"
-        changed = parts.counter.elect() if warming else False
-        now = parts.clock()
-        draws = parts.loaders.draws
-        mine = [self._step_ns(end_ns), parts.loaders.prefetch(), int(changed), now - parts.steplog.first_ns]
-        everyone = parts.agreement.gather([*mine, draws.num, draws.digest])
-        # Ranks that fetched differently far ahead cannot be compared.
-        if len({numbers[4] for numbers in everyone}) == 1 < len({numbers[5] for numbers in everyone}):
-            parts.report.warn(DRAWN_APART)
-        facts = Facts(
-            step_s=max(numbers[0] for numbers in everyone) * 1e-9,
-            prefetch=max(numbers[1] for numbers in everyone),
-            reference_changed=any(numbers[2] for numbers in everyone),
-            elapsed_s=everyone[0][3] * 1e-9,
-        )
-        return facts, parts.clock() - now
+                parts.ending.stop("failed", f"{APART}{AFTER_ARMS if parts.ablation.is_running else ''}")
 
     def _step_ns(self, end_ns: int) -> int:
         """Return the usual time of a step; a GPU's host runs ahead of it, so that there the window's wall counts."""
@@ -160,7 +125,7 @@ class Conductor:
 
     def _close(self, end_ns: int, barrier_ns: int, *, complete: bool) -> None:
         segment, counted = self._segment, max(0, self._done - self._segment.skip)
-        self._measured += segment.kind == "measure" and complete
+        self._measured += segment.kind == "measure" and segment.arm == FULL and complete
         self._parts.recorder.window(
             WindowRecord(
                 window=self._number,
@@ -180,6 +145,9 @@ class Conductor:
         """Begin a segment: nothing of the edge is charged to its first step."""
         parts = self._parts
         if segment.kind == "stop":
+            if parts.director and self._measured:
+                # Last of all: while it runs, the script's own workers fill their queues.
+                parts.loaders.measure_hand_offs()
             parts.ending.stop("ok")
         if segment.kind == "proof":
             self._proof = Proof(parts.adopter.parameters())
@@ -190,10 +158,21 @@ class Conductor:
             parts.agreement.gather([0])
         if parts.director:
             parts.report.warmed_up(parts.director.steady)
+        self._switch(segment)
         self._segment, self._number, self._done = segment, self._number + 1, 0
         parts.heartbeat.enter(segment.kind, self._number)
         parts.steplog.restart()
         self._begin_ns = parts.clock() if segment.skip == 0 else None
+
+    def _switch(self, segment: Segment) -> None:
+        """Switch the segment's arm on, and leave the loaders as far ahead as they are in full windows."""
+        parts, before = self._parts, self._segment
+        if segment.kind != "proof":
+            parts.watch.micro_batches.clear()
+        parts.ablation.enter(segment.arm)
+        parts.loaders.replay.keep(on=before.kind == "proof" and parts.ablation.replays)
+        if (before.arm, segment.arm) != (FULL, FULL) and not parts.loaders.replay.replays:
+            parts.loaders.replay.drain(parts.agreement)
 
     def _prove(self) -> None:
         parts = self._parts
@@ -226,7 +205,8 @@ class Conductor:
             return "failed", NOTHING_ADOPTED
         if self._begin_ns is not None and counted > 0:
             # Until when a device worked on the last step is not known any more: the script may have gone on to test.
-            is_known = not torch.cuda.is_available()
+            # Nor is whether an arm did on all ranks what it says.
+            is_known = not torch.cuda.is_available() and self._segment.arm == FULL
             complete = self._segment.kind == "measure" and counted >= LEAST_STEPS_OF_A_CUT_WINDOW and is_known
             self._close(parts.steplog.last_ns, 0, complete=complete)
         parts.recorder.flush()
@@ -243,6 +223,7 @@ class Conductor:
         if self._tracer is not None:
             self._tracer.stop()
             self._tracer = None
+        self._parts.report.used_cpu(self._cpu.use())
         self._parts.recorder.flush()
         self._parts.recorder.close()
 

@@ -26,6 +26,9 @@ LEAST_ROUNDS = 3
 MOST_TRACE_SHARE = 0.15
 TRACED_STEP_COST = 2.0
 LEAST_TRACE_STEPS = 2
+# So many batches are kept to be replayed where steps are slow; else keeping may take this share of the budget.
+LEAST_KEPT = 2
+MOST_KEEPING_SHARE = 0.03
 MOST_SKIPPED = 64
 
 
@@ -42,27 +45,39 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the ranks found in the segment that ends: the slowest rank's median step, the deepest loader queue."""
+    """What the ranks found in the segment that ends: the slowest rank's median step, the deepest loader queue.
+
+    `num_workers`: of the loader that has most. `unfit`: arms that some rank cannot run, or not any more.
+    """
 
     step_s: float
     prefetch: int
     elapsed_s: float
     reference_changed: bool = False
+    num_workers: int = 0
+    unfit: tuple[str, ...] = ()
 
 
 class Director:
-    """Plans warm-up, proof, rounds of windows, trace and stop. Lives on rank 0 only."""
+    """Plans warm-up, proof, rounds of windows, trace and stop. Lives on rank 0 only.
 
-    def __init__(self, recording: Recording, arms: tuple[str, ...], seed: int) -> None:
+    `arms` begin with FULL, and the most important come first; `dropped` are those that there is no time for.
+    `num_kept`: uncounted steps before the first window in which batches are kept for arms that replay them.
+    """
+
+    def __init__(self, recording: Recording, arms: tuple[str, ...], seed: int, *, num_kept: int = 0) -> None:
         self._recording = recording
         self._arms = arms
+        self._num_kept = num_kept
         self._random = random.Random(seed)
+        self._arm_step_s: dict[str, float] = {}
         self._warmup_medians: list[float] = []
         self._warmup_steps = 0
         self._arms_left: list[str] = []
         self._round = 0
         self._step_s = 0.0
         self.steady: bool | None = None
+        self.dropped: tuple[str, ...] = ()
 
     def first(self) -> Segment:
         """Return the first warm-up chunk."""
@@ -72,8 +87,9 @@ class Director:
 
     def after(self, done: Segment, facts: Facts) -> Segment:
         """Return the segment that follows `done`."""
-        if done.kind != "proof":
-            self._step_s = facts.step_s  # the proof's only step ran under a profiler
+        if done.kind != "proof":  # its only step ran under a profiler
+            self._arm_step_s[done.arm] = facts.step_s
+            self._step_s = self._arm_step_s[FULL]
         if done.kind == "warmup":
             return self._after_warmup(done, facts)
         if self._recording.explain or done.kind == "trace":
@@ -101,28 +117,73 @@ class Director:
         return facts.elapsed_s > MOST_WARMUP_SHARE * self._recording.time_budget_s
 
     def _next_window(self, facts: Facts, *, after_proof: bool) -> Segment:
-        num_steps = self._recording.steps or _steps_in(LEAST_WINDOW_S, self._step_s)
-        if not self._arms_left and self._round < self._recording.rounds and self._affordable(num_steps, facts):
-            self._round += 1
-            self._arms_left = list(self._arms)
-            self._random.shuffle(self._arms_left)
+        self._arms_left = [arm for arm in self._arms_left if arm not in facts.unfit]
+        if not self._arms_left and self._round < self._recording.rounds and self._affordable(facts):
+            self._begin_round(facts)
         if self._arms_left:
+            arm = self._arms_left.pop()
             return Segment(
                 kind="measure",
-                arm=self._arms_left.pop(),
+                arm=arm,
                 round=self._round,
                 skip=self._skip(facts, after_proof=after_proof),
-                num_steps=num_steps,
+                num_steps=self._num_steps(arm, facts),
             )
         if self._recording.trace_steps:
             return Segment(kind="trace", skip=1, num_steps=self._trace_steps())
         return Segment(kind="stop")
 
-    def _affordable(self, num_steps: int, facts: Facts) -> bool:
+    def _begin_round(self, facts: Facts) -> None:
+        """Shuffle the windows of a round; the first begins with a full one, before which batches are kept."""
+        self._drop_what_takes_too_long(facts)
+        self._round += 1
+        self._arms_left = self._fit(facts)
+        self._random.shuffle(self._arms_left)
+        if self._round == 1:
+            self._arms_left.remove(FULL)
+            self._arms_left.append(FULL)
+
+    def _fit(self, facts: Facts) -> list[str]:
+        return [arm for arm in self._arms if arm not in facts.unfit and arm not in self.dropped]
+
+    def _drop_what_takes_too_long(self, facts: Facts) -> None:
+        """Keep, by importance, the arms of which three windows fit beside those of the full step and the trace.
+
+        Once it has begun, only an arm that turned out slower than the full step is dropped.
+        """
+        left_s = self._recording.time_budget_s - facts.elapsed_s - self._trace_s()
+        rounds = max(0, min(LEAST_ROUNDS, self._recording.rounds) - self._round)
+        for arm in self._fit(facts):
+            cost_s = rounds * self._window_s(arm, facts)
+            may_stay = arm == FULL or (self._round > 0 and self._step_s_of(arm) <= self._step_s)
+            if may_stay or cost_s <= left_s:
+                left_s -= cost_s
+            else:
+                self.dropped += (arm,)
+
+    def _affordable(self, facts: Facts) -> bool:
         """Return whether another round fits the budget; the first three always do."""
-        trace_s = TRACED_STEP_COST * (self._trace_steps() + 1) * self._step_s
-        round_s = len(self._arms) * (num_steps + 1) * self._step_s
-        return self._round < LEAST_ROUNDS or facts.elapsed_s + round_s + trace_s <= self._recording.time_budget_s
+        round_s = sum(self._window_s(arm, facts) for arm in self._fit(facts))
+        left_s = self._recording.time_budget_s - facts.elapsed_s - self._trace_s()
+        return self._round < LEAST_ROUNDS or round_s <= left_s
+
+    def _window_s(self, arm: str, facts: Facts) -> float:
+        return (self._num_steps(arm, facts) + 1) * self._step_s_of(arm)
+
+    def _trace_s(self) -> float:
+        return TRACED_STEP_COST * (self._trace_steps() + 1) * self._step_s
+
+    def _step_s_of(self, arm: str) -> float:
+        """Return the time of an arm's step; before its first window, that of a full one."""
+        return self._arm_step_s.get(arm, self._step_s)
+
+    def _num_steps(self, arm: str, facts: Facts) -> int:
+        """Return the steps of a window. Workers deliver in turns, so it holds whole turns where it holds any."""
+        if self._recording.steps:
+            return self._recording.steps
+        num_steps = _steps_in(LEAST_WINDOW_S, self._step_s_of(arm))
+        turn = facts.num_workers if 1 < facts.num_workers <= num_steps else 1
+        return math.ceil(num_steps / turn) * turn
 
     def _trace_steps(self) -> int:
         """Return the steps to trace: as many as asked for, fewer where steps are slow."""
@@ -132,7 +193,14 @@ class Director:
 
     def _skip(self, facts: Facts, *, after_proof: bool) -> int:
         """Return the uncounted steps: one, and while the proof was evaluated the loader's queue filled up."""
-        return min(MOST_SKIPPED, 1 + 2 * facts.prefetch) if after_proof else 1
+        return min(MOST_SKIPPED, 1 + max(2 * facts.prefetch, self._steps_to_keep(facts))) if after_proof else 1
+
+    def _steps_to_keep(self, facts: Facts) -> int:
+        """Return the steps in which batches are kept: as many as there is place for, fewer where steps are slow."""
+        if not self._num_kept or len(self._fit(facts)) == 1:
+            return 0
+        share_s = MOST_KEEPING_SHARE * self._recording.time_budget_s
+        return max(LEAST_KEPT, min(self._num_kept, int(share_s / max(self._step_s, 1e-6))))
 
 
 def _steps_in(seconds: float, step_s: float) -> int:

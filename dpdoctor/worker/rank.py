@@ -24,20 +24,29 @@ from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import RankRecord
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
-from dpdoctor.worker import launched, lines, modes, script, setup
+from dpdoctor.worker import arms, launched, lines, modes, script, setup
+from dpdoctor.worker.ablation import Ablation, chosen
 from dpdoctor.worker.adoption import loss
 from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.adoption.redirect import Watch
 from dpdoctor.worker.agreement import Agreement, Alone, Ranks
-from dpdoctor.worker.conductor import Conductor, Parts
+from dpdoctor.worker.arms._base import Bench
+from dpdoctor.worker.arms._precision import Precision
+from dpdoctor.worker.conductor import Conductor
 from dpdoctor.worker.data.loaders import Loaders
+from dpdoctor.worker.data.replay import MOST_KEPT
 from dpdoctor.worker.director import FULL, Director
 from dpdoctor.worker.ending import Ending, Stop
+from dpdoctor.worker.facts.checkpoints import Checkpoints
+from dpdoctor.worker.facts.compilations import CompileEvents
+from dpdoctor.worker.facts.evaluations import Evaluations
+from dpdoctor.worker.facts.iterators import watch_iterators
 from dpdoctor.worker.launched import Place
 from dpdoctor.worker.modes._base import Mode
 from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
+from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.timing import hooks
@@ -48,7 +57,6 @@ from dpdoctor.worker.timing.steplog import StepLog
 from dpdoctor.worker.timing.steps import StepCounter
 from dpdoctor.worker.timing.tally import Tally
 
-ARMS = (FULL,)
 SUMMED_LOSS = (
     "the loss is a sum over the batch; averaging gradients over ranks divides it by their number, so with more ranks "
     "the same learning rate takes smaller steps. Throughput is not affected"
@@ -83,15 +91,18 @@ class Rank:
         self._patches = Patches()
         self._overlay = self._make_overlay()
         self._phases, self._tally, self._counter = PhaseClock(self._clock), Tally(), StepCounter()
-        self._watch = Watch(self._phases, self._tally, self._ending.check)
+        self._recorder = Recorder(directory, self._clock)
+        self._evaluations = Evaluations(self._clock, self._recorder.evaluation)
+        self._watch = Watch(self._phases, self._tally, self._ending.check, self._evaluations)
         self._optimizers = hooks.Optimizers(
             self._counter, self._phases, self._ending.check, self._on_step, self._tally.optimizer_stepped
         )
         self._adopter = Adopter(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
         self._loaders = Loaders(task.mode.batch_rule, where.rank, where.world_size, task.spec.seed)
-        self._recorder = Recorder(directory, self._clock)
         hook_ns = hook_cost_ns(self._clock)
         self._steplog = StepLog(self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_ns)
+        self._precision = Precision()
+        self._ablation, self._agreement = self._make_ablation()
         self._report = self._make_report(backend)
         self._conductor = self._make_conductor()
         self._warn_of_sums = where.world_size > 1
@@ -112,6 +123,7 @@ class Rank:
             devices=setup.devices(),
             backend=backend,
             status="running",
+            clock=(self._clock(), time.time_ns()),
         )
         sources = Sources(
             adopter=self._adopter,
@@ -123,6 +135,7 @@ class Rank:
             stage=lambda: self._heartbeat.stage,
             written=self._overlay.written,
             remarks=self._tally.remarks if self._task.spec.samples_per_step is None else tuple,
+            arms=self._ablation.records,
         )
         return Report(
             self._directory,
@@ -132,10 +145,28 @@ class Rank:
             finds_unused=self._mode.needs_unused,
         )
 
+    def _make_ablation(self) -> tuple[Ablation, Agreement]:
+        spec = self._task.spec
+        names = () if spec.recording.explain else spec.recording.arms
+        found = chosen(plugins.collect(arms, "ARM"), names, self._mode)
+        alone = not self._task.mode.distributed
+        agreement: Agreement = Alone() if alone else Ranks((FULL, *found), spec.timeout_s, self._fail)
+        bench = Bench(
+            mode=self._mode,
+            world_size=self._where.world_size,
+            adopter=self._adopter,
+            watch=self._watch,
+            tally=self._tally,
+            replay=self._loaders.replay,
+            precision=self._precision,
+        )
+        budget_s = spec.recording.time_budget_s
+        return Ablation(found, bench, self._optimizers.alive, agreement, time_budget_s=budget_s), agreement
+
     def _make_conductor(self) -> Conductor:
-        spec, alone = self._task.spec, not self._task.mode.distributed
-        director = Director(spec.recording, ARMS, spec.seed)
-        agreement: Agreement = Alone() if alone else Ranks(ARMS, spec.timeout_s, self._fail)
+        spec = self._task.spec
+        num_kept = MOST_KEPT if self._ablation.replays else 0
+        director = Director(spec.recording, (FULL, *self._ablation.names), spec.seed, num_kept=num_kept)
         parts = Parts(
             mode=self._mode,
             directory=self._directory,
@@ -147,7 +178,8 @@ class Rank:
             loaders=self._loaders,
             recorder=self._recorder,
             heartbeat=self._heartbeat,
-            agreement=agreement,
+            agreement=self._agreement,
+            ablation=self._ablation,
             director=director if self._where.rank == 0 else None,
             ending=self._ending,
             report=self._report,
@@ -157,17 +189,34 @@ class Rank:
     def _install(self) -> None:
         """Put every hook in place; the script has not begun."""
         launched.hide_process_group(self._patches, self._fail)
-        self._loaders.watch(self._patches, self._phases, self._tally, self._ending.check, self._fail)
+        self._loaders.watch(
+            self._patches,
+            self._phases,
+            self._tally,
+            self._ending.check,
+            self._fail,
+            clock=self._clock,
+            log=self._recorder,
+        )
         self._optimizers.watch(self._patches)
         hooks.watch_backward(self._patches, self._phases, self._before_backward, self._after_backward)
         if torch.cuda.is_available():
-            hooks.watch_copies(self._patches, self._phases)
+            hooks.watch_copies(self._patches, self._phases, self._loaders.replay.copied_to_device)
+        if self._ablation.names:
+            self._precision.watch(self._patches)
         self._mode.prepare(self._patches)
         if not self._task.spec.allow_writes:
             # Never undone: the script writes while it unwinds and at exit, and so do the processes that it forked.
             files.divert(Patches(for_children=True), self._overlay)
             atexit.register(self._overlay.discard)
+        self._watch_facts()
         self._adopter.seek(unused=self._task.unused, fsdp_wrap=self._task.spec.fsdp_wrap)
+
+    def _watch_facts(self) -> None:
+        """See what happens between steps; on top of the loaders' hooks, and where safetensors already writes apart."""
+        watch_iterators(self._patches, self._clock, self._phases, self._recorder, self._evaluations)
+        Checkpoints(self._clock, self._phases, self._recorder, self._evaluations).watch(self._patches)
+        CompileEvents(self._clock, self._recorder).watch(self._patches)
 
     def run(self) -> int:
         """Run the script; return 0 when its record is complete and good, 1 otherwise."""
@@ -226,6 +275,7 @@ class Rank:
         if self._ending.begun:
             return
         self._left = "returned"
+        self._evaluations.trains()
         status, reason = self._conductor.script_returned()
         if code not in (None, 0):
             status, reason = "failed", f"the script ended itself with exit code {code!r}"
@@ -244,6 +294,8 @@ class Rank:
             what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
             line = lines.raised_at(error.__traceback__)
             reason = self._mode.explain(error, line) or f"the script raised {what} ({line}){_way_out(error)}"
+            if self._ablation.arm != FULL:
+                reason += f"; that was while the arm {self._ablation.arm} was on: does it with --arms none, too?"
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from dpdoctor import rundir
-from dpdoctor.records import Adoption, Check, Counters, RankRecord, Unit, Written
+from dpdoctor.records import Adoption, ArmRecord, Check, Counters, CpuUse, RankRecord, Unit, Written
 from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.patches import Patches
@@ -23,7 +23,8 @@ from dpdoctor.worker.timing.tally import Tally
 class Sources:
     """Where the record's facts come from.
 
-    `stage` is the heartbeat's, `written` lists what the overlay caught, `remarks` says how samples were counted.
+    `stage` is the heartbeat's, `written` lists what the overlay caught, `remarks` says how samples were counted, `arms`
+    what became of each.
     """
 
     adopter: Adopter
@@ -35,6 +36,7 @@ class Sources:
     stage: Callable[[], str]
     written: Callable[[], tuple[Written, ...]] = tuple
     remarks: Callable[[], tuple[str, ...]] = tuple
+    arms: Callable[[], tuple[ArmRecord, ...]] = tuple
 
 
 class Report:
@@ -54,6 +56,7 @@ class Report:
         self._warnings: list[str] = []
         self._units: tuple[Unit, ...] = ()
         self._finds_unused = finds_unused
+        self._peaks: tuple[int, list[int]] | None = None
         rundir.write_json(self._path, record)
 
     def proved(self, checks: tuple[Check, ...], counters: Counters, touched: Container[int]) -> None:
@@ -66,6 +69,14 @@ class Report:
         """Note whether warm-up became steady; None: nobody looked."""
         self._record = replace(self._record, warmup_steady=steady)
 
+    def keep_peak(self) -> None:
+        """Let the peaks of memory so far be the record's: what dpdoctor takes from now on is not the script's."""
+        self._peaks = _peak_memory_bytes(), _peaks_of_devices()
+
+    def used_cpu(self, cpu: CpuUse | None) -> None:
+        """Note what the measured windows took of the cores; None: none was measured."""
+        self._record = replace(self._record, cpu=cpu)
+
     def warn(self, text: str) -> None:
         """Note something about the script that the reader must know; once is enough."""
         if text not in self._warnings:
@@ -73,6 +84,7 @@ class Report:
 
     def write(self, status: str, reason: str | None = None, ending: str = "") -> None:
         """Write rank.json with this status."""
+        peak, peaks = self._peaks or (_peak_memory_bytes(), _peaks_of_devices())
         self._record = replace(
             self._record,
             status=status,
@@ -81,12 +93,15 @@ class Report:
             ending=ending or self._record.ending,
             adoption=self._adoption(),
             steps_per_epoch=self._steps_per_epoch(),
+            transforms=self._sources.loaders.transforms(),
+            hand_offs=self._sources.loaders.hand_offs(),
             observer_ns=self._sources.steplog.cost_ns,
-            peak_memory_bytes=_peak_memory_bytes(),
+            peak_memory_bytes=peak,
             devices=tuple(
-                replace(device, peak_memory_bytes=torch.cuda.max_memory_reserved(index))
-                for index, device in enumerate(self._record.devices)
+                replace(device, peak_memory_bytes=num_bytes)
+                for device, num_bytes in zip(self._record.devices, peaks, strict=True)
             ),
+            arms=self._sources.arms(),
         )
         rundir.write_json(self._path, self._record)
 
@@ -122,6 +137,10 @@ class Report:
 
 def _peak_memory_bytes() -> int:
     """Return the most memory that torch's allocator held on a device or, on the CPU, the process (getrusage: KiB)."""
-    held = [torch.cuda.max_memory_reserved(index) for index in range(torch.cuda.device_count())]
     # A script on a machine with GPUs may still train on the CPU.
-    return max(held, default=0) or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return max(_peaks_of_devices(), default=0) or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _peaks_of_devices() -> list[int]:
+    """Return the most bytes that torch's allocator held on each GPU, in torch's order."""
+    return [torch.cuda.max_memory_reserved(index) for index in range(torch.cuda.device_count())]

@@ -15,7 +15,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.analysis import Analysis
 from dpdoctor.report import page
-from tests.unit.report import runs, traced_runs
+from tests.unit.report import diagnosed_runs, runs, traced_runs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -64,6 +64,8 @@ def write(folder: Path, html: str) -> Path:
         (traced_runs.hostile_traces, LIGHT),
         (traced_runs.traced_profile, DARK),
         (traced_runs.cpu_trace, LIGHT),
+        (diagnosed_runs.diagnosed_run, DARK),
+        (diagnosed_runs.hostile_findings, LIGHT),
     ],
 )
 def test_every_chart_is_drawn_and_the_console_is_silent(
@@ -101,7 +103,7 @@ def visit_framed(folder: Path, analysis: Analysis, width: int, script: str) -> s
     return unescape(said)
 
 
-@pytest.mark.parametrize("run", [runs.cpu_run, traced_runs.hostile_traces])
+@pytest.mark.parametrize("run", [diagnosed_runs.diagnosed_run, traced_runs.hostile_traces])
 @pytest.mark.parametrize("width", [360, 1280, 2560])
 def test_the_page_never_scrolls_sideways(tmp_path: Path, run: Callable[[], Analysis], width: int) -> None:
     script = "said.textContent = frame.contentDocument.documentElement.scrollWidth;"

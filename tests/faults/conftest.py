@@ -17,7 +17,7 @@ from dpdoctor.records import Launch, Rank, RankRecord
 
 SCRIPTS = Path(__file__).parent / "scripts"
 # Little, but enough for a proof and two windows.
-SHORT = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0")
+SHORT = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0", "--arms", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

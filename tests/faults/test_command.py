@@ -86,6 +86,8 @@ def test_the_trace_is_written_per_rank_and_its_cost_is_told(profile):
         "2",
         "--trace-steps",
         "3",
+        "--arms",
+        "none",
     )
     done = profile("predictor_beside.py", *options)
     assert done.exit_code == 0, done.output

@@ -16,7 +16,7 @@ import pytest
 from dpdoctor import heartbeat, rundir
 from tests.faults.conftest import Profiled, command
 
-LONG = ("--warmup", "30", "--steps", "10", "--rounds", "2", "--trace-steps", "0")
+LONG = ("--warmup", "30", "--steps", "10", "--rounds", "2", "--trace-steps", "0", "--arms", "none")
 
 
 def everyone_is_gone(profiled: Profiled) -> bool:
@@ -63,7 +63,7 @@ def test_a_rank_that_hangs_is_named_with_its_line(profile):
 
 def start_and_wait_for_windows(tmp_path: Path) -> tuple[subprocess.Popen[bytes], Path]:
     root = tmp_path / "run"
-    options = ("--modes", "ddp", "--no-baseline", "--warmup", "4", "--steps", "4", "--rounds", "1000")
+    options = ("--modes", "ddp", "--no-baseline", "--warmup", "4", "--steps", "4", "--rounds", "1000", "--arms", "none")
     process = subprocess.Popen(command(root, "fails.py", options, ["wait"]), stderr=subprocess.PIPE, cwd=tmp_path)
     windows = root / "ddp" / "rank0" / rundir.WINDOWS
     deadline = time.monotonic() + 60

@@ -17,7 +17,7 @@ TRAIN = "../../gpu/scripts/train.py"
 FORWARD_LINE = 1 + next(
     number for number, line in enumerate((SCRIPTS / TRAIN).read_text().splitlines()) if "def forward" in line
 )
-SHORT = ("--warmup", "10", "--steps", "20", "--rounds", "2", "--trace-steps", "2")
+SHORT = ("--warmup", "10", "--steps", "20", "--rounds", "2", "--trace-steps", "2", "--arms", "none")
 TWO_ON_ONE = ("--modes", "dp", "--dp-devices", "0,0")
 
 

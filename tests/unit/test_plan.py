@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from dpdoctor import plugins
 from dpdoctor.cli import _plan
 from dpdoctor.cli._plan import Options, describe, make_spec
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
 from dpdoctor.spec import Gpu, ModeSpec, Recording, RunSpec
+from dpdoctor.worker import arms
 
 DEFAULTS = Options(
     script="train.py",
@@ -276,3 +278,24 @@ def test_the_plan_says_that_two_replicas_share_a_gpu() -> None:
 def test_replicas_lie_on_as_many_devices_as_are_counted() -> None:
     with pytest.raises(ValueError, match="num_devices is 2; replicas lie on 1"):
         ModeSpec(name="dp", world_size=1, num_devices=2, distributed=False, batch_rule="global", replicas=(0, 0))
+
+
+def test_arms_are_all_none_or_a_list() -> None:
+    known = plugins.names(arms)
+    assert _plan.known_arms("all") == tuple(known)
+    assert _plan.known_arms("none") == ()
+    assert _plan.known_arms(" no_comm, cached_batches,no_comm,") == ("no_comm", "cached_batches")
+
+
+@pytest.mark.parametrize(("asked", "said"), [("no_com", "there is no arm 'no_com'"), (",", "--arms names none")])
+def test_an_unknown_arm_is_refused_with_those_that_are_known(asked: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"{said}. Known arms: amp, cached_batches, "):
+        _plan.known_arms(asked)
+
+
+def test_arms_are_found_without_torch() -> None:
+    code = (
+        "import sys; from dpdoctor import plugins; from dpdoctor.worker import arms; "
+        "assert len(plugins.collect(arms, 'ARM')) >= 6; raise SystemExit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,6 +10,7 @@ from dpdoctor.analysis.across.model import (
     StepLateness,
     Verdict,
 )
+from dpdoctor.analysis.across.pauses import Pause, pauses_of
 
 __all__ = [
     "AcrossRanks",
@@ -17,7 +18,9 @@ __all__ = [
     "CommonCalls",
     "GroupAcross",
     "LateStep",
+    "Pause",
     "StepLateness",
     "Verdict",
     "across",
+    "pauses_of",
 ]

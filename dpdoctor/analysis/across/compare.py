@@ -9,26 +9,35 @@ from dpdoctor.analysis.across.clocks import clock_offsets
 from dpdoctor.analysis.across.columns import RankCalls, columns
 from dpdoctor.analysis.across.matching import Match, match
 from dpdoctor.analysis.across.model import AcrossRanks, GroupAcross
+from dpdoctor.analysis.across.pauses import Pause, pause_behind
 from dpdoctor.analysis.across.skew import common_calls
 from dpdoctor.analysis.across.steps import cause_of, step_lateness
 from dpdoctor.analysis.across.stragglers import judge
 from dpdoctor.digest import Digest
 
 
-def across(digests: Iterable[Digest]) -> AcrossRanks:
-    """Return the comparison of the ranks of one job, in any order; what cannot be compared is named with its reason."""
+def across(digests: Iterable[Digest], pauses: Mapping[int, Sequence[Pause]] | None = None) -> AcrossRanks:
+    """Return the comparison of the ranks of one job, in any order; what cannot be compared is named with its reason.
+
+    `pauses` has, by rank, what the ranks recorded beside their traces; a late rank's cause is looked for there first.
+    """
     chosen, notes = _by_rank(digests)
     ranks = {rank: columns(digest, rank) for rank, digest in chosen.items()}
     sizes = _group_sizes(chosen.values())
     groups = tuple(_group(found, ranks, sizes.get(found.group)) for found in match(tuple(ranks.values())))
     steps = step_lateness(groups, ranks)
+
+    def cause(rank: int, late: list[int]) -> str | None:
+        known = pause_behind(groups, ranks[rank], (pauses or {}).get(rank, ()), late)
+        return known or cause_of(groups, rank, late)
+
     world_size = max((digest.world_size or 0 for digest in chosen.values()), default=0)
     return AcrossRanks(
         ranks=tuple(ranks),
         missing=tuple(rank for rank in range(world_size) if rank not in ranks),
         groups=groups,
         steps=steps,
-        verdict=judge(steps, tuple(ranks), lambda rank, late: cause_of(groups, rank, late)),
+        verdict=judge(steps, tuple(ranks), cause),
         clocks=clock_offsets(groups, ranks),
         notes=notes,
     )

@@ -101,7 +101,7 @@ class Verdict:
         lateness_ns: median over the late steps, of the rank that was last in each.
         num_late: steps in which somebody was late.
         num_steps: steps that could be judged.
-        cause: of Calls.causes, where one covers enough of the lateness.
+        cause: of Calls.causes or a kind of EventRecord, where one covers enough of the lateness.
         events: single late steps, whatever the kind.
     """
 

@@ -12,7 +12,6 @@ from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from dpdoctor import units
 from dpdoctor.analysis.across.model import Kind, LateStep, StepLateness, Verdict
@@ -88,6 +87,8 @@ def steps_needed(num_ranks: int) -> int:
 
 def _by_chance(num_last: int, num_steps: int, num_ranks: int) -> float:
     """Return how probable it is that any of the ranks is last so often if each is as likely to be."""
+    from scipy import stats  # loaded late: it takes a second
+
     return float(num_ranks * stats.binom.sf(num_last - 1, num_steps, 1 / num_ranks))
 
 

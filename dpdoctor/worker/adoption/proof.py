@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from dpdoctor.records import Check, Counters
 from dpdoctor.worker.adoption.counters import StepProfile
 from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.facts.syncs import HostSyncs
 from dpdoctor.worker.modes._base import Evidence, Mode
 
 # Integer types to read a parameter's bits. Wider elements are read in halves: 64 bits times a weight would overflow,
@@ -45,7 +47,7 @@ def _bits(tensor: torch.Tensor) -> int:
 
 
 class Proof:
-    """Watches one step: its operators and collectives, the gradients it makes, the parameters it moves.
+    """Watches one step: operators, collectives, waits for the device, gradients it makes, parameters it moves.
 
     `touched` has the ids of the parameters that got a gradient.
     """
@@ -56,8 +58,10 @@ class Proof:
         self._gradient_bytes = 0
         self.touched: set[int] = set()
         self._hooks = [p.register_post_accumulate_grad_hook(self._accumulated) for p in parameters if p.requires_grad]
+        self._syncs = HostSyncs()
         self._profile = StepProfile()
         self._profile.start()
+        self._syncs.start()
 
     def _accumulated(self, parameter: torch.Tensor) -> None:
         self._gradient_bytes += parameter.numel() * parameter.element_size()
@@ -65,13 +69,14 @@ class Proof:
 
     def stop(self) -> None:
         """End the step."""
+        self._syncs.stop()
         self._profile.stop()
         for hook in self._hooks:
             hook.remove()
 
     def counters(self, inputs: Sequence[torch.Tensor]) -> Counters:
         """Return what the step did; `inputs` are the tensors that entered its first forward."""
-        return self._profile.counters(inputs)
+        return dataclasses.replace(self._profile.counters(inputs), syncs=self._syncs.found())
 
     def judge(
         self,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 
@@ -53,7 +54,7 @@ class Redirect:
         if torch.compiler.is_compiling() or self._thread == threading.get_ident():
             return self._plain(*args, **kwargs)
         if not torch.is_grad_enabled():
-            self._watch.tally.evaluated()
+            self._watch.evaluating_forward()
             return self._own_call(*args, **kwargs)
         return self._train(args, kwargs)
 
@@ -66,6 +67,8 @@ class Redirect:
         depth = watch.phases.push(FORWARD)
         self._thread = threading.get_ident()
         try:
+            if watch.through is not None:
+                return watch.through(self._target, args, kwargs)
             return self._target(*args, **kwargs)
         finally:
             self._thread = None
@@ -73,15 +76,28 @@ class Redirect:
 
 
 class Watch:
-    """What a forward reports to. `forwards` counts, by id of the module, the first forward after each backward."""
+    """What a forward reports to. `forwards` counts, by id of the module, the first forward after each backward.
 
-    def __init__(self, phases: PhaseClock, tally: Tally, check: Callable[[], None]) -> None:
+    Attributes:
+        evaluations: told of forwards that train and that do not; None: nobody is.
+        through: calls a training forward's target with these arguments, in a way of its own; None: as it is.
+        micro_batch: of the present step, from 1; counted like `forwards`, over all modules.
+        micro_batches: how many each step had since the list was last cleared.
+    """
+
+    def __init__(
+        self, phases: PhaseClock, tally: Tally, check: Callable[[], None], evaluations: Evaluations | None = None
+    ) -> None:
         self.phases = phases
         self.tally = tally
+        self.evaluations = evaluations
         self._check = check
         self.keep_inputs = False
         self.forwards: Counter[int] = Counter()
         self._open: set[int] = set()
+        self.through: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
+        self.micro_batch = 0
+        self.micro_batches: list[int] = []
         self.inputs: list[torch.Tensor] = []
 
     def training_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -90,22 +106,52 @@ class Watch:
         if id(module) not in self._open:
             self._open.add(id(module))
             self.forwards[id(module)] += 1
-        self.tally.trained(_num_rows(args, kwargs), in_eval_mode=not module.training)
+            self.micro_batch += 1
+        if self.evaluations is not None and not self.phases.is_elsewhere():
+            if module.training:
+                self.evaluations.trains()
+            else:
+                self.evaluations.forward(with_gradients=True)
+        rows, elements = _size(args, kwargs)
+        self.tally.trained(rows, elements=elements, in_eval_mode=not module.training)
         if self.keep_inputs:
             self.inputs, self.keep_inputs = list(_tensors((args, kwargs))), False
+
+    def evaluating_forward(self) -> None:
+        """A forward without gradients begins."""
+        self.tally.evaluated()
+        if self.evaluations is not None and not self.phases.is_elsewhere():
+            self.evaluations.forward()
+
+    def step_ended(self) -> None:
+        """A step of the reference optimizer ended."""
+        self.micro_batches.append(self.micro_batch)
+        self.micro_batch = 0
+
+    @property
+    def pass_is_open(self) -> bool:
+        """Return whether a training forward has begun that no backward pass followed."""
+        return bool(self._open)
 
     def backward_ended(self) -> None:
         """A backward pass ended: the next forward of a module is a new pass over its parameters."""
         self._open.clear()
+        if self.evaluations is not None:
+            self.evaluations.backward()
 
 
-def _num_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Return dim 0 of the first tensor among the arguments or in a dict of them; 0 when a list holds the first."""
-    if args and isinstance(args[0], torch.Tensor):
-        return args[0].shape[0] if args[0].dim() else 0
-    values = [item for value in (*args, *kwargs.values()) for item in _items(value)]
-    first = next((value for value in values if isinstance(value, (torch.Tensor, list, tuple))), None)
-    return first.shape[0] if isinstance(first, torch.Tensor) and first.dim() else 0
+def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    """Return dim 0 and the elements of the first tensor among the arguments or in a dict of them.
+
+    Both are 0 when a list holds the first; dim 0 is 0, too, of a tensor without dimensions.
+    """
+    first = args[0] if args else None
+    if not isinstance(first, torch.Tensor):
+        values = (item for value in (*args, *kwargs.values()) for item in _items(value))
+        first = next((value for value in values if isinstance(value, (torch.Tensor, list, tuple))), None)
+    if not isinstance(first, torch.Tensor):
+        return 0, 0
+    return (first.shape[0] if first.dim() else 0), first.numel()
 
 
 def _items(value: Any) -> Iterable[Any]:

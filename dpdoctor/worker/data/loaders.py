@@ -13,9 +13,13 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dpdoctor import units
+from dpdoctor.loading import HandOff, TransformTime
 from dpdoctor.records import Loader
 from dpdoctor.worker import lines
-from dpdoctor.worker.data.shard import CountedIndices, Draws, Shard
+from dpdoctor.worker.data.inside import Inside, Log
+from dpdoctor.worker.data.replay import Replay
+from dpdoctor.worker.data.shard import Draws, Shard
+from dpdoctor.worker.data.workers import inherits
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.phases import DATA_WAIT, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
@@ -35,7 +39,9 @@ class Loaders:
         # A script may build a new DataLoader for every epoch: what looks alike at one line is one loader.
         self._numbers: dict[Loader, int] = {}
         self._prefetch = 0
+        self._inside: Inside | None = None
         self.draws = Draws()
+        self.replay = Replay()
 
     def watch(
         self,
@@ -44,11 +50,15 @@ class Loaders:
         tally: Tally,
         check: Callable[[], None],
         fail: Callable[[str], NoReturn],
+        *,
+        clock: Callable[[], int],
+        log: Log,
     ) -> None:
-        """Take part in every loader's length, iteration and fetch."""
+        """Take part in every loader's length, iteration and fetch; `log` gets a record of each training batch."""
+        inside = self._inside = Inside(clock, log, phases.is_elsewhere)
         index_sampler = vars(DataLoader)["_index_sampler"].fget
         begin = vars(DataLoader)["__iter__"]
-        fetch = vars(_BaseDataLoaderIter)["__next__"]
+        fetch = inside.recorded(vars(_BaseDataLoaderIter)["__next__"])
 
         def shared_index_sampler(loader: DataLoader[Any]) -> Any:
             return self._share(loader, index_sampler(loader))
@@ -58,8 +68,9 @@ class Loaders:
             try:
                 number = self._meet(loader, index_sampler(loader), fail)
                 tally.epoch_began(number)
-                iterator = begin(loader)
+                iterator = inside.begin(loader, number, begin)
                 iterator.dpdoctor_loader = number
+                self.replay.began(iterator, loader, number)
             finally:
                 phases.pop(depth)
             return iterator
@@ -67,19 +78,19 @@ class Loaders:
         def timed_next(iterator: Any) -> Any:
             check()
             depth = phases.push(DATA_WAIT)
+            ahead = phases.is_elsewhere()
             try:
-                batch = fetch(iterator)
+                batch, size = self.replay.next(iterator, fetch, ahead=ahead)
             finally:
                 phases.pop(depth)
-            indices = iterator._sampler_iter
-            size = indices.next_size() if isinstance(indices, CountedIndices) else 0
             # An iterator that a subclass of DataLoader built past __iter__ was never met.
-            tally.fetched(getattr(iterator, "dpdoctor_loader", UNMET), size, ahead=phases.is_elsewhere())
+            tally.fetched(getattr(iterator, "dpdoctor_loader", UNMET), size, ahead=ahead)
             return batch
 
         patches.replace(DataLoader, "_index_sampler", property(shared_index_sampler))
         patches.replace(DataLoader, "__iter__", timed_iter)
         patches.replace(_BaseDataLoaderIter, "__next__", timed_next)
+        inside.watch(patches)
 
     def _share(self, loader: DataLoader[Any], sampler: Any) -> Any:
         if isinstance(loader.dataset, IterableDataset):
@@ -128,7 +139,11 @@ class Loaders:
             num_workers=loader.num_workers,
             num_batches=None if iterable else _length(sampler),
             rule=rule,
-            note=self._note(rule, loader, sampler, iterable=iterable),
+            note="; ".join(filter(None, [self._note(rule, loader, sampler, iterable=iterable), _unseen(loader)])),
+            prefetch_factor=loader.prefetch_factor,
+            pin_memory=loader.pin_memory,
+            persistent_workers=loader.persistent_workers,
+            in_order=loader.in_order,
         )
         self._prefetch = max(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0))
         return self._numbers.setdefault(record, len(self._numbers))
@@ -152,6 +167,19 @@ class Loaders:
         """Return the loaders that were iterated, in order; their places are the numbers that `Tally` knows them by."""
         return tuple(self._numbers)
 
+    def transforms(self) -> tuple[TransformTime, ...]:
+        """Return what the callables in their chains of transforms took; their `loader` is a place in `records()`."""
+        return self._inside.transforms() if self._inside else ()
+
+    def measure_hand_offs(self, limit_s: float = 1.0) -> None:
+        """Find out what moving a batch from a worker costs; forks a process for about a tenth of a second."""
+        if self._inside:
+            self._inside.measure_hand_offs(limit_s)
+
+    def hand_offs(self) -> tuple[HandOff, ...]:
+        """Return what was found out; empty before, and for batches that cannot be sent."""
+        return self._inside.hand_offs if self._inside else ()
+
     def batches_per_epoch(self, number: int) -> int | None:
         """Return this rank's batches in one pass over a loader; None: no end known."""
         if number == UNMET:
@@ -164,6 +192,12 @@ class Loaders:
     def prefetch(self) -> int:
         """Return the most batches that a loader's workers may hold ready."""
         return self._prefetch
+
+
+def _unseen(loader: DataLoader[Any]) -> str:
+    if loader.num_workers == 0 or inherits(loader):
+        return ""
+    return "its workers are fresh interpreters, not forked: what they do is not seen from inside"
 
 
 def _draws_one_by_one(loader: DataLoader[Any]) -> bool:

@@ -12,6 +12,7 @@ from dpdoctor.worker.modes._base import Conversion, Evidence, Mode
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
 
 
 class DDP(Mode):
@@ -22,6 +23,10 @@ class DDP(Mode):
     needs_unused = True
     replicates = True
     routes_methods = True
+    communicates = True
+
+    def __init__(self) -> None:
+        self._wrappers: list[DistributedDataParallel] = []
 
     def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""
@@ -40,7 +45,19 @@ class DDP(Mode):
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, sorted(how.ignored))
             left_out = units.count(len(how.ignored), "parameter")
             how.warn(f"{left_out} left out of the wrapper: nothing trains {min(how.ignored)} and the like")
-        return DistributedDataParallel(module, find_unused_parameters=how.has_unused)
+        wrapper = DistributedDataParallel(module, find_unused_parameters=how.has_unused)
+        self._wrappers.append(wrapper)
+        return wrapper
+
+    def communicate(self, *, on: bool) -> None:
+        """Turn the reduction of gradients and the broadcast of buffers on or off."""
+        for wrapper in self._wrappers:
+            wrapper.require_backward_grad_sync = wrapper.require_forward_param_sync = on
+
+    def reduce(self, *, on: bool) -> None:
+        """Do what entering and leaving `no_sync` does."""
+        for wrapper in self._wrappers:
+            wrapper.require_backward_grad_sync = on
 
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return whether the ranks hold one model and as many bytes were reduced as there are gradients."""

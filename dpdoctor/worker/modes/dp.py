@@ -65,6 +65,7 @@ class DP(Mode):
 
         # Without a GPU the plain module is called, and a method can stand for its call.
         self.routes_methods = not torch.cuda.is_available()
+        self.in_threads = torch.cuda.is_available()
         chosen = os.environ.pop(DEVICE_IDS_VARIABLE, "")
         self._device_ids = [int(number) for number in chosen.split(",")] if chosen else None
         replicate = nn.DataParallel.replicate

@@ -34,8 +34,10 @@ class FSDP(Mode):
     summary = "fully_shard (FSDP2), one process per device"
     distributed = True
     routes_methods = True
+    communicates = True
 
     def __init__(self) -> None:
+        self._sharded: list[nn.Module] = []
         self._gathered_per_forward: dict[int, tuple[int, int]] = {}
         self._padding: dict[int, int] = {}
 
@@ -83,8 +85,24 @@ class FSDP(Mode):
         for block in blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(module, mesh=mesh)
+        self._sharded.append(module)
         repoint.repoint(repoint.replacements(before, module), how.optimizers, _distribute)
         return module._call_impl
+
+    def communicate(self, *, on: bool) -> None:
+        """Gather and scatter over the ranks, or copy this rank's own shard to where the others' would come."""
+        from dpdoctor.worker.modes import _shards
+
+        for module in self._sharded:
+            _shards.communicate(module, on=on)
+
+    def reduce(self, *, on: bool) -> None:
+        """Have backward passes scatter gradients, or keep them whole on this rank and add to them."""
+        from torch.distributed.fsdp import FSDPModule
+
+        for module in self._sharded:
+            assert isinstance(module, FSDPModule)
+            module.set_requires_gradient_sync(on)
 
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return whether as many bytes were gathered and scattered as the passes over the parameters predict."""

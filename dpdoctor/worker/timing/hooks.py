@@ -131,8 +131,11 @@ def watch_backward(
     patches.replace(torch.autograd, "backward", backward)
 
 
-def watch_copies(patches: Patches, phases: PhaseClock) -> None:
-    """Charge the host's time in copies from the host to a device. Only for machines with a device."""
+def watch_copies(patches: Patches, phases: PhaseClock, seen: Callable[[torch.Tensor], None]) -> None:
+    """Charge the host's time in copies from the host to a device; `seen` gets each tensor before it is copied.
+
+    Only for machines with a device.
+    """
     for name in ("to", "cuda"):
         original = getattr(torch.Tensor, name)
 
@@ -142,6 +145,7 @@ def watch_copies(patches: Patches, phases: PhaseClock) -> None:
             targets = (*args[:1], kwargs.get("device"), kwargs.get("other"))
             if tensor.is_cuda or not (_always or any(map(_is_device, targets))):
                 return _original(tensor, *args, **kwargs)
+            seen(tensor)
             depth = phases.push(H2D)
             try:
                 return _original(tensor, *args, **kwargs)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdoctor import rundir
+from dpdoctor.loading import BatchRecord
 from dpdoctor.records import EventRecord, StepRecord, WindowRecord
 
 # A pause below this is not worth a line; the youngest generation is collected many times a second.
@@ -16,7 +17,7 @@ LEAST_GC_NS = 1_000_000
 
 
 class Recorder:
-    """Keeps steps and events in memory within a window and appends them to their files at its edge."""
+    """Keeps steps, events and batches in memory within a window and appends them to their files at its edge."""
 
     def __init__(self, directory: Path, clock: Callable[[], int]) -> None:
         self._directory = directory
@@ -24,6 +25,7 @@ class Recorder:
         self._steps: list[StepRecord] = []
         self._windows: list[WindowRecord] = []
         self._events: list[EventRecord] = []
+        self._batches: list[BatchRecord] = []
         self._gc_began = 0
         self.num_steps = 0
         gc.callbacks.append(self._on_gc)
@@ -38,21 +40,30 @@ class Recorder:
         """Keep one window."""
         self._windows.append(record)
 
-    def event(self, kind: str, *, duration_ns: int = 0, detail: str = "") -> None:
-        """Keep an event that ends now."""
-        at_ns = self._clock() - duration_ns
+    def event(self, kind: str, *, at_ns: int | None = None, duration_ns: int = 0, detail: str = "") -> None:
+        """Keep an event that began at `at_ns`; None: that ends now."""
+        at_ns = self._clock() - duration_ns if at_ns is None else at_ns
         self._events.append(
             EventRecord(kind=kind, at_ns=at_ns, duration_ns=duration_ns, step=self.num_steps, detail=detail)
         )
 
+    def evaluation(self, begin_ns: int, end_ns: int) -> None:
+        """Keep a pass in which the script evaluated."""
+        self.event("evaluation", at_ns=begin_ns, duration_ns=end_ns - begin_ns)
+
+    def batch(self, record: BatchRecord) -> None:
+        """Keep one batch of a loader."""
+        self._batches.append(record)
+
     def flush(self) -> None:
         """Append what is kept to the files."""
-        steps, windows, events = self._steps, self._windows, self._events
+        steps, windows, events, batches = self._steps, self._windows, self._events, self._batches
         # First, not last: a signal handler that flushes while this writes must not write the same lines again.
-        self._steps, self._windows, self._events = [], [], []
+        self._steps, self._windows, self._events, self._batches = [], [], [], []
         rundir.append_lines(self._directory / rundir.STEPS, steps)
         rundir.append_lines(self._directory / rundir.WINDOWS, windows)
         rundir.append_lines(self._directory / rundir.EVENTS, events)
+        rundir.append_lines(self._directory / rundir.LOADER, batches)
 
     def close(self) -> None:
         """Stop listening to the garbage collector."""

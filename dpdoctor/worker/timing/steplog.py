@@ -61,6 +61,7 @@ class StepLog:
                 micro_batches=consumed.micro_batches,
                 epoch_edge=consumed.epoch_edge,
                 counted=counted,
+                elements=consumed.elements,
             )
         )
         self._heartbeat.beat(self.num_steps, self._samples)

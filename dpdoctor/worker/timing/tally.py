@@ -22,6 +22,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     samples_entered: int
     micro_batches: int
     epoch_edge: bool
+    elements: int = 0
 
 
 class Tally:
@@ -35,9 +36,9 @@ class Tally:
     def __init__(self) -> None:
         self._pending: list[tuple[int, int]] = []
         self._only_evaluated = False
-        self._doubtful: int | None = None
+        self._doubtful: tuple[int, int] | None = None
         self._fresh = True
-        self._drawn = self._entered = self._fetches = self._backwards = 0
+        self._drawn = self._entered = self._elements = self._fetches = self._backwards = 0
         self._edge = False
         self._turns: list[int] = []
         self._most_entered = 0
@@ -69,25 +70,26 @@ class Tally:
         self._edge = True
         self._pending = [batch for batch in self._pending if batch[0] != loader]
 
-    def trained(self, num_entered: int, *, in_eval_mode: bool = False) -> None:
-        """A forward with gradients began on `num_entered` samples; 0: nobody can tell.
+    def trained(self, num_entered: int, *, elements: int = 0, in_eval_mode: bool = False) -> None:
+        """A forward with gradients began on `num_entered` samples, a tensor of `elements`; 0: nobody can tell.
 
         `in_eval_mode`: of a module that says it does not train. A script that forgot `no_grad` evaluates like that, one
         that fine-tunes a frozen model trains like that: the latter calls backward before it fetches the next batch.
         """
         if in_eval_mode:
             self._only_evaluated = True
-            self._doubtful = num_entered if self._doubtful is None else self._doubtful
+            self._doubtful = (num_entered, elements) if self._doubtful is None else self._doubtful
         else:
-            self._consume(num_entered)
+            self._consume(num_entered, elements)
 
-    def _consume(self, num_entered: int) -> None:
+    def _consume(self, num_entered: int, elements: int) -> None:
         for loader, size in self._pending:
             self._count(loader, size)
             self._fetches += 1
         self._pending, self._only_evaluated, self._doubtful = [], False, None
         if self._fresh:
             self._entered += num_entered
+            self._elements += elements
             self._fresh = False
             if not num_entered:
                 self._uncounted = NOT_A_BATCH
@@ -104,7 +106,7 @@ class Tally:
     def backward(self, *, in_step: bool = False) -> None:
         """A backward pass ended; `in_step`: one of an optimizer's closure, which runs on the same samples again."""
         if self._doubtful is not None:
-            self._consume(self._doubtful)
+            self._consume(*self._doubtful)
         if not self._fresh:
             self._backwards += not in_step or not self._backwards
             self._fresh = not in_step
@@ -141,15 +143,20 @@ class Tally:
             samples_entered=entered,
             micro_batches=self._fetches or self._backwards,
             epoch_edge=self._edge,
+            elements=self._elements,
         )
         self._steps += 1
         for loader, batches in self._fed.items():
             if self._first_fed.setdefault(loader, self._steps) != self._steps:
                 self._fed_since[loader] += batches
         self._fed.clear()
-        self._drawn = self._fetches = self._backwards = 0
+        self._drawn = self._elements = self._fetches = self._backwards = 0
         self._edge, self._fresh = False, True
         return counted
+
+    def loaders(self) -> frozenset[int]:
+        """Return the loaders that have fed training."""
+        return frozenset(self._first_fed)
 
     def main_loader(self) -> tuple[int, float] | None:
         """Return the loader that fed most and its batches per step; None while none has fed two steps."""

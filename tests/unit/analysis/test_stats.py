@@ -213,3 +213,30 @@ def test_a_figure_without_value_needs_a_reason() -> None:
         Figure(value=None, unit="s")
     with pytest.raises(ValueError, match="known: run, launches"):
         Figure(value=1.0, unit="s", scope="machine")
+
+
+class TestCombination:
+    A = Figure(value=10.0, low=7.0, high=13.0, n=5, unit="s")
+    B = Figure(value=4.0, low=0.0, high=8.0, n=3, unit="s")
+
+    def test_half_widths_add_up_in_squares(self) -> None:
+        found = stats.combination([(1, self.A), (-1, self.B)], "s")
+        assert (found.value, found.low, found.high, found.n) == (6.0, 1.0, 11.0, 3)
+
+    def test_factors_scale_value_and_interval(self) -> None:
+        found = stats.combination([(0.5, self.A)], "s")
+        assert (found.value, found.low, found.high) == (5.0, 3.5, 6.5)
+
+    def test_a_part_without_an_interval_leaves_none(self) -> None:
+        found = stats.combination([(1, self.A), (1, Figure(value=1.0, unit="s"))], "s")
+        assert (found.value, found.low, found.high) == (11.0, None, None)
+
+    def test_an_unknown_part_makes_it_unknown(self) -> None:
+        found = stats.combination([(1, self.A), (1, stats.unknown("s", "skipped"))], "s")
+        assert (found.value, found.reason) == (None, "skipped")
+
+
+def test_a_standard_error_comes_back_from_its_interval() -> None:
+    # Mean of 1, 2, 3: standard deviation 1, standard error 1 / sqrt(3).
+    assert stats.standard_error(stats.mean_interval([1, 2, 3], "s")) == pytest.approx(3**-0.5)
+    assert stats.standard_error(Figure(value=1.0, n=1, unit="s")) == 0

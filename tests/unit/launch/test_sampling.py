@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from dpdoctor import rundir
-from dpdoctor.launch import sampling
+from dpdoctor.launch import cgroup, sampling
 from dpdoctor.launch.sampling import GpuSampler, HostSampler, RankSampler
 from dpdoctor.records import Device, RankRecord, Sample
 from tests.unit.launch.conftest import Start, until
@@ -21,6 +21,7 @@ child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
 print(child.pid, flush=True)
 child.wait()
 """
+KERNELS = ("pressure_cpu_ratio", "pressure_cpu_s", "throttled_s", "num_throttled", "num_quota_periods")
 
 
 def finite(*samples: Sample) -> bool:
@@ -35,7 +36,7 @@ def test_the_host_tells_finite_figures_or_says_why_not() -> None:
         assert sample.source == "host"
         assert {"cpu_ratio", "memory_used_bytes", "memory_total_bytes"} <= set(sample.values)
         told = {*sample.values, *sample.unknown}
-        assert {"pressure_cpu_ratio", "throttled_s", "shm_used_bytes"} <= told
+        assert {*KERNELS, "shm_used_bytes", "shm_total_bytes"} <= told
         assert not set(sample.values) & set(sample.unknown)
         assert 0 < sample.values["memory_used_bytes"] <= sample.values["memory_total_bytes"]
         assert 0 <= sample.values["cpu_ratio"] <= 1
@@ -44,29 +45,34 @@ def test_the_host_tells_finite_figures_or_says_why_not() -> None:
 
 def host_of(directory: Path, monkeypatch: pytest.MonkeyPatch, pressure: str, stat: str | None) -> Sample:
     """Return a sample of a host whose kernel says so; `stat` None: it has no such file."""
-    for name, text in (("pressure", pressure), ("stat", stat)):
-        if text is not None:
-            (directory / name).write_text(text)
+    (directory / "pressure").write_text(pressure)
+    (directory / "membership").write_text("0::/\n")
+    if stat is not None:
+        (directory / "cpu.stat").write_text(stat)
     monkeypatch.setattr(sampling, "_PRESSURE", directory / "pressure")
-    monkeypatch.setattr(sampling, "_THROTTLING", directory / "stat")
+    monkeypatch.setattr(cgroup, "_MEMBERSHIP", directory / "membership")
+    monkeypatch.setattr(cgroup, "_MOUNT", directory)
     return HostSampler().sample()
 
 
 def test_what_the_kernel_tells_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pressure = "some avg10=12.50 avg60=1.00 avg300=0.00 total=1\nfull avg10=0.00"
-    sample = host_of(tmp_path, monkeypatch, pressure, "usage_usec 5\nthrottled_usec 2500000\n")
-    assert sample.values["pressure_cpu_ratio"] == 0.125
-    assert sample.values["throttled_s"] == 2.5
+    pressure = "some avg10=12.50 avg60=1.00 avg300=0.00 total=3000000\nfull avg10=0.00"
+    stat = "usage_usec 5\nnr_periods 40\nnr_throttled 10\nthrottled_usec 2500000\n"
+    sample = host_of(tmp_path, monkeypatch, pressure, stat)
+    told = {name: value for name, value in sample.values.items() if name in KERNELS}
+    assert told == dict(zip(KERNELS, (0.125, 3.0, 2.5, 10, 40), strict=True))
     assert sample.unknown == {}
 
 
-@pytest.mark.parametrize("stat", ["usage_usec 5\n", "throttled_usec", "throttled_usec many", "", None])
-@pytest.mark.parametrize("pressure", ["", "some", "some avg10=", "some avg10=much"])
+@pytest.mark.parametrize(
+    "stat", ["usage_usec 5\n", "throttled_usec", "throttled_usec many", "throttled_usec 5", "", None]
+)
+@pytest.mark.parametrize("pressure", ["", "some", "some avg10=", "some avg10=much", "some avg10=1.00"])
 def test_what_the_kernel_does_not_tell_is_unknown_and_never_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pressure: str, stat: str | None
 ) -> None:
     sample = host_of(tmp_path, monkeypatch, pressure, stat)
-    assert set(sample.unknown) == {"pressure_cpu_ratio", "throttled_s"}
+    assert set(sample.unknown) == set(KERNELS)
     assert all(reason.startswith("the kernel does not tell: ") for reason in sample.unknown.values())
     assert not set(sample.values) & set(sample.unknown)
 

@@ -12,7 +12,7 @@ from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.report import sections
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Grid, Paragraph, Section, Table
 from tests.unit import records
-from tests.unit.report import runs, traced_runs
+from tests.unit.report import diagnosed_runs, runs, traced_runs
 
 SECTIONS: dict[str, Section] = plugins.collect(sections, "SECTION")
 RUNS = [
@@ -28,6 +28,8 @@ RUNS = [
     traced_runs.hostile_traces,
     traced_runs.unreadable,
     traced_runs.traced_profile,
+    diagnosed_runs.diagnosed_run,
+    diagnosed_runs.hostile_findings,
 ]
 
 

@@ -31,6 +31,7 @@ class TestWhichSections:
     def test_traces_alone_have_no_sections_of_what_was_not_measured(self) -> None:
         assert set(applying(traced_runs.late_run())) == {
             "traces",
+            "findings",
             "time_budget",
             "collectives",
             "ranks",

@@ -46,8 +46,8 @@ def speedup(value: float, low: float | None = None, high: float | None = None) -
         (
             mode(**speedup(1.02, 0.97, 1.07)),
             "warn",
-            "DDP on 2 ranks is not measurably faster or slower than one device: 1.02x (0.970x to 1.07x); "
-            "on the host the backward pass is the longest part of a step (50.0 %).",
+            "DDP on 2 ranks is not measurably faster or slower than one device: 1.02x (0.970x to 1.07x), "
+            "51.0 % of linear; on the host the backward pass is the longest part of a step (50.0 %).",
         ),
         (
             mode(**speedup(1.5)),

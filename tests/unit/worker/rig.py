@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from torch import nn
 
+from dpdoctor.loading import BatchRecord
 from dpdoctor.records import PHASES
 from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.adoption.redirect import Watch
@@ -79,10 +80,18 @@ class Rig:
         self.loaders = Loaders(rule, 0, world_size, seed=0)
         self.steps: list[Step] = []
         self.checks = 0
-        self.loaders.watch(patches, self.phases, self.tally, self.check, self.fail)
+        self.batches: list[BatchRecord] = []
+        self.loaders.watch(patches, self.phases, self.tally, self.check, self.fail, clock=self.clock, log=self)
         self.optimizers.watch(patches)
         hooks.watch_backward(patches, self.phases, lambda _: None, self.after_backward)
         self.adopter.seek(unused=unused)
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.steps)
+
+    def batch(self, record: BatchRecord) -> None:
+        self.batches.append(record)
 
     def check(self) -> None:
         self.checks += 1

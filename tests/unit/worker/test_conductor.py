@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -11,13 +13,17 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
-from dpdoctor.records import RankRecord, StepRecord, WindowRecord
+from dpdoctor.records import ArmRecord, RankRecord, StepRecord, WindowRecord
 from dpdoctor.spec import Recording
+from dpdoctor.worker.ablation import Ablation
 from dpdoctor.worker.agreement import Alone
-from dpdoctor.worker.conductor import NOTHING_ADOPTED, Conductor, Parts
+from dpdoctor.worker.arms._base import Arm, Bench
+from dpdoctor.worker.arms._precision import Precision
+from dpdoctor.worker.conductor import NOTHING_ADOPTED, Conductor
 from dpdoctor.worker.director import FULL, Director
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.modes.single import MODE as SINGLE
+from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.timing.recorder import Recorder
@@ -38,7 +44,15 @@ class QuietEnding(Ending):
 class Conducted(Rig):
     """A rank in mode `single` whose steps all take STEP_NS, with a conductor that follows `recording`."""
 
-    def __init__(self, patches: Patches, directory: Path, recording: Recording, *, has_unused: bool = False) -> None:
+    def __init__(
+        self,
+        patches: Patches,
+        directory: Path,
+        recording: Recording,
+        *,
+        has_unused: bool = False,
+        arms: dict[str, Arm] | None = None,
+    ) -> None:
         super().__init__(patches, unused=("weight",) if has_unused else ())
         self.directory = directory
         self.recorder = Recorder(directory, self.clock)
@@ -54,9 +68,22 @@ class Conducted(Rig):
             tally=self.tally,
             steplog=steplog,
             stage=lambda: heartbeat.stage,
+            arms=self._arm_records,
+        )
+        bench = Bench(
+            mode=SINGLE,
+            world_size=1,
+            adopter=self.adopter,
+            watch=self.watch,
+            tally=self.tally,
+            replay=self.loaders.replay,
+            precision=Precision(),
+        )
+        self.ablation = Ablation(
+            arms or {}, bench, self.optimizers.alive, Alone(), time_budget_s=recording.time_budget_s
         )
         self.report = Report(directory, record, 0, sources, finds_unused=True)
-        director = Director(recording, (FULL,), seed=0)
+        director = Director(recording, (FULL, *(arms or {})), seed=0)
         parts = Parts(
             mode=SINGLE,
             directory=directory,
@@ -69,11 +96,15 @@ class Conducted(Rig):
             recorder=self.recorder,
             heartbeat=heartbeat,
             agreement=Alone(),
+            ablation=self.ablation,
             director=director,
             ending=self.ending,
             report=self.report,
         )
         self.conductor = Conductor(parts, director.first())
+
+    def _arm_records(self) -> tuple[ArmRecord, ...]:
+        return self.ablation.records()
 
     def on_step(self) -> None:
         self.conductor.on_step()
@@ -187,6 +218,27 @@ def test_the_record_says_to_the_end_what_the_mode_was_told(patches: Patches, dir
     assert (record.status, record.ending, record.phase) == ("ok", "stopped", "trace")
     assert record.adoption.optimizers == ("SGD",)
     assert record.adoption.units[0].num_parameters == 4
+
+
+@pytest.mark.parametrize(("num_steps", "measured"), [(9, 0), (10, 1), (17, 2)])
+def test_the_record_says_what_the_measured_windows_took_of_the_cores(
+    conducted: Conducted, num_steps: int, measured: int
+) -> None:
+    begin = time.monotonic()
+    # The window under way has not come to its end.
+    with contextlib.suppress(Stop):
+        conducted.train(num_steps)
+    elapsed_s = time.monotonic() - begin
+    conducted.conductor.close()
+    conducted.report.write("ok")
+    cpu = rundir.read_json(conducted.directory / rundir.RANK, RankRecord).cpu
+    assert sum(window.kind == "measure" for window in conducted.windows()) == measured
+    if not measured:
+        assert cpu is None
+    else:
+        assert cpu is not None
+        assert 0 < cpu.wall_s < elapsed_s
+        assert cpu.num_threads >= 1
 
 
 def test_steadiness_is_recorded(patches: Patches, directory: Path) -> None:

@@ -31,20 +31,29 @@ def plan(
     *,
     arms: tuple[str, ...] = (FULL,),
     prefetch: int = 0,
+    num_workers: int = 0,
+    num_kept: int = 0,
     changed: Callable[[int], bool] = lambda _: False,
+    unfit: Callable[[int], tuple[str, ...]] = lambda _: (),
+    factor: Callable[[str], float] = lambda _: 1.0,
 ) -> tuple[list[Segment], Director]:
-    """Return every segment of a run whose steps last so long; `changed` says in which segments the reference does."""
-    director, elapsed_s, segments = Director(recording, arms, seed=0), 0.0, []
+    """Return every segment of a run whose steps last so long, in an arm `factor` times as long.
+
+    `changed` says in which segments the reference does, `unfit` which arms cannot run after one.
+    """
+    director, elapsed_s, segments = Director(recording, arms, seed=0, num_kept=num_kept), 0.0, []
     segment = director.first()
     while segment.kind != "stop":
         segments.append(segment)
-        cost = PROFILED_STEP_COST if segment.kind in ("proof", "trace") else 1
+        cost = PROFILED_STEP_COST if segment.kind in ("proof", "trace") else factor(segment.arm)
         times = [cost * next(steps_s) for _ in range(segment.skip + segment.num_steps)]
         elapsed_s += sum(times)
         facts = Facts(
             step_s=statistics.median(times[segment.skip :]),
             prefetch=prefetch,
             elapsed_s=elapsed_s,
+            num_workers=num_workers,
+            unfit=unfit(len(segments)),
             reference_changed=segment.kind == "warmup" and changed(len(segments)),
         )
         segment = director.after(segment, facts)
@@ -70,7 +79,7 @@ def test_fast_steps_give_windows_that_are_long_enough() -> None:
     assert director.steady is True
     assert [w.num_steps for w in measured(segments)] == [500] * 10
     assert [w.round for w in measured(segments)] == list(range(1, 11))
-    assert segments[-1].num_steps == 5
+    assert segments[-1].num_steps == 12
 
 
 def test_slow_steps_keep_to_the_budget_as_far_as_they_can() -> None:
@@ -161,6 +170,70 @@ def test_every_round_has_each_arm_once_in_changing_order(num_arms: int) -> None:
     rounds = [[w.arm for w in measured(segments) if w.round == number] for number in range(1, 21)]
     assert all(sorted(found) == sorted(arms) for found in rounds)
     assert len({tuple(found) for found in rounds}) > (1 if num_arms > 1 else 0)
+
+
+ALL = (FULL, "first", "second", "third")
+
+
+def test_the_first_window_is_a_full_one_because_batches_are_kept_before_it() -> None:
+    for num_kept, skip in ((0, 1), (8, 9)):
+        segments, _ = plan(Recording(), repeat(0.01), arms=ALL, num_kept=num_kept)
+        assert (measured(segments)[0].arm, measured(segments)[0].skip) == (FULL, skip)
+        assert {w.skip for w in measured(segments)[1:]} == {1}
+
+
+def test_where_steps_are_slow_fewer_batches_are_kept() -> None:
+    segments, _ = plan(Recording(time_budget_s=600), repeat(5.0), arms=ALL, num_kept=8)
+    assert measured(segments)[0].skip == 1 + 3
+    segments, _ = plan(Recording(), repeat(0.5), arms=(FULL,), num_kept=8)
+    assert measured(segments)[0].skip == 1, "nothing is replayed"
+
+
+@pytest.mark.parametrize(("budget_s", "kept"), [(73, 0), (74, 1), (89, 2), (104, 3), (600, 3)])
+def test_arms_that_do_not_fit_the_budget_are_dropped_from_the_last_on(budget_s: float, kept: int) -> None:
+    segments, director = plan(Recording(time_budget_s=budget_s, trace_steps=5), repeat(1.0), arms=ALL)
+    arms = [w.arm for w in measured(segments)]
+    assert set(arms) == set(ALL[: 1 + kept])
+    assert director.dropped == ALL[1 + kept :]
+    assert all(arms.count(arm) >= LEAST_ROUNDS for arm in arms)
+
+
+def test_an_arm_that_turns_out_slow_is_dropped_before_it_costs_the_budget() -> None:
+    segments, director = plan(
+        Recording(time_budget_s=60),
+        repeat(0.1),
+        arms=ALL,
+        factor=lambda arm: {"first": 50.0, "third": 0.5}.get(arm, 1.0),
+    )
+    arms = [w.arm for w in measured(segments)]
+    assert director.dropped == ("first",)
+    assert arms.count("first") == 1
+    assert min(arms.count(arm) for arm in (FULL, "second", "third")) >= LEAST_ROUNDS
+
+
+def test_an_arm_that_cannot_run_is_not_planned_and_one_that_fails_is_planned_no_more() -> None:
+    segments, director = plan(
+        Recording(rounds=5),
+        repeat(0.01),
+        arms=ALL,
+        unfit=lambda done: ("first", "second") if done > 12 else ("first",),
+    )
+    arms = [w.arm for w in measured(segments)]
+    assert "first" not in arms
+    assert 0 < arms.count("second") < arms.count("third") == arms.count(FULL) == 5
+    assert director.dropped == ()
+
+
+def test_each_arm_has_windows_as_long_as_its_own_steps_need() -> None:
+    segments, _ = plan(Recording(rounds=3), repeat(0.01), arms=ALL, factor=lambda arm: {"first": 0.1}.get(arm, 1.0))
+    lengths = [[w.num_steps for w in measured(segments) if w.arm == arm] for arm in (FULL, "first")]
+    assert lengths == [[50, 50, 50], [50, 500, 500]]
+
+
+@pytest.mark.parametrize(("num_workers", "num_steps"), [(0, 5), (1, 5), (2, 6), (3, 6), (4, 8), (5, 5), (6, 5)])
+def test_a_window_holds_whole_turns_of_the_workers(num_workers: int, num_steps: int) -> None:
+    segments, _ = plan(Recording(), repeat(0.1), num_workers=num_workers)
+    assert {w.num_steps for w in measured(segments)} == {num_steps}
 
 
 recordings = st.builds(

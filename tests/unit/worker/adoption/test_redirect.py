@@ -159,26 +159,27 @@ def test_in_a_forked_process_an_adopted_module_is_a_plain_one(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "kwargs", "entered"),
+    ("args", "kwargs", "entered", "elements"),
     [
-        ((torch.ones(5, 3),), {}, 5),
-        (({"x": torch.ones(6, 3), "mask": torch.ones(2)},), {}, 6),
-        (([torch.ones(7, 3)],), {}, 0),
-        (({"images": [torch.ones(7, 3)]}, torch.ones(2)), {}, 0),
-        ((UserDict(name="text", x=torch.ones(7, 3)),), {}, 7),
-        ((), {"x": torch.ones(8, 3)}, 8),
-        (("text", 3, torch.ones(9, 3)), {}, 9),
-        ((torch.tensor(1.0), torch.ones(9, 3)), {}, 0),
-        (("text",), {}, 0),
+        ((torch.ones(5, 3),), {}, 5, 15),
+        (({"x": torch.ones(6, 3), "mask": torch.ones(2)},), {}, 6, 18),
+        (([torch.ones(7, 3)],), {}, 0, 0),
+        (({"images": [torch.ones(7, 3)]}, torch.ones(2)), {}, 0, 0),
+        ((UserDict(name="text", x=torch.ones(7, 3)),), {}, 7, 21),
+        ((), {"x": torch.ones(8, 3)}, 8, 24),
+        (("text", 3, torch.ones(9, 3)), {}, 9, 27),
+        ((torch.tensor(1.0), torch.ones(9, 3)), {}, 0, 1),
+        (("text",), {}, 0, 0),
     ],
 )
-def test_samples_are_counted_on_the_first_tensor(
-    rig: Rig, args: tuple[Any, ...], kwargs: dict[str, Any], entered: int
+def test_samples_and_elements_are_those_of_the_first_tensor(
+    rig: Rig, args: tuple[Any, ...], kwargs: dict[str, Any], entered: int, elements: int
 ) -> None:
     module = nn.Identity()
     rig.watch.keep_inputs = True
     rig.watch.training_forward(module, args, kwargs)
-    assert rig.tally.lap().samples_entered == entered
+    counted = rig.tally.lap()
+    assert (counted.samples_entered, counted.elements) == (entered, elements)
     kept = rig.watch.inputs
     rig.watch.training_forward(module, (torch.ones(1),), {})
     assert rig.watch.inputs is kept, "only the first forward's are kept"

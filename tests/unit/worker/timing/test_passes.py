@@ -67,11 +67,13 @@ def test_a_backward_pass_from_several_tensors_is_seen(rig: Rig) -> None:
 def test_only_copies_to_a_device_are_charged(
     patches: Patches, clock: HandClock, target: tuple[Any, ...], options: dict[str, Any], charged: bool
 ) -> None:
-    phases = PhaseClock(clock)
-    hooks.watch_copies(patches, phases)
+    phases, seen = PhaseClock(clock), list[torch.Tensor]()
+    hooks.watch_copies(patches, phases, seen.append)
+    tensor = torch.ones(3)
     # Where there is no GPU torch refuses, as it would unwatched.
     with contextlib.suppress(RuntimeError, AssertionError):
-        torch.ones(3).to(*target, **options)
+        tensor.to(*target, **options)
     assert phases.num_calls == charged
+    assert [found is tensor for found in seen] == [True] * charged
     patches.undo()
     assert torch.ones(3).to(torch.float64).dtype == torch.float64

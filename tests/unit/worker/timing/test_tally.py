@@ -63,6 +63,21 @@ def test_batches_fetched_in_advance_for_accumulation_all_count() -> None:
     assert tally.lap().samples_drawn == 16
 
 
+def test_elements_are_those_of_each_micro_batchs_first_forward() -> None:
+    tally = Tally()
+    for _ in range(2):
+        for entered, elements in ((4, 40), (2, 30)):
+            tally.trained(entered, elements=elements)
+            tally.trained(entered, elements=7)
+            tally.backward()
+        assert tally.lap().elements == 70
+    tally.trained(4, elements=40, in_eval_mode=True)
+    tally.fetched(OTHER, 4)
+    tally.trained(4, elements=50)
+    tally.backward()
+    assert tally.lap().elements == 50, "of what was only evaluated none"
+
+
 def test_two_loaders_in_one_step_both_count() -> None:
     tally = Tally()
     for _ in range(5):

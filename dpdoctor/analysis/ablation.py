@@ -1,0 +1,106 @@
+"""What each ablation arm gains: its windows against the full ones of the same rounds.
+
+Windows of one round lie seconds apart, in shuffled order. So what drifts in the course of a run, such as a warming
+processor or a neighbour on the machine, falls out of the differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.summary import ArmSummary
+from dpdoctor.analysis.windows import FULL, Window, measured
+from dpdoctor.records import Launch
+
+NO_PAIRS = "no round has a complete window of it on every rank beside a full one"
+
+# Of one round: seconds per step of the slowest rank, with nothing and with something switched off.
+Pair = tuple[float, float]
+
+
+def arms(launches: Sequence[Launch]) -> dict[str, ArmSummary]:
+    """Return by arm what it gave, in the order in which the ranks name them; a failed launch measured nothing."""
+    return {name: _arm(name, launches) for name in _names(launches)}
+
+
+def pairs(launch: Launch, arm: str) -> list[tuple[Window, Window]]:
+    """Return the full window and the arm's window of each round that has both."""
+    if launch.record.status == "failed":
+        return []
+    full = {window.round: window for window in measured(launch)}
+    return [(full[window.round], window) for window in measured(launch, arm=arm) if window.round in full]
+
+
+def imbalance(launches: Sequence[Launch], arm: str) -> Figure:
+    """Return by how many seconds per step the slowest rank is slower than the median of the others in an arm's windows.
+
+    Only where the arm leaves the ranks alone, so that each has a pace of its own.
+    """
+    paces = [np.array(found) for launch in launches if (found := _paces(launch, arm))]
+    if not paces:
+        return stats.unknown("s", f"no window of {arm} is complete on every rank")
+    if paces[0].shape[1] < 2:
+        return stats.unknown("s", "there is one rank")
+    return _over_launches([_behind_others(found) for found in paces])
+
+
+def _paces(launch: Launch, arm: str) -> list[list[float]]:
+    """Return the seconds per step of each rank in each window."""
+    if launch.record.status == "failed":
+        return []
+    return [[rank.steady_s / len(rank.steady) for rank in window.ranks] for window in measured(launch, arm=arm)]
+
+
+def _behind_others(paces: NDArray[np.float64]) -> Figure:
+    slowest = int(paces.mean(axis=0).argmax())
+    others = np.median(np.delete(paces, slowest, axis=1), axis=1)
+    return stats.mean_interval((paces[:, slowest] - others).tolist(), "s")
+
+
+def _names(launches: Sequence[Launch]) -> list[str]:
+    """Return the arms that ranks say they ran or skipped, and those of which a rank that left no record has windows."""
+    ranks = [rank for launch in launches for rank in launch.ranks]
+    recorded = (arm.name for rank in ranks if rank.record for arm in rank.record.arms)
+    seen = (window.arm for rank in ranks for window in rank.windows)
+    return [name for name in dict.fromkeys(chain(recorded, seen)) if name != FULL]
+
+
+def _arm(name: str, launches: Sequence[Launch]) -> ArmSummary:
+    found = [seconds for launch in launches if (seconds := _seconds(launch, name))]
+    reason = _why_unknown(name, launches, measured_any=bool(found))
+    if reason is not None:
+        time, ratio = stats.unknown("s", reason), stats.unknown("ratio", reason)
+        return ArmSummary(gain=time, share=ratio, step=time)
+    return ArmSummary(
+        gain=_over_launches([stats.mean_interval([full - arm for full, arm in one], "s") for one in found]),
+        share=_over_launches(
+            [stats.ratio_of_totals([(full - arm, full) for full, arm in one], "ratio") for one in found]
+        ),
+        step=_over_launches([stats.mean_interval([arm for _, arm in one], "s") for one in found]),
+    )
+
+
+def _seconds(launch: Launch, arm: str) -> list[Pair]:
+    return [(full.seconds_per_step, without.seconds_per_step) for full, without in pairs(launch, arm)]
+
+
+def _why_unknown(name: str, launches: Sequence[Launch], *, measured_any: bool) -> str | None:
+    """Return why nothing is known of the arm, a rank's own reason first; None: there are pairs."""
+    records = [rank.record for launch in launches for rank in launch.ranks if rank.record]
+    skipped = (arm.skipped for record in records for arm in record.arms if arm.name == name and arm.skipped)
+    ended = () if measured_any else (*(launch.record.reason for launch in launches if launch.record.reason), NO_PAIRS)
+    return next(chain(skipped, ended), None)
+
+
+def _over_launches(figures: Sequence[Figure]) -> Figure:
+    """Return the figure of the only launch or, of several, the mean of their values with its interval."""
+    if len(figures) == 1:
+        return figures[0]
+    values = [figure.value for figure in figures if figure.value is not None]
+    return stats.mean_interval(values, figures[0].unit, scope="launches")

@@ -1,0 +1,107 @@
+"""Which loader fed the steps, and its batches in the full windows of one launch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dpdoctor.analysis.windows import NS, RankWindow, Window, measured
+from dpdoctor.loading import BatchRecord
+from dpdoctor.records import Launch, Loader, StepRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowFeed:
+    """What one rank's loader did in one full window.
+
+    Attributes:
+        asked: batches that its counted steps asked for, in that order.
+        steady: those of them that its steady steps asked for.
+        under_way: batches whose fetch lay in it, wholly or in part, whichever step asked for them.
+    """
+
+    rank: int
+    window: RankWindow
+    asked: tuple[BatchRecord, ...]
+    steady: tuple[BatchRecord, ...]
+    under_way: tuple[BatchRecord, ...]
+
+    @property
+    def fetched(self) -> tuple[BatchRecord, ...]:
+        """Return the batches to judge fetches by: what an arm's window fetched ahead, beside other work, is left out.
+
+        They are those whose fetch began in the window; where fetches outlast it, those that its steps asked for.
+        """
+        begun = tuple(b for b in self.under_way if b.fetch_begin_ns >= self.window.window.begin_ns)
+        return begun or tuple(b for b in self.asked if b.fetch_ns)
+
+    def busy_s(self, worker: int) -> float:
+        """Return the seconds of the window in which a worker was fetching."""
+        begin_ns, end_ns = self.window.window.begin_ns, self.window.window.end_ns
+        spans = ((b.fetch_begin_ns, b.fetch_begin_ns + b.fetch_ns) for b in self.under_way if b.worker == worker)
+        return sum(min(end, end_ns) - max(begin, begin_ns) for begin, end in spans) * NS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """The loader that fed the training in one launch: `windows` has one entry per full window, with all ranks."""
+
+    number: int
+    loader: Loader
+    windows: tuple[tuple[WindowFeed, ...], ...]
+
+    @property
+    def parts(self) -> list[WindowFeed]:
+        """Return the windows of all ranks, one after another."""
+        return [part for window in self.windows for part in window]
+
+
+def feed(launch: Launch) -> Feed | None:
+    """Return what fed the steps of a launch; None: no batch was recorded in a full window on every rank."""
+    windows = measured(launch)
+    number = _feeding(launch, windows)
+    loader = _loader(launch, number)
+    if number is None or loader is None:
+        return None
+    batches = [tuple(b for b in rank.batches if b.loader == number) for rank in launch.ranks]
+    found = tuple(
+        tuple(_window_feed(rank, part, batches[rank]) for rank, part in enumerate(window.ranks)) for window in windows
+    )
+    return Feed(number=number, loader=loader, windows=found)
+
+
+def _feeding(launch: Launch, windows: Sequence[Window]) -> int | None:
+    """Return the loader that most steady steps asked; of two that feed every step, the one that keeps them longer."""
+    asked: Counter[int] = Counter()
+    waited: Counter[int] = Counter()
+    for rank, record in enumerate(launch.ranks):
+        steady = _numbers(step for window in windows for step in window.ranks[rank].steady)
+        for batch in record.batches:
+            if batch.step in steady:
+                asked[batch.loader] += 1
+                waited[batch.loader] += batch.wait_ns
+    return max(asked, key=lambda number: (asked[number], waited[number]), default=None)
+
+
+def _loader(launch: Launch, number: int | None) -> Loader | None:
+    loaders = next((rank.record.adoption.loaders for rank in launch.ranks if rank.record), ())
+    return loaders[number] if number is not None and 0 <= number < len(loaders) else None
+
+
+def _window_feed(rank: int, part: RankWindow, batches: Sequence[BatchRecord]) -> WindowFeed:
+    counted, steady = _numbers(part.counted), _numbers(part.steady)
+    begin_ns, end_ns = part.window.begin_ns, part.window.end_ns
+    return WindowFeed(
+        rank=rank,
+        window=part,
+        asked=tuple(b for b in batches if b.step in counted),
+        steady=tuple(b for b in batches if b.step in steady),
+        under_way=tuple(
+            b for b in batches if b.fetch_ns and b.fetch_begin_ns < end_ns and b.fetch_begin_ns + b.fetch_ns > begin_ns
+        ),
+    )
+
+
+def _numbers(steps: Iterable[StepRecord]) -> set[int]:
+    return {step.step for step in steps}

@@ -1,0 +1,84 @@
+"""What other settings of the loader would give: the simulation on the measured times, with its interval."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.loader.measured import Block, Measured
+from dpdoctor.analysis.loader.simulate import Outcome, Setting, Times, simulate
+from dpdoctor.analysis.stats import student_t
+from dpdoctor.analysis.summary import LoaderPrediction
+
+REPLICATES = 16
+LEAST_BATCHES = 200
+# Of each worker's queue: a queue that was empty at the beginning must not count.
+SETTLE = 4
+# Nineteen of twenty predictions of tests/benchmarks/loader_prediction.py, each from one profile without workers, came
+# this close to what was measured.
+MODEL_ERROR = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """Predicts from one mode's measurements, and so that the present setting comes out as it was measured.
+
+    Two blocks or more are drawn anew for each replicate, whole, so that what varies from window to window counts.
+    """
+
+    measured: Measured
+    step: Figure
+
+    def predictions(self, settings: Sequence[Setting]) -> tuple[LoaderPrediction, ...]:
+        """Return the prediction of each setting."""
+        samples = [self.measured.times(blocks) for blocks in _replicates(self.measured.blocks)]
+        present = [_run(self.measured, times, self.measured.setting) for times in samples]
+        return tuple(self._prediction(setting, samples, present) for setting in settings)
+
+    def _prediction(self, setting: Setting, samples: Sequence[Times], present: Sequence[Outcome]) -> LoaderPrediction:
+        outcomes = [_run(self.measured, times, setting) for times in samples]
+        ratios = [outcome.step / base.step for outcome, base in zip(outcomes, present, strict=True)]
+        step = _times(self.step, ratios, 0.0 if setting == self.measured.setting else MODEL_ERROR)
+        assert step.value is not None
+        compute = step.value * (1 - outcomes[0].wait / outcomes[0].step)
+        return LoaderPrediction(
+            num_workers=setting.num_workers,
+            prefetch_factor=setting.prefetch_factor if setting.num_workers else None,
+            step=step,
+            wait=Figure(
+                value=step.value - compute,
+                low=None if step.low is None else max(0.0, step.low - compute),
+                high=None if step.high is None else max(0.0, step.high - compute),
+                n=step.n,
+                unit="s",
+            ),
+        )
+
+
+def _replicates(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Return the blocks as they were measured and, from two on, as often drawn anew from them."""
+    chance = random.Random(0)  # the same report from the same run
+    drawn = range(REPLICATES if len(blocks) > 1 else 0)
+    return [list(blocks), *(chance.choices(blocks, k=len(blocks)) for _ in drawn)]
+
+
+def _run(measured: Measured, times: Times, setting: Setting) -> Outcome:
+    settle = SETTLE * setting.num_workers * setting.prefetch_factor
+    num_batches = max(LEAST_BATCHES, len(times.fetch))
+    return simulate(times, setting, measured.cores, num_batches=num_batches, settle=settle)
+
+
+def _times(step: Figure, ratios: Sequence[float], model: float) -> Figure:
+    """Return the step times the first ratio; its interval adds up that of the step, of the ratio and of the model."""
+    assert step.value is not None
+    value = step.value * ratios[0]
+    if step.high is None or len(ratios) < 3:
+        return Figure(value=value, n=step.n, unit=step.unit)
+    t = student_t(step.n - 1)
+    sampling = t * statistics.stdev(ratios[1:]) / ratios[0]
+    half = value * math.hypot(step.high / step.value - 1, sampling, model)
+    return Figure(value=value, low=max(0.0, value - half), high=value + half, n=step.n, unit=step.unit)

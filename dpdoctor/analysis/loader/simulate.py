@@ -1,0 +1,230 @@
+"""An event simulation of torch's DataLoader feeding a training loop, on given times of each fetch and each step.
+
+It does what torch/utils/data/dataloader.py (2.15) does: batch k is fetched by worker k mod num_workers; of each worker
+at most `prefetch_factor` batches are under way or lie ready, and it gets its next task when one of its batches is
+handed over. In order, the training thread takes batch k and no other; out of order, the one that was ready first.
+Without workers it fetches by itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpdoctor.analysis.loader.sharing import Cores
+
+# By number of fetches under way: their pace, and that of what the training thread does meanwhile.
+Paces = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a script sets of its loader. Without workers `prefetch_factor` says nothing."""
+
+    num_workers: int
+    prefetch_factor: int = 2
+    in_order: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds, as they are while nobody contends for a core; both sequences start over when they end.
+
+    Attributes:
+        fetch: of each batch, in order.
+        compute: from getting each batch to asking for the next.
+        send: of a worker to hand a batch over; it fetches nothing meanwhile.
+        receive: of the training thread to take a batch over.
+        slowed: that the worker takes longer to fetch while the batch before is taken over.
+        delayed: that the training thread takes longer to receive while the worker fetches the next.
+    """
+
+    fetch: Sequence[float]
+    compute: Sequence[float]
+    send: float = 0.0
+    receive: float = 0.0
+    slowed: float = 0.0
+    delayed: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.fetch or not self.compute:
+            raise ValueError("there must be a fetch and a step to simulate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Mean seconds per batch, contention for cores included.
+
+    `step` is from ask to ask, `wait` the part of it until the batch is there; `fetch`, `compute` are what each took.
+    """
+
+    step: float
+    wait: float
+    fetch: float
+    compute: float
+
+
+def simulate(times: Times, setting: Setting, cores: Cores, *, num_batches: int, settle: int = 0) -> Outcome:
+    """Return the means over `num_batches` batches after the first `settle`.
+
+    The first ask finds nothing ready and all workers idle.
+    """
+    if num_batches < 1:
+        raise ValueError(f"num_batches is {num_batches}; there must be one")
+    if setting.num_workers == 0:
+        return _without_workers(times, cores, num_batches, settle)
+    loop = _Loop(times, setting, cores)
+    loop.run(settle)
+    before = loop.totals()
+    loop.run(settle + num_batches)
+    now, waited, fetching, fetched = (after - then for after, then in zip(loop.totals(), before, strict=True))
+    # A worker is under way with a batch while it fetches and while it sends.
+    mean_fetch = math.fsum(times.fetch) / len(times.fetch)
+    share = mean_fetch / (mean_fetch + times.send) if mean_fetch else 0.0
+    return Outcome(
+        step=now / num_batches,
+        wait=waited / num_batches,
+        fetch=share * fetching / max(1, fetched),
+        compute=(now - waited) / num_batches,
+    )
+
+
+def _without_workers(times: Times, cores: Cores, num_batches: int, settle: int) -> Outcome:
+    def mean(seconds: Sequence[float]) -> float:
+        return math.fsum(itertools.islice(itertools.cycle(seconds), settle, settle + num_batches)) / num_batches
+
+    # The training thread takes the place of a worker.
+    fetch, compute = mean(times.fetch) / cores.fetch_pace(1, 0.0), mean(times.compute) / cores.compute_pace(0)
+    return Outcome(step=fetch + compute, wait=fetch, fetch=fetch, compute=compute)
+
+
+class _Workers:
+    """Who fetches what. All fetches go at one pace, so that one clock which runs at it times them all."""
+
+    def __init__(self, times: Times, setting: Setting) -> None:
+        self._times = times
+        self._in_order = setting.in_order
+        self._clock = 0.0
+        # Ends, on that clock, of the fetches under way.
+        self._ends: list[tuple[float, int]] = []
+        # Per worker: numbers of the batches that it is still to fetch, whether it fetches, and how many lie ready.
+        sent = setting.num_workers * setting.prefetch_factor
+        self._tasks = [deque(range(worker, sent, setting.num_workers)) for worker in range(setting.num_workers)]
+        self._next = sent
+        self._is_fetching = [False] * setting.num_workers
+        self._ready = [0] * setting.num_workers
+        self._came: deque[int] = deque()
+        for worker in range(setting.num_workers):
+            self._start(worker)
+
+    @property
+    def num_fetching(self) -> int:
+        """Return how many of them fetch."""
+        return len(self._ends)
+
+    def left(self) -> float:
+        """Return how long the next fetch to end goes on, at its full pace; infinite while all are idle."""
+        return self._ends[0][0] - self._clock if self._ends else math.inf
+
+    def go_on(self, seconds: float) -> None:
+        """Fetch for so long, at full pace."""
+        self._clock += seconds
+
+    def finish(self) -> None:
+        """End the next fetch, and begin the next of the same worker if it has another task."""
+        _, worker = heapq.heappop(self._ends)
+        self._ready[worker] += 1
+        self._came.append(worker)
+        self._start(worker)
+
+    def take(self, number: int) -> int | None:
+        """Return the worker from which the training thread takes its batch of that number; None: it must wait."""
+        if not self._in_order:
+            return self._came.popleft() if self._came else None
+        worker = number % len(self._ready)
+        return worker if self._ready[worker] else None
+
+    def disturb(self, worker: int) -> bool:
+        """Slow the fetch that a worker is at, and return whether there is one: a batch of its is being taken over."""
+        if self._is_fetching[worker] and self._times.slowed:
+            self._ends = [(end + (who == worker) * self._times.slowed, who) for end, who in self._ends]
+            heapq.heapify(self._ends)
+        return self._is_fetching[worker]
+
+    def hand_over(self, worker: int) -> None:
+        """Note that a batch was taken; the worker gets another task for it."""
+        self._ready[worker] -= 1
+        self._tasks[worker].append(self._next)
+        self._next += 1
+        if not self._is_fetching[worker]:
+            self._start(worker)
+
+    def _start(self, worker: int) -> None:
+        self._is_fetching[worker] = bool(self._tasks[worker])
+        if self._tasks[worker]:
+            fetch = self._times.fetch[self._tasks[worker].popleft() % len(self._times.fetch)]
+            heapq.heappush(self._ends, (self._clock + fetch + self._times.send, worker))
+
+
+class _Loop:
+    """A training loop: ask, wait, receive, compute."""
+
+    def __init__(self, times: Times, setting: Setting, cores: Cores) -> None:
+        numbers = range(setting.num_workers + 1)
+        self._waiting = [(cores.fetch_pace(n, 0.0), 1.0) for n in numbers]
+        self._receiving = [(cores.fetch_pace(n, 1.0), cores.receive_pace(n)) for n in numbers]
+        self._computing = [(cores.fetch_pace(n, cores.compute), cores.compute_pace(n)) for n in numbers]
+        self._times = times
+        self._workers = _Workers(times, setting)
+        self._got = 0
+        self._now = self._waited = self._fetching = 0.0
+        self._fetched = 0
+
+    def totals(self) -> tuple[float, float, float, int]:
+        """Return the seconds gone, those waited for batches, those of all fetches together, and how many ended."""
+        return self._now, self._waited, self._fetching, self._fetched
+
+    def run(self, until: int) -> None:
+        """Go on until so many batches were computed on."""
+        for number in range(self._got, until):
+            asked_at = self._now
+            worker = self._await(number)
+            is_beside = self._workers.disturb(worker)
+            self._spend(self._times.receive + is_beside * self._times.delayed, self._receiving)
+            self._workers.hand_over(worker)
+            self._waited += self._now - asked_at
+            self._spend(self._times.compute[number % len(self._times.compute)], self._computing)
+        self._got = until
+
+    def _await(self, number: int) -> int:
+        while (worker := self._workers.take(number)) is None:
+            pace, _ = self._waiting[self._workers.num_fetching]
+            self._advance(self._workers.left() / pace, pace)
+            self._finish()
+        return worker
+
+    def _spend(self, seconds: float, paces: Paces) -> None:
+        """Let the training thread work for so long, at full pace, while the workers go on."""
+        while True:
+            fetch_pace, pace = paces[self._workers.num_fetching]
+            until_fetched = self._workers.left() / fetch_pace
+            # Of two things that end at once the fetch is first: the training thread must find its batch.
+            if seconds / pace < until_fetched:
+                self._advance(seconds / pace, fetch_pace)
+                return
+            self._advance(until_fetched, fetch_pace)
+            seconds -= until_fetched * pace
+            self._finish()
+
+    def _advance(self, seconds: float, fetch_pace: float) -> None:
+        self._now += seconds
+        self._fetching += seconds * self._workers.num_fetching
+        self._workers.go_on(seconds * fetch_pace)
+
+    def _finish(self) -> None:
+        self._workers.finish()
+        self._fetched += 1

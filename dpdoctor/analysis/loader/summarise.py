@@ -1,0 +1,97 @@
+"""ModeSummary.loader of every mode of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dpdoctor.analysis.loader import advice, budget, control, facts, parts
+from dpdoctor.analysis.loader.feed import Feed, feed
+from dpdoctor.analysis.loader.measured import UnknownError, measured
+from dpdoctor.analysis.loader.predict import Predictor
+from dpdoctor.analysis.summary import LoaderPrediction, LoaderSummary, ModeSummary
+from dpdoctor.records import Launch
+from dpdoctor.spec import RunHeader
+
+# torch's own sampler of an IterableDataset.
+_ITERABLE_SAMPLER = "_InfiniteConstantSampler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fed:
+    """One mode whose loader was recorded. `predictor` None: `reason` says what is missing."""
+
+    launch: Launch
+    feed: Feed
+    mode: ModeSummary
+    predictor: Predictor | None
+    reason: str = ""
+
+
+def with_loaders(
+    modes: Mapping[str, ModeSummary], launches: Mapping[str, Launch], header: RunHeader, baseline: str
+) -> dict[str, ModeSummary]:
+    """Return the modes with what fed their training in the launch that speaks for each; failed ones as they are."""
+    fed = {name: found for name, mode in modes.items() if (found := _fed(mode, launches.get(name), header)) is not None}
+    summaries = {name: _summary(found, fed.get(baseline), header) for name, found in fed.items()}
+    return {name: dataclasses.replace(mode, loader=summaries.get(name)) for name, mode in modes.items()}
+
+
+def _fed(mode: ModeSummary, launch: Launch | None, header: RunHeader) -> _Fed | None:
+    found = feed(launch) if launch is not None and mode.status != "failed" else None
+    if launch is None or found is None:
+        return None
+    try:
+        predictor = _predictor(found, launch, mode, header)
+    except UnknownError as error:
+        return _Fed(launch=launch, feed=found, mode=mode, predictor=None, reason=str(error))
+    return _Fed(launch=launch, feed=found, mode=mode, predictor=predictor)
+
+
+def _predictor(found: Feed, launch: Launch, mode: ModeSummary, header: RunHeader) -> Predictor:
+    if mode.step.value is None:
+        raise UnknownError(mode.step.reason or "no step time")
+    return Predictor(measured(found, launch, header), mode.step)
+
+
+def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSummary:
+    loader, found, launch = fed.feed.loader, fed.feed, fed.launch
+    predictions: tuple[LoaderPrediction, ...] = ()
+    chosen, reason = None, fed.reason
+    if fed.predictor is not None:
+        room = budget.budget(found, launch, header)
+        predictions = fed.predictor.predictions(budget.settings(fed.predictor.measured, room))
+        chosen, reason = advice.advise(predictions, fed.predictor.measured.setting)
+    if loader.sampler == _ITERABLE_SAMPLER:
+        chosen, reason = None, advice.ITERABLE
+    return LoaderSummary(
+        line=loader.line,
+        dataset=loader.dataset,
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor,
+        pin_memory=loader.pin_memory,
+        persistent_workers=loader.persistent_workers,
+        batch_bytes=facts.batch_bytes(found),
+        fetch=facts.fetch(found),
+        fetch_cv=facts.fetch_cv(found),
+        cpu_ratio=facts.cpu_ratio(found),
+        collate=facts.collate(found),
+        wait=facts.wait(found),
+        ready=facts.ready(found),
+        receive=facts.receive(found, facts.hand_offs(found, launch)),
+        edge=facts.edge(found),
+        transforms=parts.transforms(found, launch),
+        workers=parts.workers(found),
+        predictions=predictions,
+        advice=chosen,
+        advice_reason=reason,
+        control=_control(fed, baseline),
+    )
+
+
+def _control(fed: _Fed, baseline: _Fed | None) -> LoaderPrediction | None:
+    if fed.mode.world_size == 1 or baseline is None or baseline.predictor is None:
+        return None
+    setting = control.as_many_processes(baseline.predictor.measured, fed.feed.loader.num_workers, fed.mode.world_size)
+    return baseline.predictor.predictions([setting])[0]

@@ -1,0 +1,28 @@
+"""How much of a step goes to waiting for other ranks that are late now and then, from the traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.across.model import AcrossRanks
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.trace_budget import exposed_share
+from dpdoctor.digest import Digest
+
+
+def rotating_wait(across: AcrossRanks | None, digests: Sequence[Digest]) -> Figure:
+    """Return the share of a traced step that the rank which waits least spends on waiting for the others.
+
+    A rank that is always the last never waits: what others wait for it is not in here. Waiting beside compute costs
+    nothing, so it is at most what that rank communicates without computing.
+    """
+    if across is None or len(across.ranks) < 2:
+        return stats.unknown("ratio", "no two ranks left a trace")
+    steps = across.steps
+    if not len(steps.steps) or not steps.step_ns:
+        return stats.unknown("ratio", across.verdict.reason or "no whole step with common calls is in the traces")
+    least = int(steps.wait_ns.mean(axis=0).argmin())
+    waited = stats.mean_interval((steps.wait_ns[:, least] / steps.step_ns).tolist(), "ratio")
+    known = [figure for figure in (waited, exposed_share(digests)) if figure.value is not None]
+    return min(known, key=lambda figure: figure.value or 0.0)

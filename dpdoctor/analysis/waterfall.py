@@ -1,0 +1,247 @@
+"""Where the throughput that N devices ought to give is lost: the algebra of the waterfall.
+
+All in seconds per step of one device. S is the step of one device, M the mode's. g and t are the gain and the step of
+an arm: D without waiting for data, C without communication, DC without both. k is 1 where each device takes whole
+batches of the script (weak scaling) and 1/N where it takes a part (strong). Then
+
+    ideal             k S
+    loader_processes  k (control - S)                 one device with as many loader processes as all ranks have
+    input             g_D(mode) - k g_D(single) - loader_processes
+    transfer          g_C(mode) - R
+    peers             P + R
+    contention        t_DC(mode) - P - k t_D(single)
+    other             M - ideal - all of the above
+
+Waiting for data in one device's step is part of the ideal: only what the mode waits beyond that is `input`. The control
+is held against it as well: the ideal with more loader processes would wait less, so what the mode gets from them stands
+in `loader_processes` and what it does not get in `input`; their sum is what the wait changed by, whatever the control.
+
+Waiting for peers is in two places. P, by how much the slowest rank is slower than the median of the others when neither
+loader nor network disturbs it: it stays when the communication goes, so it is in t_DC. R, what that slowest rank still
+waits for the others, now this one and now that: it goes with the communication, so it is in g_C. Imbalance of the
+ranks' loaders is neither: removing the wait for data removes it, so it is in `input`.
+
+`overhead` is what the mode's own machinery costs without communication. Removing DDP's communication removes its hooks
+and bucket copies, too: N copies are left that compute on the same machine and know nothing of each other. So DDP's
+ceiling is contention alone, and what FSDP's ceiling has beyond it, in the same run, is FSDP's overhead:
+
+    contention        t_DC(ddp) - P(ddp) - k t_D(single)
+    overhead          (t_DC(fsdp) - P(fsdp)) - (t_DC(ddp) - P(ddp))
+
+nn.DataParallel is one process: it has no communication to remove, and M - g_D(mode) - k t_D(single) is all overhead.
+
+Gains do not add up: what is hidden behind something else gains nothing alone. `other` says how far they are from it,
+and holds the terms that are unknown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.ablation import imbalance
+from dpdoctor.analysis.across.model import AcrossRanks
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.summary import WATERFALL_TERMS, ModeSummary, Waterfall
+from dpdoctor.analysis.waiting import rotating_wait
+from dpdoctor.digest import Digest
+from dpdoctor.records import Launch
+
+NO_DATA, NO_COMM, CEILING = "cached_batches", "no_comm", "no_data_no_comm"
+# The mode that without communication is nothing but copies side by side.
+COPIES = "ddp"
+NO_ARMS = "no arm was measured that tells where the time goes; --arms all runs them"
+ONE_PROCESS = "one process drives all devices; what that costs is in overhead"
+IN_OTHER = "unknown, so it is in other"
+
+# A term and where it comes from.
+Term = tuple[Figure, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One mode with what its windows and traces say of its ranks.
+
+    Attributes:
+        imbalance: P, seconds per step.
+        rotating: R, seconds per step.
+    """
+
+    mode: ModeSummary
+    imbalance: Figure
+    rotating: Figure
+
+    @property
+    def alone(self) -> Figure:
+        """A step of the typical rank without waiting for data or others: t_DC - P."""
+        return stats.combination([(1, _step(self.mode, CEILING)), (-1, self.imbalance)], "s")
+
+
+def waterfalls(
+    modes: Mapping[str, ModeSummary],
+    baseline: str,
+    launches: Mapping[str, Sequence[Launch]],
+    across: Mapping[str, AcrossRanks],
+    digests: Mapping[str, Sequence[Digest]],
+) -> dict[str, ModeSummary]:
+    """Return the modes with their waterfalls from the baseline; launches, ranks compared and digests by mode."""
+    sides = {name: _side(mode, launches[name], across.get(name), digests[name]) for name, mode in modes.items()}
+    return {name: with_waterfall(found, modes.get(baseline), sides.get(COPIES)) for name, found in sides.items()}
+
+
+def _side(mode: ModeSummary, launches: Sequence[Launch], across: AcrossRanks | None, digests: Sequence[Digest]) -> Side:
+    ceiling = _step(mode, CEILING)
+    share = rotating_wait(across, digests)
+    return Side(
+        mode=mode,
+        imbalance=ceiling if ceiling.value is None else imbalance(launches, CEILING),
+        rotating=stats.combination([(mode.step.value or 0.0, share)], "s"),
+    )
+
+
+def with_waterfall(found: Side, single: ModeSummary | None, copies: Side | None) -> ModeSummary:
+    """Return the mode with its waterfall from `single`, or with the reason why there is none.
+
+    `copies` is the mode COPIES of the same run; None: it was not measured.
+    """
+    mode = found.mode
+    if mode is single:
+        return mode
+    reason = mode.scaling_efficiency.reason or mode.step.reason
+    if single is None or mode.scaling_efficiency.value is None or mode.step.value is None:
+        return dataclasses.replace(mode, waterfall_reason=reason or "no baseline")
+    terms = _one_process(found, single) if _is_one_process(mode) else _terms(found, single, copies)
+    if all(figure.value is None for figure, _ in terms.values()):
+        return dataclasses.replace(mode, waterfall_reason=NO_ARMS)
+    return dataclasses.replace(mode, waterfall=_waterfall(mode, single, terms))
+
+
+def _waterfall(mode: ModeSummary, single: ModeSummary, terms: Mapping[str, Term]) -> Waterfall:
+    ideal = stats.combination([(_part(mode), single.step)], "s")
+    known = [figure for figure, _ in terms.values() if figure.value is not None]
+    other = stats.combination([(1, mode.step), (-1, ideal), *((-1, figure) for figure in known)], "s")
+    unknown = [name for name, (_, source) in terms.items() if source == IN_OTHER]
+    held = f"; holds what is unknown: {', '.join(unknown)}" if unknown else ""
+    every = {**terms, "other": (other, f"what is left{held}")}
+    made = Waterfall(
+        ideal=ideal,
+        measured=mode.step,
+        terms={name: every[name][0] for name in WATERFALL_TERMS},
+        sources={name: every[name][1] for name in WATERFALL_TERMS},
+    )
+    assert math.isclose(_total(made), mode.step.value or 0.0, rel_tol=1e-9), "the waterfall does not add up"
+    return made
+
+
+def _total(made: Waterfall) -> float:
+    return math.fsum(figure.value or 0.0 for figure in (made.ideal, *made.terms.values()))
+
+
+def _terms(found: Side, single: ModeSummary, copies: Side | None) -> dict[str, Term]:
+    mode = found.mode
+    loader = _loader_processes(mode, single)
+    return {
+        "loader_processes": loader,
+        "input": _input(mode, single, loader[0]),
+        "transfer": _transfer(found),
+        "peers": _term(
+            [(1, found.imbalance), (1, found.rotating)],
+            "the slowest rank's pace in arm no_data_no_comm, and its waiting in the trace",
+        ),
+        **_beside_others(found, single, copies),
+    }
+
+
+def _loader_processes(mode: ModeSummary, single: ModeSummary) -> Term:
+    control = mode.loader.control if mode.loader else None
+    if control is None:
+        return stats.unknown("s", "what one device would take with as many loader processes is unknown"), IN_OTHER
+    part = _part(mode)
+    simulated = f"one device with {control.num_workers} loader processes, simulated, less its measured step"
+    return _term([(part, control.step), (-part, single.step)], simulated)
+
+
+def _input(mode: ModeSummary, single: ModeSummary, loader: Figure) -> Term:
+    """Return what the mode waits for data beyond one device with as many loader processes."""
+    part, source = _part(mode), f"gain of arm {NO_DATA}, less one device's"
+    wait = [(1.0, _gain(mode, NO_DATA)), (-part, _gain(single, NO_DATA))]
+    if any(figure.value is None for _, figure in wait) and not _on_gpu(mode):
+        wait = [(1.0, mode.phases["data_wait"]), (-part, single.phases["data_wait"])]
+        source = "phase data_wait on the host, less one device's"
+    return _term([*wait, *([] if loader.value is None else [(-1.0, loader)])], source)
+
+
+def _transfer(found: Side) -> Term:
+    gain = (1.0, _gain(found.mode, NO_COMM))
+    if found.rotating.value is None:
+        return _term([gain], f"gain of arm {NO_COMM}; waiting for ranks that are late now and then is in it")
+    return _term([gain, (-1.0, found.rotating)], f"gain of arm {NO_COMM}, less waiting for peers")
+
+
+def _beside_others(found: Side, single: ModeSummary, copies: Side | None) -> dict[str, Term]:
+    """Return contention and overhead: what computing alone takes more than on one device, and why."""
+    mode, alone = found.mode, (-_part(found.mode), _step(single, NO_DATA))
+    source = f"arm {CEILING} without the imbalance of ranks, less one device's {NO_DATA}"
+    if copies is not None and mode is copies.mode:
+        reason = "removing communication removes DDP's hooks and bucket copies, too: they are in transfer"
+        return {
+            "contention": _term([(1.0, found.alone), alone], source),
+            "overhead": (stats.unknown("s", reason), "in transfer"),
+        }
+    if copies is None or copies.alone.value is None or not _comparable(mode, copies.mode):
+        reason = "only beside ddp in the same run can it be told from contention"
+        return {
+            "contention": _term([(1.0, found.alone), alone], f"{source}; the mode's overhead is in it"),
+            "overhead": (stats.unknown("s", reason), "in contention"),
+        }
+    return {
+        "contention": _term([(1.0, copies.alone), alone], f"{source}, in {COPIES}"),
+        "overhead": _term([(1.0, found.alone), (-1.0, copies.alone)], f"arm {CEILING}, less that of {COPIES}"),
+    }
+
+
+def _one_process(found: Side, single: ModeSummary) -> dict[str, Term]:
+    """Return the terms of a mode whose one process drives all devices."""
+    mode, loader = found.mode, _loader_processes(found.mode, single)
+    rest = [(1.0, mode.step), (-1.0, _gain(mode, NO_DATA)), (-_part(mode), _step(single, NO_DATA))]
+    elsewhere = (stats.unknown("s", ONE_PROCESS), "in overhead")
+    return {
+        "loader_processes": loader,
+        "input": _input(mode, single, loader[0]),
+        **dict.fromkeys(("transfer", "peers", "contention"), elsewhere),
+        "overhead": _term(rest, f"arm {NO_DATA}, less one device's part of it"),
+    }
+
+
+def _term(parts: Sequence[tuple[float, Figure]], source: str) -> Term:
+    figure = stats.combination(parts, "s")
+    return figure, IN_OTHER if figure.value is None else source
+
+
+def _part(mode: ModeSummary) -> float:
+    """Return k: which part of the script's batch one device takes."""
+    return 1 / mode.num_devices if mode.batch.rule == "global" else 1.0
+
+
+def _is_one_process(mode: ModeSummary) -> bool:
+    return mode.world_size == 1 and (mode.num_devices > 1 or bool(mode.placement))
+
+
+def _comparable(mode: ModeSummary, copies: ModeSummary) -> bool:
+    return (mode.num_devices, mode.batch.rule) == (copies.num_devices, copies.batch.rule)
+
+
+def _on_gpu(mode: ModeSummary) -> bool:
+    """Return whether the host's clock says nothing of the step: a GPU works behind it."""
+    return any(rank.device.startswith("cuda") for rank in mode.ranks)
+
+
+def _gain(mode: ModeSummary, arm: str) -> Figure:
+    return mode.arms[arm].gain if arm in mode.arms else stats.unknown("s", f"arm {arm} was not run")
+
+
+def _step(mode: ModeSummary, arm: str) -> Figure:
+    return mode.arms[arm].step if arm in mode.arms else stats.unknown("s", f"arm {arm} was not run")

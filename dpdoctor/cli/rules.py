@@ -1,0 +1,45 @@
+"""`dpdoctor rules`: what dpdoctor looks for."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from dpdoctor.rules import Rule
+
+UNVERIFIED = "not verified on hardware"
+WIDTH = 100
+
+
+@click.command()
+@click.argument("name", required=False)
+def rules(name: str | None) -> None:
+    """List the rules or, with NAME, say what one of them is about."""
+    # Imports late: the rules load what they compute with.
+    from dpdoctor.rules import rules as every
+
+    known = every()
+    if name is None:
+        for key, rule in known.items():
+            click.echo(_line(key, rule, max(map(len, known))))
+        return
+    if name not in known:
+        raise click.BadParameter(f"{name!r} is no rule; known: {', '.join(known)}", param_hint="NAME")
+    click.echo(_paragraph(name, known[name]))
+
+
+def _line(name: str, rule: Rule, width: int) -> str:
+    return f"{name:<{width}}  {rule.title}" + ("" if rule.verified else f" ({UNVERIFIED})")
+
+
+def _paragraph(name: str, rule: Rule) -> str:
+    """Return what the rule is, why it costs time, how it is measured and what to do."""
+    head = f"{name}: {rule.title}" + ("" if rule.verified else f"\n{UNVERIFIED[0].upper()}{UNVERIFIED[1:]}.")
+    text = " ".join((rule.what, rule.why, rule.how, rule.remedy))
+    return f"{head}\n\n{textwrap.fill(text, WIDTH)}"
+
+
+COMMAND = rules

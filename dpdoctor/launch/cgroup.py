@@ -1,0 +1,61 @@
+"""What the CPU quotas of this process's cgroups held back, in version 1 and 2 of cgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_MEMBERSHIP = Path("/proc/self/cgroup")
+_MOUNT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttling:
+    """Since the cgroup began: quota periods, those in which it was used up, seconds that processes were held back."""
+
+    num_periods: int
+    num_throttled: int
+    throttled_s: float
+
+
+def throttling() -> Throttling:
+    """Return what the cgroup did that held back most: this process's own or one around it.
+
+    Raises:
+        ValueError: no cgroup counts it: none has the cpu controller.
+        OSError: the kernel does not tell the process's cgroups.
+    """
+    found = [level for directory in _directories() if (level := _read(directory / "cpu.stat")) is not None]
+    if not found:
+        raise ValueError("no cgroup of this process counts what its CPU quota holds back")
+    return max(found, key=lambda level: level.throttled_s)
+
+
+def _directories() -> Iterator[Path]:
+    """Yield the cgroups of the cpu controller from the innermost to the outermost.
+
+    In a container the path may be the host's, which is not there; the outermost, its own mount, is.
+    """
+    for line in _MEMBERSHIP.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            root = _MOUNT / controllers
+            innermost = root / path.strip("/")
+            yield from (directory for directory in (innermost, *innermost.parents) if directory.is_relative_to(root))
+
+
+def _read(stat: Path) -> Throttling | None:
+    """Return what a cpu.stat says of throttling; None where it does not. Version 1 counts in ns, version 2 in us."""
+    try:
+        values = dict(line.split() for line in stat.read_text().splitlines())
+    except OSError:
+        return None
+    for name, per_s in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
+        if name in values:
+            return Throttling(
+                num_periods=int(values["nr_periods"]),
+                num_throttled=int(values["nr_throttled"]),
+                throttled_s=int(values[name]) / per_s,
+            )
+    return None

@@ -1,0 +1,43 @@
+"""Findings in words, alike on the page and in the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpdoctor.analysis import Finding, RunSummary
+from dpdoctor.report import standing
+from dpdoctor.report.text import with_interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Findings by what a reader does with them, each costliest first.
+
+    Attributes:
+        costly: to be mended.
+        facts: that cost little, or nothing that could be had back.
+        refuted: that look costly and are not.
+    """
+
+    costly: tuple[Finding, ...]
+    facts: tuple[Finding, ...]
+    refuted: tuple[Finding, ...]
+
+
+def parts(summary: RunSummary) -> Parts:
+    """Return the findings of the modes whose figures may be shown."""
+    shown = standing.shown_modes(summary)
+    found = [finding for finding in summary.findings if finding.mode in shown]
+    standing_ones = [finding for finding in found if finding.status != "refuted"]
+    return Parts(
+        costly=tuple(finding for finding in standing_ones if finding.severity != "info"),
+        facts=tuple(finding for finding in standing_ones if finding.severity == "info"),
+        refuted=tuple(finding for finding in found if finding.status == "refuted"),
+    )
+
+
+def cost_words(finding: Finding) -> str:
+    """Return what a finding costs, with its interval."""
+    if finding.cost.value is None:
+        return f"unknown: {finding.cost.reason}"
+    return f"{with_interval(finding.cost)} of {'an epoch' if finding.of == 'epoch' else 'each step'}"

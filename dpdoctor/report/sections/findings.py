@@ -1,0 +1,139 @@
+"""What costs time, what to change, and what that would give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis import Analysis, Finding, RunSummary
+from dpdoctor.report import diagnosis, standing
+from dpdoctor.report.blocks import Absent, Badge, Block, Callout, Card, Cell, Column, Fold, Paragraph, Section, Table
+from dpdoctor.report.text import by_reason, listed, mode_label, sentence, with_interval
+from dpdoctor.rules import Rule, rules
+
+STATUS_WORDS = {
+    "confirmed": "An experiment inside the run, or a counter, agrees.",
+    "inferred": "Only the trace or the clock says so: no experiment in this run tests it.",
+    "refuted": "The experiment says that removing it gains nothing, so it is not recommended.",
+}
+_TONES = {"critical": "bad", "warning": "warn", "info": "muted"}
+_STATUS_TONES = {"confirmed": "good", "inferred": "plain", "refuted": "muted"}
+UNVERIFIED = "not verified on hardware"
+
+
+def build(analysis: Analysis) -> Sequence[Block]:
+    """Return a card for each finding, the costliest first; then what was refuted and what could not be judged."""
+    summary, known = analysis.summary, rules()
+    if not standing.shown_modes(summary):
+        return [Absent(what="Findings", reason="no mode was measured")]
+    parts = diagnosis.parts(summary)
+    return [
+        *_verdict(summary, parts, len(known)),
+        *(_card(finding, known) for finding in parts.costly),
+        *_fold("Worth knowing", parts.facts, known, is_open=True),
+        *_fold("Looked costly, but the experiment says that removing it gains nothing", parts.refuted, known),
+        *_not_judged(summary, known),
+    ]
+
+
+def _verdict(summary: RunSummary, parts: diagnosis.Parts, num_rules: int) -> Iterator[Block]:
+    if parts.costly:
+        yield Paragraph(
+            text="Costs are shares of a step of the mode. They do not add up: mend one and another may show, or "
+            "turn out to be gone with it."
+        )
+        return
+    asked = f"{units.count(num_rules, 'rule')} looked at {units.count(len(standing.shown_modes(summary)), 'mode')}"
+    left = f"; {units.count(len(summary.not_judged), 'question')} could not be judged" if summary.not_judged else ""
+    yield Callout(
+        tone="plain" if summary.not_judged else "good",
+        title="Nothing was found that would be worth a change",
+        text=sentence(f"{asked}{left}"),
+    )
+
+
+def _fold(title: str, findings: Sequence[Finding], known: dict[str, Rule], *, is_open: bool = False) -> Iterator[Fold]:
+    if findings:
+        yield Fold(title=title, blocks=tuple(_card(finding, known) for finding in findings), is_open=is_open)
+
+
+def _card(finding: Finding, known: dict[str, Rule]) -> Card:
+    rule = known.get(finding.rule)
+    return Card(
+        tone="muted" if finding.status == "refuted" else _TONES[finding.severity],
+        title=finding.title[:1].upper() + finding.title[1:],
+        badges=tuple(_badges(finding, rule)),
+        points=finding.evidence,
+        pairs=tuple(_pairs(finding)),
+        code=finding.code or "",
+        about=_about(rule) if rule else (),
+    )
+
+
+def _badges(finding: Finding, rule: Rule | None) -> Iterator[Badge]:
+    yield Badge(text=mode_label(finding.mode))
+    if finding.status != "refuted":
+        yield Badge(text=finding.severity, tone=_TONES[finding.severity])
+    yield Badge(text=finding.status, tone=_STATUS_TONES[finding.status])
+    if finding.ranks:
+        yield Badge(text=f"{'rank' if len(finding.ranks) == 1 else 'ranks'} {listed([*map(str, finding.ranks)])}")
+    if rule is not None and not rule.verified:
+        yield Badge(text=UNVERIFIED)
+
+
+def _pairs(finding: Finding) -> Iterator[tuple[str, str]]:
+    """Yield cost, cause, what to do and what it would give; of a refuted finding there is nothing to do."""
+    yield "Cost", diagnosis.cost_words(finding)
+    yield "Status", STATUS_WORDS[finding.status]
+    if finding.cause:
+        yield "Cause", sentence(_capital(finding.cause))
+    if finding.remedy:
+        yield "Do", sentence(_capital(finding.remedy))
+    if finding.line:
+        yield "In your script", finding.line
+    if finding.predicted is not None and finding.status != "refuted":
+        yield "Would give", _predicted(finding)
+
+
+def _predicted(finding: Finding) -> str:
+    assert finding.predicted is not None
+    if finding.predicted.value is None:
+        return f"unknown: {finding.predicted.reason}"
+    return f"{with_interval(finding.predicted)} of today's throughput"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _about(rule: Rule) -> tuple[tuple[str, str], ...]:
+    verified = "" if rule.verified else f" This rule is {UNVERIFIED}."
+    return (
+        ("What.", rule.what),
+        ("Why.", rule.why),
+        ("How it is measured.", rule.how + verified),
+        ("Remedy.", rule.remedy),
+    )
+
+
+def _not_judged(summary: RunSummary, known: dict[str, Rule]) -> Iterator[Fold]:
+    """Yield the questions that could not be answered, each reason once."""
+    if not summary.not_judged:
+        return
+    rows = []
+    for rule in dict.fromkeys(item.rule for item in summary.not_judged):
+        reasons = ((mode_label(item.mode), item.reason) for item in summary.not_judged if item.rule == rule)
+        title = known[rule].title if rule in known else rule
+        rows += [
+            (Cell(text=rule, note=title), Cell(text=modes), Cell(text=sentence(_capital(reason))))
+            for reason, modes in by_reason(reasons).items()
+        ]
+    table = Table(
+        caption="What these rules would say is unknown.",
+        columns=(Column(title="Rule"), Column(title="Mode"), Column(title="Why it cannot tell")),
+        rows=tuple(rows),
+    )
+    yield Fold(title=f"{units.count(len(rows), 'question')} that could not be judged", blocks=(table,))
+
+
+SECTION = Section(order=14, title="Findings", question="What costs time, and what do I change?", build=build)

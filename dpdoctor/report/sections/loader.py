@@ -1,0 +1,180 @@
+"""The loader seen from inside: what its processes do, what a batch costs, and how many workers to set."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis import Analysis, Figure, LoaderSummary, ModeSummary
+from dpdoctor.report import charts, standing
+from dpdoctor.report.bars import Bar, interval_bars
+from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Facts, Fold, Paragraph, Section, Table
+from dpdoctor.report.loading.predicted import predicted_step, setting_words
+from dpdoctor.report.share_bars import Part, Row, share_bars
+from dpdoctor.report.text import absent, figure_cell, figure_text, mode_label, name_cell, sentence, with_interval
+from dpdoctor.report.traces.traced import is_profile
+
+LONGEST_NAME = 32
+# More depths than these are one bar: a queue that is this full never keeps anybody waiting.
+MOST_DEPTHS = 6
+DEPTH_COLORS = (
+    charts.VERMILION,
+    charts.ORANGE,
+    charts.SKY,
+    charts.GREEN,
+    charts.PURPLE,
+    charts.GREY,
+    charts.BLUE,
+)
+WORKER_COLUMNS = (
+    Column(title="Worker"),
+    Column(title="Batches", numeric=True),
+    Column(title="Fetch", numeric=True),
+    Column(title="Busy", numeric=True),
+)
+MEANING = (
+    "Fetching is what a worker, or the training thread without workers, does for a batch: the dataset's items with "
+    "their transforms, and putting them together. Predictions come from replaying the measured fetches through a "
+    "simulation of the DataLoader; they hold for this machine and this step."
+)
+
+
+def build(analysis: Analysis) -> Sequence[Block]:
+    """Return by mode the advice, the loader's figures, transforms, ready depth, workers and predicted steps."""
+    shown = standing.shown_modes(analysis.summary)
+    seen = {name: mode for name, mode in shown.items() if mode.loader}
+    if not seen:
+        return [Absent(what="Loader", reason="no loader was seen from inside in this run's measured windows")]
+    first = next(iter(seen))
+    folds = [
+        Fold(title=mode_label(name), blocks=tuple(_loader(mode.loader)), is_open=name == first)
+        for name, mode in seen.items()
+        if mode.loader
+    ]
+    missing = absent(
+        (mode_label(name), _why_not(mode)) for name, mode in analysis.summary.modes.items() if name not in seen
+    )
+    return [*folds, *missing, Paragraph(text=MEANING)]
+
+
+def _why_not(mode: ModeSummary) -> str:
+    return standing.withheld_briefly(mode) or "no loader was seen from inside"
+
+
+def _loader(loader: LoaderSummary) -> Iterator[Block]:
+    yield from _advice(loader)
+    yield Facts(pairs=tuple(_facts(loader)))
+    yield from _transforms(loader)
+    yield from _ready(loader)
+    yield from _workers(loader)
+    if any(found.step.value is not None for found in loader.predictions):
+        yield predicted_step(loader)
+    yield from _control(loader)
+
+
+def _advice(loader: LoaderSummary) -> Iterator[Callout]:
+    if loader.advice is not None:
+        predicted = (
+            f"A step is then predicted to take {with_interval(loader.advice.step)}, "
+            f"{figure_text(loader.advice.wait)} of it waiting for data"
+        )
+        reason = f" ({loader.advice_reason})" if loader.advice_reason else ""
+        yield Callout(tone="warn", title=f"Set {setting_words(loader.advice)}", text=sentence(predicted + reason))
+    elif loader.advice_reason:
+        yield Callout(tone="plain", title="No other setting is advised", text=sentence(loader.advice_reason))
+
+
+def _facts(loader: LoaderSummary) -> Iterator[tuple[str, str]]:
+    prefetch = "" if loader.prefetch_factor is None else f", prefetch_factor={loader.prefetch_factor}"
+    yield "Iterated at", loader.line
+    yield "Dataset", loader.dataset
+    yield "Workers", f"num_workers={loader.num_workers}{prefetch}"
+    yield "Kept from epoch to epoch", "yes" if loader.persistent_workers else "no"
+    yield "Pinned memory", "yes" if loader.pin_memory else "no"
+    yield "Batch", "unknown" if loader.batch_bytes is None else units.size(loader.batch_bytes)
+    yield "Fetching a batch", _spread(loader)
+    yield "of it putting together", _known(loader.collate)
+    yield "CPU time of a fetch", _known(loader.cpu_ratio)
+    yield "Waiting, per step", _known(loader.wait)
+    yield "Taking over a ready batch", _known(loader.receive)
+    yield "First batch of an epoch, beyond the usual", _known(loader.edge)
+
+
+def _spread(loader: LoaderSummary) -> str:
+    spread = "" if loader.fetch_cv is None else f", spread {units.share(loader.fetch_cv)}"
+    return _known(loader.fetch) + spread
+
+
+def _known(figure: Figure) -> str:
+    return with_interval(figure) if figure.value is not None else f"unknown: {figure.reason}"
+
+
+def _transforms(loader: LoaderSummary) -> Iterator[Chart]:
+    known = [found for found in loader.transforms if found.per_batch.value is not None]
+    if not known:
+        return
+    chart = interval_bars(
+        title="What a fetch consists of",
+        x_title="per batch",
+        bars=[Bar(name=found.name, figure=found.per_batch, color=charts.BLUE) for found in known],
+        how_to_read="One bar is one callable of the chain of transforms, in the order in which they are called.",
+    )
+    shares = " ".join(f"{found.name} is {units.share(found.share)} of loading." for found in known)
+    yield dataclasses.replace(chart, alternative=f"{chart.alternative} {shares}")
+
+
+def _ready(loader: LoaderSummary) -> Iterator[Chart]:
+    """Yield how often so many batches lay ready; nothing without workers, where none ever does."""
+    if not loader.ready or not loader.num_workers:
+        return
+    deep = sum(share for depth, share in loader.ready.items() if depth >= MOST_DEPTHS)
+    ratios = {str(depth): loader.ready.get(depth, 0.0) for depth in range(MOST_DEPTHS)}
+    ratios[f"{MOST_DEPTHS} or more"] = deep
+    yield share_bars(
+        title="Batches that lay ready when training asked",
+        whole="all asks",
+        rows=[Row(name="asks", ratios=ratios, amounts=dict.fromkeys(ratios, "of all asks"))],
+        parts=[
+            Part(key=depth, name=f"{depth} ready", colors=(color, charts.DARK_INK))
+            for depth, color in zip(ratios, DEPTH_COLORS, strict=True)
+        ],
+        how_to_read="Where mostly none lies ready, training waits for its loader; where some do, the loader is ahead.",
+    )
+
+
+def _workers(loader: LoaderSummary) -> Iterator[Table]:
+    if loader.workers:
+        yield Table(
+            caption="Loader processes, in the measured windows. Busy is the share of the time spent on fetching.",
+            columns=WORKER_COLUMNS,
+            rows=tuple(
+                (
+                    name_cell(f"rank {found.rank}, worker {found.worker}", LONGEST_NAME),
+                    Cell(text=units.whole(found.batches)),
+                    figure_cell(found.fetch),
+                    Cell(text="unknown" if found.busy is None else units.share(found.busy)),
+                )
+                for found in loader.workers
+            ),
+        )
+
+
+def _control(loader: LoaderSummary) -> Iterator[Paragraph]:
+    control = loader.control
+    if control is None:
+        return
+    processes = units.count(control.num_workers, "loader process")
+    yield Paragraph(
+        text=f"Control: one device alone with {processes}, as many as all ranks have, is predicted to take "
+        f"{_known(control.step)} per step. What the mode gains up to there are its loader processes."
+    )
+
+
+SECTION = Section(
+    order=31,
+    title="The loader from inside",
+    question="How many workers, and what do they spend their time on?",
+    build=build,
+    applies=is_profile,
+)

@@ -1,0 +1,64 @@
+"""What the ranks of a mode and their loader processes take of the machine's cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from dpdoctor.rules._base import Case
+from dpdoctor.rules._traced import launch_of
+
+# Share of the machine's cores that are in use, by whomever, from which none is counted as idle.
+BUSY = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cores:
+    """Of one host, all its ranks together.
+
+    Attributes:
+        cores: that may be used.
+        ranks: that share them.
+        threads: that torch computes with, of all ranks.
+        workers: loader processes of all ranks.
+        ranks_busy, workers_busy: cores that the ranks' own processes, and their loader processes, kept busy in measured
+            windows; None: not measured.
+        switches: times per second that a thread of a rank had to leave a core to another, all ranks; None: not counted.
+    """
+
+    cores: int
+    ranks: int
+    threads: int
+    workers: int
+    ranks_busy: float | None
+    workers_busy: float | None
+    switches: float | None
+
+
+def cores(case: Case) -> Cores | None:
+    """Return what is known of the first host; None: no rank left a record, or the machine is another one's."""
+    launch = launch_of(case)
+    records = [rank.record for rank in launch.ranks if rank.record] if launch else []
+    if not records:
+        return None
+    local = [record for record in records if record.host == records[0].host]
+    used = [record.cpu for record in local if record.cpu and record.cpu.wall_s > 0]
+    whole = len(used) == len(local)
+    switches = [use.involuntary_switches / use.wall_s for use in used if use.involuntary_switches is not None]
+    return Cores(
+        cores=case.analysis.summary.fingerprint.cores,
+        ranks=len(local),
+        threads=sum(record.adoption.num_threads for record in local),
+        workers=sum(max((ld.num_workers for ld in record.adoption.loaders), default=0) for record in local),
+        ranks_busy=sum(use.cpu_s / use.wall_s for use in used) if whole else None,
+        workers_busy=sum(use.workers_cpu_s / use.wall_s for use in used) if whole else None,
+        switches=sum(switches) if len(switches) == len(local) else None,
+    )
+
+
+def is_busy(case: Case) -> bool:
+    """Return whether the whole machine had no idle core while the mode ran, whoever used them."""
+    launch = launch_of(case)
+    samples = launch.samples if launch else ()
+    seen = [s.values["cpu_ratio"] for s in samples if s.source == "host" and "cpu_ratio" in s.values]
+    return bool(seen) and fmean(seen) >= BUSY

@@ -1,0 +1,78 @@
+"""What happens now and then between steps, an evaluation or a checkpoint, and its share of all training time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpdoctor import units
+from dpdoctor.analysis import Figure, Launch, stats
+from dpdoctor.analysis.windows import NS
+from dpdoctor.rules._base import CannotTell, Case, share_beside
+from dpdoctor.rules._steps import slowest_by_step, windows
+from dpdoctor.rules._traced import launch_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occasions:
+    """All that was seen of one kind.
+
+    Attributes:
+        seconds: that one takes, on the slowest rank.
+        every: steps from one to the next.
+        share: of the time of these steps and one occasion together.
+    """
+
+    count: int
+    seconds: Figure
+    every: float
+    share: Figure
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """How long one takes, and how often it comes."""
+        assert self.seconds.value is not None
+        each = f"One takes {units.seconds(self.seconds.value)}; {units.count(self.count, 'time')} seen."
+        return each, f"One comes every {units.count(round(self.every), 'step')}."
+
+
+def occasions(case: Case, kind: str) -> Occasions | CannotTell | None:
+    """Return what was seen of one kind of event; None: nothing, though a whole epoch was, or has no known length."""
+    launch = launch_of(case)
+    if launch is None:
+        return None
+    seen = slowest_by_step(launch, kind)
+    per_epoch = next((r.record.steps_per_epoch for r in launch.ranks if r.record), None)
+    if not seen:
+        return _none_seen(kind, _steps_recorded(launch), per_epoch)
+    every = float(np.median(np.diff(sorted(seen)))) if len(seen) > 1 else per_epoch
+    if every is None:
+        return CannotTell(
+            reason=f"one {kind} was seen, and the length of an epoch is not known, nor how often it comes"
+        )
+    seconds = stats.mean_interval(list(seen.values()), "s")
+    plain_s = _plain_step(case, kind)
+    if plain_s is None:
+        return CannotTell(reason=f"no step without {kind} was measured to compare with")
+    return Occasions(count=len(seen), seconds=seconds, every=every, share=share_beside(seconds, every * plain_s))
+
+
+def _none_seen(kind: str, recorded: int, per_epoch: int | None) -> CannotTell | None:
+    if per_epoch is None or recorded >= per_epoch:
+        return None
+    steps = f"{units.whole(recorded)} of {units.count(per_epoch, 'step')}"
+    return CannotTell(reason=f"no {kind} was seen, but the recording ended after {steps} of an epoch")
+
+
+def _steps_recorded(launch: Launch) -> int:
+    return max((rank.steps[-1].step + 1 for rank in launch.ranks if rank.steps), default=0)
+
+
+def _plain_step(case: Case, kind: str) -> float | None:
+    """Return the mean seconds of a steady step in which nothing of this kind happened."""
+    plain: list[int] = []
+    for launch, window in windows(case):
+        seen = slowest_by_step(launch, kind)
+        plain += [s.duration_ns for rank in window.ranks for s in rank.steady if s.step not in seen]
+    return float(np.mean(plain)) * NS if plain else None

@@ -1,0 +1,140 @@
+"""Why a loader is too slow, and what to change: read from what is known of it inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpdoctor import units
+from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, stats
+from dpdoctor.rules._base import Case, main_part
+from dpdoctor.rules._cores import BUSY, cores, is_busy
+
+# Share of its fetch's wall time that a worker computes, below which it waits for a disk, a network or a lock. Stricter
+# than SageMaker Debugger, which flags loader processes that use less than 70 % of a core.
+WAITING = 0.4
+# A transform is worth naming from this share of a fetch.
+NAMED = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to do about a loader; `predicted` is the throughput after it over that of now."""
+
+    remedy: str
+    code: str | None = None
+    predicted: Figure | None = None
+
+
+def cause(case: Case, loader: LoaderSummary) -> str | None:
+    """Return the one thing that explains most of the waiting, in words; None: no single one does."""
+    wait = loader.wait.value
+    if not wait:
+        return None
+    parts = {
+        "hand-off": loader.receive.value or 0.0 if loader.num_workers else 0.0,
+        "head of line": wait - _least_wait(loader, wait, more_workers=False),
+        "too few workers": wait - _least_wait(loader, wait, more_workers=True),
+    }
+    # The first that explains enough: the others would also help, but cost more.
+    name = next((name for name, part in parts.items() if main_part({name: part}, wait)), None)
+    if name == "hand-off":
+        return f"taking over a batch that lies ready takes {units.seconds(parts[name])}"
+    if name == "head of line":
+        return "single slow batches hold up those that lie ready behind them"
+    if name is None and not are_exhausted(case):
+        return None
+    return _slow_fetch(case, loader, enough_cores=name is not None)
+
+
+def _least_wait(loader: LoaderSummary, wait: float, *, more_workers: bool) -> float:
+    """Return the least wait predicted with more workers, or with as many and more batches fetched ahead."""
+    waits = [p.wait.value for p in loader.predictions if p.wait.value is not None and _is_more(p, loader, more_workers)]
+    return min(waits, default=wait)
+
+
+def _is_more(prediction: LoaderPrediction, loader: LoaderSummary, more_workers: bool) -> bool:
+    if more_workers:
+        return prediction.num_workers > loader.num_workers
+    ahead = (prediction.prefetch_factor or 0) > (loader.prefetch_factor or 0)
+    return prediction.num_workers == loader.num_workers > 0 and ahead
+
+
+def _slow_fetch(case: Case, loader: LoaderSummary, *, enough_cores: bool) -> str:
+    if _waits(case, loader):
+        assert loader.cpu_ratio.value is not None
+        return (
+            f"a fetch waits, for a disk, a network or a lock, in {units.share(1 - loader.cpu_ratio.value)} of its time"
+        )
+    if not enough_cores:
+        return f"the cores are exhausted: all {case.analysis.summary.fingerprint.cores} are busy"
+    if loader.num_workers:
+        return f"{units.count(loader.num_workers, 'worker')} cannot fetch as many batches as training uses"
+    return "the training thread fetches each batch itself (num_workers=0), and does not train meanwhile"
+
+
+def _waits(case: Case, loader: LoaderSummary) -> bool:
+    """Return whether a fetch waits for something that is not a core: on a busy machine that cannot be told."""
+    ratio = loader.cpu_ratio.value
+    return ratio is not None and ratio < WAITING and not are_exhausted(case) and not is_busy(case)
+
+
+def are_exhausted(case: Case) -> bool:
+    """Return whether ranks and loader processes keep all cores busy."""
+    found = cores(case)
+    if found is None or found.ranks_busy is None or found.workers_busy is None:
+        return False
+    return found.ranks_busy + found.workers_busy >= BUSY * found.cores
+
+
+def advice(case: Case, loader: LoaderSummary) -> Advice | None:
+    """Return what to change: the settings that the simulation found, else what makes a fetch cheaper."""
+    if loader.advice is not None:
+        return _settings(case, loader, loader.advice)
+    name, share = slowest_part(loader)
+    if _waits(case, loader):
+        return Advice(remedy="keep the data in memory, or read it in larger pieces from a faster disk")
+    if share < NAMED:
+        return None
+    return Advice(
+        remedy=f"make {name} cheaper, which is {units.share(share)} of a fetch: do it once and store the result, or do "
+        "it for a whole batch at once on the device"
+    )
+
+
+def _settings(case: Case, loader: LoaderSummary, to: LoaderPrediction) -> Advice:
+    changes = [] if to.num_workers == loader.num_workers else [f"num_workers={to.num_workers}"]
+    if to.prefetch_factor is not None and to.prefetch_factor != loader.prefetch_factor:
+        changes.append(f"prefetch_factor={to.prefetch_factor}")
+    if to.num_workers and not loader.persistent_workers:
+        changes.append("persistent_workers=True")
+    predicted = stats.ratio(case.mode.step, to.step, "x")
+    return Advice(
+        remedy=f"set {', '.join(changes)}; now it is num_workers={loader.num_workers}",
+        code=f"DataLoader(..., {', '.join(changes)})",
+        predicted=predicted if predicted.value is not None else None,
+    )
+
+
+def slowest_part(loader: LoaderSummary) -> tuple[str, float]:
+    """Return the costliest transform, or collate where that takes longer, and its share of a fetch."""
+    parts = {transform.name: transform.share for transform in loader.transforms}
+    if loader.collate.value is not None and loader.fetch.value:
+        parts["collate"] = loader.collate.value / loader.fetch.value
+    name = max(parts, key=lambda part: parts[part], default="")
+    return name, parts.get(name, 0.0)
+
+
+def facts(loader: LoaderSummary) -> list[str]:
+    """Return what is known of the loader, one sentence each."""
+    found = []
+    by = units.count(loader.num_workers, "worker") if loader.num_workers else "the training thread itself"
+    if loader.fetch.value is not None:
+        ratio = loader.cpu_ratio.value
+        computing = "" if ratio is None else f", computing for {units.share(min(1.0, ratio))} of it"
+        found.append(f"Batches are fetched by {by}; one takes {units.seconds(loader.fetch.value)}{computing}.")
+    name, share = slowest_part(loader)
+    if share >= NAMED:
+        found.append(f"{name} is {units.share(share)} of a fetch.")
+    if loader.advice is None and loader.advice_reason:
+        found.append(f"No better setting: {loader.advice_reason}.")
+    return found

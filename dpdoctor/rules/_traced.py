@@ -1,0 +1,87 @@
+"""What rules read from the traces of a mode: shares of its whole steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from dpdoctor.analysis import Figure, Launch, stats
+from dpdoctor.analysis.analyse import shown_launch
+from dpdoctor.digest import DeviceStep, Digest
+from dpdoctor.rules._base import Case
+
+NO_STEPS = "the trace holds no whole step"
+# A mode that ended like this trained nothing that a rule could judge.
+_NOTHING_TRAINED = frozenset({"failed", "skipped", "inactive"})
+
+
+def launch_of(case: Case) -> Launch | None:
+    """Return the launch that speaks for the mode; None where it trained nothing."""
+    launches = case.analysis.run.modes.get(case.name, ())
+    return shown_launch(launches) if launches and case.mode.status not in _NOTHING_TRAINED else None
+
+
+def digests(case: Case) -> tuple[Digest, ...]:
+    """Return what is kept of the traces of the mode's ranks; empty where there are none."""
+    launch = launch_of(case)
+    return tuple(rank.digest for rank in launch.ranks if rank.digest) if launch else ()
+
+
+def on_gpu(case: Case) -> bool:
+    """Return whether the mode trained on a GPU: its traces or its ranks say so."""
+    return any(digest.has_device for digest in digests(case)) or any(
+        rank.device.startswith("cuda") for rank in case.mode.ranks
+    )
+
+
+def whole_steps(found: Sequence[Digest]) -> list[tuple[DeviceStep, ...]]:
+    """Return the steps that every device of these traces holds whole, one entry per device."""
+    by_number: defaultdict[int, list[DeviceStep]] = defaultdict(list)
+    devices = [device for digest in found for device in digest.devices if device.steps]
+    for device in devices:
+        for step in device.steps:
+            by_number[step.step].append(step)
+    return [tuple(steps) for _, steps in sorted(by_number.items()) if len(steps) == len(devices)]
+
+
+def share(found: Sequence[Digest], part: Callable[[Sequence[DeviceStep]], float]) -> Figure:
+    """Return `part` (ns, of the same step on every device) over the steps' length, of all whole steps."""
+    parts = [(part(steps), _length(steps)) for steps in whole_steps(found)]
+    return stats.ratio_of_totals(parts, "ratio", reason=NO_STEPS)
+
+
+def idle_share(found: Sequence[Digest], *causes: str) -> Figure:
+    """Return the share of a step in which a device idles for one of these causes; mean over devices."""
+    return share(found, lambda steps: fmean(sum(step.idle_by.get(cause, 0) for cause in causes) for step in steps))
+
+
+def exposed_share(found: Sequence[Digest], wanted: Callable[[str, int], bool]) -> Figure:
+    """Return the share of a step that wanted collectives take while nothing computes, on the rank with least of it.
+
+    `wanted` is asked with a call's operation and bytes (-1: unknown). The rank with least waits least for the others:
+    what is left is transfer. Calls that overlap are counted once at most, by the step's own exposed communication.
+    """
+    exposed = [_exposed_ns(digest, wanted) for digest in found]
+    if not exposed:
+        return stats.unknown("ratio", "there is no trace")
+
+    def least(steps: Sequence[DeviceStep]) -> float:
+        of_calls = min(by_step.get(steps[0].step, 0) for by_step in exposed)
+        return min(of_calls, *(step.budget.exposed_comm_ns for step in steps))
+
+    return share(found, least)
+
+
+def _exposed_ns(digest: Digest, wanted: Callable[[str, int], bool]) -> dict[int, int]:
+    calls, found = digest.calls, defaultdict[int, int](int)
+    for operation, num_bytes, step, ns in zip(
+        calls.operation, calls.num_bytes, calls.step, calls.exposed_ns, strict=True
+    ):
+        if wanted(calls.names[operation], num_bytes):
+            found[step] += ns
+    return dict(found)
+
+
+def _length(steps: Sequence[DeviceStep]) -> float:
+    return fmean(step.budget.total_ns for step in steps)

@@ -1,0 +1,43 @@
+"""amp_unused: mixed precision would be faster."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import Finding
+from dpdoctor.rules._base import SMALL, Case, Rule, above_zero, faster_without, measured_arm
+from dpdoctor.rules._traced import on_gpu
+
+ARM = "amp"
+
+
+def _check(case: Case) -> Finding | None:
+    arm = measured_arm(case, ARM)
+    if arm is None or not above_zero(arm.share) or (arm.share.value or 0.0) < SMALL or arm.gain.value is None:
+        return None
+    share = units.share(arm.share.value or 0.0)
+    device = "cuda" if on_gpu(case) else "cpu"
+    return Finding(
+        rule="amp_unused",
+        mode=case.name,
+        # An opportunity, not a fault: whoever trains in full precision may have a reason.
+        severity="info",
+        status="confirmed",
+        title=f"mixed precision would save {share} of each step",
+        cost=arm.share,
+        evidence=(f"With forward in bfloat16 (arm {ARM}) a step is {units.seconds(arm.gain.value)} shorter.",),
+        cause=None,
+        remedy="run forward and loss in bfloat16; check that the loss still falls as before",
+        code=f'with torch.autocast("{device}", dtype=torch.bfloat16):',
+        predicted=faster_without(arm.share),
+    )
+
+
+RULE = Rule(
+    title="Mixed precision would be faster",
+    what="Training computes in full precision on a device that computes faster in bfloat16.",
+    why="Matrix units give a multiple of the rate for 16 bits, and half the bytes are read and written.",
+    how="The arm amp runs forward under autocast to bfloat16 in windows between the full ones.",
+    remedy="Wrap forward and loss in torch.autocast; weights and optimizer stay in full precision.",
+    verified=False,
+    check=_check,
+)

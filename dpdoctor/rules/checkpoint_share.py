@@ -1,0 +1,43 @@
+"""checkpoint_share: too much of the time goes into writing checkpoints."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import Finding
+from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
+from dpdoctor.rules._occasions import Occasions, occasions
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    found = occasions(case, "checkpoint")
+    if not isinstance(found, Occasions):
+        return found
+    share = found.share
+    if share.value is None or share.value < SMALL:
+        return None
+    return Finding(
+        rule="checkpoint_share",
+        mode=case.name,
+        severity=severity(share.value),
+        status="confirmed",
+        title=f"checkpoints take {units.share(share.value)} of the time",
+        cost=share,
+        of="epoch",
+        evidence=found.evidence,
+        cause=f"a checkpoint every {units.count(round(found.every), 'step')}",
+        remedy="write checkpoints less often, or in the background: torch.distributed.checkpoint.async_save goes on "
+        "training while it writes",
+        predicted=faster_without(share),
+    )
+
+
+RULE = Rule(
+    title="Checkpoints take much of the time",
+    what="Training stands still while model and optimizer are written to disk, and that happens often.",
+    why="No sample is trained on meanwhile, and the other ranks wait for the one that writes.",
+    how="Each write of a checkpoint is timed by the host's clock. Its share is its time over its own and that of the "
+    "steps from one to the next. dpdoctor writes it to a scratch folder, which may be faster than the real target.",
+    remedy="Write less often, or asynchronously.",
+    verified=True,
+    check=_check,
+)

@@ -1,0 +1,107 @@
+"""cpu_oversubscription: more threads than cores."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import Figure, Finding, Sample, stats
+from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, above_zero, faster_without, measured_arm, severity
+from dpdoctor.rules._cores import Cores, cores
+from dpdoctor.rules._steps import launches
+
+ARM = "fair_threads"
+# Share of a quota's periods from which the alert CPUThrottlingHigh of kubernetes-mixin fires.
+THROTTLED = 0.25
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    found = cores(case)
+    if found is None:
+        return None
+    return _throttled(case, found) or _too_many_threads(case, found)
+
+
+def _too_many_threads(case: Case, found: Cores) -> Finding | CannotTell | None:
+    """Return what it costs that torch computes with more threads than there are cores; the arm has as many."""
+    if found.threads <= found.cores:
+        return None
+    arm = measured_arm(case, ARM)
+    if arm is None or arm.share.value is None or arm.gain.value is None:
+        threads = f"{units.whole(found.threads)} threads on {units.count(found.cores, 'core')}"
+        return CannotTell(reason=f"torch computes with {threads}; the arm {ARM} would tell what that costs")
+    if not above_zero(arm.share) or arm.share.value < SMALL:
+        return None
+    share = case.analysis.run.header.spec.threads_per_device
+    gain = f"With {units.count(share, 'thread')} for each rank (arm {ARM}) a step is {units.seconds(arm.gain.value)}"
+    return Finding(
+        rule="cpu_oversubscription",
+        mode=case.name,
+        severity=severity(arm.share.value),
+        status="confirmed",
+        title=f"more threads than cores: {units.share(arm.share.value)} of each step",
+        cost=arm.share,
+        evidence=(_demand(found), *_switches(found), f"{gain} shorter."),
+        cause=f"torch computes with {units.whole(found.threads)} threads on {units.count(found.cores, 'core')}",
+        remedy="leave each rank its share of the cores",
+        code=f"torch.set_num_threads({share})",
+        predicted=faster_without(arm.share),
+    )
+
+
+def _throttled(case: Case, found: Cores) -> Finding | None:
+    """Return that a container's CPU quota is used up; how much of a step that takes, no counter says."""
+    periods = _throttled_periods(case)
+    if periods.value is None or periods.value <= THROTTLED:
+        return None
+    return Finding(
+        rule="cpu_oversubscription",
+        mode=case.name,
+        severity="warning",
+        status="inferred",
+        title=f"a CPU quota holds processes back in {units.share(periods.value)} of its periods",
+        cost=stats.unknown("ratio", "the kernel counts throttled periods, not what a step loses by them"),
+        evidence=(
+            f"The cgroup's quota was used up before the end of {units.share(periods.value)} of its periods.",
+            _demand(found),
+            *_switches(found),
+        ),
+        cause="the container's CPU quota is less than its threads and loader processes use",
+        remedy="raise the quota, or use fewer threads and loader processes",
+    )
+
+
+def _throttled_periods(case: Case) -> Figure:
+    """Return the share of the quota's periods in which it was used up, from the first sample to the last."""
+    parts = []
+    for launch in launches(case):
+        seen = [(s.values["num_throttled"], s.values["num_quota_periods"]) for s in launch.samples if _counts(s)]
+        if seen and seen[-1][1] > seen[0][1]:
+            parts.append((seen[-1][0] - seen[0][0], seen[-1][1] - seen[0][1]))
+    return stats.ratio_of_totals(parts, "ratio", reason="this machine does not tell of a CPU quota")
+
+
+def _counts(sample: Sample) -> bool:
+    return {"num_throttled", "num_quota_periods"} <= sample.values.keys()
+
+
+def _demand(found: Cores) -> str:
+    workers = f" and {units.count(found.workers, 'loader process')}" if found.workers else ""
+    threads = f"{units.count(found.threads, 'thread')} of {units.count(found.ranks, 'rank')}"
+    return f"{units.count(found.cores, 'core')} for {threads}{workers}."
+
+
+def _switches(found: Cores) -> tuple[str, ...]:
+    if found.switches is None:
+        return ()
+    return (f"Threads had to leave their core to another {units.rate(found.switches, 'times per second')}.",)
+
+
+RULE = Rule(
+    title="More threads than cores",
+    what="The threads of all ranks, and their loader processes, are more than the cores that they may use.",
+    why="Threads that work on one operation wait for each other; when some have no core, the others wait for them.",
+    how="Threads, loader processes and cores are counted. The arm fair_threads lets torch compute with each rank's "
+    "share of the cores; what that gains is the cost. A container's CPU quota is read from the kernel's own count.",
+    remedy="Set torch.set_num_threads, OMP_NUM_THREADS or num_workers so that all ranks together fit into the cores.",
+    verified=True,
+    check=_check,
+)

@@ -1,0 +1,159 @@
+"""data_starved: training waits for its loader."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import Figure, Finding
+from dpdoctor.rules import _starvation
+from dpdoctor.rules._base import (
+    SMALL,
+    CannotTell,
+    Case,
+    Rule,
+    Weighed,
+    above_zero,
+    agree,
+    faster_without,
+    measured_arm,
+    severity,
+    share_of_step,
+    weigh,
+)
+from dpdoctor.rules._edges import Edges, begins_every_step, edges
+from dpdoctor.rules._traced import digests, idle_share, on_gpu
+
+ARM = "cached_batches"
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    claim = _claim(case)
+    if claim.value is None and measured_arm(case, ARM) is None:
+        return CannotTell(reason=claim.reason or "the wait for data is unknown")
+    weighed, begun = weigh(claim, measured_arm(case, ARM)), edges(case)
+    if begun is not None and (begun.share.value or 0.0) >= max(SMALL, weighed.value):
+        return _at_edges(case, begun)
+    if weighed.status == "refuted":
+        return _refuted(case, claim, weighed) if (claim.value or 0.0) >= SMALL else None
+    return _starved(case, claim, weighed) if weighed.value >= SMALL else None
+
+
+def _claim(case: Case) -> Figure:
+    """Return the share of a step that waits for data: a GPU's own idle time, as it may compute while its host waits."""
+    if on_gpu(case) or case.mode.step.value is None:
+        traced = idle_share(digests(case), "data")
+        if traced.value is not None:
+            return traced
+    return share_of_step(case, case.mode.phases["data_wait"])
+
+
+def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
+    loader = case.mode.loader
+    advice = _starvation.advice(case, loader) if loader else None
+    cause = _starvation.cause(case, loader) if loader else None
+    if begins_every_step(case):
+        cause = "a new iterator over the loader is made in nearly every step"
+        advice = _starvation.Advice(
+            remedy="make the iterator once per epoch and read it to its end",
+            code="for batch in loader:",
+            predicted=faster_without(weighed.cost),
+        )
+    return Finding(
+        rule="data_starved",
+        mode=case.name,
+        severity=severity(weighed.value),
+        status=weighed.status,
+        title=f"the loader starves training: {units.share(weighed.value)} of each step",
+        cost=weighed.cost,
+        evidence=_evidence(case, claim),
+        cause=cause,
+        remedy=advice.remedy if advice else None,
+        code=advice.code if advice else None,
+        line=_line(case),
+        predicted=advice.predicted if advice and advice.predicted else faster_without(weighed.cost),
+    )
+
+
+def _refuted(case: Case, claim: Figure, weighed: Weighed) -> Finding:
+    return Finding(
+        rule="data_starved",
+        mode=case.name,
+        severity="info",
+        status="refuted",
+        title=f"training waits for data in {units.share(claim.value or 0.0)} of each step, but gains nothing without",
+        cost=weighed.cost,
+        evidence=_evidence(case, claim),
+        cause=None,
+        remedy=None,
+        line=_line(case),
+    )
+
+
+def _at_edges(case: Case, begun: Edges) -> Finding:
+    loader = case.mode.loader
+    assert begun.share.value is not None
+    assert begun.seconds.value is not None
+    restarts = loader is not None and loader.num_workers > 0 and not loader.persistent_workers
+    remedy = "read the loader to its end before a new iterator over it is made"
+    if restarts:
+        remedy = "keep the loader's processes from one epoch to the next; and " + remedy
+    every = units.count(round(begun.every), "step")
+    return Finding(
+        rule="data_starved",
+        mode=case.name,
+        severity=severity(begun.share.value),
+        status="inferred",
+        title=f"the loader begins anew every {every}, which takes {units.share(begun.share.value)} of the time",
+        cost=begun.share,
+        of="epoch",
+        evidence=(
+            f"A step in which the loader begins waits {units.seconds(begun.seconds.value)} longer than the others.",
+            f"{units.count(begun.count, 'beginning')} seen in measured windows.",
+        ),
+        cause="the loader's processes are started anew at each beginning" if restarts else None,
+        remedy=remedy,
+        code="DataLoader(..., persistent_workers=True)" if restarts else None,
+        line=_line(case),
+        predicted=faster_without(begun.share),
+    )
+
+
+def _evidence(case: Case, claim: Figure) -> tuple[str, ...]:
+    found = [f"Training waits for data in {units.share(claim.value)} of a step."] if claim.value is not None else []
+    arm = case.mode.arms.get(ARM)
+    if arm is not None:
+        found.append(_arm_words(case, claim))
+    return (*found, *(_starvation.facts(case.mode.loader) if case.mode.loader else ()))
+
+
+def _arm_words(case: Case, claim: Figure) -> str:
+    arm = case.mode.arms[ARM]
+    if arm.share.value is None or arm.gain.value is None:
+        return f"The arm {ARM} was not run: {arm.share.reason}."
+    if not above_zero(arm.share):
+        return f"With batches that lie ready (arm {ARM}) a step is not measurably shorter."
+    gain = f"With batches that lie ready (arm {ARM}) a step is {units.seconds(arm.gain.value)} shorter, "
+    share = f"{units.share(arm.share.value)} of it."
+    if claim.value is None or agree(claim, arm.share):
+        return gain + share
+    if arm.share.value > claim.value:
+        return gain + share + " The loader's work also slows what runs beside it on the same cores."
+    return gain + share + " Clock and arm disagree: without the wait for data, the step waits for something else."
+
+
+def _line(case: Case) -> str | None:
+    return case.mode.loader.line if case.mode.loader else None
+
+
+RULE = Rule(
+    title="The loader starves training",
+    what="The training loop stands still until the DataLoader gives it the next batch.",
+    why="The loader fetches fewer batches per second than training uses: too few processes, no idle cores, a slow "
+    "disk, single slow batches, or processes that are started anew too often.",
+    how="The wait for data is timed in each step; then the arm cached_batches replays batches that lie ready, and what "
+    "that gains is the cost. Inside of the loader the fetch, its CPU time, each transform and the hand-off are timed, "
+    "and a simulation of the DataLoader with these times tells which setting would end the wait.",
+    remedy="Set the number of workers, and of batches fetched ahead, that the simulation names for this machine; where "
+    "no core is idle, make the named transform cheaper.",
+    verified=True,
+    check=_check,
+)

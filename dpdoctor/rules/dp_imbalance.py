@@ -1,0 +1,89 @@
+"""dp_imbalance: nn.DataParallel gives one GPU more to do than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from dpdoctor import units
+from dpdoctor.analysis import Finding, stats
+from dpdoctor.digest import Digest
+from dpdoctor.rules._base import SMALL, Case, Rule, faster_without, severity
+from dpdoctor.rules._traced import digests, whole_steps
+
+NS = 1e-9
+
+
+def _check(case: Case) -> Finding | None:
+    return next((finding for digest in digests(case) if (finding := _of_rank(case, digest))), None)
+
+
+def _of_rank(case: Case, digest: Digest) -> Finding | None:
+    steps = whole_steps([digest])
+    if digest.data_parallel is None or len(digest.data_parallel.device_ns) < 2 or not steps:
+        return None
+    busy = {index: parts["busy"] for index, parts in digest.data_parallel.device_ns.items()}
+    fullest = max(busy, key=lambda index: busy[index])
+    step_ns = fmean(step.budget.total_ns for of_step in steps for step in of_step)
+    # Shared out evenly, the fullest device would have the mean of all.
+    share = (busy[fullest] - fmean(busy.values())) / step_ns
+    if share < SMALL:
+        return None
+    cost = stats.mean_interval([share], "ratio")
+    others = fmean(ns for index, ns in busy.items() if index != fullest)
+    return Finding(
+        rule="dp_imbalance",
+        mode=case.name,
+        severity=severity(share),
+        status="inferred",
+        title=f"GPU {fullest} does more than the others, which wait for it: {units.share(share)} of each step",
+        cost=cost,
+        evidence=(
+            f"GPU {fullest} is busy for {units.seconds(busy[fullest] * NS)} of a traced step, the others for "
+            f"{units.seconds(others * NS)}",
+            *_more(digest.data_parallel.device_ns, fullest),
+            *_memory(case, fullest),
+        ),
+        cause=None,
+        remedy="use DistributedDataParallel, which has no first GPU; or compute the loss in the module's forward, so "
+        "that no outputs are gathered on one GPU",
+        code="DistributedDataParallel(model)",
+        predicted=faster_without(cost),
+    )
+
+
+def _more(device_ns: Mapping[int, Mapping[str, float]], fullest: int) -> tuple[str, ...]:
+    """Return which part of the work makes the fullest device busier than the others."""
+    others = [parts for index, parts in device_ns.items() if index != fullest]
+    excess = {
+        part: ns - fmean(parts.get(part, 0.0) for parts in others)
+        for part, ns in device_ns[fullest].items()
+        if part != "busy"
+    }
+    part = max(excess, key=lambda name: excess[name], default="")
+    if not part or excess[part] <= 0:
+        return ()
+    named = "backward, loss and update" if part == "other" else part
+    return (f"most of it is {named}: {units.seconds(excess[part] * NS)} more than elsewhere",)
+
+
+def _memory(case: Case, fullest: int) -> tuple[str, ...]:
+    launch = case.analysis.run.modes[case.name][0]
+    devices = launch.ranks[0].record.devices if launch.ranks and launch.ranks[0].record else ()
+    peaks = [device.peak_memory_bytes for device in devices if device.peak_memory_bytes is not None]
+    if len(peaks) != len(devices) or len(peaks) < 2 or fullest >= len(peaks):
+        return ()
+    others = fmean(peak for index, peak in enumerate(peaks) if index != fullest)
+    return (f"it holds {units.size(peaks[fullest])} at most, the others {units.size(others)}",)
+
+
+RULE = Rule(
+    title="One GPU of DataParallel does more",
+    what="nn.DataParallel gathers outputs, computes the loss and updates the parameters on the first GPU alone.",
+    why="The others wait while the first one works, and its memory is full first, which limits the batch for all.",
+    how="From the trace: how long each GPU is busy with what scatter, replicate, gather, reduce and the rest launched, "
+    "and the first one's excess over the mean; memory from torch's allocator.",
+    remedy="DistributedDataParallel, or the loss inside of the module's forward.",
+    verified=False,
+    check=_check,
+)

@@ -1,0 +1,112 @@
+"""dp_overhead: scattering, replicating, gathering and reducing by nn.DataParallel, in every step."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from dpdoctor import units
+from dpdoctor.analysis import Figure, Finding, ModeSummary, stats
+from dpdoctor.digest import DataParallelCost, Digest
+from dpdoctor.rules._base import SMALL, Case, Rule, Status, faster_without, severity
+from dpdoctor.rules._traced import digests, whole_steps
+
+NS = 1e-9
+PARTS = ("scatter", "replicate", "gather", "reduce")
+
+
+def _check(case: Case) -> Finding | None:
+    return next((finding for digest in digests(case) if (finding := _of_rank(case, digest))), None)
+
+
+def _of_rank(case: Case, digest: Digest) -> Finding | None:
+    steps = whole_steps([digest])
+    if digest.data_parallel is None or not steps:
+        return None
+    step_ns = fmean(step.budget.total_ns for of_step in steps for step in of_step)
+    host_ns = _host_ns(digest.data_parallel)
+    share = min(sum(host_ns.values()), _removable_ns(digest.data_parallel, step_ns)) / step_ns
+    cost, status = stats.mean_interval([share], "ratio"), _status(case)
+    if share < SMALL or status == "refuted":
+        return None
+    ratio = _over_ddp(case)
+    return Finding(
+        rule="dp_overhead",
+        mode=case.name,
+        severity=severity(share),
+        status=status,
+        title=f"DataParallel's own work takes {units.share(share)} of each step",
+        cost=cost,
+        evidence=(
+            "on the host, in each traced step: "
+            + ", ".join(f"{part} {units.seconds(ns * NS)}" for part, ns in host_ns.items()),
+            f"the replicas themselves run for {units.seconds(digest.data_parallel.parallel_apply_ns * NS)}, their "
+            "threads sharing one interpreter",
+            *_ddp_words(case, ratio),
+        ),
+        cause=None,
+        remedy="use DistributedDataParallel: one process per GPU, replicas that stay, and gradients reduced during the "
+        "backward",
+        code="DistributedDataParallel(model)  # started by torchrun --nproc-per-node=gpu",
+        predicted=ratio if status == "confirmed" else faster_without(cost),
+    )
+
+
+def _host_ns(cost: DataParallelCost) -> dict[str, float]:
+    return dict(zip(PARTS, (cost.scatter_ns, cost.replicate_ns, cost.gather_ns, cost.reduce_ns), strict=True))
+
+
+def _removable_ns(cost: DataParallelCost, step_ns: float) -> float:
+    """Return what of a step is left beside the work that training itself gives to the fullest device."""
+    own = [parts.get("parallel_apply", 0.0) + parts.get("other", 0.0) for parts in cost.device_ns.values()]
+    return max(0.0, step_ns - max(own, default=0.0))
+
+
+def _ddp(case: Case) -> ModeSummary | None:
+    """Return what ddp gave on as many devices in the same run; None: it was not run, or not to its end."""
+    ddp = case.analysis.summary.modes.get("ddp")
+    return ddp if ddp is not None and ddp.status == "ok" and ddp.num_devices == case.mode.num_devices else None
+
+
+def _over_ddp(case: Case) -> Figure:
+    """Return ddp's throughput over this mode's."""
+    ddp = _ddp(case)
+    if ddp is None:
+        return stats.unknown("x", "ddp was not run on the same devices")
+    return stats.ratio(ddp.throughput, case.mode.throughput, "x")
+
+
+def _status(case: Case) -> Status:
+    """Return what ddp, which does none of this, says of it; only with equal batches is it an experiment."""
+    ddp, ratio = _ddp(case), _over_ddp(case)
+    if ddp is None or ratio.low is None or ratio.high is None or not _equal_batches(case.mode, ddp):
+        return "inferred"
+    if ratio.low > 1:
+        return "confirmed"
+    return "refuted" if ratio.high < 1 else "inferred"
+
+
+def _equal_batches(dp: ModeSummary, ddp: ModeSummary) -> bool:
+    a, b = dp.batch.per_device, ddp.batch.per_device
+    return a is not None and b is not None and abs(a - b) < 0.5
+
+
+def _ddp_words(case: Case, ratio: Figure) -> tuple[str, ...]:
+    ddp = _ddp(case)
+    if ddp is None or ratio.value is None:
+        return ()
+    batch = "the same batch" if _equal_batches(case.mode, ddp) else "another batch"
+    return (f"ddp gave {units.times(ratio.value)} of its throughput on the same devices, with {batch} per device",)
+
+
+RULE = Rule(
+    title="DataParallel's own work",
+    what="nn.DataParallel copies the model to every GPU, scatters inputs, gathers outputs and adds up gradients, in "
+    "every step, from one Python process.",
+    why="None of it overlaps with the backward, and the replicas' threads share one interpreter lock to launch their "
+    "kernels.",
+    how="From the trace: what each part takes per step on the host, as far as the GPUs have nothing else to do; where "
+    "ddp was run on the same devices, its throughput beside it.",
+    remedy="DistributedDataParallel.",
+    verified=False,
+    check=_check,
+)

@@ -1,0 +1,70 @@
+"""find_unused_parameters: DDP searches the graph in every step for parameters that get no gradient."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from dpdoctor import units
+from dpdoctor.analysis import Finding, stats
+from dpdoctor.digest import Digest
+from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
+from dpdoctor.rules._communication import adopted_line
+from dpdoctor.rules._traced import digests, launch_of
+
+# How torch's reducer marks the search in a trace.
+SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    found, adoption = digests(case), case.mode.adoption
+    searches = any(_search_ns(digest) for digest in found)
+    is_on = adoption is not None and adoption.find_unused_parameters
+    if launch_of(case) is None or not (is_on or searches):
+        return None
+    if not found:
+        return CannotTell(reason="find_unused_parameters is on, and there is no trace that shows what it costs")
+    shares = [_search_ns(digest) / total for digest in found if (total := _traced_ns(digest))]
+    cost = stats.mean_interval(shares, "ratio", reason="the trace is empty")
+    if cost.value is None or cost.value < SMALL:
+        return None
+    unused = [name for unit in (adoption.units if adoption else ()) for name in unit.unused]
+    return Finding(
+        rule="find_unused_parameters",
+        mode=case.name,
+        severity=severity(cost.value),
+        status="inferred",
+        title=f"searching for unused parameters takes {units.share(cost.value)} of each step",
+        cost=cost,
+        evidence=(
+            f"in the trace the search takes {units.share(cost.value)} of the time, before each backward",
+            *([f"{units.count(len(unused), 'parameter')} got no gradient, {unused[0]} among them"] if unused else []),
+            "DDP then also reduces a map of used parameters; that part of the cost is not counted here",
+        ),
+        cause=None,
+        remedy="freeze or remove the parameters that get no gradient and leave find_unused_parameters off; where the "
+        "same ones are used in every step, static_graph=True searches once",
+        code="DistributedDataParallel(model, static_graph=True)",
+        line=adopted_line(case),
+        predicted=faster_without(cost),
+    )
+
+
+def _search_ns(digest: Digest) -> int:
+    return sum(operator.total_ns for operator in digest.operators if operator.name == SEARCH)
+
+
+def _traced_ns(digest: Digest) -> float:
+    return fmean([device.whole.total_ns for device in digest.devices]) if digest.devices else 0.0
+
+
+RULE = Rule(
+    title="Search for unused parameters",
+    what="find_unused_parameters=True makes DDP walk the graph of every step for parameters that get no gradient.",
+    why="The walk comes before the backward, on the host, in each step; a second all-reduce tells the ranks what was "
+    "found.",
+    how="Whether it is on is known from the adoption; the trace shows how long the search takes.",
+    remedy="Freeze or remove the parameters that get no gradient and leave the option off, or set static_graph=True "
+    "where the used ones never change.",
+    verified=True,
+    check=_check,
+)

@@ -1,0 +1,97 @@
+"""gc_pauses: Python's garbage collector holds up the training loop."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import Finding, stats
+from dpdoctor.analysis.windows import NS
+from dpdoctor.rules._base import Case, Rule, Status, above_zero, faster_without, severity
+from dpdoctor.rules._steps import launches, share_of_events, slowest_by_step, windows
+from dpdoctor.rules._traced import on_gpu
+
+# xprof's thresholds for "other" time of the host.
+WARNING, CRITICAL = 0.03, 0.15
+# Full collections in so many of the steps are the script's own: the interpreter waits for a quarter more objects.
+OWN_CALLS = 0.9
+
+
+def _check(case: Case) -> Finding | None:
+    share = share_of_events(case, "gc")
+    if share.value is None or share.value < WARNING:
+        return None
+    with_s, without_s, pauses_s = _steps(case)
+    status = _status(case, with_s, without_s, pauses_s)
+    every_step = len(with_s) >= OWN_CALLS * (len(with_s) + len(without_s)) and _are_full(case)
+    steps = f"{units.whole(len(with_s))} of {units.count(len(with_s) + len(without_s), 'measured step')}"
+    evidence = [f"A collection in {steps}, {units.seconds(sum(pauses_s) / len(pauses_s))} each on the slowest rank."]
+    if without_s:
+        longer = sum(with_s) / len(with_s) - sum(without_s) / len(without_s)
+        evidence.append(f"Steps with one last {units.seconds(longer)} longer than the others.")
+    return Finding(
+        rule="gc_pauses",
+        mode=case.name,
+        severity="info" if status == "refuted" else severity(share.value, critical=CRITICAL),
+        status=status,
+        title=f"garbage collection takes {units.share(share.value)} of each step",
+        cost=share,
+        evidence=tuple(evidence),
+        cause="gc.collect() is called in nearly every step" if every_step else None,
+        remedy=None if status == "refuted" else _remedy(every_step=every_step),
+        code=None if status == "refuted" or every_step else "gc.freeze(); gc.disable()  # after the model is built",
+        predicted=None if status == "refuted" else faster_without(share),
+    )
+
+
+def _remedy(*, every_step: bool) -> str:
+    if every_step:
+        return "take gc.collect() out of the training loop"
+    return (
+        "keep the collector from running inside of training: gc.freeze() and gc.disable() before the loop, and "
+        "gc.collect(1) every few hundred steps, on all ranks in the same step"
+    )
+
+
+def _steps(case: Case) -> tuple[list[float], list[float], list[float]]:
+    """Return the seconds of the steady steps with a collection, of those without, and of the collections."""
+    with_s: list[float] = []
+    without_s: list[float] = []
+    pauses_s: list[float] = []
+    for launch, window in windows(case):
+        taken = slowest_by_step(launch, "gc")
+        for step in window.ranks[0].steady:
+            (with_s if step.step in taken else without_s).append(step.duration_ns * NS)
+        pauses_s += [taken[step.step] for step in window.ranks[0].steady if step.step in taken]
+    return with_s, without_s, pauses_s
+
+
+def _status(case: Case, with_s: list[float], without_s: list[float], pauses_s: list[float]) -> Status:
+    """Return whether steps with a collection really take longer; on the CPU nothing runs beside a collection."""
+    if not on_gpu(case):
+        return "confirmed"
+    if not without_s:
+        return "inferred"
+    longer = stats.combination([(1, stats.mean_interval(with_s, "s")), (-1, stats.mean_interval(without_s, "s"))], "s")
+    if above_zero(longer):
+        return "confirmed"
+    far_below = longer.high is not None and longer.high < sum(pauses_s) / len(pauses_s)
+    return "refuted" if far_below else "inferred"
+
+
+def _are_full(case: Case) -> bool:
+    """Return whether the collections were of all generations."""
+    events = [e for launch in launches(case) for rank in launch.ranks for e in rank.events if e.kind == "gc"]
+    return sum(event.detail == "generation 2" for event in events) >= OWN_CALLS * len(events)
+
+
+RULE = Rule(
+    title="Garbage collection holds up training",
+    what="Python's garbage collector runs inside of the training loop, and takes long.",
+    why="Nothing else runs in a process while it collects; with several ranks, all wait for the one that does.",
+    how="The interpreter tells of the begin and end of each collection; those of the measured windows are added up, in "
+    "each step on the slowest rank. On GPUs steps with a collection must also last longer than those without, or the "
+    "finding is refuted: the device had enough to do meanwhile.",
+    remedy="Take gc.collect() out of the loop; or freeze what was built before it, turn the automatic collector off "
+    "and collect every few hundred steps, on all ranks in the same step.",
+    verified=True,
+    check=_check,
+)

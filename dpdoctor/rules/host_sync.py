@@ -1,0 +1,57 @@
+"""host_sync: the script asks the GPU for a value in every step, and waits."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import Finding, HostSync
+from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
+from dpdoctor.rules._traced import NO_STEPS, digests, idle_share, on_gpu, whole_steps
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    # On the CPU every operator is done when its call returns: there is nothing to wait for.
+    if not on_gpu(case):
+        return None
+    calls = sorted(case.mode.counters.syncs, key=lambda call: -call.count) if case.mode.counters else []
+    found = digests(case)
+    if not whole_steps(found):
+        asked = f"a step waits for the GPU at {calls[0].line}, but " if calls else ""
+        return CannotTell(reason=asked + (NO_STEPS if found else "no trace shows what waiting for the GPU costs"))
+    cost = idle_share(found, "sync")
+    if cost.value is None or cost.value < SMALL:
+        return None
+    return Finding(
+        rule="host_sync",
+        mode=case.name,
+        severity=severity(cost.value),
+        status="confirmed" if calls else "inferred",
+        title=f"the GPU runs empty while the host waits for its values: {units.share(cost.value)} of each step",
+        cost=cost,
+        evidence=(
+            f"the GPU idles {units.share(cost.value)} of a traced step because the host waited for it before it "
+            "launched more",
+            *(_words(call) for call in calls),
+        ),
+        cause=_words(calls[0]) if len(calls) == 1 else None,
+        remedy="keep values on the GPU and ask for them every few hundred steps: add up loss.detach() and call .item() "
+        "on the sum",
+        code="total += loss.detach()  # and total.item() only where it is printed",
+        line=calls[0].line if calls else None,
+        predicted=faster_without(cost),
+    )
+
+
+def _words(call: HostSync) -> str:
+    return f"{call.line} calls {call.call} {units.count(call.count, 'time')} in a step"
+
+
+RULE = Rule(
+    title="Waiting for the GPU",
+    what="The script reads a value from the GPU in every step: .item(), print(loss), .cpu(), a tensor in an if.",
+    why="The host waits until the GPU is done, and only then launches more: meanwhile the GPU has nothing to do.",
+    how="Calls that wait are counted in one step with the script's line; the trace shows how long the GPU idles after "
+    "them. On the CPU they cost nothing and nothing is said.",
+    remedy="Keep running sums on the GPU and read them every few hundred steps.",
+    verified=False,
+    check=_check,
+)

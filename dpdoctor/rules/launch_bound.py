@@ -1,0 +1,100 @@
+"""launch_bound: the GPU waits for the host to launch its next kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from dpdoctor import units
+from dpdoctor.analysis import Figure, Finding
+from dpdoctor.digest import DeviceStep, Digest
+from dpdoctor.rules._base import CannotTell, Case, Rule, faster_without, severity
+from dpdoctor.rules._communication import scaled
+from dpdoctor.rules._traced import NO_STEPS, digests, idle_share, on_gpu, share, whole_steps
+
+# Host-bound begins at 10 % of the step in TraceML 0.5 (residual) and gpuprof; a profiler's own cost lies below that.
+WARNING = 0.10
+# Kernels that begin so soon after their launch were waited for: HTA calls 5 to 20 us the usual time of a launch.
+LAUNCH_NS = 20_000
+# Idle time in which the host is busy with launching, or with the Python between launches.
+CAUSES = ("dispatch", "python", "optimizer", "launch_latency")
+NS = 1e-9
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    found = digests(case)
+    if not on_gpu(case):
+        return None
+    if not whole_steps(found):
+        return CannotTell(reason=NO_STEPS if found else "without a trace nothing shows what the GPU waits for")
+    delay_ns = _delay_ns(found)
+    if delay_ns is None:
+        return CannotTell(reason="the trace does not say which call launched which kernel")
+    cost = _cost(case, found)
+    if cost.value is None or cost.value < WARNING or delay_ns > LAUNCH_NS:
+        return None
+    kernel_ns = _kernel_ns(found)
+    return Finding(
+        rule="launch_bound",
+        mode=case.name,
+        severity=severity(cost.value),
+        status="inferred",
+        title=f"the GPU waits for the host to launch work: {units.share(cost.value)} of each step",
+        cost=cost,
+        evidence=(
+            f"the GPU idles {units.share(cost.value)} of a step while the host launches operators or runs Python",
+            f"half of the kernels begin within {units.seconds(delay_ns * NS)} of their launch: the host is not ahead",
+            *([f"a kernel takes {units.seconds(kernel_ns * NS)} on average"] if kernel_ns else []),
+            *([] if case.mode.step.value else ["these are traced steps: without a profiler the host is faster"]),
+        ),
+        cause=None,
+        remedy="give each launch more work, by a larger batch as far as memory allows; or launch less for the same "
+        "work by torch.compile, which fuses kernels and replays them as CUDA graphs, and a fused optimizer",
+        code='model = torch.compile(model, mode="reduce-overhead")',
+        predicted=faster_without(cost),
+    )
+
+
+def _cost(case: Case, found: Sequence[Digest]) -> Figure:
+    """Return the share of a step that the device idles for the host.
+
+    A profiler slows the host and hardly the device: where the untraced step is known, what it leaves beside the
+    device's work is the idle time, and the trace says only what part of it is the host's.
+    """
+    traced = idle_share(found, *CAUSES)
+    step_s, busy_s = case.mode.step.value, _busy_s(found)
+    idle = share(found, lambda steps: fmean(step.budget.idle_ns for step in steps))
+    if not step_s or not idle.value or traced.value is None:
+        return traced
+    untraced = max(0.0, 1 - busy_s / step_s)
+    return scaled(traced, min(1.0, untraced / idle.value))
+
+
+def _busy_s(found: Sequence[Digest]) -> float:
+    def busy(step: DeviceStep) -> int:
+        return step.budget.total_ns - step.budget.idle_ns
+
+    return fmean(busy(step) for steps in whole_steps(found) for step in steps) * NS
+
+
+def _delay_ns(found: Sequence[Digest]) -> float | None:
+    delays = [d.launch_delay.p50_ns for digest in found for d in digest.devices if d.launch_delay]
+    return median(delays) if delays else None
+
+
+def _kernel_ns(found: Sequence[Digest]) -> float | None:
+    total = sum(kernel.total_ns for digest in found for kernel in digest.kernels)
+    count = sum(kernel.count for digest in found for kernel in digest.kernels)
+    return total / count if count else None
+
+
+RULE = Rule(
+    title="Launch-bound",
+    what="The GPU finishes its kernels faster than the host launches new ones; a batch that is too small does this.",
+    why="The GPU idles between kernels for as long as the host's Python and dispatch take, whatever its speed.",
+    how="From the trace: idle time of the GPU while the launching thread dispatches operators, scaled to the step "
+    "without a profiler, together with a launch delay of microseconds; milliseconds would mean that the host is ahead.",
+    remedy="A larger batch, torch.compile with CUDA graphs, fused optimizers; fewer and larger operators.",
+    verified=False,
+    check=_check,
+)

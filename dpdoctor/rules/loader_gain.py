@@ -1,0 +1,73 @@
+"""loader_gain: what a parallel mode gains are its loader processes, not its devices."""
+
+from __future__ import annotations
+
+import math
+
+from dpdoctor import units
+from dpdoctor.analysis import Figure, Finding, stats
+from dpdoctor.rules._base import COVERAGE, SMALL, CannotTell, Case, Rule
+
+BASELINE = "single"
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    baseline, loader, speedup = case.analysis.summary.modes.get(BASELINE), case.mode.loader, case.mode.speedup.value
+    if baseline is None or baseline is case.mode or loader is None or speedup is None or speedup <= 1:
+        return None
+    control = loader.control
+    if control is None:
+        return None
+    alone = stats.ratio(baseline.step, control.step, "x")
+    if alone.value is None:
+        return CannotTell(reason=f"one device with as many loader processes: {alone.reason}")
+    if alone.value - 1 < SMALL or math.log(alone.value) < COVERAGE * math.log(speedup):
+        return None
+    equal = stats.ratio(case.mode.speedup, alone, "x")
+    return Finding(
+        rule="loader_gain",
+        mode=case.name,
+        severity="info",
+        status="inferred",
+        title=f"what {case.name} gains are its loader processes: one device with as many would be "
+        f"{units.times(alone.value)} as fast",
+        cost=_cost(equal, case.mode.num_devices),
+        evidence=_evidence(case, alone, equal, control.num_workers),
+        cause="each rank brings loader processes of its own, and the baseline is starved by its loader",
+        remedy=f"give one device the workers first: num_workers={control.num_workers}",
+        code=f"DataLoader(..., num_workers={control.num_workers})",
+        line=loader.line,
+        predicted=None,
+    )
+
+
+def _cost(equal: Figure, num_devices: int) -> Figure:
+    """Return the share of the devices' work that is lost against linear scaling, loader processes being equal."""
+    return stats.combination(
+        [(1, Figure(value=1.0, low=1.0, high=1.0, unit="ratio")), (-1 / num_devices, equal)], "ratio"
+    )
+
+
+def _evidence(case: Case, alone: Figure, equal: Figure, workers: int) -> tuple[str, ...]:
+    assert case.mode.speedup.value is not None
+    assert alone.value is not None
+    assert equal.value is not None
+    devices = units.count(case.mode.num_devices, "device")
+    return (
+        f"{case.name} on {devices} is {units.times(case.mode.speedup.value)} as fast as {BASELINE}.",
+        f"{BASELINE} with {units.count(workers, 'worker')}, as many processes that fetch as all ranks have, would be "
+        f"{units.times(alone.value)} as fast (simulated from this run's fetch times).",
+        f"With equal loader processes {case.name} is {units.times(equal.value)} as fast as {BASELINE}.",
+    )
+
+
+RULE = Rule(
+    title="The gain is in the loader processes",
+    what="A parallel mode is faster than one device, but one device with as many loader processes would be, too.",
+    why="N ranks have N times the loader processes; where the loader starves training, that alone makes them faster.",
+    how="The DataLoader is simulated with the fetch times measured on one device, with as many workers as all ranks "
+    "have together, and compared with what the mode gained.",
+    remedy="Give one device the workers first, then look at what more devices add.",
+    verified=True,
+    check=_check,
+)

@@ -1,0 +1,48 @@
+"""memory_imbalance: one GPU's memory is much fuller than the others'."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from dpdoctor import units
+from dpdoctor.analysis import Finding, stats
+from dpdoctor.rules._base import Case, Rule
+from dpdoctor.rules._memory import peaks
+
+# Of the fullest GPU's memory: where TraceML 0.5 warns of skew.
+SKEW = 0.20
+
+
+def _check(case: Case) -> Finding | None:
+    found = peaks(case)
+    if len(found) < 2:
+        return None
+    fullest = max(found, key=lambda peak: peak.num_bytes)
+    others = fmean(peak.num_bytes for peak in found if peak is not fullest)
+    skew = 1 - others / fullest.num_bytes if fullest.num_bytes else 0.0
+    if skew < SKEW:
+        return None
+    return Finding(
+        rule="memory_imbalance",
+        mode=case.name,
+        severity="info",
+        status="inferred",
+        title=f"{fullest.name} holds {units.share(skew)} more of its peak than the other GPUs",
+        cost=stats.unknown("ratio", "memory costs no time while it suffices; it limits the batch"),
+        ranks=(fullest.rank,) if len({peak.rank for peak in found}) > 1 else (),
+        evidence=(f"{fullest.name} held {units.size(fullest.num_bytes)} at most, the others {units.size(others)}",),
+        cause=None,
+        remedy="keep the same on every GPU: the loss in the module's forward (nn.DataParallel), no extra copies of the "
+        "model on one rank, map_location when a checkpoint is loaded, batches of equal size",
+    )
+
+
+RULE = Rule(
+    title="Unequal memory",
+    what="One GPU's memory is much fuller than that of the others.",
+    why="It takes no time by itself, but the fullest GPU limits the batch for all of them.",
+    how="The most that torch's allocator held on each GPU.",
+    remedy="Share out what only one GPU holds: gathered outputs, checkpoints loaded onto cuda:0, larger batches.",
+    verified=False,
+    check=_check,
+)

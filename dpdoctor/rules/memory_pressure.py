@@ -1,0 +1,88 @@
+"""memory_pressure: memory is nearly full, of a GPU or of the host."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import Figure, Finding, stats
+from dpdoctor.rules._base import Case, Rule, Severity
+from dpdoctor.rules._memory import Peak, peaks
+from dpdoctor.rules._traced import digests, idle_share, launch_of, on_gpu
+
+# Of all memory: where TraceML 0.5 warns, and where it calls pressure critical (gpuprof: 0.90 and 0.97).
+WARNING, CRITICAL = 0.92, 0.97
+
+
+def _check(case: Case) -> Finding | None:
+    sized = [(peak, peak.total_bytes) for peak in peaks(case) if peak.total_bytes]
+    if sized:
+        peak, total = max(sized, key=lambda one: one[0].num_bytes / one[1])
+        if peak.num_bytes / total >= WARNING:
+            return _of_gpu(case, peak, total)
+    return _of_host(case)
+
+
+def _of_gpu(case: Case, peak: Peak, total: int) -> Finding:
+    ratio = peak.num_bytes / total
+    return Finding(
+        rule="memory_pressure",
+        mode=case.name,
+        severity=_severity(ratio),
+        status="inferred",
+        title=f"{peak.name} was {units.share(ratio)} full",
+        cost=_cost(case),
+        ranks=(peak.rank,) if case.mode.world_size > 1 else (),
+        evidence=(f"torch's allocator held {units.size(peak.num_bytes)} of {units.size(total)} at most",),
+        cause=None,
+        remedy="leave the allocator room, before one larger batch ends the run: a smaller batch with accumulation, "
+        "activation checkpointing, bfloat16, or FSDP, which shards parameters and optimizer state",
+        code="torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+    )
+
+
+def _of_host(case: Case) -> Finding | None:
+    launch = launch_of(case)
+    readings = [s.values for s in (launch.samples if launch else ()) if s.source == "host"]
+    used = [
+        (values["memory_used_bytes"] / values["memory_total_bytes"], values["memory_total_bytes"])
+        for values in readings
+        if values.get("memory_total_bytes") and "memory_used_bytes" in values
+    ]
+    ratio, total = max(used, default=(0.0, 0.0))
+    if ratio < WARNING:
+        return None
+    return Finding(
+        rule="memory_pressure",
+        mode=case.name,
+        severity=_severity(ratio),
+        status="inferred",
+        title=f"the host's memory was {units.share(ratio)} full",
+        cost=stats.unknown("ratio", "what swapping or dropped file caches cost was not measured"),
+        evidence=(f"{units.size(ratio * total)} of {units.size(total)} were in use at most, by all programs together",),
+        cause=None,
+        remedy="start fewer loader workers or a smaller prefetch_factor, and keep one copy of the dataset: each worker "
+        "has its own of what Python objects it touches",
+    )
+
+
+def _cost(case: Case) -> Figure:
+    """Return the share of a step in which the GPU waits for its allocator, where a trace tells."""
+    if not on_gpu(case) or not digests(case):
+        return stats.unknown("ratio", "no trace shows whether the allocator had to wait for memory")
+    return idle_share(digests(case), "allocator")
+
+
+def _severity(ratio: float) -> Severity:
+    return "critical" if ratio >= CRITICAL else "warning"
+
+
+RULE = Rule(
+    title="Memory nearly full",
+    what="The memory of a GPU or of the host was nearly full.",
+    why="torch's allocator then frees and asks anew, which stops the GPU, and one larger batch ends the run; a full "
+    "host swaps or drops the files that loaders read.",
+    how="The most that torch's allocator held against the GPU's memory; once a second the host's memory in use; from "
+    "the trace, how long the GPU idles for its allocator.",
+    remedy="Smaller batches with accumulation, activation checkpointing, bfloat16 or FSDP; fewer loader workers.",
+    verified=False,
+    check=_check,
+)

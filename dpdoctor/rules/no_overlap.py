@@ -1,0 +1,114 @@
+"""no_overlap: communication that computing could hide runs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from dpdoctor import units
+from dpdoctor.analysis import Finding
+from dpdoctor.digest import DeviceStep, Digest
+from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
+from dpdoctor.rules._communication import adopted_line, arm_words, communicates, exposure, weigh_part
+from dpdoctor.rules._traced import NO_STEPS, digests, on_gpu, share, whole_steps
+
+# Of all communication: nsys-ai calls less than this poor overlap.
+POOR = 0.30
+# Share of all-gathers issued ahead of their use up to which the forward's are not: the other half are the backward's,
+# which FSDP prefetches by itself.
+PREFETCHED = 0.5
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    found = digests(case)
+    # On the CPU both sides would share the cores: to overlap them gains nothing that one could promise.
+    if not communicates(case) or not on_gpu(case):
+        return None
+    steps = whole_steps(found)
+    if not steps:
+        return CannotTell(reason=NO_STEPS if found else "without a trace nothing shows what runs beside communication")
+    comm = fmean(step.budget.comm_ns for of_step in steps for step in of_step)
+    exposed = fmean(step.budget.exposed_comm_ns for of_step in steps for step in of_step)
+    if not comm or 1 - exposed / comm >= POOR:
+        return None
+    weighed = weigh_part(case, share(found, _hideable(found)))
+    if weighed.value < SMALL or weighed.status == "refuted":
+        return None
+    return _finding(case, weighed, overlap=1 - exposed / comm)
+
+
+def _finding(case: Case, weighed: Weighed, overlap: float) -> Finding:
+    cause, remedy, code = _reason(digests(case))
+    compute = share(digests(case), lambda steps: fmean(step.budget.compute_ns for step in steps))
+    assert compute.value is not None
+    return Finding(
+        rule="no_overlap",
+        mode=case.name,
+        severity=severity(weighed.value),
+        status=weighed.status,
+        title=f"communication that computing could hide takes {units.share(weighed.value)} of each step",
+        cost=weighed.cost,
+        evidence=(
+            f"{units.share(overlap)} of the communication runs beside compute",
+            f"compute is {units.share(compute.value)} of a traced step",
+            *_waiting_words(case),
+            *arm_words(case),
+        ),
+        cause=cause,
+        remedy=remedy,
+        code=code,
+        line=adopted_line(case),
+        predicted=faster_without(weighed.cost),
+    )
+
+
+def _hideable(found: Sequence[Digest]) -> Callable[[Sequence[DeviceStep]], int]:
+    """Return the part of a step's exposed communication that its compute could still hide, on the rank with least."""
+    in_backward = any(digest.buckets for digest in found)
+
+    def of_device(step: DeviceStep) -> int:
+        budget = step.budget
+        beside = budget.compute_ns
+        # DDP reduces during the backward only, whose busy time is compute and the communication beside which is none.
+        if in_backward and "backward" in step.phases_ns:
+            beside = min(beside, step.phases_ns["backward"] - budget.exposed_comm_ns)
+        return max(0, min(budget.exposed_comm_ns, beside - (budget.comm_ns - budget.exposed_comm_ns)))
+
+    return lambda steps: min(of_device(step) for step in steps)
+
+
+def _waiting_words(case: Case) -> tuple[str, ...]:
+    seen = exposure(case)
+    missing = seen is not None and not seen.all_ranks
+    return ("not every rank left a trace: waiting for the others counts as communication",) if missing else ()
+
+
+def _reason(found: Sequence[Digest]) -> tuple[str | None, str, str | None]:
+    """Return cause, remedy and the line to write, as far as the traces tell how the module was wrapped."""
+    buckets = max((len(digest.buckets) for digest in found), default=0)
+    shards = [unit for digest in found for unit in digest.shard_units]
+    if buckets == 1:
+        cause = "all gradients are in one bucket, which is full only when the backward is done"
+        return cause, "let DDP begin earlier with smaller buckets", "DistributedDataParallel(model, bucket_cap_mb=5)"
+    if buckets:
+        return None, "let DDP begin earlier with smaller buckets", "DistributedDataParallel(model, bucket_cap_mb=5)"
+    if {unit.name for unit in shards} == {"root"}:
+        cause = "FSDP shards the model as one unit, whose parameters are all gathered before anything computes"
+        return cause, "shard each block of the model as a unit of its own", "fully_shard(block)"
+    prefetched = [unit.prefetched for unit in shards if unit.prefetched is not None]
+    if prefetched and fmean(prefetched) <= PREFETCHED:
+        remedy = f"prefetch the next unit's parameters: {units.share(fmean(prefetched))} of the all-gathers are early"
+        return None, remedy, "block.set_modules_to_forward_prefetch([next_block])"
+    return None, "start communication as soon as its tensors are ready, and compute meanwhile", None
+
+
+RULE = Rule(
+    title="Communication not overlapped",
+    what="Communication runs while the device computes nothing, although there is compute that could hide it.",
+    why="Time that could pass twice, computing and communicating, passes once for each.",
+    how="From the trace, on GPUs: the part of communication that runs beside compute (below 30 % is poor) and the "
+    "compute that could still hide the rest; the cause from DDP's buckets and FSDP's prefetches.",
+    remedy="Smaller buckets for DDP; a wrap unit per block, and prefetching, for FSDP.",
+    verified=False,
+    check=_check,
+)

@@ -1,0 +1,97 @@
+"""parallelism_not_worth_it: several devices train slower than one."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import WATERFALL_TERMS, Figure, Finding
+from dpdoctor.rules._base import SMALL, Case, Rule, faster_without, main_part, severity
+
+# What the terms of the waterfall are, in words.
+TERMS = {
+    "loader_processes": "other numbers of loader processes",
+    "input": "waiting for data",
+    "transfer": "communication that nothing hides",
+    "peers": "waiting for slower ranks",
+    "contention": "computing slower beside communication or on shared cores",
+    "overhead": "the mode's own work",
+    "other": "what no term explains",
+}
+
+
+def _check(case: Case) -> Finding | None:
+    speedup = case.mode.speedup
+    if case.mode.num_devices < 2 and case.mode.world_size < 2:
+        return None
+    if speedup.value is None or speedup.high is None or speedup.high >= 1:
+        return None
+    cost = _lost(speedup)
+    assert cost.value is not None
+    if cost.value < SMALL:
+        return None
+    parts = _parts(case)
+    cause = main_part(parts, sum(value for value in parts.values() if value > 0))
+    devices = units.count(max(case.mode.num_devices, case.mode.world_size), "device")
+    return Finding(
+        rule="parallelism_not_worth_it",
+        mode=case.name,
+        severity=severity(cost.value),
+        status="confirmed",
+        title=f"{devices} train slower than one: {units.times(speedup.value)} of its throughput",
+        cost=cost,
+        evidence=tuple(_evidence(case, parts, devices)),
+        cause=TERMS[cause] if cause is not None and cause != "other" else None,
+        remedy="train on one device until what takes the time is mended; a larger batch per device shrinks what is "
+        "paid per step",
+        predicted=faster_without(cost),
+    )
+
+
+def _lost(speedup: Figure) -> Figure:
+    """Return the share of the time that one device would not need for the same samples."""
+    assert speedup.value is not None
+    assert speedup.low is not None
+    assert speedup.high is not None
+    return Figure(
+        value=1 - speedup.value,
+        low=1 - speedup.high,
+        high=1 - speedup.low,
+        n=speedup.n,
+        unit="ratio",
+        scope=speedup.scope,
+    )
+
+
+def _parts(case: Case) -> dict[str, float]:
+    """Return the known terms of the waterfall, in seconds per step; empty without one."""
+    waterfall = case.mode.waterfall
+    if waterfall is None:
+        return {}
+    terms = {name: waterfall.terms[name].value for name in WATERFALL_TERMS if name in waterfall.terms}
+    return {name: value for name, value in terms.items() if value is not None}
+
+
+def _evidence(case: Case, parts: dict[str, float], devices: str) -> list[str]:
+    rate, single = case.mode.throughput.value, case.analysis.summary.modes.get("single")
+    found = []
+    if rate is not None and single is not None and single.throughput.value is not None:
+        one = units.rate(single.throughput.value)
+        found.append(f"{devices} together train {units.rate(rate)}, one alone {one}")
+    else:
+        found.append(f"the interval of the speedup lies below 1, up to {units.times(case.mode.speedup.high or 0.0)}")
+    least = SMALL * (case.mode.step.value or 0.0)
+    lost = sorted(((value, name) for name, value in parts.items() if value > least and name != "other"), reverse=True)
+    found += [f"{TERMS[name]} takes {units.seconds(value)} per step" for value, name in lost[:2]]
+    return found
+
+
+RULE = Rule(
+    title="Parallel training is slower than one device",
+    what="Several devices together train fewer samples per second than one alone.",
+    why="What the mode adds to each step, communication, copies, waiting, or less of the machine for each rank, costs "
+    "more than the devices give.",
+    how="The throughput over that of one device in the same run, its whole interval below 1; where arms were run, the "
+    "waterfall says which part takes the time.",
+    remedy="One device, or a larger batch per device; then mend the largest part of the loss.",
+    verified=True,
+    check=_check,
+)

@@ -1,0 +1,121 @@
+"""slow_warmup: compiling and other first times take much of an epoch, or go on inside of training."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import EventRecord, Finding, stats
+from dpdoctor.analysis.windows import NS
+from dpdoctor.rules._base import COVERAGE, SMALL, Case, Rule, faster_without, severity, share_beside
+from dpdoctor.rules._steps import share_of_events
+from dpdoctor.rules._traced import launch_of
+
+# xprof's threshold for "other" time of the host: compiling inside of training.
+RECOMPILING = 0.03
+# What comes once is told from this share of an epoch, and complained of from that one. Nobody minds a second.
+WARNING, LEAST_S = 0.20, 1.0
+
+
+def _check(case: Case) -> Finding | None:
+    return _recompiling(case) or _warming_up(case)
+
+
+def _recompiling(case: Case) -> Finding | None:
+    """Return that the measured steps, long after warm-up, are still compiled anew."""
+    share = share_of_events(case, "compile")
+    if share.value is None or share.value < RECOMPILING:
+        return None
+    compiles = _compiles(case)
+    return Finding(
+        rule="slow_warmup",
+        mode=case.name,
+        severity=severity(share.value),
+        status="confirmed",
+        title=f"torch.compile compiles anew inside of training: {units.share(share.value)} of each step",
+        cost=share,
+        evidence=(f"{units.count(len(compiles), 'compilation')} on one rank, some of them in measured steps.",),
+        cause="what is compiled depends on something that changes, such as the shape of the inputs",
+        remedy="keep shapes alike (pad to few lengths), or compile with dynamic shapes; TORCH_LOGS=recompiles tells "
+        "what changed",
+        code="torch.compile(model, dynamic=True)",
+        predicted=faster_without(share),
+    )
+
+
+def _warming_up(case: Case) -> Finding | None:
+    """Return that what comes once before training is steady is long beside an epoch."""
+    lost_s, compiled_s = _warmup_s(case)
+    epoch_s = case.mode.epoch_s.value
+    if epoch_s is None or lost_s < LEAST_S:
+        return None
+    share = share_beside(stats.mean_interval([lost_s], "s"), epoch_s)
+    if share.value is None or share.value < SMALL:
+        return None
+    compiles = _compiles(case)
+    anew = [event for event in compiles if _is_anew(event)]
+    return Finding(
+        rule="slow_warmup",
+        mode=case.name,
+        severity=severity(share.value) if share.value >= WARNING and anew else "info",
+        status="confirmed" if compiled_s >= COVERAGE * lost_s else "inferred",
+        title=f"warming up takes {units.seconds(lost_s)}: {units.share(share.value)} of the first epoch",
+        cost=share,
+        of="epoch",
+        evidence=(
+            f"The steps of the warm-up take {units.seconds(lost_s)} longer than as many steady ones.",
+            f"{units.count(len(compiles), 'compilation')} take {units.seconds(compiled_s)}, {len(anew)} of them anew.",
+        ),
+        cause=_cause(lost_s, compiled_s, bool(anew)),
+        remedy="compile once: keep the shapes of inputs alike, or compile with dynamic shapes" if anew else None,
+        code="torch.compile(model, dynamic=True)" if anew else None,
+    )
+
+
+def _cause(lost_s: float, compiled_s: float, anew: bool) -> str | None:
+    if compiled_s < COVERAGE * lost_s:
+        return None
+    return "torch.compile compiles the model again for each new shape" if anew else "torch.compile"
+
+
+def _compiles(case: Case) -> list[EventRecord]:
+    """Return the compilations on the rank that spent most on them, of the launch that is shown."""
+    launch = launch_of(case)
+    by_rank = [[e for e in rank.events if e.kind == "compile"] for rank in launch.ranks] if launch else []
+    return max(by_rank, key=lambda events: sum(e.duration_ns for e in events), default=[])
+
+
+def _is_anew(event: EventRecord) -> bool:
+    """Return whether a compile id says that its frame was compiled before: dynamo 0/1, not 0/0."""
+    number = event.detail.rpartition("/")[2].split("_")[0]
+    return number.isdigit() and int(number) > 0
+
+
+def _warmup_s(case: Case) -> tuple[float, float]:
+    """Return the seconds that warm-up steps take beyond steady ones, and of these what compiling took.
+
+    The very first step is counted only with its compilations: there dpdoctor adopts the script.
+    """
+    step_s, launch = case.mode.step.value, launch_of(case)
+    rank = next((rank for rank in launch.ranks if rank.steps), None) if launch else None
+    if step_s is None or rank is None:
+        return 0.0, 0.0
+    warming = {window.window for window in rank.windows if window.kind in ("warmup", "proof")}
+    steps = [s for s in rank.steps if s.window in warming and not s.epoch_edge]
+    slow_s = sum(max(0.0, s.duration_ns * NS - step_s) for s in steps if s.step > 0)
+    end_ns = max((s.begin_ns + s.duration_ns for s in steps), default=0)
+    second_ns = min((s.begin_ns for s in rank.steps if s.step > 0), default=0)
+    compiles = [event for event in _compiles(case) if event.at_ns < end_ns]
+    first_s = sum(event.duration_ns for event in compiles if event.at_ns < second_ns) * NS
+    return slow_s + first_s, sum(event.duration_ns for event in compiles) * NS
+
+
+RULE = Rule(
+    title="Slow warm-up, compiling again",
+    what="The first steps take far longer than the others, or torch.compile compiles again inside of training.",
+    why="Code is compiled, kernels are tried out and memory is asked for at first use; a shape, a dtype or a number "
+    "that changes makes torch.compile begin anew.",
+    how="Each compilation is timed as torch reports it, and the steps of the warm-up are compared with the steady "
+    "ones. The first step, in which dpdoctor itself works, counts only with its compilations.",
+    remedy="Keep shapes alike or compile with dynamic=True; TORCH_LOGS=recompiles names what changed.",
+    verified=True,
+    check=_check,
+)

@@ -1,0 +1,129 @@
+"""small_collectives: many collectives, each too small for its size to matter."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from dpdoctor import units
+from dpdoctor.analysis import Finding
+from dpdoctor.digest import Digest
+from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
+from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, scaled, weigh_part
+from dpdoctor.rules._traced import digests, exposed_share, whole_steps
+
+# Smaller calls are latency-bound where the trace has too few sizes to tell the limit: nccl-tests published for eight
+# A100 take as long for 32 KiB as for 1 byte, and gloo's loopback 0.1 ms at 1 to 3 GB/s.
+LIMIT_BYTES = 65_536
+# What one call could carry instead: DDP's bucket_cap_mb by default.
+BUCKET_BYTES = 25 * 1024 * 1024
+# A broadcast of buffers is not mended by buckets, and has a rule of its own.
+NOT_HERE = frozenset({"broadcast", "barrier", "send", "recv"})
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    found = digests(case)
+    if not communicates(case):
+        return None
+    if not whole_steps(found):
+        return CannotTell(reason="no trace holds a whole step with its collectives: profile with --trace-steps 10")
+    limits = _limits(found)
+
+    def is_small(operation: str, num_bytes: int) -> bool:
+        return operation not in NOT_HERE and 0 < num_bytes < limits.get(operation, LIMIT_BYTES)
+
+    sizes = [size for operation, size in _in_whole_steps(found) if is_small(operation, size)]
+    per_step = len(sizes) / (len(whole_steps(found)) * len(found))
+    needed = math.ceil(per_step * fmean(sizes) / BUCKET_BYTES) if sizes else 0
+    if per_step <= needed:
+        return None
+    claim = scaled(exposed_share(found, is_small), 1 - needed / per_step)
+    weighed = weigh_part(case, claim) if _is_of_mode(found, per_step) else Weighed(cost=claim, status="inferred")
+    if weighed.value < SMALL or weighed.status == "refuted":
+        return None
+    return _finding(case, weighed, per_step, fmean(sizes))
+
+
+def _finding(case: Case, weighed: Weighed, per_step: float, mean_bytes: float) -> Finding:
+    number = units.count(round(per_step), "small collective")
+    remedy, code = _remedy(digests(case), per_step)
+    return Finding(
+        rule="small_collectives",
+        mode=case.name,
+        severity=severity(weighed.value),
+        status=weighed.status,
+        title=f"{number} in each step take {units.share(weighed.value)} of it",
+        cost=weighed.cost,
+        evidence=(
+            f"{number} in each step carry {units.size(mean_bytes)} on average: their time is latency, which does not "
+            "shrink with their size",
+            *_latency_words(digests(case)),
+            *arm_words(case),
+            *core_words(case),
+        ),
+        cause=None,
+        remedy=remedy,
+        code=code,
+        line=adopted_line(case) if code else None,
+        predicted=faster_without(weighed.cost),
+    )
+
+
+def _limits(found: Sequence[Digest]) -> dict[str, int]:
+    """Return by operation the size below which a call is latency-bound, where the traces tell it."""
+    limits: defaultdict[str, list[int]] = defaultdict(list)
+    for digest in found:
+        for entry in digest.small_calls:
+            limits[entry.operation].append(entry.limit_bytes)
+    return {operation: min(of_groups) for operation, of_groups in limits.items()}
+
+
+def _in_whole_steps(found: Sequence[Digest]) -> Iterator[tuple[str, int]]:
+    """Yield operation and bytes of each call in the steps that all traces hold whole."""
+    numbers = {steps[0].step for steps in whole_steps(found)}
+    for digest in found:
+        calls = digest.calls
+        for operation, num_bytes, step in zip(calls.operation, calls.num_bytes, calls.step, strict=True):
+            if step in numbers:
+                yield calls.names[operation], num_bytes
+
+
+def _is_of_mode(found: Sequence[Digest], per_step: float) -> bool:
+    """Return whether DDP or FSDP made most of the calls, which the arm no_comm removes; else the script did."""
+    of_units = fmean(sum(u.all_gathers + u.reduce_scatters for u in digest.shard_units) for digest in found)
+    of_buckets = fmean(len(digest.buckets) for digest in found)
+    return max(of_units, of_buckets) >= per_step / 2
+
+
+def _remedy(found: Sequence[Digest], per_step: float) -> tuple[str, str | None]:
+    if not _is_of_mode(found, per_step):
+        return "put what the script itself exchanges into one tensor, and exchange that once", None
+    if any(digest.shard_units for digest in found):
+        return "shard fewer, larger modules: a transformer's block, not its layers", "fully_shard(block)"
+    return (
+        "let DDP collect gradients in larger buckets",
+        "DistributedDataParallel(model, bucket_cap_mb=25)",
+    )
+
+
+def _latency_words(found: Sequence[Digest]) -> tuple[str, ...]:
+    entries = [entry for digest in found for entry in digest.small_calls if entry.operation not in NOT_HERE]
+    if not entries:
+        return ()
+    latency = min(entry.latency_ns for entry in entries) / 1e9
+    return (f"a call of no size takes {units.seconds(latency)} here at most",)
+
+
+RULE = Rule(
+    title="Many small collectives",
+    what="A step makes many collective calls that each carry little.",
+    why="A call has a latency that its size does not change; a hundred small ones pay it a hundred times, one large "
+    "call pays it once.",
+    how="From the trace: the calls below the size at which latency dominates (fitted to this run's own calls, else "
+    "64 KiB), the time they take while nothing computes, and how many calls would carry the same bytes.",
+    remedy="Larger buckets (DDP), larger wrap units (FSDP), or one tensor for what the script itself exchanges.",
+    verified=True,
+    check=_check,
+)

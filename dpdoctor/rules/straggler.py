@@ -1,0 +1,206 @@
+"""straggler: the ranks wait for one of them, or for one after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from dpdoctor import units
+from dpdoctor.analysis import TRACE_MODE, Figure, Finding, Rank, stats
+from dpdoctor.analysis.across import StepLateness, Verdict
+from dpdoctor.rules._base import (
+    SMALL,
+    CannotTell,
+    Case,
+    Rule,
+    Weighed,
+    above_zero,
+    agree,
+    faster_without,
+    main_part,
+    severity,
+    weigh,
+)
+from dpdoctor.rules._batches import explain
+from dpdoctor.rules._communication import arm_of, communicates
+from dpdoctor.rules._pace import GC, Pace, pace
+from dpdoctor.rules._steps import events_by_step
+from dpdoctor.rules._traced import launch_of, on_gpu
+
+# TraceML 0.5 warns of a straggler at 10 % of the step; below, from SMALL on, it is told without alarm.
+CRITICAL = 0.10
+NS = 1e-9
+HOW = "profile with --arms no_comm and more --rounds, or with --trace-steps 12"
+# What a rank did in the time by which it is late: host phases and garbage collection (arm), causes of a trace.
+CAUSES = {
+    "data_wait": "it waits longer for its loader",
+    "data": "it waits longer for its loader",
+    "h2d": "its copies to the device take longer",
+    "copy": "its copies take longer",
+    "forward": "its forward takes longer",
+    "backward": "its backward takes longer",
+    "compute": "its computing takes longer",
+    "optimizer": "its optimizer takes longer",
+    "other": "code of the script beside forward, backward and update takes longer on it",
+    "python": "Python code between operators takes longer on it",
+    "gc": "Python's garbage collector stops it",
+    "sync": "it waits for its device in the host's code",
+    "allocator": "allocating memory takes longer on it",
+    "dispatch": "launching operators takes longer on it",
+    "annotation": "a span that the script named takes longer on it",
+}
+REMEDIES = {
+    "data_wait": "give this rank's loader what the others' have: cores, storage, samples of the same cost",
+    "forward": "give each rank the same work: batches of equal size and length, and cores of its own",
+    "other": "find what the script does on this rank only, such as logging, evaluating or saving, and move it off the "
+    "loop or share it out",
+    "gc": "collect garbage on all ranks in the same step: gc.disable(), and gc.collect(1) every few hundred steps",
+}
+ALIKE = {"data": "data_wait", "backward": "forward", "compute": "forward", "python": "other", "annotation": "other"}
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    if not communicates(case):
+        return None
+    across, own = case.analysis.across.get(case.name), pace(case)
+    verdict = across.verdict if across is not None else Verdict(kind="unknown", reason="no rank left a trace")
+    if own is not None and above_zero(own.excess) and (own.excess.value or 0.0) >= SMALL:
+        return _of_pace(case, own, verdict)
+    if across is not None and verdict.kind in ("persistent", "periodic", "rotating"):
+        return _of_trace(case, verdict, _claim(across.steps, across.ranks, verdict), own)
+    if verdict.kind == "unknown" and not _is_even(own):
+        how = "give the traces of more ranks or steps" if case.name == TRACE_MODE else HOW
+        return CannotTell(reason=f"{verdict.reason}; {how}")
+    return None
+
+
+def _is_even(own: Pace | None) -> bool:
+    """Return whether the arm shows that no rank is slow by itself, to within what would be told."""
+    return own is not None and own.excess.high is not None and own.excess.high < SMALL
+
+
+def _of_pace(case: Case, own: Pace, verdict: Verdict) -> Finding | None:
+    """Return the finding of the arm, which has windows where a trace has steps, and no profiler; the trace may add."""
+    weighed = Weighed(cost=own.excess, status="confirmed")
+    by_arm = Verdict(kind="persistent", rank=own.rank)
+    return _finding(case, weighed, verdict if verdict.rank == own.rank else by_arm, own)
+
+
+def _of_trace(case: Case, verdict: Verdict, claim: Figure, own: Pace | None) -> Finding | None:
+    weighed = weigh(claim, arm_of(case)) if verdict.rank is None else _against_pace(verdict, claim, own)
+    if weighed.status == "confirmed":
+        # The arm removes all communication: it shows that there is something to gain, not how much of it is waiting.
+        assert weighed.cost.value is not None
+        assert claim.value is not None
+        weighed = dataclasses.replace(weighed, cost=min(claim, weighed.cost, key=lambda figure: figure.value or 0.0))
+    if weighed.status == "refuted" or weighed.value < SMALL:
+        return None
+    return _finding(case, weighed, verdict, own)
+
+
+def _against_pace(verdict: Verdict, claim: Figure, own: Pace | None) -> Weighed:
+    """Return whether the rank that is late in the trace may be slow without communication, too, if not clearly."""
+    if own is None:
+        return Weighed(cost=claim, status="inferred")
+    excess = own.excess if own.rank == verdict.rank else stats.mean_interval([0.0], "ratio")
+    return Weighed(cost=claim, status="inferred" if agree(claim, excess) else "refuted")
+
+
+def _claim(steps: StepLateness, ranks: tuple[int, ...], verdict: Verdict) -> Figure:
+    """Return the share of a traced step by which the culprit, or whoever is last, is late; 0 in steps on time."""
+    assert steps.step_ns is not None
+    late = steps.lateness_ns
+    of_step = late.max(axis=1) if verdict.rank is None else late[:, ranks.index(verdict.rank)]
+    counted = np.where(of_step >= SMALL * steps.step_ns, of_step, 0)
+    # The median step is one on time where late ones are few: the mean step is what a share is taken of.
+    step_ns = steps.step_ns + counted.mean() - np.median(counted)
+    return stats.mean_interval((counted / step_ns).tolist(), "ratio")
+
+
+def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None) -> Finding | None:
+    """Return the finding; None: the rank is late because its batches are larger, which uneven_batches says."""
+    if explain(case, weighed.value):
+        return None
+    cause = _cause(case, verdict, own)
+    who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
+    often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""
+    return Finding(
+        rule="straggler",
+        mode=case.name,
+        severity=severity(weighed.value, critical=CRITICAL),
+        status=weighed.status,
+        title=f"the ranks wait for {who}{often}: {units.share(weighed.value)} of each step",
+        cost=weighed.cost,
+        ranks=() if verdict.rank is None else (verdict.rank,),
+        evidence=tuple(_evidence(verdict, own)),
+        cause=CAUSES.get(cause) if cause else None,
+        remedy=_remedy(verdict, cause),
+        predicted=faster_without(weighed.cost),
+    )
+
+
+def _evidence(verdict: Verdict, own: Pace | None) -> list[str]:
+    found = []
+    if verdict.lateness_ns is not None:
+        steps = f"{units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'traced step')}"
+        pattern = "one rank" if verdict.rank is not None else "now one rank, now another"
+        found.append(f"in {steps} {pattern} comes late to a collective by {units.seconds(verdict.lateness_ns * NS)}")
+    if own is not None and own.excess_s > 0:
+        slower = f"a step of rank {own.rank} takes {units.seconds(own.excess_s)} longer than the others'"
+        found.append(f"without communication (arm no_comm), where no rank waits, {slower}")
+    return found
+
+
+def _cause(case: Case, verdict: Verdict, own: Pace | None) -> str | None:
+    """Return what explains the lateness: by the arm's phases where they show this rank, else by the trace."""
+    if own is not None and own.rank == verdict.rank and above_zero(own.excess):
+        if main_part({GC: own.parts[GC]}, own.excess_s):
+            return GC
+        phases = {name: seconds for name, seconds in own.parts.items() if name != GC}
+        cause = main_part(phases, own.excess_s)
+        # On a GPU the host's forward and backward last as long as it takes to queue work, or until there is room.
+        if cause and not (on_gpu(case) and cause in ("forward", "backward", "optimizer")):
+            return cause
+    if verdict.cause in (None, "python") and _is_collecting(case, verdict):
+        return GC
+    return verdict.cause
+
+
+def _is_collecting(case: Case, verdict: Verdict) -> bool:
+    """Return whether pauses of the garbage collector in the traced steps explain the lateness in them."""
+    launch = launch_of(case)
+    if launch is None or verdict.lateness_ns is None:
+        return False
+    late_ns = verdict.lateness_ns * verdict.num_late
+    paused = {rank.index: _paused_ns(rank) for rank in launch.ranks}
+    culprits = paused if verdict.rank is None else {verdict.rank: paused.get(verdict.rank, 0)}
+    return main_part({GC: sum(culprits.values())}, late_ns) is not None
+
+
+def _paused_ns(rank: Rank) -> int:
+    traced = {window.window for window in rank.windows if window.kind == "trace"}
+    steps = {step.step for step in rank.steps if step.window in traced}
+    return sum(ns for step, ns in events_by_step(rank, GC).items() if step in steps)
+
+
+def _remedy(verdict: Verdict, cause: str | None) -> str:
+    if cause is not None and (known := REMEDIES.get(ALIKE.get(cause, cause))):
+        return known
+    if verdict.rank is None:
+        return "even out what differs from step to step: sizes of samples, garbage collection, load on the cores"
+    return "compare this rank's host and device with the others': load on its cores, clocks, its share of the data"
+
+
+RULE = Rule(
+    title="Straggler",
+    what="One rank comes to the collectives later than the others, in most steps or every so often, or the ranks take "
+    "turns.",
+    why="A step lasts as long as its slowest rank: all others wait for it.",
+    how="From the traces, who comes last to each collective and by how much (durations only, no clocks compared), with "
+    "a binomial test against chance; from the arm no_comm, how long a step of each rank takes where none waits. The "
+    "cause is what at least 80 % of the difference lies in.",
+    remedy="Equal work, cores and data for each rank; what only one rank does, such as logging, off the training loop.",
+    verified=True,
+    check=_check,
+)

@@ -1,0 +1,64 @@
+"""uneven_batches: ranks with small batches wait for the one with the largest."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import Finding
+from dpdoctor.rules._base import COVERAGE, SMALL, CannotTell, Case, Rule, faster_without, severity
+from dpdoctor.rules._batches import Unevenness, unevenness
+
+# As many ranks are listed.
+MOST_RANKS = 8
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    found = unevenness(case)
+    if found is None:
+        return None
+    if found.share.value is None:
+        return CannotTell(reason=f"ranks train on batches of different size, but {found.share.reason}")
+    if found.share.value < SMALL:
+        return None
+    proved = found.explained is not None and found.explained >= COVERAGE
+    return Finding(
+        rule="uneven_batches",
+        mode=case.name,
+        severity=severity(found.share.value),
+        status="confirmed" if proved else "inferred",
+        title=f"ranks wait for the one with the largest batch: {units.share(found.share.value)} of each step",
+        cost=found.share,
+        ranks=(found.sizes.index(max(found.sizes)),) if found.persistent else (),
+        evidence=_evidence(found),
+        cause="batches of one step differ in size between the ranks" if proved else None,
+        remedy="give the ranks batches of like size in each step: shuffle, or sort by length into groups of as many "
+        "batches as there are ranks and deal these out",
+        line=case.mode.loader.line if case.mode.loader else None,
+        predicted=faster_without(found.share),
+    )
+
+
+def _evidence(found: Unevenness) -> tuple[str, ...]:
+    sizes = ", ".join(
+        f"rank {rank}: {units.count(round(size), found.unit)}" for rank, size in enumerate(found.sizes[:MOST_RANKS])
+    )
+    lines = [f"In a step ranks train on average on ({sizes})."]
+    if found.explained is None:
+        lines.append("The work is taken to grow with the size: on a GPU the host's clock does not time it.")
+    else:
+        lines.append(
+            f"The sizes explain {units.share(found.explained)} of the difference between their forward passes."
+        )
+    return tuple(lines)
+
+
+RULE = Rule(
+    title="Uneven batches",
+    what="In the same step ranks train on batches of different size, such as sequences of different length.",
+    why="Ranks meet in every step: all take as long as the one with the most work.",
+    how="The elements of each rank's input are counted in every step. Forward, in which ranks do not wait for each "
+    "other, tells what an element costs, and backward is scaled alike; the cost is what the largest batch takes beyond "
+    "the mean.",
+    remedy="Deal out batches of like size in each step; bucket by length across ranks, not within one.",
+    verified=True,
+    check=_check,
+)

@@ -1,0 +1,150 @@
+"""The arms of one rank: which of them can run, one switched on and off at the edges of its windows, what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from torch.optim import Optimizer
+
+from dpdoctor import units
+from dpdoctor.records import ArmRecord
+from dpdoctor.worker.agreement import Agreement, gather_texts
+from dpdoctor.worker.arms import _memory, _state
+from dpdoctor.worker.arms._base import Arm, Bench, Fault
+from dpdoctor.worker.director import FULL, LEAST_ROUNDS
+from dpdoctor.worker.modes._base import Mode
+
+# A copy of what training changes must leave so much of the host's free memory to everybody else.
+MEMORY_MARGIN = 1.25
+NO_WINDOW = "the script ended before a window of it was measured"
+
+
+class Ablation:
+    """Runs the arms that all ranks can run; every method is called on all ranks alike.
+
+    `arms` are in the order of their importance.
+    """
+
+    def __init__(
+        self,
+        arms: dict[str, Arm],
+        bench: Bench,
+        optimizers: Callable[[], Sequence[Optimizer]],
+        agreement: Agreement,
+        *,
+        time_budget_s: float,
+        available_bytes: Callable[[], int] = _memory.available_bytes,
+    ) -> None:
+        self._arms = arms
+        self._bench = bench
+        self._optimizers = optimizers
+        self._agreement = agreement
+        self._no_time = (
+            f"{LEAST_ROUNDS} rounds of its windows do not fit into {units.seconds(time_budget_s)}: raise --time-budget"
+        )
+        self._available_bytes = available_bytes
+        self._skipped: dict[str, str] = {}
+        self._last_fault = dict.fromkeys(arms, NO_WINDOW)
+        self._measured: set[str] = set()
+        self._state: _state.Snapshot | None = None
+        self.arm = FULL
+
+    @property
+    def unfit(self) -> tuple[str, ...]:
+        """Return the arms that cannot run, or not any more."""
+        return tuple(self._skipped)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return all arms, the most important first."""
+        return tuple(self._arms)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether any arm is to run."""
+        return len(self._skipped) < len(self._arms)
+
+    @property
+    def replays(self) -> bool:
+        """Return whether an arm is to run in whose windows batches are replayed."""
+        return any(arm.replays for name, arm in self._arms.items() if name not in self._skipped)
+
+    def records(self) -> tuple[ArmRecord, ...]:
+        """Return what became of each arm."""
+        return tuple(ArmRecord(name=name, skipped=self._reason_of(name)) for name in self._arms)
+
+    def _reason_of(self, name: str) -> str | None:
+        return self._skipped.get(name) or (None if name in self._measured else self._last_fault[name])
+
+    def settle(self) -> None:
+        """Find out which arms can run: those that can on every rank."""
+        if self._arms:
+            self._skip({name: reason for name, arm in self._arms.items() if (reason := self._reason(arm))})
+
+    def _reason(self, arm: Arm) -> str | None:
+        return arm.unfit(self._bench) or self._lacks_memory(arm)
+
+    def _lacks_memory(self, arm: Arm) -> str | None:
+        """Return how much memory is missing; ranks share a host, as far as is known."""
+        bench, needed = self._bench, 0
+        if arm.sets_apart:
+            needed += _state.num_bytes(bench.adopter.modules, self._optimizers())
+        if arm.replays:
+            needed += bench.replay.num_bytes(bench.tally.loaders())
+        all_needed, available = int(MEMORY_MARGIN * needed * bench.world_size), self._available_bytes()
+        if all_needed <= available:
+            return None
+        ranks = units.count(bench.world_size, "rank")
+        return f"{units.size(all_needed)} of host memory needed by {ranks}, {units.size(available)} available"
+
+    def _skip(self, reasons: dict[str, str]) -> None:
+        """Skip for good what any rank has a reason to skip."""
+        texts = gather_texts(self._agreement, msgspec.json.encode(reasons).decode())
+        for text in reversed(texts):
+            self._skipped.update(msgspec.json.decode(text, type=dict[str, str]))
+
+    def drop(self, names: Sequence[str]) -> None:
+        """Skip what rank 0 finds no time for; `names` of the other ranks do not matter."""
+        dropped = self._agreement.gather([int(name in names) for name in self._arms])[0] if self._arms else []
+        for name, flag in zip(self._arms, dropped, strict=True):
+            if flag:
+                self._skipped.setdefault(name, self._no_time)
+
+    def enter(self, name: str) -> None:
+        """Switch an arm on; FULL: none."""
+        self.arm = name
+        if name == FULL:
+            return
+        arm, bench = self._arms[name], self._bench
+        if arm.sets_apart:
+            self._state = _state.Snapshot(bench.adopter.modules, self._optimizers(), bench.precision.scalers())
+        arm.begin(bench)
+
+    def leave(self) -> bool:
+        """Switch the present arm off; return whether its window counts on every rank."""
+        if self.arm == FULL:
+            return True
+        name, self.arm = self.arm, FULL
+        fault = self._arms[name].end(self._bench)
+        if self._state is not None:
+            self._state.restore()
+            self._state = None
+        return self._judge(name, fault)
+
+    def _judge(self, name: str, fault: Fault | None) -> bool:
+        found = self._agreement.gather([int(fault is not None), int(fault is not None and fault.final)])
+        if not any(flags[0] for flags in found):
+            self._measured.add(name)
+            return True
+        reason = next(text for text in gather_texts(self._agreement, fault.reason if fault else "") if text)
+        self._last_fault[name] = reason
+        if any(flags[1] for flags in found):
+            self._skipped[name] = reason
+        return False
+
+
+def chosen(arms: dict[str, Arm], names: Sequence[str], mode: Mode) -> dict[str, Arm]:
+    """Return the arms that were asked for and mean something in the mode, the most important first."""
+    found = {name: arm for name, arm in arms.items() if name in names and arm.applies(mode)}
+    return dict(sorted(found.items(), key=lambda item: item[1].priority))

@@ -1,0 +1,47 @@
+"""no_comm: ranks neither reduce gradients nor gather parameters; each trains on its own."""
+
+from __future__ import annotations
+
+from dpdoctor.worker.arms._base import ONE_RANK, Arm, Bench, Fault
+from dpdoctor.worker.modes._base import Mode
+
+SEVERAL = (
+    "several modules train in turn: one of them may be between its forward and its backward pass when ranks begin to "
+    "communicate again, and would miss it"
+)
+PASS_IS_OPEN = (
+    "the script calls its model between the backward pass and the optimizer's step, and a pass that begins without "
+    "communication cannot end with it"
+)
+
+
+class NoComm(Arm):
+    """Takes away the transfer, waiting for other ranks, and what both slow down that runs beside them."""
+
+    summary = "ranks neither reduce gradients nor gather parameters"
+    priority = 1
+    sets_apart = True
+
+    def applies(self, mode: Mode) -> bool:
+        """Return whether the mode's ranks communicate at all."""
+        return mode.communicates
+
+    def unfit(self, bench: Bench) -> str | None:
+        """Return why the ranks cannot part and come together again."""
+        if bench.world_size == 1:
+            return ONE_RANK
+        if len(bench.adopter.modules) > 1:
+            return SEVERAL
+        return PASS_IS_OPEN if bench.watch.pass_is_open else None
+
+    def begin(self, bench: Bench) -> None:
+        """Have no rank send anything."""
+        bench.mode.communicate(on=False)
+
+    def end(self, bench: Bench) -> Fault | None:
+        """Have them communicate again."""
+        bench.mode.communicate(on=True)
+        return None
+
+
+ARM = NoComm()

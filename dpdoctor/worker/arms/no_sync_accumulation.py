@@ -1,0 +1,58 @@
+"""no_sync_accumulation: of the micro-batches of a step only the last one's backward pass reduces gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dpdoctor.worker.arms import no_comm
+from dpdoctor.worker.arms._base import Arm, Bench, Fault
+from dpdoctor.worker.modes._base import Mode
+
+LEAST_MICRO_BATCHES = 2
+
+
+class NoSyncAccumulation(Arm):
+    """Takes away what `no_sync` (ddp) or `set_requires_gradient_sync` (fsdp) would, were they in the script."""
+
+    summary = "gradients are reduced once per step, not once per micro-batch"
+    priority = 1  # fits only scripts that accumulate, and those are the ones it is for
+    # A step with fewer micro-batches than usual, at the end of an epoch say, reduces nothing.
+    sets_apart = True
+
+    def __init__(self) -> None:
+        self._micro_batches = 0
+
+    def applies(self, mode: Mode) -> bool:
+        """Return whether the mode's ranks communicate at all."""
+        return mode.communicates
+
+    def unfit(self, bench: Bench) -> str | None:
+        """Return why there is no last micro-batch to wait for."""
+        counts = set(bench.watch.micro_batches)
+        if len(counts) != 1:
+            return "the number of micro-batches changes from step to step, so that the last one is not known before"
+        self._micro_batches = counts.pop()
+        if self._micro_batches < LEAST_MICRO_BATCHES:
+            return "the script does not accumulate gradients: each step has one backward pass"
+        return no_comm.ARM.unfit(bench)
+
+    def begin(self, bench: Bench) -> None:
+        """Have every forward say whether its backward pass reduces."""
+
+        def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            bench.mode.reduce(on=bench.watch.micro_batch >= self._micro_batches)
+            return target(*args, **kwargs)
+
+        bench.watch.through = call
+
+    def end(self, bench: Bench) -> Fault | None:
+        """Have every backward pass reduce."""
+        bench.watch.through = None
+        bench.mode.reduce(on=True)
+        if set(bench.watch.micro_batches) == {self._micro_batches}:
+            return None
+        return Fault(reason="a step of its window had another number of micro-batches", final=False)
+
+
+ARM = NoSyncAccumulation()

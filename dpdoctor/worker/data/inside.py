@@ -1,0 +1,203 @@
+"""The script's loaders seen from inside: one record per training batch, and what the transforms take."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, _utils
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from dpdoctor.loading import IN_PROCESS, BatchRecord, HandOff, TransformTime
+from dpdoctor.worker.data import hand_off, trial
+from dpdoctor.worker.data.depth import depths
+from dpdoctor.worker.data.fetches import Fetched
+from dpdoctor.worker.data.queued import Waits
+from dpdoctor.worker.data.sources import FromWorkers, Source, makes_workers, source_of
+from dpdoctor.worker.data.specimen import Specimen, describe
+from dpdoctor.worker.data.workers import FORKING, WatchedLoop, Workers, inherits
+from dpdoctor.worker.patches import Patches
+
+_NAME = "dpdoctor_seen"
+
+
+class Log(Protocol):
+    """Where records go."""
+
+    @property
+    def num_steps(self) -> int:
+        """Return how many steps have ended."""
+
+    def batch(self, record: BatchRecord) -> None:
+        """Keep one record."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """An iterator in its present iteration: `batch` is the number of the next, `opening_ns` what beginning it took."""
+
+    source: Source
+    loader: int
+    iteration: int
+    records: bool
+    opening_ns: int
+    batch: int = 0
+
+
+class Inside:
+    """Watches what is iterated with gradients enabled; evaluations leave no record.
+
+    So does what another thread than the one that trains takes from a loader: nobody waits for it there. Nothing of the
+    script's changes: torch's own fetchers, which it does not hold, are replaced by watched ones.
+    """
+
+    def __init__(self, clock: Callable[[], int], log: Log, is_elsewhere: Callable[[], bool]) -> None:
+        self._clock = clock
+        self._log = log
+        self._is_elsewhere = is_elsewhere
+        self._iterations: Counter[int] = Counter()
+        # Per loader, position and name: items looked at, time of the callable, time of the whole items.
+        self._transforms: dict[tuple[int, int, str], list[int]] = {}
+        # What a loader's first batch was made of; None: of things that cannot be made anew.
+        self._specimens: dict[int, Specimen | None] = {}
+        self._waits = Waits()
+        self._loaders: dict[int, weakref.ref[DataLoader[Any]]] = {}
+        self.hand_offs: tuple[HandOff, ...] = ()
+
+    def watch(self, patches: Patches) -> None:
+        """See what workers do, and which of them a batch comes from."""
+        process = vars(_MultiProcessingDataLoaderIter)["_process_data"]
+
+        def seen_process(iterator: Any, data: Any, worker: int, *args: Any, **kwargs: Any) -> Any:
+            seen = vars(iterator).get(_NAME)
+            # Before the next task goes out to the worker, whose record would take this one's place.
+            if seen is not None and isinstance(seen.source, FromWorkers):
+                seen.source.delivered(worker)
+            return process(iterator, data, worker, *args, **kwargs)
+
+        patches.replace(_MultiProcessingDataLoaderIter, "_process_data", seen_process)
+        patches.replace(_utils.worker, "_worker_loop", WatchedLoop(_utils.worker._worker_loop))
+
+    def begin(self, loader: DataLoader[Any], number: int, begin: Callable[[DataLoader[Any]], Any]) -> Any:
+        """Return the iterator that `begin` returns for a loader known by `number`."""
+        before = FORKING.workers
+        workers = Workers(loader, self._clock) if makes_workers(loader) and inherits(loader) else None
+        FORKING.workers = workers
+        begin_ns = self._clock()
+        try:
+            iterator = begin(loader)
+        finally:
+            FORKING.workers = before
+        self._met(iterator, workers, number, self._clock() - begin_ns)
+        self._loaders[number] = weakref.ref(loader)
+        return iterator
+
+    def _met(self, iterator: Any, workers: Workers | None, number: int, opening_ns: int) -> None:
+        records = torch.is_grad_enabled()
+        seen = vars(iterator).get(_NAME)
+        if seen is not None:
+            seen.source.restart()
+        source = seen.source if seen is not None else None
+        # Workers may outlive an evaluation and train next; the training thread's own fetches need no watching then.
+        if source is None and (records or isinstance(iterator, _MultiProcessingDataLoaderIter)):
+            source = source_of(iterator, workers, self._clock, self._waits)
+        if source is not None:
+            iteration = self._iterations[number]
+            self._iterations[number] += records
+            seen = _Seen(source, number, iteration, records, opening_ns)
+            setattr(iterator, _NAME, seen)
+
+    def recorded(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a function that does for an iterator what `fetch` does, and records where the batch came from."""
+
+        def recorded_fetch(iterator: Any) -> Any:
+            seen = vars(iterator).get(_NAME)
+            if seen is None or not seen.records or self._is_elsewhere():
+                return fetch(iterator)
+            asked_ns = self._clock()
+            from_workers = seen.source.worker != IN_PROCESS
+            gap_queued_ns = self._waits.lap(asked_ns)[1] if from_workers else 0
+            ready, outstanding = depths(iterator)
+            batch = fetch(iterator)
+            self._record(seen, asked_ns, gap_queued_ns, ready, outstanding)
+            if from_workers:
+                self._waits.lap(self._clock())
+            if seen.loader not in self._specimens:
+                self._specimens[seen.loader] = describe(batch, iterator)
+            return batch
+
+        return recorded_fetch
+
+    def _record(self, seen: _Seen, asked_ns: int, gap_queued_ns: int, ready: int, outstanding: int) -> None:
+        wait_ns = self._clock() - asked_ns
+        fetched, seen.source.fetched = seen.source.fetched, None
+        if fetched is None:  # an iterator of the script's own kind got it in a way that is not watched
+            return
+        if seen.source.worker == IN_PROCESS:
+            gap_queued_ns = fetched.gap_queued_ns
+        self._log.batch(
+            BatchRecord(
+                loader=seen.loader,
+                iteration=seen.iteration,
+                batch=seen.batch,
+                worker=seen.source.worker,
+                step=self._log.num_steps + 1,
+                asked_ns=asked_ns,
+                wait_ns=wait_ns,
+                ready=ready,
+                outstanding=outstanding,
+                opening_ns=seen.opening_ns,
+                fetch_begin_ns=fetched.begin_ns,
+                fetch_ns=fetched.fetch_ns,
+                cpu_ns=fetched.cpu_ns,
+                queued_ns=fetched.queued_ns,
+                gap_queued_ns=gap_queued_ns,
+                collate_ns=fetched.collate_ns,
+                num_bytes=fetched.num_bytes,
+            )
+        )
+        seen.batch += 1
+        seen.opening_ns = 0
+        if fetched.num_items:
+            self._add(seen, fetched)
+
+    def _add(self, seen: _Seen, fetched: Fetched) -> None:
+        for position, (name, own_ns) in enumerate(zip(seen.source.transforms, fetched.transforms_ns, strict=True)):
+            totals = self._transforms.setdefault((seen.loader, position, name), [0, 0, 0])
+            totals[0] += fetched.num_items
+            totals[1] += own_ns
+            totals[2] += fetched.items_ns
+
+    def measure_hand_offs(self, limit_s: float) -> None:
+        """Find out what moving a batch from a worker costs, for each loader that trained, within `limit_s`."""
+        until_ns = self._clock() + int(limit_s * 1e9)
+        found = [
+            hand_off.measure(number, specimen, self._clock, (until_ns - self._clock()) * 1e-9)
+            for number, specimen in self._specimens.items()
+            if specimen is not None and self._clock() < until_ns
+        ]
+        self.hand_offs = tuple(self._tried(cost) for cost in found if cost is not None)
+
+    def _tried(self, cost: HandOff) -> HandOff:
+        """Return the cost with what it is while the worker fetches, where the script has no workers to show it."""
+        loader = self._loaders[cost.loader]()
+        tried = (
+            trial.measure(loader, self._clock, trial.LIMIT_S) if loader is not None and not loader.num_workers else None
+        )
+        if tried is None:
+            return cost
+        return replace(cost, slowed_ns=tried.slowed_ns, delayed_ns=tried.delayed_ns, failure=tried.failure)
+
+    def transforms(self) -> tuple[TransformTime, ...]:
+        """Return what each callable of a chain took; those that were never called are left out."""
+        return tuple(
+            TransformTime(
+                loader=loader, position=position, name=name, calls=calls, total_ns=total_ns, items_ns=items_ns
+            )
+            for (loader, position, name), (calls, total_ns, items_ns) in sorted(self._transforms.items())
+            if total_ns
+        )

@@ -1,0 +1,112 @@
+"""A batch of the script's loader, kept so that it can be given to the script again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import numpy as np
+import torch
+
+_CONSTANTS = (str, bytes, int, float, complex, np.generic, type(None), torch.device, torch.dtype)
+
+
+class UnreplayableError(Exception):
+    """A batch holds something that cannot be given twice; the message says what."""
+
+
+class Kept:
+    """A copy of one batch of `size` drawn indices, of which `give` returns as many batches as are asked for.
+
+    Containers and arrays are copied for each, so that the script may change them; tensors are the same ones every
+    time, and `is_intact` says whether none was changed.
+
+    Raises:
+        UnreplayableError: the batch holds something else.
+    """
+
+    def __init__(self, batch: Any, size: int) -> None:
+        self.size = size
+        self.num_bytes = 0
+        self._tensors: list[torch.Tensor] = []
+        self._originals: list[torch.Tensor] = []
+        self._copied_to_device: set[int] = set()
+        self._batch = _copied(batch, self._own)
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.requires_grad:
+            raise UnreplayableError("a tensor that requires a gradient")
+        own = tensor.clone()
+        own = own.pin_memory() if tensor.is_pinned() else own
+        self.num_bytes += own.nbytes
+        self._originals.append(tensor)
+        self._tensors.append(own)
+        return own
+
+    def give(self) -> Any:
+        """Return the batch."""
+        return _copied(self._batch, lambda tensor: tensor)
+
+    @property
+    def is_intact(self) -> bool:
+        """Return whether no tensor was changed since it was kept; what goes past torch is not seen."""
+        return not any(tensor._version for tensor in self._tensors)
+
+    def copied_to_device(self, tensor: torch.Tensor) -> None:
+        """The script copies this tensor to a device; one that is of another batch does not matter."""
+        self._copied_to_device.update(i for i, original in enumerate(self._originals) if original is tensor)
+
+    def forget_originals(self) -> None:
+        """Let go of the script's own tensors."""
+        self._originals.clear()
+
+    def on(self, device: torch.device) -> Kept:
+        """Return this batch with those tensors on a device that the script copied there."""
+        resident = Kept.__new__(Kept)
+        resident.size, resident.num_bytes = self.size, self.num_bytes
+        resident._tensors, resident._originals, resident._copied_to_device = [], [], set()
+        moves = {id(self._tensors[place]) for place in self._copied_to_device}
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            own = tensor.to(device) if id(tensor) in moves else tensor
+            resident._tensors.append(own)
+            return own
+
+        resident._batch = _copied(self._batch, moved)
+        return resident
+
+    @property
+    def moves(self) -> bool:
+        """Return whether the script copied any of its tensors to a device."""
+        return bool(self._copied_to_device)
+
+
+def _copied(value: Any, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a copy of nested containers, with `tensor` of each tensor in them.
+
+    Raises:
+        UnreplayableError: something is neither a tensor nor an array, a constant or a container of such.
+    """
+    if isinstance(value, torch.Tensor):
+        return tensor(value)
+    if isinstance(value, _CONSTANTS) and not isinstance(value, tuple):
+        return value
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return value.copy()
+    if isinstance(value, (list, tuple)):
+        items = [_copied(item, tensor) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, MutableMapping):
+        return _refilled(copy.copy(value), value.items(), tensor)
+    if hasattr(value, "__dict__") and type(value).__module__ != "builtins":
+        fresh = copy.copy(value)
+        _refilled(vars(fresh), vars(value).items(), tensor)
+        return fresh
+    raise UnreplayableError(f"a {type(value).__qualname__}")
+
+
+def _refilled(fresh: MutableMapping[Any, Any], items: Any, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    for key, item in list(items):
+        fresh[key] = _copied(item, tensor)
+    return fresh

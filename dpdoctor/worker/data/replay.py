@@ -1,0 +1,245 @@
+"""Hands out the loader's batches or, while an arm says so, kept ones in their place."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.data.depth import depths
+from dpdoctor.worker.data.kept import Kept, UnreplayableError
+from dpdoctor.worker.data.shard import CountedIndices
+
+# Enough for a model whose speed depends on what it sees, few enough to be had at every script's start.
+MOST_KEPT = 8
+# A fetch that takes longer than this is not waited for.
+QUIET_WITHIN_S = 30.0
+POLL_S = 0.001
+
+NO_LOADER = "no DataLoader feeds the training, step by step"
+IN_THREADS = "a thread of the script fetches the batches ahead of the training"
+UNBATCHED = "the loader does not batch by itself (batch_size=None)"
+PAST_ITER = "a subclass of DataLoader makes iterators of its own"
+CHANGED = "the script changes batches in place, so that they cannot be given to it again"
+NONE_KEPT = "no batch could be kept to be replayed"
+BEGAN = "an epoch began in its window, and the loader's workers fetched meanwhile"
+OTHER_LOADER = "in its window the training was fed by a loader of which no batch was kept"
+STILL_FETCHING = "a worker was still fetching when its window began"
+NOTHING_COPIED = "the script copies no tensor of its batches to the device by `to` or `cuda`"
+
+Fetch = Callable[[Any], Any]
+
+
+class Replay:
+    """Stands between the script and the iterators of its loaders.
+
+    Replayed batches count towards the length of the iterator that was asked: `for` ends after as many batches as the
+    loader has, and schedulers that count on that are not asked for more. `replays` is true while it replays.
+    """
+
+    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._sleep = sleep
+        self._kept: dict[int, list[Kept]] = {}
+        self._turns: dict[int, list[Kept]] = {}
+        self._given: dict[int, int] = {}
+        self._asked: set[int] = set()
+        self._live: dict[int, tuple[weakref.ref[Any], Fetch]] = {}
+        self._levels: dict[int, int] = {}
+        self._looked: dict[int, str | None] = {}
+        self._batch_bytes: dict[int, int] = {}
+        self._from_threads = self._keeps = self.replays = False
+        self._cut: str | None = None
+        self._spoilt: str | None = None
+
+    def began(self, iterator: Any, loader: DataLoader[Any], number: int) -> None:
+        """An iterator of a loader begins, perhaps not for the first time: persistent workers keep theirs."""
+        iterator.dpdoctor_surplus = 0
+        # A script may iterate one DataLoader at two lines, which gives it two numbers.
+        iterator.dpdoctor_replay = vars(loader).setdefault("dpdoctor_replay", number)
+        if self.replays and iterator.dpdoctor_replay in self._turns and iterator._num_workers:
+            self._cut = BEGAN
+
+    def next(self, iterator: Any, fetch: Fetch, *, ahead: bool = False) -> tuple[Any, int]:
+        """Return the next batch and how many indices were drawn for it, 0: not known.
+
+        Raises:
+            StopIteration: as many batches were handed out as the loader has.
+        """
+        loader = getattr(iterator, "dpdoctor_replay", None)
+        if self._is_over(iterator):
+            raise StopIteration
+        if loader is None or not torch.is_grad_enabled():
+            return fetch(iterator), _drawn(iterator)
+        self._from_threads |= ahead
+        if self.replays and not ahead and (kept := self._turn(loader)) is not None:
+            iterator.dpdoctor_surplus += 1
+            return kept.give(), kept.size
+        batch = fetch(iterator)
+        size = _drawn(iterator)
+        if self.replays:
+            self._asked.add(iterator.dpdoctor_loader)
+        self._live[loader] = weakref.ref(iterator), fetch
+        self._look(iterator, loader, batch)
+        if self._keeps:
+            self._keep(loader, batch, size)
+        return batch, size
+
+    def _turn(self, loader: int) -> Kept | None:
+        """Return the batch whose turn it is; None: the loader has to be asked."""
+        turns = self._turns.get(loader)
+        if not turns or self._spoilt:
+            return None
+        given = self._given[loader] = self._given.get(loader, -1) + 1
+        kept = turns[given % len(turns)]
+        if kept.is_intact:
+            return kept
+        self._spoilt = CHANGED
+        return None
+
+    def _look(self, iterator: Any, loader: int, batch: Any) -> None:
+        """Find out, at a loader's first batch, whether its batches can be kept, and how large they are."""
+        if loader in self._looked:
+            return
+        self._looked[loader] = None if iterator._auto_collation else UNBATCHED
+        try:
+            self._batch_bytes[loader] = Kept(batch, 0).num_bytes
+        except UnreplayableError as error:
+            self._looked[loader] = f"a batch holds {error}, which cannot be given to the script twice"
+
+    def _keep(self, loader: int, batch: Any, size: int) -> None:
+        ring = self._kept.setdefault(loader, [])
+        if self._looked.get(loader) is None and len(ring) < MOST_KEPT:
+            try:
+                ring.append(Kept(batch, size))
+            except UnreplayableError as error:
+                self._looked[loader] = f"a batch holds {error}, which cannot be given to the script twice"
+
+    def keep(self, *, on: bool) -> None:
+        """Begin or cease to keep what is fetched, until there are MOST_KEPT batches."""
+        self._keeps = on
+        if not on:
+            for kept in self._all_kept():
+                kept.forget_originals()
+
+    def copied_to_device(self, tensor: torch.Tensor) -> None:
+        """The script copies a tensor to a device."""
+        if self._keeps:
+            for ring in self._kept.values():
+                ring[-1].copied_to_device(tensor)
+
+    def _all_kept(self) -> list[Kept]:
+        return [kept for ring in self._kept.values() for kept in ring]
+
+    def unfit(self, loaders: frozenset[int]) -> str | None:
+        """Return why the loaders of these numbers, which feed the training, cannot be replayed; None: they can."""
+        if self._from_threads:
+            return IN_THREADS
+        if not loaders:
+            return NO_LOADER
+        if any(loader not in self._looked for loader in loaders):
+            return PAST_ITER
+        return next((reason for loader in sorted(loaders) if (reason := self._looked[loader])), None)
+
+    def num_bytes(self, loaders: frozenset[int]) -> int:
+        """Return the memory that the kept batches of these loaders take, once all are kept."""
+        return MOST_KEPT * sum(self._batch_bytes.get(loader, 0) for loader in loaders)
+
+    def begin(self, device: torch.device | None = None) -> None:
+        """Wait until no worker fetches, then replay; with a device, from there."""
+        self._cut = None if self._is_quiet() else STILL_FETCHING
+        self._spoilt = None if self._all_kept() else NONE_KEPT
+        self._turns, self._given, self._asked = self._kept, {}, set()
+        if device is not None:
+            moved = {n: [kept.on(device) for kept in ring if kept.moves] for n, ring in self._kept.items()}
+            self._turns = {number: ring for number, ring in moved.items() if ring}
+            self._spoilt = self._spoilt or (None if self._turns else NOTHING_COPIED)
+        self.replays = True
+
+    def end(self, loaders: frozenset[int]) -> tuple[str | None, bool]:
+        """Ask the loaders again; return why the window does not count, and whether no other will.
+
+        `loaders` have fed the training.
+        """
+        self.replays = False
+        if self._asked & loaders:
+            self._cut = OTHER_LOADER
+        if not all(kept.is_intact for ring in self._turns.values() for kept in ring):
+            self._spoilt = CHANGED
+        self._turns = {}
+        return self._spoilt or self._cut, self._spoilt is not None
+
+    def _is_quiet(self) -> bool:
+        waited = 0.0
+        while any(depths(iterator)[1] for iterator, _ in self._iterators().values()):
+            if waited >= QUIET_WITHIN_S:
+                return False
+            self._sleep(POLL_S)
+            waited += POLL_S
+        return True
+
+    def note_levels(self) -> None:
+        """Remember how many batches lie ready now."""
+        if not self.replays:
+            self._levels = {loader: depths(iterator)[0] for loader, (iterator, _) in self._iterators().items()}
+
+    def drain(self, agreement: Agreement) -> None:
+        """Throw away batches until no more lie ready than when it was remembered, as many on every rank.
+
+        While no step ran the workers went on to fetch, and a full queue would make the next steps fast.
+        """
+        dropped = {
+            loader: self._drop_to_level(loader, iterator, fetch)
+            for loader, (iterator, fetch) in self._iterators().items()
+        }
+        most = max(numbers[0] for numbers in agreement.gather([max(dropped.values(), default=0)]))
+        for loader, (iterator, fetch) in self._iterators().items():
+            for _ in range(most - dropped.get(loader, 0)):
+                _drop(iterator, fetch)
+
+    def _drop_to_level(self, loader: int, iterator: Any, fetch: Fetch) -> int:
+        """Throw away what lies ready above a loader's level and return how much; one that is new has no level."""
+        dropped, level = 0, self._levels.get(loader)
+        if level is None:
+            return 0
+        # Workers that are faster than this can drop are never caught up with.
+        most = 2 * sum(depths(iterator))
+        while dropped < most and depths(iterator)[0] > level and _drop(iterator, fetch):
+            dropped += 1
+        return dropped
+
+    def _is_over(self, iterator: Any) -> bool:
+        """Return whether replays and fetches together have reached the iterator's length."""
+        surplus = getattr(iterator, "dpdoctor_surplus", 0)
+        if surplus <= 0 and not self.replays:
+            return False
+        try:
+            return bool(iterator._num_yielded + surplus >= len(iterator._index_sampler))
+        except (TypeError, NotImplementedError):
+            return False  # an iterable dataset, or a sampler without end
+
+    def _iterators(self) -> dict[int, tuple[Any, Fetch]]:
+        """Return the iterators that are in use, with what fetches from them."""
+        found = ((loader, reference(), fetch) for loader, (reference, fetch) in sorted(self._live.items()))
+        return {loader: (iterator, fetch) for loader, iterator, fetch in found if iterator is not None}
+
+
+def _drop(iterator: Any, fetch: Fetch) -> bool:
+    """Throw a batch away; return False when there was none."""
+    try:
+        fetch(iterator)
+    except StopIteration:
+        return False
+    _drawn(iterator)
+    iterator.dpdoctor_surplus -= 1
+    return True
+
+
+def _drawn(iterator: Any) -> int:
+    """Return how many indices were drawn for the batch that was just fetched; 0: not known."""
+    indices = iterator._sampler_iter
+    return indices.next_size() if isinstance(indices, CountedIndices) else 0

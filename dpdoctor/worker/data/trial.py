@@ -1,0 +1,143 @@
+"""The script's own dataset in a worker, for a moment and apart from training.
+
+While it fetches, a worker holds its interpreter's lock, which moving a batch out of it needs, too. Each slows the
+other, by how much depends on what the dataset calls. The script's sampler and random numbers have no part in it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import statistics
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from dpdoctor.worker.data.queued import CoreQueue
+from dpdoctor.worker.data.workers import FORKING, Workers
+
+BATCHES = 16
+# Fewer say too little.
+LEAST_BATCHES = 5
+LIMIT_S = 3.0
+# In what torch says of a worker that raised, and of one that died.
+_SIGNS = ("in DataLoader worker process", "exited unexpectedly")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Medians in ns. `failure`: what the dataset raised in a worker, then nothing else is known.
+
+    Attributes:
+        slowed_ns: how much longer a fetch takes while the batch before it is moved out of the worker.
+        delayed_ns: how much longer moving a batch takes while the worker fetches the next.
+    """
+
+    slowed_ns: int = 0
+    delayed_ns: int = 0
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """One batch: its fetch, and from its end until the training thread had the batch; without waits for a core."""
+
+    fetch_ns: int
+    move_ns: int
+
+
+class _Loader(DataLoader[Any]):
+    """A loader that is not shared out among ranks, as the script's are."""
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.batch_sampler
+
+
+def measure(loader: DataLoader[Any], clock: Callable[[], int], limit_s: float) -> Trial | None:
+    """Return how fetching with a loader's dataset and moving its batches slow each other; None: it could not be tried.
+
+    The same batches are fetched twice, once with the worker idle whenever one is moved, once with it at work.
+    """
+    batches = _batches(loader)
+    if not batches:
+        return None
+    try:
+        alone = _fetch(loader, batches, 1, clock, limit_s / 2)
+        beside = _fetch(loader, batches, 2, clock, limit_s / 2)
+    except Exception as error:  # noqa: BLE001 - a dataset of the script's may raise anything
+        return _failed(error)
+    # The first in a worker pays for what is lazy; the last has none beside it.
+    pairs = list(zip(alone, beside, strict=False))[1:-1]
+    if len(pairs) < LEAST_BATCHES:
+        return None
+    return Trial(
+        slowed_ns=max(0, int(statistics.median(b.fetch_ns - a.fetch_ns for a, b in pairs))),
+        delayed_ns=max(0, int(statistics.median(b.move_ns - a.move_ns for a, b in pairs))),
+    )
+
+
+def _failed(error: Exception) -> Trial | None:
+    """Return what a worker raised or how it ended, in a line; None: it was only slow, or could not be forked."""
+    text = str(error).strip()
+    if not any(sign in text for sign in _SIGNS):
+        return None
+    line, name = text.splitlines()[-1], type(error).__name__
+    return Trial(failure=line if line.startswith(name) else f"{name}: {line}")
+
+
+def _batches(loader: DataLoader[Any]) -> list[list[int]]:
+    """Return the indices of some batches as large as the script's; none where they cannot be made up."""
+    size, dataset = loader.batch_size, loader.dataset
+    if size is None or isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        return []
+    indices = range(len(dataset))
+    chance = random.Random(0)
+    return [chance.choices(indices, k=size) for _ in range(BATCHES)] if indices else []
+
+
+def _fetch(
+    loader: DataLoader[Any], indices: Sequence[list[int]], ahead: int, clock: Callable[[], int], limit_s: float
+) -> list[_Moved]:
+    """Return what a worker of its own took for the batches that came in time, with so many of them ahead."""
+    until_ns = clock() + int(limit_s * 1e9)
+    trial: Any = _Loader(
+        loader.dataset,
+        batch_sampler=indices,
+        num_workers=1,
+        prefetch_factor=ahead,
+        collate_fn=loader.collate_fn,
+        worker_init_fn=loader.worker_init_fn,
+        timeout=limit_s,
+        multiprocessing_context=multiprocessing.get_context("fork"),
+        generator=torch.Generator(),
+    )
+    workers = Workers(trial, clock)
+    batches = _forked(trial, workers)
+    queue = CoreQueue()
+    moved: list[_Moved] = []
+    try:
+        while len(moved) < len(indices) and clock() < until_ns:
+            queued_ns = queue.waited_ns()
+            batches._next_data()
+            got_ns, queued_ns = clock(), queue.waited_ns() - queued_ns
+            fetched = workers.delivered(0)
+            move_ns = got_ns - fetched.begin_ns - fetched.fetch_ns - queued_ns
+            moved.append(_Moved(fetched.fetch_ns - fetched.queued_ns, move_ns))
+    finally:
+        batches._shutdown_workers()
+    return moved
+
+
+def _forked(trial: Any, workers: Workers) -> Any:
+    FORKING.workers = workers
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a process with threads forks: so does every loader with workers
+            return trial._get_iterator()
+    finally:
+        FORKING.workers = None

@@ -1,0 +1,1 @@
+"""Facts of the host inside a rank: what waits for the device, what happens between steps, what takes the cores."""

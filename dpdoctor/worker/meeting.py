@@ -1,0 +1,36 @@
+"""What the ranks tell each other at the end of a segment."""
+
+from __future__ import annotations
+
+from dpdoctor.worker.director import Facts
+from dpdoctor.worker.parts import Parts
+
+DRAWN_APART = (
+    "ranks draw different batches and may train on the same samples: a sampler goes on to draw from the global random "
+    "state, which differs between ranks. Throughput is not affected; to distribute it, give it a generator of its own"
+)
+
+
+def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
+    """Return what all ranks found, and how long this one waited for the others in ns.
+
+    `step_ns` is this rank's usual step; `warming`: the optimizer that defines a step may still change.
+    """
+    assert parts.steplog.first_ns is not None
+    changed = parts.counter.elect() if warming else False
+    now = parts.clock()
+    draws = parts.loaders.draws
+    workers = max((loader.num_workers for loader in parts.loaders.records()), default=0)
+    mine = [step_ns, parts.loaders.prefetch(), int(changed), now - parts.steplog.first_ns, workers]
+    everyone = parts.agreement.gather([*mine, draws.num, draws.digest])
+    # Ranks that fetched differently far ahead cannot be compared.
+    if len({numbers[5] for numbers in everyone}) == 1 < len({numbers[6] for numbers in everyone}):
+        parts.report.warn(DRAWN_APART)
+    facts = Facts(
+        step_s=max(numbers[0] for numbers in everyone) * 1e-9,
+        prefetch=max(numbers[1] for numbers in everyone),
+        reference_changed=any(numbers[2] for numbers in everyone),
+        elapsed_s=everyone[0][3] * 1e-9,
+        num_workers=max(numbers[4] for numbers in everyone),
+    )
+    return facts, parts.clock() - now

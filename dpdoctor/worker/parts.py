@@ -1,0 +1,42 @@
+"""The parts of one rank that its conductor holds together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.worker.ablation import Ablation
+from dpdoctor.worker.adoption.adopt import Adopter
+from dpdoctor.worker.adoption.redirect import Watch
+from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.data.loaders import Loaders
+from dpdoctor.worker.director import Director
+from dpdoctor.worker.ending import Ending
+from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.report import Report
+from dpdoctor.worker.timing.recorder import Recorder
+from dpdoctor.worker.timing.steplog import StepLog
+from dpdoctor.worker.timing.steps import StepCounter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the conductor conducts. `director` decides on rank 0 and is None on the others."""
+
+    mode: Mode
+    directory: Path
+    clock: Callable[[], int]
+    steplog: StepLog
+    counter: StepCounter
+    watch: Watch
+    adopter: Adopter
+    loaders: Loaders
+    recorder: Recorder
+    heartbeat: Heartbeat
+    agreement: Agreement
+    ablation: Ablation
+    director: Director | None
+    ending: Ending
+    report: Report

@@ -1,0 +1,134 @@
+"""How well the loader's prediction comes true: from one profile without workers, against profiles with other settings.
+
+    python tests/benchmarks/loader_prediction.py
+
+For samples/mnist_lenet.py and the three kinds of tests/benchmarks/loader_script.py, each is profiled once with
+num_workers=0 and what it predicts is written to a file. Only then the settings are profiled themselves, in shuffled
+rounds. The table has the median of the rounds; `others` is the most that other processes of the machine took of its
+cores meanwhile, above which a profile is taken again (`--quiet`, `--tries`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = {
+    "mnist_lenet": [str(ROOT / "samples/mnist_lenet.py"), "--"],
+    **{kind: [str(ROOT / "tests/benchmarks/loader_script.py"), "--", kind] for kind in ("fixed", "lognormal", "io")},
+}
+SETTINGS = [(0, None), *((workers, factor) for workers in (1, 2) for factor in (1, 2, 4))]
+Setting = tuple[int, "int | None"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Seconds per step, what single's loader predicts for each setting, and the cores that others took meanwhile."""
+
+    step_s: float
+    predicted: dict[Setting, dict[str, float]]
+    others: float
+
+
+def cpu_s() -> tuple[float, float]:
+    """Return the CPU seconds of the whole machine, and of the children of this process that have ended."""
+    machine, own = psutil.cpu_times(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    idle = machine.idle + getattr(machine, "iowait", 0.0)
+    return sum(machine) - getattr(machine, "guest", 0.0) - idle, own.ru_utime + own.ru_stime
+
+
+def profile(script: str, setting: Setting, options: list[str]) -> Profile:
+    """Profile a script with one setting, on one device of one thread."""
+    workers, factor = setting
+    target, *args = SCRIPTS[script]
+    args += ["--num-workers", str(workers), *(["--prefetch-factor", str(factor)] if factor else [])]
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "run"
+        command = [sys.executable, "-m", "dpdoctor", "profile", target, "--modes", "single", "--quiet", *options]
+        (machine, own), begin = cpu_s(), time.monotonic()
+        subprocess.run([*command, "--out", str(out), *args], check=True)
+        wall_s = time.monotonic() - begin
+        others = cpu_s()[0] - machine - (cpu_s()[1] - own)
+        mode = json.loads((out / "run.json").read_text())["modes"]["single"]
+    predicted = {(p["num_workers"], p["prefetch_factor"]): p["step"] for p in mode["loader"]["predictions"]}
+    return Profile(mode["step"]["value"], predicted, others / wall_s)
+
+
+def quiet(script: str, setting: Setting, args: argparse.Namespace) -> Profile:
+    """Return the profile beside which others took least of the cores, of as many as it takes to be quiet."""
+    found: list[Profile] = []
+    while len(found) < args.tries and not (found and found[-1].others <= args.quiet):
+        found.append(profile(script, setting, args.options.split()))
+    return min(found, key=lambda one: one.others)
+
+
+def words(setting: Setting) -> str:
+    """Return a setting as text."""
+    return f"{setting[0]} workers" + (f", prefetch {setting[1]}" if setting[1] else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scripts", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
+    parser.add_argument("--rounds", type=int, default=2, help="profiles of each setting")
+    parser.add_argument("--quiet", type=float, default=0.15, help="cores that others may take")
+    parser.add_argument("--tries", type=int, default=3, help="profiles taken until one is quiet")
+    parser.add_argument("--seed", type=int, default=0, help="of the order in which settings are profiled")
+    parser.add_argument("--out", type=Path, default=Path("loader_predictions.json"), help="file of predictions")
+    parser.add_argument("--options", default="--nproc 2 --arms none --trace-steps 0 --rounds 10 --time-budget 20")
+    args = parser.parse_args()
+
+    first = {script: quiet(script, (0, None), args) for script in args.scripts}
+    written = {script: {words(s): p for s, p in one.predicted.items()} for script, one in first.items()}
+    args.out.write_text(json.dumps(written, indent=1))
+    print(f"predictions written to {args.out}; others took at most {max(p.others for p in first.values()):.2f} cores")
+
+    todo = [(script, setting) for script in args.scripts for setting in SETTINGS]
+    measured: dict[tuple[str, Setting], list[Profile]] = {case: [] for case in todo}
+    chance = random.Random(args.seed)
+    for _ in range(args.rounds):
+        for case in chance.sample(todo, k=len(todo)):
+            measured[case].append(quiet(*case, args))
+            print(f"  {case[0]}, {words(case[1])}: {1e3 * measured[case][-1].step_s:.2f} ms", file=sys.stderr)
+    report(args.scripts, first, measured)
+
+
+def report(scripts: list[str], first: dict[str, Profile], measured: dict[tuple[str, Setting], list[Profile]]) -> None:
+    """Print the table, and over all of it the median and the worst error."""
+    print(
+        f"{'script':12} {'setting':22} {'predicted':>10} {'interval':>18} {'measured':>10} {'error':>8} {'others':>7}"
+    )
+    errors, inside = [], 0
+    for script in scripts:
+        for setting in SETTINGS:
+            profiles = measured[script, setting]
+            step_s, predicted = statistics.median(p.step_s for p in profiles), first[script].predicted[setting]
+            low, high = predicted["low"] or predicted["value"], predicted["high"] or predicted["value"]
+            errors.append(predicted["value"] / step_s - 1)
+            inside += low <= step_s <= high
+            print(
+                f"{script:12} {words(setting):22} {1e3 * predicted['value']:7.2f} ms "
+                f"{1e3 * low:7.2f} to {1e3 * high:7.2f} {1e3 * step_s:7.2f} ms {100 * errors[-1]:+6.1f} % "
+                f"{max(p.others for p in profiles):7.2f}"
+            )
+    sizes = [100 * abs(error) for error in errors]
+    print(
+        f"{len(sizes)} predictions: median error {statistics.median(sizes):.1f} %, worst {max(sizes):.1f} %; "
+        f"{inside} measured inside of the interval"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""What is planted: faults that are visible on the CPU with gloo, and scripts without one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+SAMPLES = "samples"
+# Its sleeps are measured so often to say how long they really are here.
+SLEEPS = 21
+
+# Images that a step of samples/mnist_lenet.py reads.
+MNIST_BATCH = 16
+MNIST = ("--no-affine", "--batch-size", str(MNIST_BATCH), "--epochs", "1000")
+RESNET = (
+    *("--arch", "resnet18", "--image-size", "32", "--batch-size", "16", "--num-workers", "0"),
+    *("--train-size", "3200", "--epochs", "1000"),
+)
+TRANSFORMER = ("--epochs", "1000")
+GAN = ("--epochs", "10000", "--batch-size", "16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A script with something planted in it, or healthy.
+
+    Attributes:
+        script: a sample, or where `third_party` a key of injections.INJECTIONS.
+        args: of the script; `{size}` stands for the size that is drawn.
+        sizes: least and most of it; None: nothing is planted.
+        whole: the size is a whole number.
+        mode: that it slows down.
+        baseline: whether one device is profiled, too.
+        options: further ones of `dpdoctor profile`.
+        rules: those that name it; empty: no warning may appear.
+        seconds: planted seconds per step for a size; None: how long it takes is not known beforehand.
+    """
+
+    script: str
+    args: tuple[str, ...] = ()
+    sizes: tuple[float, float] | None = None
+    whole: bool = False
+    mode: str
+    baseline: bool = False
+    options: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    seconds: Callable[[float], float] | None = None
+    third_party: bool = False
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no warning may appear."""
+        return not self.rules
+
+
+def slept(count: int) -> Callable[[float], float]:
+    """Return a function that gives the seconds that `count` sleeps of so many ms take here: longer than asked for."""
+
+    def seconds(size: float) -> float:
+        took = []
+        for _ in range(SLEEPS):
+            begin = time.perf_counter()
+            time.sleep(size / 1000)
+            took.append(time.perf_counter() - begin)
+        return count * median(took)
+
+    return seconds
+
+
+def computed(count: int) -> Callable[[float], float]:
+    """Return a function that gives the seconds that computing so many ms takes, `count` times."""
+    return lambda size: count * size / 1000
+
+
+ENTRIES = {
+    "slow_transform": Entry(
+        script="mnist_lenet.py",
+        args=(*MNIST, "--fault", "slow_transform:{size}"),
+        sizes=(1, 4),
+        mode="single",
+        rules=("data_starved",),
+        seconds=computed(MNIST_BATCH),
+    ),
+    "slow_disk": Entry(
+        script="mnist_lenet.py",
+        args=(*MNIST, "--fault", "slow_disk:{size}"),
+        sizes=(1, 4),
+        mode="ddp",
+        rules=("data_starved",),
+        seconds=slept(MNIST_BATCH),
+    ),
+    "stall_items": Entry(
+        script="mnist_lenet.py",
+        args=(*MNIST, "--num-workers", "2", "--fault", "stall_items:{size}"),
+        sizes=(60, 120),
+        mode="single",
+        rules=("data_starved",),
+    ),
+    "new_iterator": Entry(
+        script="mnist_lenet.py",
+        args=(*MNIST, "--num-workers", "1", "--fault", "new_iterator:{size}"),
+        sizes=(1, 4),
+        whole=True,
+        mode="single",
+        rules=("data_starved",),
+    ),
+    "short_epochs": Entry(
+        script="gan.py",
+        args=(*GAN, "--num-workers", "2", "--fault", "short_epochs:{size}"),
+        sizes=(3, 8),
+        whole=True,
+        mode="single",
+        rules=("data_starved",),
+    ),
+    "evaluate_often": Entry(
+        script="mnist_lenet.py",
+        args=(*MNIST, "--fault", "evaluate_often:{size}"),
+        sizes=(10, 50),
+        whole=True,
+        mode="single",
+        rules=("evaluation_share",),
+    ),
+    "checkpoint_often": Entry(
+        script="resnet.py",
+        args=(*RESNET, "--fault", "checkpoint_often:{size}"),
+        sizes=(2, 8),
+        whole=True,
+        mode="single",
+        rules=("checkpoint_share",),
+    ),
+    "gc_churn": Entry(
+        script="gan.py",
+        args=(*GAN, "--num-workers", "1", "--fault", "gc_churn:{size}"),
+        sizes=(1e3, 1e5),
+        whole=True,
+        mode="single",
+        rules=("gc_pauses",),
+    ),
+    "too_many_threads": Entry(
+        script="resnet.py",
+        args=(*RESNET, "--batch-size", "8", "--fault", "too_many_threads:{size}"),
+        sizes=(3, 6),
+        whole=True,
+        mode="ddp",
+        # Threads that wait for a core make steps so slow that fewer of them fit.
+        options=("--arms", "cached_batches,fair_threads", "--time-budget", "40"),
+        rules=("cpu_oversubscription",),
+    ),
+    "big_buffers": Entry(
+        script="resnet.py",
+        args=(*RESNET, "--fault", "big_buffers:{size}"),
+        sizes=(100, 300),
+        mode="ddp",
+        rules=("buffer_broadcast",),
+    ),
+    "slow_rank": Entry(
+        script="transformer.py",
+        args=(*TRANSFORMER, "--batch-size", "16", "--fault", "slow_rank:{size}"),
+        sizes=(15, 80),
+        mode="ddp",
+        rules=("straggler",),
+        seconds=slept(1),
+    ),
+    "uneven_lengths": Entry(
+        script="transformer.py",
+        args=(*TRANSFORMER, "--batch-size", "16", "--fault", "uneven_lengths:{size}"),
+        sizes=(1.5, 4),
+        mode="ddp",
+        rules=("uneven_batches",),
+    ),
+    "accumulate": Entry(
+        script="transformer.py",
+        args=(*TRANSFORMER, "--batch-size", "2", "--accumulate", "{size}"),
+        sizes=(3, 8),
+        whole=True,
+        mode="ddp",
+        rules=("accumulation_sync",),
+    ),
+    "big_table": Entry(
+        script="transformer.py",
+        args=(*TRANSFORMER, "--fault", "big_table:{size}"),
+        sizes=(30, 120),
+        mode="ddp",
+        rules=("exposed_communication",),
+    ),
+    "tiny_layers": Entry(
+        script="transformer.py",
+        args=(*TRANSFORMER, "--fault", "tiny_layers:{size}"),
+        sizes=(16, 48),
+        whole=True,
+        mode="fsdp",
+        options=("--fsdp-wrap", "Block"),
+        rules=("small_collectives",),
+    ),
+    "imagenet_sleep": Entry(
+        script="imagenet",
+        args=("--dummy", "--no-accel", "-a", "resnet18", "-b", "2", "-j", "0"),
+        sizes=(60, 200),
+        mode="single",
+        rules=("data_starved",),
+        seconds=slept(2),
+        third_party=True,
+    ),
+    "mingpt_slow_rank": Entry(
+        script="minGPT",
+        args=("--trainer.num_workers=0", "--data.ndigit=3"),
+        sizes=(20, 80),
+        mode="ddp",
+        rules=("straggler",),
+        seconds=slept(1),
+        third_party=True,
+    ),
+    "healthy_transformer": Entry(
+        script="transformer.py",
+        args=("--batch-size", "32", "--epochs", "1000"),
+        mode="ddp",
+        baseline=True,
+    ),
+    "healthy_resnet": Entry(
+        script="resnet.py",
+        args=("--arch", "resnet18", "--num-workers", "0", "--batch-size", "32", "--epochs", "1000"),
+        mode="single",
+    ),
+    "healthy_gan": Entry(script="gan.py", args=("--epochs", "1000", "--num-workers", "1"), mode="single"),
+}

@@ -1,0 +1,117 @@
+"""Open the plan and set it against the verdicts: was each planted fault named first, and at its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from dpdoctor import units
+
+from .catalogue import Entry
+from .plan import PlannedRun
+from .verdicts import Agreement, Verdict
+
+# What a cost may be off by: this share of the step, or this share of the planted cost.
+STEP_SHARE, COST_SHARE = 0.03, 0.15
+# What arms may at most remove from a script that is called healthy.
+HEALTHY_COMM, HEALTHY_INPUT = 0.05, 0.03
+# What the table is to show: first in so many runs, no warning in so many, agreement in so many comparisons.
+FIRST, SILENT, AGREED = 0.95, 0.95, 0.90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One planted run.
+
+    Attributes:
+        first: whether a rule that names the fault is the first finding of its mode; healthy: no mode has a finding.
+        said: the first finding, or what went wrong.
+        error: difference of cost and planted cost, as a share of the step; None: no known time, or not named.
+        within: whether it is small enough; None as above.
+        proved: healthy scripts only: whether the arms say that there is little to remove.
+    """
+
+    run: PlannedRun
+    first: bool
+    said: str
+    error: float | None = None
+    within: bool | None = None
+    proved: bool | None = None
+
+
+def score(run: PlannedRun, entry: Entry, verdict: Verdict) -> Score:
+    """Return how well a run's verdict fits to what was planted in it."""
+    return _healthy(run, verdict) if entry.healthy else _planted(run, entry, verdict)
+
+
+def _healthy(run: PlannedRun, verdict: Verdict) -> Score:
+    named = [f"{finding.rule} in {name}" for name, mode in verdict.modes.items() for finding in mode.named]
+    removable = [(mode.removable_comm or 0.0, mode.removable_input) for mode in verdict.modes.values()]
+    proved = all(comm < HEALTHY_COMM and of is not None and of < HEALTHY_INPUT for comm, of in removable)
+    said = verdict.error or ", ".join(named) or "no warning"
+    return Score(run=run, first=not named and verdict.error is None, said=said, proved=proved)
+
+
+def _planted(run: PlannedRun, entry: Entry, verdict: Verdict) -> Score:
+    mode = verdict.modes.get(entry.mode)
+    if mode is None or not mode.named:
+        return Score(run=run, first=False, said=verdict.error or "no warning")
+    first = mode.named[0]
+    named = first.rule in entry.rules
+    if not named or run.planted_s is None or mode.step_s is None or first.share is None:
+        return Score(run=run, first=named, said=first.rule)
+    planted = run.planted_s / mode.step_s
+    error = first.share - planted
+    within = abs(error) <= max(STEP_SHARE, COST_SHARE * planted)
+    return Score(run=run, first=True, said=first.rule, error=error, within=within)
+
+
+def table(entries: Mapping[str, Entry], scores: Sequence[Score]) -> str:
+    """Return the Markdown table: one line per entry."""
+    lines = [
+        "| planted | in | rule expected | first | cost off by, of the step: median, worst | within | said instead |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, entry in entries.items():
+        of_entry = [score for score in scores if score.run.entry == name]
+        if of_entry:
+            lines.append(_line(name, entry, of_entry))
+    return "\n".join(lines)
+
+
+def _line(name: str, entry: Entry, scores: Sequence[Score]) -> str:
+    errors = [abs(score.error) for score in scores if score.error is not None]
+    costs = f"{units.share(median(errors))}, {units.share(max(errors))}" if errors else "—"
+    judged = [score.within for score in scores if score.within is not None]
+    within = f"{sum(judged)} of {len(judged)}" if judged else "—"
+    if entry.healthy:
+        within = f"healthy by the arms: {sum(bool(score.proved) for score in scores)} of {len(scores)}"
+    instead = "; ".join(sorted({score.said for score in scores if not score.first}))
+    first = f"{sum(score.first for score in scores)} of {len(scores)}"
+    expected = ", ".join(entry.rules) or "no warning"
+    return f"| {name} | {entry.mode} | {expected} | {first} | {costs} | {within} | {instead} |"
+
+
+def totals(entries: Mapping[str, Entry], scores: Sequence[Score], agreements: Sequence[Agreement]) -> list[str]:
+    """Return what the table must show as a whole, in sentences."""
+    planted = [score.first for score in scores if not entries[score.run.entry].healthy]
+    costs = [score.within for score in scores if score.within is not None]
+    silent = [score.first for score in scores if score.proved]
+    lines = [
+        _share("planted faults named first", planted, FIRST),
+        _share("known costs within bounds", costs, 1.0),
+        _share("healthy runs, proved by arms, without a warning", silent, SILENT),
+    ]
+    for what in sorted({agreement.what for agreement in agreements}):
+        held = [agreement.holds for agreement in agreements if agreement.what == what]
+        lines.append(_share(f"{what}: seen and arm agree", held, AGREED))
+    return [*lines, _share("seen and arm agree, all", [agreement.holds for agreement in agreements], AGREED)]
+
+
+def _share(what: str, held: Sequence[bool], least: float) -> str:
+    if not held:
+        return f"{what}: none was run"
+    share = sum(held) / len(held)
+    verdict = "as it must be" if share >= least else "TOO FEW"
+    return f"{what}: {sum(held)} of {len(held)}, {units.share(share)}; at least {units.share(least)}: {verdict}"

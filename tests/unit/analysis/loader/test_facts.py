@@ -1,0 +1,126 @@
+"""The figures of a loader: what counts for which, worked out on paper."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from msgspec.structs import replace
+
+from dpdoctor.analysis.loader import facts
+from dpdoctor.analysis.loader.feed import Feed, feed
+from dpdoctor.loading import HandOff
+from dpdoctor.records import Rank
+from tests.unit.analysis.loader.feeding import batch, even_batches, launch, loader, rank
+from tests.unit.builders import MS
+
+HAND_OFF = HandOff(loader=0, n=20, num_bytes=1000, send_ns=2 * MS, receive_ns=3 * MS)
+
+
+def fed(*ranks: Rank) -> Feed:
+    """Return the feed of a launch that has one."""
+    found = feed(launch(*ranks))
+    assert found is not None
+    return found
+
+
+def with_edge(made: Rank, step: int) -> Rank:
+    """Return the rank with an epoch edge in one step."""
+    steps = tuple(replace(s, epoch_edge=s.step == step) for s in made.steps)
+    return dataclasses.replace(made, steps=steps)
+
+
+def test_fetch_and_wait_are_means_with_an_interval_over_the_windows() -> None:
+    found = fed(rank([*even_batches(4), *even_batches(8, wait=20.0)[4:]]))
+    fetch = facts.fetch(found)
+    assert (fetch.value, fetch.n) == (pytest.approx(0.030), 2)
+    assert fetch.low is not None
+    assert fetch.low < 0.020
+    assert facts.wait(found).value == pytest.approx(0.030)
+    assert facts.fetch_cv(found) == pytest.approx(0.35635, abs=1e-5)
+
+
+def test_all_ranks_are_in_the_figures() -> None:
+    ranks = [rank(even_batches(8, wait=wait), index=index, world_size=2) for index, wait in enumerate((40.0, 80.0))]
+    found = fed(*ranks)
+    assert facts.fetch(found).value == pytest.approx(0.060)
+    assert facts.wait(found).value == pytest.approx(0.060)
+
+
+def test_without_a_full_window_or_a_batch_nothing_is_known() -> None:
+    assert feed(launch(rank([]))) is None
+    assert feed(launch(rank(even_batches(8), num_windows=0))) is None
+
+
+def test_the_loader_that_feeds_most_steps_is_the_one() -> None:
+    validation = [replace(b, wait_ns=10 * b.wait_ns) for b in even_batches(2)]
+    training = [replace(b, loader=1) for b in even_batches(8)]
+    made = rank([*validation, *training], loaders=(loader(dataset="Validation"), loader(dataset="Training")))
+    assert fed(made).loader.dataset == "Training"
+
+
+def test_cpu_and_collate_are_parts_of_the_fetch() -> None:
+    found = fed(rank(even_batches(8, cpu=10.0, collate=4.0)))
+    assert facts.cpu_ratio(found).value == pytest.approx(0.25)
+    assert facts.collate(found).value == pytest.approx(0.004)
+
+
+def test_what_an_arm_fetched_ahead_is_not_judged() -> None:
+    # Fetched before the first window, in 90 ms; asked for in it.
+    ahead = batch(1, asked=0, wait=1.0, fetch_begin=-95.0, fetch=90.0)
+    found = fed(rank([ahead, *even_batches(8)[1:]]))
+    assert facts.fetch(found).value == pytest.approx(0.040)
+
+
+def test_fetches_that_outlast_the_windows_are_those_asked_for() -> None:
+    ahead = [replace(b, fetch_begin_ns=b.asked_ns - 5000 * MS, fetch_ns=900 * MS) for b in even_batches(8)]
+    assert facts.fetch(fed(rank(ahead))).value == pytest.approx(0.900)
+
+
+def test_unknown_fetches_stay_unknown() -> None:
+    found = fed(rank(even_batches(8, fetch=0.0)))
+    assert facts.fetch(found).reason == facts.NO_FETCH
+    assert facts.cpu_ratio(found).reason == facts.NO_FETCH
+    assert facts.fetch_cv(found) is None
+
+
+def test_ready_is_the_share_of_asks() -> None:
+    depths = [0, 0, 1, 1, 1, 1, 2, -1]
+    found = fed(rank([replace(b, ready=depth) for b, depth in zip(even_batches(8), depths, strict=True)]))
+    assert facts.ready(found) == pytest.approx({0: 2 / 7, 1: 4 / 7, 2: 1 / 7})
+
+
+def test_bytes_are_the_mean_of_what_is_known() -> None:
+    sizes = [0, 100, 100, 400, 100, 100, 100, 100]
+    found = fed(rank([replace(b, num_bytes=size) for b, size in zip(even_batches(8), sizes, strict=True)]))
+    assert facts.batch_bytes(found) == pytest.approx(1000 / 7)
+    assert facts.batch_bytes(fed(rank(even_batches(8)))) is None
+
+
+def test_receive_is_what_ready_batches_took() -> None:
+    ready = [
+        batch(n, asked=100 * n - 100, wait=2.0, fetch_begin=100 * n - 200, worker=0, ready=1) for n in range(1, 13)
+    ]
+    # Fetched while it was waited for: its wait is no taking over.
+    late = batch(13, asked=1200, wait=70.0, worker=0, ready=1)
+    found = fed(rank([*ready, late], num_windows=4, loaders=(loader(num_workers=1, prefetch_factor=2),)))
+    assert facts.receive(found, (HAND_OFF,)).value == pytest.approx(0.002)
+
+
+def test_receive_is_the_hand_off_where_no_batch_lay_ready() -> None:
+    found = fed(rank(even_batches(8)))
+    assert facts.receive(found, (HAND_OFF,)).value == pytest.approx(0.003)
+    assert facts.receive(found, ()).reason == facts.NO_HAND_OFF
+
+
+def test_the_edge_is_the_first_batch_and_its_iterator() -> None:
+    # An epoch begins in step 3: its iterator takes 25 ms, its first batch 100 ms, the others 40 ms.
+    batches = even_batches(8)
+    batches[2] = replace(batch(3, asked=230, wait=100.0), iteration=1, batch=0, opening_ns=25 * MS)
+    made = with_edge(rank(batches), 3)
+    assert facts.edge(fed(made)).value == pytest.approx(0.085)
+
+
+def test_no_edge_in_a_full_window_is_unknown() -> None:
+    made = rank(even_batches(8))
+    assert facts.edge(fed(made)).reason == facts.NO_EDGE

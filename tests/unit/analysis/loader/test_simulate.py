@@ -1,0 +1,138 @@
+"""The event simulation against a simulation by ticks, and against what can be worked out on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpdoctor.analysis.loader.sharing import Cores
+from dpdoctor.analysis.loader.simulate import Outcome, Setting, Times, simulate
+from tests.unit.analysis.loader import ticks
+
+PLENTY = Cores(num=1000)
+
+
+def steady(
+    num_workers: int, prefetch_factor: int, cores: Cores = PLENTY, *, fetch: float, compute: float, **times: float
+) -> Outcome:
+    """Return the outcome of constant times, once the queue is as full as it gets."""
+    made = Times(fetch=[fetch], compute=[compute], **times)
+    setting = Setting(num_workers=num_workers, prefetch_factor=prefetch_factor)
+    # As many from each worker: with constant times they come in bursts.
+    return simulate(made, setting, cores, num_batches=120 * max(1, num_workers), settle=40 * num_workers)
+
+
+whole = st.integers(min_value=0, max_value=9).map(float)
+few = st.integers(min_value=0, max_value=3).map(float)
+plain_times = st.builds(
+    Times,
+    fetch=st.lists(whole.map(lambda value: value + 1), min_size=1, max_size=12),
+    compute=st.lists(whole, min_size=1, max_size=12),
+    send=few,
+    receive=few,
+)
+some_times = st.builds(replace, plain_times, slowed=few, delayed=few)
+some_setting = st.builds(
+    Setting,
+    num_workers=st.integers(min_value=1, max_value=5),
+    prefetch_factor=st.integers(min_value=1, max_value=4),
+    in_order=st.booleans(),
+)
+
+
+@given(some_times, some_setting, st.integers(min_value=1, max_value=60))
+def test_it_does_what_ticks_do(times: Times, setting: Setting, num_batches: int) -> None:
+    now, waited = ticks.Ticking(times, setting, PLENTY).run(num_batches, 1.0)
+    outcome = simulate(times, setting, PLENTY, num_batches=num_batches)
+    assert outcome.step * num_batches == pytest.approx(now)
+    assert outcome.wait * num_batches == pytest.approx(waited)
+
+
+some_cores = st.builds(
+    Cores,
+    num=st.sampled_from([1.0, 1.5, 2.0, 3.0]),
+    fetch=st.sampled_from([0.0, 0.25, 1.0]),
+    compute=st.sampled_from([0.5, 1.0, 1.7, 2.0]),
+    threads=st.sampled_from([1, 2, 3]),
+)
+
+
+@settings(max_examples=40)
+@given(plain_times, some_setting, some_cores)
+def test_it_does_what_ticks_do_where_threads_contend(times: Times, setting: Setting, cores: Cores) -> None:
+    # In order only, and undisturbed: which of two things is first may hang on the length of a tick.
+    setting = Setting(num_workers=setting.num_workers, prefetch_factor=setting.prefetch_factor)
+    tick, num_batches = 0.02, 20
+    now, waited = ticks.Ticking(times, setting, cores).run(num_batches, tick)
+    outcome = simulate(times, setting, cores, num_batches=num_batches)
+    # Each of a batch's parts may end up to a tick late.
+    assert outcome.step == pytest.approx(now / num_batches, abs=8 * tick)
+    assert outcome.wait == pytest.approx(waited / num_batches, abs=8 * tick)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
+@pytest.mark.parametrize(("fetch", "compute"), [(10.0, 3.0), (40.0, 3.0), (2.0, 9.0)])
+def test_constant_times_with_workers_ahead(num_workers: int, fetch: float, compute: float) -> None:
+    outcome = steady(num_workers, 2, fetch=fetch, compute=compute, send=0.5, receive=1.0)
+    assert outcome.step == pytest.approx(max(compute + 1.0, (fetch + 0.5) / num_workers))
+    assert outcome.wait == pytest.approx(outcome.step - compute)
+    assert (outcome.fetch, outcome.compute) == (pytest.approx(fetch), pytest.approx(compute))
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+@pytest.mark.parametrize("fetch", [2.0, 40.0])
+def test_a_worker_that_fetches_and_hands_over_at_once_is_slower_at_both(num_workers: int, fetch: float) -> None:
+    outcome = steady(num_workers, 2, fetch=fetch, compute=3.0, receive=1.0, slowed=2.0, delayed=0.5)
+    # As soon as the queue is full, its workers are idle when they hand over.
+    expected = (fetch + 2.0) / num_workers if fetch > 20 else 4.0
+    assert outcome.step == pytest.approx(expected)
+
+
+def test_an_idle_worker_hands_over_undisturbed() -> None:
+    outcome = steady(1, 1, fetch=10.0, compute=3.0, receive=1.0, slowed=2.0, delayed=0.5)
+    assert outcome.step == pytest.approx(11.0)
+
+
+@pytest.mark.parametrize("compute", [3.0, 9.0, 30.0])
+def test_one_worker_with_one_batch_does_not_fetch_while_its_batch_is_taken(compute: float) -> None:
+    outcome = steady(1, 1, fetch=10.0, compute=compute, send=0.5, receive=1.0)
+    assert outcome.step == pytest.approx(max(compute, 10.5) + 1.0)
+
+
+def test_without_workers_one_thing_follows_the_other() -> None:
+    outcome = steady(0, 2, fetch=10.0, compute=3.0, send=0.5, receive=1.0)
+    assert (outcome.step, outcome.wait) == (pytest.approx(13.0), pytest.approx(10.0))
+
+
+def test_a_slow_fetch_holds_up_the_ones_behind_it_unless_order_is_given_up() -> None:
+    times = Times(fetch=[60.0, *[2.0] * 19], compute=[5.0])
+    in_order, out_of_order = (
+        simulate(times, Setting(num_workers=2, prefetch_factor=2, in_order=order), PLENTY, num_batches=400, settle=40)
+        for order in (True, False)
+    )
+    assert out_of_order.step == pytest.approx(5.0, rel=0.02)
+    assert in_order.step > 1.3 * out_of_order.step
+    deep = simulate(times, Setting(num_workers=2, prefetch_factor=16), PLENTY, num_batches=400, settle=40)
+    assert deep.step == pytest.approx(5.0, rel=0.02)
+
+
+def test_no_more_work_is_done_than_there_are_cores() -> None:
+    # Two cores, four workers that only compute, and a training thread that hardly does: 42 seconds of work per batch.
+    outcome = steady(4, 2, Cores(num=2.0), fetch=40.0, compute=2.0)
+    assert outcome.step == pytest.approx(21.0, rel=0.01)
+    assert outcome.fetch > 70.0
+
+
+def test_workers_that_wait_for_a_disk_contend_for_nothing() -> None:
+    outcome = steady(8, 2, Cores(num=2.0, fetch=0.0), fetch=40.0, compute=2.0)
+    assert outcome.step == pytest.approx(5.0)
+
+
+def test_what_cannot_be_simulated_is_refused() -> None:
+    with pytest.raises(ValueError, match="a fetch and a step"):
+        Times(fetch=[], compute=[1.0])
+    with pytest.raises(ValueError, match="num_batches"):
+        simulate(Times(fetch=[1.0], compute=[1.0]), Setting(num_workers=1), PLENTY, num_batches=0)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dpdoctor.analysis import ArmSummary, Figure
+from dpdoctor.analysis.ablation import NO_PAIRS, arms, imbalance
+from dpdoctor.analysis.windows import FULL
+from dpdoctor.records import ArmRecord, Launch, Rank
+from tests.unit.records import launch, rank, step, window
+
+# What happened in a round: (arm, milliseconds of each step of its window).
+Round = Sequence[tuple[str, float]]
+
+
+def ablated(rounds: Sequence[Round], *, index: int = 0, world_size: int = 1, **fields: object) -> Rank:
+    """Return a rank with a window of four steps for each entry of each round; more fields by keyword."""
+    entries = [(number, arm, ms) for number, found in enumerate(rounds, 1) for arm, ms in found]
+    steps = [step(ms, window=place) for place, (_, _, ms) in enumerate(entries) for _ in range(4)]
+    windows = [window(4 * ms, window=place, round=number, arm=arm) for place, (number, arm, ms) in enumerate(entries)]
+    return rank(steps, windows, index=index, world_size=world_size, **fields)
+
+
+def one(launched: Launch, *others: Launch, arm: str = "no_comm") -> ArmSummary:
+    return arms([launched, *others])[arm]
+
+
+class TestGain:
+    def test_it_is_the_mean_of_the_differences_within_each_round(self) -> None:
+        # Gains of 20 and 30 ms though the machine became twice as slow: mean 25, standard deviation 7.0711,
+        # t(0.975, 1) = 12.7062, half width 63.531.
+        rounds = [[(FULL, 100), ("no_comm", 80)], [("no_comm", 170), (FULL, 200)]]
+        found = one(launch(ablated(rounds)))
+        assert (found.gain.value, found.gain.low, found.gain.high) == pytest.approx((0.025, -0.038531, 0.088531))
+        assert (found.gain.n, found.gain.unit, found.gain.scope) == (2, "s", "run")
+        assert found.step.value == pytest.approx(0.125)
+
+    def test_its_share_is_of_the_full_windows_of_the_same_rounds(self) -> None:
+        rounds = [[(FULL, 100), ("no_comm", 80)], [("no_comm", 160), (FULL, 200)]]
+        share = one(launch(ablated(rounds))).share
+        # The same share in both rounds: no spread, though the gains differ by a factor of two.
+        assert (share.value, share.low, share.high) == pytest.approx((0.2, 0.2, 0.2))
+        assert share.unit == "ratio"
+
+    def test_an_arm_that_slows_has_a_negative_gain(self) -> None:
+        assert one(launch(ablated([[(FULL, 100), ("no_comm", 110)]]))).gain.value == pytest.approx(-0.01)
+
+    def test_one_round_has_no_interval(self) -> None:
+        gain = one(launch(ablated([[(FULL, 100), ("no_comm", 80)]]))).gain
+        assert (gain.value, gain.low, gain.n) == (pytest.approx(0.02), None, 1)
+
+    def test_the_slowest_rank_decides_with_and_without(self) -> None:
+        # Without communication rank 1 is the slower one.
+        ranks = (
+            ablated([[(FULL, 100), ("no_comm", 60)]], world_size=2),
+            ablated([[(FULL, 100), ("no_comm", 90)]], index=1, world_size=2),
+        )
+        assert one(launch(*ranks)).gain.value == pytest.approx(0.01)
+
+
+class TestLeftOut:
+    def test_rounds_without_a_partner(self) -> None:
+        rounds = [[(FULL, 100), ("no_comm", 80)], [("no_comm", 10)], [(FULL, 500)]]
+        gain = one(launch(ablated(rounds))).gain
+        assert (gain.value, gain.n) == (pytest.approx(0.02), 1)
+
+    def test_windows_that_are_not_complete_on_every_rank(self) -> None:
+        whole = ablated([[(FULL, 100), ("no_comm", 80)], [(FULL, 100), ("no_comm", 70)]], world_size=2)
+        steps = whole.steps
+        cut = [window(400, window=w.window, round=w.round, arm=w.arm, complete=w.window != 3) for w in whole.windows]
+        gain = one(launch(whole, rank(steps, cut, index=1, world_size=2))).gain
+        assert gain.n == 1
+
+    def test_epoch_edges_as_in_the_full_windows(self) -> None:
+        # In every full step an iterator is built anew; the arm that replays batches builds none.
+        def steps(number: int, ms: float, edge: bool) -> list[object]:
+            return [step(ms, window=number, epoch_edge=edge) for _ in range(4)]
+
+        windows = [window(400, window=0, arm=FULL), window(160, window=1, arm="cached_batches")]
+        found = launch(rank([*steps(0, 100, True), *steps(1, 40, False)], windows))
+        assert one(found, arm="cached_batches").gain.value == pytest.approx(0.06)
+
+
+class TestUnknown:
+    def test_a_skipped_arm_gives_its_reason(self) -> None:
+        skipped = ArmRecord(name="cached_batches", skipped="the dataset is iterable and keeps its place")
+        found = one(launch(rank([step()], [window(100)], arms=(skipped,))), arm="cached_batches")
+        for figure in (found.gain, found.share, found.step):
+            assert (figure.value, figure.reason) == (None, skipped.skipped)
+
+    def test_an_arm_that_one_rank_did_not_run_to_its_end_is_unknown(self) -> None:
+        rounds = [[(FULL, 100), ("no_comm", 80)]]
+        failed = (ArmRecord(name="no_comm", skipped="too little memory for a copy of the parameters"),)
+        found = launch(ablated(rounds, world_size=2), ablated(rounds, index=1, world_size=2, arms=failed))
+        assert one(found).gain.reason == "too little memory for a copy of the parameters"
+
+    def test_an_arm_without_a_pair(self) -> None:
+        ran = (ArmRecord(name="no_comm"),)
+        assert one(launch(ablated([[(FULL, 100)]], arms=ran))).gain.reason == NO_PAIRS
+
+    def test_what_a_failed_launch_measured_is_no_result(self) -> None:
+        failed = launch(ablated([[(FULL, 100), ("no_comm", 80)]]), status="failed", reason="CUDA out of memory")
+        assert one(failed).gain.reason == "CUDA out of memory"
+
+    def test_without_arms_there_are_none(self) -> None:
+        assert arms([launch(rank([step()], [window(100)]))]) == {}
+        assert arms([]) == {}
+
+
+def test_arms_are_listed_as_the_ranks_name_them() -> None:
+    ran = (ArmRecord(name="no_comm"), ArmRecord(name="amp", skipped="no GPU"))
+    rounds = [[(FULL, 100), ("no_comm", 80)]]
+    assert [*arms([launch(ablated(rounds, arms=ran))])] == ["no_comm", "amp"]
+
+
+def test_several_launches_count_once_each() -> None:
+    # Gains of 20 and of 30 ms; the second launch has three times as many rounds.
+    first, second = [[(FULL, 100), ("no_comm", 80)]], [[(FULL, 100), ("no_comm", 70)]] * 3
+    gain = one(launch(ablated(first)), launch(ablated(second), number=2)).gain
+    assert (gain.value, gain.n, gain.scope) == (pytest.approx(0.025), 2, "launches")
+
+
+class TestImbalance:
+    @staticmethod
+    def of(*per_rank: Sequence[float]) -> Figure:
+        rounds = [[[("no_data_no_comm", ms)] for ms in own] for own in per_rank]
+        size = len(per_rank)
+        ranks = [ablated(own, index=place, world_size=size) for place, own in enumerate(rounds)]
+        return imbalance([launch(*ranks)], "no_data_no_comm")
+
+    def test_it_is_the_slowest_rank_against_the_median_of_the_others(self) -> None:
+        found = self.of([100, 110], [160, 170], [120, 130])
+        assert (found.value, found.low, found.high) == pytest.approx((0.05, 0.05, 0.05))
+
+    def test_ranks_that_are_slow_by_turns_are_balanced(self) -> None:
+        assert self.of([100, 140], [140, 100]).value == pytest.approx(0)
+
+    def test_one_rank_and_none_are_unknown(self) -> None:
+        assert self.of([100]).reason == "there is one rank"
+        assert imbalance([], "no_comm").reason == "no window of no_comm is complete on every rank"

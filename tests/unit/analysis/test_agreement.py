@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dpdoctor.analysis import Analysis, ArmSummary, Figure, analyse
+from dpdoctor.analysis.agreement import Agreement, agreements, allowed
+from dpdoctor.analysis.trace_budget import NO_STEPS, NO_TRACE, exposed_share
+from tests.unit.builders import MS
+from tests.unit.records import launch, rank, run, step, window
+from tests.unit.report import traced_runs
+
+
+def share(value: float | None, half: float | None = 0.0, n: int = 9) -> Figure:
+    if value is None:
+        return Figure(value=None, unit="ratio", reason="the batches keep their place in a file")
+    low, high = (None, None) if half is None else (value - half, value + half)
+    return Figure(value=value, low=low, high=high, n=n, unit="ratio")
+
+
+def with_arms(**gained: Figure) -> Analysis:
+    """Return a run of one mode that waits for data in 30 % of each step, with the shares that its arms gained."""
+    steps = [step(100, phases_ms={"data_wait": 30, "forward": 70}, window=number) for number in (1, 2, 3)]
+    windows = [window(100, window=number) for number in (1, 2, 3)]
+    found = analyse(run({"single": [launch(rank(steps, windows))]}))
+    seconds = Figure(value=None, unit="s", reason="not asked for")
+    arms = {name: ArmSummary(gain=seconds, share=figure, step=seconds) for name, figure in gained.items()}
+    single = dataclasses.replace(found.summary.modes["single"], arms=arms)
+    return dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes={"single": single}))
+
+
+def one(gained: Figure) -> Agreement:
+    (found,) = agreements(with_arms(cached_batches=gained), "single")
+    return found
+
+
+class TestAgrees:
+    @pytest.mark.parametrize(
+        ("gained", "agrees"),
+        [
+            (share(0.30), True),
+            (share(0.349), True),  # within 5 % of the step
+            (share(0.351), False),
+            (share(0.251), True),
+            (share(0.249), False),
+            # Two standard errors of 9 rounds are 2 * 0.115 / 2.306 = 0.1 of the step.
+            (share(0.39, 0.115), True),
+            (share(0.41, 0.115), False),
+            # One round gives no interval: within the tolerance is agreement, beyond it nothing can be told.
+            (share(0.34, None, n=1), True),
+            (share(0.60, None, n=1), None),
+            (share(None), None),
+        ],
+    )
+    def test_within_the_tolerance_or_two_standard_errors(self, gained: Figure, agrees: bool | None) -> None:
+        assert one(gained).agrees is agrees
+
+    def test_both_sides_are_told(self) -> None:
+        found = one(share(0.6))
+        assert (found.arm, found.seen.value, found.gained.value) == ("cached_batches", pytest.approx(0.3), 0.6)
+        assert found.allowed == pytest.approx(0.05)
+
+    def test_an_unknown_side_gives_its_reason(self) -> None:
+        assert one(share(None)).reason == "the batches keep their place in a file"
+
+    def test_without_arms_nothing_is_compared(self) -> None:
+        assert agreements(with_arms(), "single") == ()
+
+    def test_communication_needs_a_trace(self) -> None:
+        (found,) = agreements(with_arms(no_comm=share(0.2)), "single")
+        assert (found.arm, found.agrees, found.reason) == ("no_comm", None, NO_TRACE)
+
+
+def test_errors_of_both_sides_count() -> None:
+    # 9 values: t = 2.306, standard errors 0.03 and 0.04, together 0.05.
+    assert allowed(share(0.5, 0.03 * 2.306), share(0.5, 0.04 * 2.306)) == pytest.approx(0.1, abs=1e-4)
+
+
+class TestExposedShare:
+    def test_it_is_that_of_the_rank_which_waits_least(self) -> None:
+        # Rank 1 comes last: what it communicates is transfer; rank 0 waits for it as well.
+        waits, last = traced_runs.budget(40, 60), traced_runs.budget(90, 10)
+        digests = [
+            dataclasses.replace(digest, devices=(traced_runs.device(of=of),))
+            for digest, of in zip(traced_runs.late_rank(2, 1), (waits, last), strict=True)
+        ]
+        assert exposed_share(digests).value == pytest.approx(0.1)
+
+    def test_shares_are_of_total_time(self) -> None:
+        steps = traced_runs.device().steps
+        longer = dataclasses.replace(steps[0], budget=traced_runs.budget(300))
+        device = dataclasses.replace(traced_runs.device(), steps=(steps[0], longer))
+        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=(device,))
+        found = exposed_share([digest])
+        assert (found.value, found.n) == (pytest.approx(31 * MS / (400 * MS)), 2)
+
+    def test_without_steps_it_is_unknown(self) -> None:
+        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=(traced_runs.device(steps=0),))
+        assert exposed_share([digest]).reason == NO_STEPS
+        assert exposed_share([]).reason == NO_TRACE

@@ -1,0 +1,187 @@
+"""Analyses with arms, a loader seen from inside, a waterfall and findings, as the report must be able to show them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dpdoctor.analysis import (
+    WATERFALL_TERMS,
+    Analysis,
+    ArmSummary,
+    Figure,
+    Finding,
+    LoaderPrediction,
+    LoaderSummary,
+    ModeSummary,
+    NotJudged,
+    Waterfall,
+)
+from dpdoctor.analysis.summary import TransformSummary, WorkerSummary
+from tests.unit.report import runs
+from tests.unit.report.traced_runs import HOSTILE
+
+N = 9
+SKIPPED = "the dataset keeps its place in a file"
+
+
+def figure(value: float, half: float = 0.0, unit: str = "s") -> Figure:
+    """Return a known figure with its interval."""
+    return Figure(value=value, low=value - half, high=value + half, n=N, unit=unit)
+
+
+def unknown(reason: str, unit: str = "s") -> Figure:
+    """Return a figure that is not known."""
+    return Figure(value=None, unit=unit, reason=reason)
+
+
+def arm(gain: float, step: float, half: float = 0.001) -> ArmSummary:
+    """Return what an arm gave, in seconds."""
+    full = gain + step
+    return ArmSummary(gain=figure(gain, half), share=figure(gain / full, half / full, "ratio"), step=figure(step, half))
+
+
+def skipped(reason: str = SKIPPED) -> ArmSummary:
+    """Return an arm that was not run."""
+    return ArmSummary(gain=unknown(reason), share=unknown(reason, "ratio"), step=unknown(reason))
+
+
+def prediction(num_workers: int, step: float, prefetch_factor: int | None = 2) -> LoaderPrediction:
+    """Return a predicted step; without workers nothing is prefetched."""
+    factor = prefetch_factor if num_workers else None
+    return LoaderPrediction(
+        num_workers=num_workers, prefetch_factor=factor, step=figure(step, step / 50), wait=figure(step / 10)
+    )
+
+
+def loader(name: str = "FakeData", transform: str = "RandomAffine") -> LoaderSummary:
+    """Return a loader of two workers that is the bottleneck; four would do."""
+    predictions = (
+        prediction(0, 0.120),
+        *(prediction(workers, 0.1 / workers + 0.01, factor) for workers in (1, 2, 4) for factor in (2, 4)),
+    )
+    return LoaderSummary(
+        line="train.py:30",
+        dataset=name,
+        num_workers=2,
+        prefetch_factor=2,
+        pin_memory=False,
+        persistent_workers=True,
+        batch_bytes=38_535_168.0,
+        fetch=figure(0.080, 0.002),
+        fetch_cv=0.12,
+        cpu_ratio=figure(0.97, 0.01, "ratio"),
+        collate=figure(0.004),
+        wait=figure(0.040, 0.001),
+        ready={0: 0.7, 1: 0.2, 9: 0.1},
+        receive=figure(0.0006),
+        edge=unknown("no epoch began inside a measured window"),
+        transforms=(
+            TransformSummary(name=transform, per_batch=figure(0.039), share=0.49),
+            TransformSummary(name="ToTensor", per_batch=figure(0.020), share=0.25),
+        ),
+        workers=tuple(
+            WorkerSummary(rank=0, worker=number, batches=20, fetch=figure(0.080, 0.003), busy=0.8) for number in (0, 1)
+        ),
+        predictions=predictions,
+        advice=prediction(4, 0.035),
+        advice_reason="the fewest that are within 2 % of the fastest",
+        control=prediction(4, 0.060),
+    )
+
+
+def waterfall(**unknown_terms: str) -> Waterfall:
+    """Return a waterfall from 100 to 143 ms of which these terms are unknown, for these reasons."""
+    values = dict(zip(WATERFALL_TERMS, (-0.040, 0.060, 0.012, 0.006, 0.004, 0.0, 0.001), strict=True))
+    lost = sum(values[term] for term in unknown_terms)
+    known = {term: figure(value, 0.002) for term, value in values.items()}
+    terms = {term: unknown(unknown_terms[term]) if term in unknown_terms else known[term] for term in WATERFALL_TERMS}
+    terms["other"] = figure(values["other"] + lost, 0.003)
+    return Waterfall(
+        ideal=figure(0.100, 0.001),
+        measured=figure(0.143, 0.001),
+        terms=terms,
+        sources=dict.fromkeys(WATERFALL_TERMS, "an arm"),
+    )
+
+
+def finding(rule: str = "data_starved", mode: str = "ddp", **fields: object) -> Finding:
+    """Return a confirmed, critical finding; more fields by keyword."""
+    known = Finding(
+        rule=rule,
+        mode=mode,
+        severity="critical",
+        status="confirmed",
+        title="the loader starves training: 42.0 % of each step",
+        cost=figure(0.42, 0.03, "ratio"),
+        evidence=("Training waits for data in 41.0 % of a step.", "With batches that lie ready a step is shorter."),
+        cause="its workers compute and are too few",
+        remedy="set num_workers=4; now it is 2",
+        code="DataLoader(..., num_workers=4)",
+        line="train.py:30",
+        predicted=figure(1.7, 0.1, "x"),
+    )
+    return dataclasses.replace(known, **fields)
+
+
+def with_modes(of: Analysis, **modes: ModeSummary) -> Analysis:
+    """Return an analysis with some modes replaced."""
+    summary = dataclasses.replace(of.summary, modes={**of.summary.modes, **modes})
+    return dataclasses.replace(of, summary=summary)
+
+
+def with_findings(of: Analysis, *findings: Finding, not_judged: tuple[NotJudged, ...] = ()) -> Analysis:
+    """Return an analysis with these findings."""
+    return dataclasses.replace(of, summary=dataclasses.replace(of.summary, findings=findings, not_judged=not_judged))
+
+
+def diagnosed_run() -> Analysis:
+    """Return single, an inactive DataParallel, DDP with everything that can be found, and an FSDP that failed."""
+    found = runs.cpu_run()
+    single, ddp = found.summary.modes["single"], found.summary.modes["ddp"]
+    found = with_modes(
+        found,
+        single=dataclasses.replace(single, arms={"cached_batches": arm(0.040, 0.060)}, loader=loader()),
+        ddp=dataclasses.replace(
+            ddp,
+            arms={
+                "cached_batches": arm(0.005, 0.138),
+                "no_comm": skipped("too little memory for a copy of the parameters"),
+                "amp": arm(-0.010, 0.153),
+            },
+            loader=loader(),
+            waterfall=waterfall(peers="no two ranks left a trace"),
+        ),
+    )
+    refuted = finding(
+        "exposed_communication", status="refuted", severity="info", remedy=None, code=None, title="talks, but for free"
+    )
+    return with_findings(
+        found,
+        finding(),
+        finding("gc_pauses", severity="warning", status="inferred", ranks=(1,), of="epoch", predicted=None),
+        finding("loader_gain", severity="info", title="the gain is in the loader"),
+        refuted,
+        not_judged=(NotJudged(rule="straggler", mode="ddp", reason="to tell a pattern 8 whole steps are needed"),),
+    )
+
+
+def hostile_findings() -> Analysis:
+    """Return a run in which every text that comes from the script or its data tries to break out of the page."""
+    found = diagnosed_run()
+    ddp = found.summary.modes["ddp"]
+    hostile = loader(HOSTILE[0], HOSTILE[1])
+    found = with_modes(
+        found,
+        ddp=dataclasses.replace(
+            ddp,
+            loader=dataclasses.replace(hostile, line=HOSTILE[1], advice_reason=HOSTILE[0]),
+            arms={HOSTILE[0]: arm(0.010, 0.133), HOSTILE[1]: skipped(HOSTILE[0])},
+            waterfall=waterfall(transfer=HOSTILE[0]),
+        ),
+    )
+    text = {"title": HOSTILE[0], "cause": HOSTILE[1], "remedy": HOSTILE[0], "code": HOSTILE[1], "line": HOSTILE[2]}
+    return with_findings(
+        found,
+        finding(HOSTILE[0], evidence=HOSTILE[:3], **text),
+        not_judged=(NotJudged(rule=HOSTILE[1], mode="ddp", reason=HOSTILE[0]),),
+    )

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from rich.console import Console
+
+from dpdoctor.analysis import Analysis, Finding, NotJudged
+from dpdoctor.report import page, terminal, verdict
+from dpdoctor.report.blocks import Absent, Callout, Card, Cell, Facts, Fold, Paragraph, Table
+from dpdoctor.rules import rules
+from tests.unit.report import diagnosed_runs, runs
+from tests.unit.report.diagnosed_runs import figure, finding, unknown, with_findings, with_modes
+from tests.unit.report.test_page import elements
+from tests.unit.report.test_sections import SECTIONS, build, charts, only
+
+
+def cards(analysis: Analysis) -> list[Card]:
+    return only(Card, build("findings", analysis))
+
+
+def pairs(analysis: Analysis, place: int = 0) -> dict[str, str]:
+    return dict(cards(analysis)[place].pairs)
+
+
+def badges(card: Card) -> list[str]:
+    return [badge.text for badge in card.badges]
+
+
+def alone(found: Finding) -> Analysis:
+    return with_findings(runs.cpu_run(), found)
+
+
+def folds(name: str, analysis: Analysis) -> list[str]:
+    return [block.title for block in SECTIONS[name].build(analysis) if isinstance(block, Fold)]
+
+
+def shown(analysis: Analysis) -> str:
+    console = Console(width=120, no_color=True, highlight=False)
+    with console.capture() as capture:
+        console.print(terminal.summary(analysis))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+class TestFindings:
+    def test_a_finding_says_cost_cause_remedy_and_what_it_would_give(self) -> None:
+        assert pairs(diagnosed_runs.diagnosed_run()) == {
+            "Cost": "42.0 % (39.0 to 45.0 %) of each step",
+            "Status": "An experiment inside the run, or a counter, agrees.",
+            "Cause": "Its workers compute and are too few.",
+            "Do": "Set num_workers=4; now it is 2.",
+            "In your script": "train.py:30",
+            "Would give": "1.70x (1.60x to 1.80x) of today's throughput",
+        }
+
+    def test_evidence_and_the_line_to_write_are_there(self) -> None:
+        card = cards(diagnosed_runs.diagnosed_run())[0]
+        assert card.code == "DataLoader(..., num_workers=4)"
+        assert card.points == finding().evidence
+        assert badges(card) == ["DDP", "critical", "confirmed"]
+        assert f"<code>{card.code}</code>" in page.render(diagnosed_runs.diagnosed_run())
+
+    def test_order_is_kept_and_facts_and_refuted_ones_come_after(self) -> None:
+        analysis = diagnosed_runs.diagnosed_run()
+        assert [card.title.split()[0] for card in cards(analysis)] == ["The", "The", "The", "Talks,"]
+        assert folds("findings", analysis) == [
+            "Worth knowing",
+            "Looked costly, but the experiment says that removing it gains nothing",
+            "1 question that could not be judged",
+        ]
+
+    def test_a_refuted_finding_recommends_nothing(self) -> None:
+        card = cards(diagnosed_runs.diagnosed_run())[-1]
+        assert "gains nothing" in dict(card.pairs)["Status"]
+        assert {"Do", "Would give"} & {name for name, _ in card.pairs} == set()
+        assert (card.code, card.tone) == ("", "muted")
+
+    def test_ranks_and_shares_of_an_epoch_are_said(self) -> None:
+        analysis = diagnosed_runs.diagnosed_run()
+        assert badges(cards(analysis)[1]) == ["DDP", "warning", "inferred", "rank 1"]
+        assert pairs(analysis, 1)["Cost"].endswith("of an epoch")
+
+    def test_unknown_costs_and_gains_give_their_reason(self) -> None:
+        found = finding(cost=unknown("too few steps", "ratio"), predicted=unknown("no simulation", "x"))
+        assert pairs(alone(found))["Cost"] == "unknown: too few steps"
+        assert pairs(alone(found))["Would give"] == "unknown: no simulation"
+
+    def test_a_rule_that_no_gpu_has_tried_says_so(self) -> None:
+        name = next(name for name, rule in rules().items() if not rule.verified)
+        assert "not verified on hardware" in badges(cards(alone(finding(name)))[0])
+
+    def test_the_rules_paragraph_goes_with_it(self) -> None:
+        rule = rules()["data_starved"]
+        about = dict(cards(diagnosed_runs.diagnosed_run())[0].about)
+        assert (about["What."], about["Remedy."]) == (rule.what, rule.remedy)
+
+    def test_nothing_to_find_is_said(self) -> None:
+        (callout,) = only(Callout, build("findings", runs.cpu_run()))
+        assert callout.title == "Nothing was found that would be worth a change"
+        assert (callout.text, callout.tone) == (f"{len(rules())} rules looked at 3 modes.", "good")
+
+    def test_what_could_not_be_judged_is_not_called_good(self) -> None:
+        blind = NotJudged(rule="straggler", mode="ddp", reason="too few steps")
+        analysis = with_findings(runs.cpu_run(), not_judged=(blind,))
+        (callout,) = only(Callout, build("findings", analysis))
+        assert callout.text.endswith("; 1 question could not be judged.")
+        assert callout.tone == "plain"
+        (table,) = only(Table, build("findings", analysis))
+        assert [cell.text for cell in table.rows[0]] == ["straggler", "DDP", "Too few steps."]
+
+    def test_a_failed_mode_is_not_told_what_to_change(self) -> None:
+        assert cards(with_findings(runs.cpu_run(), finding(mode="fsdp"))) == []
+
+    def test_without_a_mode_nothing_can_be_found(self) -> None:
+        assert build("findings", runs.failed_run()) == [Absent(what="Findings", reason="no mode was measured")]
+
+
+class TestArms:
+    def test_gains_with_intervals_and_rounds(self) -> None:
+        table = only(Table, build("arms", diagnosed_runs.diagnosed_run()))[0]
+        row = table.rows[0]
+        assert [cell.text for cell in row] == ["cached_batches", "40.0 ms", "40.0 %", "60.0 ms", "9"]
+        assert row[1].note == "39.0 to 41.0"
+
+    def test_the_chart_shows_losses_too(self) -> None:
+        chart = charts("arms", diagnosed_runs.diagnosed_run())["DDP: what a step gains"]
+        assert chart.traces[0]["x"] == pytest.approx([3.5, -6.99], abs=0.01)
+        assert "amp: -7.0 % (-7.7 to -6.3 %)." in chart.alternative
+
+    def test_skipped_arms_give_their_reason(self) -> None:
+        said = only(Absent, build("arms", diagnosed_runs.diagnosed_run()))
+        assert said == [Absent(what="no_comm", reason="too little memory for a copy of the parameters")]
+
+    def test_the_arm_against_what_was_seen(self) -> None:
+        tables = [t for t in only(Table, build("arms", diagnosed_runs.diagnosed_run())) if "against" in t.caption]
+        # One device waits for 40 % of a step, by clock and by arm; DDP for 42 %, of which its arm gains 3.5 %.
+        assert [t.rows[0][-1].text for t in tables] == ["agree", "disagree"]
+        (callout,) = only(Callout, build("arms", diagnosed_runs.diagnosed_run()))
+        assert callout.title == "DDP: arm cached_batches and what was seen disagree"
+        assert "Neither is preferred here." in callout.text
+
+    def test_without_arms_it_says_how_to_get_them(self) -> None:
+        assert "--arms all" in only(Absent, build("arms", runs.cpu_run()))[0].reason
+
+
+class TestWaterfall:
+    def test_bars_run_from_ideal_to_measured_without_what_is_unknown(self) -> None:
+        (chart,) = charts("waterfall", diagnosed_runs.diagnosed_run()).values()
+        (trace,) = chart.traces
+        assert trace["measure"] == ["absolute", *["relative"] * 6, "total"]
+        assert trace["x"] == pytest.approx([100, -40, 60, 12, 4, 0, 7, 143])
+        assert sum(trace["x"][:-1]) == pytest.approx(trace["x"][-1])
+        assert trace["y"][:3] == [
+            "linear scaling  100 ms",
+            "more loader processes  -40.0 ms",
+            "waiting for data  60.0 ms",
+        ]
+        assert not any("slower ranks" in label for label in trace["y"])
+
+    def test_the_table_gives_sources_and_reasons(self) -> None:
+        (table,) = only(Table, build("waterfall", diagnosed_runs.diagnosed_run()))
+        rows = {row[0].text: row for row in table.rows}
+        assert rows["waiting for data"][1:] == (
+            Cell(text="60.0 ms", note="58.0 to 62.0"),
+            Cell(text="42.0 %"),
+            Cell(text="an arm"),
+        )
+        assert rows["waiting for slower ranks"][1].footnote == "no two ranks left a trace"
+
+    def test_the_sentence_names_the_losses_that_stand_clear_of_noise(self) -> None:
+        said = only(Paragraph, build("waterfall", diagnosed_runs.diagnosed_run()))[0].text
+        assert said == (
+            "DDP reaches 70.7 % of linear: a step takes 143 ms, linear would be 100 ms. "
+            "Lost: waiting for data 60.0 ms, transfer between ranks 12.0 ms and other 7.00 ms."
+        )
+
+    def test_where_all_is_noise_no_loss_is_named(self) -> None:
+        analysis = diagnosed_runs.diagnosed_run()
+        ddp = analysis.summary.modes["ddp"]
+        assert ddp.waterfall is not None
+        noise = {term: figure(0.005, 0.1) for term in ddp.waterfall.terms}
+        fall = dataclasses.replace(ddp.waterfall, terms=noise)
+        noisy = with_modes(analysis, ddp=dataclasses.replace(ddp, waterfall=fall))
+        said = only(Paragraph, build("waterfall", noisy))[0].text
+        assert said.endswith("No single loss stands clear of the noise of this run.")
+
+    def test_why_there_is_none(self) -> None:
+        said = {block.what: block.reason for block in only(Absent, build("waterfall", diagnosed_runs.diagnosed_run()))}
+        assert said["DataParallel"] == "the mode changed nothing that could be compared"
+        assert said["FSDP"].startswith("the mode failed")
+
+    def test_one_device_alone_has_nothing_to_lose(self) -> None:
+        only_one = runs.rankless_run()
+        single = {"single": only_one.summary.modes["single"]}
+        analysis = dataclasses.replace(only_one, summary=dataclasses.replace(only_one.summary, modes=single))
+        (absent,) = build("waterfall", analysis)
+        assert absent.reason.startswith("only one device was measured")
+
+
+class TestLoader:
+    ANALYSIS = diagnosed_runs.diagnosed_run()
+
+    def test_the_advice_comes_first(self) -> None:
+        first = only(Callout, build("loader", self.ANALYSIS))[0]
+        assert first.title == "Set num_workers=4, prefetch_factor=2"
+        assert first.text == (
+            "A step is then predicted to take 35.0 ms (34.3 to 35.7 ms), 3.50 ms of it waiting for data "
+            "(the fewest that are within 2 % of the fastest)."
+        )
+
+    def test_facts_with_reasons_for_what_is_unknown(self) -> None:
+        facts = dict(only(Facts, build("loader", self.ANALYSIS))[0].pairs)
+        assert facts["Workers"] == "num_workers=2, prefetch_factor=2"
+        assert facts["Fetching a batch"] == "80.0 ms (78.0 to 82.0 ms), spread 12.0 %"
+        assert facts["First batch of an epoch, beyond the usual"].startswith("unknown: no epoch began")
+
+    def test_predictions_begin_without_workers_and_mark_advice_and_own_setting(self) -> None:
+        chart = charts("loader", self.ANALYSIS)["Predicted step by number of workers"]
+        lines = {trace["name"]: trace for trace in chart.traces}
+        assert lines["prefetch_factor=4"]["x"] == [0, 1, 2, 4]
+        assert (lines["advice"]["x"], lines["the script's own"]["x"]) == ([4], [2])
+        assert "num_workers=0: 120 ms" in chart.alternative
+
+    def test_transforms_and_their_shares(self) -> None:
+        chart = charts("loader", self.ANALYSIS)["What a fetch consists of"]
+        assert "RandomAffine is 49.0 % of loading." in chart.alternative
+
+    def test_ready_batches_beyond_a_handful_are_one_bar(self) -> None:
+        chart = charts("loader", self.ANALYSIS)["Batches that lay ready when training asked"]
+        assert chart.alternative == "asks: 0 ready 70.0 %, 1 ready 20.0 %, 6 or more ready 10.0 %."
+
+    def test_without_workers_no_batch_ever_lies_ready(self) -> None:
+        ddp = self.ANALYSIS.summary.modes["ddp"]
+        assert ddp.loader is not None
+        plain = dataclasses.replace(ddp.loader, num_workers=0, prefetch_factor=None, workers=())
+        modes = dict.fromkeys(("single", "ddp"), dataclasses.replace(ddp, loader=plain))
+        found = charts("loader", with_modes(self.ANALYSIS, **modes))
+        assert "Batches that lay ready when training asked" not in found
+
+    def test_the_control_says_what_is_not_the_modes_merit(self) -> None:
+        said = [block.text for block in only(Paragraph, build("loader", self.ANALYSIS))]
+        assert any("one device alone with 4 loader processes" in text and "60.0 ms" in text for text in said)
+
+    def test_without_a_loader_it_says_so(self) -> None:
+        assert [block.what for block in build("loader", runs.cpu_run())] == ["Loader"]
+
+
+class TestTerminal:
+    def test_the_costliest_findings_stand_above_the_table(self) -> None:
+        text = shown(diagnosed_runs.diagnosed_run())
+        found, _, table = text.partition("mode     status")
+        assert table
+        assert found.count("the loader starves training") == 2
+        assert "DDP: 42.0 % (39.0 to 45.0 %) of each step, confirmed" in found
+        assert "set num_workers=4; now it is 2" in found
+        assert "DataLoader(..., num_workers=4)" in found
+
+    def test_facts_and_refuted_ones_are_the_pages(self) -> None:
+        text = shown(diagnosed_runs.diagnosed_run())
+        assert "the gain is in the loader" not in text
+        assert "talks, but for free" not in text
+
+    def test_of_many_the_first_three_are_shown_and_the_others_counted(self) -> None:
+        many = with_findings(runs.cpu_run(), *(finding(title=f"number {place}") for place in range(5)))
+        text = shown(many)
+        assert [f"number {place}" in text for place in range(5)] == [True] * 3 + [False] * 2
+        assert "The report has 2 more findings." in text
+
+
+def test_the_headline_gives_the_loader_processes_their_due() -> None:
+    # 100 ms on one device, 60 ms with as many loader processes: 1.67x.
+    said = verdict.headline(diagnosed_runs.diagnosed_run().summary).sentence
+    assert "; one device with as many loader processes would give 1.67x (simulated); " in said
+
+
+def test_hostile_findings_stay_text() -> None:
+    found = elements(diagnosed_runs.hostile_findings())
+    assert "img" not in {tag for tag, _ in found.found}
+    assert not any(name.startswith("on") for _, attributes in found.found for name in attributes)

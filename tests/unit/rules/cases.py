@@ -1,0 +1,161 @@
+"""Cases for rules: one mode whose figures are set by hand, over a run of two measured windows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dpdoctor.analysis import Analysis, ArmSummary, Figure, LoaderPrediction, LoaderSummary, analyse, stats
+from dpdoctor.records import Adoption, EventRecord, Loader, Rank, Sample
+from dpdoctor.rules import Case
+from tests.unit import records
+
+STEP_S = 0.1
+# Values behind each figure.
+N = 10
+
+
+def figure(value: float, half: float = 0.0, unit: str = "s") -> Figure:
+    """Return a known figure with its interval of N values."""
+    return Figure(value=value, low=value - half, high=value + half, n=N, unit=unit)
+
+
+def unknown(unit: str = "s", reason: str = "nobody measured it") -> Figure:
+    """Return a figure that is not known."""
+    return stats.unknown(unit, reason)
+
+
+def arm(share: float, half: float = 0.01) -> ArmSummary:
+    """Return an arm that saves this share of a step of STEP_S, give or take."""
+    gain, step = figure(share * STEP_S, half * STEP_S), figure((1 - share) * STEP_S, half * STEP_S)
+    return ArmSummary(gain=gain, share=figure(share, half, "ratio"), step=step)
+
+
+def skipped(reason: str = "too little memory") -> ArmSummary:
+    """Return an arm that was not run."""
+    return ArmSummary(gain=unknown("s", reason), share=unknown("ratio", reason), step=unknown("s", reason))
+
+
+def ranks(world_size: int = 1, **fields: Any) -> list[Rank]:
+    """Return ranks with two measured windows of four steps of STEP_S; more fields of their records by keyword."""
+    return [
+        laid_out(records.even_rank(1000 * STEP_S, num_windows=2, index=index, world_size=world_size, **fields))
+        for index in range(world_size)
+    ]
+
+
+def laid_out(of: Rank) -> Rank:
+    """Return the rank with its steps numbered and end to end."""
+    steps, at = [], 0
+    for number, step in enumerate(of.steps):
+        steps.append(msgspec.structs.replace(step, step=number, begin_ns=at))
+        at += step.duration_ns
+    return dataclasses.replace(of, steps=tuple(steps))
+
+
+def analysis(name: str, of: Sequence[Rank], samples: Sequence[Sample] = (), **fields: Any) -> Analysis:
+    """Return the analysis of a run of one mode with these ranks; fields of its summary are then set by keyword."""
+    launch = dataclasses.replace(records.launch(*of, mode=name), samples=tuple(samples))
+    return with_mode(analyse(records.run({name: [launch]}, {name: len(of)})), name, **fields)
+
+
+def with_mode(of: Analysis, name: str, **fields: Any) -> Analysis:
+    """Return an analysis with these fields of one mode's summary set."""
+    modes = {**of.summary.modes, name: dataclasses.replace(of.summary.modes[name], **fields)}
+    return dataclasses.replace(of, summary=dataclasses.replace(of.summary, modes=modes))
+
+
+def case(
+    name: str = "single",
+    *,
+    world_size: int = 1,
+    of: Sequence[Rank] | None = None,
+    samples: Sequence[Sample] = (),
+    phases_s: Mapping[str, float] | None = None,
+    single: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Case:
+    """Return one mode with a step of STEP_S and no interval to speak of, as a rule sees it.
+
+    Args:
+        name: the mode's.
+        world_size: ranks, where `of` does not say it.
+        of: its ranks, with steps and events; steady ones by default.
+        samples: of the host and the devices.
+        phases_s: host seconds per step of some phases, the rest of the step being forward.
+        single: fields of the baseline's summary; None: there is no baseline in the run.
+        fields: of the mode's ModeSummary.
+    """
+    made = analysis(name, ranks(world_size) if of is None else of, samples)
+    known = {"step": figure(STEP_S, 0.001), "phases": phases(phases_s or {})}
+    made = with_mode(made, name, **{**known, **fields})
+    if single is None:
+        return Case(analysis=made, name=name)
+    base = analysis("single", ranks(), step=figure(STEP_S, 0.001), phases=phases({}))
+    base = with_mode(base, "single", **single)
+    modes = {"single": base.summary.modes["single"], **made.summary.modes}
+    run = dataclasses.replace(made.run, modes={"single": base.run.modes["single"], **made.run.modes})
+    return Case(analysis=Analysis(summary=dataclasses.replace(made.summary, modes=modes), run=run), name=name)
+
+
+def phases(some_s: Mapping[str, float]) -> dict[str, Figure]:
+    """Return the seconds of every phase of a step of STEP_S: these, the rest being forward."""
+    names = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
+    seconds = {**dict.fromkeys(names, 0.0), "forward": STEP_S - sum(some_s.values()), **some_s}
+    return {name: figure(value, value / 50) for name, value in seconds.items()}
+
+
+def prediction(
+    num_workers: int, step_s: float, wait_s: float = 0.0, prefetch_factor: int | None = None
+) -> LoaderPrediction:
+    """Return what a simulation would say of a number of workers."""
+    return LoaderPrediction(
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor,
+        step=figure(step_s, step_s / 50),
+        wait=figure(wait_s, 0.001),
+    )
+
+
+def loader(**fields: Any) -> LoaderSummary:
+    """Return a loader without workers that computes 40 ms for a batch and is waited for as long."""
+    known = LoaderSummary(
+        line="train.py:30",
+        dataset="Digits",
+        num_workers=0,
+        prefetch_factor=None,
+        pin_memory=False,
+        persistent_workers=False,
+        batch_bytes=1e6,
+        fetch=figure(0.04, 0.001),
+        fetch_cv=0.1,
+        cpu_ratio=figure(0.99, 0.01, "ratio"),
+        collate=figure(0.002),
+        wait=figure(0.04, 0.001),
+        ready={},
+        receive=figure(0.0),
+        edge=figure(0.05),
+        transforms=(),
+        workers=(),
+    )
+    return dataclasses.replace(known, **fields)
+
+
+def adoption(**fields: Any) -> Adoption:
+    """Return one loader, as the adoption knows it, without workers; its fields by keyword."""
+    known = {"line": "train.py:30", "dataset": "Digits", "sampler": "RandomSampler", "batch_size": 32}
+    known |= {"num_workers": 0, "num_batches": 100, "rule": "per-device"}
+    return Adoption(loaders=(Loader(**{**known, **fields}),), num_threads=1)
+
+
+def eventful(of: Rank, kind: str, every: int, seconds: float, detail: str = "") -> Rank:
+    """Return the rank, its steps end to end, with an event at the begin of every so many-th."""
+    of, took = laid_out(of), round(seconds * 1e9)
+    events = [
+        EventRecord(kind=kind, at_ns=step.begin_ns, duration_ns=took, step=step.step, detail=detail)
+        for step in of.steps[every - 1 :: every]
+    ]
+    return dataclasses.replace(of, events=(*of.events, *events))

@@ -1,0 +1,75 @@
+"""accumulation_sync: the arm's gain, or the trace's share of all reductions but the last."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from dpdoctor.analysis import Finding, Rank
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.accumulation_sync import RULE
+from tests.unit.rules import cases
+from tests.unit.rules.cases import arm
+from tests.unit.rules.traced import digest
+
+
+def accumulating(number: int, exposed: int | None = 40) -> list[Rank]:
+    """Return two ranks with so many micro-batches in a step; None: they left no trace."""
+    return [
+        dataclasses.replace(
+            rank,
+            steps=tuple(msgspec.structs.replace(step, micro_batches=number) for step in rank.steps),
+            digest=None if exposed is None else digest(rank.index, compute=100 - exposed, exposed=exposed, gpu=False),
+        )
+        for rank in cases.ranks(2)
+    ]
+
+
+def of(number: int, exposed: int | None = 40, name: str = "ddp", **arms: object) -> Case:
+    """Return a mode of such ranks with these arms."""
+    return cases.case(name, world_size=2, of=accumulating(number, exposed), arms=arms)
+
+
+FIRES = {
+    "trace": of(4),
+    "arm": of(4, None, no_sync_accumulation=arm(0.3)),
+    "both": of(4, no_sync_accumulation=arm(0.28)),
+    "refuted": of(4, no_sync_accumulation=arm(0.0, 0.02)),
+    "FSDP": of(4, name="fsdp"),
+}
+SILENT = {
+    "no accumulation": of(1),
+    "little communication": of(4, 4),
+    "a small gain": of(4, 4, no_sync_accumulation=arm(0.03)),
+    "one device": cases.case("single", of=accumulating(4)[:1]),
+}
+
+
+def finding(case: Case) -> Finding:
+    found = RULE.check(case)
+    assert isinstance(found, Finding)
+    return found
+
+
+def test_the_trace_gives_all_reductions_but_the_last() -> None:
+    found = finding(FIRES["trace"])
+    assert (found.status, found.cost.value) == ("inferred", pytest.approx(0.4 * 3 / 4))
+
+
+def test_the_arm_is_the_cost() -> None:
+    found = finding(FIRES["both"])
+    assert (found.status, found.cost.value) == ("confirmed", pytest.approx(0.28))
+    assert "no_sync()" in (found.code or "")
+    assert "set_requires_gradient_sync" in (finding(FIRES["FSDP"]).code or "")
+
+
+def test_what_gains_nothing_is_not_recommended() -> None:
+    found = finding(FIRES["refuted"])
+    assert (found.status, found.remedy, found.severity) == ("refuted", None, "info")
+
+
+def test_it_cannot_tell_without_trace_and_arm() -> None:
+    assert isinstance(RULE.check(of(4, None)), CannotTell)

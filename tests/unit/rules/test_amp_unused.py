@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.rules.amp_unused import RULE
+from tests.unit.rules import cases
+
+FIRES = {"half the time": cases.case(arms={"amp": cases.arm(0.5)})}
+SILENT = {
+    "no arm": cases.case(),
+    "skipped": cases.case(arms={"amp": cases.skipped()}),
+    "slower": cases.case(arms={"amp": cases.arm(-0.3)}),
+    "too noisy": cases.case(arms={"amp": cases.arm(0.2, 0.3)}),
+    "little": cases.case(arms={"amp": cases.arm(0.03)}),
+}
+
+
+def test_it_says_what_to_write_and_is_no_fault() -> None:
+    found = RULE.check(FIRES["half the time"])
+    assert found.severity == "info"
+    assert found.predicted.value == pytest.approx(2.0)
+    assert '"cpu"' in found.code
+    on_gpu = cases.case(of=cases.ranks(device="cuda:0"), arms={"amp": cases.arm(0.5)})
+    assert '"cuda"' in RULE.check(on_gpu).code

@@ -1,0 +1,68 @@
+"""buffer_broadcast: counted, and timed where no rank waits for another."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis import Finding
+from dpdoctor.records import Collective, Counters
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.buffer_broadcast import RULE
+from tests.unit.rules.cases import arm
+from tests.unit.rules.cases import case as untraced
+from tests.unit.rules.traced import case, digest, real_cases
+
+COUNTERS = Counters(
+    operators=100,
+    collectives={
+        "all_reduce": Collective(count=2, num_bytes=44_000_000),
+        "broadcast": Collective(count=2, num_bytes=40_000),
+    },
+    inputs=(),
+)
+
+
+def pair(first: float = 10, second: float = 10) -> list:
+    """Return two ranks whose broadcasts take so long, all of it exposed."""
+    return [
+        digest(rank, compute=90, exposed=round(ms), calls=[("broadcast", 40_000, ms, ms)], gpu=False)
+        for rank, ms in enumerate((first, second))
+    ]
+
+
+FIRES = {
+    "inferred": case("ddp", *pair(), counters=COUNTERS),
+    "most of what the arm gains": case("ddp", *pair(), counters=COUNTERS, arms={"no_comm": arm(0.11)}),
+}
+SILENT = {
+    "short": case("ddp", *pair(1, 1), counters=COUNTERS),
+    "only waiting for a slower rank": case("ddp", *pair(18, 1), counters=COUNTERS),
+    "no buffers": case("ddp", digest(0, exposed=20), digest(1, exposed=20)),
+    "no buffers, no trace": untraced("ddp", world_size=2),
+    "the arm gains nothing": case("ddp", *pair(), counters=COUNTERS, arms={"no_comm": arm(0.0, 0.02)}),
+    "FSDP has none": case("fsdp", *pair(), counters=COUNTERS),
+    **real_cases(a100="a100x2_ddp_rank0_collective_args.json.gz"),
+}
+
+
+def test_cost_count_and_line() -> None:
+    found = RULE.check(FIRES["inferred"])
+    assert isinstance(found, Finding)
+    assert found.cost.value == pytest.approx(0.1)
+    assert found.evidence[0] == "each step makes 2 broadcasts of 40.0 kB together"
+    assert found.code is not None
+    assert "broadcast_buffers=False" in found.code
+
+
+def test_it_has_its_part_of_what_the_arm_gains() -> None:
+    found = RULE.check(case("ddp", *pair(), counters=COUNTERS, arms={"no_comm": arm(0.07)}))
+    assert isinstance(found, Finding)
+    assert (found.status, found.cost.value) == ("confirmed", pytest.approx(0.07))
+    half = [digest(rank, compute=80, exposed=20, calls=[("broadcast", 40_000, 10, 10)], gpu=False) for rank in range(2)]
+    found = RULE.check(case("ddp", *half, counters=COUNTERS, arms={"no_comm": arm(0.3)}))
+    assert isinstance(found, Finding)
+    assert (found.status, found.cost.value) == ("inferred", pytest.approx(0.15))
+
+
+def test_it_cannot_tell_what_counted_broadcasts_cost_without_a_trace() -> None:
+    assert isinstance(RULE.check(untraced("ddp", world_size=2, counters=COUNTERS)), CannotTell)

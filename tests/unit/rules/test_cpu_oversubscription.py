@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import dataclasses
+
+from dpdoctor.records import CpuUse, Sample
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.cpu_oversubscription import RULE
+from tests.unit.rules import cases
+
+
+def computing(threads: int, arm: float | None = None, half: float = 0.01) -> Case:
+    """Return two ranks on two cores that compute with so many threads each and have two loader processes each."""
+    adoption = dataclasses.replace(cases.adoption(num_workers=2), num_threads=threads)
+    cpu = CpuUse(cpu_s=1.0, workers_cpu_s=0.0, wall_s=1.0, involuntary_switches=300, num_threads=threads)
+    arms = {} if arm is None else {"fair_threads": cases.arm(arm, half)}
+    return cases.case("ddp", of=cases.ranks(2, adoption=adoption, cpu=cpu), arms=arms)
+
+
+def throttled(*numbers: int) -> Case:
+    """Return one rank on two cores; how often the quota was used up, read every ten of its periods."""
+    samples = [
+        Sample(at_ns=at, source="host", values={"num_throttled": 7.0 + number, "num_quota_periods": 40.0 + 10 * at})
+        for at, number in enumerate(numbers)
+    ]
+    return cases.case(of=cases.ranks(adoption=cases.adoption()), samples=samples)
+
+
+FIRES = {"sixteen threads each": computing(16, 0.3), "a quota": throttled(0, 5, 8)}
+SILENT = {
+    "one thread each": computing(1),
+    "too many, but that costs nothing": computing(16, 0.01),
+    "too many, and nobody can tell": computing(16, 0.06, 0.2),
+    "a quota was reached now and then": throttled(0, 2, 5),
+    "no period has ended": throttled(0),
+    "ranks left no record": cases.case(of=[dataclasses.replace(cases.ranks()[0], record=None)]),
+}
+
+
+def test_the_cost_is_what_fewer_threads_gain() -> None:
+    found = RULE.check(FIRES["sixteen threads each"])
+    assert (found.cost.value, found.status) == (0.3, "confirmed")
+    assert found.evidence[0] == "2 cores for 32 threads of 2 ranks and 4 loader processes."
+    assert "600 times per second" in found.evidence[1]
+    assert found.code == "torch.set_num_threads(1)"
+
+
+def test_without_the_arm_it_cannot_tell() -> None:
+    found = RULE.check(computing(16))
+    assert isinstance(found, CannotTell)
+    assert "32 threads on 2 cores" in found.reason
+
+
+def test_what_a_quota_costs_is_not_known() -> None:
+    found = RULE.check(FIRES["a quota"])
+    assert "40.0 % of its periods" in found.title
+    assert found.cost.value is None
+    assert (found.status, found.predicted) == ("inferred", None)

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from dpdoctor.analysis import LoaderSummary
+from dpdoctor.analysis.summary import TransformSummary
+from dpdoctor.records import CpuUse, Rank
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.data_starved import RULE
+from tests.unit import records
+from tests.unit.rules import cases
+
+AFFINE = TransformSummary(name="RandomAffine", per_batch=cases.figure(0.02), share=0.49)
+BUSY = CpuUse(cpu_s=1.0, workers_cpu_s=1.0, wall_s=1.0, involuntary_switches=5, num_threads=4)
+
+
+def waiting(
+    share: float, arm: float | None = None, loader: LoaderSummary | None = None, of: Sequence[Rank] | None = None
+) -> Case:
+    """Return a step of 100 ms that waits for data for this share of it; the arm gains that share."""
+    arms = {} if arm is None else {"cached_batches": cases.arm(arm)}
+    return cases.case(phases_s={"data_wait": share * cases.STEP_S}, arms=arms, loader=loader, of=of)
+
+
+def with_workers(**fields: object) -> LoaderSummary:
+    """Return a loader of two workers with two batches ahead each."""
+    return cases.loader(num_workers=2, prefetch_factor=2, **fields)
+
+
+def beginning(every: int, seconds: float, of_epoch: int | None = None, elsewhere_s: float = 0.0) -> list[Rank]:
+    """Return steps of 100 ms; every so many-th begins an epoch, waits for it and evaluates before."""
+    steps = [
+        records.step(
+            1000 * (0.1 + (number % every == 0) * (seconds + elsewhere_s)),
+            window=1 + number // 8,
+            epoch_edge=number % every == 0,
+            phases_ms={"data_wait": 1000 * (number % every == 0) * (seconds + elsewhere_s), "forward": 100},
+        )
+        for number in range(16)
+    ]
+    windows = [records.window(0, window=w, begin_ns=0, end_ns=sum(s.duration_ns for s in steps[:8])) for w in (1, 2)]
+    rank = cases.laid_out(records.rank(steps, windows, steps_per_epoch=of_epoch))
+    if not elsewhere_s:
+        return [rank]
+    edges = [step for step in rank.steps if step.epoch_edge]
+    one = cases.eventful(rank, "evaluation", 16, elsewhere_s).events[0]
+    events = [dataclasses.replace(one, at_ns=step.begin_ns, step=step.step) for step in edges]
+    return [dataclasses.replace(rank, events=tuple(events))]
+
+
+FIRES = {
+    "by the clock": waiting(0.4),
+    "by the arm": waiting(0.4, 0.38),
+    "only by the clock": waiting(0.4, 0.0),
+    "not by the clock, but the arm": waiting(0.01, 0.2),
+    "processes started anew": waiting(0.0, loader=with_workers(), of=beginning(4, 0.3)),
+    "at the end of each epoch": waiting(0.0, of=beginning(16, 3.0, of_epoch=50)),
+}
+SILENT = {
+    "a healthy one": waiting(0.02, 0.01),
+    "no wait": waiting(0.0),
+    "short beginnings": waiting(0.0, of=beginning(4, 0.01)),
+    "an epoch of unknown length": waiting(0.0, of=beginning(16, 3.0)),
+    "an evaluation's own wait": waiting(0.0, of=beginning(4, 0.0, elsewhere_s=0.3)),
+}
+
+
+def test_the_arms_share_is_the_cost() -> None:
+    found = RULE.check(FIRES["by the arm"])
+    assert (found.status, found.cost.value, found.severity) == ("confirmed", 0.38, "critical")
+    assert found.predicted.value == pytest.approx(1 / 0.62)
+    assert RULE.check(FIRES["by the clock"]).status == "inferred"
+
+
+def test_what_gains_nothing_is_not_recommended() -> None:
+    found = RULE.check(FIRES["only by the clock"])
+    assert (found.status, found.remedy, found.severity) == ("refuted", None, "info")
+
+
+def test_the_number_to_set_is_named_with_what_it_gives() -> None:
+    predictions = (cases.prediction(1, 0.07, 0.01), cases.prediction(3, 0.061, 0.001, 4))
+    loader = cases.loader(predictions=predictions, advice=predictions[1], transforms=(AFFINE,))
+    found = RULE.check(waiting(0.4, 0.39, loader))
+    assert found.code == "DataLoader(..., num_workers=3, prefetch_factor=4, persistent_workers=True)"
+    assert found.predicted.value == pytest.approx(0.1 / 0.061)
+    assert found.cause == "the training thread fetches each batch itself (num_workers=0), and does not train meanwhile"
+    assert found.line == "train.py:30"
+    assert "RandomAffine is 49.0 % of a fetch." in found.evidence
+
+
+def test_a_fetch_that_does_not_compute_waits_for_something() -> None:
+    predictions = (cases.prediction(4, 0.061, 0.001),)
+    loader = cases.loader(predictions=predictions, cpu_ratio=cases.figure(0.05, 0.01, "ratio"))
+    found = RULE.check(waiting(0.4, 0.39, loader))
+    assert "waits, for a disk, a network or a lock, in 95.0 % of its time" in found.cause
+    assert "in memory" in found.remedy
+
+
+def test_single_slow_batches_hold_up_the_others() -> None:
+    predictions = (cases.prediction(2, 0.063, 0.003, 8), cases.prediction(4, 0.061, 0.001, 2))
+    loader = with_workers(predictions=predictions, advice=predictions[0], fetch_cv=2.0)
+    found = RULE.check(waiting(0.4, 0.39, loader))
+    assert found.cause == "single slow batches hold up those that lie ready behind them"
+    assert "prefetch_factor=8" in found.code
+    assert "num_workers" not in found.code
+
+
+def test_taking_over_a_batch_can_be_the_cause() -> None:
+    found = RULE.check(waiting(0.4, 0.39, with_workers(receive=cases.figure(0.036, 0.001))))
+    assert found.cause == "taking over a batch that lies ready takes 36.0 ms"
+
+
+def test_where_no_core_is_idle_the_transform_is_to_be_cheaper() -> None:
+    loader = with_workers(transforms=(AFFINE,), advice_reason="all cores are in use")
+    found = RULE.check(waiting(0.4, 0.39, loader, cases.ranks(cpu=BUSY)))
+    assert found.cause == "the cores are exhausted: all 2 are busy"
+    assert "RandomAffine" in found.remedy
+    assert "num_workers" not in found.remedy
+    assert "No better setting: all cores are in use." in found.evidence
+
+
+def test_no_cause_where_none_explains_enough() -> None:
+    loader = with_workers(predictions=(cases.prediction(4, 0.08, 0.02, 2),))
+    assert RULE.check(waiting(0.4, 0.39, loader)).cause is None
+
+
+def test_clock_and_arm_that_disagree_are_both_told() -> None:
+    assert any("also slows what runs beside it" in line for line in RULE.check(waiting(0.1, 0.3)).evidence)
+    assert any("disagree" in line for line in RULE.check(waiting(0.4, 0.2)).evidence)
+
+
+def test_processes_that_begin_anew_are_to_stay() -> None:
+    found = RULE.check(FIRES["processes started anew"])
+    assert (found.of, found.code) == ("epoch", "DataLoader(..., persistent_workers=True)")
+    assert found.cost.value == pytest.approx(0.3 / (0.3 + 4 * 0.1))
+    assert RULE.check(FIRES["at the end of each epoch"]).cost.value == pytest.approx(3 / (3 + 50 * 0.1))
+
+
+def test_an_iterator_for_each_step_is_named() -> None:
+    (rank,) = beginning(1, 0.04)
+    found = RULE.check(waiting(0.4, 0.39, with_workers(), [rank]))
+    assert found.cause == "a new iterator over the loader is made in nearly every step"
+    assert found.code == "for batch in loader:"
+
+
+def test_without_clock_and_arm_it_cannot_tell() -> None:
+    case = cases.case(phases={"data_wait": cases.unknown()})
+    assert isinstance(RULE.check(case), CannotTell)
+
+
+def test_a_step_that_no_rank_recorded_is_no_beginning() -> None:
+    rank = cases.ranks()[0]
+    steps = [msgspec.structs.replace(step, epoch_edge=False) for step in rank.steps]
+    assert RULE.check(waiting(0.0, of=[dataclasses.replace(rank, steps=tuple(steps))])) is None

@@ -1,0 +1,133 @@
+"""Every rule asked about every kind of run: nothing raises, what comes out is in order and can be written."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from dpdoctor import rundir
+from dpdoctor.analysis import Analysis, Figure, Finding
+from dpdoctor.attribution.digesting import digest_file
+from dpdoctor.rules import Case, diagnose
+from dpdoctor.rules._diagnose import sort_key
+from tests.unit import records
+from tests.unit.attribution.kineto import RECORDED
+from tests.unit.report import runs, traced_runs
+from tests.unit.rules import cases
+from tests.unit.rules.test_rules import RULES
+from tests.unit.rules.test_rules import cases as cases_of
+
+RUNS = {
+    "on the CPU": runs.cpu_run,
+    "on a GPU": runs.gpu_run,
+    "without ranks": runs.rankless_run,
+    "failed": runs.failed_run,
+    "empty": runs.empty_run,
+    "repeated": runs.repeated_run,
+    "hostile": runs.hostile_run,
+    "traces with a late rank": traced_runs.late_run,
+    "a CPU's trace": traced_runs.cpu_trace,
+    "hostile traces": traced_runs.hostile_traces,
+    "unreadable traces": traced_runs.unreadable,
+    "a profile with traces": traced_runs.traced_profile,
+    **{path.name: lambda path=path: traced_runs.trace_run(digest_file(path)) for path in sorted(RECORDED.glob("*.gz"))},
+}
+# Whatever may be missing of a mode: no rule may lean on one of them because another one is there.
+MISSING: dict[str, dict[str, Any]] = {
+    "no step": {"step": cases.unknown()},
+    "no phases": {"phases": {name: cases.unknown() for name in cases.phases({})}},
+    "no arms": {"arms": {}},
+    "skipped arms": {"arms": dict.fromkeys(["cached_batches", "cached_device", "no_comm", "amp"], cases.skipped())},
+    "no loader": {"loader": None},
+    "a loader of which nothing is known": {
+        "loader": cases.loader(
+            **dict.fromkeys(("fetch", "collate", "wait", "receive", "edge"), cases.unknown()),
+            cpu_ratio=cases.unknown("ratio"),
+            fetch_cv=None,
+            batch_bytes=None,
+        )
+    },
+    "no budget": {"budget": None},
+    "no adoption": {"adoption": None},
+    "no counters": {"counters": None},
+    "no ranks": {"ranks": ()},
+    "no epoch": {"epoch_s": cases.unknown()},
+    "no speedup": {"speedup": cases.unknown("x")},
+}
+ALL_CASES = {f"{name}: {shown}": case for name in RULES for shown, case in cases_of(name, "FIRES").items()}
+
+
+def written(analysis: Analysis) -> bytes:
+    """Return the findings as run.json holds them."""
+    return rundir.encode(diagnose(analysis).summary)
+
+
+@pytest.mark.parametrize("make", RUNS.values(), ids=RUNS)
+def test_every_kind_of_run_can_be_diagnosed(make: Any) -> None:
+    assert b'"findings"' in written(make())
+
+
+@pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES)
+def test_no_rule_raises_on_the_cases_of_another_with_parts_missing(case: Case) -> None:
+    for fields in MISSING.values():
+        assert written(cases.with_mode(case.analysis, case.name, **fields))
+
+
+@pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES)
+def test_no_rule_raises_without_records(case: Case) -> None:
+    """Ranks may have died before their first milestone, or left no steps, or no launch at all."""
+    run = case.analysis.run
+    launches = run.modes[case.name]
+    for left in (
+        [],
+        [dataclasses.replace(launch, ranks=()) for launch in launches],
+        [
+            dataclasses.replace(ln, ranks=tuple(dataclasses.replace(r, record=None) for r in ln.ranks))
+            for ln in launches
+        ],
+        [dataclasses.replace(ln, ranks=tuple(dataclasses.replace(r, steps=()) for r in ln.ranks)) for ln in launches],
+        [
+            dataclasses.replace(ln, ranks=tuple(dataclasses.replace(r, digest=None) for r in ln.ranks))
+            for ln in launches
+        ],
+        [dataclasses.replace(launch, ranks=launch.ranks[:1], samples=()) for launch in launches],
+    ):
+        partial = dataclasses.replace(run, modes={**run.modes, case.name: tuple(left)})
+        assert written(dataclasses.replace(case.analysis, run=partial, across={}))
+
+
+def test_a_steady_run_without_faults_has_no_findings() -> None:
+    summary = diagnose(cases.case("ddp", world_size=2, single={}).analysis).summary
+    assert [finding.title for finding in summary.findings if finding.severity != "info"] == []
+
+
+def test_modes_that_trained_nothing_are_not_judged() -> None:
+    summary = diagnose(runs.failed_run()).summary
+    ended = {name for name, mode in summary.modes.items() if mode.status == "failed"}
+    assert ended
+    assert not ended & {said.mode for said in (*summary.findings, *summary.not_judged)}
+
+
+def finding(mode: str, cost: float | None, **fields: Any) -> Finding:
+    """Return a finding that costs this share of the mode's step."""
+    known = {"rule": "any", "severity": "warning", "status": "inferred", "title": "", "evidence": ("seen",)}
+    figure = Figure(value=cost, unit="ratio", reason="nobody knows")
+    return Finding(**{**known, "mode": mode, "cost": figure, "cause": None, "remedy": None, **fields})
+
+
+def test_what_costs_most_time_comes_first_and_facts_last() -> None:
+    launches = {
+        name: [records.launch(records.even_rank(ms), mode=name)] for name, ms in (("single", 100), ("ddp", 300))
+    }
+    modes = cases.analyse(records.run(launches)).summary.modes
+    wanted = [
+        finding("ddp", 0.2),
+        finding("single", 0.5),
+        finding("single", 0.1),
+        finding("single", None),
+        finding("ddp", 0.9, severity="info"),
+        finding("ddp", 0.9, status="refuted"),
+    ]
+    assert sorted([wanted[i] for i in (4, 2, 5, 3, 0, 1)], key=lambda found: sort_key(found, modes)) == wanted

@@ -1,0 +1,76 @@
+"""dp_overhead: the parts on the host, capped by what the GPUs leave, and ddp beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dpdoctor.analysis import Analysis, Finding
+from dpdoctor.analysis.summary import Batch
+from dpdoctor.digest import DataParallelCost
+from dpdoctor.rules import Case
+from dpdoctor.rules.dp_overhead import RULE
+from tests.unit.rules.cases import figure
+from tests.unit.rules.traced import case, digest
+
+BATCH = Batch(per_device=16.0, global_=32.0, rule="global", source="test")
+
+
+def dp(replicate_ms: float = 20, own_ms: float = 60) -> Case:
+    """Return steps of 100 ms that replicate so long, and in which a GPU computes so long for training itself."""
+    cost = DataParallelCost(
+        scatter_ns=1e6,
+        replicate_ns=replicate_ms * 1e6,
+        parallel_apply_ns=4e7,
+        gather_ns=1e6,
+        reduce_ns=8e6,
+        device_ns={0: {"parallel_apply": own_ms * 5e5, "other": own_ms * 5e5, "busy": 9e7}},
+    )
+    found = digest(world_size=1, compute=100, num_devices=1, data_parallel=cost)
+    return case("dp", found, throughput=figure(100, 1, "samples/s"), batch=BATCH, num_devices=2)
+
+
+def beside_ddp(rate: float, per_device: float = 16.0) -> Case:
+    """Return the same with a ddp on as many devices that trains so fast."""
+    made = dp()
+    ddp = dataclasses.replace(
+        made.mode,
+        throughput=figure(rate, 1, "samples/s"),
+        batch=Batch(per_device=per_device, global_=None, rule="global", source="test"),
+    )
+    summary = dataclasses.replace(made.analysis.summary, modes={**made.analysis.summary.modes, "ddp": ddp})
+    return Case(analysis=Analysis(summary=summary, run=made.analysis.run), name="dp")
+
+
+FIRES = {"alone": dp(), "ddp is faster": beside_ddp(150), "ddp had another batch": beside_ddp(150, 32)}
+SILENT = {
+    "short": dp(replicate_ms=-8),
+    "the GPU is busy all the time": dp(own_ms=98),
+    "ddp is slower": beside_ddp(80),
+    "no DataParallel": case("ddp", digest(0), digest(1)),
+}
+
+
+def finding(of: Case) -> Finding:
+    found = RULE.check(of)
+    assert isinstance(found, Finding)
+    return found
+
+
+def test_the_parts_add_up() -> None:
+    found = finding(FIRES["alone"])
+    assert (found.status, found.cost.value) == ("inferred", pytest.approx(0.3))
+    assert "scatter 1.00 ms, replicate 20.0 ms, gather 1.00 ms, reduce 8.00 ms" in found.evidence[0]
+
+
+def test_never_more_than_the_gpu_leaves() -> None:
+    assert finding(dp(own_ms=85)).cost.value == pytest.approx(0.15)
+
+
+def test_ddp_with_the_same_batch_is_the_experiment() -> None:
+    found = finding(FIRES["ddp is faster"])
+    assert found.status == "confirmed"
+    assert found.predicted is not None
+    assert found.predicted.value == pytest.approx(1.5)
+    assert finding(FIRES["ddp had another batch"]).status == "inferred"

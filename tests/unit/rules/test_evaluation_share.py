@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.rules import Case
+from dpdoctor.rules.evaluation_share import RULE
+from tests.unit.rules import cases
+
+EVALUATED = cases.adoption(rule="whole", note="iterated without gradients: an evaluation, every rank sees all of it")
+
+
+def evaluating(every: int, seconds: float, world_size: int = 1, **fields: object) -> Case:
+    """Return steps of 100 ms, an evaluation before every so many-th, on all ranks."""
+    ranks = [cases.eventful(rank, "evaluation", every, seconds) for rank in cases.ranks(world_size, **fields)]
+    return cases.case("ddp" if world_size > 1 else "single", of=ranks)
+
+
+FIRES = {"often": evaluating(2, 0.1), "by every rank": evaluating(2, 0.1, 2, adoption=EVALUATED)}
+SILENT = {"as after an epoch of CIFAR-10": evaluating(4, 0.03), "none": evaluating(100, 1)}
+
+
+def test_its_cost_is_the_share_of_all_time() -> None:
+    found = RULE.check(FIRES["often"])
+    assert found.cost.value == pytest.approx(0.1 / (0.1 + 2 * 0.1))
+    assert found.severity == "critical"
+    assert "every 2 steps" in found.cause
+
+
+def test_ranks_that_all_evaluate_everything_are_told_to_share() -> None:
+    found = RULE.check(FIRES["by every rank"])
+    assert "Each of 2 ranks evaluates all of the data." in found.evidence
+    assert "its part" in found.remedy
+    assert "its part" not in RULE.check(FIRES["often"]).remedy

@@ -1,0 +1,101 @@
+"""exposed_communication: trace and arm, whether they agree, and what a more specific rule takes over."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis import Finding
+from dpdoctor.records import Collective, Counters
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.exposed_communication import RULE
+from tests.unit.rules.cases import arm, skipped
+from tests.unit.rules.cases import case as untraced
+from tests.unit.rules.traced import case, digest, real_cases
+from tests.unit.trace.documents import needs_real_traces
+
+
+def pair(exposed: int = 30, *, gpu: bool = True) -> tuple:
+    """Return two ranks, of which the second waits 10 ms more than the first."""
+    return digest(0, exposed=exposed, gpu=gpu), digest(1, exposed=exposed + 10, compute=70, gpu=gpu)
+
+
+FIRES = {
+    "trace alone": case("ddp", *pair()),
+    "arm alone": untraced("ddp", world_size=2, arms={"no_comm": arm(0.3)}),
+    "trace and arm": case("ddp", *pair(), arms={"no_comm": arm(0.28)}),
+    "refuted": case("ddp", *pair(), arms={"no_comm": arm(0.01, 0.02)}),
+    **real_cases(a100x8="a100x8_rank3.json.gz", gloo="gloo_world300_rank34.json.gz"),
+}
+SILENT = {
+    "little": case("ddp", *pair(2)),
+    "little, and the arm says so": case("ddp", *pair(2), arms={"no_comm": arm(0.02)}),
+    "an arm that gains nothing": untraced("ddp", world_size=2, arms={"no_comm": arm(0.03, 0.05)}),
+    "one device": case("single", digest(world_size=1)),
+    "failed": case("ddp", *pair(), status="failed"),
+    **real_cases(resnet50="resnet50_num_workers_0.json.gz"),
+}
+
+
+def finding(of: Case) -> Finding:
+    found = RULE.check(of)
+    assert isinstance(found, Finding)
+    return found
+
+
+def test_the_arm_is_the_cost_and_both_are_shown() -> None:
+    found = finding(FIRES["trace and arm"])
+    assert found.status == "confirmed"
+    assert found.cost.value == pytest.approx(0.28)
+    assert any("33.3 %" not in text and "no_comm" in text and "28.0 %" in text for text in found.evidence)
+    assert any(text.startswith("in the trace") for text in found.evidence)
+    assert "trace and arm agree" in found.evidence
+
+
+def test_the_trace_alone_is_of_the_rank_that_waits_least() -> None:
+    found = finding(FIRES["trace alone"])
+    assert found.status == "inferred"
+    assert found.cost.value == pytest.approx(30 / 110)
+
+
+@pytest.mark.parametrize(("share", "word"), [(0.5, "gains more"), (0.1, "gains less")])
+def test_a_disagreement_is_said(share: float, word: str) -> None:
+    found = finding(case("ddp", *pair(), arms={"no_comm": arm(share)}))
+    assert any("disagree" in text and word in text for text in found.evidence)
+
+
+def test_what_the_arm_refutes_is_not_recommended() -> None:
+    found = finding(FIRES["refuted"])
+    assert (found.status, found.remedy, found.predicted) == ("refuted", None, None)
+
+
+def test_the_remedy_halves_the_cost() -> None:
+    found = finding(FIRES["trace and arm"])
+    assert found.predicted is not None
+    assert found.predicted.value == pytest.approx(1 / (1 - 0.14))
+
+
+def test_without_a_gpu_the_cores_are_named() -> None:
+    assert any("cores" in text for text in finding(case("ddp", *pair(gpu=False))).evidence)
+    assert not any("cores" in text for text in finding(case("ddp", *pair())).evidence)
+
+
+def test_a_part_with_a_name_of_its_own_makes_it_a_fact_behind() -> None:
+    calls = [("broadcast", 10_000_000, 28, 28)]
+    counters = Counters(operators=1, collectives={"broadcast": Collective(count=1, num_bytes=10_000_000)}, inputs=())
+    ranks = [digest(rank, exposed=30, calls=calls, gpu=False) for rank in range(2)]
+    found = finding(case("ddp", *ranks, counters=counters))
+    assert found.severity == "info"
+    assert found.cause is not None
+    assert "broadcasting buffers" in found.cause
+    assert any(text.startswith("buffer_broadcast names") for text in found.evidence)
+
+
+@pytest.mark.parametrize("arms", [{}, {"no_comm": skipped()}])
+def test_it_cannot_tell_without_trace_and_arm(arms: dict) -> None:
+    assert isinstance(RULE.check(untraced("ddp", world_size=2, arms=arms)), CannotTell)
+
+
+@needs_real_traces
+def test_a_single_rank_of_many_says_that_waiting_is_included() -> None:
+    assert any("left no trace" in text for text in finding(FIRES["a100x8"]).evidence)

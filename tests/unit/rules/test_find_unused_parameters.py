@@ -1,0 +1,49 @@
+"""find_unused_parameters: the search in the trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis import Adoption, Finding
+from dpdoctor.digest import NamedTime
+from dpdoctor.records import Unit
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.find_unused_parameters import RULE, SEARCH
+from tests.unit.builders import MS
+from tests.unit.rules.cases import case as untraced
+from tests.unit.rules.traced import STEPS, case, digest
+
+ON = Adoption(
+    units=(Unit(name="Net", line="train.py:9", num_parameters=9, trainable_bytes=36, unused=("head.bias",)),),
+    find_unused_parameters=True,
+)
+
+
+def pair(ms: int) -> list:
+    """Return two ranks whose steps of 100 ms search for so long."""
+    operators = (NamedTime(name=SEARCH, count=STEPS, total_ns=STEPS * ms * MS, self_ns=MS),) if ms else ()
+    return [digest(rank, compute=100, operators=operators) for rank in range(2)]
+
+
+FIRES = {
+    "adopted with it": case("ddp", *pair(12), adoption=ON),
+    "in the trace of a script of its own": case("trace", *pair(12)),
+}
+SILENT = {
+    "short": case("ddp", *pair(1), adoption=ON),
+    "the search is not among the operators": case("ddp", *pair(0), adoption=ON),
+    "off": case("ddp", *pair(0)),
+    "off, no trace": untraced("ddp", world_size=2),
+}
+
+
+def test_cost_and_names() -> None:
+    found = RULE.check(FIRES["adopted with it"])
+    assert isinstance(found, Finding)
+    assert found.cost.value == pytest.approx(0.12)
+    assert any("head.bias" in text for text in found.evidence)
+    assert found.line == "train.py:9"
+
+
+def test_it_cannot_tell_without_a_trace() -> None:
+    assert isinstance(RULE.check(untraced("ddp", world_size=2, adoption=ON)), CannotTell)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.records import Rank
+from dpdoctor.rules import Case
+from dpdoctor.rules.gc_pauses import RULE
+from tests.unit import records
+from tests.unit.rules import cases
+
+FULL = "generation 2"
+
+
+def pausing(every: int, seconds: float, of: Rank | None = None, detail: str = FULL) -> Case:
+    """Return steps of 100 ms, a collection in every so many-th."""
+    return cases.case(of=[cases.eventful(of or cases.ranks()[0], "gc", every, seconds, detail)])
+
+
+def on_gpu(without_ms: float, with_ms: float) -> Rank:
+    """Return a GPU's steps; every second one holds a collection."""
+    steps = [records.step(ms, window=w) for w in (1, 2) for ms in (without_ms, with_ms + w, without_ms + w, with_ms)]
+    windows = [records.window(2 * (without_ms + with_ms) + 2, window=w) for w in (1, 2)]
+    return records.rank(steps, windows, device="cuda:0")
+
+
+FIRES = {
+    "in every step": pausing(1, 0.02),
+    "now and then": pausing(4, 0.05),
+    "hidden behind the device": pausing(2, 0.05, on_gpu(100, 100)),
+}
+SILENT = {"short": pausing(4, 0.002), "none": cases.case()}
+
+
+def test_a_call_in_each_step_is_the_scripts_own() -> None:
+    found = RULE.check(FIRES["in every step"])
+    assert found.cost.value == pytest.approx(0.2)
+    assert found.status == "confirmed"
+    assert found.remedy == "take gc.collect() out of the training loop"
+
+
+def test_the_automatic_collector_is_to_be_tamed() -> None:
+    for case in (FIRES["now and then"], pausing(1, 0.05, detail="generation 0")):
+        found = RULE.check(case)
+        assert found.cause is None
+        assert "gc.freeze()" in found.code
+
+
+def test_a_rank_that_collects_holds_up_the_other() -> None:
+    first, second = cases.ranks(2)
+    found = RULE.check(cases.case("ddp", of=[first, cases.eventful(second, "gc", 2, 0.04)]))
+    assert found.cost.value == pytest.approx(0.2)
+
+
+def test_on_a_gpu_steps_with_a_collection_must_be_longer() -> None:
+    hidden, seen = FIRES["hidden behind the device"], pausing(2, 0.05, on_gpu(100, 150))
+    assert (RULE.check(hidden).status, RULE.check(hidden).remedy) == ("refuted", None)
+    assert RULE.check(seen).status == "confirmed"
+    assert RULE.check(pausing(1, 0.05, on_gpu(100, 100))).status == "inferred"

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis.summary import TraceBudget
+from dpdoctor.records import Counters, InputTensor
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.h2d_exposed import RULE
+from tests.unit.rules import cases
+
+INPUTS = Counters(
+    operators=10, collectives={}, inputs=(InputTensor(dtype="float32", shape=(8, 3), num_bytes=38_500_000),)
+)
+
+
+def budget(h2d: float) -> TraceBudget:
+    """Return a traced step of 100 ms that receives for this share of it, and computes otherwise."""
+    none = cases.figure(0.0)
+    return TraceBudget(
+        step=cases.figure(0.1, 0.001),
+        compute=cases.figure(0.1 * (1 - h2d)),
+        exposed_comm=none,
+        h2d=cases.figure(0.1 * h2d, 0.0005),
+        copy=none,
+        idle=none,
+        comm=none,
+        idle_by={},
+    )
+
+
+def receiving(h2d: float | None, *, device: str = "cuda:0", **fields: object) -> Case:
+    """Return a mode on a GPU whose trace says so much of receiving; None: there is none."""
+    traced = None if h2d is None else budget(h2d)
+    return cases.case(of=cases.ranks(device=device), budget=traced, counters=INPUTS, **fields)
+
+
+def arms(host: float, device: float, half: float = 0.005) -> dict[str, object]:
+    """Return what batches on the host and on the device gain."""
+    return {"cached_batches": cases.arm(host, half), "cached_device": cases.arm(device, half)}
+
+
+FIRES = {
+    "in the trace": receiving(0.2),
+    "in both": receiving(0.2, arms=arms(0.05, 0.23), loader=cases.loader()),
+    "only in the trace": receiving(0.2, arms=arms(0.05, 0.051)),
+}
+SILENT = {
+    "on the CPU": receiving(0.2, device="cpu"),
+    "hidden": receiving(0.01),
+    "hidden, by both": receiving(0.01, arms=arms(0.05, 0.06)),
+}
+
+
+def test_the_arms_difference_is_the_cost() -> None:
+    found = RULE.check(FIRES["in both"])
+    assert found.status == "confirmed"
+    assert found.cost.value == pytest.approx(0.18)
+    assert "pin_memory=True" in found.code
+    assert "38.5 MB" in found.evidence[2]
+
+
+def test_without_arms_the_trace_says_it() -> None:
+    found = RULE.check(FIRES["in the trace"])
+    assert (found.status, found.cost.value) == ("inferred", pytest.approx(0.2))
+
+
+def test_what_gains_nothing_is_not_recommended() -> None:
+    found = RULE.check(FIRES["only in the trace"])
+    assert (found.status, found.remedy, found.code) == ("refuted", None, None)
+
+
+def test_without_trace_and_arms_it_cannot_tell() -> None:
+    assert isinstance(RULE.check(receiving(None)), CannotTell)

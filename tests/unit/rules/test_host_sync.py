@@ -1,0 +1,63 @@
+"""host_sync: calls that wait, counted with their line, timed by the idle GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis import Finding, HostSync
+from dpdoctor.records import Counters
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.host_sync import RULE
+from tests.unit.rules import cases
+from tests.unit.rules.traced import case, digest
+
+ITEM = HostSync(call="item", line="train.py:30", count=1)
+PRINT = HostSync(call="format", line="train.py:31", count=3)
+
+
+def counters(*syncs: HostSync) -> Counters:
+    """Return what a step with these calls counts."""
+    return Counters(operators=100, collectives={}, inputs=(), syncs=syncs)
+
+
+def one(idle: int, *, gpu: bool = True) -> list:
+    """Return one rank whose GPU idles so many of 100 ms after a wait."""
+    return [digest(world_size=1, compute=100 - idle, idle_by={"sync": idle}, gpu=gpu)]
+
+
+FIRES = {
+    "one line": case("single", *one(20), counters=counters(ITEM)),
+    "two lines": case("single", *one(20), counters=counters(ITEM, PRINT)),
+    "not counted": case("single", *one(20)),
+}
+SILENT = {
+    "short": case("single", *one(2), counters=counters(ITEM)),
+    "on the CPU": case("single", *one(20, gpu=False), counters=counters(ITEM)),
+    "on the CPU, no trace": cases.case("single", counters=counters(ITEM)),
+}
+
+
+def test_the_line_and_the_cost() -> None:
+    found = RULE.check(FIRES["one line"])
+    assert isinstance(found, Finding)
+    assert (found.line, found.status, found.cost.value) == ("train.py:30", "confirmed", pytest.approx(0.2))
+    assert found.cause == "train.py:30 calls item 1 time in a step"
+
+
+def test_of_two_lines_neither_is_the_cause() -> None:
+    found = RULE.check(FIRES["two lines"])
+    assert isinstance(found, Finding)
+    assert (found.line, found.cause) == ("train.py:31", None)
+
+
+def test_what_nobody_counted_is_inferred() -> None:
+    found = RULE.check(FIRES["not counted"])
+    assert isinstance(found, Finding)
+    assert (found.status, found.line) == ("inferred", None)
+
+
+def test_it_cannot_tell_what_a_call_costs_without_a_trace() -> None:
+    made = cases.case("single", of=cases.ranks(device="cuda:0"), counters=counters(ITEM))
+    found = RULE.check(made)
+    assert isinstance(found, CannotTell)
+    assert "train.py:30" in found.reason

@@ -1,0 +1,43 @@
+"""launch_bound: idle for the host, at delays of microseconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis import Finding
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.launch_bound import RULE
+from tests.unit.rules.cases import case as untraced
+from tests.unit.rules.cases import figure, ranks
+from tests.unit.rules.traced import case, digest, real_cases
+
+
+def one(dispatch: int, *, delay_us: float | None = 8, gpu: bool = True, cause: str = "dispatch") -> list:
+    """Return one rank whose step of 100 ms idles so long."""
+    return [digest(world_size=1, compute=100 - dispatch, idle_by={cause: dispatch}, delay_us=delay_us, gpu=gpu)]
+
+
+FIRES = {
+    "launch-bound": case("single", *one(40)),
+    **real_cases(a100="a100x2_ddp_rank0_collective_args.json.gz", mi250="mi250_minitoy.json.gz"),
+}
+SILENT = {
+    "a little idle": case("single", *one(6)),
+    "the host is ahead": case("single", *one(40, delay_us=3_000)),
+    "idle for data": case("single", *one(40, cause="data")),
+    "only the profiler made it idle": case("single", *one(40), step=figure(0.061, 0.001)),
+    "on the CPU": case("single", *one(40, gpu=False)),
+    **real_cases(resnet50="resnet50_num_workers_4.json.gz"),
+}
+
+
+def test_the_idle_share_is_that_of_the_step_without_a_profiler() -> None:
+    # 60 ms of work in a step of 75 ms: 15 ms idle, all of it the host's.
+    found = RULE.check(case("single", *one(40), step=figure(0.075, 0.001)))
+    assert isinstance(found, Finding)
+    assert found.cost.value == pytest.approx(0.2)
+
+
+def test_it_cannot_tell_without_a_trace_or_launches() -> None:
+    assert isinstance(RULE.check(case("single", *one(40, delay_us=None))), CannotTell)
+    assert isinstance(RULE.check(untraced("single", of=ranks(device="cuda:0"))), CannotTell)

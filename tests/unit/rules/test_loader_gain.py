@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.loader_gain import RULE
+from tests.unit.rules import cases
+
+
+def gaining(speedup: float, control_s: float | None, **fields: object) -> cases.Case:
+    """Return ddp on two ranks against a single device of 100 ms, and what that takes with two workers."""
+    control = None if control_s is None else cases.prediction(2, control_s)
+    known = {"speedup": cases.figure(speedup, 0.05, "x"), "loader": cases.loader(control=control)}
+    return cases.case("ddp", world_size=2, single={}, **{**known, **fields})
+
+
+FIRES = {"all of it": gaining(1.6, 0.055), "most of it": gaining(1.6, 0.067)}
+SILENT = {
+    "little of it": gaining(1.9, 0.08),
+    "no starving": gaining(1.9, 0.1),
+    "no gain": gaining(0.9, 0.055),
+    "no control": gaining(1.6, None),
+    "no loader": gaining(1.6, 0.055, loader=None),
+    "no baseline": cases.case("ddp", world_size=2, speedup=cases.unknown("x")),
+}
+
+
+def test_with_equal_workers_the_second_device_costs() -> None:
+    found = RULE.check(FIRES["all of it"])
+    assert found.severity == "info"
+    assert "1.82x as fast" in found.title
+    # 1.6 / (100 / 55) = 0.88 of one device, of two that would be 2.
+    assert found.cost.value == pytest.approx(1 - 0.88 / 2)
+    assert "num_workers=2" in found.code
+
+
+def test_a_baseline_without_a_step_time_cannot_be_told_from() -> None:
+    case = gaining(1.6, 0.055)
+    case = cases.Case(analysis=cases.with_mode(case.analysis, "single", step=cases.unknown()), name="ddp")
+    assert isinstance(RULE.check(case), CannotTell)

@@ -1,0 +1,62 @@
+"""memory_pressure: of a GPU whose size is known, and of the host."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dpdoctor.analysis import Finding, Sample
+from dpdoctor.records import Device
+from dpdoctor.rules import Case
+from dpdoctor.rules.memory_pressure import RULE
+from dpdoctor.spec import Gpu
+from tests.unit.builders import MS
+from tests.unit.rules import cases
+from tests.unit.rules.traced import case as traced
+from tests.unit.rules.traced import digest
+
+GPU = Gpu(name="GPU", uuid="GPU-0", memory_bytes=100_000_000_000)
+STARVED = digest(world_size=1, compute=90, idle_by={"allocator": 10})
+
+
+def with_gpu(made: Case) -> Case:
+    """Return the case on a machine whose GPU has 100 GB."""
+    summary = made.analysis.summary
+    known = dataclasses.replace(summary, fingerprint=dataclasses.replace(summary.fingerprint, gpus=(GPU,)))
+    return dataclasses.replace(made, analysis=dataclasses.replace(made.analysis, summary=known))
+
+
+def gpu(gigabytes: int) -> Case:
+    """Return one rank whose GPU held so much of 100 GB."""
+    held = Device(name="GPU", uuid="GPU-0", peak_memory_bytes=gigabytes * 10**9)
+    return with_gpu(cases.case("single", of=cases.ranks(device="cuda:0", devices=(held,))))
+
+
+def host(ratio: float) -> Case:
+    """Return a host whose memory is so full."""
+    values = {"memory_used_bytes": ratio * 1e10, "memory_total_bytes": 1e10}
+    return cases.case("single", samples=[Sample(at_ns=MS, source="host", values=values)])
+
+
+FULL = Device(name="GPU", uuid="GPU-0", peak_memory_bytes=95 * 10**9)
+FIRES = {
+    "a GPU": gpu(95),
+    "a GPU, very full": gpu(98),
+    "the host": host(0.93),
+    "a GPU with a trace": with_gpu(traced("single", STARVED, record={"devices": (FULL,)})),
+}
+SILENT = {"room": gpu(80), "room on the host": host(0.5), "nothing known": cases.case("single")}
+
+
+@pytest.mark.parametrize(("which", "level"), [("a GPU", "warning"), ("a GPU, very full", "critical")])
+def test_how_full(which: str, level: str) -> None:
+    found = RULE.check(FIRES[which])
+    assert isinstance(found, Finding)
+    assert (found.severity, found.cost.value) == (level, None)
+
+
+def test_the_trace_says_what_the_allocator_costs() -> None:
+    found = RULE.check(FIRES["a GPU with a trace"])
+    assert isinstance(found, Finding)
+    assert found.cost.value == pytest.approx(0.1)

@@ -1,0 +1,88 @@
+"""no_overlap: what computing could hide, on a GPU only."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis import Finding
+from dpdoctor.digest import Bucket, ShardUnit
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.no_overlap import RULE
+from tests.unit.builders import MS
+from tests.unit.rules.cases import arm, ranks
+from tests.unit.rules.cases import case as untraced
+from tests.unit.rules.traced import case, digest, real_cases
+
+ONE_BUCKET = (Bucket(order=0, num_bytes=10_000_000, ready_ns=50 * MS, end_ns=80 * MS, exposed_ns=0, tail_ns=0),)
+PHASES = {"forward": 20, "backward": 80}
+
+
+def unit(name: str, prefetched: float) -> ShardUnit:
+    """Return a wrap unit whose all-gathers are so often early."""
+    return ShardUnit(
+        name=name,
+        all_gathers=2.0,
+        reduce_scatters=1.0,
+        gathered_bytes=None,
+        scattered_bytes=None,
+        exposed_ns=1e6,
+        prefetched=prefetched,
+    )
+
+
+def pair(**fields: object) -> list:
+    """Return two ranks with 20 ms of exposed communication beside 80 ms of compute."""
+    return [digest(rank, **{"compute": 80, "exposed": 20, **fields}) for rank in range(2)]
+
+
+FIRES = {
+    "DDP with one bucket": case("ddp", *pair(buckets=ONE_BUCKET, phases=PHASES)),
+    "FSDP as one unit": case("fsdp", *pair(shard_units=(unit("root", 0.0),))),
+    "FSDP without forward prefetch": case("fsdp", *pair(shard_units=(unit("root", 0.0), unit("layers.0", 0.5)))),
+    "confirmed": case("ddp", *pair(buckets=ONE_BUCKET, phases=PHASES), arms={"no_comm": arm(0.2)}),
+    **real_cases(v100="v100x2_ddp_rank1.json.gz"),
+}
+SILENT = {
+    "well hidden": case("ddp", *pair(hidden=40)),
+    "nothing to hide it behind": case("ddp", *pair(compute=2, exposed=98)),
+    "nothing in the backward to hide it behind": case(
+        "ddp", *pair(buckets=ONE_BUCKET, phases={"forward": 78, "backward": 22})
+    ),
+    "on the CPU both share the cores": case("ddp", *pair(gpu=False)),
+    "the arm gains nothing": case("ddp", *pair(), arms={"no_comm": arm(0.0, 0.02)}),
+    "nothing communicates": case("single", digest(world_size=1)),
+    **real_cases(mostly_hidden="a100x8_rank3.json.gz"),
+}
+
+
+def finding(of: Case) -> Finding:
+    found = RULE.check(of)
+    assert isinstance(found, Finding)
+    return found
+
+
+def test_the_cost_is_what_compute_can_hide() -> None:
+    # The backward computes 30 of its 50 busy ms, which is less than is exposed.
+    found = finding(case("ddp", *pair(compute=60, exposed=40, buckets=ONE_BUCKET, phases={"backward": 70})))
+    assert found.cost.value == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("which", "cause", "code"),
+    [
+        ("DDP with one bucket", "one bucket", "bucket_cap_mb"),
+        ("FSDP as one unit", "one unit", "fully_shard"),
+        ("FSDP without forward prefetch", "", "set_modules_to_forward_prefetch"),
+    ],
+)
+def test_the_reason_is_how_the_module_was_wrapped(which: str, cause: str, code: str) -> None:
+    found = finding(FIRES[which])
+    assert cause in (found.cause or "")
+    assert code in (found.code or "")
+
+
+def test_it_cannot_tell_without_a_trace() -> None:
+    on_gpus = untraced("ddp", world_size=2, of=ranks(2, device="cuda:0"))
+    assert isinstance(RULE.check(on_gpus), CannotTell)
+    assert RULE.check(untraced("ddp", world_size=2)) is None

@@ -1,0 +1,51 @@
+"""parallelism_not_worth_it: the whole interval of the speedup below 1."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis import WATERFALL_TERMS, Finding, Waterfall
+from dpdoctor.rules.parallelism_not_worth_it import RULE
+from tests.unit.rules.cases import case, figure, unknown
+
+
+def lost(**terms: float) -> Waterfall:
+    """Return a waterfall with these terms in seconds, the others 0."""
+    known = {name: figure(terms.get(name, 0.0)) for name in WATERFALL_TERMS}
+    return Waterfall(ideal=figure(0.05), measured=figure(0.1), terms=known, sources={})
+
+
+SINGLE = {"throughput": figure(200, 1, "samples/s")}
+SLOWER = {"speedup": figure(0.8, 0.05, "x"), "throughput": figure(160, 1, "samples/s")}
+FIRES = {
+    "slower": case("ddp", world_size=2, single=SINGLE, **SLOWER),
+    "slower, and why": case("ddp", world_size=2, single=SINGLE, waterfall=lost(transfer=0.045, peers=0.005), **SLOWER),
+    "slower, for two reasons": case("ddp", world_size=2, waterfall=lost(transfer=0.03, peers=0.02), **SLOWER),
+}
+SILENT = {
+    "faster": case("ddp", world_size=2, speedup=figure(1.7, 0.05, "x")),
+    "alike": case("ddp", world_size=2, speedup=figure(0.98, 0.05, "x")),
+    "hardly slower": case("ddp", world_size=2, speedup=figure(0.97, 0.01, "x")),
+    "no baseline": case("ddp", world_size=2, speedup=unknown("x")),
+    "one device": case("single", speedup=figure(0.5, 0.1, "x")),
+}
+
+
+def test_cost_gain_and_cause() -> None:
+    found = RULE.check(FIRES["slower, and why"])
+    assert isinstance(found, Finding)
+    assert (found.cost.value, found.cost.low, found.cost.high) == pytest.approx((0.2, 0.15, 0.25))
+    assert found.predicted is not None
+    assert found.predicted.value == pytest.approx(1.25)
+    assert found.cause == "communication that nothing hides"
+    assert "2 devices together train 160 samples/s, one alone 200 samples/s" in found.evidence
+
+
+def test_of_two_reasons_neither_is_the_cause() -> None:
+    found = RULE.check(FIRES["slower, for two reasons"])
+    assert isinstance(found, Finding)
+    assert found.cause is None
+    assert found.evidence[1:] == (
+        "communication that nothing hides takes 30.0 ms per step",
+        "waiting for slower ranks takes 20.0 ms per step",
+    )

@@ -1,0 +1,50 @@
+"""Every rule has a paragraph, a case that fires it and a case that keeps it silent.
+
+tests/unit/rules/test_<rule>.py offers them as FIRES and SILENT, cases by what they show; more than that a rule fires is
+tested there.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from dpdoctor.analysis import Finding
+from dpdoctor.rules import Case, Rule, rules
+from dpdoctor.rules._base import judge
+
+RULES = rules()
+
+
+def cases(name: str, kind: str) -> dict[str, Case]:
+    """Return the cases of one kind that the rule's test file offers."""
+    found: dict[str, Case] = getattr(importlib.import_module(f"tests.unit.rules.test_{name}"), kind)
+    return found
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_case_fires_it(name: str) -> None:
+    fires = cases(name, "FIRES")
+    assert fires
+    for shown, case in fires.items():
+        finding = judge(name, RULES[name], case)
+        assert isinstance(finding, Finding), f"{shown}: {finding}"
+        assert (finding.rule, finding.mode) == (name, case.name)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_case_keeps_it_silent(name: str) -> None:
+    silent = cases(name, "SILENT")
+    assert silent
+    for shown, case in silent.items():
+        assert judge(name, RULES[name], case) is None, shown
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_its_paragraph_is_whole(rule: Rule) -> None:
+    for text in (rule.title, rule.what, rule.why, rule.how, rule.remedy):
+        assert text.strip() == text
+        assert text
+    for sentence in (rule.what, rule.why, rule.how, rule.remedy):
+        assert sentence.endswith(".")

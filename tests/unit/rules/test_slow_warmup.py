@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dpdoctor.records import EventRecord, Rank
+from dpdoctor.rules import Case
+from dpdoctor.rules.slow_warmup import RULE
+from tests.unit import records
+from tests.unit.rules import cases
+
+NS = 10**9
+
+
+def warming(first_s: float, second_s: float, epoch_s: float | None = 10.0, *, compiled: str | None = None) -> Case:
+    """Return two steps before those that are measured; each of them compiles for as long as it is slow."""
+    measured = cases.ranks()[0]
+    warmup = [records.step(1000 * (0.1 + seconds), window=0) for seconds in (first_s, second_s)]
+    window = records.window(0, window=0, kind="warmup")
+    rank = dataclasses.replace(measured, steps=(*warmup, *measured.steps), windows=(window, *measured.windows))
+    rank = cases.laid_out(rank)
+    if compiled:
+        rank = dataclasses.replace(
+            rank, events=(_compile(rank, 0, first_s, "0/0"), _compile(rank, 1, second_s, compiled))
+        )
+    return cases.case(of=[rank], epoch_s=cases.unknown() if epoch_s is None else cases.figure(epoch_s))
+
+
+def _compile(rank: Rank, step: int, seconds: float, number: str) -> EventRecord:
+    begin_ns = rank.steps[step].begin_ns
+    return EventRecord(
+        kind="compile", at_ns=begin_ns, duration_ns=round(seconds * NS), step=step, detail=f"dynamo {number}"
+    )
+
+
+FIRES = {
+    "a slow second step": warming(30, 2),
+    "compiled once": warming(4, 0, compiled="1/0"),
+    "compiled again and again": warming(4, 4, compiled="0/1"),
+    "compiled inside of training": cases.case(of=[cases.eventful(cases.ranks()[0], "compile", 2, 0.05, "dynamo 0/3")]),
+}
+SILENT = {
+    "only the first step, in which the script is adopted": warming(30, 0),
+    "less than a second": warming(0, 0.9, 1.0),
+    "a long epoch": warming(4, 4, 1000.0, compiled="0/1"),
+    "an epoch of unknown length": warming(4, 4, None),
+}
+
+
+def test_what_comes_once_is_told_and_no_fault() -> None:
+    found = RULE.check(FIRES["a slow second step"])
+    assert (found.severity, found.status, found.of, found.cause) == ("info", "inferred", "epoch", None)
+    assert found.cost.value == pytest.approx(2 / 12)
+    once = RULE.check(FIRES["compiled once"])
+    assert (once.severity, once.cause, once.remedy) == ("info", "torch.compile", None)
+
+
+def test_compiling_again_for_each_shape_is_a_fault() -> None:
+    found = RULE.check(FIRES["compiled again and again"])
+    assert found.cost.value == pytest.approx(8 / 18)
+    assert (found.severity, found.status) == ("critical", "confirmed")
+    assert "again for each new shape" in found.cause
+
+
+def test_compiling_inside_of_training_costs_steps() -> None:
+    found = RULE.check(FIRES["compiled inside of training"])
+    assert (found.of, found.cost.value) == ("step", pytest.approx(0.25))
+    assert found.code == "torch.compile(model, dynamic=True)"

@@ -1,0 +1,100 @@
+"""small_collectives: many calls whose time is latency."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis import Finding
+from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.small_collectives import RULE
+from tests.unit.builders import MS
+from tests.unit.rules.cases import arm
+from tests.unit.rules.cases import case as untraced
+from tests.unit.rules.traced import Call, case, digest, real_cases
+
+SMALL: Call = ("all_reduce", 4_000, 0.5, 0.5)
+LARGE: Call = ("all_reduce", 20_000_000, 20, 20)
+MEDIUM: Call = ("all_reduce", 1_000_000, 0.5, 0.5)
+FIT = SmallCalls(
+    operation="all_reduce",
+    group="0",
+    latency_ns=400_000,
+    bandwidth_gb_s=10.0,
+    limit_bytes=2_000_000,
+    count=400,
+    small_count=400,
+    small_total_ns=200 * MS,
+    small_exposed_ns=200 * MS,
+)
+BUCKETS = tuple(
+    Bucket(order=order, num_bytes=4_000, ready_ns=0, end_ns=MS, exposed_ns=MS // 2, tail_ns=0) for order in range(40)
+)
+SHARDS = tuple(
+    ShardUnit(
+        name=f"layers.{index}",
+        all_gathers=2.0,
+        reduce_scatters=1.0,
+        gathered_bytes=8_000.0,
+        scattered_bytes=4_000.0,
+        exposed_ns=1e6,
+        prefetched=0.5,
+    )
+    for index in range(10)
+)
+
+
+def pair(calls: list[Call], **fields: object) -> list:
+    """Return two ranks of these calls, whose exposed time is that of the calls."""
+    return [digest(rank, exposed=20, calls=calls, **fields) for rank in range(2)]
+
+
+FIRES = {
+    "of the script itself": case("ddp", *pair([SMALL] * 40)),
+    "DDP's buckets": case("ddp", *pair([SMALL] * 40, buckets=BUCKETS), arms={"no_comm": arm(0.2)}),
+    "FSDP's units": case("fsdp", *pair([("all_gather", 4_000, 0.7, 0.7)] * 30, shard_units=SHARDS)),
+    "by the fitted limit": case("ddp", *pair([MEDIUM] * 40, small_calls=(FIT,))),
+}
+SILENT = {
+    "one call": case("ddp", *pair([("all_reduce", 4_000, 20, 20)])),
+    "large calls": case("ddp", *pair([LARGE])),
+    "hidden": case("ddp", *pair([("all_reduce", 4_000, 0.5, 0)] * 40)),
+    "broadcasts have a rule of their own": case("ddp", *pair([("broadcast", 400, 0.5, 0.5)] * 40)),
+    "a size that no call is bound by": case("ddp", *pair([MEDIUM] * 40)),
+    "refuted": case("ddp", *pair([SMALL] * 40, buckets=BUCKETS), arms={"no_comm": arm(0.0, 0.02)}),
+    **real_cases(v100="v100x2_ddp_rank1.json.gz", a100="a100x2_ddp_rank0_collective_args.json.gz"),
+}
+
+
+def finding(of: Case) -> Finding:
+    found = RULE.check(of)
+    assert isinstance(found, Finding)
+    return found
+
+
+def test_the_cost_is_what_one_call_would_save() -> None:
+    found = finding(FIRES["of the script itself"])
+    assert found.cost.value == pytest.approx(0.2 * 39 / 40)
+    assert found.status == "inferred"
+    assert "40 small collectives" in found.title
+
+
+def test_the_remedy_is_for_who_makes_the_calls() -> None:
+    assert finding(FIRES["of the script itself"]).code is None
+    assert "bucket_cap_mb" in (finding(FIRES["DDP's buckets"]).code or "")
+    assert "fully_shard" in (finding(FIRES["FSDP's units"]).code or "")
+
+
+def test_an_arm_that_gains_as_much_confirms_it() -> None:
+    assert finding(FIRES["DDP's buckets"]).status == "confirmed"
+
+
+def test_the_arm_says_nothing_of_the_script_s_own_calls() -> None:
+    found = finding(case("ddp", *pair([SMALL] * 40), arms={"no_comm": arm(0.0, 0.02)}))
+    assert found.status == "inferred"
+    assert found.cost.value == pytest.approx(0.195)
+
+
+def test_it_cannot_tell_without_a_trace() -> None:
+    assert isinstance(RULE.check(untraced("ddp", world_size=2)), CannotTell)

@@ -1,0 +1,182 @@
+"""straggler: who is late in the traces, who is slow alone, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from dpdoctor.analysis import EventRecord, Finding, Rank
+from dpdoctor.digest import Digest
+from dpdoctor.records import StepRecord, WindowRecord
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.straggler import RULE
+from tests.unit import records
+from tests.unit.analysis.across.simulated import Call, digests, lockstep
+from tests.unit.builders import MS
+from tests.unit.rules import cases
+from tests.unit.rules.cases import arm
+from tests.unit.rules.traced import case
+
+NUM_STEPS, PER_WINDOW, ROUNDS = 20, 5, 4
+WORK_MS, TRANSFER_MS = 80, 10
+
+
+def traces(late_ms: Sequence[Sequence[int]], cause: str = "python") -> list[Digest]:
+    """Return ranks that lose so much before the only call of each step, given by step and rank."""
+    segments = (WORK_MS + np.asarray(late_ms)) * MS
+    ranks = lockstep(segments, [TRANSFER_MS * MS] * len(segments))
+    calls: list[list[Call]] = [[dataclasses.replace(call, cause=cause) for call in rank] for rank in ranks]
+    return digests(calls)
+
+
+def every_step(late_ms: int, num_steps: int = NUM_STEPS) -> list[list[int]]:
+    """Return two ranks of which the second is late by so much in every step."""
+    return [[0, late_ms]] * num_steps
+
+
+def paced(
+    late_ms: float, phase: str = "forward", *, culprit: int = 1, collected: bool = False, found: Sequence[Digest] = ()
+) -> Case:
+    """Return two ranks whose steps last 100 ms; without communication 80 ms, of one rank so much longer."""
+    of = [_rank(index, late_ms if index == culprit else 0, phase, collected) for index in range(2)]
+    of = [dataclasses.replace(rank, digest=one) for rank, one in zip(of, found, strict=True)] if found else of
+    return cases.case("ddp", world_size=2, of=of)
+
+
+def _rank(index: int, late_ms: float, phase: str, collected: bool) -> Rank:
+    steps: list[StepRecord] = []
+    windows: list[WindowRecord] = []
+    events: list[EventRecord] = []
+    at = 0
+    for number in range(2 * ROUNDS):
+        name = "no_comm" if number % 2 else "full"
+        # A little noise, so that there is an interval.
+        ms = 100.0 if name == "full" else 80 + late_ms + 0.1 * (number // 2)
+        begin = at
+        for _ in range(PER_WINDOW):
+            own = {"forward": ms} if name == "full" else _with({"forward": ms - late_ms}, phase, late_ms)
+            made = records.step(ms, step=len(steps), window=number, begin_ns=at, phases_ms=own)
+            if collected and late_ms and name == "no_comm":
+                events.append(
+                    EventRecord(kind="gc", at_ns=at + MS, duration_ns=round(late_ms * MS), step=len(steps), detail="")
+                )
+            steps.append(made)
+            at += made.duration_ns
+        window = records.window(0, window=number, arm=name, round=number // 2, begin_ns=begin, end_ns=at)
+        windows.append(window)
+    rank = records.rank(steps, windows, index=index, world_size=2)
+    return dataclasses.replace(rank, events=tuple(events))
+
+
+def _with(phases: dict[str, float], phase: str, ms: float) -> dict[str, float]:
+    return {**phases, phase: phases.get(phase, 0.0) + ms}
+
+
+FIRES = {
+    "late in every traced step": case("ddp", *traces(every_step(30))),
+    "in turns": case("ddp", *traces([[30, 0], [0, 30]] * 10)),
+    "every four steps": case("ddp", *traces([[0, 0], [0, 60], [0, 0], [0, 0]] * 5)),
+    "slow without communication": paced(20),
+    "both": paced(30, found=traces(every_step(30))),
+}
+SILENT = {
+    "nobody is late": case("ddp", *traces([[0, 0]] * NUM_STEPS)),
+    "hardly late": case("ddp", *traces(every_step(3))),
+    "all alike without communication": paced(0),
+    "hardly slower without communication": paced(2),
+    "late in the trace, and not by itself": paced(0, found=traces(every_step(30))),
+    "one device": cases.case("single"),
+    "failed": case("ddp", *traces(every_step(30)), status="failed"),
+}
+
+
+def finding(of: Case) -> Finding:
+    found = RULE.check(of)
+    assert isinstance(found, Finding)
+    return found
+
+
+def test_rank_and_cost_of_the_trace() -> None:
+    found = finding(FIRES["late in every traced step"])
+    assert (found.ranks, found.status) == ((1,), "inferred")
+    assert found.cost.value == pytest.approx(30 / 120)
+    assert found.severity == "critical"
+
+
+def test_ranks_in_turns_have_no_culprit() -> None:
+    found = finding(FIRES["in turns"])
+    assert found.ranks == ()
+    assert "one after the other" in found.title
+
+
+def test_a_period_is_spread_over_its_steps() -> None:
+    found = finding(FIRES["every four steps"])
+    assert found.ranks == (1,)
+    assert "every 4 steps" in found.title
+    # 15 of 105 ms on average; the first step is not judged.
+    assert found.cost.value == pytest.approx(15 / 105, rel=0.06)
+
+
+def test_the_arm_gives_rank_and_cost_without_a_trace() -> None:
+    found = finding(FIRES["slow without communication"])
+    assert (found.ranks, found.status) == ((1,), "confirmed")
+    assert found.cost.value == pytest.approx(0.2, abs=0.005)
+
+
+def test_the_arm_confirms_the_trace_and_is_the_cost() -> None:
+    found = finding(FIRES["both"])
+    assert (found.ranks, found.status) == ((1,), "confirmed")
+    assert found.cost.value == pytest.approx(0.3, abs=0.005)
+    assert len(found.evidence) == 2
+
+
+def test_the_arm_has_more_steps_than_a_trace_that_sees_ranks_in_turns() -> None:
+    found = finding(paced(30, found=traces([[30, 0], [0, 30]] * 10)))
+    assert (found.ranks, found.status) == ((1,), "confirmed")
+    assert found.cost.value == pytest.approx(0.3, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("phase", "word"), [("data_wait", "loader"), ("forward", "forward"), ("other", "code of the script")]
+)
+def test_the_cause_is_the_phase_that_explains_it(phase: str, word: str) -> None:
+    assert word in (finding(paced(20, phase)).cause or "")
+
+
+def test_collections_at_the_time_explain_it_before_the_phase_they_fell_into() -> None:
+    assert "garbage" in (finding(paced(20, "other", collected=True)).cause or "")
+
+
+@pytest.mark.parametrize(("cause", "word"), [("data", "loader"), ("compute", "computing")])
+def test_the_trace_s_own_cause(cause: str, word: str) -> None:
+    assert word in (finding(case("ddp", *traces(every_step(100), cause))).cause or "")
+
+
+def test_what_goes_with_the_communication_is_never_more_than_the_arm_gains() -> None:
+    found = finding(case("ddp", *traces([[30, 0], [0, 30]] * 10), arms={"no_comm": arm(0.15)}))
+    assert (found.status, found.cost.value) == ("confirmed", pytest.approx(0.15))
+
+
+def test_batches_of_different_size_are_the_finding_to_act_on() -> None:
+    of = []
+    for index, digest in enumerate(traces([[30, 0], [0, 30]] * 10)):
+        steps = []
+        for number in range(8):
+            # Forward takes 1 ms per element, and every second step has the larger batch.
+            elements = 50 if number % 2 == index else 20
+            phases = {"forward": elements, "backward": 120 - elements}
+            steps.append(records.step(120, step=number, phases_ms=phases, elements=elements))
+        rank = records.rank(steps, [records.window(8 * 120)], index=index, world_size=2)
+        of.append(dataclasses.replace(rank, digest=digest))
+    assert RULE.check(cases.case("ddp", world_size=2, of=of)) is None
+
+
+@pytest.mark.parametrize("made", [case("ddp", *traces(every_step(30, 4))), cases.case("ddp", world_size=2)])
+def test_it_cannot_tell_from_few_steps_or_none(made: Case) -> None:
+    found = RULE.check(made)
+    assert isinstance(found, CannotTell)
+    assert "--arms no_comm" in found.reason

@@ -1,0 +1,75 @@
+"""throttling: NVML's reasons and clocks while something is measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis import Finding, Sample
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.throttling import RULE
+from tests.unit.builders import MS
+from tests.unit.rules import cases
+
+POWER_CAP, THERMAL, BRAKE = 0x4, 0x20, 0x80
+
+
+def readings(*reasons: int, clock: float = 1500, source: str = "gpu0", at: int = 100) -> list[Sample]:
+    """Return one reading for each reason, throttled ones at this clock, the others at 2,000 MHz."""
+    return [
+        Sample(
+            at_ns=(at + number) * MS,
+            source=source,
+            values={"throttle_reasons": float(bits), "sm_clock_mhz": clock if bits & ~POWER_CAP else 2000.0},
+        )
+        for number, bits in enumerate(reasons)
+    ]
+
+
+def of(samples: list[Sample], device: str = "cuda:0") -> Case:
+    """Return a mode on a GPU with these readings."""
+    return cases.case("single", of=cases.ranks(device=device), samples=samples)
+
+
+UNKNOWN = Sample(
+    at_ns=100 * MS, source="gpu0", values={"sm_clock_mhz": 1500.0}, unknown={"throttle_reasons": "not here"}
+)
+FIRES = {
+    "hot half of the time": of(readings(THERMAL, 0, THERMAL, 0)),
+    "hot all the time": of(readings(THERMAL, THERMAL)),
+    "another GPU is not": of([*readings(BRAKE, BRAKE), *readings(0, 0, source="gpu1")]),
+}
+SILENT = {
+    "free": of(readings(0, 0)),
+    "the power cap is usual": of(readings(POWER_CAP, POWER_CAP)),
+    "the clock hardly falls": of(readings(THERMAL, 0, clock=1950)),
+    "before anything was measured": of(readings(THERMAL, THERMAL, at=-100)),
+    "on the CPU": of([], device="cpu"),
+}
+
+
+def finding(case: Case) -> Finding:
+    found = RULE.check(case)
+    assert isinstance(found, Finding)
+    return found
+
+
+def test_the_cost_is_the_clock_that_is_lost() -> None:
+    found = finding(FIRES["hot half of the time"])
+    assert found.cost.value == pytest.approx(0.125)
+    assert "thermal slowdown by the driver" in found.evidence[0]
+
+
+def test_without_a_free_clock_the_cost_is_unknown() -> None:
+    found = finding(FIRES["hot all the time"])
+    assert (found.cost.value, found.predicted) == (None, None)
+
+
+def test_another_gpu_s_clock_will_do() -> None:
+    assert finding(FIRES["another GPU is not"]).cost.value == pytest.approx(0.25)
+
+
+def test_a_driver_that_does_not_tell() -> None:
+    found = RULE.check(of([UNKNOWN]))
+    assert isinstance(found, CannotTell)
+    assert found.reason.endswith("not here")

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from dpdoctor.records import Rank
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules._batches import explain
+from dpdoctor.rules.uneven_batches import RULE
+from tests.unit import records
+from tests.unit.rules import cases
+from tests.unit.rules.test_h2d_exposed import budget
+
+# Of forward; backward takes twice as long and then as long as the slowest rank's.
+MS_PER_ELEMENT = 0.01
+
+
+def training(*elements: tuple[int, ...], slower: float = 0.0, device: str = "cpu", **fields: object) -> Case:
+    """Return one rank for each row: the elements of its steps, over and over; the first rank is slower by ms."""
+    ranks = [_rank(index, elements, slower, device) for index in range(len(elements))]
+    return cases.case("ddp", of=ranks, **fields)
+
+
+def _rank(index: int, elements: tuple[tuple[int, ...], ...], slower: float, device: str) -> Rank:
+    steps = []
+    for number in range(8):
+        sizes = [row[number % len(row)] for row in elements]
+        forward = [MS_PER_ELEMENT * size + slower * (rank == 0) for rank, size in enumerate(sizes)]
+        phases = {"forward": forward[index], "backward": 3 * max(forward) - forward[index]}
+        step = records.step(3 * max(forward), window=1 + number // 4, phases_ms=phases)
+        steps.append(msgspec.structs.replace(step, elements=sizes[index]))
+    windows = [records.window(sum(s.duration_ns for s in steps if s.window == w) / 1e6, window=w) for w in (1, 2)]
+    return cases.laid_out(
+        records.rank(steps, windows, index=index, world_size=len(elements), device=device, backend="gloo")
+    )
+
+
+FIRES = {
+    "one rank": training((4000,), (1000,)),
+    "in turn": training((4000, 1000), (1000, 4000)),
+    "on GPUs": training((4000,), (1000,), device="cuda:0", budget=budget(0.2)),
+}
+SILENT = {
+    "all alike": training((4000,), (4000,)),
+    "long and short, but together": training((4000, 1000), (4000, 1000)),
+    "hardly": training((4000,), (3900,)),
+    "one rank is slow by itself": training((4000,), (4000,), slower=20),
+    "one device": cases.case(),
+}
+
+
+def test_the_mean_batch_would_save_the_difference() -> None:
+    found = RULE.check(FIRES["one rank"])
+    # The longest takes 40 ms forward and 80 backward, the mean 25 and 50.
+    assert found.cost.value == pytest.approx(45 / 120, rel=1e-3)
+    assert (found.ranks, found.status) == ((0,), "confirmed")
+    assert "rank 0: 4,000 elements, rank 1: 1,000 elements" in found.evidence[0]
+
+
+def test_a_straggler_with_larger_batches_is_no_other_fault() -> None:
+    # It comes 90 of 120 ms after the other rank.
+    assert explain(FIRES["one rank"], 0.75)
+    assert not explain(FIRES["one rank"], 0.97)
+    assert not explain(SILENT["one rank is slow by itself"], 0.3)
+
+
+def test_ranks_take_turns() -> None:
+    found = RULE.check(FIRES["in turn"])
+    assert found.ranks == ()
+    assert found.cost.value == pytest.approx(45 / 120, rel=1e-3)
+
+
+def test_on_gpus_the_work_is_taken_to_grow_with_the_size() -> None:
+    found = RULE.check(FIRES["on GPUs"])
+    assert found.status == "inferred"
+    assert found.cost.value == pytest.approx(0.8 * (1 - 2500 / 4000))
+    assert isinstance(RULE.check(training((4000,), (1000,), device="cuda:0", budget=None)), CannotTell)
+
+
+def test_samples_are_counted_where_elements_are_not() -> None:
+    case = cases.case("ddp", of=[_samples(0, 32), _samples(1, 8)])
+    found = RULE.check(case)
+    assert "rank 0: 32 samples, rank 1: 8 samples" in found.evidence[0]
+
+
+def _samples(index: int, number: int) -> Rank:
+    rank = _rank(index, ((3200,), (800,)), 0.0, "cpu")
+    steps = [msgspec.structs.replace(step, elements=0, samples_entered=number) for step in rank.steps]
+    return dataclasses.replace(rank, steps=tuple(steps))

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.rules.unsharded_data import RULE
+from tests.unit.rules import cases
+
+STREAM = cases.adoption(rule="whole", num_batches=None, dataset="Stream", note="an IterableDataset is read whole")
+
+FIRES = {"a stream": cases.case("ddp", world_size=4, adoption=STREAM)}
+SILENT = {
+    "one device": cases.case(adoption=STREAM),
+    "shared by its sampler": cases.case("ddp", world_size=2, adoption=cases.adoption()),
+    "an evaluation": cases.case("ddp", world_size=2, adoption=cases.adoption(rule="whole")),
+    "no loader": cases.case("ddp", world_size=2),
+    "a stream beside what is trained on": cases.case("ddp", world_size=2, adoption=STREAM, loader=cases.loader()),
+}
+
+
+def test_three_of_four_ranks_are_for_nothing() -> None:
+    found = RULE.check(FIRES["a stream"])
+    assert found.cost.value == pytest.approx(0.75)
+    assert (found.of, found.status, found.line) == ("epoch", "inferred", "train.py:30")

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from dpdoctor.worker.agreement import Alone
+from dpdoctor.worker.data.depth import depths
+from dpdoctor.worker.data.replay import (
+    BEGAN,
+    CHANGED,
+    IN_THREADS,
+    MOST_KEPT,
+    NO_LOADER,
+    NONE_KEPT,
+    NOTHING_COPIED,
+    OTHER_LOADER,
+    PAST_ITER,
+    UNBATCHED,
+    Replay,
+)
+from tests.unit.worker.rig import Rig
+
+FORKS = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+LOADER = frozenset({0})
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Gives its index, and counts how often it was asked."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.asked += 1
+        return torch.tensor([index])
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.arange(40))
+
+
+class OtherRanks(Alone):
+    """Another rank that throws away so many batches."""
+
+    def __init__(self, dropped: int) -> None:
+        self.dropped = dropped
+
+    def gather(self, numbers: list[int]) -> list[list[int]]:
+        return [numbers, [self.dropped]]
+
+
+def take(iterator: Iterator[Any], num: int) -> list[list[int]]:
+    return [next(iterator).flatten().tolist() for _ in range(num)]
+
+
+def kept(replay: Replay, iterator: Iterator[Any], num: int) -> list[list[int]]:
+    """Take batches that are kept."""
+    replay.keep(on=True)
+    taken = take(iterator, num)
+    replay.keep(on=False)
+    return taken
+
+
+def test_kept_batches_come_again_and_again_without_the_loader(rig: Rig) -> None:
+    replay, data = rig.loaders.replay, Numbers(100)
+    iterator = iter(DataLoader(data, batch_size=2))
+    ring = kept(replay, iterator, 3)
+    assert replay.unfit(LOADER) is None
+    replay.begin()
+    asked = data.asked
+    assert take(iterator, 7) == [*ring, *ring, ring[0]]
+    assert data.asked == asked
+    assert replay.end(LOADER) == (None, False)
+    assert take(iterator, 1) == [[6, 7]], "the loader goes on where it was"
+
+
+def test_no_more_than_so_many_are_kept(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    iterator = iter(DataLoader(Numbers(100)))
+    ring = kept(replay, iterator, MOST_KEPT + 2)[:MOST_KEPT]
+    replay.begin()
+    assert take(iterator, MOST_KEPT + 1) == [*ring, ring[0]]
+    assert replay.num_bytes(LOADER) == MOST_KEPT * 8
+
+
+@pytest.mark.parametrize("length", [10, 11])
+def test_replays_count_towards_the_length_of_the_loader(rig: Rig, length: int) -> None:
+    replay, loader = rig.loaders.replay, DataLoader(Numbers(length), batch_size=2)
+    iterator = iter(loader)
+    kept(replay, iterator, 2)
+    replay.begin()
+    take(iterator, 2)
+    replay.end(LOADER)
+    assert len(list(iterator)) == len(loader) - 4
+    assert list(iterator) == [], "an iterator that is over stays so"
+    assert len(list(loader)) == len(loader), "the next epoch is a whole one"
+
+
+def test_an_epoch_may_end_inside_of_a_replay(rig: Rig) -> None:
+    replay, loader = rig.loaders.replay, DataLoader(Numbers(6), batch_size=2)
+    kept(replay, iter(loader), 2)
+    replay.begin()
+    assert [len(list(loader)) for _ in range(3)] == [3, 3, 3]
+    assert replay.end(LOADER) == (None, False)
+
+
+def test_drawn_samples_are_those_of_the_kept_batches(rig: Rig) -> None:
+    replay, sizes = rig.loaders.replay, []
+    rig.tally.fetched = lambda _, size, **__: sizes.append(size)  # type: ignore[method-assign]
+    loader = DataLoader(Numbers(10), batch_size=4)
+    iterator = iter(loader)
+    kept(replay, iterator, 3)
+    replay.begin()
+    assert list(iterator) == []
+    take(iter(loader), 3)
+    assert sizes == [4, 4, 2, 4, 4, 2]
+
+
+def test_a_loader_of_which_nothing_is_kept_spoils_the_window_only_if_it_trains(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    kept(replay, iter(DataLoader(Numbers(8))), 2)
+    for loaders, reason in ((LOADER, None), (frozenset({0, 1}), OTHER_LOADER)):
+        replay.begin()
+        take(iter(DataLoader(Numbers(9))), 2)
+        assert replay.end(loaders) == (reason, False)
+
+
+def test_an_evaluation_is_not_replayed(rig: Rig) -> None:
+    replay, loader = rig.loaders.replay, DataLoader(Numbers(8))
+    kept(replay, iter(loader), 2)
+    replay.begin()
+    with torch.no_grad():
+        assert [batch.item() for batch in loader] == list(range(8))
+
+
+def test_a_changed_batch_is_not_given_again(rig: Rig) -> None:
+    replay, data = rig.loaders.replay, Numbers(100)
+    iterator = iter(DataLoader(data))
+    kept(replay, iterator, 2)
+    replay.begin()
+    next(iterator).add_(100)
+    assert take(iterator, 3) == [[1], [2], [3]], "the second was not changed; then the loader is asked"
+    assert replay.end(LOADER) == (CHANGED, True)
+
+
+def test_a_change_of_the_last_batch_is_noticed_at_the_end(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    iterator = iter(DataLoader(Numbers(100)))
+    kept(replay, iterator, 3)
+    replay.begin()
+    next(iterator).add_(100)
+    assert replay.end(LOADER) == (CHANGED, True)
+
+
+def test_nothing_kept_nothing_replayed(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    iterator = iter(DataLoader(Numbers(5)))
+    replay.begin()
+    assert take(iterator, 2) == [[0], [1]]
+    assert replay.end(LOADER) == (NONE_KEPT, True)
+
+
+def test_on_a_device_only_what_is_copied_there_can_be_replayed(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    iterator = iter(DataLoader(Numbers(9)))
+    kept(replay, iterator, 2)
+    replay.begin(torch.device("meta"))
+    assert replay.end(LOADER) == (NOTHING_COPIED, True)
+    replay = rig.loaders.replay = Replay()
+    replay.keep(on=True)
+    replay.copied_to_device(next(iterator))
+    replay.keep(on=False)
+    replay.begin(torch.device("meta"))
+    assert next(iterator).device.type == "meta"
+    assert replay.end(LOADER) == (None, False)
+
+
+class Functions(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        return lambda: index
+
+
+def first(items: list[Any]) -> Any:
+    return items[0]
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        (lambda: DataLoader(Numbers(9), batch_size=None), UNBATCHED),
+        (lambda: DataLoader(Functions(9), collate_fn=first), "a batch holds a function, which cannot be given"),
+        (lambda: DataLoader(Stream(), batch_size=2), None),
+    ],
+)
+def test_loaders_that_cannot_be_replayed(rig: Rig, loader: Callable[[], DataLoader[Any]], said: str | None) -> None:
+    next(iter(loader()))
+    reason = rig.loaders.replay.unfit(LOADER)
+    assert (reason or "").startswith(said or "")
+    assert (reason is None) == (said is None)
+
+
+def test_training_without_a_loader_that_is_known(rig: Rig) -> None:
+    assert rig.loaders.replay.unfit(frozenset()) == NO_LOADER
+    assert rig.loaders.replay.unfit(LOADER) == PAST_ITER
+
+
+def test_a_thread_that_fetches_ahead_cannot_be_replayed() -> None:
+    class Iterator:
+        dpdoctor_replay, dpdoctor_surplus, _auto_collation, _sampler_iter = 0, 0, True, None
+
+    replay = Replay()
+    replay.next(Iterator(), lambda _: torch.ones(1), ahead=True)
+    assert replay.unfit(LOADER) == IN_THREADS
+
+
+@FORKS
+def test_workers_are_waited_for_and_their_queue_is_brought_back(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    iterator = iter(DataLoader(Numbers(100), num_workers=2, prefetch_factor=3))
+    kept(replay, iterator, 2)
+    while depths(iterator) != (6, 0):
+        time.sleep(0.001)
+    take(iterator, 4)
+    replay._levels = {0: 0}  # as in a script that waits for its loader
+    replay.begin()
+    assert depths(iterator) == (6, 0), "nobody fetches"
+    take(iterator, 10)
+    assert depths(iterator) == (6, 0)
+    replay.end(LOADER)
+    replay.drain(OtherRanks(9))
+    assert [[15]] <= take(iterator, 1) <= [[18]], "nine that another rank threw away; from a full queue twelve at most"
+
+
+@FORKS
+def test_all_ranks_throw_away_equally_many(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    iterator = iter(DataLoader(Numbers(100), num_workers=1))
+    take(iterator, 1)
+    replay.note_levels()
+    replay.drain(OtherRanks(5))
+    assert take(iterator, 1)[0][0] >= 6
+    replay.drain(OtherRanks(200))
+    assert list(iterator) == [], "no more than there are"
+
+
+@FORKS
+def test_an_epoch_that_begins_meanwhile_spoils_a_window_with_workers(rig: Rig) -> None:
+    replay, loader = rig.loaders.replay, DataLoader(Numbers(100), num_workers=1)
+    kept(replay, iter(loader), 2)
+    replay.begin()
+    iter(loader)  # at another line, but the same loader
+    assert replay.end(LOADER) == (BEGAN, False)
+    replay.begin()
+    assert replay.end(LOADER) == (None, False), "the next one counts"
+
+
+@FORKS
+def test_a_worker_that_does_not_come_to_rest_spoils_the_window(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpdoctor.worker.data import replay as module
+
+    monkeypatch.setattr(module, "QUIET_WITHIN_S", 0.0)
+    replay = rig.loaders.replay
+    iterator = iter(DataLoader(Slow(100), num_workers=1))
+    kept(replay, iterator, 1)
+    replay.begin()
+    assert replay.end(LOADER) == (module.STILL_FETCHING, False)
+
+
+class Slow(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.05)
+        return super().__getitem__(index)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpdoctor.worker.facts.evaluations import Evaluations
+from tests.unit.worker.handclock import HandClock
+
+
+class Script:
+    """A script that takes 10 ticks for a batch, 100 for a forward, 1 for everything else; `passes` are as found."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock(1)
+        self.passes: list[tuple[int, int]] = []
+        self.watched = Evaluations(self.clock, lambda begin, end: self.passes.append((begin, end)))
+
+    def iterate(self) -> int:
+        """Begin to iterate a loader; return when."""
+        now = self.clock()
+        self.watched.iterates()
+        self.clock.tick(1)
+        return now
+
+    def fetch(self) -> int:
+        now = self.clock()
+        self.watched.fetches()
+        self.clock.tick(10)
+        return now
+
+    def look(self, *, with_gradients: bool = False) -> int:
+        """Call the model without training it, in eval mode when it has gradients; return when it was done."""
+        self.watched.forward(with_gradients=with_gradients)
+        self.clock.tick(100)
+        return self.clock()
+
+    def train(self) -> None:
+        self.watched.trains()
+        self.clock.tick(100)
+        self.watched.backward()
+        self.clock.tick(1)
+
+    def tune_in_eval_mode(self) -> None:
+        self.look(with_gradients=True)
+        self.watched.backward()
+        self.clock.tick(1)
+
+
+@pytest.fixture
+def script() -> Script:
+    """Give a script that has trained for a step."""
+    made = Script()
+    made.iterate()
+    made.fetch()
+    made.train()
+    return made
+
+
+def test_an_evaluation_lasts_from_its_loader_to_the_one_that_is_trained_on(script: Script) -> None:
+    with torch.no_grad():
+        begin = script.iterate()
+        for _ in range(3):
+            script.fetch()
+            script.look()
+    script.clock.tick(7)
+    end = script.iterate()
+    script.fetch()
+    script.train()
+    assert script.passes == [(begin, end)]
+
+
+def test_evaluations_one_after_the_other_are_one(script: Script) -> None:
+    begin = script.clock()
+    for _ in range(2):
+        with torch.inference_mode():
+            script.iterate()
+            script.fetch()
+            script.look()
+    end = script.fetch()
+    script.train()
+    script.fetch()
+    script.train()
+    assert script.passes == [(begin, end)]
+
+
+def test_a_loop_that_is_left_with_gradients_on_begins_with_its_first_forward(script: Script) -> None:
+    script.iterate()
+    script.fetch()
+    begin = script.clock()
+    with torch.no_grad():
+        script.look()
+    script.fetch()
+    with torch.no_grad():
+        last = script.look()
+    # The loop asks once more and is told that there is nothing left.
+    assert script.fetch() == last
+    script.iterate()
+    script.fetch()
+    script.train()
+    assert script.passes == [(begin, last)]
+
+
+def test_what_is_saved_after_it_is_no_part_of_it(script: Script) -> None:
+    with torch.no_grad():
+        begin = script.iterate()
+        script.fetch()
+        end = script.look()
+    script.watched.leaves()
+    script.clock.tick(1000)
+    script.fetch()
+    script.train()
+    assert script.passes == [(begin, end)]
+
+
+def test_one_that_the_script_ends_with_counts(script: Script) -> None:
+    with torch.no_grad():
+        begin = script.iterate()
+        script.fetch()
+        end = script.look()
+    script.watched.trains()
+    script.watched.trains()
+    assert script.passes == [(begin, end)]
+
+
+def test_forwards_without_gradients_inside_a_training_step_are_none(script: Script) -> None:
+    # A generator's sample for its critic; a pseudo-label of the batch that is then trained on.
+    for _ in range(3):
+        script.fetch()
+        with torch.no_grad():
+            script.look()
+            script.look()
+        script.train()
+    assert script.passes == []
+
+
+def test_a_loader_that_is_looked_through_without_the_model_is_none(script: Script) -> None:
+    with torch.no_grad():
+        script.iterate()
+        script.fetch()
+    script.fetch()
+    script.train()
+    assert script.passes == []
+
+
+def test_without_any_loader_several_forwards_are_one_and_a_single_one_is_none() -> None:
+    script = Script()
+    script.train()
+    for number in (1, 3):
+        begin = script.clock()
+        with torch.no_grad():
+            for _ in range(number):
+                end = script.look()
+        script.train()
+    assert script.passes == [(begin, end)]
+
+
+def test_with_gradients_left_on_an_evaluation_is_one(script: Script) -> None:
+    script.iterate()
+    script.fetch()
+    begin = script.clock()
+    script.look(with_gradients=True)
+    script.fetch()
+    end = script.look(with_gradients=True)
+    script.fetch()
+    script.train()
+    assert script.passes == [(begin, end)]
+
+
+def test_a_model_that_is_tuned_in_eval_mode_does_not_evaluate(script: Script) -> None:
+    for _ in range(3):
+        script.fetch()
+        script.tune_in_eval_mode()
+    assert script.passes == []
+
+
+def test_an_evaluation_of_a_model_that_is_tuned_in_eval_mode_is_one(script: Script) -> None:
+    with torch.no_grad():
+        begin = script.iterate()
+        script.fetch()
+        end = script.look()
+    assert script.fetch() == end
+    script.tune_in_eval_mode()
+    script.fetch()
+    script.tune_in_eval_mode()
+    assert script.passes == [(begin, end)]

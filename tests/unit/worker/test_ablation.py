@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from dpdoctor.records import ArmRecord
+from dpdoctor.worker.ablation import NO_WINDOW, Ablation, chosen
+from dpdoctor.worker.agreement import Alone, gather_texts
+from dpdoctor.worker.arms._base import Arm, Bench, Fault
+from dpdoctor.worker.arms._precision import Precision
+from dpdoctor.worker.director import FULL
+from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.modes.ddp import MODE as DDP
+from dpdoctor.worker.modes.single import MODE as SINGLE
+from tests.unit.worker.models import Net, backward, sgd
+from tests.unit.worker.rig import Rig
+
+
+class Example(Arm):
+    """Doubles every weight while it is on, and ends as it is told to."""
+
+    summary = "for tests"
+
+    def __init__(
+        self, *, unfit: str | None = None, fault: Fault | None = None, apart: bool = False, priority: int = 0
+    ) -> None:
+        self.reason, self.fault, self.sets_apart, self.priority = unfit, fault, apart, priority
+
+    def applies(self, mode: Mode) -> bool:
+        return mode is SINGLE
+
+    def unfit(self, bench: Bench) -> str | None:  # noqa: ARG002
+        return self.reason
+
+    def begin(self, bench: Bench) -> None:
+        with torch.no_grad():
+            for parameter in bench.adopter.parameters():
+                parameter.mul_(2)
+
+    def end(self, bench: Bench) -> Fault | None:  # noqa: ARG002
+        return self.fault
+
+
+class TwoRanks(Alone):
+    """This rank is rank `index`, and what the other one says is queued in `others`."""
+
+    def __init__(self, index: int, others: Sequence[list[int]]) -> None:
+        self.index, self.others = index, list(others)
+
+    def gather(self, numbers: list[int]) -> list[list[int]]:
+        other = self.others.pop(0)
+        other += [0] * (len(numbers) - len(other))
+        mine = numbers + [0] * (len(other) - len(numbers))
+        return [mine, other] if self.index == 0 else [other, mine]
+
+
+def text(words: str) -> list[list[int]]:
+    """Return what the other rank gathers to say this."""
+    return [[len(words)], list(words.encode())]
+
+
+@pytest.fixture
+def trained(rig: Rig) -> Rig:
+    """A rank that has adopted a model."""
+    net = Net()
+    rig.net = net  # type: ignore[attr-defined] - the optimizer holds its parameters, and must not be alone in that
+    optimizer = sgd(net)
+    backward(net)
+    optimizer.step()
+    return rig
+
+
+def ablation(rig: Rig, arms: dict[str, Arm], agreement: Alone | None = None, available_bytes: int = 10**9) -> Ablation:
+    bench = Bench(
+        mode=SINGLE,
+        world_size=1,
+        adopter=rig.adopter,
+        watch=rig.watch,
+        tally=rig.tally,
+        replay=rig.loaders.replay,
+        precision=Precision(),
+    )
+    return Ablation(
+        arms,
+        bench,
+        rig.optimizers.alive,
+        agreement or Alone(),
+        time_budget_s=60,
+        available_bytes=lambda: available_bytes,
+    )
+
+
+def weights(rig: Rig) -> list[float]:
+    return [value for parameter in rig.adopter.parameters() for value in parameter.flatten().tolist()]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_only_an_arm_that_sets_ranks_apart_has_its_training_put_back(trained: Rig, apart: bool) -> None:
+    found = ablation(trained, {"arm": Example(apart=apart)})
+    found.settle()
+    before = weights(trained)
+    found.enter("arm")
+    assert found.arm == "arm"
+    assert weights(trained) == [2 * value for value in before]
+    assert found.leave()
+    assert found.arm == FULL
+    assert (weights(trained) == before) is apart
+    assert found.records() == (ArmRecord(name="arm"),)
+
+
+def test_nothing_happens_around_full_windows(trained: Rig) -> None:
+    found = ablation(trained, {"arm": Example()})
+    before = weights(trained)
+    found.enter(FULL)
+    assert found.leave()
+    assert weights(trained) == before
+    assert found.records() == (ArmRecord(name="arm", skipped=NO_WINDOW),)
+
+
+def test_a_reason_on_any_rank_skips_the_arm_on_all(trained: Rig) -> None:
+    arms: dict[str, Arm] = {"one": Example(), "other": Example(unfit="it is no use here")}
+    found = ablation(trained, arms, TwoRanks(0, text('{"one": "not on rank 1"}')))
+    found.settle()
+    assert found.unfit == ("one", "other")
+    assert not found.is_running
+    assert found.records() == (
+        ArmRecord(name="one", skipped="not on rank 1"),
+        ArmRecord(name="other", skipped="it is no use here"),
+    )
+
+
+def test_a_window_that_fails_on_one_rank_counts_on_none(trained: Rig) -> None:
+    found = ablation(trained, {"arm": Example()}, TwoRanks(1, [[1, 0], *text("an epoch began")]))
+    found.enter("arm")
+    assert not found.leave()
+    assert found.unfit == ()
+    assert found.records() == (ArmRecord(name="arm", skipped="an epoch began"),)
+
+
+def test_one_good_window_is_enough_and_a_final_fault_ends_the_arm(trained: Rig) -> None:
+    arm = Example()
+    found = ablation(trained, {"arm": arm})
+    for fault, counts, skipped in (
+        (Fault(reason="bad luck", final=False), False, "bad luck"),
+        (None, True, None),
+        (Fault(reason="bad luck", final=False), False, None),
+        (Fault(reason="never", final=True), False, "never"),
+    ):
+        arm.fault = fault
+        found.enter("arm")
+        assert found.leave() is counts
+        assert found.records() == (ArmRecord(name="arm", skipped=skipped),)
+    assert found.unfit == ("arm",)
+
+
+def test_an_arm_needs_memory_for_what_it_puts_back(trained: Rig) -> None:
+    found = ablation(trained, {"apart": Example(apart=True), "other": Example()}, available_bytes=100)
+    found.settle()
+    (record, other) = found.records()
+    assert record.skipped is not None
+    assert "of host memory needed by 1 rank, 100 B available" in record.skipped
+    assert other.skipped == NO_WINDOW
+
+
+def test_rank_0_says_what_there_is_no_time_for(trained: Rig) -> None:
+    found = ablation(trained, {"one": Example(), "other": Example()}, TwoRanks(1, [[0, 1]]))
+    found.drop(())
+    assert found.unfit == ("other",)
+    assert "--time-budget" in (found.records()[1].skipped or "")
+
+
+def test_arms_are_chosen_by_name_and_mode_and_put_in_order() -> None:
+    arms: dict[str, Arm] = {name: Example(priority=p) for name, p in (("a", 3), ("b", 1), ("c", 2))}
+    assert list(chosen(arms, ("a", "b"), SINGLE)) == ["b", "a"]
+    assert chosen(arms, ("a", "b"), DDP) == {}
+
+
+@pytest.mark.parametrize("said", ["", "short", "länger als der andere"])
+def test_texts_are_gathered(said: str) -> None:
+    assert gather_texts(Alone(), said) == [said]
