@@ -5,7 +5,8 @@
 For samples/mnist_lenet.py and the three kinds of tests/benchmarks/loader_script.py, each is profiled once with
 num_workers=0 and what it predicts is written to a file. Only then the settings are profiled themselves, in shuffled
 rounds. The table has the median of the rounds; `others` is the most that other processes of the machine took of its
-cores meanwhile, above which a profile is taken again (`--quiet`, `--tries`).
+cores meanwhile, above which a profile is taken again (`--quiet`, `--tries`). Allowed is a median error of 10 % and a
+worst one of 25 %.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ REPLICATES = 16
 LEAST_BATCHES = 200
 # Of each worker's queue: a queue that was empty at the beginning must not count.
 SETTLE = 4
-# Nineteen of twenty predictions of tests/benchmarks/loader_prediction.py, each from one profile without workers, came
-# this close to what was measured.
+# Between the median (10 %) and the worst error (25 %) that tests/benchmarks/loader_prediction.py allows: how caches and
+# memory are shared is not simulated.
 MODEL_ERROR = 0.15
 
 

@@ -63,7 +63,7 @@ def _card(finding: Finding, known: dict[str, Rule]) -> Card:
         tone="muted" if finding.status == "refuted" else _TONES[finding.severity],
         title=finding.title[:1].upper() + finding.title[1:],
         badges=tuple(_badges(finding, rule)),
-        points=finding.evidence,
+        points=tuple(sentence(_capital(fact)) for fact in finding.evidence),
         pairs=tuple(_pairs(finding)),
         code=finding.code or "",
         about=_about(rule) if rule else (),

@@ -125,7 +125,7 @@ class Inside:
             batch = fetch(iterator)
             self._record(seen, asked_ns, gap_queued_ns, ready, outstanding)
             if from_workers:
-                self._waits.lap(self._clock())
+                self._waits.skip(self._clock())
             if seen.loader not in self._specimens:
                 self._specimens[seen.loader] = describe(batch, iterator)
             return batch

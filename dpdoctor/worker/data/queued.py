@@ -66,3 +66,8 @@ class Waits:
             return used_ns, 0
         before_ns, self._waited_ns = self._waited_ns, self._queue.waited_ns()
         return used_ns, min(max(0, self._waited_ns - before_ns), idle_ns)
+
+    def skip(self, now_ns: int) -> None:
+        """End a lap that nobody asks about; a wait in it may show in the next, up to the next's time off the core."""
+        if self._queue is not None and self._thread == threading.get_ident():
+            self._at_ns, self._cpu_ns = now_ns, time.thread_time_ns()

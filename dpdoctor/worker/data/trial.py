@@ -20,9 +20,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from dpdoctor.worker.data.queued import CoreQueue
 from dpdoctor.worker.data.workers import FORKING, Workers
 
-BATCHES = 16
+BATCHES = 12
+ROUNDS = 4
 # Fewer say too little.
-LEAST_BATCHES = 5
+LEAST_PAIRS = 5
 LIMIT_S = 3.0
 # In what torch says of a worker that raised, and of one that died.
 _SIGNS = ("in DataLoader worker process", "exited unexpectedly")
@@ -61,19 +62,18 @@ class _Loader(DataLoader[Any]):
 def measure(loader: DataLoader[Any], clock: Callable[[], int], limit_s: float) -> Trial | None:
     """Return how fetching with a loader's dataset and moving its batches slow each other; None: it could not be tried.
 
-    The same batches are fetched twice, once with the worker idle whenever one is moved, once with it at work.
+    The same batches are fetched with the worker idle whenever one is moved and with it at work, turn by turn.
     """
     batches = _batches(loader)
-    if not batches:
-        return None
-    try:
-        alone = _fetch(loader, batches, 1, clock, limit_s / 2)
-        beside = _fetch(loader, batches, 2, clock, limit_s / 2)
-    except Exception as error:  # noqa: BLE001 - a dataset of the script's may raise anything
-        return _failed(error)
-    # The first in a worker pays for what is lazy; the last has none beside it.
-    pairs = list(zip(alone, beside, strict=False))[1:-1]
-    if len(pairs) < LEAST_BATCHES:
+    pairs: list[tuple[_Moved, _Moved]] = []
+    for _ in range(ROUNDS if batches else 0):
+        try:
+            alone, beside = (_fetch(loader, batches, ahead, clock, limit_s / (2 * ROUNDS)) for ahead in (1, 2))
+        except Exception as error:  # noqa: BLE001 - a dataset of the script's may raise anything
+            return _failed(error)
+        # The first in a worker pays for what is lazy; the last has none beside it.
+        pairs += list(zip(alone, beside, strict=False))[1:-1]
+    if len(pairs) < LEAST_PAIRS:
         return None
     return Trial(
         slowed_ns=max(0, int(statistics.median(b.fetch_ns - a.fetch_ns for a, b in pairs))),

@@ -101,3 +101,14 @@ def test_laps_of_another_thread_are_nothing() -> None:
     thread.start()
     thread.join()
     assert told == [(0, 0)]
+
+
+def test_what_is_skipped_is_in_no_lap() -> None:
+    waits = Waits()
+    waits.skip(5)
+    assert waits.lap(10**9) == (0, 0)
+    compute(0.05)
+    waits.skip(2 * 10**9)
+    used_ns, queued_ns = waits.lap(2 * 10**9 + 1)
+    assert used_ns < 0.05e9
+    assert queued_ns == 0
