@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from dpdoctor import units
-from dpdoctor.analysis import TRACE_MODE, Figure, Finding, Rank, stats
+from dpdoctor.analysis import TRACE_MODE, Figure, Finding, stats
 from dpdoctor.analysis.across import StepLateness, Verdict
 from dpdoctor.rules._base import (
     SMALL,
@@ -25,8 +25,7 @@ from dpdoctor.rules._base import (
 from dpdoctor.rules._batches import explain
 from dpdoctor.rules._communication import arm_of, communicates
 from dpdoctor.rules._pace import GC, Pace, pace
-from dpdoctor.rules._steps import events_by_step
-from dpdoctor.rules._traced import launch_of, on_gpu
+from dpdoctor.rules._traced import on_gpu
 
 # TraceML 0.5 warns of a straggler at 10 % of the step; below, from SMALL on, it is told without alarm.
 CRITICAL = 0.10
@@ -45,6 +44,9 @@ CAUSES = {
     "other": "code of the script beside forward, backward and update takes longer on it",
     "python": "Python code between operators takes longer on it",
     "gc": "Python's garbage collector stops it",
+    "checkpoint": "it writes checkpoints",
+    "evaluation": "it evaluates",
+    "compile": "it compiles",
     "sync": "it waits for its device in the host's code",
     "allocator": "allocating memory takes longer on it",
     "dispatch": "launching operators takes longer on it",
@@ -162,26 +164,7 @@ def _cause(case: Case, verdict: Verdict, own: Pace | None) -> str | None:
         # On a GPU the host's forward and backward last as long as it takes to queue work, or until there is room.
         if cause and not (on_gpu(case) and cause in ("forward", "backward", "optimizer")):
             return cause
-    if verdict.cause in (None, "python") and _is_collecting(case, verdict):
-        return GC
     return verdict.cause
-
-
-def _is_collecting(case: Case, verdict: Verdict) -> bool:
-    """Return whether pauses of the garbage collector in the traced steps explain the lateness in them."""
-    launch = launch_of(case)
-    if launch is None or verdict.lateness_ns is None:
-        return False
-    late_ns = verdict.lateness_ns * verdict.num_late
-    paused = {rank.index: _paused_ns(rank) for rank in launch.ranks}
-    culprits = paused if verdict.rank is None else {verdict.rank: paused.get(verdict.rank, 0)}
-    return main_part({GC: sum(culprits.values())}, late_ns) is not None
-
-
-def _paused_ns(rank: Rank) -> int:
-    traced = {window.window for window in rank.windows if window.kind == "trace"}
-    steps = {step.step for step in rank.steps if step.window in traced}
-    return sum(ns for step, ns in events_by_step(rank, GC).items() if step in steps)
 
 
 def _remedy(verdict: Verdict, cause: str | None) -> str:
