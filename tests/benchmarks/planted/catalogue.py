@@ -145,7 +145,7 @@ ENTRIES = {
         whole=True,
         mode="ddp",
         # Threads that wait for a core make steps so slow that fewer of them fit.
-        options=("--arms", "cached_batches,fair_threads", "--time-budget", "40"),
+        options=("--arms", "fair_threads", "--time-budget", "90"),
         rules=("cpu_oversubscription",),
     ),
     "big_buffers": Entry(
@@ -191,7 +191,7 @@ ENTRIES = {
         sizes=(16, 48),
         whole=True,
         mode="fsdp",
-        options=("--fsdp-wrap", "Block"),
+        options=("--fsdp-wrap", "Block", "--time-budget", "75"),
         rules=("small_collectives",),
     ),
     "imagenet_sleep": Entry(
