@@ -18,11 +18,15 @@ NAMED = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to do about a loader; `predicted` is the throughput after it over that of now."""
+    """What to do about a loader; `predicted` is the throughput after it over that of now.
+
+    `removes` is the most of the cost that it can take away, where nothing was predicted.
+    """
 
     remedy: str
     code: str | None = None
     predicted: Figure | None = None
+    removes: float = 1.0
 
 
 def cause(case: Case, loader: LoaderSummary) -> str | None:
@@ -97,7 +101,8 @@ def advice(case: Case, loader: LoaderSummary) -> Advice | None:
         return None
     return Advice(
         remedy=f"make {name} cheaper, which is {units.share(share)} of a fetch: do it once and store the result, or do "
-        "it for a whole batch at once on the device"
+        "it for a whole batch at once on the device",
+        removes=share,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding
+from dpdoctor.analysis import Figure, Finding, stats
 from dpdoctor.rules import _starvation
 from dpdoctor.rules._base import (
     SMALL,
@@ -69,8 +69,16 @@ def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
         remedy=advice.remedy if advice else None,
         code=advice.code if advice else None,
         line=_line(case),
-        predicted=advice.predicted if advice and advice.predicted else faster_without(weighed.cost),
+        predicted=_predicted(advice, weighed.cost),
     )
+
+
+def _predicted(advice: _starvation.Advice | None, cost: Figure) -> Figure:
+    """Return what the simulation predicts, else what is left without the part of the cost that the advice removes."""
+    if advice is not None and advice.predicted is not None:
+        return advice.predicted
+    removes = advice.removes if advice is not None else 1.0
+    return faster_without(stats.combination([(removes, cost)], cost.unit))
 
 
 def _refuted(case: Case, claim: Figure, weighed: Weighed) -> Finding:
