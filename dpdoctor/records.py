@@ -11,6 +11,8 @@ from dpdoctor.digest import Digest
 from dpdoctor.loading import BatchRecord, HandOff, TransformTime
 from dpdoctor.spec import RunHeader
 
+# The "arm" of windows in which nothing is switched off.
+FULL = "full"
 PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
 
 

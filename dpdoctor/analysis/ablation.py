@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.summary import ArmSummary
-from dpdoctor.analysis.windows import FULL, Window, measured
-from dpdoctor.records import Launch
+from dpdoctor.analysis.windows import Window, measured
+from dpdoctor.records import FULL, Launch
 
 NO_PAIRS = "no round has a complete window of it on every rank beside a full one"
 

@@ -212,9 +212,9 @@ def _epoch(step: Figure, steps_per_epoch: int | None, windows: Sequence[Sequence
     edges = [s.duration_ns * NS for launch in windows for w in launch for s in w.ranks[0].counted if s.epoch_edge]
     if not edges:
         left_out = "no epoch began inside a measured window: the cost of its edge is left out"
-        return dataclasses.replace(_scaled(step, steps_per_epoch), reason=left_out)
+        return dataclasses.replace(stats.scaled(step, steps_per_epoch), reason=left_out)
     edge = sum(edges) / len(edges)
-    figure = _scaled(step, steps_per_epoch - 1)
+    figure = stats.scaled(step, steps_per_epoch - 1)
     assert figure.value is not None
     return dataclasses.replace(
         figure,
@@ -222,13 +222,6 @@ def _epoch(step: Figure, steps_per_epoch: int | None, windows: Sequence[Sequence
         low=None if figure.low is None else figure.low + edge,
         high=None if figure.high is None else figure.high + edge,
     )
-
-
-def _scaled(figure: Figure, factor: float) -> Figure:
-    def times(value: float | None) -> float | None:
-        return None if value is None else value * factor
-
-    return dataclasses.replace(figure, value=times(figure.value), low=times(figure.low), high=times(figure.high))
 
 
 def _profiler_cost(launches: Sequence[Launch], step: Figure) -> Figure:

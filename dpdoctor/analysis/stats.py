@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -106,6 +107,15 @@ def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 
     spread = math.sqrt(half_a**2 * (1 - g) + (a / b * half_b) ** 2) / abs(b)
     low, high = ((a / b - spread) / (1 - g), (a / b + spread) / (1 - g))
     return Figure(value=value, low=factor * low, high=factor * high, n=n, unit=unit, scope=scope)
+
+
+def scaled(figure: Figure, factor: float) -> Figure:
+    """Return a figure and its interval times a factor; unknown stays unknown."""
+
+    def times(value: float | None) -> float | None:
+        return None if value is None else value * factor
+
+    return dataclasses.replace(figure, value=times(figure.value), low=times(figure.low), high=times(figure.high))
 
 
 def combination(parts: Sequence[tuple[float, Figure]], unit: str) -> Figure:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dpdoctor.records import PHASES, Launch, Rank, StepRecord, WindowRecord
+from dpdoctor.records import FULL, PHASES, Launch, Rank, StepRecord, WindowRecord
 
 NS = 1e-9
-# The arm of windows with nothing switched off.
-FULL = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from statistics import fmean
 
 from dpdoctor import units
-from dpdoctor.analysis import ArmSummary, Figure
+from dpdoctor.analysis import ArmSummary, Figure, stats
 from dpdoctor.analysis.trace_budget import exposed_share
 from dpdoctor.rules._base import COVERAGE, Case, Weighed, above_zero, agree, measured_arm, weigh
 from dpdoctor.rules._traced import digests, launch_of, on_gpu, share
@@ -66,7 +65,7 @@ def weigh_part(case: Case, claim: Figure) -> Weighed:
     if arm is None or seen is None or weighed.status != "confirmed":
         return weighed
     part = min(1.0, (claim.value or 0.0) / seen.removable.value) if seen.removable.value else 0.0
-    return Weighed(cost=scaled(arm.share, part), status="confirmed" if part >= COVERAGE else "inferred")
+    return Weighed(cost=stats.scaled(arm.share, part), status="confirmed" if part >= COVERAGE else "inferred")
 
 
 def arm_words(case: Case) -> tuple[str, ...]:
@@ -128,12 +127,3 @@ def adopted_line(case: Case) -> str | None:
     """Return where the script calls the module that was adopted first; None: none was."""
     units_adopted = case.mode.adoption.units if case.mode.adoption else ()
     return units_adopted[0].line if units_adopted else None
-
-
-def scaled(figure: Figure, factor: float) -> Figure:
-    """Return a figure and its interval times a factor; unknown stays unknown."""
-
-    def times(value: float | None) -> float | None:
-        return None if value is None else value * factor
-
-    return dataclasses.replace(figure, value=times(figure.value), low=times(figure.low), high=times(figure.high))

@@ -66,7 +66,7 @@ def _none_seen(kind: str, recorded: int, per_epoch: int | None) -> CannotTell | 
 
 
 def _steps_recorded(launch: Launch) -> int:
-    return max((rank.steps[-1].step + 1 for rank in launch.ranks if rank.steps), default=0)
+    return max((len(rank.steps) for rank in launch.ranks), default=0)
 
 
 def _plain_step(case: Case, kind: str) -> float | None:

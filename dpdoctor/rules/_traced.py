@@ -56,7 +56,7 @@ def idle_share(found: Sequence[Digest], *causes: str) -> Figure:
     return share(found, lambda steps: fmean(sum(step.idle_by.get(cause, 0) for cause in causes) for step in steps))
 
 
-def exposed_share(found: Sequence[Digest], wanted: Callable[[str, int], bool]) -> Figure:
+def exposed_calls_share(found: Sequence[Digest], wanted: Callable[[str, int], bool]) -> Figure:
     """Return the share of a step that wanted collectives take while nothing computes, on the rank with least of it.
 
     `wanted` is asked with a call's operation and bytes (-1: unknown). The rank with least waits least for the others:

@@ -6,7 +6,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Finding
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
 from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part
-from dpdoctor.rules._traced import digests, exposed_share, whole_steps
+from dpdoctor.rules._traced import digests, exposed_calls_share, whole_steps
 
 OPERATION = "broadcast"
 
@@ -20,7 +20,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         if not counted:
             return None
         return CannotTell(reason="buffers are broadcast, and no trace holds a whole step that shows what it costs")
-    weighed = weigh_part(case, exposed_share(found, lambda operation, _: operation == OPERATION))
+    weighed = weigh_part(case, exposed_calls_share(found, lambda operation, _: operation == OPERATION))
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
     evidence = [*arm_words(case), *core_words(case)]

@@ -34,7 +34,6 @@ from dpdoctor.rules._communication import (
     communicates,
     core_words,
     exposure,
-    scaled,
     trace_words,
 )
 from dpdoctor.rules._traced import on_gpu
@@ -101,7 +100,7 @@ def _found(case: Case, weighed: Weighed, evidence: list[str]) -> Finding:
         cause=part.title if part is not None and of_cost >= COVERAGE else None,
         remedy=_remedy(case),
         code=_code(case),
-        predicted=faster_without(scaled(weighed.cost, HALF)),
+        predicted=faster_without(stats.scaled(weighed.cost, HALF)),
     )
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding
+from dpdoctor.analysis import Figure, Finding, stats
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.rules._base import CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._communication import scaled
 from dpdoctor.rules._traced import NO_STEPS, digests, idle_share, on_gpu, share, whole_steps
 
 # Host-bound begins at 10 % of the step in TraceML 0.5 (residual) and gpuprof; a profiler's own cost lies below that.
@@ -67,7 +66,7 @@ def _cost(case: Case, found: Sequence[Digest]) -> Figure:
     if not step_s or not idle.value or traced.value is None:
         return traced
     untraced = max(0.0, 1 - busy_s / step_s)
-    return scaled(traced, min(1.0, untraced / idle.value))
+    return stats.scaled(traced, min(1.0, untraced / idle.value))
 
 
 def _busy_s(found: Sequence[Digest]) -> float:

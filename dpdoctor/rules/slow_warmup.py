@@ -100,9 +100,10 @@ def _warmup_s(case: Case) -> tuple[float, float]:
         return 0.0, 0.0
     warming = {window.window for window in rank.windows if window.kind in ("warmup", "proof")}
     steps = [s for s in rank.steps if s.window in warming and not s.epoch_edge]
-    slow_s = sum(max(0.0, s.duration_ns * NS - step_s) for s in steps if s.step > 0)
+    first = rank.steps[0]
+    slow_s = sum(max(0.0, s.duration_ns * NS - step_s) for s in steps if s.step != first.step)
     end_ns = max((s.begin_ns + s.duration_ns for s in steps), default=0)
-    second_ns = min((s.begin_ns for s in rank.steps if s.step > 0), default=0)
+    second_ns = first.begin_ns + first.duration_ns
     compiles = [event for event in _compiles(case) if event.at_ns < end_ns]
     first_s = sum(event.duration_ns for event in compiles if event.at_ns < second_ns) * NS
     return slow_s + first_s, sum(event.duration_ns for event in compiles) * NS

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding
+from dpdoctor.analysis import Finding, stats
 from dpdoctor.digest import Digest
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
-from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, scaled, weigh_part
-from dpdoctor.rules._traced import digests, exposed_share, whole_steps
+from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part
+from dpdoctor.rules._traced import digests, exposed_calls_share, whole_steps
 
 # Smaller calls are latency-bound where the trace has too few sizes to tell the limit: nccl-tests published for eight
 # A100 take as long for 32 KiB as for 1 byte, and gloo's loopback 0.1 ms at 1 to 3 GB/s.
@@ -39,7 +39,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
     needed = math.ceil(per_step * fmean(sizes) / BUCKET_BYTES) if sizes else 0
     if per_step <= needed:
         return None
-    claim = scaled(exposed_share(found, is_small), 1 - needed / per_step)
+    claim = stats.scaled(exposed_calls_share(found, is_small), 1 - needed / per_step)
     weighed = weigh_part(case, claim) if _is_of_mode(found, per_step) else Weighed(cost=claim, status="inferred")
     if weighed.value < SMALL or weighed.status == "refuted":
         return None

@@ -8,11 +8,11 @@ import msgspec
 from torch.optim import Optimizer
 
 from dpdoctor import units
-from dpdoctor.records import ArmRecord
+from dpdoctor.records import FULL, ArmRecord
 from dpdoctor.worker.agreement import Agreement, gather_texts
 from dpdoctor.worker.arms import _memory, _state
 from dpdoctor.worker.arms._base import Arm, Bench, Fault
-from dpdoctor.worker.director import FULL, LEAST_ROUNDS
+from dpdoctor.worker.director import LEAST_ROUNDS
 from dpdoctor.worker.modes._base import Mode
 
 # A copy of what training changes must leave so much of the host's free memory to everybody else.

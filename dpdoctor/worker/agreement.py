@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from dpdoctor import units
-from dpdoctor.worker.director import FULL, KINDS, Segment
+from dpdoctor.records import FULL
+from dpdoctor.worker.director import KINDS, Segment
 
 
 class Agreement(Protocol):

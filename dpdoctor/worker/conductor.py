@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from dpdoctor.records import WindowRecord
+from dpdoctor.records import FULL, WindowRecord
 from dpdoctor.worker.adoption.proof import Proof, checksum
-from dpdoctor.worker.director import FULL, Facts, Segment
+from dpdoctor.worker.director import Facts, Segment
 from dpdoctor.worker.facts.cpu import CpuMeter
 from dpdoctor.worker.meeting import meet
 from dpdoctor.worker.parts import Parts

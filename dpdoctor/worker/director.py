@@ -6,10 +6,10 @@ import math
 import random
 from dataclasses import dataclass
 
+from dpdoctor.records import FULL
 from dpdoctor.spec import Recording
 
 KINDS = ("warmup", "proof", "measure", "trace", "stop")
-FULL = "full"
 
 # A window shorter than this says more about the clock and its edges than about the script.
 LEAST_STEPS = 4

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from dpdoctor import plugins, redact, rundir
 from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
-from dpdoctor.records import RankRecord
+from dpdoctor.records import FULL, RankRecord
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
 from dpdoctor.worker import arms, launched, lines, modes, script, setup
 from dpdoctor.worker.ablation import Ablation, chosen
@@ -35,7 +35,7 @@ from dpdoctor.worker.arms._precision import Precision
 from dpdoctor.worker.conductor import Conductor
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.data.replay import MOST_KEPT
-from dpdoctor.worker.director import FULL, Director
+from dpdoctor.worker.director import Director
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.facts.checkpoints import Checkpoints
 from dpdoctor.worker.facts.compilations import CompileEvents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ class Fault:
     final: bool
 
 
-class Arm:
+class Arm(ABC):
     """One ablation. Subclasses override what differs; each module offers one as ARM.
 
     Attributes:
@@ -56,14 +57,14 @@ class Arm:
         """Return whether the arm means anything in this mode on this machine."""
         return True
 
+    @abstractmethod
     def unfit(self, bench: Bench) -> str | None:
         """Return why the arm cannot run with this script; None: it can."""
-        raise NotImplementedError
 
+    @abstractmethod
     def begin(self, bench: Bench) -> None:
         """Switch it on; nothing of the script runs meanwhile, and no time is counted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self, bench: Bench) -> Fault | None:
         """Switch it off; return why the window that ends does not count, None: it does."""
-        raise NotImplementedError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdoctor.worker.arms._base import ONE_RANK, Arm, Bench, Fault
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.modes._base import CommunicatingMode, Mode
 
 SEVERAL = (
     "several modules train in turn: one of them may be between its forward and its backward pass when ranks begin to "
@@ -24,7 +24,7 @@ class NoComm(Arm):
 
     def applies(self, mode: Mode) -> bool:
         """Return whether the mode's ranks communicate at all."""
-        return mode.communicates
+        return isinstance(mode, CommunicatingMode)
 
     def unfit(self, bench: Bench) -> str | None:
         """Return why the ranks cannot part and come together again."""
@@ -36,10 +36,12 @@ class NoComm(Arm):
 
     def begin(self, bench: Bench) -> None:
         """Have no rank send anything."""
+        assert isinstance(bench.mode, CommunicatingMode)
         bench.mode.communicate(on=False)
 
     def end(self, bench: Bench) -> Fault | None:
         """Have them communicate again."""
+        assert isinstance(bench.mode, CommunicatingMode)
         bench.mode.communicate(on=True)
         return None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpdoctor.worker.arms import no_comm
 from dpdoctor.worker.arms._base import Arm, Bench, Fault
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.modes._base import CommunicatingMode, Mode
 
 LEAST_MICRO_BATCHES = 2
 
@@ -25,7 +25,7 @@ class NoSyncAccumulation(Arm):
 
     def applies(self, mode: Mode) -> bool:
         """Return whether the mode's ranks communicate at all."""
-        return mode.communicates
+        return isinstance(mode, CommunicatingMode)
 
     def unfit(self, bench: Bench) -> str | None:
         """Return why there is no last micro-batch to wait for."""
@@ -39,15 +39,18 @@ class NoSyncAccumulation(Arm):
 
     def begin(self, bench: Bench) -> None:
         """Have every forward say whether its backward pass reduces."""
+        mode = bench.mode
+        assert isinstance(mode, CommunicatingMode)
 
         def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            bench.mode.reduce(on=bench.watch.micro_batch >= self._micro_batches)
+            mode.reduce(on=bench.watch.micro_batch >= self._micro_batches)
             return target(*args, **kwargs)
 
         bench.watch.through = call
 
     def end(self, bench: Bench) -> Fault | None:
         """Have every backward pass reduce."""
+        assert isinstance(bench.mode, CommunicatingMode)
         bench.watch.through = None
         bench.mode.reduce(on=True)
         if set(bench.watch.micro_batches) == {self._micro_batches}:

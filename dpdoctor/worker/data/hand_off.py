@@ -7,19 +7,17 @@ datasets, samplers and random numbers have no part in it.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import multiprocessing.queues
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, Dataset, SequentialSampler
+from torch.utils.data import Dataset, SequentialSampler
 
 from dpdoctor.loading import HandOff
+from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.fetches import num_bytes
 from dpdoctor.worker.data.specimen import Specimen
 
@@ -61,28 +59,17 @@ def _time_sending(sent_ns: list[int], clock: Callable[[], int]) -> None:
     multiprocessing.queues._ForkingPickler = TimedPickler  # type: ignore[attr-defined]
 
 
-class _Loader(DataLoader[Any]):
-    """A loader that is not shared out among ranks, as the script's are."""
-
-    @property
-    def _index_sampler(self) -> Any:
-        return self.sampler
-
-
 def measure(number: int, specimen: Specimen, clock: Callable[[], int], limit_s: float) -> HandOff | None:
     """Return the cost of moving batches like `specimen`, of the loader known by `number`; None: it did not succeed."""
     dataset = _Batches(specimen, clock)
-    loader = _Loader(
+    loader = ApartLoader(
         dataset,
         batch_size=None,
         sampler=SequentialSampler(dataset),
-        num_workers=1,
         prefetch_factor=1,
         collate_fn=_as_it_is,
         pin_memory=specimen.pin_memory,
         timeout=math.ceil(limit_s),
-        multiprocessing_context=multiprocessing.get_context("fork"),
-        generator=torch.Generator(),
     )
     try:
         return _receive(number, loader, clock, limit_s)
@@ -90,14 +77,12 @@ def measure(number: int, specimen: Specimen, clock: Callable[[], int], limit_s: 
         return None
 
 
-def _receive(number: int, loader: DataLoader[Any], clock: Callable[[], int], limit_s: float) -> HandOff | None:
+def _receive(number: int, loader: ApartLoader, clock: Callable[[], int], limit_s: float) -> HandOff | None:
     until_ns = clock() + int(limit_s * 1e9)
     received_ns: list[int] = []
     sent_ns: list[int] = []
     size = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a process with threads forks: so does every loader with workers
-        batches: Any = loader._get_iterator()
+    batches = loader.begin()
     try:
         while len(received_ns) < len(loader) and _comes(batches, until_ns, clock):
             begin_ns = clock()

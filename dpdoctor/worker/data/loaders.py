@@ -172,7 +172,9 @@ class Loaders:
         return self._inside.transforms() if self._inside else ()
 
     def measure_hand_offs(self, limit_s: float = 1.0) -> None:
-        """Find out what moving a batch from a worker costs; forks a process for about a tenth of a second."""
+        """Find out what moving a batch from a worker costs, within `limit_s`; of a loader without workers also what its
+        dataset's fetches do to that, which takes up to trial.LIMIT_S more.
+        """
         if self._inside:
             self._inside.measure_hand_offs(limit_s)
 

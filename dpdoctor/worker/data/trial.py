@@ -6,17 +6,15 @@ other, by how much depends on what the dataset calls. The script's sampler and r
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import statistics
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.queued import CoreQueue
 from dpdoctor.worker.data.workers import FORKING, Workers
 
@@ -49,14 +47,6 @@ class _Moved:
 
     fetch_ns: int
     move_ns: int
-
-
-class _Loader(DataLoader[Any]):
-    """A loader that is not shared out among ranks, as the script's are."""
-
-    @property
-    def _index_sampler(self) -> Any:
-        return self.batch_sampler
 
 
 def measure(loader: DataLoader[Any], clock: Callable[[], int], limit_s: float) -> Trial | None:
@@ -105,16 +95,13 @@ def _fetch(
 ) -> list[_Moved]:
     """Return what a worker of its own took for the batches that came in time, with so many of them ahead."""
     until_ns = clock() + int(limit_s * 1e9)
-    trial: Any = _Loader(
+    trial = ApartLoader(
         loader.dataset,
         batch_sampler=indices,
-        num_workers=1,
         prefetch_factor=ahead,
         collate_fn=loader.collate_fn,
         worker_init_fn=loader.worker_init_fn,
         timeout=limit_s,
-        multiprocessing_context=multiprocessing.get_context("fork"),
-        generator=torch.Generator(),
     )
     workers = Workers(trial, clock)
     batches = _forked(trial, workers)
@@ -133,11 +120,9 @@ def _fetch(
     return moved
 
 
-def _forked(trial: Any, workers: Workers) -> Any:
+def _forked(trial: ApartLoader, workers: Workers) -> Any:
     FORKING.workers = workers
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a process with threads forks: so does every loader with workers
-            return trial._get_iterator()
+        return trial.begin()
     finally:
         FORKING.workers = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,6 @@ class Mode:
     Attributes:
         replicates: all ranks hold the same parameters, bit for bit, after every step.
         routes_methods: what `convert` returns may be called for a method of the module, put in place of its forward.
-        communicates: ranks send each other gradients or parameters, and `communicate` and `reduce` can stop that.
         in_threads: forwards run in threads other than the script's.
     """
 
@@ -80,7 +80,6 @@ class Mode:
     needs_unused = False
     replicates = False
     routes_methods = False
-    communicates = False
     in_threads = False
 
     def world_size(self, num_devices: int) -> int:
@@ -94,17 +93,6 @@ class Mode:
             AdoptionError: the mode cannot work with this module.
         """
         raise AdoptionError(f"{type(self).__name__} converts nothing, so it cannot take {type(module).__name__}")
-
-    def communicate(self, *, on: bool) -> None:
-        """Have ranks send each other gradients and parameters, or have each train on its own, from the next forward on.
-
-        Shapes, copies within a rank and what the optimizer does stay as they are.
-        """
-        raise NotImplementedError(f"{type(self).__name__} sends nothing")
-
-    def reduce(self, *, on: bool) -> None:
-        """Have backward passes reduce gradients, or add them to what this rank has, from the next forward on."""
-        raise NotImplementedError(f"{type(self).__name__} reduces nothing")
 
     def num_devices(self, num_devices: int) -> int:
         """Return how many of so many devices the mode drives."""
@@ -128,3 +116,20 @@ class Mode:
         # Alone, a parameter outside of every module trains as well as any other; ranks would each train their own.
         text = f"trained, but outside of every adopted module: {evidence.unadopted[0]}"
         return [Check(name="adopted", ok=False if self.distributed else None, text=text)]
+
+
+class CommunicatingMode(Mode, ABC):
+    """A mode whose ranks send each other gradients or parameters, which can be stopped."""
+
+    distributed = True
+
+    @abstractmethod
+    def communicate(self, *, on: bool) -> None:
+        """Have ranks send each other gradients and parameters, or have each train on its own, from the next forward on.
+
+        Shapes, copies within a rank and what the optimizer does stay as they are.
+        """
+
+    @abstractmethod
+    def reduce(self, *, on: bool) -> None:
+        """Have backward passes reduce gradients, or add them to what this rank has, from the next forward on."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
 from dpdoctor.records import Check
-from dpdoctor.worker.modes._base import Conversion, Evidence, Mode
+from dpdoctor.worker.modes._base import CommunicatingMode, Conversion, Evidence
 
 if TYPE_CHECKING:
     import torch
@@ -15,15 +15,13 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 
-class DDP(Mode):
+class DDP(CommunicatingMode):
     """The public DistributedDataParallel with its defaults, as an author would write it."""
 
     summary = "DistributedDataParallel, one process per device"
-    distributed = True
     needs_unused = True
     replicates = True
     routes_methods = True
-    communicates = True
 
     def __init__(self) -> None:
         self._wrappers: list[DistributedDataParallel] = []

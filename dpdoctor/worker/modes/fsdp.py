@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
 from dpdoctor.records import Check
-from dpdoctor.worker.modes._base import AdoptionError, Conversion, Evidence, Mode
+from dpdoctor.worker.modes._base import AdoptionError, CommunicatingMode, Conversion, Evidence
 
 if TYPE_CHECKING:
     import torch
@@ -28,13 +28,11 @@ _SHARDING = "/torch/distributed/"
 _SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute")
 
 
-class FSDP(Mode):
+class FSDP(CommunicatingMode):
     """fully_shard on the wrap units and on the module itself, with its defaults."""
 
     summary = "fully_shard (FSDP2), one process per device"
-    distributed = True
     routes_methods = True
-    communicates = True
 
     def __init__(self) -> None:
         self._sharded: list[nn.Module] = []
