@@ -11,6 +11,8 @@ SCHEMA = 1
 BATCH_RULES = ("per-device", "global")
 # The one mode of a run directory that was made of existing traces.
 TRACE_MODE = "trace"
+# The mode that all others are compared with.
+BASELINE = "single"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from dpdoctor.analysis.summary import (
     WATERFALL_TERMS,
     Analysis,
     ArmSummary,
+    CrossCheck,
     Finding,
     LoaderPrediction,
     LoaderSummary,
@@ -16,15 +17,17 @@ from dpdoctor.analysis.summary import (
     Waterfall,
 )
 from dpdoctor.records import PHASES, Adoption, EventRecord, HostSync, Launch, Loader, Rank, Sample, StepRecord
-from dpdoctor.spec import TRACE_MODE
+from dpdoctor.spec import BASELINE, TRACE_MODE
 
 __all__ = [
+    "BASELINE",
     "PHASES",
     "TRACE_MODE",
     "WATERFALL_TERMS",
     "Adoption",
     "Analysis",
     "ArmSummary",
+    "CrossCheck",
     "EventRecord",
     "Figure",
     "Finding",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.ablation import arms
 from dpdoctor.analysis.across import Pause, across, pauses_of
+from dpdoctor.analysis.cross_check import cross_checks
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.summarise import with_loaders
 from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, RankSummary, RunSummary, Script
@@ -16,9 +17,8 @@ from dpdoctor.analysis.waterfall import waterfalls
 from dpdoctor.analysis.windows import NS, Window, measured
 from dpdoctor.digest import Digest
 from dpdoctor.records import PHASES, Adoption, Launch, Rank, RankRecord, Run, StepRecord
-from dpdoctor.spec import ModeSpec, RunSpec
+from dpdoctor.spec import BASELINE, ModeSpec, RunSpec
 
-BASELINE = "single"
 UNCOUNTED = "the samples of some steps could not be counted; give --samples-per-step"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
 # An epoch of more steps than this never ends in practice (samplers with replacement and a huge length).
@@ -32,10 +32,10 @@ def analyse(run: Run) -> Analysis:
     baseline = modes.get(BASELINE)
     modes = {name: _against_baseline(mode, baseline) for name, mode in modes.items()}
     launches = {name: shown_launch(found) for name, found in run.modes.items() if found}
-    modes = with_loaders(modes, launches, header, BASELINE)
+    modes = with_loaders(modes, launches, header)
     digests = {name: _digests(run.modes[name]) for name in modes}
     compared = {name: across(found, _pauses(run.modes[name])) for name, found in digests.items() if found}
-    modes = waterfalls(modes, BASELINE, run.modes, compared, digests)
+    modes = waterfalls(modes, run.modes, compared, digests)
     script = Script(path=header.spec.target, sha256=header.fingerprint.script_sha256, args=header.spec.args)
     summary = RunSummary(
         dpdoctor=header.dpdoctor,
@@ -59,6 +59,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], run: RunSpec) -> ModeSumma
     first = records[0] if records else None
     reason = _why_unmeasured(shown, explain=run.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)
+    gains = arms(launches)
     counted, uncounted = (windows, reason) if _are_counted(windows, samples) else ([], UNCOUNTED)
     return ModeSummary(
         status=shown.record.status,
@@ -84,7 +85,8 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], run: RunSpec) -> ModeSumma
         observer_cost=_observer_cost(records, step),
         phases=_phases(windows, first.adoption if first else None, reason),
         budget=None if shown.record.status == "failed" else trace_budget(_digests(launches)),
-        arms=arms(launches),
+        arms=gains,
+        cross_checks=cross_checks(gains, shown),
         counters=first.counters if first else None,
         ranks=tuple(_rank(rank, measured(shown), index) for index, rank in enumerate(shown.ranks)),
         wall_s=sum(launch.record.end_ns - launch.record.begin_ns for launch in launches) * NS,

@@ -72,6 +72,28 @@ class ArmSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CrossCheck:
+    """One share of a step, as seen while it was there and as gained when it was taken away.
+
+    Attributes:
+        what: that takes the share, in words.
+        arm: the one that removes it.
+        seen: share of a step in the trace or on the host's clock.
+        gained: share of a step that the arm gains.
+        agrees: whether they differ by at most `allowed`; None: that cannot be told, `reason` says why.
+        allowed: 5 % of the step, or two standard errors of the difference where they are more; ratio.
+    """
+
+    what: str
+    arm: str
+    seen: Figure
+    gained: Figure
+    agrees: bool | None
+    allowed: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSummary:
     """One callable in a chain of transforms: seconds per batch, and its share of the batch's fetch."""
 
@@ -194,6 +216,7 @@ class ModeSummary:
     phases: dict[str, Figure]
     budget: TraceBudget | None = None
     arms: dict[str, ArmSummary] = field(default_factory=dict)
+    cross_checks: tuple[CrossCheck, ...] = ()
     loader: LoaderSummary | None = None
     waterfall: Waterfall | None = None
     waterfall_reason: str = ""

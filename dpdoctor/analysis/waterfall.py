@@ -49,6 +49,7 @@ from dpdoctor.analysis.summary import WATERFALL_TERMS, ModeSummary, Waterfall
 from dpdoctor.analysis.waiting import rotating_wait
 from dpdoctor.digest import Digest
 from dpdoctor.records import Launch
+from dpdoctor.spec import BASELINE
 
 NO_DATA, NO_COMM, CEILING = "cached_batches", "no_comm", "no_data_no_comm"
 # The mode that without communication is nothing but copies side by side.
@@ -82,14 +83,13 @@ class Side:
 
 def waterfalls(
     modes: Mapping[str, ModeSummary],
-    baseline: str,
     launches: Mapping[str, Sequence[Launch]],
     across: Mapping[str, AcrossRanks],
     digests: Mapping[str, Sequence[Digest]],
 ) -> dict[str, ModeSummary]:
     """Return the modes with their waterfalls from the baseline; launches, ranks compared and digests by mode."""
     sides = {name: _side(mode, launches[name], across.get(name), digests[name]) for name, mode in modes.items()}
-    return {name: with_waterfall(found, modes.get(baseline), sides.get(COPIES)) for name, found in sides.items()}
+    return {name: with_waterfall(found, modes.get(BASELINE), sides.get(COPIES)) for name, found in sides.items()}
 
 
 def _side(mode: ModeSummary, launches: Sequence[Launch], across: AcrossRanks | None, digests: Sequence[Digest]) -> Side:

@@ -11,12 +11,11 @@ from pathlib import Path
 from dpdoctor import plugins, units
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
-from dpdoctor.spec import Gpu, ModeSpec, Recording, RunSpec
+from dpdoctor.spec import BASELINE, Gpu, ModeSpec, Recording, RunSpec
 from dpdoctor.worker import arms as arm_files
 from dpdoctor.worker import modes as mode_files
 from dpdoctor.worker.modes._base import Mode
 
-BASELINE = "single"
 DATA_PARALLEL = "dp"
 DEFAULT_CPU_RANKS = 2
 # Seconds that starting Python, torch and a small script take; only for the estimate that is printed.

@@ -15,14 +15,13 @@ from dpdoctor.launch.processes import RankProcess
 from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.watch import Patience, Verdict
 from dpdoctor.records import LaunchRecord, RankRecord
-from dpdoctor.spec import ModeSpec, RunHeader, RunSpec, WorkerTask
+from dpdoctor.spec import BASELINE, ModeSpec, RunHeader, RunSpec, WorkerTask
 
 PERIOD_S = 0.25
 # A rank that failed makes its peers fail too; they get this long to say why before they are ended.
 PEERS_GRACE_S = 3.0
 # Time for faulthandler to write the stacks of a stuck rank.
 STACKS_S = 1.0
-BASELINE = "single"
 
 
 def create(root: Path, header: RunHeader) -> None:

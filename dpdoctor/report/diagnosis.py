@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpdoctor.analysis import Finding, RunSummary
@@ -34,6 +35,14 @@ def parts(summary: RunSummary) -> Parts:
         facts=tuple(finding for finding in standing_ones if finding.severity == "info"),
         refuted=tuple(finding for finding in found if finding.status == "refuted"),
     )
+
+
+def by_rule(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
+    """Return the findings of each rule together, in the order in which the first of each stands."""
+    found: dict[str, list[Finding]] = {}
+    for finding in findings:
+        found.setdefault(finding.rule, []).append(finding)
+    return [tuple(of_rule) for of_rule in found.values()]
 
 
 def cost_words(finding: Finding) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dpdoctor.analysis import Figure, ModeSummary, RunSummary, stats
-from dpdoctor.analysis.analyse import BASELINE
+from dpdoctor.analysis import BASELINE, Figure, ModeSummary, RunSummary, stats
 
 
 def is_baseline(name: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, ModeSummary, RunSummary
+from dpdoctor.analysis import Analysis, Finding, ModeSummary, RunSummary
 from dpdoctor.report import clauses, diagnosis, standing, verdict
 from dpdoctor.report.text import (
     NOTHING,
@@ -70,18 +71,24 @@ def _verdict(run: RunSummary) -> Iterator[RenderableType]:
 
 
 def _findings(run: RunSummary) -> Iterator[RenderableType]:
-    """Yield the costliest findings: status, cost and what to do; the page has them all."""
-    found = diagnosis.parts(run).costly
-    for finding in found[:MOST_FINDINGS]:
-        cost = f"{mode_label(finding.mode)}: {diagnosis.cost_words(finding)}, {finding.status}"
-        yield Text(f"\N{BULLET} {finding.title}", style=_STYLES[_SEVERITY_TONES[finding.severity]])
-        yield Padding(Text(cost, style="dim"), (0, 0, 0, 2))
-        for line in filter(None, (finding.remedy, finding.code)):
-            yield Padding(Text(line), (0, 0, 0, 2))
+    """Yield the costliest bottlenecks, each once with all modes that have it; the page has them all."""
+    found = diagnosis.by_rule(diagnosis.parts(run).costly)
+    for of_rule in found[:MOST_FINDINGS]:
+        first = of_rule[0]
+        yield Text(f"\N{BULLET} {first.title}", style=_STYLES[_SEVERITY_TONES[first.severity]])
+        yield from (Padding(line, (0, 0, 0, 2)) for line in _by_mode(of_rule))
     if len(found) > MOST_FINDINGS:
-        yield Text(f"The report has {units.count(len(found) - MOST_FINDINGS, 'more finding')}.", style="dim")
+        yield Text(f"The report has {units.count(len(found) - MOST_FINDINGS, 'more bottleneck')}.", style="dim")
     if found:
         yield Text()
+
+
+def _by_mode(findings: Sequence[Finding]) -> Iterator[Text]:
+    """Yield cost and status in each mode, and what to do there; what is the same for several modes once."""
+    for remedy, same in itertools.groupby(findings, lambda finding: (finding.remedy, finding.code)):
+        for finding in same:
+            yield Text(f"{mode_label(finding.mode)}: {diagnosis.cost_words(finding)}, {finding.status}", style="dim")
+        yield from (Text(line) for line in remedy if line)
 
 
 def _table(run: RunSummary) -> Table:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dpdoctor.analysis import Analysis, ArmSummary, Figure, Finding, ModeSummary, NotJudged, stats
-from dpdoctor.analysis.agreement import allowed
+from dpdoctor.analysis.cross_check import allowed
 
 Severity = Literal["critical", "warning", "info"]
 Status = Literal["confirmed", "refuted", "inferred"]

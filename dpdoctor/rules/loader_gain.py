@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, stats
+from dpdoctor.analysis import BASELINE, Figure, Finding, stats
 from dpdoctor.rules._base import COVERAGE, SMALL, CannotTell, Case, Rule
-
-BASELINE = "single"
 
 
 def _check(case: Case) -> Finding | CannotTell | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import WATERFALL_TERMS, Figure, Finding
+from dpdoctor.analysis import BASELINE, WATERFALL_TERMS, Figure, Finding
 from dpdoctor.rules._base import SMALL, Case, Rule, faster_without, main_part, severity
 
 # What the terms of the waterfall are, in words.
@@ -71,7 +71,7 @@ def _parts(case: Case) -> dict[str, float]:
 
 
 def _evidence(case: Case, parts: dict[str, float], devices: str) -> list[str]:
-    rate, single = case.mode.throughput.value, case.analysis.summary.modes.get("single")
+    rate, single = case.mode.throughput.value, case.analysis.summary.modes.get(BASELINE)
     found = []
     if rate is not None and single is not None and single.throughput.value is not None:
         one = units.rate(single.throughput.value)

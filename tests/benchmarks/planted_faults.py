@@ -40,8 +40,8 @@ def report(root: Path, entries: Mapping[str, Entry]) -> None:
     """Open the plan and print the table."""
     said = {v.folder: v for v in msgspec.json.decode((root / VERDICTS).read_bytes(), type=list[Verdict])}
     scores = [score(run, entries[run.entry], said[run.folder]) for run in unseal(root) if run.folder in said]
-    agreements = [pair for v in said.values() for mode in v.modes.values() for pair in mode.agreements]
-    print("\n".join([table(entries, scores), "", *totals(entries, scores, agreements), "", *map(_detail, scores)]))
+    checked = [one for v in said.values() for mode in v.modes.values() for one in mode.checked]
+    print("\n".join([table(entries, scores), "", *totals(entries, scores, checked), "", *map(_detail, scores)]))
 
 
 def _detail(score: Score) -> str:

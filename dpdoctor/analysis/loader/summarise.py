@@ -12,7 +12,7 @@ from dpdoctor.analysis.loader.measured import UnknownError, measured
 from dpdoctor.analysis.loader.predict import Predictor
 from dpdoctor.analysis.summary import LoaderPrediction, LoaderSummary, ModeSummary
 from dpdoctor.records import Launch
-from dpdoctor.spec import RunHeader
+from dpdoctor.spec import BASELINE, RunHeader
 
 # torch's own sampler of an IterableDataset.
 _ITERABLE_SAMPLER = "_InfiniteConstantSampler"
@@ -30,11 +30,11 @@ class _Fed:
 
 
 def with_loaders(
-    modes: Mapping[str, ModeSummary], launches: Mapping[str, Launch], header: RunHeader, baseline: str
+    modes: Mapping[str, ModeSummary], launches: Mapping[str, Launch], header: RunHeader
 ) -> dict[str, ModeSummary]:
     """Return the modes with what fed their training in the launch that speaks for each; failed ones as they are."""
     fed = {name: found for name, mode in modes.items() if (found := _fed(mode, launches.get(name), header)) is not None}
-    summaries = {name: _summary(found, fed.get(baseline), header) for name, found in fed.items()}
+    summaries = {name: _summary(found, fed.get(BASELINE), header) for name, found in fed.items()}
     return {name: dataclasses.replace(mode, loader=summaries.get(name)) for name, mode in modes.items()}
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, ArmSummary, Figure, ModeSummary
-from dpdoctor.analysis.agreement import Agreement, agreements
+from dpdoctor.analysis import Analysis, ArmSummary, CrossCheck, Figure, ModeSummary
 from dpdoctor.report import charts, standing
 from dpdoctor.report.bars import Bar, interval_bars
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Paragraph, Section, Table
@@ -51,18 +50,18 @@ def build(analysis: Analysis) -> Sequence[Block]:
         return [Absent(what="Gains", reason="no arm was run; --arms all runs those that the script allows")]
     focus = standing.focus(analysis.summary)
     folds = [
-        Fold(title=mode_label(name), blocks=tuple(_mode(analysis, name, mode)), is_open=focus in (None, name))
+        Fold(title=mode_label(name), blocks=tuple(_mode(name, mode)), is_open=focus in (None, name))
         for name, mode in with_arms.items()
     ]
-    return [*_disagreements(analysis, with_arms), *folds, Paragraph(text=MEANING)]
+    return [*_disagreements(with_arms), *folds, Paragraph(text=MEANING)]
 
 
-def _mode(analysis: Analysis, name: str, mode: ModeSummary) -> Iterator[Block]:
+def _mode(name: str, mode: ModeSummary) -> Iterator[Block]:
     known = {arm: found for arm, found in mode.arms.items() if found.gain.value is not None}
     if known:
         yield _chart(name, known)
         yield _table(known)
-    found = [one for one in agreements(analysis, name) if one.gained.value is not None]
+    found = [one for one in mode.cross_checks if one.gained.value is not None]
     if found:
         yield _against(found)
     skipped = {arm: figures.gain.reason for arm, figures in mode.arms.items() if arm not in known}
@@ -95,7 +94,7 @@ def _table(known: Mapping[str, ArmSummary]) -> Table:
     )
 
 
-def _against(found: Sequence[Agreement]) -> Table:
+def _against(found: Sequence[CrossCheck]) -> Table:
     return Table(
         caption="Ablation against trace and clock: they agree within 5 % of the step or two standard errors.",
         columns=AGAINST,
@@ -112,13 +111,13 @@ def _against(found: Sequence[Agreement]) -> Table:
     )
 
 
-def _verdict(one: Agreement) -> Cell:
+def _verdict(one: CrossCheck) -> Cell:
     if one.agrees is None:
         return Cell(text="cannot tell", note=one.reason, tone="muted")
     return Cell(text="agree", tone="good") if one.agrees else Cell(text="disagree", tone="warn", note=_why(one))
 
 
-def _why(one: Agreement) -> str:
+def _why(one: CrossCheck) -> str:
     """Return what a disagreement means."""
     if _more(one.gained, one.seen):
         return "it also slows what runs beside it"
@@ -129,10 +128,10 @@ def _more(a: Figure, b: Figure) -> bool:
     return (a.value or 0.0) > (b.value or 0.0)
 
 
-def _disagreements(analysis: Analysis, modes: Mapping[str, ModeSummary]) -> Iterator[Callout]:
+def _disagreements(modes: Mapping[str, ModeSummary]) -> Iterator[Callout]:
     """Yield where seeing and taking away tell different things; the report does not choose."""
-    for name in modes:
-        for one in agreements(analysis, name):
+    for name, mode in modes.items():
+        for one in mode.cross_checks:
             if one.agrees is False:
                 yield Callout(
                     tone="warn",

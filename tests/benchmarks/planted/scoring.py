@@ -10,7 +10,7 @@ from dpdoctor import units
 
 from .catalogue import Entry
 from .plan import PlannedRun
-from .verdicts import Agreement, Verdict
+from .verdicts import Checked, Verdict
 
 # What a cost may be off by: this share of the step, or this share of the planted cost.
 STEP_SHARE, COST_SHARE = 0.03, 0.15
@@ -93,7 +93,7 @@ def _line(name: str, entry: Entry, scores: Sequence[Score]) -> str:
     return f"| {name} | {entry.mode} | {expected} | {first} | {costs} | {within} | {instead} |"
 
 
-def totals(entries: Mapping[str, Entry], scores: Sequence[Score], agreements: Sequence[Agreement]) -> list[str]:
+def totals(entries: Mapping[str, Entry], scores: Sequence[Score], checked: Sequence[Checked]) -> list[str]:
     """Return what the table must show as a whole, in sentences."""
     planted = [score.first for score in scores if not entries[score.run.entry].healthy]
     costs = [score.within for score in scores if score.within is not None]
@@ -103,10 +103,10 @@ def totals(entries: Mapping[str, Entry], scores: Sequence[Score], agreements: Se
         _share("known costs within bounds", costs, 1.0),
         _share("healthy runs, proved by arms, without a warning", silent, SILENT),
     ]
-    for what in sorted({agreement.what for agreement in agreements}):
-        held = [agreement.holds for agreement in agreements if agreement.what == what]
-        lines.append(_share(f"{what}: seen and arm agree", held, AGREED))
-    return [*lines, _share("seen and arm agree, all", [agreement.holds for agreement in agreements], AGREED)]
+    for arm in sorted({one.arm for one in checked}):
+        held = [one.agrees for one in checked if one.arm == arm]
+        lines.append(_share(f"seen and gained by {arm} agree", held, AGREED))
+    return lines
 
 
 def _share(what: str, held: Sequence[bool], least: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,6 @@ from typing import Any
 from dpdoctor import rundir
 
 VERDICTS = "verdicts.json"
-# Half of a 95 % interval, in standard errors.
-HALF_WIDTH = 1.96
-# Trace and arm agree within this share of a step, or within so many standard errors of their difference.
-TOLERANCE = 0.05
-STANDARD_ERRORS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,23 +23,18 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """One share of a step as it was seen, and as the arm that removes it says."""
+class Checked:
+    """One share of a step as it was seen, as the arm that removes it says, and whether dpdoctor calls them the same."""
 
-    what: str
+    arm: str
     seen: float
     gained: float
-    allowed: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether both say the same."""
-        return abs(self.seen - self.gained) <= self.allowed
+    agrees: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeVerdict:
-    """One mode: how it ended, its findings, most costly first, and its agreements. `step_s` None: unknown.
+    """One mode: how it ended, its findings, most costly first, and its cross-checks. `step_s` None: unknown.
 
     `removable_comm` and `removable_input` are what the arms say, as shares of a step; None: they did not run.
     """
@@ -53,7 +42,7 @@ class ModeVerdict:
     status: str
     step_s: float | None
     named: tuple[Named, ...]
-    agreements: tuple[Agreement, ...]
+    checked: tuple[Checked, ...]
     removable_comm: float | None
     removable_input: float | None
 
@@ -83,11 +72,16 @@ def _mode(name: str, mode: dict[str, Any], findings: list[dict[str, Any]]) -> Mo
         for found in findings
         if found["mode"] == name and found["status"] != "refuted" and found["severity"] != "info"
     )
+    checked = (
+        Checked(arm=one["arm"], seen=one["seen"]["value"], gained=one["gained"]["value"], agrees=one["agrees"])
+        for one in mode["cross_checks"]
+        if one["agrees"] is not None
+    )
     return ModeVerdict(
         status=mode["status"],
         step_s=mode["step"]["value"],
         named=tuple(named),
-        agreements=tuple(_agreements(mode)),
+        checked=tuple(checked),
         removable_comm=_gained(mode, "no_comm"),
         removable_input=_gained(mode, "cached_batches"),
     )
@@ -95,25 +89,3 @@ def _mode(name: str, mode: dict[str, Any], findings: list[dict[str, Any]]) -> Mo
 
 def _gained(mode: dict[str, Any], arm: str) -> float | None:
     return mode["arms"][arm]["share"]["value"] if arm in mode["arms"] else None
-
-
-def _agreements(mode: dict[str, Any]) -> Iterator[Agreement]:
-    """Yield the pairs of which both sides are known."""
-    budget = mode["budget"]
-    pairs = [("data_wait", mode["phases"]["data_wait"], mode["step"], "cached_batches")]
-    if budget is not None:
-        pairs.append(("exposed_comm", budget["exposed_comm"], budget["step"], "no_comm"))
-    for what, part, step, arm in pairs:
-        gained = _gained(mode, arm)
-        if gained is None or part["value"] is None or not step["value"]:
-            continue
-        error = (_standard_error(part, step["value"]) ** 2 + _standard_error(mode["arms"][arm]["share"], 1) ** 2) ** 0.5
-        allowed = max(TOLERANCE, STANDARD_ERRORS * error)
-        yield Agreement(what=what, seen=part["value"] / step["value"], gained=gained, allowed=allowed)
-
-
-def _standard_error(figure: dict[str, Any], of: float) -> float:
-    """Return the standard error of a figure as a share of `of`; 0 where it has no interval."""
-    if figure["low"] is None or figure["high"] is None:
-        return 0.0
-    return (figure["high"] - figure["low"]) / (2 * HALF_WIDTH * of)

@@ -31,13 +31,15 @@ def figure(value: float | None, half: float | None = None) -> dict[str, float | 
     return {"value": value, "low": value - half, "high": value + half}
 
 
-def verdict_on(folder: Path, *findings: dict[str, object], comm: float = 0.02, waits: float = 0.001) -> Verdict:
+def verdict_on(folder: Path, *findings: dict[str, object], comm: float = 0.02, agrees: bool = True) -> Verdict:
     """Return the verdict on a run of 0.1 s per step in ddp with the given findings and the given gain of no_comm."""
     mode = {
         "status": "ok",
         "step": figure(0.1),
-        "phases": {"data_wait": figure(waits)},
-        "budget": {"exposed_comm": figure(0.002), "step": figure(0.1)},
+        "cross_checks": [
+            {"arm": "no_comm", "seen": figure(0.02), "gained": figure(comm), "agrees": agrees},
+            {"arm": "cached_batches", "seen": figure(None), "gained": figure(0.01), "agrees": None},
+        ],
         "arms": {"no_comm": {"share": figure(comm, 0.01)}, "cached_batches": {"share": figure(0.01, 0.01)}},
     }
     folder.mkdir()
@@ -100,18 +102,17 @@ class TestScore:
         assert not score(RUN, HEALTHY, verdict_on(tmp_path / "run", comm=0.06)).proved
 
 
-def test_trace_and_arm_agree_within_a_share_of_the_step(tmp_path):
-    close = verdict_on(tmp_path / "close", comm=0.06).modes["ddp"].agreements
-    apart = verdict_on(tmp_path / "apart", comm=0.1, waits=0.2).modes["ddp"].agreements
-    assert {pair.what: pair.holds for pair in close} == {"data_wait": True, "exposed_comm": True}
-    assert {pair.what: pair.holds for pair in apart} == {"data_wait": False, "exposed_comm": False}
+@pytest.mark.parametrize("agrees", [True, False])
+def test_cross_checks_are_read_where_both_sides_are_known(tmp_path, agrees):
+    (checked,) = verdict_on(tmp_path / "run", comm=0.06, agrees=agrees).modes["ddp"].checked
+    assert (checked.arm, checked.seen, checked.gained, checked.agrees) == ("no_comm", 0.02, 0.06, agrees)
 
 
 def test_the_table_has_a_line_per_entry_and_the_totals_say_what_is_too_few(tmp_path):
     verdict = verdict_on(tmp_path / "run", finding("other", 0.3))
     scores = [score(RUN, PLANTED, verdict)]
     assert "| planted | ddp | straggler | 0 of 1 | — | — | other |" in table(ENTRIES_HERE, scores)
-    first, *_, agreed = totals(ENTRIES_HERE, scores, verdict.modes["ddp"].agreements)
+    first, *_, agreed = totals(ENTRIES_HERE, scores, verdict.modes["ddp"].checked)
     assert first == "planted faults named first: 0 of 1, 0.0 %; at least 95.0 %: TOO FEW"
     assert agreed.endswith("as it must be")
 

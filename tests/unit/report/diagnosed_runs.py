@@ -8,6 +8,7 @@ from dpdoctor.analysis import (
     WATERFALL_TERMS,
     Analysis,
     ArmSummary,
+    CrossCheck,
     Figure,
     Finding,
     LoaderPrediction,
@@ -104,6 +105,13 @@ def waterfall(**unknown_terms: str) -> Waterfall:
     )
 
 
+def waits(seen: float, gained: ArmSummary, *, agrees: bool) -> CrossCheck:
+    """Return what the clock and the arm without a loader say of waiting for data."""
+    what = "waiting for data, on the host's clock"
+    share = figure(seen, 0.01, "ratio")
+    return CrossCheck(what=what, arm="cached_batches", seen=share, gained=gained.share, agrees=agrees, allowed=0.05)
+
+
 def finding(rule: str = "data_starved", mode: str = "ddp", **fields: object) -> Finding:
     """Return a confirmed, critical finding; more fields by keyword."""
     known = Finding(
@@ -138,16 +146,23 @@ def diagnosed_run() -> Analysis:
     """Return single, an inactive DataParallel, DDP with everything that can be found, and an FSDP that failed."""
     found = runs.cpu_run()
     single, ddp = found.summary.modes["single"], found.summary.modes["ddp"]
+    of_single, of_ddp = arm(0.040, 0.060), arm(0.005, 0.138)
     found = with_modes(
         found,
-        single=dataclasses.replace(single, arms={"cached_batches": arm(0.040, 0.060)}, loader=loader()),
+        single=dataclasses.replace(
+            single,
+            arms={"cached_batches": of_single},
+            cross_checks=(waits(0.400, of_single, agrees=True),),
+            loader=loader(),
+        ),
         ddp=dataclasses.replace(
             ddp,
             arms={
-                "cached_batches": arm(0.005, 0.138),
+                "cached_batches": of_ddp,
                 "no_comm": skipped("too little memory for a copy of the parameters"),
                 "amp": arm(-0.010, 0.153),
             },
+            cross_checks=(waits(0.420, of_ddp, agrees=False),),
             loader=loader(),
             waterfall=waterfall(peers="no two ranks left a trace"),
         ),

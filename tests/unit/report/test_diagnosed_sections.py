@@ -250,6 +250,7 @@ class TestTerminal:
         text = shown(diagnosed_runs.diagnosed_run())
         found, _, table = text.partition("mode     status")
         assert table
+        # Of two bottlenecks.
         assert found.count("the loader starves training") == 2
         assert "DDP: 42.0 % (39.0 to 45.0 %) of each step, confirmed" in found
         assert "set num_workers=4; now it is 2" in found
@@ -261,10 +262,22 @@ class TestTerminal:
         assert "talks, but for free" not in text
 
     def test_of_many_the_first_three_are_shown_and_the_others_counted(self) -> None:
-        many = with_findings(runs.cpu_run(), *(finding(title=f"number {place}") for place in range(5)))
+        many = with_findings(runs.cpu_run(), *(finding(f"rule_{place}", title=f"number {place}") for place in range(5)))
         text = shown(many)
         assert [f"number {place}" in text for place in range(5)] == [True] * 3 + [False] * 2
-        assert "The report has 2 more findings." in text
+        assert "The report has 2 more bottlenecks." in text
+
+    def test_one_bottleneck_of_several_modes_is_told_once(self) -> None:
+        text = shown(with_findings(runs.cpu_run(), finding(mode="ddp"), finding(mode="single")))
+        assert text.count("the loader starves training") == 1
+        assert text.count("set num_workers=4; now it is 2") == 1
+        assert [text.count(f"{mode}: 42.0 %") for mode in ("DDP", "One device")] == [1, 1]
+
+    def test_what_to_do_is_told_for_each_mode_where_it_differs(self) -> None:
+        other = finding(mode="single", remedy="set num_workers=1; now it is 0")
+        text = shown(with_findings(runs.cpu_run(), finding(mode="ddp"), other))
+        assert text.index("DDP: 42.0 %") < text.index("set num_workers=4") < text.index("One device: 42.0 %")
+        assert text.index("One device: 42.0 %") < text.index("set num_workers=1")
 
 
 def test_the_headline_gives_the_loader_processes_their_due() -> None:

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from dpdoctor.analysis import Analysis, ArmSummary, Figure, analyse
-from dpdoctor.analysis.agreement import Agreement, agreements, allowed
+from dpdoctor.analysis import ArmSummary, CrossCheck, Figure
+from dpdoctor.analysis.cross_check import allowed, cross_checks
 from dpdoctor.analysis.trace_budget import NO_STEPS, NO_TRACE, exposed_share
 from tests.unit.builders import MS
-from tests.unit.records import launch, rank, run, step, window
+from tests.unit.records import launch, rank, step, window
 from tests.unit.report import traced_runs
 
 
@@ -19,19 +19,17 @@ def share(value: float | None, half: float | None = 0.0, n: int = 9) -> Figure:
     return Figure(value=value, low=low, high=high, n=n, unit="ratio")
 
 
-def with_arms(**gained: Figure) -> Analysis:
-    """Return a run of one mode that waits for data in 30 % of each step, with the shares that its arms gained."""
+def checks(**gained: Figure) -> tuple[CrossCheck, ...]:
+    """Return the checks of a launch that waits for data in 30 % of each step, with the shares that its arms gained."""
     steps = [step(100, phases_ms={"data_wait": 30, "forward": 70}, window=number) for number in (1, 2, 3)]
     windows = [window(100, window=number) for number in (1, 2, 3)]
-    found = analyse(run({"single": [launch(rank(steps, windows))]}))
     seconds = Figure(value=None, unit="s", reason="not asked for")
     arms = {name: ArmSummary(gain=seconds, share=figure, step=seconds) for name, figure in gained.items()}
-    single = dataclasses.replace(found.summary.modes["single"], arms=arms)
-    return dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes={"single": single}))
+    return cross_checks(arms, launch(rank(steps, windows)))
 
 
-def one(gained: Figure) -> Agreement:
-    (found,) = agreements(with_arms(cached_batches=gained), "single")
+def one(gained: Figure) -> CrossCheck:
+    (found,) = checks(cached_batches=gained)
     return found
 
 
@@ -65,10 +63,10 @@ class TestAgrees:
         assert one(share(None)).reason == "the batches keep their place in a file"
 
     def test_without_arms_nothing_is_compared(self) -> None:
-        assert agreements(with_arms(), "single") == ()
+        assert checks() == ()
 
     def test_communication_needs_a_trace(self) -> None:
-        (found,) = agreements(with_arms(no_comm=share(0.2)), "single")
+        (found,) = checks(no_comm=share(0.2))
         assert (found.arm, found.agrees, found.reason) == ("no_comm", None, NO_TRACE)
 
 

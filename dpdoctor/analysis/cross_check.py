@@ -1,0 +1,52 @@
+"""Do the trace and the experiment say the same? Where they do not, a report shows both instead of choosing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.summary import ArmSummary, CrossCheck
+from dpdoctor.analysis.trace_budget import exposed_share
+from dpdoctor.analysis.windows import measured
+from dpdoctor.records import Launch
+
+# Two measurements of one share of a step agree within this much of the step, or within two standard errors.
+TOLERANCE = 0.05
+STANDARD_ERRORS = 2.0
+
+
+def cross_checks(arms: Mapping[str, ArmSummary], launch: Launch) -> tuple[CrossCheck, ...]:
+    """Return for every arm whose gain can also be seen without it, what the launch's trace or clock says of it."""
+    return tuple(_compared(arms, launch))
+
+
+def allowed(a: Figure, b: Figure) -> float:
+    """Return by how much two measurements of one share of a step may differ; ratio."""
+    return max(TOLERANCE, STANDARD_ERRORS * math.hypot(stats.standard_error(a), stats.standard_error(b)))
+
+
+def _compared(arms: Mapping[str, ArmSummary], launch: Launch) -> Iterator[CrossCheck]:
+    if "no_comm" in arms:
+        seen = exposed_share([rank.digest for rank in launch.ranks if rank.digest])
+        yield _check("exposed communication, in the trace", "no_comm", seen, arms)
+    if "cached_batches" in arms:
+        yield _check("waiting for data, on the host's clock", "cached_batches", _waited_share(launch), arms)
+
+
+def _waited_share(launch: Launch) -> Figure:
+    """Return the share of the ranks' steady time in full windows that waits for data."""
+    windows = measured(launch)
+    parts = [(window.phase("data_wait")[0], sum(rank.steady_s for rank in window.ranks)) for window in windows]
+    return stats.ratio_of_totals(parts, "ratio")
+
+
+def _check(what: str, arm: str, seen: Figure, arms: Mapping[str, ArmSummary]) -> CrossCheck:
+    gained = arms[arm].share
+    limit, reason, agrees = allowed(seen, gained), seen.reason or gained.reason or "", None
+    if seen.value is not None and gained.value is not None:
+        agrees = abs(seen.value - gained.value) <= limit
+        if not agrees and gained.low is None:
+            agrees, reason = None, "one round gives no interval: they differ by more than chance is known to explain"
+    return CrossCheck(what=what, arm=arm, seen=seen, gained=gained, agrees=agrees, allowed=limit, reason=reason)
