@@ -9,6 +9,10 @@ from dpdoctor.analysis import Finding, RunSummary
 from dpdoctor.report import standing
 from dpdoctor.report.text import with_interval
 
+# So many bottlenecks stand on the first screen; more would hide what comes after them.
+MOST_FIRST = 3
+SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "muted"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,11 +10,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dpdoctor import units
-from dpdoctor.analysis import Analysis, Finding, ModeSummary, RunSummary
-from dpdoctor.report import clauses, diagnosis, standing, verdict
+from dpdoctor.analysis import Analysis, ModeSummary, RunSummary
+from dpdoctor.report import brief, clauses, standing, verdict
+from dpdoctor.report.costliest import Treatment, costliest, left_to_the_report
+from dpdoctor.report.literal import literal
 from dpdoctor.report.text import (
     NOTHING,
+    THROUGHPUT_WORDS,
     batch_text,
     by_reason,
     figure_text,
@@ -33,10 +34,8 @@ from dpdoctor.report.traces.traced import is_trace_run
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
 _NUMERIC = ("samples/s", "step", "speedup", "linear", "epoch", "batch")
-# More would hide the table below them.
-MOST_FINDINGS = 3
-_SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "muted"}
 _WITH_INTERVAL = ("samples/s", "speedup")
+_INDENTED = (0, 0, 0, 2)
 
 
 def summary(analysis: Analysis) -> RenderableType:
@@ -45,7 +44,7 @@ def summary(analysis: Analysis) -> RenderableType:
 
     Of a run made of traces alone: the verdict and a table of the devices.
 
-    All text from the run is literal: rich's markup in it is not interpreted.
+    All text from the run is literal: rich's markup in it is not interpreted, and it does not command the terminal.
     """
     run = analysis.summary
     if is_trace_run(analysis):
@@ -64,31 +63,27 @@ def summary(analysis: Analysis) -> RenderableType:
 
 def _verdict(run: RunSummary) -> Iterator[RenderableType]:
     found = verdict.headline(run)
-    yield Text(found.sentence, style=_STYLES[found.tone])
+    yield literal(found.sentence, _STYLES[found.tone])
     if found.detail:
-        yield Text(found.detail, style="dim")
+        yield literal(found.detail, "dim")
     yield Text()
 
 
 def _findings(run: RunSummary) -> Iterator[RenderableType]:
     """Yield the costliest bottlenecks, each once with all modes that have it; the page has them all."""
-    found = diagnosis.by_rule(diagnosis.parts(run).costly)
-    for of_rule in found[:MOST_FINDINGS]:
-        first = of_rule[0]
-        yield Text(f"\N{BULLET} {first.title}", style=_STYLES[_SEVERITY_TONES[first.severity]])
-        yield from (Padding(line, (0, 0, 0, 2)) for line in _by_mode(of_rule))
-    if len(found) > MOST_FINDINGS:
-        yield Text(f"The report has {units.count(len(found) - MOST_FINDINGS, 'more bottleneck')}.", style="dim")
+    found, more = costliest(run), left_to_the_report(run)
+    for bottleneck in found:
+        yield literal(f"\N{BULLET} {bottleneck.title}", _STYLES[bottleneck.tone])
+        yield from (Padding(line, _INDENTED) for treatment in bottleneck.treatments for line in _treatment(treatment))
+    if more:
+        yield literal(more, "dim")
     if found:
         yield Text()
 
 
-def _by_mode(findings: Sequence[Finding]) -> Iterator[Text]:
-    """Yield cost and status in each mode, and what to do there; what is the same for several modes once."""
-    for remedy, same in itertools.groupby(findings, lambda finding: (finding.remedy, finding.code)):
-        for finding in same:
-            yield Text(f"{mode_label(finding.mode)}: {diagnosis.cost_words(finding)}, {finding.status}", style="dim")
-        yield from (Text(line) for line in remedy if line)
+def _treatment(treatment: Treatment) -> Iterator[Text]:
+    yield from (literal(cost, "dim") for cost in treatment.costs)
+    yield from (literal(line) for line in (treatment.remedy, treatment.code) if line)
 
 
 def _table(run: RunSummary) -> Table:
@@ -103,7 +98,7 @@ def _table(run: RunSummary) -> Table:
         status = "failed" if withheld and mode.status == "ok" else mode.status
         head = (
             _two_lines(name, clauses.ranks(mode)),
-            Text(status, style=_STYLES[status_tone(status)]),
+            literal(status, _STYLES[status_tone(status)]),
         )
         table.add_row(*head, *([NOTHING] * len(_NUMERIC) if withheld else _figures(name, mode)))
     return table
@@ -124,34 +119,30 @@ def _figures(name: str, mode: ModeSummary) -> list[Text]:
 
 
 def _two_lines(above: str, below: str) -> Text:
-    text = Text(above)
-    return text.append(f"\n{below}", style="dim") if below else text
+    text = literal(above)
+    return text.append_text(literal(f"\n{below}", "dim")) if below else text
 
 
 def _notes(run: RunSummary) -> Iterator[RenderableType]:
     shown = standing.shown_modes(run)
     intervals = interval_words(shown)
     if intervals:
-        yield Text(intervals, style="dim")
+        yield literal(intervals, "dim")
     epochs = ((mode_label(name), mode.epoch_s.reason) for name, mode in shown.items() if mode.throughput.value)
     for reason, labels in by_reason((label, reason) for label, reason in epochs if reason).items():
-        yield Text(f"Epoch of {labels}: {sentence(reason)}", style="dim")
-    yield Text("Throughput is global samples per second; it is not time to accuracy.", style="dim")
+        yield literal(f"Epoch of {labels}: {sentence(reason)}", "dim")
+    yield literal(THROUGHPUT_WORDS, "dim")
 
 
 def _late(analysis: Analysis) -> Iterator[RenderableType]:
-    yield from (Text(f"\n{text}", style="yellow") for text in trace_verdict.stragglers(analysis))
+    yield from (literal(f"\n{text}", "yellow") for text in trace_verdict.stragglers(analysis))
 
 
 def _troubles(run: RunSummary) -> Iterator[RenderableType]:
-    yield from (Text(f"\n{text}") for text in verdict.unmeasured(run))
-    for name, mode in run.modes.items():
-        if standing.why_withheld(mode) is None and mode.status == "ok":
-            continue
-        found = verdict.mode_verdict(name, mode)
-        yield Text(f"\n{found.sentence}", style=_STYLES[found.tone])
-        if mode.stderr_tail:
-            yield Padding(Text("\n".join(mode.stderr_tail)), (0, 0, 0, 2))
+    for trouble in brief.troubles(run):
+        yield literal(f"\n{trouble.sentence}", _STYLES[trouble.tone])
+        if trouble.lines:
+            yield Padding(literal("\n".join(trouble.lines)), _INDENTED)
 
 
 def _remarks(run: RunSummary) -> Iterator[RenderableType]:
@@ -160,10 +151,10 @@ def _remarks(run: RunSummary) -> Iterator[RenderableType]:
     if found:
         yield Text("\nHow the script was adopted", style="bold")
     for remark, labels in found.items():
-        yield Padding(Text(f"{labels}: {remark}"), (0, 0, 0, 2))
+        yield Padding(literal(f"{labels}: {remark}"), _INDENTED)
 
 
 def _files(run: RunSummary) -> Iterator[RenderableType]:
     paths = {file.path for mode in run.modes.values() if mode.adoption for file in mode.adoption.written}
     if paths:
-        yield Text(f"\n{left_alone(len(paths))}; the report lists them. --allow-writes lets it.", style="dim")
+        yield literal(f"\n{left_alone(len(paths))}; the report lists them. --allow-writes lets it.", "dim")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import PurePath
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, ModeSummary
+from dpdoctor.analysis import Analysis, Figure, ModeSummary
 from dpdoctor.report.blocks import Absent, Cell
 
 NOTHING = "\N{EM DASH}"
+THROUGHPUT_WORDS = "Throughput is global samples per second; it is not time to accuracy."
 
 _FORMATS: dict[str, Callable[[float], str]] = {
     "s": units.seconds,
@@ -25,6 +28,12 @@ _MODE_LABELS = {
     "trace": "Traces",
 }
 _STATUS_TONES = {"ok": "good", "failed": "bad", "interrupted": "warn"}
+
+
+def run_title(analysis: Analysis) -> str:
+    """Return what a run is called: its script, or the traces that it was made of."""
+    script = analysis.summary.script.path
+    return script if analysis.run.header.spec.is_module else PurePath(script).name
 
 
 def mode_label(name: str) -> str:
@@ -136,6 +145,11 @@ def _scope(figure: Figure) -> str:
     return f"95 % intervals between {number}" if of_launches else f"95 % intervals within this run, over {number}"
 
 
+def capital(text: str) -> str:
+    """Return text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
 def sentence(text: str) -> str:
     """Return text that ends with one full stop."""
     return f"{text.rstrip().rstrip('.')}."
@@ -148,6 +162,18 @@ def clipped(text: str, most: int) -> str:
         return line
     tail = most // 3
     return f"{line[: most - 1 - tail]}\N{HORIZONTAL ELLIPSIS}{line[-tail:]}"
+
+
+def printable(text: str) -> str:
+    """Return text without the characters that command a terminal or turn the direction of what follows them.
+
+    Each becomes a replacement character, so that it is seen that there was one. New lines and tabs stay.
+    """
+    return "".join(c if _is_shown(c) else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
 
 
 def name_cell(name: str, most: int, *, note: str = "") -> Cell:

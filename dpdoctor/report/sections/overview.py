@@ -32,7 +32,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
         *_troubles(summary),
         *_other_verdicts(summary),
         *(Paragraph(text=text) for text in trace_verdict.stragglers(analysis)),
-        Table(caption=_caption(summary), columns=COLUMNS, rows=tuple(_row(*item) for item in summary.modes.items())),
+        modes_table(summary),
         *(Paragraph(text=text) for text in _meaning(summary)),
     ]
 
@@ -58,6 +58,11 @@ def _other_verdicts(summary: RunSummary) -> Iterator[Paragraph]:
 
 def _caption(summary: RunSummary) -> str:
     return f"Every mode of this run. {interval_words(standing.shown_modes(summary))}".rstrip()
+
+
+def modes_table(summary: RunSummary) -> Table:
+    """Return every mode in one table, on the first screen and wherever else a run is shown in short."""
+    return Table(caption=_caption(summary), columns=COLUMNS, rows=tuple(_row(*item) for item in summary.modes.items()))
 
 
 def _row(name: str, mode: ModeSummary) -> tuple[Cell, ...]:

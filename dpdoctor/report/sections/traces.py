@@ -9,6 +9,7 @@ from dpdoctor.analysis import Analysis
 from dpdoctor.report.blocks import Block, Callout, Cell, Column, Section, Table
 from dpdoctor.report.text import NOTHING, by_reason, name_cell
 from dpdoctor.report.traces import verdict as trace_verdict
+from dpdoctor.report.traces.remarks import unreadable
 from dpdoctor.report.traces.traced import TracedMode, TracedRank, damage, device_words, is_trace_run, traced_modes
 
 COLUMNS = (
@@ -33,11 +34,8 @@ def build(analysis: Analysis) -> Sequence[Block]:
 
 
 def _unreadable(analysis: Analysis) -> Iterator[Callout]:
-    for mode in analysis.summary.modes.values():
-        if mode.stderr_tail:
-            number = units.count(len(mode.stderr_tail), "trace")
-            text = "The figures on this page are without them."
-            yield Callout(tone="bad", title=f"{number} could not be read", text=text, lines=mode.stderr_tail)
+    for clause, reasons in unreadable(analysis.summary):
+        yield Callout(tone="bad", title=clause, text="The figures on this page are without them.", lines=reasons)
 
 
 def _table(mode: TracedMode) -> Table:

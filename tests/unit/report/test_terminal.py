@@ -98,3 +98,11 @@ def test_why_a_mode_has_no_figures_is_said() -> None:
 def test_a_reason_to_fail_is_given_once() -> None:
     for reason in ("the disk is full", "gradients were not synchronised"):
         assert shown(runs.failed_run()).count(reason) == 1
+
+
+def test_a_run_cannot_command_the_terminal() -> None:
+    found = with_mode("fsdp", reason="\x1b[2Jgone", stderr_tail=("\x1b]0;title\x07", "\ttab"))
+    text = shown(found)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "\N{REPLACEMENT CHARACTER}[2Jgone" in text

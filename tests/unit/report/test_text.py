@@ -96,3 +96,32 @@ def test_an_iterable_dataset_has_no_sampler() -> None:
     sampler = data.DataLoader(type("Records", (data.IterableDataset,), {"__iter__": None})()).sampler
     assert text.sampler_text(type(sampler).__name__) == "none (iterable)"
     assert text.sampler_text("RandomSampler") == "RandomSampler"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("a line\n\tand another", "a line\n\tand another"),
+        ("カーネル 🔥\N{NO-BREAK SPACE}x", "カーネル 🔥\N{NO-BREAK SPACE}x"),
+        ("\x1b[31mred\x07", "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"),
+        ("\N{RIGHT-TO-LEFT OVERRIDE}esrever", "\N{REPLACEMENT CHARACTER}esrever"),
+        ("\udcff", "\N{REPLACEMENT CHARACTER}"),
+    ],
+)
+def test_characters_that_command_are_replaced(given: str, shown: str) -> None:
+    assert text.printable(given) == shown
+
+
+@pytest.mark.parametrize(("given", "shown"), [("the loader", "The loader"), ("DDP", "DDP"), ("", "")])
+def test_capitals(given: str, shown: str) -> None:
+    assert text.capital(given) == shown
+
+
+def test_a_run_is_called_after_its_script_or_module() -> None:
+    found = runs.cpu_run()
+    assert text.run_title(found) == "train.py"
+    spec = dataclasses.replace(found.run.header.spec, is_module=True)
+    header = dataclasses.replace(found.run.header, spec=spec)
+    summary = dataclasses.replace(found.summary, script=dataclasses.replace(found.summary.script, path="package.train"))
+    module = dataclasses.replace(found, summary=summary, run=dataclasses.replace(found.run, header=header))
+    assert text.run_title(module) == "package.train"
