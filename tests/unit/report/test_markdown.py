@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dpdoctor.analysis import Analysis
+from dpdoctor.report import markdown
+from dpdoctor.report.text import capital
+from tests.unit.report import diagnosed_runs, runs, traced_runs
+from tests.unit.report.test_markup import ALIVE, UNSEEN, elements, seen, tokens
+
+GITHUB_LIMIT = 65_536
+OURS = {"<br>", "<sup>", "</sup>", "<span>", "</span>", "<details><summary>Details</summary>", "</details>"}
+RUNS = (
+    runs.cpu_run,
+    runs.gpu_run,
+    runs.rankless_run,
+    runs.failed_run,
+    runs.empty_run,
+    runs.repeated_run,
+    runs.hostile_run,
+    traced_runs.late_run,
+    traced_runs.cpu_trace,
+    traced_runs.hostile_traces,
+    traced_runs.unreadable,
+    traced_runs.traced_profile,
+    diagnosed_runs.diagnosed_run,
+    diagnosed_runs.hostile_findings,
+)
+
+WHOLE = """\
+TODO
+"""
+TRACES = """\
+TODO
+"""
+
+
+def with_failures(number: int, reason: str) -> Analysis:
+    """Return a run with so many modes that failed, all for this reason, with lines to match."""
+    found = runs.cpu_run()
+    failed = dataclasses.replace(found.summary.modes["fsdp"], reason=reason, stderr_tail=(reason,) * 20)
+    modes = {**found.summary.modes, **{f"mode{place}": failed for place in range(number)}}
+    return dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+
+
+def test_the_whole_of_a_run() -> None:
+    assert markdown.comment(diagnosed_runs.diagnosed_run()) == WHOLE
+
+
+def test_the_whole_of_traces() -> None:
+    assert markdown.comment(traced_runs.cpu_trace()) == TRACES
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_no_text_of_a_run_comes_to_life(run: object) -> None:
+    comment = markdown.comment(run())
+    assert elements(comment) <= OURS
+    assert {token.type for token in tokens(comment)}.isdisjoint({"link_open", "image", "em_open", "code_inline", "hr"})
+    assert not ALIVE.search(seen(comment))
+
+
+def test_hostile_text_is_there_to_be_read() -> None:
+    shown = seen(markdown.comment(diagnosed_runs.hostile_findings())).replace(UNSEEN, "")
+    assert capital(traced_runs.HOSTILE[0]) in shown
+    assert "esrever" in shown
+
+
+@pytest.mark.parametrize("letter", ["x", "$", "`", "@", "<", "|", "\n", "\N{FIRE}"])
+def test_a_comment_is_never_longer_than_github_takes(letter: str) -> None:
+    comment = markdown.comment(with_failures(50, letter * 20_000))
+    assert len(comment) < GITHUB_LIMIT
+    assert elements(comment) <= OURS
+    assert comment.count("<details>") == comment.count("</details>")
+
+
+def test_what_was_left_out_is_counted() -> None:
+    comment = markdown.comment(with_failures(100, "word " * 2_000))
+    shown = comment.count("<details>")
+    assert 5 < shown < 102
+    assert f"Left out, because a comment holds no more: {102 - shown} failures." in comment
+    assert comment.rstrip().endswith("it is not time to accuracy.")
+
+
+def test_a_table_keeps_its_first_rows() -> None:
+    comment = markdown.comment(with_failures(3_000, "x"))
+    rows = [line for line in comment.splitlines() if line.startswith("| ")][2:]
+    assert rows[0].startswith("| One device")
+    assert f"{3_004 - len(rows):,} rows" in comment
