@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+from plotly.offline import get_plotlyjs, get_plotlyjs_version
+
+from dpdoctor.report import page, plotlyjs
+from tests.unit.report import runs
+from tests.unit.report.test_page import LOADING, Elements
+
+LINK = "../plotly-1.2.3.min.js"
+
+
+def test_the_file_is_named_after_the_version() -> None:
+    assert plotlyjs.FILE == f"plotly-{get_plotlyjs_version()}.min.js"
+    assert plotlyjs.source() == get_plotlyjs()
+
+
+def test_a_page_that_shares_it_is_small_and_says_what_it_loads() -> None:
+    html = page.render(runs.cpu_run(), plotly_link=LINK)
+    assert get_plotlyjs() not in html
+    assert len(html) < len(page.render(runs.cpu_run())) - 4_000_000
+    assert f"Everything on this page is in the page, but for {LINK}, which it loads." in html
+    assert "it loads nothing" not in html
+
+
+def test_no_element_loads_it_but_our_script_by_its_hash() -> None:
+    found = Elements(page.render(runs.cpu_run(), plotly_link=LINK)).found
+    assert not [name for _, attributes in found for name in LOADING & set(attributes) if name != "href"]
+    (loader,) = [attributes for tag, attributes in found if tag == "script" and "data-link" in attributes]
+    digest = base64.b64encode(hashlib.sha256(get_plotlyjs().encode()).digest()).decode()
+    assert loader == {"data-link": LINK, "data-integrity": f"sha256-{digest}"}
+
+
+def test_the_policy_trusts_our_scripts_and_what_they_load() -> None:
+    html = page.render(runs.cpu_run(), plotly_link=LINK)
+    scripts = [text for tag, text in re.findall(r"<script( data-link[^>]*)?>(.*?)</script>", html, re.DOTALL)]
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    assert policy.replace("&#39;", "'") == (
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}' 'strict-dynamic'; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def test_what_to_do_without_it_is_hidden_until_it_is_missed() -> None:
+    notices = [item for item in Elements(page.render(runs.cpu_run(), plotly_link=LINK)).found if item[0] == "aside"]
+    (notice,) = [attributes for _, attributes in notices if attributes.get("id") == "no-plotly"]
+    assert "hidden" in notice
+    assert "no-plotly" not in page.render(runs.cpu_run()).replace(get_plotlyjs(), "")
