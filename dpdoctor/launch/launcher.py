@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dpdoctor import rundir
+from dpdoctor import redact, rundir
 from dpdoctor.errors import OutputError
 from dpdoctor.launch import processes, sampling, watch
 from dpdoctor.launch.processes import RankProcess
@@ -87,9 +87,9 @@ def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, number: int, progres
         mode=mode.name,
         launch=number,
         status=verdict.status,
-        reason=verdict.reason,
+        reason=verdict.reason and redact.text(verdict.reason),
         failed_rank=verdict.failed_rank,
-        stderr_tail=verdict.stderr_tail,
+        stderr_tail=tuple(map(redact.text, verdict.stderr_tail)),
         exit_codes=tuple(rank.exit_code() for rank in ranks),
         begin_ns=begin_ns,
         end_ns=time.monotonic_ns(),

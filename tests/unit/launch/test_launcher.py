@@ -146,6 +146,21 @@ else:
     assert good.status == "ok"
 
 
+def test_secrets_in_what_a_rank_said_are_not_recorded(
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]
+) -> None:
+    ranks_do("""
+print("POST https://me:hunter2@host?token=abc", file=sys.stderr)
+tell("failed", "cannot open https://me:hunter2@host")
+sys.exit(1)
+""")
+    (record,) = launcher.launch(tmp_path, spec(mode_spec("single")), heard)
+    assert record.stderr_tail == ("POST https://<redacted>@host?token=<redacted>",)
+    assert record.reason is not None
+    assert "cannot open https://<redacted>@host" in record.reason
+    assert "hunter2" not in (tmp_path / "single" / rundir.LAUNCH).read_text()
+
+
 def test_peers_of_a_dead_rank_are_ended(tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]) -> None:
     ranks_do("time.sleep(60) if rank == 0 else os.kill(os.getpid(), signal.SIGKILL)")
     (record,) = launcher.launch(tmp_path, spec(mode_spec("ddp", 2)), heard)
