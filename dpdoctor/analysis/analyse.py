@@ -11,6 +11,7 @@ from dpdoctor.analysis.across import Pause, across, pauses_of
 from dpdoctor.analysis.cross_check import cross_checks
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.summarise import with_loaders
+from dpdoctor.analysis.rank_traces import rank_traces
 from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, RankSummary, RunSummary, Script
 from dpdoctor.analysis.trace_budget import trace_budget
 from dpdoctor.analysis.waterfall import waterfalls
@@ -85,6 +86,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], run: RunSpec) -> ModeSumma
         observer_cost=_observer_cost(records, step),
         phases=_phases(windows, first.adoption if first else None, reason),
         budget=None if shown.record.status == "failed" else trace_budget(_digests(launches)),
+        traces=() if shown.record.status == "failed" else rank_traces(_digests(launches)),
         arms=gains,
         cross_checks=cross_checks(gains, shown),
         counters=first.counters if first else None,

@@ -57,6 +57,44 @@ class TraceBudget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTime:
+    """Where the time of one device went, from the first event of its trace to the end of the last, in seconds.
+
+    compute_s, exposed_comm_s, h2d_s, copy_s and idle_s add up to total_s; comm_s is all communication, exposed or not.
+
+    Attributes:
+        device: as CUDA counts in its process; None: there is none, this is the training thread.
+    """
+
+    device: int | None
+    compute_s: float
+    exposed_comm_s: float
+    h2d_s: float
+    copy_s: float
+    idle_s: float
+    total_s: float
+    comm_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTrace:
+    """The trace of one rank.
+
+    Attributes:
+        rank: as the trace says; None: it does not.
+        source: the file's name.
+        damage: where and why the file stops being readable; None: it is whole.
+        notes: what was noticed while reading.
+    """
+
+    rank: int | None
+    source: str
+    damage: str | None
+    notes: tuple[str, ...]
+    devices: tuple[DeviceTime, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArmSummary:
     """What one ablation arm gave: something is switched off inside of the run, in windows between the full ones.
 
@@ -215,6 +253,7 @@ class ModeSummary:
     observer_cost: Figure
     phases: dict[str, Figure]
     budget: TraceBudget | None = None
+    traces: tuple[RankTrace, ...] = ()
     arms: dict[str, ArmSummary] = field(default_factory=dict)
     cross_checks: tuple[CrossCheck, ...] = ()
     loader: LoaderSummary | None = None
