@@ -86,9 +86,14 @@ def write_whole(path: Path, data: bytes) -> None:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def indented(value: Any) -> bytes:
+    """Return `value` as JSON that people can read, with a new line at its end."""
+    return msgspec.json.format(encode(value), indent=1) + b"\n"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write one value as indented JSON, whole or not at all."""
-    write_whole(path, msgspec.json.format(encode(value), indent=1) + b"\n")
+    write_whole(path, indented(value))
 
 
 def read_json(path: Path, kind: type[T]) -> T:

@@ -1,47 +1,130 @@
-"""What the verbs end with: a run directory analysed, its report written, its answer printed."""
+"""What the verbs end with: a run analysed, its report written, its answer printed."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console, RenderableType
 
 from dpdoctor import rundir
+from dpdoctor.records import Run
 
 if TYPE_CHECKING:
     from dpdoctor.analysis import Analysis
+
+TERMINAL, MARKDOWN, JSON = FORMATS = ("terminal", "markdown", "json")
+INLINE, DIRECTORY = PLOTLYJS = ("inline", "directory")
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+format_option = click.option(
+    "--format",
+    "as_format",
+    type=click.Choice(FORMATS),
+    default=TERMINAL,
+    show_default=True,
+    help="What stdout gets; all else goes to stderr: markdown is a comment for a pull request, json is run.json.",
+)
+plotlyjs_option = click.option(
+    "--plotlyjs",
+    type=click.Choice(PLOTLYJS),
+    default=INLINE,
+    show_default=True,
+    help="Where the report has its 5 MB of plotly.js: in it, or beside the run directory, for all reports there.",
+)
+
+
+def options(verb: Verb) -> Verb:
+    """Give a verb the options that say how its run is shown."""
+    return format_option(plotlyjs_option(verb))
+
+
+def console_for(as_format: str, *, quiet: bool = False) -> Console:
+    """Return the console for people: stdout, unless that is for another format."""
+    return Console(stderr=as_format != TERMINAL, quiet=quiet)
 
 
 def make(
     root: Path,
     console: Console,
     *,
+    as_format: str,
+    plotlyjs: str,
     show: Callable[[Analysis], RenderableType] | None = None,
     open_page: bool = False,
 ) -> None:
-    """Write run.json, report.html and, of traces, a timeline; print what `show` makes of the run, else the summary.
+    """Write run.json, report.html and, of traces, a timeline; print the run as `as_format` says.
 
-    Imports late: scipy and plotly take their time.
+    `show` makes what people see of the run, in the place of the terminal's summary or beside another format.
 
     Raises:
         RunDirectoryError: not a run directory, or damaged.
+        OutputError: something cannot be written.
     """
-    from dpdoctor.analysis import analyse
-    from dpdoctor.report import page, terminal
-    from dpdoctor.report.traces.timeline import timeline
-    from dpdoctor.rules import diagnose
-
-    analysis, path = diagnose(analyse(rundir.read(root))), root / rundir.REPORT
-    rundir.write_json(root / rundir.SUMMARY, analysis.summary)
-    rundir.write_whole(path, page.render(analysis).encode())
-    if events := timeline(analysis):
-        # Without the time of writing in it: the same run gives the same file.
-        rundir.write_whole(root / rundir.TIMELINE, gzip.compress(rundir.encode({"traceEvents": events}), mtime=0))
-    console.print((show or terminal.summary)(analysis))
+    analysis, path = _analysed(rundir.read(root)), root / rundir.REPORT
+    _write(root, analysis, plotlyjs)
+    if show:
+        console.print(show(analysis))
+    if not show or as_format != TERMINAL:
+        _print(analysis, console, as_format)
     console.print(f"Report: {path}", soft_wrap=True, highlight=False)
     if open_page:
         click.launch(str(path))
+
+
+def print_run(run: Run, console: Console, *, as_format: str) -> None:
+    """Print a run of which no directory is kept."""
+    _print(_analysed(run), console, as_format)
+
+
+def _analysed(run: Run) -> Analysis:
+    """Return what the run's records say. Imports late, as all do from here on: scipy and plotly take their time."""
+    from dpdoctor.analysis import analyse
+    from dpdoctor.rules import diagnose
+
+    return diagnose(analyse(run))
+
+
+def _write(root: Path, analysis: Analysis, plotlyjs: str) -> None:
+    from dpdoctor.report import page
+    from dpdoctor.report.traces.timeline import timeline
+
+    rundir.write_json(root / rundir.SUMMARY, analysis.summary)
+    link = _shared_plotly(root) if plotlyjs == DIRECTORY else ""
+    rundir.write_whole(root / rundir.REPORT, page.render(analysis, plotly_link=link).encode())
+    if events := timeline(analysis):
+        # Without the time of writing in it: the same run gives the same file.
+        rundir.write_whole(root / rundir.TIMELINE, gzip.compress(rundir.encode({"traceEvents": events}), mtime=0))
+
+
+def _shared_plotly(root: Path) -> str:
+    """Write plotly.js beside the run directory, where all runs find it that lie there, and return the report's link.
+
+    A file that is there and is the same is left alone: other reports may be reading it.
+    """
+    from dpdoctor.report import plotlyjs
+
+    path, data = root.resolve().parent / plotlyjs.FILE, plotlyjs.source().encode()
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == data:
+            return f"../{path.name}"
+    rundir.write_whole(path, data)
+    return f"../{path.name}"
+
+
+def _print(analysis: Analysis, console: Console, as_format: str) -> None:
+    if as_format == TERMINAL:
+        from dpdoctor.report import terminal
+
+        console.print(terminal.summary(analysis))
+    elif as_format == MARKDOWN:
+        from dpdoctor.report import markdown
+
+        click.echo(markdown.comment(analysis), nl=False)
+    else:
+        click.echo(rundir.indented(analysis.summary), nl=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -12,21 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from dpdoctor import __version__, redact, rundir, units
 from dpdoctor.cli import _report
-from dpdoctor.digest import HOST, Budget, Digest
+from dpdoctor.digest import Digest
 from dpdoctor.errors import OutputError, TraceError, UsageError
 from dpdoctor.launch import machine
-from dpdoctor.records import LaunchRecord
+from dpdoctor.records import Launch, LaunchRecord, Rank, Run
 from dpdoctor.spec import TRACE_MODE, ModeSpec, RunHeader, RunSpec
 from dpdoctor.trace.stream import MAX_BYTES
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
-@click.option("--json", "json_to", metavar="FILE", help="Write the budget of every device as JSON; - is stdout.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory. Default: reports/PATH-TIME."
 )
@@ -37,31 +34,44 @@ from dpdoctor.trace.stream import MAX_BYTES
 @click.option(
     "--max-bytes", type=click.IntRange(1), default=MAX_BYTES, show_default=True, help="Most bytes of JSON in a file."
 )
+@_report.options
 @click.option("--open", "open_page", is_flag=True, help="Open the report in the browser.")
 def analyze(paths: tuple[Path, ...], **options: Any) -> None:
     """Read profiler traces, one per rank, plain or gzip, in files or folders; write a report.
 
-    With --json and without --out no run directory is made.
+    With --format markdown or json and without --out no run directory is made.
     """
-    if options["part"] is not None and options["out"] is None:
-        raise UsageError("--shard needs --out: the directory in which all parts meet")
+    kept = options["out"] is not None or options["as_format"] == _report.TERMINAL
+    _check(options, kept=kept)
     from dpdoctor.trace.locate import locate  # here: numpy takes its time, and --help imports every verb
 
     found = locate(paths)
     digests, errors = _digests(found, options)
-    if options["json_to"] is not None:
-        _write_json(options["json_to"], [(found[place], digest) for place, digest in digests.items()], errors)
-    if digests and (options["json_to"] is None or options["out"] is not None):
+    header, console = _header(paths, len(found)), _report.console_for(options["as_format"])
+    if digests and kept:
         root = options["out"] or Path("reports", f"{_stem(paths[0])}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
-        _write_digests(root, _header(paths, len(found)), digests, errors)
-        if options["part"] is None:
-            _report.make(root, Console(stderr=options["json_to"] == "-"), open_page=options["open_page"])
-        else:
+        _write_digests(root, header, digests, errors)
+        if options["part"] is not None:
             click.echo(f"Part {options['part']} is in {root}; when all are: dpdoctor report {root}", err=True)
+        else:
+            _report.make(root, console, **{name: options[name] for name in ("as_format", "plotlyjs", "open_page")})
+    elif digests:
+        _report.print_run(_run(header, digests, errors), console, as_format=options["as_format"])
     for error in errors:
         click.echo(f"Error: {error}", err=True)
     if errors:
         raise TraceError(f"{len(errors)} of {units.count(len(digests) + len(errors), 'trace')} could not be read")
+
+
+def _check(options: dict[str, Any], *, kept: bool) -> None:
+    """Raise UsageError for options that ask for something of a report that is not made."""
+    if options["part"] is not None and options["out"] is None:
+        raise UsageError("--shard needs --out: the directory in which all parts meet")
+    of_report = options["open_page"] or options["plotlyjs"] != _report.INLINE
+    if options["part"] is not None and (of_report or options["as_format"] != _report.TERMINAL):
+        raise UsageError("--shard shows nothing yet; give --format, --plotlyjs and --open to `dpdoctor report`")
+    if of_report and not kept:
+        raise UsageError(f"--format {options['as_format']} makes no report without --out: no --plotlyjs, no --open")
 
 
 def _digests(found: Sequence[Path], options: dict[str, Any]) -> tuple[dict[int, Digest], list[str]]:
@@ -124,36 +134,24 @@ def _write_digests(root: Path, header: RunHeader, digests: dict[int, Digest], er
     except OSError as error:
         raise OutputError(f"cannot create {root}: {error.strerror}. Give --out a directory you may write") from error
     rundir.write_json(root / rundir.HEADER, header)
-    rundir.write_json(
-        directory / rundir.LAUNCH, LaunchRecord(mode=TRACE_MODE, launch=1, status="ok", stderr_tail=tuple(errors))
-    )
+    rundir.write_json(directory / rundir.LAUNCH, _launch(errors))
     for place, digest in digests.items():
         rundir.write_whole(rundir.rank_dir(directory, place) / rundir.DIGEST, rundir.encode(digest))
 
 
-def _write_json(to: str, digests: Sequence[tuple[Path, Digest]], errors: Sequence[str]) -> None:
-    """Write the whole span of every device, from its first event to its last, in microseconds."""
-    ranks = [
-        {
-            "rank": digest.rank,
-            "path": str(path),
-            "devices": {str(d.index): _microseconds(d.whole) for d in digest.devices if d.index != HOST},
-            "host": next((_microseconds(d.whole) for d in digest.devices if d.index == HOST), None),
-            "damage": digest.damage,
-            "notes": digest.notes,
-        }
-        for path, digest in digests
-    ]
-    text = json.dumps({"ranks": ranks, "errors": errors}, indent=1)
-    if to == "-":
-        click.echo(text)
-    else:
-        rundir.write_whole(Path(to), text.encode())
+def _launch(errors: Sequence[str]) -> LaunchRecord:
+    """Return what stands for the launch of a mode: the traces that could not be read are its last lines."""
+    return LaunchRecord(mode=TRACE_MODE, launch=1, status="ok", stderr_tail=tuple(errors))
 
 
-def _microseconds(budget: Budget) -> dict[str, float]:
-    parts = ("compute", "exposed_comm", "h2d", "copy", "idle", "total", "comm")
-    return {f"{part}_us": getattr(budget, f"{part}_ns") / 1000 for part in parts}
+def _run(header: RunHeader, digests: dict[int, Digest], errors: Sequence[str]) -> Run:
+    """Return the run that would be read from a directory with these digests in it."""
+    ranks = tuple(
+        Rank(index=place, record=None, steps=(), windows=(), events=(), trace=None, digest=digest)
+        for place, digest in sorted(digests.items())
+    )
+    launch = Launch(record=_launch(errors), ranks=ranks, samples=())
+    return Run(path=Path(), header=header, modes={TRACE_MODE: (launch,)})
 
 
 COMMAND = analyze

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console, RenderableType
 
-from dpdoctor import __version__, redact, rundir
+from dpdoctor import __version__, redact
 from dpdoctor.cli import _plan, _report
 from dpdoctor.errors import ModeFailedError, UsageError
 from dpdoctor.launch import launcher, machine
@@ -88,14 +88,14 @@ if TYPE_CHECKING:
 @click.option("--keep-going", is_flag=True, help="Exit with 0 even when a mode failed.")
 @click.option("--explain", is_flag=True, help="Take two steps, show how the script was adopted, and stop.")
 @click.option("--quiet", is_flag=True, help="Print errors only.")
-@click.option("--json", "as_json", is_flag=True, help="Print run.json to stdout, everything else to stderr.")
+@_report.options
 @click.option("--verbose", is_flag=True, help="Also print what rank 0's script prints.")
 def profile(**options: Any) -> None:
     """Run SCRIPT as it is on one device and in the given modes; write a report.
 
     The script's own arguments follow after --, as in: dpdoctor profile train.py --modes ddp -- --epochs 1
     """
-    console = Console(stderr=options["as_json"], quiet=options["quiet"])
+    console = _report.console_for(options["as_format"], quiet=options["quiet"])
     spec = _spec(options)
     root = options["out"] or Path("reports", f"{_stem(spec)}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
     launcher.create(root, _header(spec))
@@ -104,9 +104,13 @@ def profile(**options: Any) -> None:
         records = launcher.launch(root, spec, _progress(console, options))
     finally:
         console.show_cursor()  # a second Ctrl-C leaves the line of progress as it is
-    _report.make(root, console, show=_explanation if options["explain"] else None)
-    if options["as_json"]:
-        click.echo((root / rundir.SUMMARY).read_text())
+    _report.make(
+        root,
+        console,
+        as_format=options["as_format"],
+        plotlyjs=options["plotlyjs"],
+        show=_explanation if options["explain"] else None,
+    )
     _judge(records, spec, keep_going=options["keep_going"], quiet=options["quiet"])
 
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from dpdoctor import rundir
+from dpdoctor.report import plotlyjs
 from tests.faults.conftest import SCRIPTS, SHORT
 
 SINGLE = ("--modes", "single", *SHORT)
@@ -47,15 +48,26 @@ def test_repeated_launches_give_intervals_between_launches(profile):
 
 
 def test_json_alone_on_stdout(tmp_path):
-    command = [sys.executable, "-m", "dpdoctor", "profile", str(SCRIPTS / "predictor_beside.py"), *SINGLE, "--json"]
+    command = [sys.executable, "-m", "dpdoctor", "profile", str(SCRIPTS / "predictor_beside.py"), *SINGLE]
     done = subprocess.run(
-        [*command, "--samples-per-step", "7"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [*command, "--format", "json", "--samples-per-step", "7"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     summary = json.loads(done.stdout)
     assert summary["modes"]["single"]["batch"]["per_device"] == 7
     (root,) = (tmp_path / "reports").iterdir()
     assert root.name.startswith("predictor_beside-")
     assert json.loads((root / rundir.SUMMARY).read_text()) == summary
+
+
+def test_markdown_alone_on_stdout_and_what_explains_it_on_stderr(tmp_path):
+    command = [sys.executable, "-m", "dpdoctor", "profile", str(SCRIPTS / "predictor_beside.py"), *SINGLE]
+    options = ("--explain", "--format", "markdown", "--plotlyjs", "directory", "--out", "run")
+    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("### The script was adopted in every mode; nothing was measured.")
+    assert "Plan:" in done.stderr
+    assert "single: ok" in done.stderr
+    assert "Report: run/report.html" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"run", plotlyjs.FILE}
 
 
 def test_quiet_prints_errors_only(profile):

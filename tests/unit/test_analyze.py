@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 from dpdoctor import rundir
 from dpdoctor.cli import main
 from dpdoctor.digest import Digest
+from dpdoctor.trace.locate import locate
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 REAL = Path(__file__).parents[3] / "shared" / "traces"
@@ -65,20 +67,34 @@ def test_a_part_is_not_written_twice(ranks: Path, tmp_path: Path) -> None:
     assert "exists already; nothing is overwritten" in done.output
 
 
-def test_json_alone_makes_no_run_directory(ranks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("as_format", ["markdown", "json"])
+def test_without_out_these_formats_make_no_run_directory(
+    ranks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_format: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    done = run("analyze", ranks, "--json", "-", "--processes", 1)
-    found = json.loads(done.stdout)
-    assert [rank["devices"] for rank in found["ranks"]] == [{}, {}]
-    parts = found["ranks"][0]["host"]
-    five = [parts[f"{name}_us"] for name in ("compute", "exposed_comm", "h2d", "copy", "idle")]
-    assert sum(five) == pytest.approx(parts["total_us"], abs=1e-3)
-    assert not (tmp_path / "reports").exists()
+    kept = run("analyze", ranks, "--format", as_format, "--processes", 1, "--out", "run")
+    assert kept.exit_code == 0, kept.output
+    assert str(Path("run") / rundir.REPORT) in kept.stderr
+    done = run("analyze", ranks, "--format", as_format, "--processes", 1)
+    assert done.exit_code == 0, done.output
+    assert undated(done.stdout) == undated(kept.stdout)
+    assert done.stderr == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"job", "run"}
 
 
-def test_json_goes_to_a_file(ranks: Path, tmp_path: Path) -> None:
-    assert run("analyze", ranks, "--json", tmp_path / "budget.json", "--processes", 1).exit_code == 0
-    assert len(json.loads((tmp_path / "budget.json").read_text())["ranks"]) == 2
+def undated(text: str) -> str:
+    """Return a report without the moment at which it was made."""
+    return re.sub(r"\d{4}-\d\d-\d\dT[\d:]+Z", "", text)
+
+
+def test_json_has_the_time_of_every_device(ranks: Path) -> None:
+    done = run("analyze", ranks, "--format", "json", "--processes", 1)
+    traces = json.loads(done.stdout)["modes"]["trace"]["traces"]
+    assert [trace["source"] for trace in traces] == ["a.json.gz", "b.json.gz"]
+    (thread,) = traces[0]["devices"]
+    assert thread["device"] is None
+    five = [thread[f"{name}_s"] for name in ("compute", "exposed_comm", "h2d", "copy", "idle")]
+    assert sum(five) == pytest.approx(thread["total_s"], abs=1e-9)
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_shown(ranks: Path, tmp_path: Path) -> None:
@@ -95,7 +111,11 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(ranks: Path, tmp_pat
     [
         (("--shard", "1/2"), "--shard needs --out"),
         (("--shard", "3/2", "--out", "run"), "not I/N"),
-        (("--max-bytes", "100", "--json", "-"), "raise --max-bytes"),
+        (("--shard", "1/2", "--out", "run", "--format", "json"), "give --format, --plotlyjs and --open to"),
+        (("--shard", "1/2", "--out", "run", "--plotlyjs", "directory"), "give --format, --plotlyjs and --open to"),
+        (("--format", "json", "--open"), "makes no report without --out"),
+        (("--format", "markdown", "--plotlyjs", "directory"), "makes no report without --out"),
+        (("--max-bytes", "100", "--format", "json"), "raise --max-bytes"),
     ],
 )
 def test_what_is_asked_for_wrongly(
@@ -116,13 +136,17 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.skipif(not REAL.is_dir(), reason="the folder of real traces is not beside the repository")
 def test_real_traces_of_several_processes_equal_the_expected_figures() -> None:
     expected = json.loads((REAL / "expected.json").read_text())
-    done = run("analyze", REAL, "--json", "-", "--processes", 2)
+    done = run("analyze", REAL, "--format", "json", "--processes", 2)
     assert done.exit_code == 0, done.output
-    found = {str(Path(rank["path"]).relative_to(REAL)): rank["devices"] for rank in json.loads(done.stdout)["ranks"]}
+    traces = json.loads(done.stdout)["modes"]["trace"]["traces"]
+    found = {str(path.relative_to(REAL)): trace for path, trace in zip(locate([REAL]), traces, strict=True)}
     assert found.keys() == expected.keys()
     for file, devices in expected.items():
-        assert found[file].keys() == devices.keys()
+        assert Path(file).name == found[file]["source"]
+        times = {str(device["device"]): device for device in found[file]["devices"] if device["device"] is not None}
+        assert times.keys() == devices.keys()
         for index, parts in devices.items():
             for part, value in parts.items():
                 if part.endswith("_us"):
-                    assert found[file][index][part] == pytest.approx(value, rel=1e-3, abs=0.05), (file, part)
+                    time_us = times[index][f"{part.removesuffix('_us')}_s"] * 1e6
+                    assert time_us == pytest.approx(value, rel=1e-3, abs=0.05), (file, part)
