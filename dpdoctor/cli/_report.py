@@ -28,7 +28,7 @@ format_option = click.option(
     type=click.Choice(FORMATS),
     default=TERMINAL,
     show_default=True,
-    help="What stdout gets; all else goes to stderr: markdown is a comment for a pull request, json is run.json.",
+    help="What to print. With markdown, a comment for a pull request, or json, run.json, stdout holds only that.",
 )
 plotlyjs_option = click.option(
     "--plotlyjs",

@@ -32,7 +32,7 @@ _BACKTICKS = re.compile("`+")
 
 def plain(text: str, most: int = LONGEST_TEXT) -> str:
     """Return text for a paragraph, a heading or a cell: one line of at most so many characters, before escaping."""
-    marked = _TRIGGERS.sub(rf"\g<0>{_UNSEEN}", clipped(printable(text), most))
+    marked = _TRIGGERS.sub(rf"\g<0>{_UNSEEN}", printable(clipped(text, most)))
     escaped = _STRUCTURE.sub(r"\g<0>\\", _SPECIAL.sub(r"\\\g<0>", marked))
     # Two dollars would make a formula; no backslash prevents it, an element of its own does.
     return escaped.replace("$", "<span>$</span>").replace(_UNSEEN, "&#8203;")
@@ -40,7 +40,8 @@ def plain(text: str, most: int = LONGEST_TEXT) -> str:
 
 def fenced(lines: Iterable[str], language: str) -> str:
     """Return the last of the lines as a code block, long ones cut; its fence is longer than any in them."""
-    kept = [_cut(printable(line)) for text in lines for line in text.splitlines()][-MOST_LINES:]
+    every = [line for text in lines for line in text.splitlines()]
+    kept = [printable(_cut(line)) for line in every[-MOST_LINES:]]
     longest = max((len(found) for line in kept for found in _BACKTICKS.findall(line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join((f"{fence}{language}", *kept, fence))

@@ -169,6 +169,8 @@ def printable(text: str) -> str:
 
     Each becomes a replacement character, so that it is seen that there was one. New lines and tabs stay.
     """
+    if text.isprintable():
+        return text
     return "".join(c if _is_shown(c) else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

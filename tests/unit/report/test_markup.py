@@ -84,7 +84,7 @@ def expect_text(text: str, place: str) -> None:
     """Check that a reader sees the text, that nothing in it is alive and that it is as a word would be there."""
     found, ordinary = place.format(markup.plain(text)), place.format("word")
     shown = seen(found).removeprefix("head")
-    assert shown.replace(UNSEEN, "") == clipped(printable(text), markup.LONGEST_TEXT)
+    assert shown.replace(UNSEEN, "") == printable(clipped(text, markup.LONGEST_TEXT))
     assert not ALIVE.search(shown)
     assert elements(found) <= {"<span>", "</span>"}
     structure = {token.type for token in tokens(found)} - {"html_inline", "text"}
