@@ -47,7 +47,8 @@ def comment(analysis: Analysis) -> str:
     """
     found = brief(analysis)
     first = _PARAGRAPHS.join(_opening(found))
-    last = f"{plain(run_title(analysis), _LONGEST_NAME)}, {plain(analysis.summary.created)}. {plain(' '.join(found.notes))}"
+    origin = f"{plain(run_title(analysis), _LONGEST_NAME)}, {plain(analysis.summary.created, _LONGEST_NAME)}"
+    last = f"{origin}. {plain(' '.join(found.notes))}".rstrip()
     room = MOST_CHARACTERS - len(first) - len(last) - _ROOM_FOR_LEFT_OUT
     return _PARAGRAPHS.join((first, *_fitted(list(_parts(found)), room), last)) + "\n"
 
@@ -78,7 +79,9 @@ def _parts(found: Brief) -> Iterator[_Part]:
     yield _Part(noun="late rank", items=tuple(map(plain, found.late)))
     yield _Part(noun="bottleneck", items=tuple(map(_bottleneck, found.bottlenecks)))
     yield _Part(noun="failure", items=tuple(map(_trouble, found.troubles)))
-    yield _Part(noun="remark", items=tuple(f"- {plain(remark)}" for remark in found.remarks), joint="\n")
+    yield _Part(
+        noun="remark", items=tuple(f"- {plain(remark)}" for remark in found.remarks), head="Remarks:", joint="\n"
+    )
 
 
 def _table(table: Table) -> Iterator[_Part]:
@@ -112,8 +115,9 @@ def _bottleneck(bottleneck: Bottleneck) -> str:
 def _treatment(treatment: Treatment) -> Iterator[str]:
     yield "\n".join(f"- {plain(cost)}" for cost in treatment.costs)
     if treatment.remedy:
-        where = f" In your script: {listed(treatment.lines)}." if treatment.lines else ""
-        yield plain(f"{sentence(capital(treatment.remedy))}{where}")
+        yield plain(sentence(capital(treatment.remedy)))
+    if treatment.lines:
+        yield f"In your script: {listed([plain(line, _LONGEST_NAME) for line in treatment.lines])}"
     if treatment.code:
         yield fenced([treatment.code], "python")
 

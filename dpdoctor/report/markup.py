@@ -19,14 +19,14 @@ _UNSEEN = "\N{ZERO WIDTH SPACE}"
 # Each ends where the invisible character goes.
 _TRIGGERS = re.compile(
     r"@|#"
-    r"|:(?=//|[\w+-]+:)"  # https://, :emoji:
+    r"|:(?=//|(?!\d\d:)[\w+-]+:)"  # https://, :emoji:, but not 12:34:56
     r"|(?i:www)(?=\.)"
     r"|(?<=[A-Za-z])-(?=\d)"  # GH-12, and what a repository may have set up like it
     r"|[0-9a-f]{6}(?=[0-9a-f])"  # seven digits may name a commit
 )
 _SPECIAL = re.compile(r"[\\`*_\[\]<>#|~&]")
-# At the beginning of a line: 1. - + = : would make a list, a rule or a heading.
-_STRUCTURE = re.compile(r"^(?:\d{1,9}(?=[.)])|(?=[-+=:]))")
+# At the beginning of a line 1. 1) - + = : would make a list, a rule or a heading.
+_STRUCTURE = re.compile(r"^(?:\d{1,9}(?=[.)](?:\s|$))|(?=[-+=:]))")
 _BACKTICKS = re.compile("`+")
 
 
@@ -40,7 +40,7 @@ def plain(text: str, most: int = LONGEST_TEXT) -> str:
 
 def fenced(lines: Iterable[str], language: str) -> str:
     """Return the last of the lines as a code block, long ones cut; its fence is longer than any in them."""
-    every = [line for text in lines for line in text.splitlines()]
+    every = [line for text in lines for line in text.splitlines() or [""]]
     kept = [printable(_cut(line)) for line in every[-MOST_LINES:]]
     longest = max((len(found) for line in kept for found in _BACKTICKS.findall(line)), default=0)
     fence = "`" * max(3, longest + 1)

@@ -1,4 +1,4 @@
-"""The report as one HTML page: styles, scripts and all data are inside, and plotly.js, unless several pages share it."""
+"""The report as one HTML page: styles, scripts and all data are inside; plotly.js, too, or several pages share it."""
 
 from __future__ import annotations
 

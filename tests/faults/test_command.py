@@ -50,7 +50,11 @@ def test_repeated_launches_give_intervals_between_launches(profile):
 def test_json_alone_on_stdout(tmp_path):
     command = [sys.executable, "-m", "dpdoctor", "profile", str(SCRIPTS / "predictor_beside.py"), *SINGLE]
     done = subprocess.run(
-        [*command, "--format", "json", "--samples-per-step", "7"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [*command, "--format", "json", "--samples-per-step", "7"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     summary = json.loads(done.stdout)
     assert summary["modes"]["single"]["batch"]["per_device"] == 7

@@ -12,6 +12,7 @@ import pytest
 import dpdoctor
 from dpdoctor import rundir
 from dpdoctor.errors import RunDirectoryError
+from dpdoctor.rules import diagnose
 from tests.unit import run_directories
 from tests.unit.report import runs, traced_runs
 
@@ -37,7 +38,7 @@ def loaded_modules(use: str) -> list[str]:
 @pytest.mark.parametrize("kind", [Path, str])
 def test_it_is_the_run_analysed(root: Path, kind: type) -> None:
     loaded = dpdoctor.load(kind(root))
-    assert loaded.summary == runs.cpu_run().summary
+    assert loaded.summary == diagnose(runs.cpu_run()).summary
     assert loaded.analysis.run.path == root
     assert "DDP on 2 ranks gives 1.41x of one device" in repr(loaded)
 

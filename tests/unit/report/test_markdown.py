@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -29,12 +31,7 @@ RUNS = (
     diagnosed_runs.hostile_findings,
 )
 
-WHOLE = """\
-TODO
-"""
-TRACES = """\
-TODO
-"""
+WHOLE = Path(__file__).parents[2] / "data" / "comments"
 
 
 def with_failures(number: int, reason: str) -> Analysis:
@@ -45,16 +42,13 @@ def with_failures(number: int, reason: str) -> Analysis:
     return dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
 
 
-def test_the_whole_of_a_run() -> None:
-    assert markdown.comment(diagnosed_runs.diagnosed_run()) == WHOLE
-
-
-def test_the_whole_of_traces() -> None:
-    assert markdown.comment(traced_runs.cpu_trace()) == TRACES
+@pytest.mark.parametrize("run", [diagnosed_runs.diagnosed_run, traced_runs.cpu_trace])
+def test_the_whole_of_a_comment(run: Callable[[], Analysis]) -> None:
+    assert markdown.comment(run()) == (WHOLE / f"{run.__name__}.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_no_text_of_a_run_comes_to_life(run: object) -> None:
+def test_no_text_of_a_run_comes_to_life(run: Callable[[], Analysis]) -> None:
     comment = markdown.comment(run())
     assert elements(comment) <= OURS
     assert {token.type for token in tokens(comment)}.isdisjoint({"link_open", "image", "em_open", "code_inline", "hr"})

@@ -16,7 +16,8 @@ from dpdoctor.report.text import clipped, printable
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 # What GitHub makes a link, a notification or a picture of, in the text that a reader sees.
 ALIVE = re.compile(
-    r"@\w|#\d|\bGH-\d|[A-Z]-\d|://|\bwww\.|:[\w+-]+:|(?<![0-9a-zA-Z])[0-9a-f]{7,40}(?![0-9a-zA-Z])", re.IGNORECASE
+    r"@\w|#\d|[A-Z]-\d|://|\bwww\.|:(?!\d\d:)[\w+-]+:|(?<![0-9a-zA-Z])[0-9a-f]{7,40}(?![0-9a-zA-Z])",
+    re.IGNORECASE,
 )
 UNSEEN = "\N{ZERO WIDTH SPACE}"
 PLACES = ("{}", "### {}", "- {}", "| head |\n| --- |\n| {} |")

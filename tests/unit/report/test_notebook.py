@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
+from dpdoctor.analysis import Analysis
 from dpdoctor.report import verdict
 from dpdoctor.report.notebook import LoadedRun
 from tests.unit.report import diagnosed_runs, runs, traced_runs
@@ -19,7 +21,7 @@ DDP: ok, 447 samples/s (443 to 451 samples/s), 1.41x (1.39x to 1.44x) of one dev
 FSDP: failed"""
 
 
-def html(run: object) -> str:
+def html(run: Callable[[], Analysis]) -> str:
     return LoadedRun(analysis=run())._repr_html_()
 
 
@@ -32,7 +34,7 @@ def test_traces_are_told_by_their_verdict() -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_fragment_runs_and_loads_nothing(run: object) -> None:
+def test_the_fragment_runs_and_loads_nothing(run: Callable[[], Analysis]) -> None:
     found = Elements(html(run)).found
     assert found[0] == ("div", {"class": "dpdoctor-run"})
     assert {"script", "img", "link", "iframe"}.isdisjoint(tag for tag, _ in found)
@@ -41,14 +43,14 @@ def test_the_fragment_runs_and_loads_nothing(run: object) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_every_element_is_closed(run: object) -> None:
+def test_every_element_is_closed(run: Callable[[], Analysis]) -> None:
     text = html(run)
     for tag in {tag for tag, _ in Elements(text).found}:
         assert len(re.findall(rf"<{tag}[ >]", text)) == text.count(f"</{tag}>"), tag
 
 
 def test_the_style_is_only_for_the_fragment() -> None:
-    (style,) = re.findall("<style>(.*?)</style>", html(runs.cpu_run()), re.DOTALL)
+    (style,) = re.findall("<style>(.*?)</style>", html(runs.cpu_run), re.DOTALL)
     rules = re.findall(r"([^{}]*)\{[^{}]*\}", re.sub(r"/\*.*?\*/", "", style))
     selectors = [selector.strip() for rule in rules for selector in rule.split(",")]
     assert len(selectors) > 10
@@ -56,9 +58,8 @@ def test_the_style_is_only_for_the_fragment() -> None:
 
 
 def test_the_fragment_says_what_the_page_says() -> None:
-    analysis = diagnosed_runs.diagnosed_run()
-    shown = html(lambda: analysis)
-    assert verdict.headline(analysis.summary).sentence in shown
+    shown = html(diagnosed_runs.diagnosed_run)
+    assert verdict.headline(diagnosed_runs.diagnosed_run().summary).sentence in shown
     for words in (
         "447 samples/s",
         "the loader starves training: 42.0 % of each step",

@@ -14,7 +14,7 @@ LINK = "../plotly-1.2.3.min.js"
 
 
 def test_the_file_is_named_after_the_version() -> None:
-    assert plotlyjs.FILE == f"plotly-{get_plotlyjs_version()}.min.js"
+    assert f"plotly-{get_plotlyjs_version()}.min.js" == plotlyjs.FILE
     assert plotlyjs.source() == get_plotlyjs()
 
 
