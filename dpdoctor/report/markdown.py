@@ -88,15 +88,16 @@ def _table(table: Table) -> Iterator[_Part]:
     """Yield the rows under their heads, and what the numbers in them refer to."""
     heads = " | ".join(plain(column.title) for column in table.columns)
     rules = " | ".join("---:" if column.numeric else "---" for column in table.columns)
-    rows = (" | ".join(_cell(cell, table.footnotes) for cell in row) for row in table.rows)
+    footnotes = table.footnotes
+    rows = (" | ".join(_cell(cell, footnotes) for cell in row) for row in table.rows)
     yield _Part(
         noun="row",
         items=tuple(f"| {row} |" for row in rows),
         head=f"{plain(table.caption)}\n\n| {heads} |\n| {rules} |",
         joint="\n",
     )
-    footnotes = enumerate(table.footnotes, 1)
-    yield _Part(noun="footnote", items=tuple(f"{number}. {plain(text)}" for number, text in footnotes), joint="\n")
+    numbered = tuple(f"{number}. {plain(text)}" for number, text in enumerate(footnotes, 1))
+    yield _Part(noun="footnote", items=numbered, joint="\n")
 
 
 def _cell(cell: Cell, footnotes: Sequence[str]) -> str:

@@ -64,6 +64,7 @@ def test_the_fragment_says_what_the_page_says() -> None:
         "447 samples/s",
         "the loader starves training: 42.0 % of each step",
         "DDP: 42.0 % (39.0 to 45.0 %) of each step, confirmed",
+        "In your script: train.py:30",
         "DataLoader(..., num_workers=4)",
         "RuntimeError: deepcopy",
         "it is not time to accuracy",
