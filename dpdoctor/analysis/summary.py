@@ -230,6 +230,7 @@ class ModeSummary:
     """One mode of a run. Throughput is global samples per second, always. `placement` is ModeSpec's.
 
     `waterfall` is None for the baseline and where `waterfall_reason` says why.
+    `traces` are those of the launch that speaks for the mode, in the order of its ranks.
     """
 
     status: str
