@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePath
 from typing import Any
@@ -17,31 +19,79 @@ from plotly.offline import get_plotlyjs
 from dpdoctor import plugins
 from dpdoctor.analysis import Analysis
 from dpdoctor.report import sections
-from dpdoctor.report.blocks import Chart, Section
+from dpdoctor.report.blocks import Block, Chart, Section
 
 # Escapes that mean the same inside a JSON string and cannot end a script element.
 _INERT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One section as it is drawn; `name` is its address within the page."""
+
+    name: str
+    title: str
+    question: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What a page is made of.
+
+    Attributes:
+        origin: when and where it comes from, below the title.
+        written: what wrote it, for the foot.
+        data: all numbers as JSON has them, which the page hands out as `file_name`.
+    """
+
+    title: str
+    origin: Sequence[str]
+    parts: Sequence[Part]
+    written: str
+    data: Any
+    file_name: str
+
+
 def render(analysis: Analysis) -> str:
-    """Return the page.
+    """Return the page of a run.
 
     Raises:
         ValueError: a figure is NaN or infinite; JSON has no such numbers.
+    """
+    summary = analysis.summary
+    return draw(
+        Document(
+            title=_title(analysis),
+            origin=(summary.created, summary.fingerprint.host),
+            parts=[
+                Part(name=name, title=section.title, question=section.question, blocks=section.build(analysis))
+                for name, section in _sections(analysis)
+            ],
+            written=f"dpdoctor {summary.dpdoctor}, schema {summary.schema}",
+            data=msgspec.to_builtins(summary),
+            file_name="run.json",
+        )
+    )
+
+
+def draw(document: Document) -> str:
+    """Return the page of a document.
+
+    Raises:
+        ValueError: a number in it is NaN or infinite; JSON has no such numbers.
     """
     script, plotly = _asset("page.js"), get_plotlyjs()
     return (
         _environment()
         .get_template("page.html")
         .render(
-            title=_title(analysis),
-            summary=analysis.summary,
-            sections=[(name, section, section.build(analysis)) for name, section in _sections(analysis)],
+            page=document,
             style=Markup(_asset("page.css")),
             plotly=Markup(plotly),
             script=Markup(script),
             policy=_policy(plotly, script),
-            run_json=inert_json(msgspec.to_builtins(analysis.summary), indent=1),
+            data=inert_json(document.data, indent=1),
         )
     )
 

@@ -160,3 +160,8 @@ def left_alone(num_files: int) -> str:
     """Return what became of the files that scripts would have written."""
     were = "was" if num_files == 1 else "were"
     return f"{units.count(num_files, 'file')} that the script would have written or removed {were} left alone"
+
+
+def printable(text: str) -> str:
+    """Return text of a run without the characters that would command a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -12,7 +12,7 @@ from rich.text import Text
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import DeviceDigest
-from dpdoctor.report.text import NOTHING, sentence
+from dpdoctor.report.text import NOTHING, printable, sentence
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.spent import spent
 from dpdoctor.report.traces.traced import TracedMode, device_words, traced_modes
@@ -79,4 +79,4 @@ def _remarks(mode: TracedMode) -> Iterator[Text]:
 
 def _printable(text: str, style: str = "") -> Text:
     """Return text of a trace without the characters that would command the terminal."""
-    return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text), style=style)
+    return Text(printable(text), style=style)

@@ -1,0 +1,124 @@
+"""The answer of a comparison in words: how each run stands to the first, and how far that holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpdoctor import units
+from dpdoctor.analysis import TRACE_MODE
+from dpdoctor.analysis.comparison import Change, Comparison
+from dpdoctor.report.blocks import Verdict
+from dpdoctor.report.comparison import rows
+from dpdoctor.report.comparison.words import where
+from dpdoctor.report.text import figure_text, interval_text, listed, mode_label, sentence
+
+ONE_LAUNCH = (
+    "One launch each: the intervals hold within a launch, and another launch may differ by more. "
+    "dpdoctor profile --repeat N gives intervals between launches."
+)
+SOME_LAUNCHES = (
+    "Not all of these runs have several launches of each mode: intervals hold within a launch, and another launch may "
+    "differ by more. dpdoctor profile --repeat N gives intervals between launches."
+)
+LAUNCHES = "The intervals of throughput and step are between launches; those of time budgets are within one launch."
+TRACED = "The intervals are between the traced steps of one run each, which the profiler slows: another run may differ."
+_CLAUSES = {
+    "more": "is faster than {base} ",
+    "less": "is slower than {base} ",
+    "alike": "is not measurably different from {base} ",
+    "unclear": "cannot be told from {base} by so few windows ",
+}
+_TRACE_CLAUSES = {
+    "more": "takes longer for a traced step than {base}",
+    "less": "takes less time for a traced step than {base}",
+    "alike": "is not measurably different from {base} in its traced step",
+    "unclear": "cannot be told from {base} by so few traced steps",
+}
+
+
+def verdicts(comparison: Comparison) -> list[Verdict]:
+    """Return for each run after the first in one sentence how fast it is against the first."""
+    return [_verdict(comparison, place) for place in range(len(comparison.runs) - 1)]
+
+
+def evidence(comparison: Comparison) -> str:
+    """Return what the intervals are taken over, and so how far they hold."""
+    if all(run.of_traces for run in comparison.runs):
+        return TRACED
+    launches = [state.launches for mode in comparison.modes.values() for state in mode.states if state.launches]
+    if all(number == 1 for number in launches):
+        return ONE_LAUNCH
+    changes = [change for _, change in _throughputs(comparison) if change.ratio.value is not None]
+    return LAUNCHES if all(change.ratio.scope == "launches" for change in changes) else SOME_LAUNCHES
+
+
+def chance(comparison: Comparison) -> str:
+    """Return how many of the figures that were compared look changed though they are not; empty: too few to say."""
+    number = rows.num_compared([*rows.of_modes(comparison, rows.main_rows), *rows.secondary_rows(comparison)])
+    expected = round(0.05 * number)
+    if not expected:
+        return ""
+    return (
+        f"{units.count(number, 'figure')} were compared at 95 %. Had nothing changed, about {units.whole(expected)} of "
+        "them would be called changed all the same."
+    )
+
+
+def _throughputs(comparison: Comparison, place: int | None = None) -> Iterator[tuple[str, Change]]:
+    """Yield by mode the change of throughput of one run, or of all."""
+    for name, mode in comparison.modes.items():
+        if name != TRACE_MODE:
+            changes = mode.figures["throughput"].changes
+            yield from ((name, change) for change in (changes if place is None else changes[place : place + 1]))
+
+
+def _verdict(comparison: Comparison, place: int) -> Verdict:
+    base, label = comparison.runs[0].label, comparison.runs[place + 1].label
+    found = {name: change for name, change in _throughputs(comparison, place) if change.verdict != "unknown"}
+    if not found:
+        return _of_traces(comparison, place) or Verdict(
+            tone="plain", sentence=f"No throughput of {label} can be compared with {base}'s."
+        )
+    clauses = [
+        _clause(base, kind, {name: change for name, change in found.items() if change.verdict == kind})
+        for kind in dict.fromkeys(change.verdict for change in found.values())
+    ]
+    return Verdict(
+        tone=_tone({change.verdict for change in found.values()}),
+        sentence=sentence(f"{label} {'; it '.join(clauses)}"),
+        detail=_detail(f"Throughput of {label} over {base}", found),
+    )
+
+
+def _clause(base: str, kind: str, found: dict[str, Change]) -> str:
+    places = [f"{where(name)} ({figure_text(change.ratio)})" for name, change in found.items()]
+    return _CLAUSES[kind].format(base=base) + listed(places)
+
+
+def _of_traces(comparison: Comparison, place: int) -> Verdict | None:
+    """Return how the traced steps of two runs made of traces stand; None where one of them has none."""
+    mode = comparison.modes.get(TRACE_MODE)
+    change = mode.figures["traced_step"].changes[place] if mode else None
+    if change is None or change.verdict == "unknown":
+        return None
+    base, label = comparison.runs[0].label, comparison.runs[place + 1].label
+    clause = _TRACE_CLAUSES[change.verdict].format(base=base)
+    opposite = {"more": "less", "less": "more"}.get(change.verdict, change.verdict)
+    return Verdict(
+        tone=_tone({opposite}),
+        sentence=f"{label} {clause} ({figure_text(change.ratio)}).",
+        detail=_detail(f"Traced step of {label} over {base}", {TRACE_MODE: change}),
+    )
+
+
+def _detail(what: str, found: dict[str, Change]) -> str:
+    """Return the intervals behind the factors, where there are any."""
+    known = {name: interval_text(change.ratio) for name, change in found.items()}
+    spans = [f"{mode_label(name)} {interval}" for name, interval in known.items() if interval]
+    return f"{what}, 95 % intervals: {'; '.join(spans)}." if spans else ""
+
+
+def _tone(kinds: set[str]) -> str:
+    if {"more", "less"} <= kinds:
+        return "warn"
+    return "good" if "more" in kinds else "bad" if "less" in kinds else "plain"
