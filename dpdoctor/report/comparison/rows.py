@@ -8,7 +8,7 @@ from typing import Literal
 
 from dpdoctor.analysis.comparison import Change, Compared, Comparison, ModeComparison
 from dpdoctor.report.comparison.words import ALIKE, share_words, signed_interval, signed_text
-from dpdoctor.report.text import NOTHING, figure_text, interval_text
+from dpdoctor.report.text import NOTHING, batch_text, figure_text, interval_text
 
 Direction = Literal["more", "less", ""]
 
@@ -33,7 +33,7 @@ class Row:
 
     Attributes:
         by: how a change is told: as a factor, or as a difference where a figure may well be 0.
-        better: the direction that is good; empty: neither is.
+        better: the direction that is good; empty: neither is, as with shares, of which one grows as another falls.
     """
 
     mode: str
@@ -58,8 +58,9 @@ def other_figures(name: str, mode: ModeComparison) -> Iterator[Row]:
 
 def phase_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
     """Yield the phases of a step on the host's clock."""
+    better = _per_step(mode)
     rows = (
-        Row(mode=name, what=phase, compared=found, by="difference", better="less")
+        Row(mode=name, what=phase, compared=found, by="difference", better=better)
         for phase, found in mode.phases.items()
     )
     return filter(_is_known, rows)
@@ -68,16 +69,15 @@ def phase_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
 def budget_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
     """Yield the shares of the traced steps, and those of idle by the causes that took time in any run."""
     for key, found in mode.budget.items():
-        better: Direction = "" if key == "compute" else "less"
-        row = Row(mode=name, what=share_words(key), compared=found, by="difference", better=better)
+        row = Row(mode=name, what=share_words(key), compared=found, by="difference")
         if _is_known(row) and ("." not in key or any(figure.value for figure in found.figures)):
             yield row
 
 
 def arm_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
-    """Yield what each arm gains that was run in any run; a gain is time that may be had, so less of it is better."""
+    """Yield what each arm gains that was run in any run."""
     rows = (
-        Row(mode=name, what=f"gain of {arm}", compared=found, by="difference", better="less")
+        Row(mode=name, what=f"gain of {arm}", compared=found, by="difference")
         for arm, found in mode.arms.items()
     )
     return filter(_is_known, rows)
@@ -131,9 +131,16 @@ def change_tone(row: Row, change: Change) -> str:
 def _figures(name: str, mode: ModeComparison) -> Iterator[tuple[str, Row]]:
     for key, found in mode.figures.items():
         what, better = _FIGURES[key]
+        better = _per_step(mode) if key == "step" else better
         row = Row(mode=name, what=what, compared=found, by="ratio", better=better)
         if _is_known(row):
             yield key, row
+
+
+def _per_step(mode: ModeComparison) -> Direction:
+    """Return the good direction of the time of a step: none where the runs do not train on alike batches in it."""
+    batches = {batch_text(state.batch.per_device) for state in mode.states if state.batch and state.withheld is None}
+    return "less" if len(batches) <= 1 else ""
 
 
 def _is_known(row: Row) -> bool:
