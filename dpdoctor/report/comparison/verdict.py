@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE
 from dpdoctor.analysis.comparison import Change, Comparison
@@ -48,8 +46,9 @@ def evidence(comparison: Comparison) -> str:
     launches = [state.launches for mode in comparison.modes.values() for state in mode.states if state.launches]
     if all(number == 1 for number in launches):
         return ONE_LAUNCH
-    changes = [change for _, change in _throughputs(comparison) if change.ratio.value is not None]
-    return LAUNCHES if all(change.ratio.scope == "launches" for change in changes) else SOME_LAUNCHES
+    ratios = [change.ratio for row in rows.of_modes(comparison, rows.main_rows) for change in row.compared.changes]
+    known = [ratio for ratio in ratios if ratio.value is not None]
+    return LAUNCHES if all(ratio.scope == "launches" for ratio in known) else SOME_LAUNCHES
 
 
 def chance(comparison: Comparison) -> str:
@@ -64,17 +63,22 @@ def chance(comparison: Comparison) -> str:
     )
 
 
-def _throughputs(comparison: Comparison, place: int | None = None) -> Iterator[tuple[str, Change]]:
-    """Yield by mode the change of throughput of one run, or of all."""
+def _throughputs(comparison: Comparison, place: int) -> dict[str, Change]:
+    """Return by mode the known changes of throughput of one run after the first.
+
+    A mode that was inactive in one of the two changed nothing there: its figures are not the mode's.
+    """
+    found = {}
     for name, mode in comparison.modes.items():
-        if name != TRACE_MODE:
-            changes = mode.figures["throughput"].changes
-            yield from ((name, change) for change in (changes if place is None else changes[place : place + 1]))
+        states = (mode.states[0], mode.states[place + 1])
+        if name != TRACE_MODE and not any(state.status == "inactive" for state in states):
+            found[name] = mode.figures["throughput"].changes[place]
+    return {name: change for name, change in found.items() if change.verdict != "unknown"}
 
 
 def _verdict(comparison: Comparison, place: int) -> Verdict:
     base, label = comparison.runs[0].label, comparison.runs[place + 1].label
-    found = {name: change for name, change in _throughputs(comparison, place) if change.verdict != "unknown"}
+    found = _throughputs(comparison, place)
     if not found:
         return _of_traces(comparison, place) or Verdict(
             tone="plain", sentence=f"No throughput of {label} can be compared with {base}'s."
