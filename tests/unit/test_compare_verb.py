@@ -30,7 +30,7 @@ def dirs(tmp_path: Path) -> tuple[Path, Path]:
 def test_two_runs_are_compared_in_the_terminal(dirs: tuple[Path, Path]) -> None:
     done = run(*dirs)
     assert done.exit_code == 0, done.output
-    assert "it is slower than A with DDP (0.704x)." in " ".join(done.stdout.split())
+    assert "B is slower than A with DDP (0.704x);" in " ".join(done.stdout.split())
     assert "data_wait" in done.stdout
     assert "One launch each" in done.stdout
 

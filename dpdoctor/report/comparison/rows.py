@@ -99,8 +99,9 @@ def changed(rows: Iterable[Row]) -> list[Row]:
 
 
 def num_compared(rows: Iterable[Row]) -> int:
-    """Return how often a figure was put to the test."""
-    return sum(change.verdict in ("more", "less", "alike") for row in rows for change in row.compared.changes)
+    """Return how often a figure was put to the test; of what does not vary at all there is nothing to tell."""
+    changes = (change for row in rows for change in row.compared.changes)
+    return sum(change.difference.low != change.difference.high for change in changes if change.verdict != "unknown")
 
 
 def is_change(change: Change) -> bool:

@@ -85,7 +85,8 @@ def _verdict(comparison: Comparison, place: int) -> Verdict:
         )
     clauses = [
         _clause(base, kind, {name: change for name, change in found.items() if change.verdict == kind})
-        for kind in dict.fromkeys(change.verdict for change in found.values())
+        for kind in _CLAUSES
+        if any(change.verdict == kind for change in found.values())
     ]
     return Verdict(
         tone=_tone({change.verdict for change in found.values()}),

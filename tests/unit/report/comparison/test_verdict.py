@@ -16,7 +16,7 @@ def said(comparison: Comparison) -> list[str]:
 def test_a_mode_that_is_slower_is_named_with_its_factor() -> None:
     (found,) = verdict.verdicts(pairs.slower())
     assert found.sentence == (
-        "B is not measurably different from A on one device (1.00x); it is slower than A with DDP (0.704x)."
+        "B is slower than A with DDP (0.704x); it is not measurably different from A on one device (1.00x)."
     )
     assert found.tone == "bad"
     assert found.detail.startswith("Throughput of B over A, 95 % intervals: One device 0.97")
