@@ -30,7 +30,7 @@ def dirs(tmp_path: Path) -> tuple[Path, Path]:
 def test_two_runs_are_compared_in_the_terminal(dirs: tuple[Path, Path]) -> None:
     done = run(*dirs)
     assert done.exit_code == 0, done.output
-    assert "B is slower than A with DDP (0.704x);" in " ".join(done.stdout.split())
+    assert "B is slower than A with DDP (0.705x);" in " ".join(done.stdout.split())
     assert "data_wait" in done.stdout
     assert "One launch each" in done.stdout
 
@@ -47,7 +47,7 @@ def test_the_page_is_written_and_what_is_printed_stays_clean(dirs: tuple[Path, P
     out = tmp_path / "page.html"
     done = run(*dirs, "--format", "markdown", "--out", out)
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("### dpdoctor compare\n")
+    assert done.stdout.startswith("### dpdoctor: after against before\n")
     assert done.stderr == f"Report: {out}\n"
     assert "comparison.json" in out.read_text()
 

@@ -128,7 +128,11 @@ class TestDamage:
 
     @pytest.mark.parametrize(
         ("version", "reader"),
-        [("9.1.0", "dpdoctor 9.1.0, which wrote it"), ("\x1b[31m", "the version of dpdoctor that wrote it"), (None, "the ")],
+        [
+            ("9.1.0", "dpdoctor 9.1.0, which wrote it"),
+            ("\x1b[31m", "the version of dpdoctor that wrote it"),
+            (None, "the "),
+        ],
     )
     def test_of_another_schema_the_version_that_reads_it_is_named(
         self, directory: Path, version: str | None, reader: str

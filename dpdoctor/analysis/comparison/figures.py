@@ -9,6 +9,9 @@ from dpdoctor.analysis import stats
 from dpdoctor.analysis.comparison.model import Change, Compared, Fact, Value, Verdict
 from dpdoctor.analysis.figure import Figure
 
+# Share of a figure below which a difference is that of floating-point sums in another order.
+ROUNDING = 1e-9
+
 
 def compared(figures: Sequence[Figure]) -> Compared:
     """Return figures of one unit, one of each run, and how each stands to the first."""
@@ -27,11 +30,12 @@ def _change(base: Figure, other: Figure) -> Change:
     difference = stats.combination([(1.0, other), (-1.0, base)], other.unit)
     if difference.value is not None and base.scope == other.scope:
         difference = dataclasses.replace(difference, scope=base.scope)
-    return Change(ratio=stats.ratio(other, base, "x"), difference=difference, verdict=_verdict(difference))
+    rounding = ROUNDING * max(abs(base.value or 0.0), abs(other.value or 0.0))
+    return Change(ratio=stats.ratio(other, base, "x"), difference=difference, verdict=_verdict(difference, rounding))
 
 
-def _verdict(difference: Figure) -> Verdict:
-    """Return whether the interval of the difference leaves out 0.
+def _verdict(difference: Figure, rounding: float) -> Verdict:
+    """Return whether the interval of the difference leaves out 0 by more than rounding.
 
     By Fieller's theorem it does exactly where the interval of the ratio leaves out 1; but the ratio has none where the
     base's interval reaches 0, as that of a phase that hardly takes time.
@@ -40,6 +44,6 @@ def _verdict(difference: Figure) -> Verdict:
         return "unknown"
     if difference.low is None or difference.high is None:
         return "unclear"
-    if difference.low > 0:
+    if difference.low > rounding:
         return "more"
-    return "less" if difference.high < 0 else "alike"
+    return "less" if difference.high < -rounding else "alike"

@@ -23,6 +23,15 @@ Pick = Callable[[ModeSummary], Figure]
 # For each run its mode, or why its figures may not be compared.
 Sides = Sequence[ModeSummary | str]
 
+
+def _peak_memory(mode: ModeSummary) -> Figure:
+    """Return the most that a rank took; one reading, so without an interval."""
+    known = [rank.peak_memory_bytes for rank in mode.ranks if rank.peak_memory_bytes is not None]
+    if not known:
+        return stats.unknown("bytes", "no rank recorded it")
+    return Figure(value=float(max(known)), n=1, unit="bytes")
+
+
 FIGURES: dict[str, tuple[str, Pick]] = {
     "throughput": ("samples/s", lambda mode: mode.throughput),
     "throughput_with_edges": ("samples/s", lambda mode: mode.throughput_with_edges),
@@ -30,7 +39,7 @@ FIGURES: dict[str, tuple[str, Pick]] = {
     "epoch_s": ("s", lambda mode: mode.epoch_s),
     "speedup": ("x", lambda mode: mode.speedup),
     "scaling_efficiency": ("ratio", lambda mode: mode.scaling_efficiency),
-    "peak_memory_bytes": ("bytes", lambda mode: _peak_memory(mode)),
+    "peak_memory_bytes": ("bytes", _peak_memory),
 }
 _AGAINST_BASELINE = ("speedup", "scaling_efficiency")
 
@@ -90,14 +99,6 @@ def _traced_step(mode: ModeSummary) -> Figure:
     return stats.unknown("s", NO_STEPS) if mode.budget is None else mode.budget.step
 
 
-def _peak_memory(mode: ModeSummary) -> Figure:
-    """Return the most that a rank took; one reading, so without an interval."""
-    known = [rank.peak_memory_bytes for rank in mode.ranks if rank.peak_memory_bytes is not None]
-    if not known:
-        return stats.unknown("bytes", "no rank recorded it")
-    return Figure(value=float(max(known)), n=1, unit="bytes")
-
-
 def _phases(name: str, sides: Sides) -> dict[str, Compared]:
     """Return the host's phases; traces alone have none."""
     return {} if name == TRACE_MODE else {phase: _row(sides, "s", _phase(phase)) for phase in PHASES}
@@ -109,9 +110,7 @@ def _phase(name: str) -> Pick:
 
 def _budget(name: str, analyses: Sequence[Analysis], sides: Sides) -> dict[str, Compared]:
     """Return the shares of traced time, where any run left traces."""
-    found = [
-        side if isinstance(side, str) else _shares(one, name) for one, side in zip(analyses, sides, strict=True)
-    ]
+    found = [side if isinstance(side, str) else _shares(one, name) for one, side in zip(analyses, sides, strict=True)]
     keys = dict.fromkeys(key for shares in found if not isinstance(shares, str) for key in shares)
     return {key: compared([_share(shares, key) for shares in found]) for key in keys}
 

@@ -9,8 +9,8 @@ from dpdoctor.analysis.comparison import Change, Comparison
 from dpdoctor.report.comparison import summary, verdict
 from dpdoctor.report.comparison.remarks import remarks
 from dpdoctor.report.comparison.rows import Row, change_interval, change_text, is_change
-from dpdoctor.report.comparison.words import against
-from dpdoctor.report.text import clipped, figure_text, interval_text, mode_label, printable
+from dpdoctor.report.comparison.words import against, title
+from dpdoctor.report.text import clipped, figure_text, mode_label, printable, short_interval
 
 # A comment on GitHub holds 65,536 characters; with these limits the longest comparison stays far below.
 LONGEST_LINE = 400
@@ -23,7 +23,7 @@ def render(comparison: Comparison) -> str:
     """Return the verdicts, a table of the figures that decide or changed, findings, counters and remarks."""
     rows, left_out = summary.decisive_rows(comparison)
     parts = [
-        "### dpdoctor compare",
+        f"### dpdoctor: {_plain(title(comparison))}",
         *(f"**{_plain(found.sentence)}**  \n{_plain(found.detail)}" for found in verdict.verdicts(comparison)),
         _listed(f"{run.label}: {_code(run.path)}, {run.created}" for run in comparison.runs),
         *([_table(comparison, rows)] if rows else []),
@@ -44,7 +44,7 @@ def _table(comparison: Comparison, rows: Iterable[Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    figures = [_two_lines(figure_text(figure), interval_text(figure)) for figure in row.compared.figures]
+    figures = [_two_lines(figure_text(figure), short_interval(figure)) for figure in row.compared.figures]
     changes = [_change(row, change) for change in row.compared.changes]
     return [_two_lines(_plain(row.what), _plain(mode_label(row.mode))), *figures, *changes]
 

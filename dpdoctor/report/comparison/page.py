@@ -9,6 +9,7 @@ from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report import page
 from dpdoctor.report.comparison import sections
 from dpdoctor.report.comparison.section import ComparisonSection
+from dpdoctor.report.comparison.words import title
 
 FILE_NAME = "comparison.json"
 
@@ -35,9 +36,3 @@ def render(comparison: Comparison) -> str:
             file_name=FILE_NAME,
         )
     )
-
-
-def title(comparison: Comparison) -> str:
-    """Return which runs are compared, by the names of their directories."""
-    base, *others = (run.path.rstrip("/").rpartition("/")[2] or run.path for run in comparison.runs)
-    return f"{', '.join(others)} against {base}"

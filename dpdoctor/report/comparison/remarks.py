@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpdoctor import units
 from dpdoctor.analysis.comparison import Comparison, Fact, ModeState
 from dpdoctor.report.comparison.words import by_value, differing, fact_words, in_runs
-from dpdoctor.report.text import batch_text, by_reason, mode_label, sentence
+from dpdoctor.report.text import batch_text, by_reason, listed, mode_label, sentence
 
 NOT_ACCURACY = (
     "Throughput is not time to accuracy: a larger global batch takes fewer optimizer steps per epoch and may need more "
@@ -85,8 +85,8 @@ def _modes(comparison: Comparison, *, of_one_kind: bool) -> Iterator[Remark]:
         yield Remark(title="Different numbers of devices", text=sentence(devices), grave=True)
     if sources := _differences(comparison, _source):
         yield Remark(title="Samples are counted differently", text=sentence(sources), grave=True)
-    if of_one_kind and (missing := _differences(comparison, _presence)):
-        yield Remark(title="Not every run has every mode", text=sentence(missing))
+    if of_one_kind:
+        yield from _missing(comparison)
     yield from _endings(comparison)
 
 
@@ -120,8 +120,14 @@ def _devices(state: ModeState) -> str | None:
     return state.placement or units.count(state.num_devices, "device")
 
 
-def _presence(state: ModeState) -> str:
-    return "missing" if state.status is None else "there"
+def _missing(comparison: Comparison) -> Iterator[Remark]:
+    found = []
+    for name, mode in comparison.modes.items():
+        states = zip(comparison.runs, mode.states, strict=True)
+        if lacking := [run.label for run, state in states if state.status is None]:
+            found.append(f"{mode_label(name)} is missing in {listed(lacking)}")
+    if found:
+        yield Remark(title="Not every run has every mode", text=sentence("; ".join(found)))
 
 
 def _endings(comparison: Comparison) -> Iterator[Remark]:

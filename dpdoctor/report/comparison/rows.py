@@ -76,10 +76,7 @@ def budget_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
 
 def arm_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
     """Yield what each arm gains that was run in any run."""
-    rows = (
-        Row(mode=name, what=f"gain of {arm}", compared=found, by="difference")
-        for arm, found in mode.arms.items()
-    )
+    rows = (Row(mode=name, what=f"gain of {arm}", compared=found, by="difference") for arm, found in mode.arms.items())
     return filter(_is_known, rows)
 
 
@@ -89,8 +86,8 @@ def of_modes(comparison: Comparison, *kinds: Kind) -> list[Row]:
 
 
 def secondary_rows(comparison: Comparison) -> list[Row]:
-    """Return all rows of all modes but the main ones."""
-    return of_modes(comparison, other_figures, phase_rows, budget_rows, arm_rows)
+    """Return all rows of all modes but the main ones; what explains a change comes before what follows from it."""
+    return of_modes(comparison, phase_rows, budget_rows, arm_rows, other_figures)
 
 
 def changed(rows: Iterable[Row]) -> list[Row]:

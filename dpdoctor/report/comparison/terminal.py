@@ -56,9 +56,9 @@ def _runs(comparison: Comparison) -> Iterator[Text]:
 
 def _table(comparison: Comparison, rows: Iterable[Row]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-    table.add_column("figure")
+    table.add_column("figure", overflow="fold")
     for title in (*(run.label for run in comparison.runs), *against(comparison)):
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", overflow="fold")
     for row in rows:
         figures = (_two_lines(figure_text(figure), short_interval(figure)) for figure in row.compared.figures)
         changes = (

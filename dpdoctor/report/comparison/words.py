@@ -40,6 +40,12 @@ _FACT_WORDS = {
 }
 
 
+def title(comparison: Comparison) -> str:
+    """Return which runs are compared, by the names of their directories."""
+    base, *others = (run.path.rstrip("/").rpartition("/")[2] or run.path for run in comparison.runs)
+    return f"{', '.join(others)} against {base}"
+
+
 def where(mode: str) -> str:
     """Return where a mode's figures hold, to stand in a sentence."""
     if mode == BASELINE:

@@ -19,9 +19,7 @@ OF_TRACES = (
 
 def build(comparison: Comparison) -> Sequence[Block]:
     """Return what differs, what does not behind a fold, and each run's command."""
-    commands = [
-        Lines(caption=f"How {run.label} was made", lines=(shlex.join(run.command),)) for run in comparison.runs
-    ]
+    commands = [Lines(caption=f"How {run.label} was made", lines=(shlex.join(run.command),)) for run in comparison.runs]
     return [*_facts(comparison), *commands]
 
 

@@ -56,9 +56,7 @@ def _state(state: FindingState) -> Cell:
     if state.finding.status == "refuted":
         return Cell(text=finding_text(state))
     notes = (short_interval(state.finding.cost), state.finding.status)
-    return Cell(
-        text=finding_text(state), note=", ".join(filter(None, notes)), footnote=state.finding.cost.reason or ""
-    )
+    return Cell(text=finding_text(state), note=", ".join(filter(None, notes)), footnote=state.finding.cost.reason or "")
 
 
 def _cards(comparison: Comparison) -> Iterator[Card]:

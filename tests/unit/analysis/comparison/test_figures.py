@@ -67,7 +67,7 @@ def test_the_verdict_is_that_of_the_ratio_where_it_has_an_interval(a: float, da:
     assume(low is not None and high is not None)
     assert low is not None
     assert high is not None
-    assume(min(abs(low - 1), abs(high - 1)) > 1e-9)
+    assume(min(abs(low - 1), abs(high - 1)) > 1e-6)
     expected = "more" if low > 1 else "less" if high < 1 else "alike"
     assert change.verdict == expected
 

@@ -8,7 +8,7 @@ from dpdoctor.analysis import Analysis, Finding, NotJudged
 from dpdoctor.analysis.comparison import FindingComparison, compare
 from tests.unit.analysis.comparison.runs_to_compare import even
 from tests.unit.report import runs
-from tests.unit.report.diagnosed_runs import figure, finding
+from tests.unit.report.diagnosed_runs import figure, finding, with_modes
 
 
 def diagnosed(*findings: Finding, not_judged: tuple[NotJudged, ...] = (), of: Analysis | None = None) -> Analysis:
@@ -65,8 +65,10 @@ def test_a_mode_that_is_missing_or_failed_does_not_say_gone(other: Analysis) -> 
 
 
 def test_an_inactive_mode_was_not_asked() -> None:
-    inactive = diagnosed(of=runs.cpu_run())
-    found = compared(costs(0.4, mode="dp"), inactive)
+    of = runs.cpu_run()
+    active = with_modes(of, dp=dataclasses.replace(of.summary.modes["dp"], status="ok"))
+    found = compared(diagnosed(finding(mode="dp"), of=active), diagnosed(of=of))
+    assert found.changes == ("unknown",)
     assert found.runs[1].reason == "there is no accelerator"
 
 

@@ -26,10 +26,7 @@ def with_ddp(phases_ms: tuple[int, ...], *, batch: int = 32, name: str = "other"
 
 
 def _batches(phases_ms: tuple[int, ...], batch: int) -> list[StepRecord]:
-    return [
-        msgspec.structs.replace(step, samples_drawn=batch, samples_entered=batch)
-        for step in runs.steps(phases_ms)
-    ]
+    return [msgspec.structs.replace(step, samples_drawn=batch, samples_entered=batch) for step in runs.steps(phases_ms)]
 
 
 def slower() -> Comparison:

@@ -78,7 +78,7 @@ def test_the_button_hands_out_the_comparison() -> None:
 def test_the_first_screen_has_throughput_and_step_of_every_mode() -> None:
     (main, runs) = tables("overview", pairs.slower()).values()
     assert main["throughput DDP"][:2] == ["447 samples/s", "315 samples/s"]
-    assert main["throughput DDP"][2] == "0.704x"
+    assert main["throughput DDP"][2] == "0.705x"
     assert main["step DDP"] == ["143 ms", "203 ms", "1.42x"]
     assert main["throughput One device"][2] == "not measurably different"
     assert [*runs] == ["A the base", "B"]
@@ -136,14 +136,14 @@ def test_shares_of_traces_change_by_points() -> None:
 
 def test_a_finding_that_appeared_has_its_remedy() -> None:
     (found,) = tables("findings", pairs.diagnosed()).values()
-    assert found["Training waits for data DDP, data_starved"] == ["not found", "42.0 %", "appeared"]
+    assert found["The loader starves training DDP, data_starved"] == ["not found", "42.0 %", "appeared"]
     cards = only(Card, build("findings", pairs.diagnosed()))
     assert "DataLoader(..., num_workers=4)" in [card.code for card in cards]
 
 
 def test_what_is_gone_is_said_without_a_card() -> None:
     (found,) = tables("findings", pairs.mended()).values()
-    assert found["Training waits for data DDP, data_starved"] == ["42.0 %", "not found", "gone"]
+    assert found["The loader starves training DDP, data_starved"] == ["42.0 %", "not found", "gone"]
     assert only(Card, build("findings", pairs.mended())) == []
 
 

@@ -12,8 +12,60 @@ from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report.comparison import markdown, terminal, verdict
 from tests.unit.report.comparison import pairs
 
-TERMINAL = ""
-MARKDOWN = ""
+TERMINAL = """\
+B is slower than A with DDP (0.705x); it is not measurably different from A on one device (1.00x).
+Throughput of B over A, 95 % intervals: One device 0.980x to 1.02x; DDP 0.696x to 0.714x.
+
+A: before, 2026-01-02T03:04:05Z (the base)
+B: after, 2026-01-02T03:04:05Z
+
+figure                                    A                B               B against A
+──────────────────────────────────────────────────────────────────────────────────────
+throughput                    316 samples/s    316 samples/s  not measurably different
+One device                       311 to 320       311 to 320           0.980x to 1.02x
+step                                 101 ms           101 ms  not measurably different
+One device                      99.9 to 103      99.9 to 103           0.980x to 1.02x
+throughput                    447 samples/s    315 samples/s                    0.705x
+DDP                              442 to 451       313 to 317          0.696x to 0.714x
+step                                 143 ms           203 ms                     1.42x
+DDP                              142 to 145       202 to 205            1.40x to 1.44x
+data_wait                           60.0 ms           120 ms                  +60.0 ms
+DDP                                                                  +60.0 to +60.0 ms
+throughput with epoch edges   447 samples/s    315 samples/s                    0.705x
+DDP                              442 to 451       313 to 317          0.696x to 0.714x
+epoch                                14.3 s           20.3 s                     1.42x
+DDP                            14.2 to 14.5     20.2 to 20.5            1.40x to 1.44x
+speedup over one device               1.41x           0.997x                    0.705x
+DDP                          1.39x to 1.44x  0.981x to 1.01x          0.688x to 0.722x
+of linear scaling                    70.7 %           49.8 %                    0.705x
+DDP                            69.5 to 71.9     49.1 to 50.6          0.688x to 0.722x
+
+One launch each: the intervals hold within a launch, and another launch may differ by more. dpdoctor profile
+--repeat N gives intervals between launches. 12 figures were compared at 95 %. Had nothing changed, about 1 of
+them would be called changed all the same."""
+MARKDOWN = """\
+### dpdoctor: after against before
+
+**B is slower than A with DDP (0.705x); it is not measurably different from A on one device (1.00x).**  
+Throughput of B over A, 95 % intervals: One device 0.980x to 1.02x; DDP 0.696x to 0.714x.
+
+- A: `before`, 2026-01-02T03:04:05Z
+- B: `after`, 2026-01-02T03:04:05Z
+
+| figure | A | B | B against A |
+| --- | --: | --: | --: |
+| throughput<br><sub>One device</sub> | 316 samples/s<br><sub>311 to 320</sub> | 316 samples/s<br><sub>311 to 320</sub> | not measurably different<br><sub>0.980x to 1.02x</sub> |
+| step<br><sub>One device</sub> | 101 ms<br><sub>99.9 to 103</sub> | 101 ms<br><sub>99.9 to 103</sub> | not measurably different<br><sub>0.980x to 1.02x</sub> |
+| throughput<br><sub>DDP</sub> | 447 samples/s<br><sub>442 to 451</sub> | 315 samples/s<br><sub>313 to 317</sub> | **0.705x**<br><sub>0.696x to 0.714x</sub> |
+| step<br><sub>DDP</sub> | 143 ms<br><sub>142 to 145</sub> | 203 ms<br><sub>202 to 205</sub> | **1.42x**<br><sub>1.40x to 1.44x</sub> |
+| data\\_wait<br><sub>DDP</sub> | 60.0 ms | 120 ms | **+60.0 ms**<br><sub>+60.0 to +60.0 ms</sub> |
+| throughput with epoch edges<br><sub>DDP</sub> | 447 samples/s<br><sub>442 to 451</sub> | 315 samples/s<br><sub>313 to 317</sub> | **0.705x**<br><sub>0.696x to 0.714x</sub> |
+| epoch<br><sub>DDP</sub> | 14.3 s<br><sub>14.2 to 14.5</sub> | 20.3 s<br><sub>20.2 to 20.5</sub> | **1.42x**<br><sub>1.40x to 1.44x</sub> |
+| speedup over one device<br><sub>DDP</sub> | 1.41x<br><sub>1.39x to 1.44x</sub> | 0.997x<br><sub>0.981x to 1.01x</sub> | **0.705x**<br><sub>0.688x to 0.722x</sub> |
+| of linear scaling<br><sub>DDP</sub> | 70.7 %<br><sub>69.5 to 71.9</sub> | 49.8 %<br><sub>49.1 to 50.6</sub> | **0.705x**<br><sub>0.688x to 0.722x</sub> |
+
+<sub>One launch each: the intervals hold within a launch, and another launch may differ by more. dpdoctor profile --repeat N gives intervals between launches. 12 figures were compared at 95 %. Had nothing changed, about 1 of them would be called changed all the same.</sub>
+"""
 
 
 def shown(comparison: Comparison, width: int = 200) -> str:
@@ -52,8 +104,8 @@ class TestEveryComparison:
 
 
 def test_a_finding_that_appeared_comes_with_what_to_do() -> None:
-    for text in (shown(pairs.diagnosed()), markdown.render(pairs.diagnosed()).replace("\\", "")):
-        assert "data_starved appeared in B, DDP: 42.0 % (39.0 % to 45.0 %) of each step, confirmed." in text
+    for text in (shown(pairs.diagnosed(), width=1000), markdown.render(pairs.diagnosed()).replace("\\", "")):
+        assert "data_starved appeared in B, DDP: 42.0 % (39.0 to 45.0 %) of each step, confirmed." in text
         assert "To do: set num_workers=4; now it is 2." in text
 
 
