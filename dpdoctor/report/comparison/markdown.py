@@ -24,7 +24,7 @@ def render(comparison: Comparison) -> str:
     rows, left_out = summary.decisive_rows(comparison)
     parts = [
         f"### dpdoctor: {_plain(title(comparison))}",
-        *(f"**{_plain(found.sentence)}**  \n{_plain(found.detail)}" for found in verdict.verdicts(comparison)),
+        *(f"**{_plain(found.sentence)}**{_below(found.detail)}" for found in verdict.verdicts(comparison)),
         _listed(f"{run.label}: {_code(run.path)}, {run.created}" for run in comparison.runs),
         *([_table(comparison, rows)] if rows else []),
         *([_plain(left_out)] if left_out else []),
@@ -34,6 +34,10 @@ def render(comparison: Comparison) -> str:
         f"<sub>{_plain(verdict.evidence(comparison))} {_plain(verdict.chance(comparison))}</sub>",
     ]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _below(detail: str) -> str:
+    return f"<br>{_plain(detail)}" if detail else ""
 
 
 def _table(comparison: Comparison, rows: Iterable[Row]) -> str:

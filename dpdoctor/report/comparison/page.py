@@ -9,7 +9,7 @@ from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report import page
 from dpdoctor.report.comparison import sections
 from dpdoctor.report.comparison.section import ComparisonSection
-from dpdoctor.report.comparison.words import title
+from dpdoctor.report.comparison.words import run_name, title
 
 FILE_NAME = "comparison.json"
 
@@ -29,7 +29,7 @@ def render(comparison: Comparison) -> str:
     return page.draw(
         page.Document(
             title=title(comparison),
-            origin=[f"{run.label}: {run.created}" for run in comparison.runs],
+            origin=[f"{run.label}: {run_name(run)}, {run.created}" for run in comparison.runs],
             parts=[part for part in parts if part.blocks],
             written=f"dpdoctor {__version__}, comparison schema {comparison.schema}",
             data=msgspec.to_builtins(comparison),

@@ -133,12 +133,16 @@ def _missing(comparison: Comparison) -> Iterator[Remark]:
 def _endings(comparison: Comparison) -> Iterator[Remark]:
     """Yield of each mode that did not end well where, and why."""
     for name, mode in comparison.modes.items():
-        for run, state in zip(comparison.runs, mode.states, strict=True):
-            reason = state.reason if state.withheld is None else state.withheld
-            if state.status is None or (state.status == "ok" and state.withheld is None):
-                continue
-            status = "failed" if state.status == "ok" else state.status
-            title = f"{mode_label(name)}: {status} in {run.label}"
-            yield Remark(
-                title=title, text=sentence(reason or "no reason was recorded"), grave=state.status != "inactive"
-            )
+        ended = {run.label: _ending(state) for run, state in zip(comparison.runs, mode.states, strict=True)}
+        for status, reason in dict.fromkeys(ending for ending in ended.values() if ending is not None):
+            labels = listed([label for label, ending in ended.items() if ending == (status, reason)])
+            title = f"{mode_label(name)}: {status} in {labels}"
+            yield Remark(title=title, text=sentence(reason), grave=status != "inactive")
+
+
+def _ending(state: ModeState) -> tuple[str, str] | None:
+    """Return how a mode ended and why; None where it is not in the run or ended well."""
+    if state.status is None or (state.status == "ok" and state.withheld is None):
+        return None
+    status = "failed" if state.status == "ok" else state.status
+    return status, state.withheld or state.reason or "no reason was recorded"

@@ -57,21 +57,21 @@ def other_figures(name: str, mode: ModeComparison) -> Iterator[Row]:
 
 
 def phase_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
-    """Yield the phases of a step on the host's clock."""
+    """Yield the phases of a step on the host's clock that take time in any run."""
     better = _per_step(mode)
     rows = (
         Row(mode=name, what=phase, compared=found, by="difference", better=better)
         for phase, found in mode.phases.items()
     )
-    return filter(_is_known, rows)
+    return filter(_takes_time, rows)
 
 
 def budget_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
-    """Yield the shares of the traced steps, and those of idle by the causes that took time in any run."""
-    for key, found in mode.budget.items():
-        row = Row(mode=name, what=share_words(key), compared=found, by="difference")
-        if _is_known(row) and ("." not in key or any(figure.value for figure in found.figures)):
-            yield row
+    """Yield the shares of the traced steps, and of idle by its causes, that are above 0 in any run."""
+    rows = (
+        Row(mode=name, what=share_words(key), compared=found, by="difference") for key, found in mode.budget.items()
+    )
+    return filter(_takes_time, rows)
 
 
 def arm_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
@@ -143,6 +143,10 @@ def _per_step(mode: ModeComparison) -> Direction:
 
 def _is_known(row: Row) -> bool:
     return any(figure.value is not None for figure in row.compared.figures)
+
+
+def _takes_time(row: Row) -> bool:
+    return any(figure.value for figure in row.compared.figures)
 
 
 def _as_ratio(row: Row, change: Change) -> bool:

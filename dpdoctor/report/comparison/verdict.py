@@ -90,9 +90,15 @@ def _verdict(comparison: Comparison, place: int) -> Verdict:
     ]
     return Verdict(
         tone=_tone({change.verdict for change in found.values()}),
-        sentence=sentence(f"{label} {'; it '.join(clauses)}"),
+        sentence=sentence(f"{_scope(comparison, place)}{label} {'; it '.join(clauses)}"),
         detail=_detail(f"Throughput of {label} over {base}", found),
     )
+
+
+def _scope(comparison: Comparison, place: int) -> str:
+    """Return what the answer holds for where that is one launch of each mode; a reader of one sentence must know."""
+    states = [state for mode in comparison.modes.values() for state in (mode.states[0], mode.states[place + 1])]
+    return "In one launch each, " if all(state.launches <= 1 for state in states) else ""
 
 
 def _clause(base: str, kind: str, found: dict[str, Change]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dpdoctor import units
 from dpdoctor.analysis import BASELINE, TRACE_MODE, Figure
-from dpdoctor.analysis.comparison import Comparison, Fact, FindingState, FindingVerdict, Value
+from dpdoctor.analysis.comparison import ComparedRun, Comparison, Fact, FindingState, FindingVerdict, Value
 from dpdoctor.report import diagnosis
 from dpdoctor.report.text import amount, by_reason, clipped, figure_text, mode_label
 from dpdoctor.report.traces.words import PART_WORDS, cause_words
@@ -40,9 +40,14 @@ _FACT_WORDS = {
 }
 
 
+def run_name(run: ComparedRun) -> str:
+    """Return the name of a run's directory."""
+    return run.path.rstrip("/").rpartition("/")[2] or run.path
+
+
 def title(comparison: Comparison) -> str:
     """Return which runs are compared, by the names of their directories."""
-    base, *others = (run.path.rstrip("/").rpartition("/")[2] or run.path for run in comparison.runs)
+    base, *others = map(run_name, comparison.runs)
     return f"{', '.join(others)} against {base}"
 
 

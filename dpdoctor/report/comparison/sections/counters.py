@@ -13,7 +13,8 @@ from dpdoctor.report.text import mode_label
 
 MEANING = (
     "Counted in one profiled step after warm-up, on one rank. They are the same in every step and on any machine, so "
-    "any difference is a change of what the step does."
+    "any difference is a change of what the step does. Operators of a dataset count "
+    "where the training process fetches its batches itself, not where processes of a loader do."
 )
 
 

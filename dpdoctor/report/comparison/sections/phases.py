@@ -18,6 +18,8 @@ from dpdoctor.report.text import figure_text, mode_label
 
 PARTS = [Part(key=phase, name=clauses.phase_words(phase), colors=COLORS[phase]) for phase in PHASES]
 
+CAPTION = "Host time per step by phase, with 95 % intervals. Phases that take no time in any run are left out."
+
 
 def build(comparison: Comparison) -> Sequence[Block]:
     """Return by mode the phases of each run as bars of one scale, and all of them as a table."""
@@ -27,7 +29,7 @@ def build(comparison: Comparison) -> Sequence[Block]:
     every = rows.of_modes(comparison, rows.phase_rows)
     if not every:
         return [Absent(what="Phases", reason="no run has a mode of which they were measured")]
-    return [*charts, figure_table(comparison, "Host time per step by phase, with 95 % intervals.", every)]
+    return [*charts, figure_table(comparison, CAPTION, every)]
 
 
 def _chart(comparison: Comparison, name: str, mode: ModeComparison) -> Iterator[Chart]:

@@ -17,6 +17,7 @@ from dpdoctor.report.text import mode_label
 from dpdoctor.report.traces.words import PART_WORDS
 
 PARTS = [Part(key=key, name=name, colors=PART_COLORS[key]) for key, name in PART_WORDS.items()]
+CAPTION = "Shares of the traced steps. What takes no time in any run is left out."
 MEANING = (
     "Shares of the traced steps over all devices of the mode, from one launch. A profiler slows what it watches, the "
     "host most, so compare shares and take durations from the measured windows. A change is in points of the step."
@@ -35,7 +36,7 @@ def build(comparison: Comparison) -> Sequence[Block]:
         parts=PARTS,
         how_to_read="A bar is all of the devices' time. Communication is only what nothing hid.",
     )
-    return [chart, figure_table(comparison, "Shares of the traced steps.", every), Paragraph(text=MEANING)]
+    return [chart, figure_table(comparison, CAPTION, every), Paragraph(text=MEANING)]
 
 
 def _bars(comparison: Comparison) -> Iterator[Bar]:

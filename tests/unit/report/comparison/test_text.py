@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,7 +14,8 @@ from dpdoctor.report.comparison import markdown, terminal, verdict
 from tests.unit.report.comparison import pairs
 
 TERMINAL = """\
-B is slower than A with DDP (0.705x); it is not measurably different from A on one device (1.00x).
+In one launch each, B is slower than A with DDP (0.705x); it is not measurably different from A on one device
+(1.00x).
 Throughput of B over A, 95 % intervals: One device 0.980x to 1.02x; DDP 0.696x to 0.714x.
 
 A: before, 2026-01-02T03:04:05Z (the base)
@@ -43,29 +45,7 @@ DDP                            69.5 to 71.9     49.1 to 50.6          0.688x to 
 One launch each: the intervals hold within a launch, and another launch may differ by more. dpdoctor profile
 --repeat N gives intervals between launches. 12 figures were compared at 95 %. Had nothing changed, about 1 of
 them would be called changed all the same."""
-MARKDOWN = """\
-### dpdoctor: after against before
-
-**B is slower than A with DDP (0.705x); it is not measurably different from A on one device (1.00x).**  
-Throughput of B over A, 95 % intervals: One device 0.980x to 1.02x; DDP 0.696x to 0.714x.
-
-- A: `before`, 2026-01-02T03:04:05Z
-- B: `after`, 2026-01-02T03:04:05Z
-
-| figure | A | B | B against A |
-| --- | --: | --: | --: |
-| throughput<br><sub>One device</sub> | 316 samples/s<br><sub>311 to 320</sub> | 316 samples/s<br><sub>311 to 320</sub> | not measurably different<br><sub>0.980x to 1.02x</sub> |
-| step<br><sub>One device</sub> | 101 ms<br><sub>99.9 to 103</sub> | 101 ms<br><sub>99.9 to 103</sub> | not measurably different<br><sub>0.980x to 1.02x</sub> |
-| throughput<br><sub>DDP</sub> | 447 samples/s<br><sub>442 to 451</sub> | 315 samples/s<br><sub>313 to 317</sub> | **0.705x**<br><sub>0.696x to 0.714x</sub> |
-| step<br><sub>DDP</sub> | 143 ms<br><sub>142 to 145</sub> | 203 ms<br><sub>202 to 205</sub> | **1.42x**<br><sub>1.40x to 1.44x</sub> |
-| data\\_wait<br><sub>DDP</sub> | 60.0 ms | 120 ms | **+60.0 ms**<br><sub>+60.0 to +60.0 ms</sub> |
-| throughput with epoch edges<br><sub>DDP</sub> | 447 samples/s<br><sub>442 to 451</sub> | 315 samples/s<br><sub>313 to 317</sub> | **0.705x**<br><sub>0.696x to 0.714x</sub> |
-| epoch<br><sub>DDP</sub> | 14.3 s<br><sub>14.2 to 14.5</sub> | 20.3 s<br><sub>20.2 to 20.5</sub> | **1.42x**<br><sub>1.40x to 1.44x</sub> |
-| speedup over one device<br><sub>DDP</sub> | 1.41x<br><sub>1.39x to 1.44x</sub> | 0.997x<br><sub>0.981x to 1.01x</sub> | **0.705x**<br><sub>0.688x to 0.722x</sub> |
-| of linear scaling<br><sub>DDP</sub> | 70.7 %<br><sub>69.5 to 71.9</sub> | 49.8 %<br><sub>49.1 to 50.6</sub> | **0.705x**<br><sub>0.688x to 0.722x</sub> |
-
-<sub>One launch each: the intervals hold within a launch, and another launch may differ by more. dpdoctor profile --repeat N gives intervals between launches. 12 figures were compared at 95 %. Had nothing changed, about 1 of them would be called changed all the same.</sub>
-"""
+MARKDOWN = Path(__file__).with_name("slower.md").read_text()
 
 
 def shown(comparison: Comparison, width: int = 200) -> str:

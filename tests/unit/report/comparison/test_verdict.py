@@ -16,7 +16,8 @@ def said(comparison: Comparison) -> list[str]:
 def test_a_mode_that_is_slower_is_named_with_its_factor() -> None:
     (found,) = verdict.verdicts(pairs.slower())
     assert found.sentence == (
-        "B is slower than A with DDP (0.705x); it is not measurably different from A on one device (1.00x)."
+        "In one launch each, B is slower than A with DDP (0.705x); "
+        "it is not measurably different from A on one device (1.00x)."
     )
     assert found.tone == "bad"
     assert found.detail == ("Throughput of B over A, 95 % intervals: One device 0.980x to 1.02x; DDP 0.696x to 0.714x.")
@@ -25,14 +26,17 @@ def test_a_mode_that_is_slower_is_named_with_its_factor() -> None:
 def test_equal_runs_are_not_measurably_different() -> None:
     (found,) = verdict.verdicts(pairs.alike())
     # DataParallel was inactive in both: its figures are not its own.
-    assert found.sentence == "B is not measurably different from A on one device (1.00x) and with DDP (1.00x)."
+    assert (
+        found.sentence
+        == "In one launch each, B is not measurably different from A on one device (1.00x) and with DDP (1.00x)."
+    )
     assert found.tone == "plain"
 
 
 def test_each_run_after_the_first_has_its_sentence() -> None:
     of_b, of_c = said(pairs.three())
-    assert of_b.startswith("B is slower than A with DDP (0.705x);")
-    assert of_c == "C is not measurably different from A on one device (0.999x)."
+    assert of_b.startswith("In one launch each, B is slower than A with DDP (0.705x);")
+    assert of_c == "In one launch each, C is not measurably different from A on one device (0.999x)."
 
 
 @pytest.mark.parametrize("pair", [pairs.failed, pairs.nothing, pairs.traces_and_profile])
@@ -52,7 +56,7 @@ def test_few_windows_are_not_called_a_difference() -> None:
     bare = dataclasses.replace(ddp.figures["throughput"].changes[0], verdict="unclear")
     figures = {**ddp.figures, "throughput": dataclasses.replace(ddp.figures["throughput"], changes=(bare,))}
     comparison = dataclasses.replace(slower, modes={"ddp": dataclasses.replace(ddp, figures=figures)})
-    assert said(comparison) == ["B cannot be told from A by so few windows with DDP (0.705x)."]
+    assert said(comparison) == ["In one launch each, B cannot be told from A by so few windows with DDP (0.705x)."]
 
 
 def test_what_the_intervals_rest_on_is_said() -> None:
