@@ -46,7 +46,9 @@ def remarks(comparison: Comparison) -> list[Remark]:
 def _kinds(comparison: Comparison) -> Remark:
     kinds = by_reason((run.label, "traces that existed" if run.of_traces else "a script") for run in comparison.runs)
     made = ", ".join(f"of {kind} ({labels})" for kind, labels in kinds.items())
-    text = f"Made {made}. They have no mode in common: figures of traces are not those of measured windows"
+    text = (
+        f"Made {made}. Traces and a script have no mode in common: figures of traces are not those of measured windows"
+    )
     return Remark(title="Not made alike", text=sentence(text), grave=True)
 
 

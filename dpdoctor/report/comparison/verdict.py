@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE
 from dpdoctor.analysis.comparison import Change, Comparison
 from dpdoctor.report.blocks import Verdict
 from dpdoctor.report.comparison import rows
 from dpdoctor.report.comparison.words import where
-from dpdoctor.report.text import figure_text, interval_text, listed, mode_label, sentence
+from dpdoctor.report.text import batch_text, figure_text, interval_text, listed, mode_label, sentence
 
 ONE_LAUNCH = (
     "One launch each: the intervals hold within a launch, and another launch may differ by more. "
@@ -25,6 +27,11 @@ _CLAUSES = {
     "less": "is slower than {base} ",
     "alike": "is not measurably different from {base} ",
     "unclear": "cannot be told from {base} by so few windows ",
+}
+# Where the batches differ a step is not the same work, and neither is "faster" the word for more samples.
+_OTHER_BATCH_CLAUSES = _CLAUSES | {
+    "more": "gives more samples per second than {base} ",
+    "less": "gives fewer samples per second than {base} ",
 }
 _TRACE_CLAUSES = {
     "more": "takes longer for a traced step than {base}",
@@ -83,8 +90,11 @@ def _verdict(comparison: Comparison, place: int) -> Verdict:
         return _of_traces(comparison, place) or Verdict(
             tone="plain", sentence=f"No throughput of {label} can be compared with {base}'s."
         )
+    words = _CLAUSES if _train_alike(comparison, place, found) else _OTHER_BATCH_CLAUSES
     clauses = [
-        _clause(base, kind, {name: change for name, change in found.items() if change.verdict == kind})
+        _clause(
+            words[kind].format(base=base), {name: change for name, change in found.items() if change.verdict == kind}
+        )
         for kind in _CLAUSES
         if any(change.verdict == kind for change in found.values())
     ]
@@ -101,9 +111,16 @@ def _scope(comparison: Comparison, place: int) -> str:
     return "In one launch each, " if all(state.launches <= 1 for state in states) else ""
 
 
-def _clause(base: str, kind: str, found: dict[str, Change]) -> str:
+def _train_alike(comparison: Comparison, place: int, modes: Iterable[str]) -> bool:
+    """Return whether two runs train on the same global batch in these modes."""
+    pairs = [(states[0], states[place + 1]) for states in (comparison.modes[name].states for name in modes)]
+    sizes = [[state.batch.global_ if state.batch else None for state in pair] for pair in pairs]
+    return all(batch_text(one) == batch_text(other) for one, other in sizes)
+
+
+def _clause(begin: str, found: dict[str, Change]) -> str:
     places = [f"{where(name)} ({figure_text(change.ratio)})" for name, change in found.items()]
-    return _CLAUSES[kind].format(base=base) + listed(places)
+    return begin + listed(places)
 
 
 def _of_traces(comparison: Comparison, place: int) -> Verdict | None:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dpdoctor.analysis.comparison import Comparison, FindingComparison, FindingState
+from dpdoctor.analysis.comparison import Change, Comparison, FindingComparison, FindingState, FindingVerdict
 from dpdoctor.report.blocks import Absent, Badge, Block, Card, Cell, Column, Paragraph, Table
 from dpdoctor.report.comparison.section import ComparisonSection
-from dpdoctor.report.comparison.words import FINDING_TONES, FINDING_WORDS, against, finding_cost, finding_text
+from dpdoctor.report.comparison.words import (
+    FINDING_TONES,
+    FINDING_WORDS,
+    against,
+    finding_cost,
+    finding_text,
+    signed_interval,
+)
 from dpdoctor.report.text import NOTHING, mode_label, sentence, short_interval
 from dpdoctor.rules import rules
 
@@ -21,12 +28,12 @@ def build(comparison: Comparison) -> Sequence[Block]:
     """Return every finding with its cost in each run, and what to do about those that appeared."""
     if not comparison.findings:
         return [Absent(what="Findings", reason="no rule found anything in any of these runs")]
-    return [_table(comparison), Paragraph(text=MEANING), *_cards(comparison)]
+    return [_table(comparison), *_cards(comparison), Paragraph(text=MEANING)]
 
 
 def _table(comparison: Comparison) -> Table:
     return Table(
-        caption="Findings, the costliest of the first run first. 95 % intervals.",
+        caption="Findings with their costs and 95 % intervals, in the order of the first run.",
         columns=(
             Column(title="Finding"),
             *(Column(title=run.label, numeric=True) for run in comparison.runs),
@@ -43,10 +50,15 @@ def _row(found: FindingComparison) -> tuple[Cell, ...]:
     return (
         Cell(text=title, note=f"{mode_label(found.mode)}, {found.rule}{of}"),
         *(_state(state) for state in found.runs),
-        *(
-            Cell(text=NOTHING if change == "absent" else FINDING_WORDS[change], tone=FINDING_TONES.get(change, "plain"))
-            for change in found.changes
-        ),
+        *(_change(*both) for both in zip(found.changes, found.cost.changes, strict=True)),
+    )
+
+
+def _change(what: FindingVerdict, cost: Change) -> Cell:
+    return Cell(
+        text=NOTHING if what == "absent" else FINDING_WORDS[what],
+        note=signed_interval(cost.difference),
+        tone=FINDING_TONES.get(what, "plain"),
     )
 
 
@@ -57,6 +69,10 @@ def _state(state: FindingState) -> Cell:
         return Cell(text=finding_text(state))
     notes = (short_interval(state.finding.cost), state.finding.status)
     return Cell(text=finding_text(state), note=", ".join(filter(None, notes)), footnote=state.finding.cost.reason or "")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _cards(comparison: Comparison) -> Iterator[Card]:
@@ -72,12 +88,12 @@ def _card(label: str, state: FindingState) -> Card:
     assert finding is not None
     return Card(
         tone="warn" if finding.severity != "info" else "muted",
-        title=finding.title[:1].upper() + finding.title[1:],
+        title=_capital(finding.title),
         badges=(Badge(text=f"appeared in {label}", tone="warn"), Badge(text=mode_label(finding.mode))),
-        points=tuple(sentence(fact) for fact in finding.evidence),
+        points=tuple(sentence(_capital(fact)) for fact in finding.evidence),
         pairs=(
             ("Cost", finding_cost(state)),
-            *((("Do", sentence(finding.remedy)),) if finding.remedy else ()),
+            *((("Do", sentence(_capital(finding.remedy))),) if finding.remedy else ()),
             *((("In your script", finding.line),) if finding.line else ()),
         ),
         code=finding.code or "",

@@ -66,7 +66,9 @@ def test_another_script_is_not_the_same_as_a_changed_one() -> None:
 
 def test_traces_and_a_script_have_nothing_in_common() -> None:
     remark = found(pairs.traces_and_profile())["Not made alike"]
-    assert remark.text.startswith("Made of traces that existed (A), of a script (B). They have no mode in common")
+    assert remark.text.startswith(
+        "Made of traces that existed (A), of a script (B). Traces and a script have no mode in common"
+    )
     assert "Not every run has every mode" not in found(pairs.traces_and_profile())
 
 

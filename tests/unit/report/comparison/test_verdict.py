@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from dpdoctor.analysis.comparison import Comparison
+from dpdoctor.analysis.comparison import Comparison, compare
 from dpdoctor.report.comparison import verdict
+from tests.unit.report import runs
 from tests.unit.report.comparison import pairs
 
 
@@ -21,6 +22,11 @@ def test_a_mode_that_is_slower_is_named_with_its_factor() -> None:
     )
     assert found.tone == "bad"
     assert found.detail == ("Throughput of B over A, 95 % intervals: One device 0.980x to 1.02x; DDP 0.696x to 0.714x.")
+
+
+def test_a_larger_batch_is_not_called_faster() -> None:
+    (found,) = verdict.verdicts(pairs.larger_batch())
+    assert found.sentence.startswith("In one launch each, B gives more samples per second than A with DDP (1.41x);")
 
 
 def test_equal_runs_are_not_measurably_different() -> None:
@@ -57,6 +63,16 @@ def test_few_windows_are_not_called_a_difference() -> None:
     figures = {**ddp.figures, "throughput": dataclasses.replace(ddp.figures["throughput"], changes=(bare,))}
     comparison = dataclasses.replace(slower, modes={"ddp": dataclasses.replace(ddp, figures=figures)})
     assert said(comparison) == ["In one launch each, B cannot be told from A by so few windows with DDP (0.705x)."]
+
+
+def test_of_several_launches_the_sentence_says_nothing_of_one() -> None:
+    (sentence,) = said(pairs.repeated())
+    assert sentence.startswith("B is not measurably different from A on one device (1.00x)")
+
+
+def test_one_launch_against_several_is_not_between_launches() -> None:
+    mixed = compare([runs.repeated_run(), runs.cpu_run()])
+    assert verdict.evidence(mixed) == verdict.SOME_LAUNCHES
 
 
 def test_what_the_intervals_rest_on_is_said() -> None:
