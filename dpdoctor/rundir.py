@@ -169,12 +169,19 @@ def read(path: Path) -> Run:
 def _check_schema(path: Path) -> None:
     if not path.exists():
         return
-    schema = read_json(path, dict[str, Any]).get("schema")
-    if schema != SCHEMA:
+    found = read_json(path, dict[str, Any])
+    if found.get("schema") != SCHEMA:
         raise RunDirectoryError(
-            f"{path} has schema {schema!r}; this dpdoctor reads schema {SCHEMA}. "
-            "Read it with the version that wrote it (field `dpdoctor` in the file), or profile again."
+            f"{path} has schema {found.get('schema')!r}; this dpdoctor reads schema {SCHEMA}. "
+            f"Read it with {_writer(found.get('dpdoctor'))}, or profile again."
         )
+
+
+def _writer(version: Any) -> str:
+    """Return which dpdoctor wrote a file, and so reads it."""
+    if isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version):
+        return f"dpdoctor {version}, which wrote it"
+    return "the version of dpdoctor that wrote it"
 
 
 def _read_launches(root: Path, mode: str, repeat: int) -> tuple[Launch, ...]:

@@ -1,8 +1,10 @@
-"""The report as one HTML page: styles, scripts and all data are inside; plotly.js, too, or several pages share it."""
+"""A report as one HTML page: styles, scripts and all data are inside; plotly.js, too, or several pages share it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,7 +14,7 @@ from markupsafe import Markup
 from dpdoctor import plugins
 from dpdoctor.analysis import Analysis
 from dpdoctor.report import plotlyjs, sections, templates
-from dpdoctor.report.blocks import Chart, Section
+from dpdoctor.report.blocks import Block, Chart, Section
 from dpdoctor.report.plotlyjs import PlotlyScript
 from dpdoctor.report.text import run_title
 
@@ -20,25 +22,74 @@ from dpdoctor.report.text import run_title
 _INERT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One section as it is drawn; `name` is its address within the page."""
+
+    name: str
+    title: str
+    question: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What a page is made of.
+
+    Attributes:
+        origin: when and where it comes from, below the title.
+        written: what wrote it, for the foot.
+        data: all numbers as JSON has them, which the page hands out as `file_name`.
+    """
+
+    title: str
+    origin: Sequence[str]
+    parts: Sequence[Part]
+    written: str
+    data: Any
+    file_name: str
+
+
 def render(analysis: Analysis, *, plotly_link: str = "") -> str:
-    """Return the page; it loads nothing but the plotly.js at `plotly_link`, seen from the page, where there is one.
+    """Return the page of a run; it loads nothing but the plotly.js at `plotly_link`, seen from the page, if any.
 
     Raises:
         ValueError: a figure is NaN or infinite; JSON has no such numbers.
+    """
+    summary = analysis.summary
+    return draw(
+        Document(
+            title=run_title(analysis),
+            origin=(summary.created, summary.fingerprint.host),
+            parts=[
+                Part(name=name, title=section.title, question=section.question, blocks=section.build(analysis))
+                for name, section in _sections(analysis)
+            ],
+            written=f"dpdoctor {summary.dpdoctor}, schema {summary.schema}",
+            data=msgspec.to_builtins(summary),
+            file_name="run.json",
+        ),
+        plotly_link=plotly_link,
+    )
+
+
+def draw(document: Document, *, plotly_link: str = "") -> str:
+    """Return the page of a document; `plotly_link` as for `render`.
+
+    Raises:
+        ValueError: a number in it is NaN or infinite; JSON has no such numbers.
     """
     script, plotly = templates.asset("page.js"), plotlyjs.script(plotly_link)
     return (
         _environment()
         .get_template("page.html")
         .render(
-            title=run_title(analysis),
-            summary=analysis.summary,
-            sections=[(name, section, section.build(analysis)) for name, section in _sections(analysis)],
+            page=document,
             style=templates.asset("page.css"),
             plotly=plotly,
             script=script,
             policy=_policy(plotly, script),
-            run_json=inert_json(msgspec.to_builtins(analysis.summary), indent=1),
+            data=inert_json(document.data, indent=1),
         )
     )
 

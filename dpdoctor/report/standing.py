@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from dpdoctor.analysis import BASELINE, Figure, ModeSummary, RunSummary, stats
+from dpdoctor.analysis.withheld import why_withheld
+
+__all__ = [
+    "focus",
+    "is_baseline",
+    "is_measurably_faster",
+    "leaders",
+    "quotient",
+    "shown_modes",
+    "why_withheld",
+    "withheld_briefly",
+]
 
 
 def is_baseline(name: str) -> bool:
     """Return whether the other modes are compared with this one."""
     return name == BASELINE
-
-
-def why_withheld(mode: ModeSummary) -> str | None:
-    """Return why a mode's figures must not be shown, or None when they may be.
-
-    What a failed mode measured before it failed looks like a result and is none; run.json still has it.
-    """
-    if mode.status in ("failed", "skipped"):
-        return mode.reason or "no reason was recorded"
-    if mode.adoption is not None and mode.adoption.proved is False:
-        failed = next(check for check in mode.adoption.proof if check.ok is False)
-        return f"adoption was not proved: {failed.name}: {failed.text}"
-    return None
 
 
 def withheld_briefly(mode: ModeSummary) -> str | None:

@@ -126,6 +126,21 @@ class TestDamage:
         with pytest.raises(RunDirectoryError, match=rf"{file} has schema {schema!r}; this dpdoctor reads schema 1"):
             rundir.read(directory)
 
+    @pytest.mark.parametrize(
+        ("version", "reader"),
+        [
+            ("9.1.0", "dpdoctor 9.1.0, which wrote it"),
+            ("\x1b[31m", "the version of dpdoctor that wrote it"),
+            (None, "the "),
+        ],
+    )
+    def test_of_another_schema_the_version_that_reads_it_is_named(
+        self, directory: Path, version: str | None, reader: str
+    ) -> None:
+        change(directory / rundir.HEADER, schema=SCHEMA + 1, dpdoctor=version)
+        with pytest.raises(RunDirectoryError, match=rf"Read it with {reader}"):
+            rundir.read(directory)
+
     @pytest.mark.parametrize("file", [rundir.HEADER, "ddp/launch.json", "ddp/rank1/rank.json"])
     @pytest.mark.parametrize("data", [b"", b'{"schema": 1, "cut', b'{"\xff": 1}', b"[]"])
     def test_a_damaged_file_is_named(self, directory: Path, file: str, data: bytes) -> None:

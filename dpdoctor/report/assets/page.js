@@ -69,7 +69,7 @@
     const text = document.getElementById("run").textContent;
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text, "\n"], { type: "application/json" }));
-    link.download = "run.json";
+    link.download = button.dataset.file;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }

@@ -1,0 +1,33 @@
+"""Runs side by side: what changed, as far as the evidence goes."""
+
+from dpdoctor.analysis.comparison.compare import compare
+from dpdoctor.analysis.comparison.model import (
+    Change,
+    Compared,
+    ComparedRun,
+    Comparison,
+    Fact,
+    FindingComparison,
+    FindingState,
+    FindingVerdict,
+    ModeComparison,
+    ModeState,
+    Value,
+    Verdict,
+)
+
+__all__ = [
+    "Change",
+    "Compared",
+    "ComparedRun",
+    "Comparison",
+    "Fact",
+    "FindingComparison",
+    "FindingState",
+    "FindingVerdict",
+    "ModeComparison",
+    "ModeState",
+    "Value",
+    "Verdict",
+    "compare",
+]

@@ -1,0 +1,157 @@
+"""The shape of a comparison of runs, which `dpdoctor compare --format json` writes as it is.
+
+    {"schema": 1, "runs": [{"label": "A", "path": ..., "command": [...], ...}, {"label": "B", ...}],
+     "modes": {"ddp": {
+       "states": [{"status": "ok", "withheld": null, "batch": {"global": 64, ...}, ...}, ...],
+       "figures": {"throughput": {"figures": [{"value", "low", "high", ...}, ...],
+                                  "changes": [{"ratio": {...}, "difference": {...}, "verdict": "less"}]}, ...},
+       "phases": {"data_wait": ...}, "budget": {"compute": ..., "idle.data": ...}, "arms": {"no_comm": ...},
+       "counters": [{"name": "all_reduce.bytes", "values": [46758048, 46758048], "differs": [false]}]}},
+     "findings": [{"rule", "mode", "runs": [...], "cost": {...}, "changes": ["appeared"]}],
+     "environment": [{"name": "torch", "values": ["2.11.0", "2.15.0"], "differs": [true]}]}
+
+What has an entry for each run keeps the order of `runs`; what has one for each change, of the runs after the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.summary import Batch, Finding
+
+SCHEMA = 1
+
+Verdict = Literal["more", "less", "alike", "unclear", "unknown"]
+FindingVerdict = Literal["appeared", "gone", "more", "less", "alike", "unclear", "absent", "unknown"]
+Value = str | int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How a run's figure stands to the base's.
+
+    Attributes:
+        ratio: the run's over the base's; unit "x".
+        difference: the run's less the base's, in their unit.
+        verdict: more or less: the 95 % interval of the difference leaves out 0; alike: it does not; unclear: there is
+            no interval; unknown: one of the figures is.
+    """
+
+    ratio: Figure
+    difference: Figure
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One figure of every run, and the change of each run after the first."""
+
+    figures: tuple[Figure, ...]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something that is counted or known without error, of every run; None: unknown.
+
+    `differs`: of each run after the first, whether it is another value than the base's; None: one of them is unknown.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    differs: tuple[bool | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeState:
+    """What became of a mode in one run.
+
+    Attributes:
+        status: as in run.json; None: the run has no such mode.
+        withheld: why none of its figures may be compared; None: they may.
+        reason: of a status that is not ok, as the run gives it.
+        placement: ModeSpec's; num_devices and batch are None without the mode.
+    """
+
+    status: str | None
+    withheld: str | None
+    reason: str | None = None
+    num_devices: int | None = None
+    placement: str = ""
+    launches: int = 0
+    batch: Batch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeComparison:
+    """One mode in all runs.
+
+    Attributes:
+        figures: throughput, throughput_with_edges, step, epoch_s, speedup, scaling_efficiency, peak_memory_bytes; of
+            traces alone traced_step.
+        phases: seconds per step on the host's clock, keys of PHASES.
+        budget: shares of the traced steps, keys of `trace_budget.budget_shares`.
+        arms: seconds per step that switching something off gains.
+        counters: of one step after warm-up; the same in every step and on any machine.
+    """
+
+    states: tuple[ModeState, ...]
+    figures: dict[str, Compared]
+    phases: dict[str, Compared]
+    budget: dict[str, Compared]
+    arms: dict[str, Compared]
+    counters: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingState:
+    """What a rule says of one mode of one run: a finding, nothing, or why it cannot tell."""
+
+    finding: Finding | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingComparison:
+    """What one rule says of one mode in all runs; at least one run has a finding that is not refuted.
+
+    Attributes:
+        of: step or epoch, of which the cost is a share.
+        cost: of the findings that are not refuted.
+        changes: appeared, gone; of one that both have more, less, alike or unclear, by its cost; absent: neither has
+            it; unknown: the rule could not tell of one of them.
+    """
+
+    rule: str
+    mode: str
+    of: str
+    runs: tuple[FindingState, ...]
+    cost: Compared
+    changes: tuple[FindingVerdict, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """Which run a label stands for. `of_traces`: it was made of traces that existed before; nothing was run."""
+
+    label: str
+    path: str
+    created: str
+    dpdoctor: str
+    script: str
+    args: tuple[str, ...]
+    command: tuple[str, ...]
+    of_traces: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two or more runs; the first is the base. The module's docstring shows it as JSON."""
+
+    schema: int = SCHEMA
+    runs: tuple[ComparedRun, ...]
+    modes: dict[str, ModeComparison]
+    findings: tuple[FindingComparison, ...]
+    environment: tuple[Fact, ...]

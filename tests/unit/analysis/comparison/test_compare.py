@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from dpdoctor.analysis import Analysis, analyse
+from dpdoctor.analysis.comparison import Comparison, Fact, compare
+from dpdoctor.records import Check, Collective, Counters, HostSync, InputTensor
+from tests.unit import records
+from tests.unit.analysis.comparison.runs_to_compare import even, with_header
+from tests.unit.report import runs, traced_runs
+
+
+def verdicts(found: Comparison) -> set[str]:
+    """Return every verdict on every figure."""
+    rows = [
+        row
+        for mode in found.modes.values()
+        for kind in (mode.figures, mode.phases, mode.budget, mode.arms)
+        for row in kind.values()
+    ]
+    return {change.verdict for row in rows for change in row.changes}
+
+
+def facts(found: Comparison) -> dict[str, Fact]:
+    return {fact.name: fact for fact in found.environment}
+
+
+@pytest.mark.parametrize("run", [runs.cpu_run, runs.gpu_run, runs.repeated_run, traced_runs.late_run])
+def test_of_a_run_and_itself_nothing_differs(run: object) -> None:
+    found = compare([run(), run()])
+    assert verdicts(found) <= {"alike", "unclear", "unknown"}
+    assert not any(any(fact.differs) for fact in found.environment)
+    assert not any(any(fact.differs) for mode in found.modes.values() for fact in mode.counters)
+
+
+def test_a_step_of_half_the_time_is_twice_the_throughput() -> None:
+    mode = compare([even(100), even(50)]).modes["single"]
+    (throughput,), (step,) = mode.figures["throughput"].changes, mode.figures["step"].changes
+    assert (throughput.ratio.value, throughput.verdict) == (pytest.approx(2), "more")
+    assert (step.ratio.value, step.verdict) == (pytest.approx(0.5), "less")
+    assert step.difference.value == pytest.approx(-0.050)
+    (forward,) = mode.phases["forward"].changes
+    assert (forward.difference.value, forward.verdict) == (pytest.approx(-0.050), "less")
+
+
+def test_runs_are_labelled_and_the_first_is_the_base() -> None:
+    found = compare([even(100), even(50), even(200)])
+    assert [run.label for run in found.runs] == ["A", "B", "C"]
+    changes = found.modes["single"].figures["throughput"].changes
+    assert [change.ratio.value for change in changes] == [pytest.approx(2), pytest.approx(0.5)]
+
+
+def test_one_run_is_no_comparison() -> None:
+    with pytest.raises(ValueError, match="two runs or more, not 1"):
+        compare([even(100)])
+
+
+def test_a_mode_that_one_run_lacks_is_said() -> None:
+    found = compare([even(100), even(100, mode="ddp")])
+    assert [*found.modes] == ["single", "ddp"]
+    states = found.modes["ddp"].states
+    assert [state.withheld for state in states] == ["the run has no such mode", None]
+    assert [state.status for state in states] == [None, "ok"]
+    row = found.modes["ddp"].figures["throughput"]
+    assert [figure.value is None for figure in row.figures] == [True, False]
+    assert row.changes[0].verdict == "unknown"
+
+
+def test_what_a_failed_mode_measured_is_not_compared() -> None:
+    found = compare([runs.cpu_run(), runs.failed_run()]).modes["ddp"]
+    assert found.states[1].withheld == "gradients were not synchronised"
+    assert {row.changes[0].verdict for row in (*found.figures.values(), *found.phases.values())} == {"unknown"}
+
+
+def test_what_a_mode_without_proof_measured_is_not_compared() -> None:
+    adopted = runs.adoption(proof=[Check(name="gradients reduced", ok=False, text="0 B")])
+    unproved = analyse(records.run({"single": [runs.launch(runs.rank(adoption=adopted))]}))
+    state = compare([runs.cpu_run(), unproved]).modes["single"].states[1]
+    assert (state.status, state.withheld) == ("ok", "adoption was not proved: gradients reduced: 0 B")
+
+
+def test_intervals_are_between_launches_only_where_both_runs_have_several() -> None:
+    several, one = runs.repeated_run(), runs.cpu_run()
+    for pair, scope in (((several, several), "launches"), ((several, one), "run"), ((one, one), "run")):
+        (change,) = compare(pair).modes["single"].figures["throughput"].changes
+        assert change.ratio.scope == scope
+
+
+def test_shares_of_traces_are_compared_and_the_traced_step() -> None:
+    busy = dataclasses.replace(
+        traced_runs.late_rank(1, 0)[0], devices=(traced_runs.device(of=traced_runs.budget(90, 20, 4, 1, 85)),)
+    )
+    found = compare([traced_runs.late_run(), traced_runs.trace_run(busy)]).modes["trace"]
+    assert [*found.figures] == ["traced_step"]
+    assert found.phases == {}
+    assert found.figures["traced_step"].changes[0].ratio.value == pytest.approx(2)
+    values = {key: [figure.value for figure in row.figures] for key, row in found.budget.items()}
+    assert values["compute"] == [pytest.approx(0.46), pytest.approx(0.45)]
+    assert values["exposed_comm"] == [pytest.approx(0.31), pytest.approx(0.10)]
+    assert found.budget["idle"].changes[0].difference.value == pytest.approx(0.425 - 0.18)
+    assert values["idle.data"][0] == pytest.approx(0.18 * 3 / 4, abs=0.01)
+
+
+def test_a_mode_without_traces_says_so() -> None:
+    found = compare([traced_runs.traced_profile(), traced_runs.traced_profile()]).modes
+    assert found["single"].budget == {}
+    assert found["ddp"].budget["compute"].changes[0].verdict == "alike"
+    mixed = compare([traced_runs.traced_profile(), runs.cpu_run()]).modes["ddp"].budget["compute"]
+    assert mixed.figures[1].reason == "no rank left a trace"
+
+
+def counted(counters: Counters | None) -> Analysis:
+    return analyse(records.run({"single": [records.launch(records.even_rank(100, counters=counters))]}))
+
+
+COUNTERS = Counters(
+    operators=700,
+    collectives={"all_reduce": Collective(count=2, num_bytes=1000)},
+    inputs=(InputTensor(dtype="float32", shape=(32, 3), num_bytes=384),),
+    syncs=(HostSync(call="item", line="a.py:1", count=1), HostSync(call="item", line="a.py:2", count=2)),
+)
+
+
+def test_counters_that_differ() -> None:
+    other = dataclasses.replace(COUNTERS, operators=800, collectives={}, syncs=())
+    (single,) = compare([counted(COUNTERS), counted(other), counted(None)]).modes.values()
+    assert {fact.name: fact.values for fact in single.counters} == {
+        "operators": (700, 800, None),
+        "all_reduce.count": (2, 0, None),
+        "all_reduce.bytes": (1000, 0, None),
+        "syncs.item": (3, 0, None),
+        "inputs": ("float32 32x3", "float32 32x3", None),
+    }
+    assert [fact.differs for fact in single.counters] == [(True, None)] * 4 + [(False, None)]
+
+
+def test_what_the_runs_ran_on() -> None:
+    base = even(100)
+    fingerprint = dataclasses.replace(
+        base.run.header.fingerprint, packages={"torch": "2.11.0"}, script_sha256=None, gpus=(runs.H100, runs.H100)
+    )
+    found = facts(compare([base, with_header(base, fingerprint=fingerprint)]))
+    assert found["torch"].values == ("2.15.0", "2.11.0")
+    assert found["torch"].differs == (True,)
+    assert found["torchvision"].values == ("0.29.2", "not installed")
+    assert found["script_sha256"].differs == (None,)
+    assert found["gpus"].values == ("none found", "2 x NVIDIA H100 80GB HBM3")
+    assert found["args"].values == ("--epochs 2", "--epochs 2")
+
+
+def test_it_is_json() -> None:
+    found = msgspec.json.decode(msgspec.json.encode(compare([runs.cpu_run(), runs.gpu_run()])))
+    assert (found["schema"], [run["label"] for run in found["runs"]]) == (1, ["A", "B"])
+    change = found["modes"]["ddp"]["figures"]["throughput"]["changes"][0]
+    assert change.keys() == {"ratio", "difference", "verdict"}
+    assert found["modes"]["ddp"]["states"][0]["batch"]["global"] == 64
+
+
+@pytest.mark.parametrize("run", [runs.rankless_run, runs.empty_run, runs.hostile_run, traced_runs.unreadable])
+def test_any_run_can_be_compared(run: object) -> None:
+    for pair in ((run(), runs.cpu_run()), (runs.cpu_run(), run()), (run(), run())):
+        assert len(compare(pair).runs) == 2

@@ -1,0 +1,50 @@
+"""Shares of traced time: totals over totals, of whole steps where there are any."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dpdoctor.analysis.trace_budget import NOT_STEPS, PARTS, budget_shares, trace_budget
+from dpdoctor.digest import Digest
+from tests.unit.report import traced_runs
+
+
+def digest(*compute_ms: int) -> Digest:
+    """Return a rank whose steps compute so long and idle for 10 ms; a quarter of that is not for data."""
+    (found,) = traced_runs.late_rank(1, 0)
+    parts = [traced_runs.device(steps=1, of=traced_runs.budget(ms, idle=10)) for ms in compute_ms]
+    device = dataclasses.replace(parts[0], steps=tuple(part.steps[0] for part in parts))
+    return dataclasses.replace(found, devices=(device,))
+
+
+def test_a_share_is_all_of_a_part_over_all_of_the_time() -> None:
+    shares = budget_shares([digest(30, 90), digest(50, 30)])
+    assert shares["compute"].value == pytest.approx(200 / 240)
+    assert shares["idle"].value == pytest.approx(40 / 240)
+    assert sum(shares[part].value or 0 for part in PARTS) == pytest.approx(1)
+    causes = sum(figure.value or 0 for key, figure in shares.items() if key.startswith("idle."))
+    assert causes == pytest.approx(40 / 240)
+    assert shares["compute"].n == 2
+    assert shares["compute"].low is not None
+
+
+def test_it_is_the_budget_over_its_step() -> None:
+    digests = [digest(30, 90, 50), digest(50, 30, 70)]
+    budget, shares = trace_budget(digests), budget_shares(digests)
+    assert budget is not None
+    for part in PARTS:
+        assert shares[part].value == pytest.approx((getattr(budget, part).value or 0) / (budget.step.value or 1))
+
+
+def test_without_a_whole_step_it_is_of_all_that_was_traced() -> None:
+    (found,) = traced_runs.late_rank(1, 0)
+    shares = budget_shares([dataclasses.replace(found, devices=(traced_runs.device(steps=0),))])
+    assert shares["compute"].value == pytest.approx(0.46)
+    assert (shares["compute"].low, shares["compute"].reason) == (None, NOT_STEPS)
+
+
+def test_where_nothing_was_traced_there_are_no_shares() -> None:
+    (found,) = traced_runs.late_rank(1, 0)
+    assert budget_shares([]) == budget_shares([dataclasses.replace(found, devices=())]) == {}

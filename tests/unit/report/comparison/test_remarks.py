@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import dataclasses
+
+from dpdoctor.analysis.comparison import Comparison, compare
+from dpdoctor.report.comparison.remarks import NOT_ACCURACY, Remark, remarks
+from tests.unit.analysis.comparison.runs_to_compare import even, with_header
+from tests.unit.report import runs
+from tests.unit.report.comparison import pairs
+
+
+def found(comparison: Comparison) -> dict[str, Remark]:
+    return {remark.title: remark for remark in remarks(comparison)}
+
+
+def test_of_equal_runs_there_is_only_what_befell_them() -> None:
+    assert {*found(pairs.alike())} == {
+        "DataParallel: inactive in A and B",
+        "FSDP: failed in A and B",
+    }
+
+
+def test_a_failed_mode_has_its_reason() -> None:
+    assert (
+        found(pairs.alike())["FSDP: failed in A and B"].text
+        == "FSDP shards parameters; train.py line 88 calls deepcopy."
+    )
+
+
+def test_batches_that_differ_are_said_and_that_throughput_is_not_time_to_accuracy() -> None:
+    remark = found(pairs.larger_batch())["Different batches"]
+    assert remark.text == (
+        f"Samples per step, all devices: DDP: 64 (32 per device) in A, 128 (64 per device) in B. {NOT_ACCURACY}"
+    )
+    assert remark.grave
+
+
+def test_machine_and_versions_that_differ_are_said() -> None:
+    remark = found(pairs.larger_batch())
+    assert remark["Not the same machine or threads"].text == "cores: 2 in A, 8 in B."
+    assert remark["Different versions"].text == "torch: 2.15.0 in A, 2.16.0 in B."
+
+
+def test_modes_that_one_run_lacks_are_said() -> None:
+    remark = found(pairs.three())["Not every run has every mode"]
+    assert remark.text == "DataParallel is missing in B and C; DDP is missing in C; FSDP is missing in B and C."
+
+
+def test_other_numbers_of_devices_are_said() -> None:
+    base, other = even(100), even(100)
+    single = other.summary.modes["single"]
+    summary = dataclasses.replace(other.summary, modes={"single": dataclasses.replace(single, num_devices=4)})
+    remark = found(compare([base, dataclasses.replace(other, summary=summary)]))
+    assert remark["Different numbers of devices"].text == "One device: 1 device in A, 4 devices in B."
+
+
+def test_another_script_is_not_the_same_as_a_changed_one() -> None:
+    base = even(100)
+    fingerprint = dataclasses.replace(base.run.header.fingerprint, script_sha256="cd" * 32)
+    assert "The script changed" in found(compare([base, with_header(base, fingerprint=fingerprint)]))
+    spec = dataclasses.replace(base.run.header.spec, target="/home/me/other.py", args=())
+    remark = found(compare([base, with_header(base, fingerprint=fingerprint, spec=spec)]))
+    assert remark["Different scripts"].text == "/home/me/train.py in A, /home/me/other.py in B."
+    assert remark["Different arguments"].text == "--epochs 2 in A, none in B."
+
+
+def test_traces_and_a_script_have_nothing_in_common() -> None:
+    remark = found(pairs.traces_and_profile())["Not made alike"]
+    assert remark.text.startswith(
+        "Made of traces that existed (A), of a script (B). Traces and a script have no mode in common"
+    )
+    assert "Not every run has every mode" not in found(pairs.traces_and_profile())
+
+
+def test_of_traces_the_machine_that_read_them_is_no_matter() -> None:
+    titles = {*found(pairs.traces())}
+    assert titles == {"Different numbers of devices", "Not the same devices"}
+
+
+def test_the_graver_come_first() -> None:
+    order = [remark.grave for remark in remarks(compare([runs.cpu_run(), runs.hostile_run()]))]
+    assert order == sorted(order, reverse=True)

@@ -1,0 +1,111 @@
+"""Terminal and markdown of a comparison."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dpdoctor.analysis.comparison import Comparison
+from dpdoctor.report.comparison import markdown, terminal, verdict
+from tests.unit.report.comparison import pairs
+
+TERMINAL = """\
+In one launch each, B is slower than A with DDP (0.705x); it is not measurably different from A on one device
+(1.00x).
+Throughput of B over A, 95 % intervals: One device 0.980x to 1.02x; DDP 0.696x to 0.714x.
+
+A: before, 2026-01-02T03:04:05Z (the base)
+B: after, 2026-01-02T03:04:05Z
+
+figure                                    A                B               B against A
+──────────────────────────────────────────────────────────────────────────────────────
+throughput                    316 samples/s    316 samples/s  not measurably different
+One device                       311 to 320       311 to 320           0.980x to 1.02x
+step                                 101 ms           101 ms  not measurably different
+One device                      99.9 to 103      99.9 to 103           0.980x to 1.02x
+throughput                    447 samples/s    315 samples/s                    0.705x
+DDP                              442 to 451       313 to 317          0.696x to 0.714x
+step                                 143 ms           203 ms                     1.42x
+DDP                              142 to 145       202 to 205            1.40x to 1.44x
+data_wait                           60.0 ms           120 ms                  +60.0 ms
+DDP                                                                  +60.0 to +60.0 ms
+throughput with epoch edges   447 samples/s    315 samples/s                    0.705x
+DDP                              442 to 451       313 to 317          0.696x to 0.714x
+epoch                                14.3 s           20.3 s                     1.42x
+DDP                            14.2 to 14.5     20.2 to 20.5            1.40x to 1.44x
+speedup over one device               1.41x           0.997x                    0.705x
+DDP                          1.39x to 1.44x  0.981x to 1.01x          0.688x to 0.722x
+of linear scaling                    70.7 %           49.8 %                    0.705x
+DDP                            69.5 to 71.9     49.1 to 50.6          0.688x to 0.722x
+
+One launch each: the intervals hold within a launch, and another launch may differ by more. dpdoctor profile
+--repeat N gives intervals between launches. 12 figures were compared at 95 %. Had nothing changed, about 1 of
+them would be called changed all the same."""
+MARKDOWN = Path(__file__).with_name("slower.md").read_text()
+
+
+def shown(comparison: Comparison, width: int = 200) -> str:
+    console = Console(width=width, no_color=True, highlight=False)
+    with console.capture() as capture:
+        console.print(terminal.render(comparison))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def test_the_whole_of_a_comparison_in_the_terminal() -> None:
+    assert shown(pairs.slower(), width=110) == TERMINAL
+
+
+def test_the_whole_of_a_comparison_in_markdown() -> None:
+    assert markdown.render(pairs.slower()) == MARKDOWN
+
+
+@pytest.mark.parametrize("pair", pairs.EVERY)
+class TestEveryComparison:
+    def test_terminal_and_markdown_say_the_verdict(self, pair: Callable[[], Comparison]) -> None:
+        comparison = pair()
+        for found in verdict.verdicts(comparison):
+            assert found.sentence in shown(comparison, width=1000)
+            assert found.sentence in markdown.render(comparison)
+
+    def test_nothing_is_cut_on_eighty_columns(self, pair: Callable[[], Comparison]) -> None:
+        table = re.findall(r"^.*\d (?:samples/s|ms).*$", shown(pair(), width=80), re.MULTILINE)
+        assert not any("…" in line for line in table)
+
+    def test_markdown_fits_a_comment(self, pair: Callable[[], Comparison]) -> None:
+        assert len(markdown.render(pair())) < 30_000
+
+    def test_every_row_of_a_table_has_as_many_cells(self, pair: Callable[[], Comparison]) -> None:
+        rows = [line for line in markdown.render(pair()).splitlines() if line.startswith("|")]
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 1
+
+
+def test_a_finding_that_appeared_comes_with_what_to_do() -> None:
+    for text in (shown(pairs.diagnosed(), width=1000), markdown.render(pairs.diagnosed()).replace("\\", "")):
+        assert "data_starved appeared in B, DDP: 42.0 % (39.0 to 45.0 %) of each step, confirmed." in text
+        assert "To do: set num_workers=4; now it is 2." in text
+
+
+def test_a_finding_that_is_gone_is_said() -> None:
+    assert "data_starved gone in B, DDP: it was 42.0 %" in shown(pairs.mended())
+
+
+def test_markup_in_a_run_is_shown_not_obeyed() -> None:
+    text = shown(pairs.hostile())
+    assert "<img src=x onerror=alert(1)>" in text
+    assert "\x1b" not in text
+    assert "\x00" not in text
+
+
+def test_html_in_a_run_is_shown_by_markdown_not_obeyed() -> None:
+    text = markdown.render(pairs.hostile())
+    assert not re.search(r"<(?!br>|sub>|/sub>|!-- -->)", text)
+    assert "\x00" not in text
+
+
+def test_names_with_marks_of_markdown_stay_names() -> None:
+    text = markdown.render(pairs.named("/a/*b*|c_`d`@team.py", "/a/x.py"))
+    assert r"Different scripts: /a/\*b\*\|c\_\`d\`@<!-- -->team.py in A, /a/x.py in B." in text
