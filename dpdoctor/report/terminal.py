@@ -33,9 +33,6 @@ from dpdoctor.report.traces.traced import is_trace_run
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
 _NUMERIC = ("samples/s", "step", "speedup", "linear", "epoch", "batch")
-# More would hide the table below them.
-MOST_FINDINGS = 3
-_SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "muted"}
 _WITH_INTERVAL = ("samples/s", "speedup")
 
 
@@ -73,12 +70,12 @@ def _verdict(run: RunSummary) -> Iterator[RenderableType]:
 def _findings(run: RunSummary) -> Iterator[RenderableType]:
     """Yield the costliest bottlenecks, each once with all modes that have it; the page has them all."""
     found = diagnosis.by_rule(diagnosis.parts(run).costly)
-    for of_rule in found[:MOST_FINDINGS]:
+    for of_rule in found[: diagnosis.MOST_FIRST]:
         first = of_rule[0]
-        yield Text(f"\N{BULLET} {first.title}", style=_STYLES[_SEVERITY_TONES[first.severity]])
+        yield Text(f"\N{BULLET} {first.title}", style=_STYLES[diagnosis.SEVERITY_TONES[first.severity]])
         yield from (Padding(line, (0, 0, 0, 2)) for line in _by_mode(of_rule))
-    if len(found) > MOST_FINDINGS:
-        yield Text(f"The report has {units.count(len(found) - MOST_FINDINGS, 'more bottleneck')}.", style="dim")
+    if len(found) > diagnosis.MOST_FIRST:
+        yield Text(f"The report has {units.count(len(found) - diagnosis.MOST_FIRST, 'more bottleneck')}.", style="dim")
     if found:
         yield Text()
 
