@@ -76,7 +76,19 @@ def batch_text(num_samples: float | None) -> str:
 
 def figure_cell(figure: Figure) -> Cell:
     """Return the cell of a figure: its value over its interval; where something is missing, why, in a footnote."""
-    return Cell(text=figure_text(figure), note=short_interval(figure), footnote=figure.reason or "")
+    return Cell(
+        text=figure_text(figure), note=short_interval(figure), footnote=figure.reason or "", sort=figure.value
+    )
+
+
+def amount_cell(value: float | None, unit: str, *, missing: str = "unknown", note: str = "") -> Cell:
+    """Return the cell of a number with its unit; `missing` where there is none."""
+    return Cell(text=missing if value is None else amount(value, unit), note=note, sort=value)
+
+
+def whole_cell(number: int | None, *, missing: str = "unknown", note: str = "") -> Cell:
+    """Return the cell of a whole number; `missing` where there is none."""
+    return Cell(text=missing if number is None else units.whole(number), note=note, sort=number)
 
 
 def listed(words: Sequence[str]) -> str:
@@ -134,6 +146,11 @@ def _scope(figure: Figure) -> str:
     if figure.low is None:
         return f"No interval from {number}"
     return f"95 % intervals between {number}" if of_launches else f"95 % intervals within this run, over {number}"
+
+
+def capital(text: str) -> str:
+    """Return text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
 
 
 def sentence(text: str) -> str:
