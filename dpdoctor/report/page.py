@@ -21,6 +21,9 @@ from dpdoctor.report.blocks import Chart, Section
 
 # Escapes that mean the same inside a JSON string and cannot end a script element.
 _INERT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+# In this order: what comes first is used by what comes later.
+_STYLES = ("page.css", "controls.css")
+_SCRIPTS = ("element.js", "charts.js", "paper.js", "tables.js", "copy.js", "header.js")
 
 
 def render(analysis: Analysis) -> str:
@@ -29,7 +32,7 @@ def render(analysis: Analysis) -> str:
     Raises:
         ValueError: a figure is NaN or infinite; JSON has no such numbers.
     """
-    script, plotly = _asset("page.js"), get_plotlyjs()
+    theme, plotly, script = _asset("theme.js"), get_plotlyjs(), _script()
     return (
         _environment()
         .get_template("page.html")
@@ -37,10 +40,12 @@ def render(analysis: Analysis) -> str:
             title=_title(analysis),
             summary=analysis.summary,
             sections=[(name, section, section.build(analysis)) for name, section in _sections(analysis)],
-            style=Markup(_asset("page.css")),
+            style=Markup("".join(map(_asset, _STYLES))),
+            dark=Markup(_asset("dark.css")),
+            theme=Markup(theme),
             plotly=Markup(plotly),
             script=Markup(script),
-            policy=_policy(plotly, script),
+            policy=_policy(theme, plotly, script),
             run_json=inert_json(msgspec.to_builtins(analysis.summary), indent=1),
         )
     )
@@ -60,6 +65,11 @@ def _sections(analysis: Analysis) -> list[tuple[str, Section]]:
     found: dict[str, Section] = plugins.collect(sections, "SECTION")
     applying = ((name, section) for name, section in found.items() if section.applies(analysis))
     return sorted(applying, key=lambda item: item[1].order)
+
+
+def _script() -> str:
+    """Return the page's own script: its files in one block, so that no name of theirs is seen outside."""
+    return f'"use strict";\n{{\n{"".join(map(_asset, _SCRIPTS))}}}\n'
 
 
 def _asset(name: str) -> str:
