@@ -80,28 +80,19 @@ def _against_one(name: str, mode: ModeSummary) -> list[str]:
 
 def _bars(modes: Mapping[str, ModeSummary], kind: Kind) -> dict[str, Any]:
     figures = {name: kind.pick(mode) for name, mode in modes.items()}
-    return {
+    return charts.whiskers([*figures.values()], 1) | {
         "type": "bar",
         "orientation": "h",
         "name": kind.name,
         "y": [_row(name) for name in figures],
         "x": [figure.value for figure in figures.values()],
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [charts.whisker(figure.value, figure.high, 1) for figure in figures.values()],
-            "arrayminus": [charts.whisker(figure.low, figure.value, 1) for figure in figures.values()],
-            "thickness": 1.5,
-            "width": 4,
-        },
         "text": ["" if figure.value is None else units.digits(figure.value) for figure in figures.values()],
         "textposition": "inside",
         "insidetextanchor": "start",
         "insidetextfont": {"color": kind.ink},
         "textangle": 0,
         "hovertext": [
-            f"{kind.name}: {figure_text(figure)} ({interval_text(figure) or 'no interval'})"
-            for figure in figures.values()
+            f"{kind.name}: {figure_text(figure)} ({interval_text(figure) or 'no interval'})" for figure in figures.values()
         ],
         "hovertemplate": "%{hovertext}<extra></extra>",
         "marker": {"color": kind.color},

@@ -56,7 +56,7 @@ def test_every_chart_has_its_data() -> None:
     found = elements(runs.cpu_run())
     charts = [attributes for tag, attributes in found.found if "chart" in (attributes.get("class") or "").split()]
     assert len(charts) == len(found.json) - 1 > 5
-    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in charts)
+    assert all(attributes["role"] == "group" and attributes["aria-label"] for attributes in charts)
     assert all(set(json.loads(text)) == {"data", "layout"} for text in found.json[:-1])
 
 
