@@ -145,7 +145,7 @@ def whisker(low: float | None, high: float | None, scale: float) -> float | None
 
 
 def whiskers(figures: Sequence[Figure], scale: float) -> dict[str, Any]:
-    """Return the error bars of horizontal bars; nothing where no figure has an interval, whose ends plotly would draw."""
+    """Return the error bars of horizontal bars; nothing where no figure has an interval: plotly would draw ends."""
     if all(figure.low is None for figure in figures):
         return {}
     return {

@@ -76,9 +76,7 @@ def batch_text(num_samples: float | None) -> str:
 
 def figure_cell(figure: Figure) -> Cell:
     """Return the cell of a figure: its value over its interval; where something is missing, why, in a footnote."""
-    return Cell(
-        text=figure_text(figure), note=short_interval(figure), footnote=figure.reason or "", sort=figure.value
-    )
+    return Cell(text=figure_text(figure), note=short_interval(figure), footnote=figure.reason or "", sort=figure.value)
 
 
 def amount_cell(value: float | None, unit: str, *, missing: str = "unknown", note: str = "") -> Cell:

@@ -92,7 +92,8 @@ def _bars(modes: Mapping[str, ModeSummary], kind: Kind) -> dict[str, Any]:
         "insidetextfont": {"color": kind.ink},
         "textangle": 0,
         "hovertext": [
-            f"{kind.name}: {figure_text(figure)} ({interval_text(figure) or 'no interval'})" for figure in figures.values()
+            f"{kind.name}: {figure_text(figure)} ({interval_text(figure) or 'no interval'})"
+            for figure in figures.values()
         ],
         "hovertemplate": "%{hovertext}<extra></extra>",
         "marker": {"color": kind.color},

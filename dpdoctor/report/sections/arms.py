@@ -8,7 +8,16 @@ from dpdoctor.analysis import Analysis, ArmSummary, CrossCheck, Figure, ModeSumm
 from dpdoctor.report import charts, standing
 from dpdoctor.report.bars import Bar, interval_bars
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Paragraph, Section, Table
-from dpdoctor.report.text import NOTHING, absent, figure_cell, mode_label, sentence, whole_cell, with_interval
+from dpdoctor.report.text import (
+    NOTHING,
+    absent,
+    amount_cell,
+    figure_cell,
+    mode_label,
+    sentence,
+    whole_cell,
+    with_interval,
+)
 from dpdoctor.report.traces.traced import is_profile
 
 ARM_WORDS = {

@@ -9,7 +9,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, LoaderSummary, ModeSummary
 from dpdoctor.report import charts, standing
 from dpdoctor.report.bars import Bar, interval_bars
-from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Facts, Fold, Paragraph, Section, Table
+from dpdoctor.report.blocks import Absent, Block, Callout, Chart, Column, Facts, Fold, Paragraph, Section, Table
 from dpdoctor.report.loading.predicted import predicted_step, setting_words
 from dpdoctor.report.share_bars import Part, Row, share_bars
 from dpdoctor.report.text import (

@@ -194,7 +194,7 @@ def hostile_findings() -> Analysis:
             waterfall=waterfall(transfer=HOSTILE[0]),
         ),
     )
-    text = {name: HOSTILE[0] for name in ("title", "remedy", "short")}
+    text = dict.fromkeys(("title", "remedy", "short"), HOSTILE[0])
     text |= {"cause": HOSTILE[1], "code": HOSTILE[1], "line": HOSTILE[2]}
     return with_findings(
         found,

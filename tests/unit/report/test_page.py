@@ -154,12 +154,16 @@ def test_no_button_shows_before_its_script_ran() -> None:
 def test_a_cell_has_the_number_that_it_shows() -> None:
     analysis = runs.cpu_run()
     value = analysis.summary.modes["ddp"].throughput.value
-    assert f'<td class="number"><data value="{value}">447 samples/s</data><small>443 to 451</small>' in page.render(analysis)
+    assert f'<td class="number"><data value="{value}">447 samples/s</data><small>443 to 451</small>' in page.render(
+        analysis
+    )
 
 
 def test_short_cards_lead_to_whole_ones() -> None:
     found = elements(diagnosed_runs.diagnosed_run()).found
-    links = [attributes["href"] for tag, attributes in found if tag == "a" and "#finding-" in (attributes["href"] or "")]
+    links = [
+        attributes["href"] for tag, attributes in found if tag == "a" and "#finding-" in (attributes["href"] or "")
+    ]
     addresses = [f"#{attributes['id']}" for tag, attributes in found if tag == "article" and "id" in attributes]
     assert links == ["#finding-1", "#finding-2"]
     assert set(links) <= set(addresses)
