@@ -8,7 +8,10 @@ from dpdoctor import units
 from dpdoctor.analysis import Finding, RunSummary
 from dpdoctor.report import diagnosis
 from dpdoctor.report.blocks import Badge, Block, Card, Grid, Heading, Paragraph
-from dpdoctor.report.text import capital, mode_label, sentence
+from dpdoctor.report.text import capital, clipped, mode_label, sentence
+
+# Names from the script may be of any length; the whole card has all of them.
+LONGEST_TITLE, LONGEST_REMEDY, LONGEST_LINE = 120, 240, 80
 
 
 def first_cards(summary: RunSummary) -> list[Block]:
@@ -29,7 +32,7 @@ def _card(summary: RunSummary, findings: Sequence[Finding]) -> Card:
     first, *others = findings
     return Card(
         tone=diagnosis.SEVERITY_TONES[first.severity],
-        title=capital(first.title),
+        title=clipped(capital(first.title), LONGEST_TITLE),
         badges=(
             Badge(text=mode_label(first.mode)),
             Badge(text=first.status, tone=diagnosis.STATUS_TONES[first.status]),
@@ -46,16 +49,20 @@ def _pairs(finding: Finding) -> Iterator[tuple[str, str]]:
     gain = diagnosis.gain_words(finding)
     if gain is not None:
         yield "Would give", gain
-    remedy = finding.short or finding.remedy
+    remedy = _remedy(finding)
     if remedy:
         yield "Do", sentence(capital(remedy))
     if finding.line:
-        yield "In your script", finding.line
+        yield "In your script", clipped(finding.line, LONGEST_LINE)
 
 
 def _elsewhere(first: Finding, other: Finding) -> tuple[str, str]:
     """Return what the bottleneck costs in another mode, and what to do there where that is something else."""
     cost = f"{diagnosis.cost_words(other)}, {other.status}"
-    remedy = other.short or other.remedy
-    is_same = (remedy, other.code) == (first.short or first.remedy, first.code)
+    remedy = _remedy(other)
+    is_same = (remedy, other.code) == (_remedy(first), first.code)
     return f"Also in {mode_label(other.mode)}", cost if is_same or not remedy else f"{cost}: {remedy}"
+
+
+def _remedy(finding: Finding) -> str:
+    return clipped(finding.short or finding.remedy or "", LONGEST_REMEDY)

@@ -49,7 +49,7 @@ def throughput_bars(modes: Mapping[str, ModeSummary], kinds: Sequence[Kind]) -> 
 
 
 def _layout(modes: Mapping[str, ModeSummary], *, has_legend: bool) -> dict[str, Any]:
-    layout = charts.bar_layout("samples per second, all devices")
+    layout = charts.bar_layout("samples per second")
     layout["yaxis"] |= {
         "tickmode": "array",
         "tickvals": [_row(name) for name in modes],
