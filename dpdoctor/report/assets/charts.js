@@ -27,8 +27,6 @@ function themed(chart) {
     margin: { l: 8, r: 12, t: 36, b: 8 },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", xanchor: "left", traceorder: "normal", ...spec.layout.legend },
     dragmode: coarse.matches ? false : "zoom",
-    // What the reader zoomed into stays when the chart is drawn again.
-    uirevision: "kept",
   };
   for (const name of Object.keys(layout).filter((key) => /^[xy]axis/.test(key))) {
     const title = { ...layout[name].title, font: { size: 13 } };
@@ -45,7 +43,7 @@ async function draw(chart) {
   chart.querySelector("noscript")?.remove();
   try {
     const { data, layout } = themed(chart);
-    await Plotly.react(chart, data, layout, CONFIG);
+    await Plotly.newPlot(chart, data, layout, CONFIG);
     chart.dataset.drawn = "yes";
   } catch (error) {
     console.error(error);
