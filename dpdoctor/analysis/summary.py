@@ -288,6 +288,8 @@ class Finding:
         evidence: numbers, one sentence each.
         cause: only where one explains at least 80 % of the cost.
         remedy: what to do, in a sentence; `code` is the line to write, `line` the script's line to change.
+        short: the remedy in a few words, for a headline: "set num_workers=4"; None where no few words name a
+            change that gives what is predicted.
         predicted: throughput after the remedy over that of now; unit "x".
     """
 
@@ -302,6 +304,7 @@ class Finding:
     evidence: tuple[str, ...]
     cause: str | None
     remedy: str | None
+    short: str | None = None
     code: str | None = None
     line: str | None = None
     predicted: Figure | None = None
@@ -311,6 +314,8 @@ class Finding:
             raise ValueError(f"the finding of {self.rule} has no evidence")
         if self.status == "refuted" and self.remedy:
             raise ValueError(f"{self.rule} recommends what its own experiment refuted")
+        if self.short and not self.remedy:
+            raise ValueError(f"{self.rule} has a short remedy but none in full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,29 +36,12 @@ def interval_bars(*, title: str, bars: Sequence[Bar], x_title: str, how_to_read:
     }
     return Chart(
         title=title,
-        traces=(trace | _whiskers(bars, scale),),
+        traces=(trace | charts.whiskers([bar.figure for bar in bars], scale),),
         layout=_layout(f"{unit} {x_title}", [f"{bar.name}  {figure_text(bar.figure)}" for bar in bars]),
         height=110 + 38 * len(bars),
         how_to_read=how_to_read,
         alternative=" ".join(f"{bar.name}: {with_interval(bar.figure)}." for bar in bars),
     )
-
-
-def _whiskers(bars: Sequence[Bar], scale: float) -> dict[str, object]:
-    """Return the error bars; nothing where no figure has an interval, as plotly would draw their ends all the same."""
-    figures = [bar.figure for bar in bars]
-    if all(figure.low is None for figure in figures):
-        return {}
-    return {
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [charts.whisker(figure.value, figure.high, scale) for figure in figures],
-            "arrayminus": [charts.whisker(figure.low, figure.value, scale) for figure in figures],
-            "thickness": 1.5,
-            "width": 4,
-        }
-    }
 
 
 def _layout(x_title: str, names: Sequence[str]) -> dict[str, object]:

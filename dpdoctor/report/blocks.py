@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from dpdoctor.analysis import Analysis
@@ -77,7 +77,8 @@ class Cell:
     """One entry of a table; a tone other than plain makes it a badge.
 
     `note` stands below it in small type, `footnote` below the table, once for all cells that have the same. `full` is
-    what `text` was shortened from; it opens at a click.
+    what `text` was shortened from; it opens at a click. `sort` is the number that `text` shows, by which readers may
+    sort the table; None: unknown or no number. As it says nothing new it does not count when cells are compared.
     """
 
     text: str
@@ -85,6 +86,7 @@ class Cell:
     note: str = ""
     footnote: str = ""
     tone: str = "plain"
+    sort: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         _check_tone(self.tone)
@@ -152,7 +154,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Small charts side by side where there is room."""
+    """Small charts, or cards, side by side where there is room."""
 
     kind: ClassVar[str] = "grid"
     blocks: tuple[Block, ...]
@@ -188,6 +190,8 @@ class Card:
         pairs: names and their values, a sentence at most.
         code: a line to copy; empty: none.
         about: more of its kind, behind a click: names and paragraphs.
+        anchor: the id under which links find it; empty: none.
+        whole: the anchor of the card that has all that this one leaves out; empty: this one is whole.
     """
 
     kind: ClassVar[str] = "card"
@@ -198,6 +202,8 @@ class Card:
     pairs: tuple[tuple[str, str], ...]
     code: str = ""
     about: tuple[tuple[str, str], ...] = ()
+    anchor: str = ""
+    whole: str = ""
 
     def __post_init__(self) -> None:
         _check_tone(self.tone)

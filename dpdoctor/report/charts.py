@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpdoctor import units
+from dpdoctor.analysis import Figure
 from dpdoctor.report import text
 from dpdoctor.report.thin import neighbours, thin
 
@@ -141,6 +142,22 @@ def stacked_part(
 def whisker(low: float | None, high: float | None, scale: float) -> float | None:
     """Return the length of one arm of an error bar, in axis units; None where an end is unknown."""
     return None if low is None or high is None else (high - low) / scale
+
+
+def whiskers(figures: Sequence[Figure], scale: float) -> dict[str, Any]:
+    """Return the error bars of horizontal bars; nothing where no figure has an interval: plotly would draw ends."""
+    if all(figure.low is None for figure in figures):
+        return {}
+    return {
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [whisker(figure.value, figure.high, scale) for figure in figures],
+            "arrayminus": [whisker(figure.low, figure.value, scale) for figure in figures],
+            "thickness": 1.5,
+            "width": 4,
+        }
+    }
 
 
 def thinned_words(num_points: int) -> str:

@@ -12,6 +12,7 @@ from dpdoctor.report.text import with_interval
 # So many bottlenecks stand on the first screen; more would hide what comes after them.
 MOST_FIRST = 3
 SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "muted"}
+STATUS_TONES = {"confirmed": "good", "inferred": "plain", "refuted": "muted"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,22 @@ def by_rule(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
     return [tuple(of_rule) for of_rule in found.values()]
 
 
+def anchor(summary: RunSummary, finding: Finding) -> str:
+    """Return the id of a finding's card on the page."""
+    return f"finding-{summary.findings.index(finding) + 1}"
+
+
 def cost_words(finding: Finding) -> str:
     """Return what a finding costs, with its interval."""
     if finding.cost.value is None:
         return f"unknown: {finding.cost.reason}"
     return f"{with_interval(finding.cost)} of {'an epoch' if finding.of == 'epoch' else 'each step'}"
+
+
+def gain_words(finding: Finding) -> str | None:
+    """Return what the remedy would give, with its interval; None where nothing was predicted."""
+    if finding.predicted is None:
+        return None
+    if finding.predicted.value is None:
+        return f"unknown: {finding.predicted.reason}"
+    return f"{with_interval(finding.predicted)} of today's throughput"

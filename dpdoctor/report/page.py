@@ -20,6 +20,9 @@ from dpdoctor.report.text import run_title
 
 # Escapes that mean the same inside a JSON string and cannot end a script element.
 _INERT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+# In this order: what comes first is used by what comes later.
+_STYLES = ("page.css", "controls.css")
+_SCRIPTS = ("element.js", "charts.js", "paper.js", "tables.js", "copy.js", "header.js")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +82,18 @@ def draw(document: Document, *, plotly_link: str = "") -> str:
     Raises:
         ValueError: a number in it is NaN or infinite; JSON has no such numbers.
     """
-    script, plotly = templates.asset("page.js"), plotlyjs.script(plotly_link)
+    theme, plotly, script = templates.asset("theme.js"), plotlyjs.script(plotly_link), _script()
     return (
         _environment()
         .get_template("page.html")
         .render(
             page=document,
-            style=templates.asset("page.css"),
+            style=Markup("").join(map(templates.asset, _STYLES)),
+            dark=templates.asset("dark.css"),
+            theme=theme,
             plotly=plotly,
             script=script,
-            policy=_policy(plotly, script),
+            policy=_policy(theme, plotly, script),
             data=inert_json(document.data, indent=1),
         )
     )
@@ -110,6 +115,12 @@ def _sections(analysis: Analysis) -> list[tuple[str, Section]]:
     return sorted(applying, key=lambda item: item[1].order)
 
 
+def _script() -> Markup:
+    """Return the page's own script: its files in one block, so that no name of theirs is seen outside."""
+    files = Markup("").join(map(templates.asset, _SCRIPTS))
+    return Markup('"use strict";\n{\n') + files + Markup("}\n")
+
+
 def _environment() -> Environment:
     environment = templates.environment()
     environment.globals["chart_json"] = _chart_json
@@ -120,9 +131,9 @@ def _chart_json(chart: Chart) -> Markup:
     return inert_json({"data": chart.traces, "layout": chart.layout})
 
 
-def _policy(plotly: PlotlyScript, script: str) -> str:
+def _policy(theme: str, plotly: PlotlyScript, script: str) -> str:
     """Return the content security policy: only our own scripts run, and nothing is fetched but what they load."""
-    hashes = " ".join(f"'{plotlyjs.digest(text)}'" for text in (plotly.text, script))
+    hashes = " ".join(f"'{plotlyjs.digest(text)}'" for text in (theme, plotly.text, script))
     dynamic = " 'strict-dynamic'" if plotly.link else ""
     return (
         f"default-src 'none'; script-src {hashes}{dynamic}; style-src 'unsafe-inline'; img-src data: blob:; "

@@ -85,7 +85,17 @@ def batch_text(num_samples: float | None) -> str:
 
 def figure_cell(figure: Figure) -> Cell:
     """Return the cell of a figure: its value over its interval; where something is missing, why, in a footnote."""
-    return Cell(text=figure_text(figure), note=short_interval(figure), footnote=figure.reason or "")
+    return Cell(text=figure_text(figure), note=short_interval(figure), footnote=figure.reason or "", sort=figure.value)
+
+
+def amount_cell(value: float | None, unit: str, *, missing: str = "unknown", note: str = "") -> Cell:
+    """Return the cell of a number with its unit; `missing` where there is none."""
+    return Cell(text=missing if value is None else amount(value, unit), note=note, sort=value)
+
+
+def whole_cell(number: int | None, *, missing: str = "unknown", note: str = "") -> Cell:
+    """Return the cell of a whole number; `missing` where there is none."""
+    return Cell(text=missing if number is None else units.whole(number), note=note, sort=number)
 
 
 def listed(words: Sequence[str]) -> str:

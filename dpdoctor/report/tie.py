@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from dpdoctor.analysis import Figure, ModeSummary
 from dpdoctor.report import clauses
@@ -11,15 +11,18 @@ from dpdoctor.report.standing import quotient
 from dpdoctor.report.text import figure_text, interval_text, listed, listed_figures, mode_label, sentence
 
 
-def tie_verdict(modes: Mapping[str, ModeSummary]) -> Verdict:
-    """Return in one sentence that two or more modes cannot be told apart, and how they stand to one device."""
+def tie_verdict(modes: Mapping[str, ModeSummary], last: Sequence[str] = ()) -> Verdict:
+    """Return in one sentence that two or more modes cannot be told apart, and how they stand to one device.
+
+    The sentence ends with the `last` clauses.
+    """
     fastest = max(modes, key=lambda name: modes[name].throughput.value or 0.0)
     others = {name: quotient(modes[fastest], mode) for name, mode in modes.items() if name != fastest}
     unclear = any(figure.low is None for figure in others.values())
     alike = "cannot be told apart by so few windows" if unclear else "are not measurably different"
     rates = listed_figures([mode.throughput for mode in modes.values()])
     standings = {clauses.against_one(mode.speedup) for mode in modes.values()}
-    parts = (f"{_who(modes)} {alike}: {rates}", *_against_one(modes, standings))
+    parts = (f"{_who(modes)} {alike}: {rates}", *_against_one(modes, standings), *last)
     tone = clauses.TONES[standings.pop()] if len(standings) == 1 else "warn"
     return Verdict(tone=tone, sentence=sentence("; ".join(parts)), detail=_detail(modes, fastest, others))
 

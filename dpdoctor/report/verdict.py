@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis import ModeSummary, RunSummary
 from dpdoctor.report import clauses
+from dpdoctor.report.advice import advice
 from dpdoctor.report.blocks import Verdict
 from dpdoctor.report.standing import is_baseline, leaders, shown_modes, why_withheld
 from dpdoctor.report.text import by_reason, figure_text, interval_text, mode_label, sentence
@@ -15,10 +16,12 @@ from dpdoctor.report.tie import tie_verdict
 def headline(summary: RunSummary) -> Verdict:
     """Return the run's answer in one sentence; a mode leads alone only where the measurement supports it."""
     leading = leaders(summary)
+    change = advice(summary, leading)
+    last = [change] if change else []
     if len(leading) > 1:
-        return tie_verdict(leading)
+        return tie_verdict(leading, last)
     for name, mode in leading.items():
-        return mode_verdict(name, mode)
+        return mode_verdict(name, mode, last)
     if not summary.modes:
         return Verdict(tone="bad", sentence="This run has no modes: nothing was measured.")
     if all(mode.status == "ok" for mode in summary.modes.values()):
@@ -26,8 +29,8 @@ def headline(summary: RunSummary) -> Verdict:
     return Verdict(tone="bad", sentence="No mode could be measured.")
 
 
-def mode_verdict(name: str, mode: ModeSummary) -> Verdict:
-    """Return one mode's result in one sentence."""
+def mode_verdict(name: str, mode: ModeSummary, last: Sequence[str] = ()) -> Verdict:
+    """Return one mode's result in one sentence, which ends with the `last` clauses where the mode was measured."""
     label, rate = mode_label(name), figure_text(mode.throughput)
     withheld = why_withheld(mode)
     if withheld is not None:
@@ -43,6 +46,7 @@ def mode_verdict(name: str, mode: ModeSummary) -> Verdict:
     parts = [_speed(name, mode), *([control] if control else []), *clauses.step_time([mode])]
     if mode.status != "ok":
         parts.append(f"it was {mode.status}: {reason}")
+    parts += last
     return Verdict(tone=_tone(mode), sentence=sentence("; ".join(parts)), detail=_detail(mode))
 
 

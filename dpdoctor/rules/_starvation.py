@@ -14,16 +14,19 @@ from dpdoctor.rules._cores import BUSY, cores, is_busy
 WAITING = 0.4
 # A transform is worth naming from this share of a fetch.
 NAMED = 0.1
+COLLATE = "collate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """What to do about a loader; `predicted` is the throughput after it over that of now.
 
-    `removes` is the most of the cost that it can take away, where nothing was predicted.
+    `short` is the remedy in a few words, `removes` the most of the cost that it can take away, where nothing was
+    predicted.
     """
 
     remedy: str
+    short: str | None = None
     code: str | None = None
     predicted: Figure | None = None
     removes: float = 1.0
@@ -96,12 +99,16 @@ def advice(case: Case, loader: LoaderSummary) -> Advice | None:
         return _settings(case, loader, loader.advice)
     name, share = slowest_part(loader)
     if _waits(case, loader):
-        return Advice(remedy="keep the data in memory, or read it in larger pieces from a faster disk")
+        return Advice(
+            remedy="keep the data in memory, or read it in larger pieces from a faster disk",
+            short="keep the data in memory",
+        )
     if share < NAMED:
         return None
     return Advice(
         remedy=f"make {name} cheaper, which is {units.share(share)} of a fetch: do it once and store the result, or do "
         "it for a whole batch at once on the device",
+        short=None if name == COLLATE else f"take {name} out of the loader",
         removes=share,
     )
 
@@ -115,6 +122,7 @@ def _settings(case: Case, loader: LoaderSummary, to: LoaderPrediction) -> Advice
     predicted = stats.ratio(case.mode.step, to.step, "x")
     return Advice(
         remedy=f"set {', '.join(changes)}; now it is num_workers={loader.num_workers}",
+        short=f"set {', '.join(changes)}",
         code=f"DataLoader(..., {', '.join(changes)})",
         predicted=predicted if predicted.value is not None else None,
     )
@@ -124,7 +132,7 @@ def slowest_part(loader: LoaderSummary) -> tuple[str, float]:
     """Return the costliest transform, or collate where that takes longer, and its share of a fetch."""
     parts = {transform.name: transform.share for transform in loader.transforms}
     if loader.collate.value is not None and loader.fetch.value:
-        parts["collate"] = loader.collate.value / loader.fetch.value
+        parts[COLLATE] = loader.collate.value / loader.fetch.value
     name = max(parts, key=lambda part: parts[part], default="")
     return name, parts.get(name, 0.0)
 

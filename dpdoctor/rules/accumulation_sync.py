@@ -46,6 +46,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         evidence=(*evidence, *core_words(case)),
         cause=None,
         remedy=None if refuted else "reduce gradients in the last micro-batch of a step only",
+        short=None if refuted else "reduce gradients in the last micro-batch only",
         code=None if refuted else CODE.get(case.name, CODE["ddp"]),
         line=None if refuted else adopted_line(case),
         predicted=None if refuted else faster_without(weighed.cost),

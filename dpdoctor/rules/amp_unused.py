@@ -27,6 +27,7 @@ def _check(case: Case) -> Finding | None:
         evidence=(f"With forward in bfloat16 (arm {ARM}) a step is {units.seconds(arm.gain.value)} shorter.",),
         cause=None,
         remedy="run forward and loss in bfloat16; check that the loss still falls as before",
+        short="run forward and loss in bfloat16",
         code=f'with torch.autocast("{device}", dtype=torch.bfloat16):',
         predicted=faster_without(arm.share),
     )

@@ -39,6 +39,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         cause=None,
         remedy="switch the broadcast off if ranks may keep their own buffers: statistics of BatchNorm are read only in "
         "evaluation. Leave it on where training itself reads a buffer that ranks would change differently",
+        short="set broadcast_buffers=False",
         code="DistributedDataParallel(model, broadcast_buffers=False)",
         line=adopted_line(case),
         predicted=faster_without(weighed.cost),

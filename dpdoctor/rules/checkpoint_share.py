@@ -27,6 +27,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         cause=f"a checkpoint every {units.count(round(found.every), 'step')}",
         remedy="write checkpoints less often, or in the background: torch.distributed.checkpoint.async_save goes on "
         "training while it writes",
+        short="write checkpoints in the background",
         predicted=faster_without(share),
     )
 

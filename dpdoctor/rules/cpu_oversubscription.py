@@ -42,6 +42,7 @@ def _too_many_threads(case: Case, found: Cores) -> Finding | CannotTell | None:
         evidence=(_demand(found), *_switches(found), f"{gain} shorter."),
         cause=f"torch computes with {units.whole(found.threads)} threads on {units.count(found.cores, 'core')}",
         remedy="leave each rank its share of the cores",
+        short=f"call torch.set_num_threads({share})",
         code=f"torch.set_num_threads({share})",
         predicted=faster_without(arm.share),
     )

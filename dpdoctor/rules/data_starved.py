@@ -54,6 +54,7 @@ def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
         cause = "a new iterator over the loader is made in nearly every step"
         advice = _starvation.Advice(
             remedy="make the iterator once per epoch and read it to its end",
+            short="make the iterator once per epoch",
             code="for batch in loader:",
             predicted=faster_without(weighed.cost),
         )
@@ -67,6 +68,7 @@ def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
         evidence=_evidence(case, claim),
         cause=cause,
         remedy=advice.remedy if advice else None,
+        short=advice.short if advice else None,
         code=advice.code if advice else None,
         line=_line(case),
         predicted=_predicted(advice, weighed.cost),
@@ -119,6 +121,7 @@ def _at_edges(case: Case, begun: Edges) -> Finding:
         ),
         cause="the loader's processes are started anew at each beginning" if restarts else None,
         remedy=remedy,
+        short="set persistent_workers=True" if restarts else "read the loader to its end",
         code="DataLoader(..., persistent_workers=True)" if restarts else None,
         line=_line(case),
         predicted=faster_without(begun.share),

@@ -47,6 +47,7 @@ def _of_rank(case: Case, digest: Digest) -> Finding | None:
         cause=None,
         remedy="use DistributedDataParallel, which has no first GPU; or compute the loss in the module's forward, so "
         "that no outputs are gathered on one GPU",
+        short="use DistributedDataParallel",
         code="DistributedDataParallel(model)",
         predicted=faster_without(cost),
     )

@@ -46,6 +46,7 @@ def _of_rank(case: Case, digest: Digest) -> Finding | None:
         cause=None,
         remedy="use DistributedDataParallel: one process per GPU, replicas that stay, and gradients reduced during the "
         "backward",
+        short="use DistributedDataParallel",
         code="DistributedDataParallel(model)  # started by torchrun --nproc-per-node=gpu",
         predicted=ratio if status == "confirmed" else faster_without(cost),
     )

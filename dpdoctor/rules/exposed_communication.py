@@ -99,6 +99,7 @@ def _found(case: Case, weighed: Weighed, evidence: list[str]) -> Finding:
         evidence=tuple(evidence),
         cause=part.title if part is not None and of_cost >= COVERAGE else None,
         remedy=_remedy(case),
+        short=_short(case),
         code=_code(case),
         predicted=faster_without(stats.scaled(weighed.cost, HALF)),
     )
@@ -131,6 +132,10 @@ def _remedy(case: Case) -> str:
     if not on_gpu(case):
         return f"{larger}: half as much communication for each sample"
     return f"exchange bfloat16 instead of float32: half the bytes; or {larger}"
+
+
+def _short(case: Case) -> str:
+    return "exchange bfloat16 instead of float32" if on_gpu(case) else "train on twice the batch per device"
 
 
 def _code(case: Case) -> str | None:

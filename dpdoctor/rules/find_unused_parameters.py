@@ -43,6 +43,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         cause=None,
         remedy="freeze or remove the parameters that get no gradient and leave find_unused_parameters off; where the "
         "same ones are used in every step, static_graph=True searches once",
+        short="leave find_unused_parameters off",
         code="DistributedDataParallel(model, static_graph=True)",
         line=adopted_line(case),
         predicted=faster_without(cost),

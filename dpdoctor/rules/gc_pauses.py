@@ -37,6 +37,7 @@ def _check(case: Case) -> Finding | None:
         evidence=tuple(evidence),
         cause="gc.collect() is called in nearly every step" if every_step else None,
         remedy=None if status == "refuted" else _remedy(every_step=every_step),
+        short=None if status == "refuted" else _short(every_step=every_step),
         code=None if status == "refuted" or every_step else "gc.freeze(); gc.disable()  # after the model is built",
         predicted=None if status == "refuted" else faster_without(share),
     )
@@ -49,6 +50,10 @@ def _remedy(*, every_step: bool) -> str:
         "keep the collector from running inside of training: gc.freeze() and gc.disable() before the loop, and "
         "gc.collect(1) every few hundred steps, on all ranks in the same step"
     )
+
+
+def _short(*, every_step: bool) -> str:
+    return "take gc.collect() out of the training loop" if every_step else "freeze and disable the garbage collector"
 
 
 def _steps(case: Case) -> tuple[list[float], list[float], list[float]]:

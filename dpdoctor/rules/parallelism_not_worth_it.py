@@ -42,6 +42,7 @@ def _check(case: Case) -> Finding | None:
         cause=TERMS[cause] if cause is not None and cause != "other" else None,
         remedy="train on one device until what takes the time is mended; a larger batch per device shrinks what is "
         "paid per step",
+        short="train on one device",
         predicted=faster_without(cost),
     )
 

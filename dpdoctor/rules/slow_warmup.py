@@ -36,6 +36,7 @@ def _recompiling(case: Case) -> Finding | None:
         cause="what is compiled depends on something that changes, such as the shape of the inputs",
         remedy="keep shapes alike (pad to few lengths), or compile with dynamic shapes; TORCH_LOGS=recompiles tells "
         "what changed",
+        short="compile with dynamic shapes",
         code="torch.compile(model, dynamic=True)",
         predicted=faster_without(share),
     )

@@ -32,6 +32,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         cause="batches of one step differ in size between the ranks" if proved else None,
         remedy="give the ranks batches of like size in each step: shuffle, or sort by length into groups of as many "
         "batches as there are ranks and deal these out",
+        short="give the ranks batches of like size",
         line=case.mode.loader.line if case.mode.loader else None,
         predicted=faster_without(found.share),
     )

@@ -9,7 +9,7 @@ from dpdoctor.analysis import Adoption, Analysis, ModeSummary
 from dpdoctor.report import clauses
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Facts, Fold, Heading, Lines, Section, Table
 from dpdoctor.report.standing import withheld_briefly
-from dpdoctor.report.text import NOTHING, left_alone, mode_label, remarks, sampler_text
+from dpdoctor.report.text import NOTHING, amount_cell, left_alone, mode_label, remarks, sampler_text, whole_cell
 from dpdoctor.report.traces.traced import is_profile
 
 MOST_FILES = 200
@@ -89,8 +89,8 @@ def _units(adoption: Adoption) -> Table:
             (
                 Cell(text=unit.name),
                 Cell(text=unit.line),
-                Cell(text=units.whole(unit.num_parameters)),
-                Cell(text=units.size(unit.trainable_bytes)),
+                whole_cell(unit.num_parameters),
+                amount_cell(unit.trainable_bytes, "bytes"),
                 Cell(text=", ".join(unit.unused) or NOTHING),
             )
             for unit in adoption.units
@@ -135,7 +135,7 @@ def _written(adoption: Adoption) -> Table:
             (
                 Cell(text=file.path),
                 Cell(text=file.change),
-                Cell(text=NOTHING if file.change == "removed" else units.size(file.num_bytes)),
+                amount_cell(None if file.change == "removed" else file.num_bytes, "bytes", missing=NOTHING),
             )
             for file in adoption.written[:MOST_FILES]
         ),
@@ -143,7 +143,7 @@ def _written(adoption: Adoption) -> Table:
 
 
 def _number(value: int | None) -> Cell:
-    return Cell(text=NOTHING if value is None else units.whole(value))
+    return whole_cell(value, missing=NOTHING)
 
 
 def _facts(mode: ModeSummary, adoption: Adoption) -> Facts:

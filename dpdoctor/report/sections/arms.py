@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dpdoctor import units
 from dpdoctor.analysis import Analysis, ArmSummary, CrossCheck, Figure, ModeSummary
 from dpdoctor.report import charts, standing
 from dpdoctor.report.bars import Bar, interval_bars
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Paragraph, Section, Table
-from dpdoctor.report.text import NOTHING, absent, figure_cell, mode_label, sentence, with_interval
+from dpdoctor.report.text import (
+    NOTHING,
+    absent,
+    amount_cell,
+    figure_cell,
+    mode_label,
+    sentence,
+    whole_cell,
+    with_interval,
+)
 from dpdoctor.report.traces.traced import is_profile
 
 ARM_WORDS = {
@@ -87,7 +95,7 @@ def _table(known: Mapping[str, ArmSummary]) -> Table:
                 figure_cell(found.gain),
                 figure_cell(found.share),
                 figure_cell(found.step),
-                Cell(text=units.whole(found.gain.n)),
+                whole_cell(found.gain.n),
             )
             for arm, found in known.items()
         ),
@@ -103,7 +111,7 @@ def _against(found: Sequence[CrossCheck]) -> Table:
                 Cell(text=one.what, note=one.arm),
                 figure_cell(one.seen),
                 figure_cell(one.gained),
-                Cell(text=NOTHING if one.agrees is None else units.share(one.allowed)),
+                amount_cell(None if one.agrees is None else one.allowed, "ratio", missing=NOTHING),
                 _verdict(one),
             )
             for one in found

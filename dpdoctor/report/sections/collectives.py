@@ -12,10 +12,10 @@ from dpdoctor.analysis import Analysis
 from dpdoctor.digest import CollectiveSize, SmallCalls
 from dpdoctor.report import charts
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
-from dpdoctor.report.text import NOTHING, clipped, name_cell
+from dpdoctor.report.text import NOTHING, amount_cell, clipped, name_cell, whole_cell
 from dpdoctor.report.traces import data_parallel_table, gradient_buckets, shard_unit_table
 from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
-from dpdoctor.report.traces.words import NS, seconds
+from dpdoctor.report.traces.words import NS, seconds, time_cell
 
 MOST_SIZES = 40
 MOST_OPERATIONS = 12
@@ -149,12 +149,12 @@ def _row(size: _Size) -> tuple[Cell, ...]:
     middle = size.middle
     return (
         name_cell(middle.operation, LONGEST_NAME),
-        Cell(text="unknown", footnote=NO_SIZE) if middle.num_bytes is None else Cell(text=units.size(middle.num_bytes)),
-        Cell(text="unknown" if middle.group_size is None else units.whole(middle.group_size)),
-        Cell(text=units.digits(sum(row.count for row in size.rows) / size.num_ranks)),
-        Cell(text=seconds(size.total_ns)),
-        Cell(text=units.share(size.exposed_ns / size.total_ns) if size.total_ns else NOTHING),
-        Cell(text=seconds(middle.median_ns)),
+        Cell(text="unknown", footnote=NO_SIZE) if middle.num_bytes is None else amount_cell(middle.num_bytes, "bytes"),
+        whole_cell(middle.group_size),
+        amount_cell(sum(row.count for row in size.rows) / size.num_ranks, ""),
+        time_cell(size.total_ns),
+        amount_cell(size.exposed_ns / size.total_ns if size.total_ns else None, "ratio", missing=NOTHING),
+        time_cell(middle.median_ns),
         _bandwidth(middle.algbw_gb_s, NO_SIZE),
         _bandwidth(middle.busbw_gb_s, NO_SIZE if middle.num_bytes is None else NO_FACTOR),
     )
@@ -163,7 +163,11 @@ def _row(size: _Size) -> tuple[Cell, ...]:
 def _bandwidth(value: float | None, why_unknown: str) -> Cell:
     if value is None:
         return Cell(text="unknown", footnote=why_unknown)
-    return Cell(text=_rate(value))
+    return _rate_cell(value)
+
+
+def _rate_cell(gb_s: float) -> Cell:
+    return Cell(text=_rate(gb_s), sort=gb_s)
 
 
 def _rate(gb_s: float) -> str:
@@ -198,12 +202,12 @@ def _small_row(rows: Sequence[SmallCalls]) -> tuple[Cell, ...]:
     group = f"group {clipped(worst.group, LONGEST_NAME)}" if worst.group else ""
     return (
         name_cell(worst.operation, LONGEST_NAME, note=group),
-        Cell(text=units.size(worst.limit_bytes)),
-        Cell(text=units.whole(worst.small_count), note=f"of {units.whole(worst.count)} with a known size"),
-        Cell(text=seconds(worst.small_total_ns)),
-        Cell(text=seconds(worst.small_exposed_ns)),
-        Cell(text=seconds(worst.latency_ns)),
-        Cell(text=_rate(worst.bandwidth_gb_s)),
+        amount_cell(worst.limit_bytes, "bytes"),
+        whole_cell(worst.small_count, note=f"of {units.whole(worst.count)} with a known size"),
+        time_cell(worst.small_total_ns),
+        time_cell(worst.small_exposed_ns),
+        time_cell(worst.latency_ns),
+        _rate_cell(worst.bandwidth_gb_s),
     )
 
 

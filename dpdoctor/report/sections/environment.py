@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Facts, Fold, Lines, Paragraph, Section, Table
+from dpdoctor.report.text import amount_cell
 from dpdoctor.report.traces.traced import is_trace_run
 
 NOT_MEASURED = Absent(
@@ -84,7 +85,7 @@ def _gpus(analysis: Analysis) -> Table | Absent:
     return Table(
         caption="GPUs of this machine.",
         columns=(Column(title="GPU"), Column(title="Memory", numeric=True), Column(title="UUID")),
-        rows=tuple((Cell(text=gpu.name), Cell(text=units.size(gpu.memory_bytes)), Cell(text=gpu.uuid)) for gpu in gpus),
+        rows=tuple((Cell(text=gpu.name), amount_cell(gpu.memory_bytes, "bytes"), Cell(text=gpu.uuid)) for gpu in gpus),
     )
 
 

@@ -8,7 +8,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Analysis, Finding, RunSummary
 from dpdoctor.report import diagnosis, standing
 from dpdoctor.report.blocks import Absent, Badge, Block, Callout, Card, Cell, Column, Fold, Paragraph, Section, Table
-from dpdoctor.report.text import by_reason, listed, mode_label, sentence, with_interval
+from dpdoctor.report.text import by_reason, capital, listed, mode_label, sentence
 from dpdoctor.rules import Rule, rules
 
 STATUS_WORDS = {
@@ -16,8 +16,6 @@ STATUS_WORDS = {
     "inferred": "Only the trace or the clock says so: no experiment in this run tests it.",
     "refuted": "The experiment says that removing it gains nothing, so it is not recommended.",
 }
-_TONES = {"critical": "bad", "warning": "warn", "info": "muted"}
-_STATUS_TONES = {"confirmed": "good", "inferred": "plain", "refuted": "muted"}
 UNVERIFIED = "not verified on hardware"
 
 
@@ -29,9 +27,9 @@ def build(analysis: Analysis) -> Sequence[Block]:
     parts = diagnosis.parts(summary)
     return [
         *_verdict(summary, parts, len(known)),
-        *(_card(finding, known) for finding in parts.costly),
-        *_fold("Worth knowing", parts.facts, known, is_open=True),
-        *_fold("Looked costly, but the experiment says that removing it gains nothing", parts.refuted, known),
+        *(_card(summary, finding, known) for finding in parts.costly),
+        *_fold(summary, "Worth knowing", parts.facts, known, is_open=True),
+        *_fold(summary, "Looked costly, but the experiment says that removing it gains nothing", parts.refuted, known),
         *_not_judged(summary, known),
     ]
 
@@ -52,29 +50,32 @@ def _verdict(summary: RunSummary, parts: diagnosis.Parts, num_rules: int) -> Ite
     )
 
 
-def _fold(title: str, findings: Sequence[Finding], known: dict[str, Rule], *, is_open: bool = False) -> Iterator[Fold]:
+def _fold(
+    summary: RunSummary, title: str, findings: Sequence[Finding], known: dict[str, Rule], *, is_open: bool = False
+) -> Iterator[Fold]:
     if findings:
-        yield Fold(title=title, blocks=tuple(_card(finding, known) for finding in findings), is_open=is_open)
+        yield Fold(title=title, blocks=tuple(_card(summary, finding, known) for finding in findings), is_open=is_open)
 
 
-def _card(finding: Finding, known: dict[str, Rule]) -> Card:
+def _card(summary: RunSummary, finding: Finding, known: dict[str, Rule]) -> Card:
     rule = known.get(finding.rule)
     return Card(
-        tone="muted" if finding.status == "refuted" else _TONES[finding.severity],
-        title=finding.title[:1].upper() + finding.title[1:],
+        tone="muted" if finding.status == "refuted" else diagnosis.SEVERITY_TONES[finding.severity],
+        title=capital(finding.title),
         badges=tuple(_badges(finding, rule)),
-        points=tuple(sentence(_capital(fact)) for fact in finding.evidence),
+        points=tuple(sentence(capital(fact)) for fact in finding.evidence),
         pairs=tuple(_pairs(finding)),
         code=finding.code or "",
         about=_about(rule) if rule else (),
+        anchor=diagnosis.anchor(summary, finding),
     )
 
 
 def _badges(finding: Finding, rule: Rule | None) -> Iterator[Badge]:
     yield Badge(text=mode_label(finding.mode))
     if finding.status != "refuted":
-        yield Badge(text=finding.severity, tone=_TONES[finding.severity])
-    yield Badge(text=finding.status, tone=_STATUS_TONES[finding.status])
+        yield Badge(text=finding.severity, tone=diagnosis.SEVERITY_TONES[finding.severity])
+    yield Badge(text=finding.status, tone=diagnosis.STATUS_TONES[finding.status])
     if finding.ranks:
         yield Badge(text=f"{'rank' if len(finding.ranks) == 1 else 'ranks'} {listed([*map(str, finding.ranks)])}")
     if rule is not None and not rule.verified:
@@ -86,24 +87,14 @@ def _pairs(finding: Finding) -> Iterator[tuple[str, str]]:
     yield "Cost", diagnosis.cost_words(finding)
     yield "Status", STATUS_WORDS[finding.status]
     if finding.cause:
-        yield "Cause", sentence(_capital(finding.cause))
+        yield "Cause", sentence(capital(finding.cause))
     if finding.remedy:
-        yield "Do", sentence(_capital(finding.remedy))
+        yield "Do", sentence(capital(finding.remedy))
     if finding.line:
         yield "In your script", finding.line
-    if finding.predicted is not None and finding.status != "refuted":
-        yield "Would give", _predicted(finding)
-
-
-def _predicted(finding: Finding) -> str:
-    assert finding.predicted is not None
-    if finding.predicted.value is None:
-        return f"unknown: {finding.predicted.reason}"
-    return f"{with_interval(finding.predicted)} of today's throughput"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    gain = diagnosis.gain_words(finding)
+    if gain is not None and finding.status != "refuted":
+        yield "Would give", gain
 
 
 def _about(rule: Rule) -> tuple[tuple[str, str], ...]:
@@ -125,7 +116,7 @@ def _not_judged(summary: RunSummary, known: dict[str, Rule]) -> Iterator[Fold]:
         reasons = ((mode_label(item.mode), item.reason) for item in summary.not_judged if item.rule == rule)
         title = known[rule].title if rule in known else rule
         rows += [
-            (Cell(text=rule, note=title), Cell(text=modes), Cell(text=sentence(_capital(reason))))
+            (Cell(text=rule, note=title), Cell(text=modes), Cell(text=sentence(capital(reason))))
             for reason, modes in by_reason(reasons).items()
         ]
     table = Table(

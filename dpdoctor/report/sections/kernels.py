@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import Digest, NamedTime
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Paragraph, Section, Table
-from dpdoctor.report.text import NOTHING, name_cell
+from dpdoctor.report.text import NOTHING, amount_cell, name_cell, whole_cell
 from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces, not_judged
-from dpdoctor.report.traces.words import seconds
+from dpdoctor.report.traces.words import time_cell
 
 MOST_ROWS = 25
 # A kernel of C++ templates may have a name of thousands of characters.
@@ -91,7 +90,7 @@ def _operators(rows: Sequence[NamedTime]) -> Table:
             (
                 name_cell(row.name, LONGEST_NAME),
                 *_counts(row),
-                Cell(text=seconds(row.self_ns or 0)),
+                time_cell(row.self_ns or 0),
                 _share(row.self_ns or 0, total),
             )
             for row in longest[:MOST_ROWS]
@@ -104,15 +103,15 @@ def _which(rows: Sequence[NamedTime]) -> str:
 
 
 def _counts(row: NamedTime) -> tuple[Cell, Cell]:
-    return Cell(text=units.whole(row.count)), Cell(text=seconds(row.total_ns))
+    return whole_cell(row.count), time_cell(row.total_ns)
 
 
 def _share(part: int, total: int) -> Cell:
-    return Cell(text=units.share(part / total) if total else NOTHING)
+    return amount_cell(part / total if total else None, "ratio", missing=NOTHING)
 
 
 def _mean(row: NamedTime) -> Cell:
-    return Cell(text=seconds(row.total_ns / row.count) if row.count else NOTHING)
+    return time_cell(row.total_ns / row.count) if row.count else Cell(text=NOTHING)
 
 
 def _memory(mode: TracedMode) -> list[Block]:
@@ -131,8 +130,8 @@ def _memory(mode: TracedMode) -> list[Block]:
         rows=tuple(
             (
                 Cell(text=name, note=device.name),
-                Cell(text=units.size(device.peak_allocated_bytes or 0)),
-                Cell(text="unknown" if device.peak_reserved_bytes is None else units.size(device.peak_reserved_bytes)),
+                amount_cell(device.peak_allocated_bytes or 0, "bytes"),
+                amount_cell(device.peak_reserved_bytes, "bytes"),
             )
             for name, device in known.items()
         ),

@@ -9,10 +9,20 @@ from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, LoaderSummary, ModeSummary
 from dpdoctor.report import charts, standing
 from dpdoctor.report.bars import Bar, interval_bars
-from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Facts, Fold, Paragraph, Section, Table
+from dpdoctor.report.blocks import Absent, Block, Callout, Chart, Column, Facts, Fold, Paragraph, Section, Table
 from dpdoctor.report.loading.predicted import predicted_step, setting_words
 from dpdoctor.report.share_bars import Part, Row, share_bars
-from dpdoctor.report.text import absent, figure_cell, figure_text, mode_label, name_cell, sentence, with_interval
+from dpdoctor.report.text import (
+    absent,
+    amount_cell,
+    figure_cell,
+    figure_text,
+    mode_label,
+    name_cell,
+    sentence,
+    whole_cell,
+    with_interval,
+)
 from dpdoctor.report.traces.traced import is_profile
 
 LONGEST_NAME = 32
@@ -151,9 +161,9 @@ def _workers(loader: LoaderSummary) -> Iterator[Table]:
             rows=tuple(
                 (
                     name_cell(f"rank {found.rank}, worker {found.worker}", LONGEST_NAME),
-                    Cell(text=units.whole(found.batches)),
+                    whole_cell(found.batches),
                     figure_cell(found.fetch),
-                    Cell(text="unknown" if found.busy is None else units.share(found.busy)),
+                    amount_cell(found.busy, "ratio"),
                 )
                 for found in loader.workers
             ),

@@ -1,4 +1,4 @@
-"""The first screen: the answer, what went wrong, and every mode in one table."""
+"""The first screen: the answer, what went wrong, every mode, and what to change first."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary
-from dpdoctor.report import clauses, standing, verdict
-from dpdoctor.report.blocks import Block, Callout, Cell, Column, Paragraph, Section, Table
+from dpdoctor.report import bottlenecks, clauses, standing, verdict
+from dpdoctor.report.blocks import Block, Callout, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.text import NOTHING, batch_text, figure_cell, interval_words, mode_label, sentence, status_tone
+from dpdoctor.report.throughput_bars import STEADY, throughput_bars
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_profile
 
@@ -25,11 +26,13 @@ COLUMNS = (
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
-    """Return the verdict, the troubles, the table of modes and what its words mean."""
+    """Return the verdict, the troubles, the modes as bars, what to change first, and the table of modes."""
     summary = analysis.summary
     return [
         verdict.headline(summary),
         *_troubles(summary),
+        *_bars(summary),
+        *bottlenecks.first_cards(summary),
         *_other_verdicts(summary),
         *(Paragraph(text=text) for text in trace_verdict.stragglers(analysis)),
         modes_table(summary),
@@ -56,6 +59,12 @@ def _other_verdicts(summary: RunSummary) -> Iterator[Paragraph]:
             yield Paragraph(text=verdict.mode_verdict(name, mode).sentence)
 
 
+def _bars(summary: RunSummary) -> Iterator[Chart]:
+    measured = {name: mode for name, mode in standing.shown_modes(summary).items() if mode.throughput.value is not None}
+    if measured:
+        yield throughput_bars(measured, (STEADY,))
+
+
 def _caption(summary: RunSummary) -> str:
     return f"Every mode of this run. {interval_words(standing.shown_modes(summary))}".rstrip()
 
@@ -77,7 +86,11 @@ def _row(name: str, mode: ModeSummary) -> tuple[Cell, ...]:
         _compared(name, mode, mode.speedup),
         _compared(name, mode, clauses.linear(mode)),
         figure_cell(mode.epoch_s),
-        Cell(text=batch_text(mode.batch.global_), note=f"{batch_text(mode.batch.per_device)} per device"),
+        Cell(
+            text=batch_text(mode.batch.global_),
+            note=f"{batch_text(mode.batch.per_device)} per device",
+            sort=mode.batch.global_,
+        ),
     )
 
 

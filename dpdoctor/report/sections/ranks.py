@@ -10,10 +10,10 @@ from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.across import AcrossRanks, GroupAcross, Verdict
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Paragraph, Section, Table
-from dpdoctor.report.text import NOTHING, name_cell, sentence
+from dpdoctor.report.text import NOTHING, name_cell, sentence, whole_cell
 from dpdoctor.report.traces.lateness_map import lateness_map
 from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
-from dpdoctor.report.traces.words import cause_words, lateness, seconds
+from dpdoctor.report.traces.words import cause_words, lateness, seconds, time_cell
 
 MOST_RANKS = 128
 MOST_GROUPS = 32
@@ -95,18 +95,13 @@ def _ranks(across: AcrossRanks) -> Iterator[Table]:
         rows=tuple(
             (
                 Cell(text=f"rank {across.ranks[place]}"),
-                Cell(text=signed(float(median[place]))),
-                Cell(text=signed(float(steps.lateness_ns[:, place].max()))),
-                Cell(text=seconds(float(waits[place]))),
+                time_cell(float(median[place])),
+                time_cell(float(steps.lateness_ns[:, place].max())),
+                time_cell(float(waits[place])),
             )
             for place in order
         ),
     )
-
-
-def signed(duration_ns: float) -> str:
-    """Return a time that may be negative as text."""
-    return f"-{seconds(-duration_ns)}" if duration_ns < 0 else seconds(duration_ns)
 
 
 def _events(verdict: Verdict) -> Iterator[Table]:
@@ -124,9 +119,9 @@ def _events(verdict: Verdict) -> Iterator[Table]:
         ),
         rows=tuple(
             (
-                Cell(text=str(event.step)),
+                Cell(text=str(event.step), sort=event.step),
                 Cell(text=f"rank {event.rank}"),
-                Cell(text=seconds(event.lateness_ns)),
+                time_cell(event.lateness_ns),
                 Cell(text=NOTHING if event.cause is None else cause_words(event.cause)),
             )
             for event in latest
@@ -160,10 +155,10 @@ def _group_row(group: GroupAcross) -> tuple[Cell, ...]:
     )
     return (
         name_cell(group.name, LONGEST_NAME) if group.name else Cell(text="not named"),
-        Cell(text=units.whole(len(group.ranks))),
-        Cell(text="unknown" if group.num_missing is None else units.whole(group.num_missing)),
-        Cell(text=units.whole(0 if group.calls is None else len(group.calls))),
-        Cell(text=units.whole(sum(group.left_out))),
+        whole_cell(len(group.ranks)),
+        whole_cell(group.num_missing),
+        whole_cell(0 if group.calls is None else len(group.calls)),
+        whole_cell(sum(group.left_out)),
         matched,
     )
 

@@ -10,7 +10,7 @@ from dpdoctor.analysis import Analysis, Rank, RankSummary
 from dpdoctor.report import charts, lanes, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Paragraph, Section, Table
 from dpdoctor.report.launches import NamedLaunch, is_open, launches
-from dpdoctor.report.text import NOTHING, figure_cell, mode_label, status_tone
+from dpdoctor.report.text import NOTHING, amount_cell, figure_cell, mode_label, status_tone, whole_cell
 from dpdoctor.report.traces.traced import is_profile
 
 NS = 1e-9
@@ -138,13 +138,13 @@ def _ranks(named: NamedLaunch, analysis: Analysis) -> list[Table]:
 def _rank_row(rank: RankSummary, *, withheld: bool) -> tuple[Cell, ...]:
     died_in = f"in phase {rank.phase}" if rank.status != "ok" and rank.phase else ""
     return (
-        Cell(text=str(rank.rank)),
+        Cell(text=str(rank.rank), sort=rank.rank),
         Cell(text=rank.status, note=died_in, tone=status_tone(rank.status)),
         Cell(text=rank.device or NOTHING),
         Cell(text=rank.host or NOTHING),
-        Cell(text=units.whole(rank.steps_recorded)),
+        whole_cell(rank.steps_recorded),
         Cell(text=NOTHING) if withheld else figure_cell(rank.step),
-        Cell(text=NOTHING if rank.peak_memory_bytes is None else units.size(rank.peak_memory_bytes)),
+        amount_cell(rank.peak_memory_bytes, "bytes", missing=NOTHING),
     )
 
 

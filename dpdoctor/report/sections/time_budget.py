@@ -11,10 +11,10 @@ from dpdoctor.digest import HOST, PHASES, DeviceDigest
 from dpdoctor.report import charts
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.share_bars import Part, Row, share_bars
-from dpdoctor.report.text import NOTHING, figure_text
+from dpdoctor.report.text import NOTHING, amount_cell, figure_text
 from dpdoctor.report.traces.spent import Spent, spent
 from dpdoctor.report.traces.traced import TracedMode, by_mode, damage, is_trace_run, not_judged
-from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds
+from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds, time_cell
 
 PART_COLORS = {
     "compute": (charts.BLUE, charts.LIGHT_INK),
@@ -172,11 +172,11 @@ def _cells(name: str, device: DeviceDigest, one: Spent) -> tuple[Cell, ...]:
     overlap = one.overlap_ratio
     return (
         Cell(text=name, note=device.name),
-        Cell(text=seconds(one.total_ns / steps), note=stretch),
-        *(Cell(text=units.share(one.ratio(part))) for part in PART_WORDS),
-        Cell(text=NOTHING if overlap is None else units.share(overlap)),
+        time_cell(one.total_ns / steps, note=stretch),
+        *(amount_cell(one.ratio(part), "ratio") for part in PART_WORDS),
+        amount_cell(overlap, "ratio", missing=NOTHING),
         _launch_delay(device),
-        Cell(text=units.digits(device.launches / one.num_steps) if device.launches and one.num_steps else NOTHING),
+        _launches(device, one),
     )
 
 
@@ -184,7 +184,13 @@ def _launch_delay(device: DeviceDigest) -> Cell:
     delay = device.launch_delay
     if delay is None:
         return Cell(text=NOTHING)
-    return Cell(text=seconds(delay.p50_ns), note=f"90 % within {seconds(delay.p90_ns)}")
+    return time_cell(delay.p50_ns, note=f"90 % within {seconds(delay.p90_ns)}")
+
+
+def _launches(device: DeviceDigest, one: Spent) -> Cell:
+    """Return the kernels launched per step."""
+    per_step = device.launches / one.num_steps if device.launches and one.num_steps else None
+    return amount_cell(per_step, "", missing=NOTHING)
 
 
 SECTION = Section(

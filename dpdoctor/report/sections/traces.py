@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dpdoctor import units
 from dpdoctor.analysis import Analysis
+from dpdoctor.report import bottlenecks
 from dpdoctor.report.blocks import Block, Callout, Cell, Column, Section, Table
-from dpdoctor.report.text import NOTHING, by_reason, name_cell
+from dpdoctor.report.text import NOTHING, by_reason, name_cell, whole_cell
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.remarks import unreadable
 from dpdoctor.report.traces.traced import TracedMode, TracedRank, damage, device_words, is_trace_run, traced_modes
@@ -26,8 +26,12 @@ LONGEST_NAME = 36
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
-    """Return the verdict, the traces that could not be read or only in part, and the table of all."""
-    blocks: list[Block] = [trace_verdict.headline(analysis), *_unreadable(analysis)]
+    """Return the verdict, the traces that could not be read or only in part, the costliest findings and a table."""
+    blocks: list[Block] = [
+        trace_verdict.headline(analysis),
+        *_unreadable(analysis),
+        *bottlenecks.first_cards(analysis.summary),
+    ]
     for mode in traced_modes(analysis):
         blocks += [*damage(mode), _table(mode), *_notes(mode)]
     return blocks
@@ -51,8 +55,8 @@ def _row(rank: TracedRank) -> tuple[Cell, ...]:
         name_cell(", ".join(devices) or NOTHING, LONGEST_NAME),
         name_cell(digest.host or NOTHING, LONGEST_NAME),
         name_cell(digest.backend or NOTHING, LONGEST_NAME),
-        Cell(text=NOTHING if digest.world_size is None else units.whole(digest.world_size)),
-        Cell(text=units.whole(digest.num_events)),
+        whole_cell(digest.world_size, missing=NOTHING),
+        whole_cell(digest.num_events),
         Cell(text=digest.step_source),
         name_cell(digest.source, LONGEST_NAME),
     )

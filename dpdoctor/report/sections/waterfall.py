@@ -9,7 +9,17 @@ from dpdoctor import units
 from dpdoctor.analysis import WATERFALL_TERMS, Analysis, Figure, ModeSummary, Waterfall
 from dpdoctor.report import charts, clauses, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Paragraph, Section, Table
-from dpdoctor.report.text import NOTHING, absent, figure_cell, figure_text, listed, mode_label, sentence, with_interval
+from dpdoctor.report.text import (
+    NOTHING,
+    absent,
+    amount_cell,
+    figure_cell,
+    figure_text,
+    listed,
+    mode_label,
+    sentence,
+    with_interval,
+)
 from dpdoctor.report.traces.traced import is_profile
 
 TERM_WORDS = {
@@ -133,8 +143,8 @@ def _table(fall: Waterfall) -> Table:
 
 
 def _row(what: str, figure: Figure, measured: float, source: str) -> tuple[Cell, ...]:
-    share = NOTHING if figure.value is None or not measured else units.share(figure.value / measured)
-    return (Cell(text=what), figure_cell(figure), Cell(text=share), Cell(text=source))
+    share = None if figure.value is None or not measured else figure.value / measured
+    return (Cell(text=what), figure_cell(figure), amount_cell(share, "ratio", missing=NOTHING), Cell(text=source))
 
 
 SECTION = Section(

@@ -9,7 +9,7 @@ from dpdoctor.digest import DataParallelCost
 from dpdoctor.report.blocks import Block, Cell, Column, Table
 from dpdoctor.report.text import NOTHING
 from dpdoctor.report.traces.traced import TracedMode
-from dpdoctor.report.traces.words import seconds
+from dpdoctor.report.traces.words import time_cell
 
 PARTS = ("scatter", "replicate", "parallel_apply", "gather", "reduce")
 
@@ -36,7 +36,7 @@ def blocks(mode: TracedMode) -> list[Block]:
 
 def _host(cost: DataParallelCost) -> tuple[Cell, ...]:
     times = (cost.scatter_ns, cost.replicate_ns, cost.parallel_apply_ns, cost.gather_ns, cost.reduce_ns)
-    return (Cell(text="host"), *(Cell(text=seconds(time)) for time in times), *[Cell(text=NOTHING)] * 3)
+    return (Cell(text="host"), *(time_cell(time) for time in times), *[Cell(text=NOTHING)] * 3)
 
 
 def _devices(device_ns: Mapping[int, Mapping[str, float]]) -> list[tuple[Cell, ...]]:
@@ -44,7 +44,7 @@ def _devices(device_ns: Mapping[int, Mapping[str, float]]) -> list[tuple[Cell, .
     return [
         (
             Cell(text=f"GPU {index}"),
-            *(Cell(text=seconds(parts.get(part, 0.0))) for part in (*PARTS, "other", "busy")),
+            *(time_cell(parts.get(part, 0.0)) for part in (*PARTS, "other", "busy")),
             _excess(index, busy),
         )
         for index, parts in device_ns.items()
@@ -56,4 +56,4 @@ def _excess(index: int, busy: Mapping[int, float]) -> Cell:
     if not others:
         return Cell(text=NOTHING, note="no other device")
     excess = busy[index] - fmean(others)
-    return Cell(text=seconds(excess) if excess >= 0 else f"-{seconds(-excess)}")
+    return time_cell(excess)

@@ -9,8 +9,9 @@ from dpdoctor import units
 from dpdoctor.digest import Bucket
 from dpdoctor.report import charts
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Table
+from dpdoctor.report.text import amount_cell
 from dpdoctor.report.traces.traced import TracedMode, TracedRank
-from dpdoctor.report.traces.words import NS, seconds
+from dpdoctor.report.traces.words import NS, seconds, time_cell
 
 # More buckets in one picture are lines; the table has as many.
 MOST_BUCKETS = 40
@@ -87,12 +88,12 @@ def _table(rank: TracedRank, whose: str) -> Table:
         columns=COLUMNS,
         rows=tuple(
             (
-                Cell(text=str(bucket.order)),
-                Cell(text="unknown" if bucket.num_bytes is None else units.size(bucket.num_bytes)),
-                Cell(text=seconds(bucket.ready_ns)),
-                Cell(text=seconds(bucket.end_ns)),
-                Cell(text=seconds(bucket.exposed_ns)),
-                Cell(text=seconds(bucket.tail_ns)),
+                Cell(text=str(bucket.order), sort=bucket.order),
+                amount_cell(bucket.num_bytes, "bytes"),
+                time_cell(bucket.ready_ns),
+                time_cell(bucket.end_ns),
+                time_cell(bucket.exposed_ns),
+                time_cell(bucket.tail_ns),
             )
             for bucket in rank.digest.buckets[:MOST_BUCKETS]
         ),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.digest import ShardUnit
 from dpdoctor.report.blocks import Block, Cell, Column, Table
-from dpdoctor.report.text import name_cell
+from dpdoctor.report.text import amount_cell, name_cell
 from dpdoctor.report.traces.traced import TracedMode
-from dpdoctor.report.traces.words import seconds
+from dpdoctor.report.traces.words import time_cell
 
 MOST_UNITS = 60
 LONGEST_NAME = 48
@@ -44,14 +44,14 @@ def blocks(mode: TracedMode) -> list[Block]:
 def _row(unit: ShardUnit) -> tuple[Cell, ...]:
     return (
         name_cell(unit.name, LONGEST_NAME),
-        Cell(text=units.digits(unit.all_gathers)),
+        amount_cell(unit.all_gathers, ""),
         _size(unit.gathered_bytes),
-        Cell(text=units.digits(unit.reduce_scatters)),
+        amount_cell(unit.reduce_scatters, ""),
         _size(unit.scattered_bytes),
-        Cell(text=seconds(unit.exposed_ns)),
-        Cell(text="unknown" if unit.prefetched is None else units.share(unit.prefetched)),
+        time_cell(unit.exposed_ns),
+        amount_cell(unit.prefetched, "ratio"),
     )
 
 
 def _size(num_bytes: float | None) -> Cell:
-    return Cell(text="unknown" if num_bytes is None else units.size(num_bytes))
+    return amount_cell(num_bytes, "bytes")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from dpdoctor import units
 from dpdoctor.analysis.across import LateStep, Verdict
+from dpdoctor.report.blocks import Cell
 from dpdoctor.report.text import listed
 
 NS = 1e-9
@@ -46,6 +47,12 @@ def cause_words(cause: str) -> str:
 def seconds(duration_ns: float) -> str:
     """Return nanoseconds as text."""
     return units.seconds(duration_ns * NS)
+
+
+def time_cell(duration_ns: float, *, note: str = "") -> Cell:
+    """Return the cell of a time in nanoseconds; a negative one has its sign."""
+    text = seconds(duration_ns) if duration_ns >= 0 else f"-{seconds(-duration_ns)}"
+    return Cell(text=text, note=note, sort=duration_ns)
 
 
 def largest_cause(idle_by: Mapping[str, int]) -> str | None:

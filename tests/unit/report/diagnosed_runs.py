@@ -172,7 +172,7 @@ def diagnosed_run() -> Analysis:
     )
     return with_findings(
         found,
-        finding(),
+        finding(short="set num_workers=4"),
         finding("gc_pauses", severity="warning", status="inferred", ranks=(1,), of="epoch", predicted=None),
         finding("loader_gain", severity="info", title="the gain is in the loader"),
         refuted,
@@ -194,7 +194,8 @@ def hostile_findings() -> Analysis:
             waterfall=waterfall(transfer=HOSTILE[0]),
         ),
     )
-    text = {"title": HOSTILE[0], "cause": HOSTILE[1], "remedy": HOSTILE[0], "code": HOSTILE[1], "line": HOSTILE[2]}
+    text = dict.fromkeys(("title", "remedy", "short"), HOSTILE[0])
+    text |= {"cause": HOSTILE[1], "code": HOSTILE[1], "line": HOSTILE[2]}
     return with_findings(
         found,
         finding(HOSTILE[0], evidence=HOSTILE[:3], **text),

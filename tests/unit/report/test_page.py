@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, Figure
 from dpdoctor.report import page
-from tests.unit.report import runs
+from tests.unit.report import diagnosed_runs, runs
 
 LOADING = {"src", "href", "srcset", "data", "poster", "action", "formaction", "background", "ping", "xlink:href"}
 
@@ -56,7 +56,7 @@ def test_every_chart_has_its_data() -> None:
     found = elements(runs.cpu_run())
     charts = [attributes for tag, attributes in found.found if "chart" in (attributes.get("class") or "").split()]
     assert len(charts) == len(found.json) - 1 > 5
-    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in charts)
+    assert all(attributes["role"] == "group" and attributes["aria-label"] for attributes in charts)
     assert all(set(json.loads(text)) == {"data", "layout"} for text in found.json[:-1])
 
 
@@ -88,8 +88,10 @@ def test_the_policy_lets_only_our_scripts_run() -> None:
     scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    ours = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    assert len(scripts) == 3
     assert policy.replace("&#39;", "'") == (
-        f"default-src 'none'; script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}'; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {ours}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 
@@ -134,3 +136,41 @@ def test_every_section_is_in_the_contents() -> None:
     links = [attributes["href"] for tag, attributes in found if tag == "a"]
     assert links == [f"#{attributes['id']}" for tag, attributes in found if tag == "section"]
     assert links[0] == "#overview"
+
+
+def test_every_block_of_code_has_a_copy_button() -> None:
+    html = page.render(diagnosed_runs.diagnosed_run())
+    body = html[: html.index('<script type="application/json" id="run">')]
+    assert body.count("<pre") == body.count('</pre><button class="copy" type="button" hidden>Copy</button>') > 5
+
+
+def test_no_button_shows_before_its_script_ran() -> None:
+    found = elements(diagnosed_runs.diagnosed_run()).found
+    buttons = [attributes for tag, attributes in found if tag == "button"]
+    assert {"theme", "copy", None} == {attributes.get("class") for attributes in buttons}
+    assert all("hidden" in attributes and attributes["type"] == "button" for attributes in buttons)
+
+
+def test_a_cell_has_the_number_that_it_shows() -> None:
+    analysis = runs.cpu_run()
+    value = analysis.summary.modes["ddp"].throughput.value
+    assert f'<td class="number"><data value="{value}">447 samples/s</data><small>443 to 451</small>' in page.render(
+        analysis
+    )
+
+
+def test_short_cards_lead_to_whole_ones() -> None:
+    found = elements(diagnosed_runs.diagnosed_run()).found
+    links = [
+        attributes["href"] for tag, attributes in found if tag == "a" and "#finding-" in (attributes["href"] or "")
+    ]
+    addresses = [f"#{attributes['id']}" for tag, attributes in found if tag == "article" and "id" in attributes]
+    assert links == ["#finding-1", "#finding-2"]
+    assert set(links) <= set(addresses)
+    assert len(addresses) == len(set(addresses)) == 4
+
+
+def test_the_dark_colors_stand_apart_so_that_they_can_be_chosen() -> None:
+    html = page.render(runs.cpu_run())
+    assert html.index('<style id="dark" media="(prefers-color-scheme: dark)">:root {') < html.index("const theme")
+    assert html.index("const theme") < html.index("<body>")

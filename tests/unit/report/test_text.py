@@ -7,6 +7,7 @@ import pytest
 from dpdoctor.analysis import Figure
 from dpdoctor.report import text
 from dpdoctor.report.blocks import Absent, Cell
+from dpdoctor.report.traces import words
 from tests.unit.report import runs
 
 RATE = Figure(value=317.2, low=314.6, high=320.1, n=9, unit="samples/s")
@@ -125,3 +126,28 @@ def test_a_run_is_called_after_its_script_or_module() -> None:
     summary = dataclasses.replace(found.summary, script=dataclasses.replace(found.summary.script, path="package.train"))
     module = dataclasses.replace(found, summary=summary, run=dataclasses.replace(found.run, header=header))
     assert text.run_title(module) == "package.train"
+
+
+class TestCellsToSortBy:
+    def test_a_figure_sorts_by_its_value(self) -> None:
+        assert text.figure_cell(RATE).sort == 317.2
+        assert text.figure_cell(Figure(value=None, unit="s", reason="no trace")).sort is None
+
+    @pytest.mark.parametrize(
+        ("cell", "shown", "number"),
+        [
+            (text.amount_cell(0.25, "s"), "250 ms", 0.25),
+            (text.amount_cell(0, "bytes"), "0 B", 0),
+            (text.amount_cell(None, "bytes"), "unknown", None),
+            (text.amount_cell(None, "ratio", missing=text.NOTHING), text.NOTHING, None),
+            (text.whole_cell(11_689_512), "11,689,512", 11_689_512),
+            (text.whole_cell(None), "unknown", None),
+            (words.time_cell(2.5e6), "2.50 ms", 2.5e6),
+            (words.time_cell(-2.5e6), "-2.50 ms", -2.5e6),
+        ],
+    )
+    def test_text_and_number(self, cell: Cell, shown: str, number: float | None) -> None:
+        assert (cell.text, cell.sort) == (shown, number)
+
+    def test_cells_that_show_the_same_are_equal(self) -> None:
+        assert text.amount_cell(0.25, "s", note="mean") == Cell(text="250 ms", note="mean")

@@ -90,6 +90,7 @@ def test_the_number_to_set_is_named_with_what_it_gives() -> None:
     assert found.predicted.value == pytest.approx(0.1 / 0.061)
     assert found.cause == "the training thread fetches each batch itself (num_workers=0), and does not train meanwhile"
     assert found.line == "train.py:30"
+    assert found.short == "set num_workers=3, prefetch_factor=4, persistent_workers=True"
     assert "RandomAffine is 49.0 % of a fetch." in found.evidence
 
 
@@ -120,6 +121,7 @@ def test_where_no_core_is_idle_the_transform_is_to_be_cheaper() -> None:
     found = RULE.check(waiting(0.4, 0.39, loader, cases.ranks(cpu=BUSY)))
     assert found.cause == "the cores are exhausted: all 2 are busy"
     assert "RandomAffine" in found.remedy
+    assert found.short == "take RandomAffine out of the loader"
     assert "num_workers" not in found.remedy
     assert "No better setting: all cores are in use." in found.evidence
 

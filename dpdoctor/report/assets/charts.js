@@ -1,0 +1,74 @@
+// Charts: drawn when they come near the screen, in the colours of the theme.
+const CONFIG = {
+  responsive: true,
+  displaylogo: false,
+  displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
+  // Named one by one, so that a button which talks to a server can never join them.
+  modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+};
+// Thin lines of the two blues are hard to see on a dark page.
+const LIT = { "#0072B2": "#3D9BE0", "#56B4E9": "#A6DAF7" };
+const coarse = matchMedia("(pointer: coarse)");
+const charts = [...document.querySelectorAll(".chart")];
+
+// Fonts, grid and error bars follow the style sheet, so the charts look like the page in both themes.
+function themed(chart) {
+  const style = getComputedStyle(document.documentElement);
+  const color = (name) => style.getPropertyValue(name).trim();
+  const spec = JSON.parse(chart.nextElementSibling.textContent);
+  const axis = { gridcolor: color("--line"), linecolor: color("--line"), zerolinecolor: color("--line") };
+  const layout = {
+    ...spec.layout,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: color("--soft") },
+    hoverlabel: { bgcolor: color("--raised"), bordercolor: color("--line"), font: { color: color("--ink") } },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: color("--soft"), activecolor: color("--ink") },
+    margin: { l: 8, r: 12, t: 36, b: 8 },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", xanchor: "left", traceorder: "normal", ...spec.layout.legend },
+    dragmode: coarse.matches ? false : "zoom",
+  };
+  for (const name of Object.keys(layout).filter((key) => /^[xy]axis/.test(key))) {
+    const title = { ...layout[name].title, font: { size: 13 } };
+    layout[name] = { ...axis, ...layout[name], title };
+  }
+  for (const trace of spec.data) {
+    if (theme.isDark() && trace.line) trace.line.color = LIT[trace.line.color] ?? trace.line.color;
+    if (trace.error_x) trace.error_x.color = color("--ink");
+  }
+  return { data: spec.data, layout };
+}
+
+async function draw(chart) {
+  chart.querySelector("noscript")?.remove();
+  try {
+    const { data, layout } = themed(chart);
+    await Plotly.newPlot(chart, data, layout, CONFIG);
+    chart.dataset.drawn = "yes";
+  } catch (error) {
+    console.error(error);
+    chart.textContent = `This chart could not be drawn (${error}). What it shows stands below, in words.`;
+  }
+}
+
+// A chart inside a closed fold is not near; it is once the fold opens.
+const near = new IntersectionObserver(drawNear, { rootMargin: "600px 0px" });
+
+function drawNear(entries) {
+  for (const { target, isIntersecting } of entries) {
+    if (!isIntersecting) continue;
+    near.unobserve(target);
+    draw(target);
+  }
+}
+
+// What was drawn is out of date; it is drawn again as it comes near.
+function drawAgain() {
+  for (const chart of charts) {
+    delete chart.dataset.drawn;
+    near.observe(chart);
+  }
+}
+
+document.addEventListener("theme", drawAgain);
+charts.forEach((chart) => near.observe(chart));

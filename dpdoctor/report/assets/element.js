@@ -1,0 +1,3 @@
+function element(tag, properties = {}) {
+  return Object.assign(document.createElement(tag), properties);
+}
