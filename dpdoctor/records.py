@@ -272,6 +272,7 @@ class RankRecord:
     steps_per_epoch: int | None = None
     observer_ns: float | None = None
     peak_memory_bytes: int | None = None
+    device_type: str = "cpu"
     devices: tuple[Device, ...] = ()
     arms: tuple[ArmRecord, ...] = ()
     transforms: tuple[TransformTime, ...] = ()

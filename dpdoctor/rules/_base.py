@@ -105,7 +105,7 @@ def above_zero(figure: Figure) -> bool:
 
 
 def agree(a: Figure, b: Figure) -> bool:
-    """Return whether two known shares of a step differ by no more than trace and arm may: 5 %, 2 standard errors."""
+    """Return whether two known shares of a step differ by no more than trace and arm may: 5 % or their intervals."""
     assert a.value is not None
     assert b.value is not None
     return abs(a.value - b.value) <= allowed(a, b)

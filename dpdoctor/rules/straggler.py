@@ -15,17 +15,14 @@ from dpdoctor.rules._base import (
     Case,
     Rule,
     Weighed,
-    above_zero,
     agree,
     faster_without,
-    main_part,
     severity,
     weigh,
 )
 from dpdoctor.rules._batches import explain
 from dpdoctor.rules._communication import arm_of, communicates
-from dpdoctor.rules._pace import GC, Pace, pace
-from dpdoctor.rules._traced import on_gpu
+from dpdoctor.rules._pace import Pace, pace
 
 # TraceML 0.5 warns of a straggler at 10 % of the step; below, from SMALL on, it is told without alarm.
 CRITICAL = 0.10
@@ -67,7 +64,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return None
     across, own = case.analysis.across.get(case.name), pace(case)
     verdict = across.verdict if across is not None else Verdict(kind="unknown", reason="no rank left a trace")
-    if own is not None and above_zero(own.excess) and (own.excess.value or 0.0) >= SMALL:
+    if own is not None and (own.proved.value or 0.0) >= SMALL:
         return _of_pace(case, own, verdict)
     if across is not None and verdict.kind in ("persistent", "periodic", "rotating"):
         return _of_trace(case, verdict, _claim(across.steps, across.ranks, verdict), own)
@@ -84,7 +81,7 @@ def _is_even(own: Pace | None) -> bool:
 
 def _of_pace(case: Case, own: Pace, verdict: Verdict) -> Finding | None:
     """Return the finding of the arm, which has windows where a trace has steps, and no profiler; the trace may add."""
-    weighed = Weighed(cost=own.excess, status="confirmed")
+    weighed = Weighed(cost=own.proved, status="confirmed")
     by_arm = Verdict(kind="persistent", rank=own.rank)
     return _finding(case, weighed, verdict if verdict.rank == own.rank else by_arm, own)
 
@@ -124,7 +121,7 @@ def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None) -
     """Return the finding; None: the rank is late because its batches are larger, which uneven_batches says."""
     if explain(case, weighed.value):
         return None
-    cause = _cause(case, verdict, own)
+    cause = _cause(verdict, own)
     who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
     often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""
     return Finding(
@@ -151,19 +148,23 @@ def _evidence(verdict: Verdict, own: Pace | None) -> list[str]:
     if own is not None and own.excess_s > 0:
         slower = f"a step of rank {own.rank} takes {units.seconds(own.excess_s)} longer than the others'"
         found.append(f"without communication (arm no_comm), where no rank waits, {slower}")
+        found += _part_words(own)
     return found
 
 
-def _cause(case: Case, verdict: Verdict, own: Pace | None) -> str | None:
+def _part_words(own: Pace) -> list[str]:
+    """Return how much of a rank's slowness lies in what explains it."""
+    part = own.parts[own.cause] if own.cause else None
+    if part is None or part.value is None or part.low is None or part.high is None:
+        return []
+    span = units.span(units.share(part.low), units.share(part.high))
+    return [f"what its host does in `{own.cause}` takes {units.share(part.value)} of a step longer ({span})"]
+
+
+def _cause(verdict: Verdict, own: Pace | None) -> str | None:
     """Return what explains the lateness: by the arm's phases where they show this rank, else by the trace."""
-    if own is not None and own.rank == verdict.rank and above_zero(own.excess):
-        if main_part({GC: own.parts[GC]}, own.excess_s):
-            return GC
-        phases = {name: seconds for name, seconds in own.parts.items() if name != GC}
-        cause = main_part(phases, own.excess_s)
-        # On a GPU the host's forward and backward last as long as it takes to queue work, or until there is room.
-        if cause and not (on_gpu(case) and cause in ("forward", "backward", "optimizer")):
-            return cause
+    if own is not None and own.rank == verdict.rank and own.cause:
+        return own.cause
     return verdict.cause
 
 

@@ -120,6 +120,7 @@ class Rank:
             pid=self._pid,
             host=redact.text(socket.gethostname()),
             device=setup.device_name(self._task.spec.threads_per_device),
+            device_type=setup.device_type(),
             devices=setup.devices(),
             backend=backend,
             status="running",

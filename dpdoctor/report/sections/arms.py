@@ -96,7 +96,7 @@ def _table(known: Mapping[str, ArmSummary]) -> Table:
 
 def _against(found: Sequence[CrossCheck]) -> Table:
     return Table(
-        caption="Ablation against trace and clock: they agree within 5 % of the step or two standard errors.",
+        caption="Ablation against trace and clock: they agree within 5 % of the step or their 95 % intervals.",
         columns=AGAINST,
         rows=tuple(
             (

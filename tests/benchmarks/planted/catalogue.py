@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
+
+from .stopwatch import fetched, slept
 
 SAMPLES = "samples"
-# Its sleeps are measured so often to say how long they really are here.
-SLEEPS = 21
 
-# Images that a step of samples/mnist_lenet.py reads.
-MNIST_BATCH = 16
-MNIST = ("--no-affine", "--batch-size", str(MNIST_BATCH), "--epochs", "1000")
+MNIST = ("--no-affine", "--batch-size", "16", "--epochs", "1000")
+SLOW_TRANSFORM, SLOW_DISK = ("--fault", "slow_transform:{size}"), ("--fault", "slow_disk:{size}")
 RESNET = (
     *("--arch", "resnet18", "--image-size", "32", "--batch-size", "16", "--num-workers", "0"),
     *("--train-size", "3200", "--epochs", "1000"),
@@ -35,7 +32,7 @@ class Entry:
         baseline: whether one device is profiled, too.
         options: further ones of `dpdoctor profile`.
         rules: those that name it; empty: no warning may appear.
-        seconds: planted seconds per step for a size; None: how long it takes is not known beforehand.
+        seconds: that a step loses to a size of it; None: how long it takes is not known beforehand.
     """
 
     script: str
@@ -55,41 +52,22 @@ class Entry:
         return not self.rules
 
 
-def slept(count: int) -> Callable[[float], float]:
-    """Return a function that gives the seconds that `count` sleeps of so many ms take here: longer than asked for."""
-
-    def seconds(size: float) -> float:
-        took = []
-        for _ in range(SLEEPS):
-            begin = time.perf_counter()
-            time.sleep(size / 1000)
-            took.append(time.perf_counter() - begin)
-        return count * median(took)
-
-    return seconds
-
-
-def computed(count: int) -> Callable[[float], float]:
-    """Return a function that gives the seconds that computing so many ms takes, `count` times."""
-    return lambda size: count * size / 1000
-
-
 ENTRIES = {
     "slow_transform": Entry(
         script="mnist_lenet.py",
-        args=(*MNIST, "--fault", "slow_transform:{size}"),
+        args=(*MNIST, *SLOW_TRANSFORM),
         sizes=(1, 4),
         mode="single",
         rules=("data_starved",),
-        seconds=computed(MNIST_BATCH),
+        seconds=fetched((*MNIST, *SLOW_TRANSFORM)),
     ),
     "slow_disk": Entry(
         script="mnist_lenet.py",
-        args=(*MNIST, "--fault", "slow_disk:{size}"),
+        args=(*MNIST, *SLOW_DISK),
         sizes=(1, 4),
         mode="ddp",
         rules=("data_starved",),
-        seconds=slept(MNIST_BATCH),
+        seconds=fetched((*MNIST, *SLOW_DISK)),
     ),
     "stall_items": Entry(
         script="mnist_lenet.py",
