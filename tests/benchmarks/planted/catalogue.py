@@ -16,6 +16,8 @@ RESNET = (
     *("--train-size", "3200", "--epochs", "1000"),
 )
 TRANSFORMER = ("--epochs", "1000")
+# Steps of half a second and more need longer for their arms.
+LONG = ("--time-budget", "90")
 GAN = ("--epochs", "10000", "--batch-size", "16")
 
 
@@ -29,7 +31,6 @@ class Entry:
         sizes: least and most of it; None: nothing is planted.
         whole: the size is a whole number.
         mode: that it slows down.
-        baseline: whether one device is profiled, too.
         options: further ones of `dpdoctor profile`.
         rules: those that name it; empty: no warning may appear.
         seconds: that a step loses to a size of it; None: how long it takes is not known beforehand.
@@ -40,7 +41,6 @@ class Entry:
     sizes: tuple[float, float] | None = None
     whole: bool = False
     mode: str
-    baseline: bool = False
     options: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     seconds: Callable[[float], float] | None = None
@@ -123,7 +123,7 @@ ENTRIES = {
         whole=True,
         mode="ddp",
         # Threads that wait for a core make steps so slow that fewer of them fit.
-        options=("--arms", "fair_threads", "--time-budget", "90"),
+        options=("--arms", "fair_threads", *LONG),
         rules=("cpu_oversubscription",),
     ),
     "big_buffers": Entry(
@@ -161,15 +161,16 @@ ENTRIES = {
         args=(*TRANSFORMER, "--fault", "big_table:{size}"),
         sizes=(30, 120),
         mode="ddp",
+        options=LONG,
         rules=("exposed_communication",),
     ),
     "tiny_layers": Entry(
         script="transformer.py",
         args=(*TRANSFORMER, "--fault", "tiny_layers:{size}"),
-        sizes=(16, 48),
+        sizes=(8, 24),
         whole=True,
         mode="fsdp",
-        options=("--fsdp-wrap", "Block", "--time-budget", "75"),
+        options=("--fsdp-wrap", "Block", *LONG),
         rules=("small_collectives",),
     ),
     "imagenet_sleep": Entry(
@@ -177,6 +178,7 @@ ENTRIES = {
         args=("--dummy", "--no-accel", "-a", "resnet18", "-b", "2", "-j", "0"),
         sizes=(60, 200),
         mode="single",
+        options=LONG,
         rules=("data_starved",),
         seconds=slept(2),
         third_party=True,
@@ -192,14 +194,20 @@ ENTRIES = {
     ),
     "healthy_transformer": Entry(
         script="transformer.py",
-        args=("--batch-size", "32", "--epochs", "1000"),
+        args=("--batch-size", "64", "--epochs", "1000"),
         mode="ddp",
-        baseline=True,
+        options=LONG,
     ),
     "healthy_resnet": Entry(
         script="resnet.py",
         args=("--arch", "resnet18", "--num-workers", "0", "--batch-size", "32", "--epochs", "1000"),
         mode="single",
+        options=LONG,
     ),
-    "healthy_gan": Entry(script="gan.py", args=("--epochs", "1000", "--num-workers", "1"), mode="single"),
+    "healthy_gan": Entry(
+        script="gan.py",
+        args=("--epochs", "1000", "--num-workers", "1", "--batch-size", "256"),
+        mode="single",
+        options=LONG,
+    ),
 }
