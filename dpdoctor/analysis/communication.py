@@ -35,12 +35,15 @@ def removable_share(digests: Sequence[Digest], *, on_shared_cores: bool) -> Figu
 
 
 def on_shared_cores(launch: Launch, cores: int) -> bool:
-    """Return whether ranks compute on all of a machine's `cores`, so that communication finds none of its own."""
+    """Return whether ranks compute on all of a machine's `cores`, so that communication finds none of its own.
+
+    Not with more threads than cores: a call then waits for a core, too, and its length is not what it takes of them.
+    """
     records = [rank.record for rank in launch.ranks if rank.record and rank.record.device_type == "cpu"]
     threads: Counter[str] = Counter()
     for record in records:
         threads[record.host] += record.adoption.num_threads
-    return max(threads.values(), default=0) >= cores
+    return max(threads.values(), default=0) == cores
 
 
 def _of_last_rank(digests: Sequence[Digest], part: Callable[[Budget], int]) -> Figure:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Figure, Finding, stats
 from dpdoctor.analysis.across import StepLateness, Verdict
+from dpdoctor.analysis.turns import lost_in_turns
 from dpdoctor.rules._base import (
     SMALL,
     CannotTell,
@@ -19,10 +18,13 @@ from dpdoctor.rules._base import (
     faster_without,
     severity,
     weigh,
+    weigh_against,
 )
 from dpdoctor.rules._batches import explain
-from dpdoctor.rules._communication import arm_of, communicates
+from dpdoctor.rules._communication import ARM, arm_of, communicates
 from dpdoctor.rules._pace import Pace, pace
+from dpdoctor.rules._steps import launches
+from dpdoctor.rules._traced import on_gpu
 
 # TraceML 0.5 warns of a straggler at 10 % of the step; below, from SMALL on, it is told without alarm.
 CRITICAL = 0.10
@@ -87,15 +89,29 @@ def _of_pace(case: Case, own: Pace, verdict: Verdict) -> Finding | None:
 
 
 def _of_trace(case: Case, verdict: Verdict, claim: Figure, own: Pace | None) -> Finding | None:
-    weighed = weigh(claim, arm_of(case)) if verdict.rank is None else _against_pace(verdict, claim, own)
-    if weighed.status == "confirmed":
-        # The arm removes all communication: it shows that there is something to gain, not how much of it is waiting.
-        assert weighed.cost.value is not None
-        assert claim.value is not None
-        weighed = dataclasses.replace(weighed, cost=min(claim, weighed.cost, key=lambda figure: figure.value or 0.0))
+    weighed = _against_turns(case, claim) if verdict.rank is None else _against_pace(verdict, claim, own)
     if weighed.status == "refuted" or weighed.value < SMALL:
         return None
     return _finding(case, weighed, verdict, own)
+
+
+def _against_turns(case: Case, claim: Figure) -> Weighed:
+    """Return whether ranks that are late in turns in the trace are so without communication and profiler, too."""
+    turns = _turns(case)
+    if turns.value is not None:
+        return weigh_against(claim, turns)
+    weighed = weigh(claim, arm_of(case))
+    if weighed.status != "confirmed":
+        return weighed
+    # The arm removes all communication: it shows that there is something to gain, not how much of it is waiting.
+    return Weighed(cost=min(claim, weighed.cost, key=lambda figure: figure.value or 0.0), status="inferred")
+
+
+def _turns(case: Case) -> Figure:
+    """Return what ranks that are late in turns cost by the arm, as a share of the step."""
+    if on_gpu(case):
+        return stats.unknown("ratio", "a GPU's host runs ahead: how long a step takes it says nothing of the device's")
+    return lost_in_turns(launches(case), ARM)
 
 
 def _against_pace(verdict: Verdict, claim: Figure, own: Pace | None) -> Weighed:
@@ -132,20 +148,23 @@ def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None) -
         title=f"the ranks wait for {who}{often}: {units.share(weighed.value)} of each step",
         cost=weighed.cost,
         ranks=() if verdict.rank is None else (verdict.rank,),
-        evidence=tuple(_evidence(verdict, own)),
+        evidence=tuple(_evidence(case, verdict, own)),
         cause=CAUSES.get(cause) if cause else None,
         remedy=_remedy(verdict, cause),
         predicted=faster_without(weighed.cost),
     )
 
 
-def _evidence(verdict: Verdict, own: Pace | None) -> list[str]:
+def _evidence(case: Case, verdict: Verdict, own: Pace | None) -> list[str]:
     found = []
     if verdict.lateness_ns is not None:
         steps = f"{units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'traced step')}"
         pattern = "one rank" if verdict.rank is not None else "now one rank, now another"
         found.append(f"in {steps} {pattern} comes late to a collective by {units.seconds(verdict.lateness_ns * NS)}")
-    if own is not None and own.excess_s > 0:
+    turns = _turns(case)
+    if verdict.rank is None and turns.value is not None:
+        found.append(f"without communication (arm no_comm) meeting in every step would cost {units.share(turns.value)}")
+    elif own is not None and own.excess_s > 0:
         slower = f"a step of rank {own.rank} takes {units.seconds(own.excess_s)} longer than the others'"
         found.append(f"without communication (arm no_comm), where no rank waits, {slower}")
         found += _part_words(own)
@@ -182,7 +201,7 @@ RULE = Rule(
     "turns.",
     why="A step lasts as long as its slowest rank: all others wait for it.",
     how="From the traces, who comes last to each collective and by how much (durations only, no clocks compared), with "
-    "a binomial test against chance; from the arm no_comm, how long a step of each rank takes where none waits. The "
+    "a binomial test against chance; from the arm no_comm, how long each step of each rank takes where none waits. The "
     "cause is what at least 80 % of the difference lies in.",
     remedy="Equal work, cores and data for each rank; what only one rank does, such as logging, off the training loop.",
     verified=True,

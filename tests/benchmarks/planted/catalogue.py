@@ -131,6 +131,7 @@ ENTRIES = {
         args=(*RESNET, "--fault", "big_buffers:{size}"),
         sizes=(100, 300),
         mode="ddp",
+        options=LONG,
         rules=("buffer_broadcast",),
     ),
     "slow_rank": Entry(

@@ -67,6 +67,9 @@ class TestOnSharedCores:
         assert on_shared_cores(self.threads(2, 2), 4)
         assert not on_shared_cores(self.threads(2, 1), 4)
 
+    def test_more_threads_than_cores_make_calls_wait(self) -> None:
+        assert not on_shared_cores(self.threads(3, 2), 4)
+
     def test_each_machine_has_its_own(self) -> None:
         assert not on_shared_cores(self.threads(2, 2, hosts="ab"), 4)
 
