@@ -31,12 +31,14 @@ class Pace:
         excess_s: the same in seconds per step.
         parts: what of the excess lies in each phase of its host, and in pauses of its garbage collector (`gc`), which
             are part of a phase; shares of the full step. Phases in which the host only queues work are left out.
+        certain: the sum of the phases in which the rank is slower by more than chance; 0 where there is none.
     """
 
     rank: int
     excess: Figure
     excess_s: float
     parts: dict[str, Figure]
+    certain: Figure
 
     @property
     def cause(self) -> str | None:
@@ -52,15 +54,16 @@ class Pace:
     def proved(self) -> Figure:
         """By how much the rank is slower for certain, as a share of the full step; 0 where that is not certain.
 
-        The whole step's excess or, where one part agrees with it and is known more exactly, that part's: the rest
-        of a step may last longer here or there by chance, which widens the whole step's interval and no cause's.
+        The whole step's excess or, where they agree and are known more exactly, the certain phases': the other phases
+        last longer here or there by chance, which widens the whole step's interval.
         """
-        part = max(self.parts.values(), key=_low, default=self.excess)
-        # A part is one of several, so that one of them looks certain by chance more often than the whole does.
-        least = 0.0 if above_zero(self.excess) else SMALL
-        if agree(part, self.excess) and _low(part) > max(_low(self.excess), least):
-            return part
-        return self.excess if above_zero(self.excess) else Figure(value=0.0, n=self.excess.n, unit="ratio")
+        is_proved, certain = above_zero(self.excess), self.certain
+        # One phase of several looks certain by chance more often than the whole step does.
+        least = 0.0 if is_proved else SMALL
+        is_more_exact = stats.half_width(certain) < stats.half_width(self.excess)
+        if is_more_exact and certain.low is not None and certain.low > least and agree(certain, self.excess):
+            return certain
+        return self.excess if is_proved else Figure(value=0.0, n=self.excess.n, unit="ratio")
 
 
 def pace(case: Case) -> Pace | None:
@@ -83,13 +86,17 @@ def _of_rank(rounds: list[_Round], rank: int, *, with_queued: bool) -> Pace:
 
     whole = beyond(_whole_s)
     names = [name for name in PHASES if with_queued or name not in _QUEUED]
-    parts = {name: beyond(partial(_phase_s, name)) for name in names}
-    parts[GC] = beyond(_gc_s)
+    phases = {name: beyond(partial(_phase_s, name)) for name in names}
+    parts = {name: stats.ratio_of_totals(found, "ratio") for name, found in {**phases, GC: beyond(_gc_s)}.items()}
+    certain = [phases[name] for name in names if above_zero(parts[name])]
     return Pace(
         rank=rounds[0][0].ranks[rank].index,
         excess=stats.ratio_of_totals(whole, "ratio"),
         excess_s=sum(seconds for seconds, _ in whole) / len(whole),
-        parts={name: stats.ratio_of_totals(part, "ratio") for name, part in parts.items()},
+        parts=parts,
+        certain=stats.ratio_of_totals(
+            [(sum(part[index][0] for part in certain), full_s) for index, (_, full_s) in enumerate(whole)], "ratio"
+        ),
     )
 
 
@@ -109,7 +116,3 @@ def _gc_s(launch: Launch, index: int, window: RankWindow) -> float:
 def _beyond(values: list[float], which: int) -> float:
     """Return one value less the median of the others."""
     return values[which] - median(values[:which] + values[which + 1 :])
-
-
-def _low(figure: Figure) -> float:
-    return -1.0 if figure.low is None else figure.low

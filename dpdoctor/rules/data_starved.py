@@ -158,6 +158,8 @@ def _arm_words(case: Case, claim: Figure) -> str:
     share = f"{units.share(arm.share.value)} of it."
     if claim.value is None or agree(claim, arm.share):
         return gain + share
+    if arm.share.value > claim.value and case.mode.loader is not None and not case.mode.loader.num_workers:
+        return gain + share + " On batches that lie ready a step also computes faster than after a fetch."
     if arm.share.value > claim.value:
         return gain + share + " The loader's work also slows what runs beside it on the same cores."
     return gain + share + " Clock and arm disagree: without the wait for data, the step waits for something else."

@@ -195,7 +195,7 @@ ENTRIES = {
     ),
     "healthy_transformer": Entry(
         script="transformer.py",
-        args=("--batch-size", "64", "--epochs", "1000"),
+        args=(*TRANSFORMER, "--batch-size", "64", "--width", "64", "--length", "128"),
         mode="ddp",
         options=LONG,
     ),

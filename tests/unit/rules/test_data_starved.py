@@ -154,6 +154,8 @@ def test_no_cause_where_none_explains_enough() -> None:
 
 def test_clock_and_arm_that_disagree_are_both_told() -> None:
     assert any("also slows what runs beside it" in line for line in RULE.check(waiting(0.1, 0.3)).evidence)
+    alone = waiting(0.1, 0.3, cases.loader())
+    assert any("also computes faster than after a fetch" in line for line in RULE.check(alone).evidence)
     assert any("disagree" in line for line in RULE.check(waiting(0.4, 0.2)).evidence)
 
 
