@@ -250,6 +250,7 @@ class RankRecord:
         ending: how the script was left: stopped, stopped by force, returned, raised.
         observer_ns: host time that dpdoctor's own hooks took in the median counted step.
         peak_memory_bytes: of the process (CPU) or of torch's allocator on the fullest device (CUDA).
+        device: what the rank computes on, in words; `device_type` is torch's name of its kind, cpu or cuda.
         devices: the GPUs that the rank sees, in torch's order: one, several under nn.DataParallel, none on the CPU.
         cpu: None: no window was measured to its end.
         clock: the host's monotonic clock and unix time at one moment, in ns: events are in the former, traces in the

@@ -118,6 +118,13 @@ def agree(a: Figure, b: Figure) -> bool:
     return abs(a.value - b.value) <= allowed(a, b)
 
 
+def is_more_exact(a: Figure, b: Figure) -> bool:
+    """Return whether `a` measures what `b` does, and has an interval that is narrower than that of `b`."""
+    if a.value is None or a.low is None or b.value is None or not agree(a, b):
+        return False
+    return stats.half_width(a) < stats.half_width(b)
+
+
 def share_beside(seconds: Figure, others_s: float) -> Figure:
     """Return the share that something of these seconds has of all time, when `others_s` pass from one to the next."""
 

@@ -22,14 +22,15 @@ class Exposure:
 
     Attributes:
         total: mean over ranks, with what they wait for each other.
-        removable: on the rank that has least of it, for which the others wait: what would go with the communication.
-        costs: the same with what runs beside computing where both share the cores.
+        exposed: on the rank that has least of it, for which the others wait.
+        removable: what would go with the communication: the same, with what runs beside computing where both share the
+            cores.
         all_ranks: every rank left a trace; else the waiting cannot be told apart.
     """
 
     total: Figure
+    exposed: Figure
     removable: Figure
-    costs: Figure
     all_ranks: bool
 
 
@@ -52,8 +53,8 @@ def exposure(case: Case) -> Exposure | None:
     shared = launch is not None and on_shared_cores(launch, case.analysis.summary.fingerprint.cores)
     return Exposure(
         total=total,
-        removable=exposed_share(found),
-        costs=removable_share(found, on_shared_cores=shared),
+        exposed=exposed_share(found),
+        removable=removable_share(found, on_shared_cores=shared),
         all_ranks=len(found) >= world_size,
     )
 
@@ -73,7 +74,7 @@ def weigh_part(case: Case, claim: Figure) -> Weighed:
     weighed = weigh(claim, arm)
     if arm is None or seen is None or weighed.status != "confirmed":
         return weighed
-    part = min(1.0, (claim.value or 0.0) / seen.removable.value) if seen.removable.value else 0.0
+    part = min(1.0, (claim.value or 0.0) / seen.exposed.value) if seen.exposed.value else 0.0
     return Weighed(cost=stats.scaled(arm.share, part), status="confirmed" if part >= COVERAGE else "inferred")
 
 
@@ -99,14 +100,14 @@ def _range(share: Figure) -> str:
 def trace_words(seen: Exposure) -> str:
     """Return what the traces say of exposed communication, in a clause."""
     assert seen.total.value is not None
+    assert seen.exposed.value is not None
     assert seen.removable.value is not None
-    assert seen.costs.value is not None
-    waiting = seen.total.value - seen.removable.value
+    waiting = seen.total.value - seen.exposed.value
     if not seen.all_ranks:
         which = ", waiting for ranks that left no trace included"
     else:
         which = f", {units.share(waiting)} of the step waiting for a slower rank" if waiting > 0 else ""
-    beside = seen.costs.value - seen.removable.value
+    beside = seen.removable.value - seen.exposed.value
     if beside > 0:
         which += f"; beside computing, on the same cores, it takes another {units.share(beside)}"
     return (
@@ -116,11 +117,11 @@ def trace_words(seen: Exposure) -> str:
 
 def agreement_words(seen: Exposure, arm: ArmSummary) -> str:
     """Return in a clause whether the trace and the arm agree on what communication costs."""
-    assert seen.costs.value is not None
+    assert seen.removable.value is not None
     assert arm.share.value is not None
-    if agree(seen.costs, arm.share):
+    if agree(seen.removable, arm.share):
         return "trace and arm agree" if above_zero(arm.share) else "trace and arm do not contradict each other"
-    if arm.share.value > seen.costs.value:
+    if arm.share.value > seen.removable.value:
         return "trace and arm disagree: the arm gains more, as communication also slows what runs beside it"
     return (
         "trace and arm disagree: the arm gains less, as a step then waits for something else, or for "

@@ -10,7 +10,7 @@ from statistics import median
 from dpdoctor.analysis import PHASES, Figure, Launch, stats
 from dpdoctor.analysis.ablation import pairs
 from dpdoctor.analysis.windows import NS, RankWindow, Window
-from dpdoctor.rules._base import SMALL, Case, above_zero, agree, main_part
+from dpdoctor.rules._base import SMALL, Case, above_zero, is_more_exact, main_part
 from dpdoctor.rules._communication import ARM
 from dpdoctor.rules._steps import events_by_step, launches
 from dpdoctor.rules._traced import on_gpu
@@ -60,8 +60,7 @@ class Pace:
         is_proved, certain = above_zero(self.excess), self.certain
         # One phase of several looks certain by chance more often than the whole step does.
         least = 0.0 if is_proved else SMALL
-        is_more_exact = stats.half_width(certain) < stats.half_width(self.excess)
-        if is_more_exact and certain.low is not None and certain.low > least and agree(certain, self.excess):
+        if is_more_exact(certain, self.excess) and (certain.low or 0.0) > least:
             return certain
         return self.excess if is_proved else Figure(value=0.0, n=self.excess.n, unit="ratio")
 

@@ -22,7 +22,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
     seen, arm = exposure(case), measured_arm(case, ARM)
     if seen is None and arm is None:
         return CannotTell(reason=f"no trace and no arm shows what it costs: profile with --arms {ARM}")
-    claim = stats.scaled(seen.costs, 1 - 1 / micro_batches) if seen else _nothing()
+    claim = stats.scaled(seen.removable, 1 - 1 / micro_batches) if seen else _nothing()
     weighed = weigh(claim, arm)
     refuted = weighed.status == "refuted"
     if max(weighed.value, (claim.value or 0.0) if refuted else 0.0) < SMALL:

@@ -16,6 +16,7 @@ from dpdoctor.rules._base import (
     above_zero,
     agree,
     faster_without,
+    is_more_exact,
     measured_arm,
     severity,
     share_of_step,
@@ -55,10 +56,9 @@ def _more_exact(weighed: Weighed, claim: Figure) -> Weighed:
 
     The clock times every step, an arm takes the difference of two windows.
     """
-    if weighed.status != "confirmed" or claim.value is None or not agree(claim, weighed.cost):
-        return weighed
-    is_more_exact = 0 < stats.half_width(claim) < stats.half_width(weighed.cost)
-    return dataclasses.replace(weighed, cost=claim) if is_more_exact else weighed
+    if weighed.status == "confirmed" and is_more_exact(claim, weighed.cost):
+        return dataclasses.replace(weighed, cost=claim)
+    return weighed
 
 
 def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:

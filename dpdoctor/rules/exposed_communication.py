@@ -61,7 +61,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
     seen, arm = exposure(case), arm_of(case)
     if seen is None and arm is None:
         return CannotTell(reason=NEITHER)
-    claim = seen.costs if seen else None
+    claim = seen.removable if seen else None
     weighed = _weighed(case, claim)
     if max(weighed.value, (claim.value or 0.0) if claim and weighed.status == "refuted" else 0.0) < SMALL:
         return None

@@ -85,19 +85,22 @@ def _of_pace(case: Case, own: Pace, verdict: Verdict) -> Finding | None:
     """Return the finding of the arm, which has windows where a trace has steps, and no profiler; the trace may add."""
     weighed = Weighed(cost=own.proved, status="confirmed")
     by_arm = Verdict(kind="persistent", rank=own.rank)
-    return _finding(case, weighed, verdict if verdict.rank == own.rank else by_arm, own)
+    return _finding(case, weighed, verdict if verdict.rank == own.rank else by_arm, own, _pace_words(own))
 
 
 def _of_trace(case: Case, verdict: Verdict, claim: Figure, own: Pace | None) -> Finding | None:
-    weighed = _against_turns(case, claim) if verdict.rank is None else _against_pace(verdict, claim, own)
+    if verdict.rank is not None:
+        weighed, evidence = _against_pace(verdict, claim, own), _pace_words(own)
+    else:
+        turns = _turns(case)
+        weighed, evidence = _against_turns(case, claim, turns), _turn_words(turns)
     if weighed.status == "refuted" or weighed.value < SMALL:
         return None
-    return _finding(case, weighed, verdict, own)
+    return _finding(case, weighed, verdict, own, evidence)
 
 
-def _against_turns(case: Case, claim: Figure) -> Weighed:
+def _against_turns(case: Case, claim: Figure, turns: Figure) -> Weighed:
     """Return whether ranks that are late in turns in the trace are so without communication and profiler, too."""
-    turns = _turns(case)
     if turns.value is not None:
         return weigh_against(claim, turns)
     weighed = weigh(claim, arm_of(case))
@@ -133,7 +136,7 @@ def _claim(steps: StepLateness, ranks: tuple[int, ...], verdict: Verdict) -> Fig
     return stats.mean_interval((counted / step_ns).tolist(), "ratio")
 
 
-def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None) -> Finding | None:
+def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None, by_arm: list[str]) -> Finding | None:
     """Return the finding; None: the rank is late because its batches are larger, which uneven_batches says."""
     if explain(case, weighed.value):
         return None
@@ -148,27 +151,32 @@ def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None) -
         title=f"the ranks wait for {who}{often}: {units.share(weighed.value)} of each step",
         cost=weighed.cost,
         ranks=() if verdict.rank is None else (verdict.rank,),
-        evidence=tuple(_evidence(case, verdict, own)),
+        evidence=(*_trace_words(verdict), *by_arm),
         cause=CAUSES.get(cause) if cause else None,
         remedy=_remedy(verdict, cause),
         predicted=faster_without(weighed.cost),
     )
 
 
-def _evidence(case: Case, verdict: Verdict, own: Pace | None) -> list[str]:
-    found = []
-    if verdict.lateness_ns is not None:
-        steps = f"{units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'traced step')}"
-        pattern = "one rank" if verdict.rank is not None else "now one rank, now another"
-        found.append(f"in {steps} {pattern} comes late to a collective by {units.seconds(verdict.lateness_ns * NS)}")
-    turns = _turns(case)
-    if verdict.rank is None and turns.value is not None:
-        found.append(f"without communication (arm no_comm) meeting in every step would cost {units.share(turns.value)}")
-    elif own is not None and own.excess_s > 0:
-        slower = f"a step of rank {own.rank} takes {units.seconds(own.excess_s)} longer than the others'"
-        found.append(f"without communication (arm no_comm), where no rank waits, {slower}")
-        found += _part_words(own)
-    return found
+def _trace_words(verdict: Verdict) -> list[str]:
+    if verdict.lateness_ns is None:
+        return []
+    steps = f"{units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'traced step')}"
+    pattern = "one rank" if verdict.rank is not None else "now one rank, now another"
+    return [f"in {steps} {pattern} comes late to a collective by {units.seconds(verdict.lateness_ns * NS)}"]
+
+
+def _turn_words(turns: Figure) -> list[str]:
+    if turns.value is None:
+        return []
+    return [f"without communication (arm no_comm) meeting in every step would cost {units.share(turns.value)}"]
+
+
+def _pace_words(own: Pace | None) -> list[str]:
+    if own is None or own.excess_s <= 0:
+        return []
+    slower = f"a step of rank {own.rank} takes {units.seconds(own.excess_s)} longer than the others'"
+    return [f"without communication (arm no_comm), where no rank waits, {slower}", *_part_words(own)]
 
 
 def _part_words(own: Pace) -> list[str]:

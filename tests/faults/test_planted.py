@@ -47,6 +47,4 @@ def test_nothing_is_named_in_a_healthy_sample(name, tmp_path):
     assert profile(ENTRIES[name], None, tmp_path / "run", {}) is None
     verdict = read(tmp_path / "run", None)
     found = score(PlannedRun(folder="run", entry=name, size=None, planted_s=None), ENTRIES[name], verdict)
-    if not found.first and not found.proved:
-        pytest.skip(f"on this machine the arms remove something from it, so it is not healthy here: {found.said}")
     assert found.said == "no warning"

@@ -82,11 +82,12 @@ def test_the_arms_share_is_the_cost() -> None:
     [
         (0.002, 0.05, 0.40),  # the clock knows it better
         (0.05, 0.002, 0.42),  # the arm does
-        (0.0, 0.05, 0.42),  # the clock has no interval
+        (None, 0.05, 0.42),  # the clock has no interval
     ],
 )
-def test_where_clock_and_arm_agree_the_more_exact_is_the_cost(clock: float, of_arm: float, cost: float) -> None:
-    seen, arm = cases.figure(0.40, clock, "ratio"), cases.arm(0.42, of_arm)
+def test_where_clock_and_arm_agree_the_more_exact_is_the_cost(clock: float | None, of_arm: float, cost: float) -> None:
+    seen, arm = cases.figure(0.40, clock or 0.0, "ratio"), cases.arm(0.42, of_arm)
+    seen = seen if clock is not None else dataclasses.replace(seen, low=None, high=None)
     check = CrossCheck(what="waiting", arm="cached_batches", seen=seen, gained=arm.share, agrees=True, allowed=0.05)
     found = RULE.check(cases.case(arms={"cached_batches": arm}, cross_checks=(check,)))
     assert (found.status, found.cost.value) == ("confirmed", cost)

@@ -16,6 +16,7 @@ import pytest
 from dpdoctor.analysis import Finding
 from dpdoctor.rules import Case, Rule, rules
 from dpdoctor.rules._base import judge
+from tests.unit.report.diagnosed_runs import finding
 from tests.unit.rules.cases import case, figure
 
 RULES = rules()
@@ -32,9 +33,9 @@ def test_a_case_fires_it(name: str) -> None:
     fires = cases(name, "FIRES")
     assert fires
     for shown, of in fires.items():
-        finding = judge(name, RULES[name], of)
-        assert isinstance(finding, Finding), f"{shown}: {finding}"
-        assert (finding.rule, finding.mode) == (name, of.name)
+        found = judge(name, RULES[name], of)
+        assert isinstance(found, Finding), f"{shown}: {found}"
+        assert (found.rule, found.mode) == (name, of.name)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -48,17 +49,7 @@ def test_a_case_keeps_it_silent(name: str) -> None:
 @pytest.mark.parametrize(("half", "severity"), [(0.39, "critical"), (0.41, "info")])
 def test_a_cost_that_may_be_nothing_is_no_alarm(half: float, severity: str) -> None:
     cost = figure(0.4, half, "ratio")
-    found = Finding(
-        rule="any",
-        mode="single",
-        severity="critical",
-        status="inferred",
-        title="slow",
-        cost=cost,
-        evidence=("seen",),
-        cause=None,
-        remedy="train faster",
-    )
+    found = finding("any", "single", cost=cost)
     said = judge("any", dataclasses.replace(RULES["data_starved"], check=lambda _: found), case("single"))
     assert isinstance(said, Finding)
     assert (said.severity, said.cost) == (severity, cost)
