@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dpdoctor.digest import Digest
-from dpdoctor.loading import BatchRecord, HandOff, TransformTime
+from dpdoctor.loading import BatchRecord, FetchBeside, HandOff, TransformTime
 from dpdoctor.spec import RunHeader
 
 # The "arm" of windows in which nothing is switched off.
@@ -278,6 +278,7 @@ class RankRecord:
     arms: tuple[ArmRecord, ...] = ()
     transforms: tuple[TransformTime, ...] = ()
     hand_offs: tuple[HandOff, ...] = ()
+    beside: tuple[FetchBeside, ...] = ()
     cpu: CpuUse | None = None
     clock: tuple[int, int] | None = None
 

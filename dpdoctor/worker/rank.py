@@ -159,6 +159,7 @@ class Rank:
             watch=self._watch,
             tally=self._tally,
             replay=self._loaders.replay,
+            companion=self._loaders.companion,
             precision=self._precision,
         )
         budget_s = spec.recording.time_budget_s

@@ -72,11 +72,11 @@ def profile(script: str, setting: Setting, options: list[str]) -> Profile:
     return Profile(mode["step"]["value"], predicted, others / wall_s)
 
 
-def quiet(script: str, setting: Setting, args: argparse.Namespace) -> Profile:
+def quiet(script: str, setting: Setting, options: list[str], args: argparse.Namespace) -> Profile:
     """Return the profile beside which others took least of the cores, of as many as it takes to be quiet."""
     found: list[Profile] = []
     while len(found) < args.tries and not (found and found[-1].others <= args.quiet):
-        found.append(profile(script, setting, args.options.split()))
+        found.append(profile(script, setting, options))
     return min(found, key=lambda one: one.others)
 
 
@@ -93,21 +93,22 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=3, help="profiles taken until one is quiet")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which settings are profiled")
     parser.add_argument("--out", type=Path, default=Path("loader_predictions.json"), help="file of predictions")
-    parser.add_argument("--options", default="--nproc 2 --arms none --trace-steps 0 --rounds 10 --time-budget 20")
+    parser.add_argument("--options", default="--nproc 2 --trace-steps 0 --rounds 10 --time-budget 20")
     args = parser.parse_args()
 
-    first = {script: quiet(script, (0, None), args) for script in args.scripts}
+    tried = [*args.options.split(), "--arms", "cached_batches,beside_fetching"]
+    first = {script: quiet(script, (0, None), tried, args) for script in args.scripts}
     written = {script: {words(s): p for s, p in one.predicted.items()} for script, one in first.items()}
     args.out.write_text(json.dumps(written, indent=1))
     print(f"predictions written to {args.out}; others took at most {max(p.others for p in first.values()):.2f} cores")
 
-    chance = random.Random(args.seed)
+    chance, without_arms = random.Random(args.seed), [*args.options.split(), "--arms", "none"]
     lines = []
     for script in args.scripts:
         rounds: list[dict[Setting, Profile]] = []
         for _ in range(args.rounds):
             order = chance.sample(SETTINGS, k=len(SETTINGS))
-            rounds.append({setting: quiet(script, setting, args) for setting in order})
+            rounds.append({setting: quiet(script, setting, without_arms, args) for setting in order})
             steps = ", ".join(f"{words(s)}: {1e3 * p.step_s:.2f} ms" for s, p in rounds[-1].items())
             print(f"  {script}: {steps}", file=sys.stderr)
         lines += [Line.of(script, setting, first[script].predicted, rounds) for setting in SETTINGS]
