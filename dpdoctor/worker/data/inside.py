@@ -94,6 +94,10 @@ class Inside:
             FORKING.workers = before
         self._met(iterator, workers, number, self._clock() - begin_ns)
         self._loaders[number] = weakref.ref(loader)
+        if loader._iterator is None:
+            # `for batch in DataLoader(...)` holds the iterator alone; one with persistent workers is held by its
+            # loader.
+            iterator.dpdoctor_made_by = loader
         return iterator
 
     def _met(self, iterator: Any, workers: Workers | None, number: int, opening_ns: int) -> None:
