@@ -19,6 +19,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from dpdoctor.loading import FetchBeside
 from dpdoctor.worker.data.apart import ApartLoader, made_up
+from dpdoctor.worker.data.held import Held
 
 BATCHES = 64
 # A fetch that takes longer than this is not waited for.
@@ -28,6 +29,7 @@ SEVERAL = "not one loader alone feeds the training"
 GONE = "the loader that feeds the training is gone"
 HAS_WORKERS = "the loader has workers of its own, which fetch beside the training anyway"
 NOT_MADE_UP = "batches of its dataset cannot be made up: it has no length, or its batches are not of one size"
+SHARED = "{held}, and a process that fetches beside the training would share the place in it with the script"
 
 
 class Companion:
@@ -41,8 +43,10 @@ class Companion:
     ) -> None:
         self._find = find
         self._clock = clock
+        self._held = Held()
         self._batches: Any = None
         self._stop: Event | None = None
+        self._refused: str | None = None
         self._fetches_ns: dict[int, list[int]] = {}
         self._number = 0
 
@@ -55,14 +59,20 @@ class Companion:
             return GONE
         if loader.num_workers:
             return HAS_WORKERS
-        return None if made_up(loader, 1) else NOT_MADE_UP
+        if not made_up(loader, 1):
+            return NOT_MADE_UP
+        held = self._held.shared()
+        return held and SHARED.format(held=held)
 
     def begin(self, loaders: frozenset[int]) -> None:
-        """Begin to fetch with the dataset of the only loader that feeds the training; without one, do nothing."""
+        """Begin to fetch with the dataset of the only loader that feeds the training, if that is fit."""
+        # Asked anew: meanwhile the script may have opened a file, or let go of its loader.
+        self._refused = self.unfit(loaders)
+        if self._refused:
+            return
         (self._number,) = loaders
         loader = self._find(self._number)
-        if loader is None:
-            return
+        assert loader is not None
         indices = made_up(loader, BATCHES)
         self._stop = multiprocessing.get_context("fork").Event()
         on_and_on = _OnAndOn(loader.dataset, loader.collate_fn, indices, self._stop, self._clock)
@@ -78,7 +88,7 @@ class Companion:
     def end(self) -> str | None:
         """Let the process end; return why nothing can be fetched in a process, None: it can."""
         if self._stop is None:
-            return GONE
+            return self._refused
         self._stop.set()
         try:
             self._fetches_ns.setdefault(self._number, []).extend(self._batches._next_data())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,6 +87,20 @@ def test_a_dataset_that_fails_in_a_process_says_how() -> None:
 )
 def test_where_it_need_not_or_cannot_fetch(loaders: frozenset[int], loader: object, reason: str | None) -> None:
     assert Companion(lambda _: loader).unfit(loaders) == reason  # type: ignore[arg-type,return-value]
+
+
+def test_a_file_that_the_script_opened_meanwhile_is_not_read_beside_it(tmp_path: Path) -> None:
+    companion = Companion({0: DataLoader(Items())}.get)
+    assert companion.unfit(FEEDS) is None
+    (tmp_path / "items.bin").write_bytes(b"items")
+    with (tmp_path / "items.bin").open("rb"):
+        reason = companion.unfit(FEEDS)
+        companion.begin(FEEDS)
+        assert companion.end() == reason
+    assert reason is not None
+    assert reason.startswith(f"{tmp_path}/items.bin is open, and a process that fetches")
+    assert companion.records() == ()
+    assert companion.unfit(FEEDS) is None, "it is closed again"
 
 
 def test_a_loader_that_is_gone_meanwhile_leaves_nothing() -> None:
