@@ -73,6 +73,20 @@ class TransformTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FetchBeside:
+    """What a fetch takes in a process beside the training, where the script's loader has no process of its own.
+
+    Attributes:
+        loader: place in Adoption.loaders.
+        fetch_ns: mean over `n` batches, fetched while batches were replayed to the training.
+    """
+
+    loader: int
+    n: int
+    fetch_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HandOff:
     """What it costs to move one batch from a worker to the training thread, measured apart from training.
 

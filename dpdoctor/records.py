@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dpdoctor.digest import Digest
-from dpdoctor.loading import BatchRecord, HandOff, TransformTime
+from dpdoctor.loading import BatchRecord, FetchBeside, HandOff, TransformTime
 from dpdoctor.spec import RunHeader
 
 # The "arm" of windows in which nothing is switched off.
@@ -250,6 +250,7 @@ class RankRecord:
         ending: how the script was left: stopped, stopped by force, returned, raised.
         observer_ns: host time that dpdoctor's own hooks took in the median counted step.
         peak_memory_bytes: of the process (CPU) or of torch's allocator on the fullest device (CUDA).
+        device: what the rank computes on, in words; `device_type` is torch's name of its kind, cpu or cuda.
         devices: the GPUs that the rank sees, in torch's order: one, several under nn.DataParallel, none on the CPU.
         cpu: None: no window was measured to its end.
         clock: the host's monotonic clock and unix time at one moment, in ns: events are in the former, traces in the
@@ -272,10 +273,12 @@ class RankRecord:
     steps_per_epoch: int | None = None
     observer_ns: float | None = None
     peak_memory_bytes: int | None = None
+    device_type: str = "cpu"
     devices: tuple[Device, ...] = ()
     arms: tuple[ArmRecord, ...] = ()
     transforms: tuple[TransformTime, ...] = ()
     hand_offs: tuple[HandOff, ...] = ()
+    beside: tuple[FetchBeside, ...] = ()
     cpu: CpuUse | None = None
     clock: tuple[int, int] | None = None
 

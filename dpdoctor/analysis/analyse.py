@@ -18,7 +18,7 @@ from dpdoctor.analysis.waterfall import waterfalls
 from dpdoctor.analysis.windows import NS, Window, measured
 from dpdoctor.digest import Digest
 from dpdoctor.records import PHASES, Adoption, Launch, Rank, RankRecord, Run, StepRecord
-from dpdoctor.spec import BASELINE, ModeSpec, RunSpec
+from dpdoctor.spec import BASELINE, ModeSpec, RunHeader
 
 UNCOUNTED = "the samples of some steps could not be counted; give --samples-per-step"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
@@ -29,7 +29,7 @@ MOST_STEPS_PER_EPOCH = 10_000_000
 def analyse(run: Run) -> Analysis:
     """Return the figures of a run; whatever is missing is unknown with its reason."""
     header = run.header
-    modes = {spec.name: _mode(spec, run.modes[spec.name], header.spec) for spec in header.spec.modes}
+    modes = {spec.name: _mode(spec, run.modes[spec.name], header) for spec in header.spec.modes}
     baseline = modes.get(BASELINE)
     modes = {name: _against_baseline(mode, baseline) for name, mode in modes.items()}
     launches = {name: shown_launch(found) for name, found in run.modes.items() if found}
@@ -49,16 +49,16 @@ def analyse(run: Run) -> Analysis:
     return Analysis(summary=summary, run=run, across=compared)
 
 
-def _mode(spec: ModeSpec, launches: Sequence[Launch], run: RunSpec) -> ModeSummary:
+def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader) -> ModeSummary:
     if not launches:
         return _never_launched(spec)
     shown = shown_launch(launches)
     # What was measured before a launch failed looks like a result and is none; its files keep it.
     windows = [[] if launch.record.status == "failed" else measured(launch) for launch in launches]
-    source, samples = _sample_counter(windows, run.samples_per_step)
+    source, samples = _sample_counter(windows, header.spec.samples_per_step)
     records = [rank.record for rank in shown.ranks if rank.record]
     first = records[0] if records else None
-    reason = _why_unmeasured(shown, explain=run.recording.explain)
+    reason = _why_unmeasured(shown, explain=header.spec.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)
     gains = arms(launches)
     counted, uncounted = (windows, reason) if _are_counted(windows, samples) else ([], UNCOUNTED)
@@ -88,7 +88,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], run: RunSpec) -> ModeSumma
         budget=None if shown.record.status == "failed" else trace_budget(_digests(launches)),
         traces=() if shown.record.status == "failed" else rank_traces(_digests(launches)),
         arms=gains,
-        cross_checks=cross_checks(gains, shown),
+        cross_checks=cross_checks(gains, shown, header.fingerprint.cores),
         counters=first.counters if first else None,
         ranks=tuple(_rank(rank, measured(shown), index) for index, rank in enumerate(shown.ranks)),
         wall_s=sum(launch.record.end_ns - launch.record.begin_ns for launch in launches) * NS,
@@ -251,6 +251,7 @@ def _rank(rank: Rank, windows: Sequence[Window], index: int) -> RankSummary:
         rank=rank.index,
         host=record.host if record else "",
         device=record.device if record else "",
+        device_type=record.device_type if record else "",
         status=record.status if record else "failed",
         phase=record.phase if record else "starting",
         steps_recorded=len(rank.steps),

@@ -6,31 +6,39 @@ import math
 from collections.abc import Iterator, Mapping
 
 from dpdoctor.analysis import stats
+from dpdoctor.analysis.communication import on_shared_cores, removable_share
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.summary import ArmSummary, CrossCheck
-from dpdoctor.analysis.trace_budget import exposed_share
 from dpdoctor.analysis.windows import measured
 from dpdoctor.records import Launch
 
-# Two measurements of one share of a step agree within this much of the step, or within two standard errors.
+# Two measurements of one share of a step agree within this much of the step, or within their 95 % intervals.
 TOLERANCE = 0.05
-STANDARD_ERRORS = 2.0
 
 
-def cross_checks(arms: Mapping[str, ArmSummary], launch: Launch) -> tuple[CrossCheck, ...]:
-    """Return for every arm whose gain can also be seen without it, what the launch's trace or clock says of it."""
-    return tuple(_compared(arms, launch))
+def cross_checks(arms: Mapping[str, ArmSummary], launch: Launch, cores: int) -> tuple[CrossCheck, ...]:
+    """Return for every arm whose gain can also be seen without it, what the launch's trace or clock says of it.
+
+    `cores` are those of each machine.
+    """
+    return tuple(_compared(arms, launch, cores))
 
 
 def allowed(a: Figure, b: Figure) -> float:
-    """Return by how much two measurements of one share of a step may differ; ratio."""
-    return max(TOLERANCE, STANDARD_ERRORS * math.hypot(stats.standard_error(a), stats.standard_error(b)))
+    """Return by how much two measurements of one share of a step may differ; ratio.
+
+    Half the 95 % interval of their difference: two standard errors where each is the mean of many windows, and as many
+    more as Student's t asks for where it is one of few.
+    """
+    return max(TOLERANCE, math.hypot(stats.half_width(a), stats.half_width(b)))
 
 
-def _compared(arms: Mapping[str, ArmSummary], launch: Launch) -> Iterator[CrossCheck]:
+def _compared(arms: Mapping[str, ArmSummary], launch: Launch, cores: int) -> Iterator[CrossCheck]:
     if "no_comm" in arms:
-        seen = exposed_share([rank.digest for rank in launch.ranks if rank.digest])
-        yield _check("exposed communication, in the trace", "no_comm", seen, arms)
+        digests, shared = [rank.digest for rank in launch.ranks if rank.digest], on_shared_cores(launch, cores)
+        seen = removable_share(digests, on_shared_cores=shared)
+        what = "communication, also beside computing, as both share the cores" if shared else "exposed communication"
+        yield _check(f"{what}, in the trace", "no_comm", seen, arms)
     if "cached_batches" in arms:
         yield _check("waiting for data, on the host's clock", "cached_batches", _waited_share(launch), arms)
 

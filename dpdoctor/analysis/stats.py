@@ -136,9 +136,7 @@ def combination(parts: Sequence[tuple[float, Figure]], unit: str) -> Figure:
     return Figure(value=value, low=value - half, high=value + half, n=n, unit=unit)
 
 
-def standard_error(figure: Figure) -> float:
-    """Return the standard error behind a figure's 95 % interval of Student's t; 0 where it has none."""
-    if figure.value is None or figure.high is None or figure.n < 2:
-        return 0.0
+def half_width(figure: Figure) -> float:
+    """Return half of a figure's 95 % interval; 0 where it has none."""
     # The upper half: the lower one may have been cut off at zero.
-    return (figure.high - figure.value) / student_t(figure.n - 1)
+    return 0.0 if figure.value is None or figure.high is None else figure.high - figure.value

@@ -27,11 +27,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, rename={"global_": "globa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
-    """One rank of one mode. `step` is the mean of its own steps."""
+    """One rank of one mode. `step` is the mean of its own steps, `device_type` torch's: cpu or cuda."""
 
     rank: int
     host: str
     device: str
+    device_type: str
     status: str
     phase: str
     steps_recorded: int
@@ -119,7 +120,7 @@ class CrossCheck:
         seen: share of a step in the trace or on the host's clock.
         gained: share of a step that the arm gains.
         agrees: whether they differ by at most `allowed`; None: that cannot be told, `reason` says why.
-        allowed: 5 % of the step, or two standard errors of the difference where they are more; ratio.
+        allowed: 5 % of the step, or half the 95 % interval of the difference where that is more; ratio.
     """
 
     what: str

@@ -14,7 +14,6 @@ from dpdoctor.digest import IDLE_CAUSES, Budget, DeviceStep, Digest
 
 NS = 1e-9
 NO_STEPS = "the trace holds no whole step"
-NO_TRACE = "no rank left a trace"
 NOT_STEPS = "the trace holds no whole step: the share is of all that was traced"
 PARTS = ("compute", "exposed_comm", "h2d", "copy", "idle")
 
@@ -84,23 +83,5 @@ def _cause(name: str) -> Callable[[Stretch], int]:
     return lambda stretch: stretch[1].get(name, 0)
 
 
-def exposed_share(digests: Sequence[Digest]) -> Figure:
-    """Return the share of a traced step that communicates while nothing computes, on the rank where it is least.
-
-    That rank is the one the others wait for: what it loses is what a step loses, the rest is the others' waiting for it
-    and does not go away with the communication. (Rank r takes w_r(s) before it meets the others in step s. With
-    communication a step takes E[max_r w_r] + transfer, without max_r E[w_r]; the difference is what the rank with the
-    largest E[w_r] spends in communication.)
-    """
-    figures = [stats.ratio_of_totals(steps, "ratio") for digest in digests if (steps := _exposed(digest))]
-    least = min(figures, key=lambda figure: figure.value or 0.0, default=None)
-    return least or stats.unknown("ratio", NO_STEPS if digests else NO_TRACE)
-
-
 def _idle(cause: str) -> Callable[[DeviceStep], int]:
     return lambda step: step.idle_by.get(cause, 0)
-
-
-def _exposed(digest: Digest) -> list[tuple[float, float]]:
-    budgets = [step.budget for device in digest.devices for step in device.steps]
-    return [(budget.exposed_comm_ns, budget.total_ns) for budget in budgets]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.across.model import AcrossRanks
+from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.trace_budget import exposed_share
 from dpdoctor.digest import Digest
 
 

@@ -236,7 +236,7 @@ def _comparable(mode: ModeSummary, copies: ModeSummary) -> bool:
 
 def _on_gpu(mode: ModeSummary) -> bool:
     """Return whether the host's clock says nothing of the step: a GPU works behind it."""
-    return any(rank.device.startswith("cuda") for rank in mode.ranks)
+    return any(rank.device_type == "cuda" for rank in mode.ranks)
 
 
 def _gain(mode: ModeSummary, arm: str) -> Figure:

@@ -64,10 +64,12 @@ class Rule:
 
 
 def judge(name: str, rule: Rule, case: Case) -> Finding | NotJudged | None:
-    """Return what a rule says of one mode."""
+    """Return what a rule says of one mode; a cost that may be nothing, by its own interval, is no alarm."""
     found = rule.check(case)
     if isinstance(found, CannotTell):
         return NotJudged(rule=name, mode=case.name, reason=found.reason)
+    if found is not None and found.cost.low is not None and found.cost.low <= 0:
+        return dataclasses.replace(found, severity="info")
     return found
 
 
@@ -90,13 +92,18 @@ def weigh(claim: Figure, arm: ArmSummary | None) -> Weighed:
     The arm's share where it is clearly above zero: confirmed. The arm's, too, where it is not and lies clearly below
     the claim: refuted. The claim where there is no arm or it is too noisy to tell: inferred.
     """
-    if arm is None or arm.share.value is None:
+    return weigh_against(claim, arm.share) if arm is not None else Weighed(cost=claim, status="inferred")
+
+
+def weigh_against(claim: Figure, gained: Figure) -> Weighed:
+    """Return the same, given the share of the step that an experiment gains without what is claimed."""
+    if gained.value is None:
         return Weighed(cost=claim, status="inferred")
-    if above_zero(arm.share):
-        return Weighed(cost=arm.share, status="confirmed")
-    above = claim.value is not None and arm.share.low is not None and claim.value > arm.share.value
-    refuted = above and not agree(claim, arm.share)
-    return Weighed(cost=arm.share, status="refuted") if refuted else Weighed(cost=claim, status="inferred")
+    if above_zero(gained):
+        return Weighed(cost=gained, status="confirmed")
+    above = claim.value is not None and gained.low is not None and claim.value > gained.value
+    refuted = above and not agree(claim, gained)
+    return Weighed(cost=gained, status="refuted") if refuted else Weighed(cost=claim, status="inferred")
 
 
 def above_zero(figure: Figure) -> bool:
@@ -105,10 +112,17 @@ def above_zero(figure: Figure) -> bool:
 
 
 def agree(a: Figure, b: Figure) -> bool:
-    """Return whether two known shares of a step differ by no more than trace and arm may: 5 %, 2 standard errors."""
+    """Return whether two known shares of a step differ by no more than trace and arm may: 5 % or their intervals."""
     assert a.value is not None
     assert b.value is not None
     return abs(a.value - b.value) <= allowed(a, b)
+
+
+def is_more_exact(a: Figure, b: Figure) -> bool:
+    """Return whether `a` measures what `b` does, and has an interval that is narrower than that of `b`."""
+    if a.value is None or a.low is None or b.value is None or not agree(a, b):
+        return False
+    return stats.half_width(a) < stats.half_width(b)
 
 
 def share_beside(seconds: Figure, others_s: float) -> Figure:

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import ArmSummary, Figure, stats
-from dpdoctor.analysis.trace_budget import exposed_share
+from dpdoctor.analysis.communication import exposed_share, on_shared_cores, removable_share
 from dpdoctor.rules._base import COVERAGE, Case, Weighed, above_zero, agree, measured_arm, weigh
 from dpdoctor.rules._traced import digests, launch_of, on_gpu, share
 
@@ -22,11 +22,14 @@ class Exposure:
 
     Attributes:
         total: mean over ranks, with what they wait for each other.
-        removable: on the rank that has least of it, for which the others wait: what would go with the communication.
+        exposed: on the rank that has least of it, for which the others wait.
+        removable: what would go with the communication: the same, with what runs beside computing where both share the
+            cores.
         all_ranks: every rank left a trace; else the waiting cannot be told apart.
     """
 
     total: Figure
+    exposed: Figure
     removable: Figure
     all_ranks: bool
 
@@ -46,7 +49,14 @@ def exposure(case: Case) -> Exposure | None:
     if total.value is None:
         return None
     world_size = max([case.mode.world_size, *(digest.world_size or 1 for digest in found)])
-    return Exposure(total=total, removable=exposed_share(found), all_ranks=len(found) >= world_size)
+    launch = launch_of(case)
+    shared = launch is not None and on_shared_cores(launch, case.analysis.summary.fingerprint.cores)
+    return Exposure(
+        total=total,
+        exposed=exposed_share(found),
+        removable=removable_share(found, on_shared_cores=shared),
+        all_ranks=len(found) >= world_size,
+    )
 
 
 def arm_of(case: Case) -> ArmSummary | None:
@@ -64,7 +74,7 @@ def weigh_part(case: Case, claim: Figure) -> Weighed:
     weighed = weigh(claim, arm)
     if arm is None or seen is None or weighed.status != "confirmed":
         return weighed
-    part = min(1.0, (claim.value or 0.0) / seen.removable.value) if seen.removable.value else 0.0
+    part = min(1.0, (claim.value or 0.0) / seen.exposed.value) if seen.exposed.value else 0.0
     return Weighed(cost=stats.scaled(arm.share, part), status="confirmed" if part >= COVERAGE else "inferred")
 
 
@@ -90,12 +100,16 @@ def _range(share: Figure) -> str:
 def trace_words(seen: Exposure) -> str:
     """Return what the traces say of exposed communication, in a clause."""
     assert seen.total.value is not None
+    assert seen.exposed.value is not None
     assert seen.removable.value is not None
-    waiting = seen.total.value - seen.removable.value
+    waiting = seen.total.value - seen.exposed.value
     if not seen.all_ranks:
         which = ", waiting for ranks that left no trace included"
     else:
         which = f", {units.share(waiting)} of the step waiting for a slower rank" if waiting > 0 else ""
+    beside = seen.removable.value - seen.exposed.value
+    if beside > 0:
+        which += f"; beside computing, on the same cores, it takes another {units.share(beside)}"
     return (
         f"in the trace communication beside which nothing computes is {units.share(seen.total.value)} of a step{which}"
     )
@@ -108,12 +122,9 @@ def agreement_words(seen: Exposure, arm: ArmSummary) -> str:
     if agree(seen.removable, arm.share):
         return "trace and arm agree" if above_zero(arm.share) else "trace and arm do not contradict each other"
     if arm.share.value > seen.removable.value:
-        return (
-            "trace and arm disagree: the arm gains more than is exposed, as communication also slows what computes "
-            "beside it"
-        )
+        return "trace and arm disagree: the arm gains more, as communication also slows what runs beside it"
     return (
-        "trace and arm disagree: the arm gains less than is exposed, as a step then waits for something else, or for "
+        "trace and arm disagree: the arm gains less, as a step then waits for something else, or for "
         "collectives of the script's own, which the arm leaves in"
     )
 

@@ -31,7 +31,7 @@ def digests(case: Case) -> tuple[Digest, ...]:
 def on_gpu(case: Case) -> bool:
     """Return whether the mode trained on a GPU: its traces or its ranks say so."""
     return any(digest.has_device for digest in digests(case)) or any(
-        rank.device.startswith("cuda") for rank in case.mode.ranks
+        rank.device_type == "cuda" for rank in case.mode.ranks
     )
 
 

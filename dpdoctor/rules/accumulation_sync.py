@@ -30,7 +30,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
     evidence = [f"a step has {units.digits(micro_batches)} micro-batches, and each one reduces its gradients"]
     if seen is not None:
         assert claim.value is not None
-        evidence.append(f"in the trace the reductions but the last leave {units.share(claim.value)} of a step exposed")
+        evidence.append(f"in the trace the reductions but the last take {units.share(claim.value)} of a step")
     if arm is not None and arm.share.value is not None and arm.gain.value is not None:
         gain = f"{units.seconds(arm.gain.value)} per step, {units.share(arm.share.value)} of it"
         evidence.append("the arm that reduces the last one only gains " + ("nothing measurable" if refuted else gain))
@@ -68,7 +68,7 @@ RULE = Rule(
     what="A step accumulates the gradients of several micro-batches, and each backward reduces them over all ranks.",
     why="Only the sum is used: all reductions but the last exchange the same bytes for nothing.",
     how="Micro-batches are counted; the arm no_sync_accumulation reduces only in the last one and gives the gain; the "
-    "trace, how much of the reductions nothing hides.",
+    "trace, how much of a step the reductions take that nothing hides.",
     remedy="Run all but the last micro-batch under no_sync() (DDP), or with set_requires_gradient_sync(False) (FSDP).",
     verified=True,
     check=_check,

@@ -94,7 +94,7 @@ def _found(case: Case, weighed: Weighed, evidence: list[str]) -> Finding:
         mode=case.name,
         severity=level,
         status=weighed.status,
-        title=f"communication that nothing hides takes {units.share(weighed.value)} of each step",
+        title=f"communication takes {units.share(weighed.value)} of each step",
         cost=weighed.cost,
         evidence=tuple(evidence),
         cause=part.title if part is not None and of_cost >= COVERAGE else None,
@@ -155,9 +155,10 @@ RULE = Rule(
     title="Exposed communication",
     what="Ranks exchange gradients or parameters while nothing computes.",
     why="Every device idles until the exchange is done, in every step.",
-    how="From the trace, the communication beside which nothing computes, on the rank that the others wait for; from "
-    "the arm no_comm, the time that a step without communication saves. Both are shown, and whether they agree "
-    "within 5 % of the step or two standard errors; the arm's figure is the cost.",
+    how="From the trace, the communication beside which nothing computes, on the rank that the others wait for, and "
+    "where it runs on the cores that compute, what runs beside computing, too; from the arm no_comm, the time that a "
+    "step without communication saves. Both are shown, and whether they agree within 5 % of the step or their 95 % "
+    "intervals; the arm's figure is the cost.",
     remedy="More work per exchange (a larger batch per device, accumulation under no_sync), fewer bytes (bfloat16), a "
     "faster link, or another of the rules about communication where one names the reason.",
     verified=True,

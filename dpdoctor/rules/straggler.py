@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Figure, Finding, stats
 from dpdoctor.analysis.across import StepLateness, Verdict
+from dpdoctor.analysis.turns import lost_in_turns
 from dpdoctor.rules._base import (
     SMALL,
     CannotTell,
     Case,
     Rule,
     Weighed,
-    above_zero,
     agree,
     faster_without,
-    main_part,
     severity,
     weigh,
+    weigh_against,
 )
 from dpdoctor.rules._batches import explain
-from dpdoctor.rules._communication import arm_of, communicates
-from dpdoctor.rules._pace import GC, Pace, pace
+from dpdoctor.rules._communication import ARM, arm_of, communicates
+from dpdoctor.rules._pace import Pace, pace
+from dpdoctor.rules._steps import launches
 from dpdoctor.rules._traced import on_gpu
 
 # TraceML 0.5 warns of a straggler at 10 % of the step; below, from SMALL on, it is told without alarm.
@@ -67,7 +66,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return None
     across, own = case.analysis.across.get(case.name), pace(case)
     verdict = across.verdict if across is not None else Verdict(kind="unknown", reason="no rank left a trace")
-    if own is not None and above_zero(own.excess) and (own.excess.value or 0.0) >= SMALL:
+    if own is not None and (own.proved.value or 0.0) >= SMALL:
         return _of_pace(case, own, verdict)
     if across is not None and verdict.kind in ("persistent", "periodic", "rotating"):
         return _of_trace(case, verdict, _claim(across.steps, across.ranks, verdict), own)
@@ -84,21 +83,38 @@ def _is_even(own: Pace | None) -> bool:
 
 def _of_pace(case: Case, own: Pace, verdict: Verdict) -> Finding | None:
     """Return the finding of the arm, which has windows where a trace has steps, and no profiler; the trace may add."""
-    weighed = Weighed(cost=own.excess, status="confirmed")
+    weighed = Weighed(cost=own.proved, status="confirmed")
     by_arm = Verdict(kind="persistent", rank=own.rank)
-    return _finding(case, weighed, verdict if verdict.rank == own.rank else by_arm, own)
+    return _finding(case, weighed, verdict if verdict.rank == own.rank else by_arm, own, _pace_words(own))
 
 
 def _of_trace(case: Case, verdict: Verdict, claim: Figure, own: Pace | None) -> Finding | None:
-    weighed = weigh(claim, arm_of(case)) if verdict.rank is None else _against_pace(verdict, claim, own)
-    if weighed.status == "confirmed":
-        # The arm removes all communication: it shows that there is something to gain, not how much of it is waiting.
-        assert weighed.cost.value is not None
-        assert claim.value is not None
-        weighed = dataclasses.replace(weighed, cost=min(claim, weighed.cost, key=lambda figure: figure.value or 0.0))
+    if verdict.rank is not None:
+        weighed, evidence = _against_pace(verdict, claim, own), _pace_words(own)
+    else:
+        turns = _turns(case)
+        weighed, evidence = _against_turns(case, claim, turns), _turn_words(turns)
     if weighed.status == "refuted" or weighed.value < SMALL:
         return None
-    return _finding(case, weighed, verdict, own)
+    return _finding(case, weighed, verdict, own, evidence)
+
+
+def _against_turns(case: Case, claim: Figure, turns: Figure) -> Weighed:
+    """Return whether ranks that are late in turns in the trace are so without communication and profiler, too."""
+    if turns.value is not None:
+        return weigh_against(claim, turns)
+    weighed = weigh(claim, arm_of(case))
+    if weighed.status != "confirmed":
+        return weighed
+    # The arm removes all communication: it shows that there is something to gain, not how much of it is waiting.
+    return Weighed(cost=min(claim, weighed.cost, key=lambda figure: figure.value or 0.0), status="inferred")
+
+
+def _turns(case: Case) -> Figure:
+    """Return what ranks that are late in turns cost by the arm, as a share of the step."""
+    if on_gpu(case):
+        return stats.unknown("ratio", "a GPU's host runs ahead: how long a step takes it says nothing of the device's")
+    return lost_in_turns(launches(case), ARM)
 
 
 def _against_pace(verdict: Verdict, claim: Figure, own: Pace | None) -> Weighed:
@@ -120,11 +136,11 @@ def _claim(steps: StepLateness, ranks: tuple[int, ...], verdict: Verdict) -> Fig
     return stats.mean_interval((counted / step_ns).tolist(), "ratio")
 
 
-def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None) -> Finding | None:
+def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None, by_arm: list[str]) -> Finding | None:
     """Return the finding; None: the rank is late because its batches are larger, which uneven_batches says."""
     if explain(case, weighed.value):
         return None
-    cause = _cause(case, verdict, own)
+    cause = _cause(verdict, own)
     who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
     often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""
     return Finding(
@@ -135,35 +151,47 @@ def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None) -
         title=f"the ranks wait for {who}{often}: {units.share(weighed.value)} of each step",
         cost=weighed.cost,
         ranks=() if verdict.rank is None else (verdict.rank,),
-        evidence=tuple(_evidence(verdict, own)),
+        evidence=(*_trace_words(verdict), *by_arm),
         cause=CAUSES.get(cause) if cause else None,
         remedy=_remedy(verdict, cause),
         predicted=faster_without(weighed.cost),
     )
 
 
-def _evidence(verdict: Verdict, own: Pace | None) -> list[str]:
-    found = []
-    if verdict.lateness_ns is not None:
-        steps = f"{units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'traced step')}"
-        pattern = "one rank" if verdict.rank is not None else "now one rank, now another"
-        found.append(f"in {steps} {pattern} comes late to a collective by {units.seconds(verdict.lateness_ns * NS)}")
-    if own is not None and own.excess_s > 0:
-        slower = f"a step of rank {own.rank} takes {units.seconds(own.excess_s)} longer than the others'"
-        found.append(f"without communication (arm no_comm), where no rank waits, {slower}")
-    return found
+def _trace_words(verdict: Verdict) -> list[str]:
+    if verdict.lateness_ns is None:
+        return []
+    steps = f"{units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'traced step')}"
+    pattern = "one rank" if verdict.rank is not None else "now one rank, now another"
+    return [f"in {steps} {pattern} comes late to a collective by {units.seconds(verdict.lateness_ns * NS)}"]
 
 
-def _cause(case: Case, verdict: Verdict, own: Pace | None) -> str | None:
+def _turn_words(turns: Figure) -> list[str]:
+    if turns.value is None:
+        return []
+    return [f"without communication (arm no_comm) meeting in every step would cost {units.share(turns.value)}"]
+
+
+def _pace_words(own: Pace | None) -> list[str]:
+    if own is None or own.excess_s <= 0:
+        return []
+    slower = f"a step of rank {own.rank} takes {units.seconds(own.excess_s)} longer than the others'"
+    return [f"without communication (arm no_comm), where no rank waits, {slower}", *_part_words(own)]
+
+
+def _part_words(own: Pace) -> list[str]:
+    """Return how much of a rank's slowness lies in what explains it."""
+    part = own.parts[own.cause] if own.cause else None
+    if part is None or part.value is None or part.low is None or part.high is None:
+        return []
+    span = units.span(units.share(part.low), units.share(part.high))
+    return [f"what its host does in `{own.cause}` takes {units.share(part.value)} of a step longer ({span})"]
+
+
+def _cause(verdict: Verdict, own: Pace | None) -> str | None:
     """Return what explains the lateness: by the arm's phases where they show this rank, else by the trace."""
-    if own is not None and own.rank == verdict.rank and above_zero(own.excess):
-        if main_part({GC: own.parts[GC]}, own.excess_s):
-            return GC
-        phases = {name: seconds for name, seconds in own.parts.items() if name != GC}
-        cause = main_part(phases, own.excess_s)
-        # On a GPU the host's forward and backward last as long as it takes to queue work, or until there is room.
-        if cause and not (on_gpu(case) and cause in ("forward", "backward", "optimizer")):
-            return cause
+    if own is not None and own.rank == verdict.rank and own.cause:
+        return own.cause
     return verdict.cause
 
 
@@ -181,7 +209,7 @@ RULE = Rule(
     "turns.",
     why="A step lasts as long as its slowest rank: all others wait for it.",
     how="From the traces, who comes last to each collective and by how much (durations only, no clocks compared), with "
-    "a binomial test against chance; from the arm no_comm, how long a step of each rank takes where none waits. The "
+    "a binomial test against chance; from the arm no_comm, how long each step of each rank takes where none waits. The "
     "cause is what at least 80 % of the difference lies in.",
     remedy="Equal work, cores and data for each rank; what only one rank does, such as logging, off the training loop.",
     verified=True,

@@ -120,6 +120,7 @@ class Rank:
             pid=self._pid,
             host=redact.text(socket.gethostname()),
             device=setup.device_name(self._task.spec.threads_per_device),
+            device_type=setup.device_type(),
             devices=setup.devices(),
             backend=backend,
             status="running",
@@ -158,6 +159,7 @@ class Rank:
             watch=self._watch,
             tally=self._tally,
             replay=self._loaders.replay,
+            companion=self._loaders.companion,
             precision=self._precision,
         )
         budget_s = spec.recording.time_budget_s

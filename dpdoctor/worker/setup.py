@@ -47,9 +47,14 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
+def device_type() -> str:
+    """Return torch's name for the kind of device that this rank computes on."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def device_name(num_threads: int) -> str:
     """Return what this rank computes on, in words."""
-    if torch.cuda.is_available():
+    if device_type() == "cuda":
         return torch.cuda.get_device_name(0)
     return f"CPU ({platform.machine()}), {units.count(num_threads, 'thread')}"
 

@@ -3,10 +3,14 @@
     python tests/benchmarks/loader_prediction.py
 
 For samples/mnist_lenet.py and the three kinds of tests/benchmarks/loader_script.py, each is profiled once with
-num_workers=0 and what it predicts is written to a file. Only then the settings are profiled themselves, in shuffled
-rounds. The table has the median of the rounds; `others` is the most that other processes of the machine took of its
-cores meanwhile, above which a profile is taken again (`--quiet`, `--tries`). Allowed is a median error of 10 % and a
-worst one of 25 %.
+num_workers=0 and what it predicts is written to a file. Only then the settings are profiled themselves, script by
+script in shuffled rounds. The table has the median of the rounds; `others` is the most that other processes of the
+machine took of its cores meanwhile, above which a profile is taken again (`--quiet`, `--tries`). Allowed is a median
+error of 10 % and a worst one of 25 %.
+
+A machine whose own speed changes from minute to minute adds that to the error. `error of ratio` leaves it out: there
+prediction and measurement are both taken relative to num_workers=0, the prediction's in the profile that it comes from,
+the measurement's in its own round.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -67,11 +72,11 @@ def profile(script: str, setting: Setting, options: list[str]) -> Profile:
     return Profile(mode["step"]["value"], predicted, others / wall_s)
 
 
-def quiet(script: str, setting: Setting, args: argparse.Namespace) -> Profile:
+def quiet(script: str, setting: Setting, options: list[str], args: argparse.Namespace) -> Profile:
     """Return the profile beside which others took least of the cores, of as many as it takes to be quiet."""
     found: list[Profile] = []
     while len(found) < args.tries and not (found and found[-1].others <= args.quiet):
-        found.append(profile(script, setting, args.options.split()))
+        found.append(profile(script, setting, options))
     return min(found, key=lambda one: one.others)
 
 
@@ -88,47 +93,86 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=3, help="profiles taken until one is quiet")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which settings are profiled")
     parser.add_argument("--out", type=Path, default=Path("loader_predictions.json"), help="file of predictions")
-    parser.add_argument("--options", default="--nproc 2 --arms none --trace-steps 0 --rounds 10 --time-budget 20")
+    parser.add_argument("--options", default="--nproc 2 --trace-steps 0 --rounds 10 --time-budget 20")
     args = parser.parse_args()
 
-    first = {script: quiet(script, (0, None), args) for script in args.scripts}
+    tried = [*args.options.split(), "--arms", "cached_batches,beside_fetching"]
+    first = {script: quiet(script, (0, None), tried, args) for script in args.scripts}
     written = {script: {words(s): p for s, p in one.predicted.items()} for script, one in first.items()}
     args.out.write_text(json.dumps(written, indent=1))
     print(f"predictions written to {args.out}; others took at most {max(p.others for p in first.values()):.2f} cores")
 
-    todo = [(script, setting) for script in args.scripts for setting in SETTINGS]
-    measured: dict[tuple[str, Setting], list[Profile]] = {case: [] for case in todo}
-    chance = random.Random(args.seed)
-    for _ in range(args.rounds):
-        for case in chance.sample(todo, k=len(todo)):
-            measured[case].append(quiet(*case, args))
-            print(f"  {case[0]}, {words(case[1])}: {1e3 * measured[case][-1].step_s:.2f} ms", file=sys.stderr)
-    report(args.scripts, first, measured)
+    chance, without_arms = random.Random(args.seed), [*args.options.split(), "--arms", "none"]
+    lines = []
+    for script in args.scripts:
+        rounds: list[dict[Setting, Profile]] = []
+        for _ in range(args.rounds):
+            order = chance.sample(SETTINGS, k=len(SETTINGS))
+            rounds.append({setting: quiet(script, setting, without_arms, args) for setting in order})
+            steps = ", ".join(f"{words(s)}: {1e3 * p.step_s:.2f} ms" for s, p in rounds[-1].items())
+            print(f"  {script}: {steps}", file=sys.stderr)
+        lines += [Line.of(script, setting, first[script].predicted, rounds) for setting in SETTINGS]
+    report(lines)
 
 
-def report(scripts: list[str], first: dict[str, Profile], measured: dict[tuple[str, Setting], list[Profile]]) -> None:
+@dataclass(frozen=True)
+class Line:
+    """One setting of one script; seconds, and errors as shares of what was measured. `ratio_error` is drift-free."""
+
+    script: str
+    setting: Setting
+    predicted: dict[str, float]
+    step_s: float
+    ratio_error: float
+    others: float
+
+    @classmethod
+    def of(cls, script: str, setting: Setting, predicted: dict[Setting, dict[str, float]], rounds: list[Any]) -> Line:
+        """Return the medians over the rounds."""
+        without = (0, None)
+        ratio = statistics.median(found[setting].step_s / found[without].step_s for found in rounds)
+        return cls(
+            script=script,
+            setting=setting,
+            predicted=predicted[setting],
+            step_s=statistics.median(found[setting].step_s for found in rounds),
+            ratio_error=predicted[setting]["value"] / predicted[without]["value"] / ratio - 1,
+            others=max(found[setting].others for found in rounds),
+        )
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, as a share of what was measured."""
+        return self.predicted["value"] / self.step_s - 1
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The prediction's; of no width where it has none."""
+        return self.predicted["low"] or self.predicted["value"], self.predicted["high"] or self.predicted["value"]
+
+
+def report(lines: list[Line]) -> None:
     """Print the table, and over all of it the median and the worst error."""
     print(
-        f"{'script':12} {'setting':22} {'predicted':>10} {'interval':>18} {'measured':>10} {'error':>8} {'others':>7}"
+        f"{'script':12} {'setting':22} {'predicted':>10} {'interval':>18} {'measured':>10} {'error':>8} "
+        f"{'error of ratio':>15} {'others':>7}"
     )
-    errors, inside = [], 0
-    for script in scripts:
-        for setting in SETTINGS:
-            profiles = measured[script, setting]
-            step_s, predicted = statistics.median(p.step_s for p in profiles), first[script].predicted[setting]
-            low, high = predicted["low"] or predicted["value"], predicted["high"] or predicted["value"]
-            errors.append(predicted["value"] / step_s - 1)
-            inside += low <= step_s <= high
-            print(
-                f"{script:12} {words(setting):22} {1e3 * predicted['value']:7.2f} ms "
-                f"{1e3 * low:7.2f} to {1e3 * high:7.2f} {1e3 * step_s:7.2f} ms {100 * errors[-1]:+6.1f} % "
-                f"{max(p.others for p in profiles):7.2f}"
-            )
-    sizes = [100 * abs(error) for error in errors]
-    print(
-        f"{len(sizes)} predictions: median error {statistics.median(sizes):.1f} %, worst {max(sizes):.1f} %; "
-        f"{inside} measured inside of the interval"
-    )
+    for line in lines:
+        low, high = line.interval
+        print(
+            f"{line.script:12} {words(line.setting):22} {1e3 * line.predicted['value']:7.2f} ms "
+            f"{1e3 * low:7.2f} to {1e3 * high:7.2f} {1e3 * line.step_s:7.2f} ms {100 * line.error:+6.1f} % "
+            f"{100 * line.ratio_error:+13.1f} % {line.others:7.2f}"
+        )
+    inside = sum(line.interval[0] <= line.step_s <= line.interval[1] for line in lines)
+    print(f"{len(lines)} predictions, {inside} measured inside of the interval")
+    # The present setting is no prediction of a ratio: it is 1 on both sides.
+    for what, errors in (
+        ("error", [line.error for line in lines]),
+        ("error of ratio", [line.ratio_error for line in lines if line.setting[0]]),
+    ):
+        sizes = [100 * abs(error) for error in errors]
+        print(f"{what}: median {statistics.median(sizes):.1f} %, worst {max(sizes):.1f} %")
 
 
 if __name__ == "__main__":

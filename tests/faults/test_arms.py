@@ -48,6 +48,21 @@ def test_a_planted_wait_for_the_loader_comes_back_as_the_gain(profile, num_worke
     assert gain == pytest.approx(planted_s, abs=max(0.03 * step, 0.15 * planted_s))
 
 
+def test_a_process_fetches_beside_the_training(profile):
+    done = profile(
+        "slow_loader.py",
+        *("--modes", "single", "--arms", "cached_batches,beside_fetching", "--rounds", "3", "--trace-steps", "0"),
+        args=["--batch-s", str(PLANTED_S)],
+    )
+    assert done.exit_code == 0, done.output
+    assert skipped(done, "single") == {"cached_batches": None, "beside_fetching": None}
+    (beside,) = done.record("single").beside
+    assert beside.fetch_ns == pytest.approx(PLANTED_S * 1e9, rel=0.15)
+    # Both sleep, so that neither slows the other, and one worker is enough.
+    predicted = {found["num_workers"]: found["step"]["value"] for found in done.mode("single")["loader"]["predictions"]}
+    assert predicted[1] == pytest.approx(STEP_S, rel=0.15)
+
+
 def losses(done: Profiled, mode: str, rank: int, arm: str) -> list[float]:
     """Return what the script printed as its losses in all steps but those of the arm's windows."""
     record = done.rank(mode, rank)

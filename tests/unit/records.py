@@ -56,6 +56,8 @@ def rank(
     record = RankRecord(
         rank=index, world_size=world_size, pid=100 + index, host="box", device="cpu", backend="gloo", status="ok"
     )
+    # As torch names a device: cpu, cuda:0.
+    fields.setdefault("device_type", fields.get("device", "cpu").partition(":")[0])
     record = dataclasses.replace(record, **fields)
     return Rank(index=index, record=record, steps=tuple(steps), windows=tuple(windows), events=(), trace=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from dpdoctor.analysis.loader import facts
+from dpdoctor.analysis.loader.crowding import crowding
 from dpdoctor.analysis.loader.feed import Feed, WindowFeed
 from dpdoctor.analysis.loader.sharing import Cores
 from dpdoctor.analysis.loader.simulate import Setting, Times
@@ -85,7 +87,7 @@ def measured(feed: Feed, launch: Launch, header: RunHeader) -> Measured:
     return Measured(
         blocks=blocks,
         setting=present(feed),
-        cores=_cores(feed, launch, header, blocks),
+        cores=_crowded(_cores(feed, launch, header, blocks), feed, launch, blocks),
         send=max(hand_off.send_ns for hand_off in hand_offs) * NS,
         receive=receive.value,
         # With workers, what was measured of fetching and receiving holds it already.
@@ -144,9 +146,18 @@ def _cores(feed: Feed, launch: Launch, header: RunHeader, blocks: Sequence[Block
     )
 
 
+def _crowded(cores: Cores, feed: Feed, launch: Launch, blocks: Sequence[Block]) -> Cores:
+    """Return the cores with what a fetch and training cost each other beyond them; workers have it in their times."""
+    if feed.loader.num_workers:
+        return cores
+    fetch_s = fmean(seconds for block in blocks for seconds in block.fetch)
+    found = crowding(launch, feed.number, fetch_s, cores)
+    return dataclasses.replace(cores, crowding_fetch=found.fetch, crowding_compute=found.compute)
+
+
 def _threads(record: RankRecord) -> int:
     """Return the threads that compute a step; beside a GPU one feeds it, and the others have little to do."""
-    return max(1, record.adoption.num_threads) if record.device == "cpu" else 1
+    return max(1, record.adoption.num_threads) if record.device_type == "cpu" else 1
 
 
 def _compute_cores(feed: Feed, records: Sequence[RankRecord], blocks: Sequence[Block]) -> float:

@@ -18,9 +18,9 @@ REPLICATES = 16
 LEAST_BATCHES = 200
 # Of each worker's queue: a queue that was empty at the beginning must not count.
 SETTLE = 4
-# Between the median (10 %) and the worst error (25 %) that tests/benchmarks/loader_prediction.py allows: how caches and
-# memory are shared is not simulated.
-MODEL_ERROR = 0.15
+# By how much a step may last longer than is predicted, for caches and memory that are shared, which is not simulated:
+# the worst of tests/benchmarks/loader_prediction.py for lognormal and io on two cores, 39 %, rounded up.
+MODEL_ERROR = 0.40
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ ARM_WORDS = {
     "no_data_no_comm": "neither loader nor communication: computing alone",
     "no_sync_accumulation": "only the last micro-batch of a step is reduced",
     "fair_threads": "no more threads than the rank's share of the cores",
+    "beside_fetching": "batches lie ready, and a loader process fetches beside: what it slows",
     "amp": "the forward pass in bf16 (autocast)",
 }
 COLUMNS = (
@@ -104,7 +105,7 @@ def _table(known: Mapping[str, ArmSummary]) -> Table:
 
 def _against(found: Sequence[CrossCheck]) -> Table:
     return Table(
-        caption="Ablation against trace and clock: they agree within 5 % of the step or two standard errors.",
+        caption="Ablation against trace and clock: they agree within 5 % of the step or their 95 % intervals.",
         columns=AGAINST,
         rows=tuple(
             (

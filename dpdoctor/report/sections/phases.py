@@ -43,7 +43,7 @@ def _caution(modes: dict[str, ModeSummary]) -> list[Paragraph]:
         "Each part is exclusive time on the host's clock, averaged over steady steps and ranks. "
         "The step in the table is the slowest rank's, so it can be longer than the parts together."
     )
-    if any(rank.device.startswith("cuda") for mode in modes.values() for rank in mode.ranks):
+    if any(rank.device_type == "cuda" for mode in modes.values() for rank in mode.ranks):
         words += (
             " A GPU works behind its host: what the host spends in forward or backward is not the time of the kernels, "
             "and while the host waits for data the GPU may still be busy."

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dpdoctor.worker.adoption.adopt import Adopter
     from dpdoctor.worker.adoption.redirect import Watch
     from dpdoctor.worker.arms._precision import Precision
+    from dpdoctor.worker.data.companion import Companion
     from dpdoctor.worker.data.replay import Replay
     from dpdoctor.worker.timing.tally import Tally
 
@@ -28,6 +29,7 @@ class Bench:
     watch: Watch
     tally: Tally
     replay: Replay
+    companion: Companion
     precision: Precision
 
 

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 import warnings
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+
+def made_up(loader: DataLoader[Any], count: int) -> list[list[int]]:
+    """Return the indices of so many batches as large as the script's; none where they cannot be made up.
+
+    The script's sampler and random numbers have no part in it.
+    """
+    size, dataset = loader.batch_size, loader.dataset
+    if size is None or isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        return []
+    indices = range(len(dataset))
+    chance = random.Random(0)
+    return [chance.choices(indices, k=size) for _ in range(count)] if indices else []
 
 
 class ApartLoader(DataLoader[Any]):

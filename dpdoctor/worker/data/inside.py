@@ -94,6 +94,10 @@ class Inside:
             FORKING.workers = before
         self._met(iterator, workers, number, self._clock() - begin_ns)
         self._loaders[number] = weakref.ref(loader)
+        if loader._iterator is None:
+            # `for batch in DataLoader(...)` holds the iterator alone; one with persistent workers is held by its
+            # loader.
+            iterator.dpdoctor_made_by = loader
         return iterator
 
     def _met(self, iterator: Any, workers: Workers | None, number: int, opening_ns: int) -> None:
@@ -182,9 +186,14 @@ class Inside:
         ]
         self.hand_offs = tuple(self._tried(cost) for cost in found if cost is not None)
 
+    def loader(self, number: int) -> DataLoader[Any] | None:
+        """Return the loader that was iterated last under a number; None: the script let go of it."""
+        reference = self._loaders.get(number)
+        return reference() if reference else None
+
     def _tried(self, cost: HandOff) -> HandOff:
         """Return the cost with what it is while the worker fetches, where the script has no workers to show it."""
-        loader = self._loaders[cost.loader]()
+        loader = self.loader(cost.loader)
         tried = (
             trial.measure(loader, self._clock, trial.LIMIT_S) if loader is not None and not loader.num_workers else None
         )

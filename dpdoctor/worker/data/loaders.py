@@ -16,6 +16,7 @@ from dpdoctor import units
 from dpdoctor.loading import HandOff, TransformTime
 from dpdoctor.records import Loader
 from dpdoctor.worker import lines
+from dpdoctor.worker.data.companion import Companion
 from dpdoctor.worker.data.inside import Inside, Log
 from dpdoctor.worker.data.replay import Replay
 from dpdoctor.worker.data.shard import Draws, Shard
@@ -42,6 +43,7 @@ class Loaders:
         self._inside: Inside | None = None
         self.draws = Draws()
         self.replay = Replay()
+        self.companion = Companion(self._loader)
 
     def watch(
         self,
@@ -170,6 +172,10 @@ class Loaders:
     def transforms(self) -> tuple[TransformTime, ...]:
         """Return what the callables in their chains of transforms took; their `loader` is a place in `records()`."""
         return self._inside.transforms() if self._inside else ()
+
+    def _loader(self, number: int) -> DataLoader[Any] | None:
+        """Return the loader of a number that was iterated last, while the script holds it."""
+        return self._inside.loader(number) if self._inside else None
 
     def measure_hand_offs(self, limit_s: float = 1.0) -> None:
         """Find out what moving a batch from a worker costs, within `limit_s`; of a loader without workers also what its

@@ -6,15 +6,14 @@ other, by how much depends on what the dataset calls. The script's sampler and r
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
-from dpdoctor.worker.data.apart import ApartLoader
+from dpdoctor.worker.data.apart import ApartLoader, made_up
 from dpdoctor.worker.data.queued import CoreQueue
 from dpdoctor.worker.data.workers import FORKING, Workers
 
@@ -54,7 +53,7 @@ def measure(loader: DataLoader[Any], clock: Callable[[], int], limit_s: float) -
 
     The same batches are fetched with the worker idle whenever one is moved and with it at work, turn by turn.
     """
-    batches = _batches(loader)
+    batches = made_up(loader, BATCHES)
     pairs: list[tuple[_Moved, _Moved]] = []
     for _ in range(ROUNDS if batches else 0):
         try:
@@ -78,16 +77,6 @@ def _failed(error: Exception) -> Trial | None:
         return None
     line, name = text.splitlines()[-1], type(error).__name__
     return Trial(failure=line if line.startswith(name) else f"{name}: {line}")
-
-
-def _batches(loader: DataLoader[Any]) -> list[list[int]]:
-    """Return the indices of some batches as large as the script's; none where they cannot be made up."""
-    size, dataset = loader.batch_size, loader.dataset
-    if size is None or isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-        return []
-    indices = range(len(dataset))
-    chance = random.Random(0)
-    return [chance.choices(indices, k=size) for _ in range(BATCHES)] if indices else []
 
 
 def _fetch(

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
+
+from .stopwatch import fetched, slept
 
 SAMPLES = "samples"
-# Its sleeps are measured so often to say how long they really are here.
-SLEEPS = 21
 
-# Images that a step of samples/mnist_lenet.py reads.
-MNIST_BATCH = 16
-MNIST = ("--no-affine", "--batch-size", str(MNIST_BATCH), "--epochs", "1000")
+MNIST = ("--no-affine", "--batch-size", "16", "--epochs", "1000")
+SLOW_TRANSFORM, SLOW_DISK = ("--fault", "slow_transform:{size}"), ("--fault", "slow_disk:{size}")
 RESNET = (
     *("--arch", "resnet18", "--image-size", "32", "--batch-size", "16", "--num-workers", "0"),
     *("--train-size", "3200", "--epochs", "1000"),
 )
 TRANSFORMER = ("--epochs", "1000")
+# Steps of half a second and more need longer for their arms.
+LONG = ("--time-budget", "90")
 GAN = ("--epochs", "10000", "--batch-size", "16")
 
 
@@ -32,10 +31,9 @@ class Entry:
         sizes: least and most of it; None: nothing is planted.
         whole: the size is a whole number.
         mode: that it slows down.
-        baseline: whether one device is profiled, too.
         options: further ones of `dpdoctor profile`.
         rules: those that name it; empty: no warning may appear.
-        seconds: planted seconds per step for a size; None: how long it takes is not known beforehand.
+        seconds: that a step loses to a size of it; None: how long it takes is not known beforehand.
     """
 
     script: str
@@ -43,7 +41,6 @@ class Entry:
     sizes: tuple[float, float] | None = None
     whole: bool = False
     mode: str
-    baseline: bool = False
     options: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     seconds: Callable[[float], float] | None = None
@@ -55,41 +52,22 @@ class Entry:
         return not self.rules
 
 
-def slept(count: int) -> Callable[[float], float]:
-    """Return a function that gives the seconds that `count` sleeps of so many ms take here: longer than asked for."""
-
-    def seconds(size: float) -> float:
-        took = []
-        for _ in range(SLEEPS):
-            begin = time.perf_counter()
-            time.sleep(size / 1000)
-            took.append(time.perf_counter() - begin)
-        return count * median(took)
-
-    return seconds
-
-
-def computed(count: int) -> Callable[[float], float]:
-    """Return a function that gives the seconds that computing so many ms takes, `count` times."""
-    return lambda size: count * size / 1000
-
-
 ENTRIES = {
     "slow_transform": Entry(
         script="mnist_lenet.py",
-        args=(*MNIST, "--fault", "slow_transform:{size}"),
+        args=(*MNIST, *SLOW_TRANSFORM),
         sizes=(1, 4),
         mode="single",
         rules=("data_starved",),
-        seconds=computed(MNIST_BATCH),
+        seconds=fetched((*MNIST, *SLOW_TRANSFORM)),
     ),
     "slow_disk": Entry(
         script="mnist_lenet.py",
-        args=(*MNIST, "--fault", "slow_disk:{size}"),
+        args=(*MNIST, *SLOW_DISK),
         sizes=(1, 4),
         mode="ddp",
         rules=("data_starved",),
-        seconds=slept(MNIST_BATCH),
+        seconds=fetched((*MNIST, *SLOW_DISK)),
     ),
     "stall_items": Entry(
         script="mnist_lenet.py",
@@ -145,7 +123,7 @@ ENTRIES = {
         whole=True,
         mode="ddp",
         # Threads that wait for a core make steps so slow that fewer of them fit.
-        options=("--arms", "fair_threads", "--time-budget", "90"),
+        options=("--arms", "fair_threads", *LONG),
         rules=("cpu_oversubscription",),
     ),
     "big_buffers": Entry(
@@ -153,6 +131,7 @@ ENTRIES = {
         args=(*RESNET, "--fault", "big_buffers:{size}"),
         sizes=(100, 300),
         mode="ddp",
+        options=LONG,
         rules=("buffer_broadcast",),
     ),
     "slow_rank": Entry(
@@ -183,15 +162,16 @@ ENTRIES = {
         args=(*TRANSFORMER, "--fault", "big_table:{size}"),
         sizes=(30, 120),
         mode="ddp",
+        options=LONG,
         rules=("exposed_communication",),
     ),
     "tiny_layers": Entry(
         script="transformer.py",
         args=(*TRANSFORMER, "--fault", "tiny_layers:{size}"),
-        sizes=(16, 48),
+        sizes=(8, 24),
         whole=True,
         mode="fsdp",
-        options=("--fsdp-wrap", "Block", "--time-budget", "75"),
+        options=("--fsdp-wrap", "Block", *LONG),
         rules=("small_collectives",),
     ),
     "imagenet_sleep": Entry(
@@ -199,6 +179,7 @@ ENTRIES = {
         args=("--dummy", "--no-accel", "-a", "resnet18", "-b", "2", "-j", "0"),
         sizes=(60, 200),
         mode="single",
+        options=LONG,
         rules=("data_starved",),
         seconds=slept(2),
         third_party=True,
@@ -214,14 +195,20 @@ ENTRIES = {
     ),
     "healthy_transformer": Entry(
         script="transformer.py",
-        args=("--batch-size", "32", "--epochs", "1000"),
+        args=(*TRANSFORMER, "--batch-size", "64", "--width", "64", "--length", "128"),
         mode="ddp",
-        baseline=True,
+        options=LONG,
     ),
     "healthy_resnet": Entry(
         script="resnet.py",
         args=("--arch", "resnet18", "--num-workers", "0", "--batch-size", "32", "--epochs", "1000"),
         mode="single",
+        options=LONG,
     ),
-    "healthy_gan": Entry(script="gan.py", args=("--epochs", "1000", "--num-workers", "1"), mode="single"),
+    "healthy_gan": Entry(
+        script="gan.py",
+        args=("--epochs", "1000", "--num-workers", "1", "--batch-size", "256"),
+        mode="single",
+        options=LONG,
+    ),
 }

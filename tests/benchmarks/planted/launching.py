@@ -26,7 +26,7 @@ def profile(entry: Entry, size: float | None, out: Path, sources: Mapping[str, P
     """
     command = [sys.executable, "-m", "dpdoctor", "profile", str(_script(entry, size, out, sources))]
     command += ["--modes", entry.mode, *OPTIONS, "--out", str(out)]
-    command += [*entry.options, *([] if entry.baseline else ["--no-baseline"])]
+    command += [*entry.options, "--no-baseline"]
     command += ["--", *(argument.format(size=f"{size:g}" if size else "") for argument in entry.args)]
     done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
     return f"exit code {done.returncode}: {done.stderr[-500:]}" if done.returncode else None

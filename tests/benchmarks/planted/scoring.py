@@ -14,8 +14,8 @@ from .verdicts import Checked, Verdict
 
 # What a cost may be off by: this share of the step, or this share of the planted cost.
 STEP_SHARE, COST_SHARE = 0.03, 0.15
-# What arms may at most remove from a script that is called healthy.
-HEALTHY_COMM, HEALTHY_INPUT = 0.05, 0.03
+# What may at most be seen of a step that an arm removes, in a script that is called healthy.
+HEALTHY = {"no_comm": 0.05, "cached_batches": 0.03}
 # What the table is to show: first in so many runs, no warning in so many, agreement in so many comparisons.
 FIRST, SILENT, AGREED = 0.95, 0.95, 0.90
 
@@ -29,7 +29,7 @@ class Score:
         said: the first finding, or what went wrong.
         error: difference of cost and planted cost, as a share of the step; None: no known time, or not named.
         within: whether it is small enough; None as above.
-        proved: healthy scripts only: whether the arms say that there is little to remove.
+        proved: healthy scripts only: whether there is little to remove, as it is seen and as the arms agree.
     """
 
     run: PlannedRun
@@ -42,13 +42,15 @@ class Score:
 
 def score(run: PlannedRun, entry: Entry, verdict: Verdict) -> Score:
     """Return how well a run's verdict fits to what was planted in it."""
-    return _healthy(run, verdict) if entry.healthy else _planted(run, entry, verdict)
+    return _healthy(run, entry, verdict) if entry.healthy else _planted(run, entry, verdict)
 
 
-def _healthy(run: PlannedRun, verdict: Verdict) -> Score:
+def _healthy(run: PlannedRun, entry: Entry, verdict: Verdict) -> Score:
     named = [f"{finding.rule} in {name}" for name, mode in verdict.modes.items() for finding in mode.named]
-    removable = [(mode.removable_comm or 0.0, mode.removable_input) for mode in verdict.modes.values()]
-    proved = all(comm < HEALTHY_COMM and of is not None and of < HEALTHY_INPUT for comm, of in removable)
+    checked = [one for mode in verdict.modes.values() for one in mode.checked]
+    arms = {"cached_batches", *(["no_comm"] if entry.mode != "single" else [])}
+    little = all(one.agrees and one.seen < HEALTHY[one.arm] for one in checked)
+    proved = little and arms <= {one.arm for one in checked}
     said = verdict.error or ", ".join(named) or "no warning"
     return Score(run=run, first=not named and verdict.error is None, said=said, proved=proved)
 

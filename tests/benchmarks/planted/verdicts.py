@@ -34,17 +34,12 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeVerdict:
-    """One mode: how it ended, its findings, most costly first, and its cross-checks. `step_s` None: unknown.
-
-    `removable_comm` and `removable_input` are what the arms say, as shares of a step; None: they did not run.
-    """
+    """One mode: how it ended, its findings, most costly first, and its cross-checks. `step_s` None: unknown."""
 
     status: str
     step_s: float | None
     named: tuple[Named, ...]
     checked: tuple[Checked, ...]
-    removable_comm: float | None
-    removable_input: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +77,4 @@ def _mode(name: str, mode: dict[str, Any], findings: list[dict[str, Any]]) -> Mo
         step_s=mode["step"]["value"],
         named=tuple(named),
         checked=tuple(checked),
-        removable_comm=_gained(mode, "no_comm"),
-        removable_input=_gained(mode, "cached_batches"),
     )
-
-
-def _gained(mode: dict[str, Any], arm: str) -> float | None:
-    return mode["arms"][arm]["share"]["value"] if arm in mode["arms"] else None

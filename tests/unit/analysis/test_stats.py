@@ -236,7 +236,6 @@ class TestCombination:
         assert (found.value, found.reason) == (None, "skipped")
 
 
-def test_a_standard_error_comes_back_from_its_interval() -> None:
-    # Mean of 1, 2, 3: standard deviation 1, standard error 1 / sqrt(3).
-    assert stats.standard_error(stats.mean_interval([1, 2, 3], "s")) == pytest.approx(3**-0.5)
-    assert stats.standard_error(Figure(value=1.0, n=1, unit="s")) == 0
+def test_half_an_interval_is_its_upper_half() -> None:
+    assert stats.half_width(Figure(value=1.0, low=0.0, high=3.0, n=4, unit="s")) == 2
+    assert stats.half_width(Figure(value=1.0, n=1, unit="s")) == 0

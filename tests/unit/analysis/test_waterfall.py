@@ -198,7 +198,7 @@ class TestUnknown:
         assert made.sources["input"].startswith("phase data_wait")
 
     def test_a_gpu_works_behind_its_host_whose_phases_tell_nothing(self) -> None:
-        ranks = tuple(dataclasses.replace(rank, device="cuda:0") for rank in MEASURED.ranks)
+        ranks = tuple(dataclasses.replace(rank, device_type="cuda") for rank in MEASURED.ranks)
         found = planted(self.ONE, NOTHING)
         arms = {name: kept for name, kept in found.mode.arms.items() if name != "cached_batches"}
         made = fall(dataclasses.replace(found, mode=dataclasses.replace(found.mode, arms=arms, ranks=ranks)), self.ONE)
@@ -241,7 +241,7 @@ class TestNone:
         assert (made.waterfall, made.waterfall_reason) == (None, reason)
 
     def test_a_mode_without_arms_on_a_gpu(self) -> None:
-        ranks = tuple(dataclasses.replace(rank, device="cuda:0") for rank in MEASURED.ranks)
+        ranks = tuple(dataclasses.replace(rank, device_type="cuda") for rank in MEASURED.ranks)
         bare = Side(mode=mode(0.15, ranks=ranks), imbalance=UNKNOWN, rotating=UNKNOWN)
         assert with_waterfall(bare, single(0.1, 0.0), None).waterfall_reason == NO_ARMS
 

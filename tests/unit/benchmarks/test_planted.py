@@ -31,16 +31,22 @@ def figure(value: float | None, half: float | None = None) -> dict[str, float | 
     return {"value": value, "low": value - half, "high": value + half}
 
 
-def verdict_on(folder: Path, *findings: dict[str, object], comm: float = 0.02, agrees: bool = True) -> Verdict:
-    """Return the verdict on a run of 0.1 s per step in ddp with the given findings and the given gain of no_comm."""
+def verdict_on(
+    folder: Path, *findings: dict[str, object], comm: float = 0.02, waits: float | None = 0.01, agrees: bool = True
+) -> Verdict:
+    """Return the verdict on a run of 0.1 s per step in ddp with the given findings, and what was seen of it."""
     mode = {
         "status": "ok",
         "step": figure(0.1),
         "cross_checks": [
-            {"arm": "no_comm", "seen": figure(0.02), "gained": figure(comm), "agrees": agrees},
-            {"arm": "cached_batches", "seen": figure(None), "gained": figure(0.01), "agrees": None},
+            {"arm": "no_comm", "seen": figure(comm), "gained": figure(0.02), "agrees": agrees},
+            {
+                "arm": "cached_batches",
+                "seen": figure(waits),
+                "gained": figure(0.01),
+                "agrees": None if waits is None else True,
+            },
         ],
-        "arms": {"no_comm": {"share": figure(comm, 0.01)}, "cached_batches": {"share": figure(0.01, 0.01)}},
     }
     folder.mkdir()
     (folder / rundir.SUMMARY).write_text(json.dumps({"modes": {"ddp": mode}, "findings": findings}))
@@ -98,14 +104,15 @@ class TestScore:
         scored = score(RUN, HEALTHY, verdict_on(tmp_path / "loud", finding("straggler", 0.06)))
         assert (scored.first, scored.said, scored.proved) == (False, "straggler in ddp", True)
 
-    def test_a_script_from_which_much_can_be_removed_is_not_healthy(self, tmp_path):
-        assert not score(RUN, HEALTHY, verdict_on(tmp_path / "run", comm=0.06)).proved
+    @pytest.mark.parametrize("seen", [{"comm": 0.06}, {"waits": 0.04}, {"agrees": False}, {"waits": None}])
+    def test_a_script_is_healthy_where_little_is_seen_and_the_arms_agree(self, tmp_path, seen):
+        assert not score(RUN, HEALTHY, verdict_on(tmp_path / "run", **seen)).proved
 
 
 @pytest.mark.parametrize("agrees", [True, False])
 def test_cross_checks_are_read_where_both_sides_are_known(tmp_path, agrees):
-    (checked,) = verdict_on(tmp_path / "run", comm=0.06, agrees=agrees).modes["ddp"].checked
-    assert (checked.arm, checked.seen, checked.gained, checked.agrees) == ("no_comm", 0.02, 0.06, agrees)
+    (checked,) = verdict_on(tmp_path / "run", comm=0.06, waits=None, agrees=agrees).modes["ddp"].checked
+    assert (checked.arm, checked.seen, checked.gained, checked.agrees) == ("no_comm", 0.06, 0.02, agrees)
 
 
 def test_the_table_has_a_line_per_entry_and_the_totals_say_what_is_too_few(tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from dpdoctor.analysis import LoaderSummary
+from dpdoctor.analysis import CrossCheck, LoaderSummary
 from dpdoctor.analysis.summary import TransformSummary
 from dpdoctor.records import CpuUse, Rank
 from dpdoctor.rules import Case
@@ -23,7 +23,7 @@ def waiting(
     share: float, arm: float | None = None, loader: LoaderSummary | None = None, of: Sequence[Rank] | None = None
 ) -> Case:
     """Return a step of 100 ms that waits for data for this share of it; the arm gains that share."""
-    arms = {} if arm is None else {"cached_batches": cases.arm(arm)}
+    arms = {} if arm is None else {"cached_batches": cases.arm(arm, 0.001)}
     return cases.case(phases_s={"data_wait": share * cases.STEP_S}, arms=arms, loader=loader, of=of)
 
 
@@ -77,6 +77,28 @@ def test_the_arms_share_is_the_cost() -> None:
     assert RULE.check(FIRES["by the clock"]).status == "inferred"
 
 
+@pytest.mark.parametrize(
+    ("clock", "of_arm", "cost"),
+    [
+        (0.002, 0.05, 0.40),  # the clock knows it better
+        (0.05, 0.002, 0.42),  # the arm does
+        (None, 0.05, 0.42),  # the clock has no interval
+    ],
+)
+def test_where_clock_and_arm_agree_the_more_exact_is_the_cost(clock: float | None, of_arm: float, cost: float) -> None:
+    seen, arm = cases.figure(0.40, clock or 0.0, "ratio"), cases.arm(0.42, of_arm)
+    seen = seen if clock is not None else dataclasses.replace(seen, low=None, high=None)
+    check = CrossCheck(what="waiting", arm="cached_batches", seen=seen, gained=arm.share, agrees=True, allowed=0.05)
+    found = RULE.check(cases.case(arms={"cached_batches": arm}, cross_checks=(check,)))
+    assert (found.status, found.cost.value) == ("confirmed", cost)
+
+
+def test_where_they_disagree_the_gain_is_the_cost() -> None:
+    seen, arm = cases.figure(0.20, 0.002, "ratio"), cases.arm(0.42, 0.05)
+    check = CrossCheck(what="waiting", arm="cached_batches", seen=seen, gained=arm.share, agrees=False, allowed=0.05)
+    assert RULE.check(cases.case(arms={"cached_batches": arm}, cross_checks=(check,))).cost.value == 0.42
+
+
 def test_what_gains_nothing_is_not_recommended() -> None:
     found = RULE.check(FIRES["only by the clock"])
     assert (found.status, found.remedy, found.severity) == ("refuted", None, "info")
@@ -122,6 +144,8 @@ def test_where_no_core_is_idle_the_transform_is_to_be_cheaper() -> None:
     assert found.cause == "the cores are exhausted: all 2 are busy"
     assert "RandomAffine" in found.remedy
     assert found.short == "take RandomAffine out of the loader"
+    # Of the 39 % that loading costs, RandomAffine is 49 %.
+    assert found.predicted.value == pytest.approx(1 / (1 - 0.49 * 0.39))
     assert "num_workers" not in found.remedy
     assert "No better setting: all cores are in use." in found.evidence
 
@@ -133,6 +157,8 @@ def test_no_cause_where_none_explains_enough() -> None:
 
 def test_clock_and_arm_that_disagree_are_both_told() -> None:
     assert any("also slows what runs beside it" in line for line in RULE.check(waiting(0.1, 0.3)).evidence)
+    alone = waiting(0.1, 0.3, cases.loader())
+    assert any("also computes faster than after a fetch" in line for line in RULE.check(alone).evidence)
     assert any("disagree" in line for line in RULE.check(waiting(0.4, 0.2)).evidence)
 
 

@@ -6,6 +6,7 @@ tested there.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from dpdoctor.analysis import Finding
 from dpdoctor.rules import Case, Rule, rules
 from dpdoctor.rules._base import judge
+from tests.unit.report.diagnosed_runs import finding
+from tests.unit.rules.cases import case, figure
 
 RULES = rules()
 
@@ -29,18 +32,27 @@ def cases(name: str, kind: str) -> dict[str, Case]:
 def test_a_case_fires_it(name: str) -> None:
     fires = cases(name, "FIRES")
     assert fires
-    for shown, case in fires.items():
-        finding = judge(name, RULES[name], case)
-        assert isinstance(finding, Finding), f"{shown}: {finding}"
-        assert (finding.rule, finding.mode) == (name, case.name)
+    for shown, of in fires.items():
+        found = judge(name, RULES[name], of)
+        assert isinstance(found, Finding), f"{shown}: {found}"
+        assert (found.rule, found.mode) == (name, of.name)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_case_keeps_it_silent(name: str) -> None:
     silent = cases(name, "SILENT")
     assert silent
-    for shown, case in silent.items():
-        assert judge(name, RULES[name], case) is None, shown
+    for shown, of in silent.items():
+        assert judge(name, RULES[name], of) is None, shown
+
+
+@pytest.mark.parametrize(("half", "severity"), [(0.39, "critical"), (0.41, "info")])
+def test_a_cost_that_may_be_nothing_is_no_alarm(half: float, severity: str) -> None:
+    cost = figure(0.4, half, "ratio")
+    found = finding("any", "single", cost=cost)
+    said = judge("any", dataclasses.replace(RULES["data_starved"], check=lambda _: found), case("single"))
+    assert isinstance(said, Finding)
+    assert (said.severity, said.cost) == (severity, cost)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)

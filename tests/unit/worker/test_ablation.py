@@ -80,6 +80,7 @@ def ablation(rig: Rig, arms: dict[str, Arm], agreement: Alone | None = None, ava
         watch=rig.watch,
         tally=rig.tally,
         replay=rig.loaders.replay,
+        companion=rig.loaders.companion,
         precision=Precision(),
     )
     return Ablation(

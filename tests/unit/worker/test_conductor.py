@@ -77,6 +77,7 @@ class Conducted(Rig):
             watch=self.watch,
             tally=self.tally,
             replay=self.loaders.replay,
+            companion=self.loaders.companion,
             precision=Precision(),
         )
         self.ablation = Ablation(

@@ -47,6 +47,7 @@ def bench(rig: Rig, mode: Mode = SINGLE, precision: Precision | None = None) -> 
         watch=rig.watch,
         tally=rig.tally,
         replay=rig.loaders.replay,
+        companion=rig.loaders.companion,
         precision=precision or Precision(),
     )
 
