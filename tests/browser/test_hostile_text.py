@@ -72,3 +72,17 @@ def test_a_script_that_is_not_ours_does_not_run_and_is_reported(visit: Callable[
     visited = visit(html.replace("</main>", "<script>alert('taken over')</script></main>"))
     assert visited.fired() == []
     assert any("Content Security Policy" in line for line in visited.said)
+
+
+def test_what_is_read_from_right_to_left_does_not_turn_around_what_follows(visit: Callable[..., Visit]) -> None:
+    visited = visit(page.render(hostile_runs.hostile_traces("\N{RIGHT-TO-LEFT OVERRIDE}esrever")), scripts=False)
+    absent = visited.page.locator(".absent", has_text="esrever").first
+    places = absent.evaluate(
+        """(absent) => ["not", "shown"].map((word) => {
+          const range = document.createRange(), behind = absent.lastChild, at = behind.textContent.indexOf(word);
+          range.setStart(behind, at);
+          range.setEnd(behind, at + 1);
+          return range.getBoundingClientRect().left;
+        })"""
+    )
+    assert places == sorted(places)

@@ -22,14 +22,18 @@ for (const name of ["alert", "confirm", "prompt", "open"])
 DRAW_ALL = """
 async (patienceMs) => {
   for (const fold of document.querySelectorAll("details")) fold.open = true;
-  for (const chart of document.querySelectorAll(".chart")) {
+  // In the colours that the page has now, and wide enough to be seen.
+  const soft = () => getComputedStyle(document.documentElement).getPropertyValue("--soft").trim();
+  const isDrawn = (chart) => chart.dataset.drawn === "yes" && chart.layout.font.color === soft()
+    && chart.querySelector("svg.main-svg")?.clientWidth > 0;
+  const charts = [...document.querySelectorAll(".chart")];
+  for (const chart of charts) {
     chart.scrollIntoView({ block: "center", behavior: "instant" });
     const end = performance.now() + patienceMs;
-    while (chart.dataset.drawn !== "yes" && performance.now() < end) await new Promise(requestAnimationFrame);
+    while (!isDrawn(chart) && performance.now() < end) await new Promise(requestAnimationFrame);
   }
   scrollTo({ top: 0, behavior: "instant" });
-  const isDrawn = (chart) => chart.dataset.drawn === "yes" && chart.querySelector("svg.main-svg")?.clientWidth > 0;
-  return [...document.querySelectorAll(".chart")].filter((chart) => !isDrawn(chart)).map((chart) => chart.ariaLabel);
+  return charts.filter((chart) => !isDrawn(chart)).map((chart) => chart.ariaLabel);
 }
 """
 # Charts follow the width of the window a moment later.

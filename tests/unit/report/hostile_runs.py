@@ -16,8 +16,8 @@ MARKUP = (
     "<svg onload=alert('svg')></svg><a href=\"javascript:alert('link')\">link</a> --><!-- ]]> "
     "\"' autofocus onfocus=alert('focus') onmouseover=alert('hover') x=\"' {{ 7 * 7 }} ${alert('template')} \\u003cb\\n%{x}"
 )
-# 10 kB without a space to break at, and read from right to left.
-LONG = "\N{RIGHT-TO-LEFT OVERRIDE}" + "<שלום>'&amp;\"" * 900 + "\N{POP DIRECTIONAL FORMATTING}"
+# 10 kB without a space to break at, read from right to left to the end of its line.
+LONG = "\N{RIGHT-TO-LEFT OVERRIDE}" + "<שלום>'&amp;\"" * 900
 TEXTS = {"markup": MARKUP, "long": LONG}
 
 
