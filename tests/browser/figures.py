@@ -19,9 +19,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "bytes": units.size,
 }
 # A number with the unit behind it, but not the digits inside of a name such as bf16 or cuda:0.1.2.
-NUMBER = re.compile(
-    r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?: ?(?:%|samples/s|x|ms|us|ns|s|min|h|GB/s|GB|MB|kB|B)(?![\w/]))?"
-)
+NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?: ?(?:%|samples/s|x|ms|us|ns|s|min|h|GB/s|GB|MB|kB|B)(?![\w/]))?")
 # Intervals are at 95 % wherever they stand.
 LEVEL = "95 %"
 

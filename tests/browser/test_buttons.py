@@ -39,9 +39,7 @@ def test_a_line_of_code_is_copied_as_it_stands(diagnosed: Visit) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_theme_button_turns_the_page_and_its_charts_over_and_back(
-    visit: Callable[..., Visit], scheme: str
-) -> None:
+def test_the_theme_button_turns_the_page_and_its_charts_over_and_back(visit: Callable[..., Visit], scheme: str) -> None:
     visited = visit(page.render(runs.cpu_run()), scheme=scheme)
     visited.page.locator('.chart[data-drawn="yes"]').first.wait_for(timeout=PATIENCE_MS)
     seen = [visited.is_dark()]

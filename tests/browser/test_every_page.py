@@ -27,7 +27,9 @@ GRAVE = ("serious", "critical")
 
 
 @pytest.fixture(scope="module", params=PAGES.values(), ids=PAGES)
-def visited(request: pytest.FixtureRequest, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
+def visited(
+    request: pytest.FixtureRequest, browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Visit]:
     """Yield a page whose charts were drawn once, in light colours."""
     html: Callable[[], str] = request.param
     with visiting(browser, html(), tmp_path_factory.mktemp("page")) as visit:

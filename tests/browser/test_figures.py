@@ -43,8 +43,8 @@ READ_TABLE = """
   )));
 }
 """
-READ_CARD = """
-(card) => ({
+READ_CARDS = """
+(cards) => cards.map((card) => ({
   title: card.querySelector("h3").textContent.trim(),
   badges: [...card.querySelectorAll(".badge")].map((badge) => badge.textContent.trim()),
   pairs: Object.fromEntries([...card.querySelectorAll("dl div")].map(
@@ -52,7 +52,7 @@ READ_CARD = """
   )),
   code: card.querySelector("pre code")?.textContent ?? null,
   points: [...card.querySelectorAll("li")].map((point) => point.textContent.trim()),
-})
+}))
 """
 # What a rule says of itself has numbers of its own, and those of references to footnotes are none.
 READ_SECTION = """
@@ -113,12 +113,15 @@ def _below(figure: dict[str, Any]) -> str:
 def test_every_finding_has_a_card_with_its_figures(visit: Callable[..., Visit]) -> None:
     visited = visit(page.render(diagnosed_runs.diagnosed_run()), scripts=False)
     run = visited.run_json()
-    cards = {card["title"]: card for card in visited.page.locator("#findings .card").evaluate_all(f"(all) => all.map({READ_CARD})")}
+    cards = {card["title"]: card for card in visited.page.locator("#findings .card").evaluate_all(READ_CARDS)}
     assert len(cards) == len(run["findings"])
     for finding in run["findings"]:
         card = cards[finding["title"][0].upper() + finding["title"][1:]]
         cost, predicted = finding["cost"], finding["predicted"]
-        assert card["pairs"]["Cost"] == f"{_with_interval(cost)} of {'an epoch' if finding['of'] == 'epoch' else 'each step'}"
+        assert (
+            card["pairs"]["Cost"]
+            == f"{_with_interval(cost)} of {'an epoch' if finding['of'] == 'epoch' else 'each step'}"
+        )
         assert {mode_label(finding["mode"]), finding["status"]} <= set(card["badges"])
         assert card["code"] == finding["code"]
         assert card["points"] == finding["evidence"]

@@ -34,7 +34,7 @@ async () => {
 
 
 @pytest.mark.parametrize("text", hostile_runs.TEXTS.values(), ids=hostile_runs.TEXTS)
-@pytest.mark.parametrize(("run", "places"), PLACES.items(), ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(("run", "places"), PLACES.items(), ids=[run.__name__ for run in PLACES])
 def test_it_is_shown_and_does_not_run(
     visit: Callable[..., Visit], run: Callable[[str], Analysis], places: list[str], text: str
 ) -> None:
@@ -60,8 +60,10 @@ def test_a_line_of_code_is_copied_whole(visit: Callable[..., Visit], text: str) 
 
 
 def test_the_trap_would_catch_what_runs_and_what_asks(visit: Callable[..., Visit]) -> None:
-    visited = visit(f"<body>{hostile_runs.MARKUP}<script src='http://127.0.0.1:9/x.js'></script><script>nonsense()</script>")
-    visited.page.locator("img").wait_for(state="attached")
+    visited = visit(
+        f"<body>{hostile_runs.MARKUP}<script src='http://127.0.0.1:9/x.js'></script><script>nonsense()</script>"
+    )
+    visited.page.wait_for_function("window.fired.length >= 3")
     assert {"alert(script)", "alert(image)", "alert(svg)"} <= set(visited.fired())
     assert "http://127.0.0.1:9/x.js" in visited.requests
     assert any("nonsense is not defined" in line for line in visited.said)

@@ -39,9 +39,7 @@ ODD = {
 
 
 @pytest.mark.parametrize(("run", "said"), ODD.values(), ids=ODD)
-def test_the_page_says_what_happened(
-    visit: Callable[..., Visit], run: Callable[[], Analysis], said: list[str]
-) -> None:
+def test_the_page_says_what_happened(visit: Callable[..., Visit], run: Callable[[], Analysis], said: list[str]) -> None:
     visited = visit(page.render(run()), scripts=False)
     visited.page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
     text = visited.page.locator("main").inner_text()

@@ -24,6 +24,7 @@ LOOK = f"""
 }}, {{ capture: true }})
 """
 CLOSED = "() => document.querySelectorAll('details.fold:not([open])').length"
+OPEN = "() => document.querySelectorAll('details').forEach((fold) => { fold.open = true; })"
 
 
 def test_paper_shows_everything_and_the_page_returns_to_what_it_was(visit: Callable[..., Visit]) -> None:
@@ -40,7 +41,7 @@ def test_paper_shows_everything_and_the_page_returns_to_what_it_was(visit: Calla
 
 def test_without_scripts_every_chart_is_told_in_words(visit: Callable[..., Visit]) -> None:
     visited = visit(page.render(diagnosed_runs.diagnosed_run()), scripts=False)
-    visited.page.evaluate(CLOSED.replace(".length", ".forEach((fold) => { fold.open = true; })"))
+    visited.page.evaluate(OPEN)
     for chart in visited.page.locator(".chart").all():
         title, _, words = (chart.get_attribute("aria-label") or "").partition(". ")
         assert title

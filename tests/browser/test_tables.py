@@ -61,7 +61,9 @@ def test_a_click_sorts_by_the_quantity_not_by_its_text(visit: Callable[..., Visi
         known = [value for cell in cells if (value := meaning(cell)) is not None]
         assert known == sorted(known, reverse=direction == "descending")
         assert sorted(cells) == before
-        assert cells[: len(known)] == [cell for cell in cells if meaning(cell) is not None], "what is unknown comes last"
+        assert cells[: len(known)] == [cell for cell in cells if meaning(cell) is not None], (
+            "what is unknown comes last"
+        )
     assert table.locator("th[aria-sort=ascending], th[aria-sort=descending]").count() == 1
 
 
@@ -82,7 +84,9 @@ def test_a_row_stays_together_when_it_is_moved(visit: Callable[..., Visit]) -> N
     assert dict(zip(column(table, "Kernel"), column(table, "Calls"), strict=True)) == calls
 
 
-@pytest.mark.parametrize(("section", "title", "word"), [("kernels", "Kernel", "ODD"), ("collectives", "Operation", "reduce")])
+@pytest.mark.parametrize(
+    ("section", "title", "word"), [("kernels", "Kernel", "ODD"), ("collectives", "Operation", "reduce")]
+)
 def test_a_filter_keeps_the_rows_that_hold_the_words(
     visit: Callable[..., Visit], section: str, title: str, word: str
 ) -> None:
@@ -115,8 +119,8 @@ def test_on_a_phone_a_row_keeps_its_name_while_its_figures_scroll_by(visit: Call
     moved = visited.page.locator("#overview .scroll").first.evaluate(
         """(scroll) => {
           scroll.scrollLeft = 100;
-          const [outer, inner] = [scroll, scroll.querySelector("tbody th")].map((one) => one.getBoundingClientRect().left);
-          return [scroll.scrollLeft, inner - outer];
+          const left = (one) => one.getBoundingClientRect().left;
+          return [scroll.scrollLeft, left(scroll.querySelector("tbody th")) - left(scroll)];
         }"""
     )
     assert moved == [100, 0]

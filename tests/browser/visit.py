@@ -127,7 +127,7 @@ def _open(context: BrowserContext, address: str) -> Visit:
 
 def _remember(visit: Visit, url: str, own: str) -> None:
     # What is made inside of the page, and handed out by it, is no request.
-    if url.split("#")[0] != own and not url.startswith(("data:", "blob:")):
+    if url.partition("#")[0] != own and not url.startswith(("data:", "blob:")):
         visit.requests.append(url)
 
 

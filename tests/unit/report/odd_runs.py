@@ -62,4 +62,6 @@ def silent_run() -> Analysis:
     """Return a rank that left an empty directory, 100 ms after it was started."""
     rank = runs.Rank(index=0, record=None, steps=(), windows=(), events=(), trace=None)
     end_ns = runs.BEGIN_NS - 400 * MS
-    return analyse(records.run({"single": [runs.launch(rank, status="failed", reason="rank 0 was killed", end_ns=end_ns)]}))
+    return analyse(
+        records.run({"single": [runs.launch(rank, status="failed", reason="rank 0 was killed", end_ns=end_ns)]})
+    )
