@@ -19,7 +19,9 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "bytes": units.size,
 }
 # A number with the unit behind it, but not the digits inside of a name such as bf16 or cuda:0.1.2.
-NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?: ?(?:%|samples/s|x|ms|us|ns|s|min|h|GB/s|GB|MB|kB|B)(?![\w/]))?")
+NUMBER = re.compile(
+    r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?: ?(?:%|samples/s|x|ms|us|ns|s|min|h|GB/s|GB|MB|kB|B)(?![\w/]))?"
+)
 # Intervals are at 95 % wherever they stand.
 LEVEL = "95 %"
 
@@ -82,7 +84,7 @@ def _leaves(value: Any) -> Iterator[str]:
     elif isinstance(value, int):
         yield units.whole(value)
     elif isinstance(value, float):
-        yield from (units.digits(value), units.share(value))
+        yield from (units.digits(value), units.share(value), units.whole(int(value)) if value.is_integer() else "")
 
 
 def _derived(run: JSON) -> Iterator[str]:

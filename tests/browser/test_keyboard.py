@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from playwright.sync_api import Browser
 
+from dpdoctor.analysis import Analysis
 from dpdoctor.report import page
 from tests.browser.many_rows import many_rows
-from tests.browser.visit import Visit
+from tests.browser.visit import Visit, visiting
 from tests.unit.report import diagnosed_runs
 
 pytestmark = pytest.mark.browser
@@ -37,14 +39,20 @@ MISSED = """
 """
 
 
-@pytest.mark.parametrize("run", [diagnosed_runs.diagnosed_run, many_rows])
-def test_tab_reaches_everything_that_can_be_used_and_shows_where_it_is(
-    visit: Callable[..., Visit], run: Callable
-) -> None:
-    visited = visit(page.render(run()))
-    visited.page.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
+@pytest.fixture(scope="module", params=[diagnosed_runs.diagnosed_run, many_rows], ids=["cards", "tables"])
+def visited(
+    request: pytest.FixtureRequest, browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Visit]:
+    """Yield a page with all folds open; the tests of a page leave it as usable as it was."""
+    run: Callable[[], Analysis] = request.param
+    with visiting(browser, page.render(run()), tmp_path_factory.mktemp("page")) as visit:
+        visit.page.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
+        yield visit
+
+
+def test_tab_reaches_everything_that_can_be_used_and_shows_where_it_is(visited: Visit) -> None:
     usable = visited.page.evaluate(WATCH)
-    # Charts may have stops of their own between.
+    # Charts have stops of their own between.
     for _ in range(2 * usable):
         visited.page.keyboard.press("Tab")
     assert usable > 20
@@ -52,9 +60,8 @@ def test_tab_reaches_everything_that_can_be_used_and_shows_where_it_is(
 
 
 @pytest.mark.parametrize("key", ["Enter", "Space"])
-def test_a_fold_opens_and_closes(visit: Callable[..., Visit], key: str) -> None:
-    visited = visit(page.render(diagnosed_runs.diagnosed_run()))
-    fold = visited.page.locator("details.fold").first
+def test_what_folds_opens_and_closes(visited: Visit, key: str) -> None:
+    fold = visited.page.locator("main details").first
     was_open = fold.evaluate("(fold) => fold.open")
     for _ in range(2):
         fold.locator("summary").first.press(key)
@@ -63,19 +70,18 @@ def test_a_fold_opens_and_closes(visit: Callable[..., Visit], key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["Enter", "Space"])
-def test_a_table_is_sorted(visit: Callable[..., Visit], key: str) -> None:
-    visited = visit(page.render(many_rows()))
-    button = visited.page.locator("#kernels th:not([aria-sort=ascending], [aria-sort=descending]) button.sort").first
+def test_a_table_is_sorted(visited: Visit, key: str) -> None:
+    button = visited.page.locator("th:not([aria-sort]) button.sort").first
     head = button.locator("xpath=ancestor::th").element_handle()
     button.press(key)
     assert head.get_attribute("aria-sort") in ("ascending", "descending")
 
 
 @pytest.mark.parametrize("key", ["Enter", "Space"])
-def test_a_line_is_copied_the_theme_changed_and_run_json_handed_out(visit: Callable[..., Visit], key: str) -> None:
-    visited = visit(page.render(diagnosed_runs.diagnosed_run()))
-    visited.page.locator("#findings button.copy").first.press(key)
-    assert visited.page.evaluate("navigator.clipboard.readText()") == "DataLoader(..., num_workers=4)"
+def test_code_is_copied_the_theme_changed_and_run_json_handed_out(visited: Visit, key: str) -> None:
+    code = visited.page.locator("div:has(> button.copy)").first
+    code.locator("button.copy").press(key)
+    assert visited.page.evaluate("navigator.clipboard.readText()") == code.locator("pre").text_content()
     themes = [visited.is_dark()]
     for _ in range(3):
         visited.page.locator("button.theme").press(key)

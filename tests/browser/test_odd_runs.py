@@ -51,11 +51,9 @@ def test_the_page_says_what_happened(visit: Callable[..., Visit], run: Callable[
     [
         odd_runs.interrupted_run,
         odd_runs.killed_rank_run,
-        odd_runs.lost_rank_run,
         odd_runs.lost_trace,
         odd_runs.one_step_run,
         odd_runs.one_step_measured,
-        odd_runs.silent_run,
     ],
 )
 def test_the_page_draws_what_there_is(visit: Callable[..., Visit], run: Callable[[], Analysis]) -> None:

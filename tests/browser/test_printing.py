@@ -13,15 +13,15 @@ from tests.unit.report import diagnosed_runs
 
 pytestmark = pytest.mark.browser
 
-# Capturing, so that it looks before the page undoes what it did for paper.
+# Added after the listener of the page, so that it sees what that did for paper.
 LOOK = f"""
-() => addEventListener("afterprint", () => {{
+() => addEventListener("beforeprint", () => {{
   window.onPaper = {{
     closed: document.querySelectorAll("details.fold:not([open])").length,
     undrawn: [...document.querySelectorAll(".chart")].filter((chart) => !chart.querySelector("svg.main-svg")).length,
     light: {BRIGHTNESS.strip()} > 3 * 128,
   }};
-}}, {{ capture: true }})
+}})
 """
 CLOSED = "() => document.querySelectorAll('details.fold:not([open])').length"
 OPEN = "() => document.querySelectorAll('details').forEach((fold) => { fold.open = true; })"
