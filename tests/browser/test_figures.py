@@ -16,7 +16,7 @@ from dpdoctor.rules import rules
 from tests.browser import figures
 from tests.browser.pages import RUNS
 from tests.browser.visit import Visit
-from tests.unit.report import diagnosed_runs, runs, traced_runs
+from tests.unit.report import diagnosed_runs, runs
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +28,7 @@ COLUMNS = {
     "Epoch": "epoch_s",
 }
 COMPARED = ("Speedup", "Of linear")
-MEASURED = [runs.cpu_run, runs.gpu_run, runs.repeated_run, traced_runs.traced_profile, diagnosed_runs.diagnosed_run]
+MEASURED = [runs.cpu_run, runs.gpu_run, runs.repeated_run, diagnosed_runs.diagnosed_run]
 # Of each cell what it says itself, and the small line below.
 READ_TABLE = """
 (table) => {

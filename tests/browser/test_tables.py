@@ -76,7 +76,7 @@ def test_a_click_sorts_by_the_quantity_not_by_its_text(many: Visit, section: str
 
 def test_names_are_sorted_too(many: Visit) -> None:
     table = table_of(many, "kernels", "Kernel")
-    table.locator("th", has_text="Kernel").locator("button.sort").click()
+    table.locator("button.sort").first.click()
     names = column(table, "Kernel")
     assert names[0].startswith("even_kernel")
     assert names[-1].startswith("odd_kernel")
