@@ -10,12 +10,12 @@ import msgspec
 from dpdoctor.analysis import Analysis
 from tests.unit.report import diagnosed_runs, runs, traced_runs
 
-# Ends a script, an attribute, a tag and a comment; draws and links what a browser or plotly.js would run.
+# Ends a script, an attribute, a tag and a comment; draws and links what a browser or plotly.js would run; is TeX.
 MARKUP = (
     "</script><script>alert('script')</script></title></style></pre><img src=x onerror=alert('image')>"
-    "<svg onload=alert('svg')></svg><a href=\"javascript:alert('link')\">link</a> --><!-- ]]> "
+    "<svg onload=alert('svg')></svg><a href=\"javascript:alert('link')\">link</a> --> ]]> "
     "\"' autofocus onfocus=alert('focus') onmouseover=alert('hover') x=\"' "
-    "{{ 7 * 7 }} ${alert('template')} \\u003cb\\n%{x}"
+    "{{ 7 * 7 }} ${alert('template')} \\u003cb\\n%{x} $\\pi$"
 )
 # 10 kB without a space to break at, read from right to left to the end of its line.
 LONG = "\N{RIGHT-TO-LEFT OVERRIDE}" + "<שלום>'&amp;\"" * 900
