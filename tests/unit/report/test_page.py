@@ -12,7 +12,7 @@ from plotly.offline import get_plotlyjs
 
 from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, Figure
-from dpdoctor.report import charts, page
+from dpdoctor.report import page
 from tests.unit.report import runs
 
 LOADING = {"src", "href", "srcset", "data", "poster", "action", "formaction", "background", "ping", "xlink:href"}
@@ -105,10 +105,6 @@ def test_text_of_the_run_stays_text() -> None:
 def test_labels_in_charts_are_escaped_for_plotly() -> None:
     for text in elements(runs.hostile_run()).json[:-1]:
         assert "<img" not in json.dumps(json.loads(text)).replace("\\u003c", "<")
-
-
-def test_dollars_in_labels_are_no_tex_for_plotly() -> None:
-    assert charts.plain("$HOME/$USER & <co>") == "&#36;HOME/&#36;USER &amp; &lt;co&gt;"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
