@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from dpdoctor import units
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.ablation import arms
 from dpdoctor.analysis.across import Pause, across, pauses_of
@@ -58,7 +59,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader) -> Mode
     source, samples = _sample_counter(windows, header.spec.samples_per_step)
     records = [rank.record for rank in shown.ranks if rank.record]
     first = records[0] if records else None
-    reason = _why_unmeasured(shown, explain=header.spec.recording.explain)
+    reason = _why_unmeasured(shown, spec.world_size, explain=header.spec.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)
     gains = arms(launches)
     counted, uncounted = (windows, reason) if _are_counted(windows, samples) else ([], UNCOUNTED)
@@ -141,12 +142,21 @@ def _never_launched(spec: ModeSpec) -> ModeSummary:
     )
 
 
-def _why_unmeasured(launch: Launch, *, explain: bool) -> str:
+def _why_unmeasured(launch: Launch, world_size: int, *, explain: bool) -> str:
     if launch.record.reason:
         return launch.record.reason
     if explain:
         return "--explain measures nothing"
+    here = {rank.index for rank in launch.ranks}
+    if lost := [rank for rank in range(world_size) if rank not in here]:
+        return f"{_named(lost)} left nothing"
     return "no measured window was complete on every rank"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"{units.count(len(ranks), 'rank')}, the first of them rank {ranks[0]},"
 
 
 def _sample_counter(

@@ -36,8 +36,8 @@ LIGHT_INK, DARK_INK = "#FFFFFF", "#10161D"
 
 
 def plain(value: str) -> str:
-    """Return text from a run so that plotly, which reads a subset of HTML in its labels, shows it as it is."""
-    return html.escape(value, quote=False)
+    """Return text from a run so that plotly, which reads a subset of HTML and TeX in its labels, shows it as it is."""
+    return html.escape(value, quote=False).replace("$", "&#36;")
 
 
 def axis_scale(unit: str, largest: float) -> tuple[float, str]:

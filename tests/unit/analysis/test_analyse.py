@@ -222,11 +222,16 @@ class TestMissing:
     def test_one_rank_of_two_is_no_throughput(self) -> None:
         lost = launch(even_rank(100, world_size=2), mode="ddp")
         modes = analyse(run({"single": [launch(even_rank(100))], "ddp": [lost]}, {"ddp": 2})).summary.modes
-        reason = "no measured window was complete on every rank"
+        reason = "rank 1 left nothing"
         for figure in (modes["ddp"].throughput, modes["ddp"].step, modes["ddp"].speedup, modes["ddp"].epoch_s):
             assert (figure.value, figure.reason) == (None, reason)
         assert modes["ddp"].batch.per_device is None
-        assert [r.step.reason for r in modes["ddp"].ranks] == [reason]
+        assert [r.step.reason for r in modes["ddp"].ranks] == ["no measured window was complete on every rank"]
+
+    def test_of_many_ranks_that_are_lost_the_first_is_named(self) -> None:
+        lost = launch(*(even_rank(100, index=index, world_size=4) for index in (0, 2)), mode="ddp")
+        mode = analyse(run({"ddp": [lost]}, {"ddp": 4})).summary.modes["ddp"]
+        assert mode.throughput.reason == "2 ranks, the first of them rank 1, left nothing"
 
     def test_a_rank_that_died_early_is_named(self) -> None:
         dead = dataclasses.replace(even_rank(100, index=1), record=None, steps=(), windows=())

@@ -1,0 +1,1 @@
+"""Pages in a real browser. A package, so that the one Chromium of its fixture ends with these tests."""
