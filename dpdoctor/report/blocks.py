@@ -77,7 +77,7 @@ class Cell:
     """One entry of a table; a tone other than plain makes it a badge.
 
     `note` stands below it in small type, `footnote` below the table, once for all cells that have the same. `full` is
-    what `text` was shortened from; it opens at a click.
+    what `text` was shortened from; it opens at a click. `anchor` is the id of the cell, which marks of a chart lead to.
     """
 
     text: str
@@ -85,6 +85,7 @@ class Cell:
     note: str = ""
     footnote: str = ""
     tone: str = "plain"
+    anchor: str = ""
 
     def __post_init__(self) -> None:
         _check_tone(self.tone)

@@ -36,6 +36,9 @@
       const title = { ...layout[name].title, font: { size: 13 } };
       layout[name] = { ...axis, ...layout[name], title };
     }
+    for (const note of isDark() ? layout.annotations ?? [] : []) {
+      note.text = note.text.replace(/#[0-9A-F]{6}/g, (found) => LIT[found] ?? found);
+    }
     for (const trace of spec.data) {
       if (isDark() && trace.line) trace.line.color = LIT[trace.line.color] ?? trace.line.color;
       if (trace.error_x) trace.error_x.color = color("--ink");
@@ -48,11 +51,21 @@
     try {
       const { data, layout } = themed(chart);
       await Plotly.newPlot(chart, data, layout, CONFIG);
+      chart.on("plotly_click", ({ points: [point] }) => show(point.customdata));
       chart.dataset.drawn = "yes";
     } catch (error) {
       console.error(error);
       chart.textContent = `This chart could not be drawn (${error}). What it shows stands below, in words.`;
     }
+  }
+
+  // A mark that stands for a row of a table leads to it.
+  function show(id) {
+    const row = typeof id === "string" && document.getElementById(id)?.closest("tr");
+    if (!row) return;
+    document.querySelector("tr.shown")?.classList.remove("shown");
+    row.classList.add("shown");
+    row.scrollIntoView({ block: "center" });
   }
 
   // A chart inside a closed fold has no width to be drawn in; it waits until the fold opens.
