@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpdoctor import units
@@ -81,16 +81,34 @@ def time_layout(y_title: str) -> dict[str, Any]:
     }
 
 
+def band(*, name: str, x: Sequence[float], low: Sequence[float], high: Sequence[float], scale: float) -> list[dict[str, Any]]:
+    """Return the range between two curves as a shaded area: two traces, thinned to the extremes of either.
+
+    `scale` is what one axis unit is worth in the unit of `low` and `high`.
+    """
+    kept = sorted({*thin(low, MOST_POINTS), *thin(high, MOST_POINTS)})
+    edge = {"type": "scatter", "mode": "lines", "x": [_drawn(x[i]) for i in kept], "line": {"width": 0}, "hoverinfo": "skip"}
+    return [
+        {**edge, "name": name, "y": [_drawn(low[i] / scale) for i in kept], "showlegend": False},
+        {**edge, "name": name, "y": [_drawn(high[i] / scale) for i in kept], "fill": "tonexty", "fillcolor": SHADE},
+    ]
+
+
 def logarithmic_seconds(shortest: float, longest: float) -> dict[str, Any]:
-    """Return a logarithmic axis for seconds, its ticks at 1, 2 and 5 or, over many decades, at 1 alone."""
-    first, last = math.floor(math.log10(shortest)), math.ceil(math.log10(longest))
+    """Return a logarithmic axis for seconds."""
+    return logarithmic(shortest, longest, units.seconds)
+
+
+def logarithmic(least: float, most: float, words: Callable[[float], str]) -> dict[str, Any]:
+    """Return a logarithmic axis, its ticks at 1, 2 and 5 or, over many decades, at 1 alone; both ends are above 0."""
+    first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
     digits = (1, 2, 5) if last - first <= MOST_DETAILED_DECADES else (1,)
     ticks = [digit * 10.0**decade for decade in range(first, last + 1) for digit in digits]
     return {
         "type": "log",
         "tickmode": "array",
         "tickvals": ticks,
-        "ticktext": [units.seconds(tick) for tick in ticks],
+        "ticktext": [words(tick) for tick in ticks],
         "automargin": True,
     }
 
