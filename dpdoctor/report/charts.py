@@ -26,7 +26,8 @@ SERIES_COLORS = (BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, GREY)
 # More curves in one picture cannot be told apart; the longest or first are drawn and the reader is told.
 MOST_SERIES = 7
 MOST_POINTS = 800
-MOST_DETAILED_DECADES = 3
+# Of a logarithmic axis; where 1, 2 and 5 of each decade would be more, 1 alone has a tick.
+MOST_TICKS = 12
 SHADE = "rgba(138, 143, 152, 0.18)"
 # A narrower part of a bar has no room for its own number; hovering and the words below have it.
 LABELLED_RATIO = 0.08
@@ -94,15 +95,17 @@ def band(*, name: str, x: Sequence[float], low: Sequence[float], high: Sequence[
     ]
 
 
-def logarithmic_seconds(shortest: float, longest: float) -> dict[str, Any]:
+def logarithmic_seconds(shortest: float, longest: float, *, most_ticks: int = MOST_TICKS) -> dict[str, Any]:
     """Return a logarithmic axis for seconds."""
-    return logarithmic(shortest, longest, units.seconds)
+    return logarithmic(shortest, longest, units.seconds, most_ticks=most_ticks)
 
 
-def logarithmic(least: float, most: float, words: Callable[[float], str]) -> dict[str, Any]:
-    """Return a logarithmic axis, its ticks at 1, 2 and 5 or, over many decades, at 1 alone; both ends are above 0."""
+def logarithmic(
+    least: float, most: float, words: Callable[[float], str], *, most_ticks: int = MOST_TICKS
+) -> dict[str, Any]:
+    """Return a logarithmic axis for values above 0; `words` gives the label of a tick."""
     first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
-    digits = (1, 2, 5) if last - first <= MOST_DETAILED_DECADES else (1,)
+    digits = (1, 2, 5) if 3 * (last - first + 1) <= most_ticks else (1,)
     ticks = [digit * 10.0**decade for decade in range(first, last + 1) for digit in digits]
     return {
         "type": "log",

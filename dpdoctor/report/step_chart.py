@@ -20,12 +20,11 @@ LOGARITHMIC_RATIO = 8.0
 def step_chart(named: NamedLaunch, ranks: Sequence[Rank], outliers: Sequence[Outlier], prefix: str) -> Chart:
     """Return the chart of the ranks' steps; every rank has a step. `prefix` is that of the outliers' anchors."""
     drawn, origin_ns = _slowest(ranks), named.origin_ns
-    shortest, median, longest = _spread(ranks)
-    scale, unit = units.time_scale(longest)
+    scale, unit = units.time_scale(max(step.duration_ns for rank in ranks for step in rank.steps) * NS)
     layout = charts.time_layout(unit)
-    logarithmic = shortest > 0 and longest > LOGARITHMIC_RATIO * median
-    if logarithmic:
-        scale, layout["yaxis"] = 1.0, charts.logarithmic_seconds(shortest, longest)
+    logarithmic = logarithmic_axis([step.duration_ns * NS for rank in ranks for step in rank.steps])
+    if logarithmic is not None:
+        scale, layout["yaxis"] = 1.0, logarithmic
     marks = slow_steps.marks(outliers, origin_ns=origin_ns, scale=scale, prefix=prefix)
     layout["showlegend"] = len(drawn) > 1 or bool(marks)
     below = [*lanes.events(drawn, origin_ns), *lanes.arms(drawn[0], origin_ns)]
@@ -34,9 +33,17 @@ def step_chart(named: NamedLaunch, ranks: Sequence[Rank], outliers: Sequence[Out
         traces=(*_all_ranks(ranks, drawn, origin_ns, scale), *_curves(drawn, origin_ns, scale), *marks, *below),
         layout=lanes.with_windows(layout, drawn[0], named.launch.ranks, origin_ns, has_lanes=bool(below)),
         height=420 if below else 320,
-        how_to_read=_how_to_read(ranks, drawn, logarithmic=logarithmic),
+        how_to_read=_how_to_read(ranks, drawn, logarithmic=logarithmic is not None),
         alternative=" ".join([*map(_words, drawn), slow_steps.alternative(outliers)]),
     )
+
+
+def logarithmic_axis(durations_s: Sequence[float], *, most_ticks: int = charts.MOST_TICKS) -> dict[str, Any] | None:
+    """Return a logarithmic axis where a few durations are far longer than the rest, else None."""
+    shortest, median, longest = _spread(durations_s)
+    if shortest <= 0 or longest <= LOGARITHMIC_RATIO * median:
+        return None
+    return charts.logarithmic_seconds(shortest, longest, most_ticks=most_ticks)
 
 
 def _slowest(ranks: Sequence[Rank]) -> list[Rank]:
@@ -46,14 +53,13 @@ def _slowest(ranks: Sequence[Rank]) -> list[Rank]:
 
 
 def _median_s(rank: Rank) -> float:
-    durations = sorted(step.duration_ns for step in rank.steps)
-    return durations[len(durations) // 2] * NS
+    return _spread([step.duration_ns * NS for step in rank.steps])[1]
 
 
-def _spread(ranks: Sequence[Rank]) -> tuple[float, float, float]:
-    """Return the shortest, the middle and the longest step of all ranks, in seconds."""
-    durations = sorted(step.duration_ns * NS for rank in ranks for step in rank.steps)
-    return durations[0], durations[len(durations) // 2], durations[-1]
+def _spread(durations_s: Sequence[float]) -> tuple[float, float, float]:
+    """Return the shortest, the middle and the longest."""
+    ordered = sorted(durations_s)
+    return ordered[0], ordered[len(ordered) // 2], ordered[-1]
 
 
 def _curves(drawn: Sequence[Rank], origin_ns: int, scale: float) -> list[dict[str, Any]]:
@@ -98,7 +104,7 @@ def _how_to_read(ranks: Sequence[Rank], drawn: Sequence[Rank], *, logarithmic: b
 
 
 def _words(rank: Rank) -> str:
-    _, median, longest = _spread([rank])
+    _, median, longest = _spread([step.duration_ns * NS for step in rank.steps])
     edges = sum(step.epoch_edge for step in rank.steps)
     return (
         f"Rank {rank.index}: {units.count(len(rank.steps), 'step')}, median {units.seconds(median)}, "
