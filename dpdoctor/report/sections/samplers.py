@@ -103,7 +103,7 @@ def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample]) -> Iterat
             strips=strips,
             shapes=[lanes.shade(begin, end) for _, begin, end in bands],
             how_to_read=" ".join([HOW_TO_READ, *hints]) + _thinned(found),
-            alternative=" ".join([*words, *([reason_words] if reason_words else [])]),
+            alternative=" ".join([*_longest_step(ranks), *words, *([reason_words] if reason_words else [])]),
         )
     left_out = " ".join(words for _, _, words in found if words)
     if left_out:
@@ -132,6 +132,11 @@ def _steps(ranks: Sequence[Rank], origin_ns: int) -> Strip | None:
     curve = charts.line(name=name, x=x, y=y, unit="s", scale=1.0 if logarithmic else scale, color=charts.BLUE)
     title = "Steps, logarithmic" if logarithmic else f"Steps, {unit}"
     return Strip(title=title, traces=(curve,), keys=((charts.BLUE, name),), axis=logarithmic or {})
+
+
+def _longest_step(ranks: Sequence[Rank]) -> list[str]:
+    longest = max((step.duration_ns for rank in ranks for step in rank.steps), default=None)
+    return [] if longest is None else [f"The longest step takes {units.seconds(longest * NS)}."]
 
 
 def _strip(panel: Panel) -> Strip:
