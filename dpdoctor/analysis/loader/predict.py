@@ -16,6 +16,8 @@ from dpdoctor.analysis.summary import LoaderPrediction
 
 REPLICATES = 16
 LEAST_BATCHES = 200
+# More say hardly more, and each of the many settings is simulated on all of them.
+MOST_BATCHES = 500
 # Of each worker's queue: a queue that was empty at the beginning must not count.
 SETTLE = 4
 # Between the median (10 %) and the worst error (25 %) that tests/benchmarks/loader_prediction.py allows: how caches and
@@ -35,7 +37,7 @@ class Predictor:
 
     def predictions(self, settings: Sequence[Setting]) -> tuple[LoaderPrediction, ...]:
         """Return the prediction of each setting."""
-        samples = [self.measured.times(blocks) for blocks in _replicates(self.measured.blocks)]
+        samples = [self.measured.times(blocks) for blocks in _replicates(_few(self.measured.blocks))]
         present = [_run(self.measured, times, self.measured.setting) for times in samples]
         return tuple(self._prediction(setting, samples, present) for setting in settings)
 
@@ -57,6 +59,13 @@ class Predictor:
                 unit="s",
             ),
         )
+
+
+def _few(blocks: Sequence[Block]) -> Sequence[Block]:
+    """Return the blocks or, where they hold more batches than are simulated, as many of them, drawn by chance."""
+    mean = sum(len(block.fetch) for block in blocks) / len(blocks)
+    most = max(2, round(MOST_BATCHES / mean))
+    return blocks if len(blocks) <= most else random.Random(0).sample(blocks, most)
 
 
 def _replicates(blocks: Sequence[Block]) -> list[list[Block]]:
