@@ -105,7 +105,7 @@ def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample]) -> Iterat
             how_to_read=" ".join([HOW_TO_READ, *hints]) + _thinned(found),
             alternative=" ".join([*_longest_step(ranks), *words, *([reason_words] if reason_words else [])]),
         )
-    left_out = " ".join(words for _, _, words in found if words)
+    left_out = " ".join(said for _, _, said in found if said)
     if left_out:
         yield Paragraph(
             text=f"Where there are many sources the lowest, the middle and the highest reading of each moment are drawn. "

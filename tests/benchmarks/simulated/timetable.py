@@ -16,7 +16,7 @@ STEPS_PER_EPOCH = 50
 STEP_MS = {"full": 100.0, "cached_batches": 88.0, "no_comm": 90.0, "no_data_no_comm": 78.0}
 FIRST_STEP_MS, TRACED_MS, EDGE_MS, STALL_MS = 2_000.0, 115.0, 60.0, 300.0
 # The number of the one step in which the whole job stands still.
-STALLED_STEP = 73
+STALLED_STEP = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,7 @@ def test_a_box_per_process_with_its_quantiles_and_longest_fetches() -> None:
         pytest.approx([202, 200, 198, 196, 194]),
         [0] * MOST_POINTS + [1] * MOST_POINTS,
     )
-    assert "rank 0, worker 1: median 51.0 ms of 101, half of them from 26.0 to 76.0 ms" in chart.alternative.replace(
-        "26.0 ms to", "26.0 to"
-    )
+    assert "rank 0, worker 1: median 51.0 ms of 101, half of them from 26.0 ms to 76.0 ms" in chart.alternative
 
 
 def many(num_ranks: int, num_workers: int) -> Mapping[tuple[int, int | None], list[float]]:
