@@ -2,9 +2,9 @@
 
     python reports/make_gallery.py
 
-It takes about three minutes for each run; --only makes some of them anew. Of a run are kept NAME.html, NAME.json (run.json)
-and NAME.origin.json with command, commit, machine and versions; the reports share one plotly.js, and index.html has a
-line per run. The machine goes by the name of --host in all of them: what would still name it ends the program.
+It takes about three minutes for each run; --only makes some of them anew. Of a run are kept NAME/report.html, run.json
+and origin.json with command, commit, machine and versions; the reports share one plotly.js, and index.html has a line per
+run. The machine goes by the name of --host in all of them: what would still name it ends the program.
 The run directories stay in reports/gallery-runs, which is not for keeping.
 """
 
@@ -45,22 +45,24 @@ def make(name: str, entry: Entry, host: str) -> None:
 
 
 def keep(run: Path, name: str, entry: Entry) -> None:
-    """Copy a run's report, its figures and its origin into the gallery, and plotly.js if it is not there yet."""
-    GALLERY.mkdir(exist_ok=True)
-    shutil.copy(run / rundir.REPORT, GALLERY / f"{name}.html")
-    shutil.copy(run / rundir.SUMMARY, GALLERY / f"{name}.json")
-    for script in run.glob("*.js"):
+    """Copy a run's report, its figures and its origin into the gallery, and plotly.js, which lies beside the runs."""
+    folder = GALLERY / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (rundir.REPORT, rundir.SUMMARY):
+        shutil.copy(run / file, folder)
+    for script in run.parent.glob("*.js"):
         shutil.copy(script, GALLERY)
     summary = rundir.read_json(run / rundir.SUMMARY, RunSummary)
-    rundir.write_json(GALLERY / f"{name}{index.ORIGIN}", origin(summary, entry.what, commit(REPOSITORY)))
+    rundir.write_json(folder / index.ORIGIN, origin(summary, entry.what, commit(REPOSITORY)))
 
 
 def check() -> None:
     """End the program where the gallery names this machine or is too large."""
-    for path in sorted(GALLERY.iterdir()):
+    files = sorted(path for path in GALLERY.rglob("*") if path.is_file())
+    for path in files:
         if path.suffix != ".js" and (found := traces_of_this_machine(path.read_text("utf-8"), REPOSITORY)):
             sys.exit(f"{path.relative_to(REPOSITORY)} names this machine: {found[0]}")
-    total = sum(path.stat().st_size for path in GALLERY.iterdir())
+    total = sum(path.stat().st_size for path in files)
     print(f"{GALLERY.relative_to(REPOSITORY)}: {units.size(total)}")
     if total > MOST_BYTES:
         sys.exit(f"that is more than {units.size(MOST_BYTES)}")

@@ -27,7 +27,7 @@ class Entry:
     options: tuple[str, ...] = ()
 
 
-# By name, which is that of the files; healthy ones first.
+# By name, which is that of the folder; healthy ones first.
 ENTRIES = {
     "lenet": Entry(
         what="LeNet on digits, as it is: DataParallel, DDP and FSDP on two ranks.",

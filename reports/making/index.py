@@ -15,12 +15,12 @@ from dpdoctor.report.text import mode_label
 from .entries import ENTRIES
 from .origin import Origin
 
-ORIGIN = ".origin.json"
+ORIGIN = "origin.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One run: its files go by `name`."""
+    """One run: its files lie in the folder `name`."""
 
     name: str
     verdict: str
@@ -30,7 +30,7 @@ class Line:
 
 def write(gallery: Path) -> None:
     """Write index.html over the runs that lie in the gallery, in the order of the entries."""
-    lines = [_line(gallery, name) for name in ENTRIES if (gallery / f"{name}{ORIGIN}").exists()]
+    lines = [_line(gallery, name) for name in ENTRIES if (gallery / name / ORIGIN).exists()]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -39,12 +39,12 @@ def write(gallery: Path) -> None:
 
 
 def _line(gallery: Path, name: str) -> Line:
-    summary = rundir.read_json(gallery / f"{name}.json", RunSummary)
+    summary = rundir.read_json(gallery / name / rundir.SUMMARY, RunSummary)
     return Line(
         name=name,
         verdict=verdict.headline(summary).sentence,
         finding=_costliest(summary),
-        origin=rundir.read_json(gallery / f"{name}{ORIGIN}", Origin),
+        origin=rundir.read_json(gallery / name / ORIGIN, Origin),
     )
 
 

@@ -51,6 +51,7 @@
     try {
       const { data, layout } = themed(chart);
       await Plotly.newPlot(chart, data, layout, CONFIG);
+      chart.removeAllListeners("plotly_click");
       chart.on("plotly_click", ({ points: [point] }) => show(point.customdata));
       chart.dataset.drawn = "yes";
     } catch (error) {

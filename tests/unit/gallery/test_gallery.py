@@ -52,12 +52,13 @@ def test_what_still_names_the_machine_is_found(run: Path) -> None:
 def test_the_index_has_a_line_per_run_in_the_folder(tmp_path: Path) -> None:
     first, second, *_ = ENTRIES
     for name, analysis in ((first, diagnosed_runs.diagnosed_run()), (second, runs.gpu_run())):
-        rundir.write_json(tmp_path / f"{name}.json", analysis.summary)
-        rundir.write_json(tmp_path / f"{name}.origin.json", origin(analysis.summary, "What <it> shows.", "4b38c84"))
+        (tmp_path / name).mkdir()
+        rundir.write_json(tmp_path / name / rundir.SUMMARY, analysis.summary)
+        rundir.write_json(tmp_path / name / index.ORIGIN, origin(analysis.summary, "What <it> shows.", "4b38c84"))
     index.write(tmp_path)
     page = (tmp_path / "index.html").read_text("utf-8")
     assert page.count("<li>") == 2
-    assert page.index(f'href="{first}.html"') < page.index(f'href="{second}.html"')
+    assert page.index(f'href="{first}/report.html"') < page.index(f'href="{second}/report.html"')
     assert "What &lt;it&gt; shows." in page
     assert "DDP: the loader starves training: 42.0 % of each step (confirmed)." in page
     assert "Nothing was found that would be worth a change." in page
