@@ -82,13 +82,21 @@ def time_layout(y_title: str) -> dict[str, Any]:
     }
 
 
-def band(*, name: str, x: Sequence[float], low: Sequence[float], high: Sequence[float], scale: float) -> list[dict[str, Any]]:
+def band(
+    *, name: str, x: Sequence[float], low: Sequence[float], high: Sequence[float], scale: float
+) -> list[dict[str, Any]]:
     """Return the range between two curves as a shaded area: two traces, thinned to the extremes of either.
 
     `scale` is what one axis unit is worth in the unit of `low` and `high`.
     """
     kept = sorted({*thin(low, MOST_POINTS), *thin(high, MOST_POINTS)})
-    edge = {"type": "scatter", "mode": "lines", "x": [_drawn(x[i]) for i in kept], "line": {"width": 0}, "hoverinfo": "skip"}
+    edge = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [_drawn(x[i]) for i in kept],
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
     return [
         {**edge, "name": name, "y": [_drawn(low[i] / scale) for i in kept], "showlegend": False},
         {**edge, "name": name, "y": [_drawn(high[i] / scale) for i in kept], "fill": "tonexty", "fillcolor": SHADE},

@@ -55,7 +55,9 @@ def _levels(curves: Sequence[Curve], of: str, key: str) -> list[Curve]:
     found = [rounds[number] for number in sorted(rounds)]
     x = tuple(fmean(at for at, _ in readings) for readings in found)
     return [
-        Curve(source=f"{level} of {of}", key=key, x=x, y=tuple(pick(value for _, value in readings) for readings in found))
+        Curve(
+            source=f"{level} of {of}", key=key, x=x, y=tuple(pick(value for _, value in readings) for readings in found)
+        )
         for level, pick in LEVELS
     ]
 

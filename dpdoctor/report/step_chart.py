@@ -92,7 +92,9 @@ def _all_ranks(ranks: Sequence[Rank], drawn: Sequence[Rank], origin_ns: int, sca
 
 
 def _how_to_read(ranks: Sequence[Rank], drawn: Sequence[Rank], *, logarithmic: bool) -> str:
-    words = "One line per rank. Flat is good; a line above the others is a slow rank. Drag to zoom, double-click to undo."
+    words = (
+        "One line per rank. Flat is good; a line above the others is a slow rank. Drag to zoom, double-click to undo."
+    )
     if logarithmic:
         words += " Logarithmic: a few steps are far longer than the rest."
     if len(drawn) < len(ranks):

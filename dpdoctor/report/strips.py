@@ -18,7 +18,7 @@ FONT_PX = 11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """One strip: its name, its curves with (colour, name) of each, and what its y axis has besides; texts as they are."""
+    """One strip: its name, its curves with (colour, name) of each, and what its y axis has besides."""
 
     title: str
     traces: tuple[dict[str, Any], ...]
@@ -31,7 +31,7 @@ def strip_chart(
 ) -> Chart:
     """Return the strips, the first on top; `shapes` reach over all of them. There is at least one strip.
 
-    The names stand above each strip in lines of fixed height: a legend would lie on the strip above where it is wrapped.
+    Names stand above each strip in lines of fixed height: a legend would lie on the strip above where it is wrapped.
     """
     heads = [_head(strip) for strip in strips]
     heights = [LINE_PX * len(lines) + STRIP_PX for lines in heads]

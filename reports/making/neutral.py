@@ -46,5 +46,10 @@ def _renamed(value: Any, repository: Path, host: str) -> Any:
 
 def _folders(repository: Path) -> Iterator[tuple[str, str]]:
     """Yield the folders of this machine with what they are called instead, those within others first."""
-    named = ((repository, ""), (Path(sys.prefix), "environment"), (Path.home(), "~"), (Path(tempfile.gettempdir()), "tmp"))
+    named = (
+        (repository, ""),
+        (Path(sys.prefix), "environment"),
+        (Path.home(), "~"),
+        (Path(tempfile.gettempdir()), "tmp"),
+    )
     yield from ((str(folder), name) for folder, name in named if folder.name)

@@ -1,6 +1,6 @@
 """Build the report of a run directory and print as JSON what that took; a process of its own, whose peak can be read.
 
-    python tests/benchmarks/report_build.py RUN_DIRECTORY REPORT
+python tests/benchmarks/report_build.py RUN_DIRECTORY REPORT
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/report_size.py
 
-Two runs are simulated with steps, windows, arms, batches, samples and traces of every rank: 8 and 1,024 ranks, 200 steps
-each. Bounds: what the page adds to plotly.js is at most 600 KB and 6 MB; the large one is built (analyse, diagnose,
+Two runs are simulated with steps, windows, arms, batches, samples and traces of every rank: 8 and 1,024 ranks, 200
+steps each. Bounds: what the page adds to plotly.js is at most 600 KB and 6 MB; the large one is built (analyse, diagnose,
 render) in at most 20 s and 1 GB of memory, and its first screen is painted within 2 s of opening in headless Chromium.
 Ends with 1 where a bound is broken.
 """
@@ -55,7 +55,9 @@ def measure(num_ranks: int, bounds: Bounds, folder: Path, modes: list[str]) -> b
     print(f"{units.count(num_ranks, 'rank')} x {STEPS} steps: {', '.join(['single', *modes])}")
     built = took["analyse_s"] + took["diagnose_s"] + took["render_s"]
     checks = [
-        _check("  added to plotly.js", took["page_bytes"] - len(get_plotlyjs().encode()), bounds.added_bytes, units.size),
+        _check(
+            "  added to plotly.js", took["page_bytes"] - len(get_plotlyjs().encode()), bounds.added_bytes, units.size
+        ),
         _check(f"  built ({parts})", built, bounds.build_s, units.seconds),
         _check("  peak memory, the run itself included", took["peak_bytes"], bounds.peak_bytes, units.size),
     ]

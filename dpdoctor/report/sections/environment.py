@@ -25,12 +25,18 @@ def build(analysis: Analysis) -> Sequence[Block]:
     """Return the command to repeat the run, the script or the paths of the traces, the machine and the versions."""
     return [
         _reproduce(analysis),
-        *([_reader(analysis), READER] if is_trace_run(analysis) else [_script(analysis), _modes(analysis)]),
+        *_what_ran(analysis),
         _machine(analysis),
         _gpus(analysis),
         _packages(analysis),
         *([NOT_MEASURED] if is_trace_run(analysis) else []),
     ]
+
+
+def _what_ran(analysis: Analysis) -> Sequence[Block]:
+    if is_trace_run(analysis):
+        return [_reader(analysis), READER]
+    return [_script(analysis), _modes(analysis)]
 
 
 def _reproduce(analysis: Analysis) -> Lines:

@@ -171,7 +171,8 @@ def _workers(loader: LoaderSummary) -> Iterator[Table]:
         total = units.whole(len(loader.workers))
         more = "" if len(shown) == len(loader.workers) else f" Shown: the {MOST_WORKERS} slowest of {total}."
         yield Table(
-            caption="Loader processes, in the measured windows. Busy is the share of the time spent on fetching." + more,
+            caption="Loader processes, in the measured windows. Busy is the share of the time spent on fetching."
+            + more,
             columns=WORKER_COLUMNS,
             rows=tuple(
                 (

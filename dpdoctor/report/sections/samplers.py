@@ -49,8 +49,8 @@ _HINTS = {
     (GPU, "MHz"): "A clock that falls while power is at its limit means that the device throttles.",
 }
 HOW_TO_READ = (
-    "One moment stands in one vertical line through all strips, steps on top; shaded stretches are not measured. Drag to "
-    "zoom, double-click to undo."
+    "One moment stands in one vertical line through all strips, steps on top; shaded stretches are not measured. Drag "
+    "to zoom, double-click to undo."
 )
 
 
@@ -80,7 +80,8 @@ def _launch(named: NamedLaunch, analysis: Analysis) -> Iterator[Block]:
     if devices:
         yield from _strips(f"Devices of {named.title}", named, devices)
     elif analysis.run.header.spec.devices:
-        yield Absent(what=GPU_READINGS, reason="the sampler recorded no reading of a GPU; dpdoctor reads NVIDIA's NVML")
+        reason = "the sampler recorded no reading of a GPU; dpdoctor reads NVIDIA's NVML"
+        yield Absent(what=GPU_READINGS, reason=reason)
     if others:
         yield from _strips(f"Host of {named.title}", named, others)
     yield from _counters(samples)

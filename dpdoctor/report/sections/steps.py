@@ -32,7 +32,7 @@ LEGEND = (
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
-    """Return a fold per launch: chart, the steps that stand out and, once per mode, its ranks; the headline's is open."""
+    """Return a fold per launch: chart, steps that stand out and, once per mode, its ranks; the headline's is open."""
     focus = standing.focus(analysis.summary)
     folds = [
         Fold(
@@ -66,12 +66,14 @@ def _ranks(named: NamedLaunch, analysis: Analysis) -> list[Table]:
         return []
     withheld = standing.why_withheld(mode) is not None
     shown = _first_to_look_at(mode.ranks)
-    more = "" if len(shown) == len(mode.ranks) else (
-        f" Shown: of {units.whole(len(mode.ranks))} those that did not end well and the slowest."
+    more = (
+        ""
+        if len(shown) == len(mode.ranks)
+        else (f" Shown: of {units.whole(len(mode.ranks))} those that did not end well and the slowest.")
     )
     return [
         Table(
-            caption=f"Ranks of {mode_label(named.mode)}. The step is the mean over measured steps, within this run.{more}",
+            caption=f"Ranks of {mode_label(named.mode)}. The step is the mean over measured ones, within this run.{more}",
             columns=RANK_COLUMNS,
             rows=tuple(_rank_row(rank, withheld=withheld) for rank in shown),
         )

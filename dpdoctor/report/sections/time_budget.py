@@ -66,7 +66,7 @@ ON_CPU = (
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
-    """Return the modes side by side; by mode bars of the five parts, of idle by cause and of the phases, and the table."""
+    """Return the modes side by side; by mode bars of the parts, of idle by cause and of the phases, and the table."""
     return [
         *_side_by_side(analysis),
         *by_mode(analysis, "Time budget", lambda mode: _mode(mode, alone=is_trace_run(analysis))),

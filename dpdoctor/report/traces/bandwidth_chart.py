@@ -1,4 +1,4 @@
-"""Bandwidth over the size of a collective: what was measured, and the line that latency and bandwidth alone would give."""
+"""Bandwidth over the size of a collective: what was measured, and what latency and bandwidth alone would give."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ GB = 1e9
 WHAT = "Bandwidth by size"
 ONE_SIZE = "no operation was called with two sizes that the trace knows"
 HOW_TO_READ = (
-    "Points joined by a line: the median call, its waiting for other ranks included. Rings: the shortest call of any rank. "
-    "Dashed: a fit of latency + size / bandwidth to a rank's shortest calls; dotted: the bandwidth it tends to. A point "
-    "far below its dashed line waited; where that line still rises, latency decides."
+    "Points joined by a line: the median call, its waiting for other ranks included. Rings: the shortest call of any "
+    "rank. Dashed: a fit of latency + size / bandwidth to a rank's shortest calls; dotted: the bandwidth it tends to. "
+    "A point far below its dashed line waited; where that line still rises, latency decides."
 )
 NO_FIT = (
     "a fit takes three sizes of one operation, the largest at least four times the smallest, each called three times "
@@ -54,8 +54,8 @@ class Point:
 class Line:
     """One operation in groups of one size, the smallest call first.
 
-    `fit` is the one rank's fit whose bandwidth is the middle one; None: no rank has one. `rank` is its name. `num_sizes`
-    are all that there are.
+    `fit` is the one rank's fit whose bandwidth is the middle one; None: no rank has one. `rank` is its name.
+    `num_sizes` are all that there are.
     """
 
     name: str

@@ -36,16 +36,14 @@ def data_parallel_chart(cost: DataParallelCost, rank: str) -> Chart:
                 y=[*range(len(devices))],
                 x=[parts.get(key, 0.0) * NS / scale for parts in devices.values()],
                 ratios=[_ratio(parts.get(key, 0.0), totals[index]) for index, parts in devices.items()],
-                words=[
-                    f"GPU {index}, {name}: {seconds(parts.get(key, 0.0))}" for index, parts in devices.items()
-                ],
+                words=[f"GPU {index}, {name}: {seconds(parts.get(key, 0.0))}" for index, parts in devices.items()],
             )
             for key, name, colors in PARTS
         ),
         layout={**layout, "barmode": "stack", "bargap": 0.4},
         height=130 + 46 * len(devices),
-        how_to_read="A longer bar is a device with more to do, mostly the first: it gathers, reduces and updates while the "
-        "others wait.",
+        how_to_read="A longer bar is a device with more to do, mostly the first: it gathers, reduces and updates while "
+        "the others wait.",
         alternative=" ".join(
             f"GPU {index}: "
             + ", ".join(f"{name} {seconds(parts[key])}" for key, name, _ in PARTS if parts.get(key))

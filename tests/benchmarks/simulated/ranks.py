@@ -40,7 +40,7 @@ STEPS_PER_PAUSE = 10
 
 
 def rank(index: int, mode: str, world_size: int, slots: Sequence[Slot]) -> Rank:
-    """Return a rank that ended well, with one loader, every arm and a trace; the middle one keeps the others waiting."""
+    """Return a rank that ended well, with a loader, every arm and a trace; the middle one keeps the others waiting."""
     chance = random.Random(index)
     steps = [_step(slot, chance) for slot in slots]
     return Rank(

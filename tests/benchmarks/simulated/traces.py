@@ -29,7 +29,7 @@ NUM_KERNELS = 60
 
 
 def digest(rank: int, world_size: int, *, late: int) -> Digest:
-    """Return what is kept of a rank's trace; `late` is the rank that keeps the others waiting. One rank talks to none."""
+    """Return what is kept of a rank's trace; `late` is the rank that keeps the others waiting. One talks to nobody."""
     chance = random.Random(rank)
     calls = _calls(rank, world_size, late)
     return Digest(

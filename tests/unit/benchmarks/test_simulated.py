@@ -1,9 +1,8 @@
-"""The simulated runs of the benchmark of the report's size: they are what a real run leaves, and diagnosed as planned."""
+"""The simulated runs of the benchmark of the report's size: as real ones leave them, and diagnosed as planned."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from itertools import pairwise
 import pytest
 
 from dpdoctor import rundir
@@ -25,7 +24,7 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
 def test_every_step_has_its_place() -> None:
     slots = timetable(200, seed=1)
     assert [slot.step for slot in slots] == [*range(1, 201)]
-    assert all(before.end_ns == after.begin_ns for before, after in zip(slots, slots[1:], strict=False))
+    assert all(before.end_ns == after.begin_ns for before, after in pairwise(slots))
     assert {slot.kind for slot in slots} == {"warmup", "proof", "measure", "trace"}
 
 
@@ -38,7 +37,7 @@ def test_figures_are_those_that_were_put_in(analysis: Analysis) -> None:
     assert ddp.budget is not None
     assert ddp.loader is not None
     assert len(ddp.loader.workers) == 16
-    assert [found.name for found in ddp.loader.transforms][0] == "RandomResizedCrop"
+    assert ddp.loader.transforms[0].name == "RandomResizedCrop"
 
 
 def test_the_late_rank_and_the_stalled_step_are_found(analysis: Analysis) -> None:

@@ -274,7 +274,9 @@ class TestSteps:
     def test_of_many_ranks_the_table_has_the_slowest_and_those_that_did_not_end_well(self) -> None:
         ranks = [records.even_rank(100 + index, index=index, world_size=80) for index in range(80)]
         ranks[3] = records.even_rank(103, index=3, world_size=80, status="failed")
-        (table,) = only(Table, build("steps", analyse(records.run({"ddp": [records.launch(*ranks, mode="ddp")]}, {"ddp": 80}))))
+        (table,) = only(
+            Table, build("steps", analyse(records.run({"ddp": [records.launch(*ranks, mode="ddp")]}, {"ddp": 80})))
+        )
         assert [row[0].text for row in table.rows] == ["3", *map(str, range(17, 80))]
         assert "Shown: of 80 those that did not end well and the slowest." in table.caption
 
@@ -338,7 +340,9 @@ class TestSamplers:
         ]
 
     def test_one_reason_of_many_sources_is_one_row(self) -> None:
-        samples = [Sample(at_ns=runs.BEGIN_NS, source=f"gpu{i}", values={}, unknown={"power_w": "no"}) for i in range(9)]
+        samples = [
+            Sample(at_ns=runs.BEGIN_NS, source=f"gpu{i}", values={}, unknown={"power_w": "no"}) for i in range(9)
+        ]
         run = records.run({"single": [runs.launch(runs.rank(), samples=samples)]})
         (table,) = [t for t in only(Table, build("samplers", analyse(run))) if t.caption.startswith("Readings that")]
         assert [[cell.text for cell in row] for row in table.rows] == [["gpu0 and 8 more sources", "power_w", "no"]]

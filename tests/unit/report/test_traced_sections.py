@@ -102,18 +102,18 @@ class TestTimeBudget:
         blocks = build("time_budget", traced_runs.trace_run(*many))
         (table,) = only(Table, blocks)
         assert [row[0].text for row in table.rows] == [f"rank {rank}" for rank in range(128)]
-        assert any(
-            block.text.endswith("come first; the table has 128 of 130.") for block in only(Paragraph, blocks)
-        )
+        assert any(block.text.endswith("come first; the table has 128 of 130.") for block in only(Paragraph, blocks))
 
     def test_modes_stand_side_by_side(self) -> None:
         run = traced_runs.traced_profile()
         assert "The time of all devices, by mode" not in charts("time_budget", run)
         (launch,) = run.run.modes["ddp"]
         both = dataclasses.replace(run.run, modes={**run.run.modes, "single": (launch,)})
-        chart = charts("time_budget", dataclasses.replace(run, run=both, across=dict.fromkeys(run.run.modes, run.across["ddp"])))["The time of all devices, by mode"]
+        chart = charts(
+            "time_budget", dataclasses.replace(run, run=both, across=dict.fromkeys(run.run.modes, run.across["ddp"]))
+        )["The time of all devices, by mode"]
         assert chart.layout["yaxis"]["ticktext"] == ["One device", "DDP"]
-        assert [trace["x"] for trace in chart.traces][0] == [46, 46]
+        assert chart.traces[0]["x"] == [46, 46]
 
     def test_idle_is_split_by_cause(self) -> None:
         chart = charts("time_budget", traced_runs.late_run())["Idle, by what the host did meanwhile"]
@@ -286,13 +286,23 @@ class TestParallel:
         assert [texts(row)[-1] for row in rows] == ["—", "30.0 ms", "-30.0 ms"]
 
     def test_the_units_are_drawn_by_what_of_them_is_exposed(self) -> None:
-        units = tuple(dataclasses.replace(traced_runs.everything().shard_units[0], name=n, exposed_ns=t * 1e6) for n, t in (("a", 1), ("b", 3)))
-        chart = charts("parallel", traced_runs.trace_run(dataclasses.replace(traced_runs.everything(), shard_units=units)))["Units of FSDP on rank 0"]
+        units = tuple(
+            dataclasses.replace(traced_runs.everything().shard_units[0], name=n, exposed_ns=t * 1e6)
+            for n, t in (("a", 1), ("b", 3))
+        )
+        chart = charts(
+            "parallel", traced_runs.trace_run(dataclasses.replace(traced_runs.everything(), shard_units=units))
+        )["Units of FSDP on rank 0"]
         assert (chart.layout["yaxis"]["ticktext"], chart.traces[0]["x"]) == (["b", "a"], [3, 1])
-        assert chart.alternative == "b: 3.00 ms exposed, 50.0 % of its all-gathers prefetched; a: 1.00 ms exposed, 50.0 % of its all-gathers prefetched."
+        assert chart.alternative == (
+            "b: 3.00 ms exposed, 50.0 % of its all-gathers prefetched; "
+            "a: 1.00 ms exposed, 50.0 % of its all-gathers prefetched."
+        )
 
     def test_the_devices_of_data_parallel_are_drawn_by_what_launched_their_work(self) -> None:
-        chart = charts("parallel", traced_runs.trace_run(traced_runs.everything()))["Devices of nn.DataParallel on rank 0"]
+        chart = charts("parallel", traced_runs.trace_run(traced_runs.everything()))[
+            "Devices of nn.DataParallel on rank 0"
+        ]
         bars = {trace["name"]: trace["x"] for trace in chart.traces}
         assert bars["replicate"] == [4, 0]
         assert bars["backward, loss and update"] == [30, 30]
