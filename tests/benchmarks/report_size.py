@@ -3,9 +3,9 @@
     python tests/benchmarks/report_size.py
 
 Two runs are simulated with steps, windows, arms, batches, samples and traces of every rank: 8 and 1,024 ranks, 200
-steps each. Bounds: what the page adds to plotly.js is at most 600 KB and 6 MB; the large one is built (analyse, diagnose,
-render) in at most 20 s and 1 GB of memory, and its first screen is painted within 2 s of opening in headless Chromium.
-Ends with 1 where a bound is broken.
+steps each. Bounds: what the page adds to plotly.js is at most 600 KB and 6 MB; the large one is built (analyse,
+diagnose, render) in at most 20 s and 1 GB of memory, and its first screen is painted within 2 s of opening in headless
+Chromium. Ends with 1 where a bound is broken.
 """
 
 from __future__ import annotations

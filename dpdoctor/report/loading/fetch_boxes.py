@@ -49,8 +49,8 @@ def fetch_boxes(fetches: Mapping[tuple[int, int | None], Sequence[float]]) -> Ch
         traces=(_drawn(found, scale), _middles(found, scale), *_longest(found, scale)),
         layout={**layout, "showlegend": False},
         height=120 + 30 * len(found),
-        how_to_read="Box: the middle half of the fetches, with the median. Whiskers: 5 % to 95 %. Rings: the longest. A box "
-        f"to the right of the others is a slow process; long whiskers stall training now and then.{left_out}",
+        how_to_read="Box: the middle half of the fetches, with the median. Whiskers: 5 % to 95 %. Rings: the longest. A "
+        f"box to the right of the others is a slow process; long whiskers stall training now and then.{left_out}",
         alternative=" ".join(f"{_words(box)}." for box in found),
     )
 
@@ -142,8 +142,8 @@ def _words(box: Box) -> str:
     low, q1, median, q3, high = (units.seconds(value) for value in box.quantiles)
     longest = f", longest {units.seconds(box.longest[0])}" if box.longest else ""
     return (
-        f"{box.name}: median {median} of {units.whole(box.num)}, half of them from {q1} to {q3}, nine in ten from {low} "
-        f"to {high}{longest}"
+        f"{box.name}: median {median} of {units.whole(box.num)}, half of them from {q1} to {q3}, nine in ten from "
+        f"{low} to {high}{longest}"
     )
 
 

@@ -109,8 +109,7 @@ def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample]) -> Iterat
     left_out = " ".join(said for _, _, said in found if said)
     if left_out:
         yield Paragraph(
-            text=f"Where there are many sources the lowest, the middle and the highest reading of each moment are drawn. "
-            f"{left_out}"
+            text="Of many sources the lowest, the middle and the highest reading of each moment are drawn. " + left_out
         )
     if reason_words and reasons is None:
         yield Paragraph(text=reason_words)

@@ -73,7 +73,7 @@ def _ranks(named: NamedLaunch, analysis: Analysis) -> list[Table]:
     )
     return [
         Table(
-            caption=f"Ranks of {mode_label(named.mode)}. The step is the mean over measured ones, within this run.{more}",
+            caption=f"Ranks of {mode_label(named.mode)}. The step is the mean of those measured in this run.{more}",
             columns=RANK_COLUMNS,
             rows=tuple(_rank_row(rank, withheld=withheld) for rank in shown),
         )
