@@ -58,13 +58,13 @@ def line(
     """
     kept = thin(y, MOST_POINTS)
     shown = [(x[i], y[i]) for i in kept]
-    labels = ["" if value is None else f"{units.seconds(at)}: {text.amount(value, unit)}" for at, value in shown]
+    labels = ["" if value is None else text.amount(value, unit) for _, value in shown]
     return {
         "type": "scatter",
         "mode": "lines" if len(shown) > 2 else "lines+markers",
         "name": plain(name),
         "x": [_drawn(at) for at, _ in shown],
-        "y": [None if value is None else _drawn(value / scale) for _, value in shown],
+        "y": [None if value is None else _drawn(value / scale, 4) for _, value in shown],
         "text": labels,
         "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
         "line": {"color": color, "width": 1.5},
@@ -179,6 +179,6 @@ def thinned_words(num_points: int) -> str:
     return f" Of each {neighbours(num_points, MOST_POINTS)} neighbouring points the lowest and the highest are drawn."
 
 
-def _drawn(value: float) -> float:
+def _drawn(value: float, digits: int = 6) -> float:
     """Round to what a screen can show, to keep the page small; NaN stays NaN and is refused later."""
-    return float(f"{value:.6g}")
+    return float(f"{value:.{digits}g}")

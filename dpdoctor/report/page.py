@@ -41,19 +41,18 @@ def render(analysis: Analysis) -> str:
             plotly=Markup(plotly),
             script=Markup(script),
             policy=_policy(plotly, script),
-            run_json=inert_json(msgspec.to_builtins(analysis.summary), indent=1),
+            run_json=inert_json(msgspec.to_builtins(analysis.summary)),
         )
     )
 
 
-def inert_json(value: Any, *, indent: int | None = None) -> Markup:
+def inert_json(value: Any) -> Markup:
     """Return JSON that is safe between script tags.
 
     Raises:
         ValueError: `value` holds NaN or infinity.
     """
-    separators = (",", ": ") if indent else (",", ":")
-    return Markup(json.dumps(value, allow_nan=False, indent=indent, separators=separators).translate(_INERT))
+    return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).translate(_INERT))
 
 
 def _sections(analysis: Analysis) -> list[tuple[str, Section]]:

@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.measured import Block, Measured
@@ -17,7 +17,10 @@ from dpdoctor.analysis.summary import LoaderPrediction
 REPLICATES = 16
 LEAST_BATCHES = 200
 # More say hardly more, and each of the many settings is simulated on all of them.
-MOST_BATCHES = 500
+MOST_BATCHES = 300
+# More processes on one device give what so many give, as long as a fetch does not take as many steps; the control of a
+# thousand ranks has thousands.
+MOST_PROCESSES = 256
 # Of each worker's queue: a queue that was empty at the beginning must not count.
 SETTLE = 4
 # Between the median (10 %) and the worst error (25 %) that tests/benchmarks/loader_prediction.py allows: how caches and
@@ -76,6 +79,7 @@ def _replicates(blocks: Sequence[Block]) -> list[list[Block]]:
 
 
 def _run(measured: Measured, times: Times, setting: Setting) -> Outcome:
+    setting = replace(setting, num_workers=min(setting.num_workers, MOST_PROCESSES))
     settle = SETTLE * setting.num_workers * setting.prefetch_factor
     num_batches = max(LEAST_BATCHES, len(times.fetch))
     return simulate(times, setting, measured.cores, num_batches=num_batches, settle=settle)
