@@ -14,6 +14,7 @@ from dpdoctor.report.text import amount
 
 # Fewer sources of one reading are drawn as they are.
 LEAST_SOURCES = 4
+_NOUNS = {"gpu": "GPU"}
 LEVELS = (("lowest", min), ("middle", median), ("highest", max))
 
 
@@ -23,11 +24,12 @@ def grouped(panel: Panel) -> tuple[Panel, str]:
         return panel, ""
     curves: list[Curve] = []
     words: list[str] = []
+    noun = _NOUNS.get(panel.kind, panel.kind)
     for (part, key), same in _by_reading(panel).items():
         if len(same) < LEAST_SOURCES:
             curves += same
             continue
-        of = units.count(len(same), panel.kind) + (f" ({part})" if part else "")
+        of = units.count(len(same), noun) + (f" ({part})" if part else "")
         curves += _levels(same, of, key)
         words.append(f"Of {of}, {words_of(key)}: {_extremes(same, panel.unit)}.")
     drawn = sorted(curves, key=lambda curve: max(curve.known, default=0.0), reverse=True)[: charts.MOST_SERIES]
