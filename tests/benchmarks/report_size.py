@@ -51,14 +51,14 @@ def measure(num_ranks: int, bounds: Bounds, folder: Path, modes: list[str]) -> b
     directory.write(root, num_ranks=num_ranks, num_steps=STEPS, modes=modes)
     command = [sys.executable, str(Path(__file__).with_name("report_build.py")), str(root), str(report)]
     took = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    parts = ", ".join(f"{name} {units.seconds(took[f'{name}_s'])}" for name in ("analyse", "diagnose", "render"))
+    parts = ", ".join(f"{name} {units.seconds(took[f'{name}_s'])}" for name in ("analyse", "diagnose", "render", "cpu"))
     print(f"{units.count(num_ranks, 'rank')} x {STEPS} steps: {', '.join(['single', *modes])}")
     built = took["analyse_s"] + took["diagnose_s"] + took["render_s"]
     checks = [
         _check(
             "  added to plotly.js", took["page_bytes"] - len(get_plotlyjs().encode()), bounds.added_bytes, units.size
         ),
-        _check(f"  built ({parts})", built, bounds.build_s, units.seconds),
+        _check(f"  built ({parts} in all)", built, bounds.build_s, units.seconds),
         _check("  peak memory, the run itself included", took["peak_bytes"], bounds.peak_bytes, units.size),
     ]
     if CHROMIUM is None:
