@@ -57,20 +57,10 @@ ENTRIES = {
         script="samples/mnist_lenet.py",
         args=(*MNIST, "--fault", "slow_disk:3"),
     ),
-    "slow-transform": Entry(
-        what="Planted: a transform computes for 2 ms on each image.",
-        script="samples/mnist_lenet.py",
-        args=(*MNIST, "--num-workers", "1", "--fault", "slow_transform:2"),
-    ),
     "stall-items": Entry(
         what="Planted: one image in 512 waits 100 ms for the disk.",
         script="samples/mnist_lenet.py",
         args=(*MNIST, "--num-workers", "2", "--fault", "stall_items:100"),
-    ),
-    "short-epochs": Entry(
-        what="Planted: an epoch has 5 batches, and the loader's processes are started anew for each.",
-        script="samples/gan.py",
-        args=(*GAN, "--num-workers", "2", "--fault", "short_epochs:5"),
     ),
     "checkpoint-often": Entry(
         what="Planted: model and optimizer are saved every 4 steps.",
@@ -97,11 +87,6 @@ ENTRIES = {
         what="Planted: one rank uploads metrics for 40 ms in each step, and the others wait.",
         script="samples/transformer.py",
         args=(*TRANSFORMER, "--batch-size", "16", "--fault", "slow_rank:40"),
-    ),
-    "uneven-lengths": Entry(
-        what="Planted: every second batch has sequences three times shorter.",
-        script="samples/transformer.py",
-        args=(*TRANSFORMER, "--batch-size", "16", "--fault", "uneven_lengths:3"),
     ),
     "big-table": Entry(
         what="Planted: a table of 80 MB whose gradient is dense and is reduced whole.",
