@@ -16,11 +16,12 @@ from dpdoctor.analysis.summary import (
     RunSummary,
     Waterfall,
 )
-from dpdoctor.records import PHASES, Adoption, EventRecord, HostSync, Launch, Loader, Rank, Sample, StepRecord
+from dpdoctor.records import FULL, PHASES, Adoption, EventRecord, HostSync, Launch, Loader, Rank, Sample, StepRecord
 from dpdoctor.spec import BASELINE, TRACE_MODE
 
 __all__ = [
     "BASELINE",
+    "FULL",
     "PHASES",
     "TRACE_MODE",
     "WATERFALL_TERMS",

@@ -57,6 +57,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader) -> Mode
     # What was measured before a launch failed looks like a result and is none; its files keep it.
     windows = [[] if launch.record.status == "failed" else measured(launch) for launch in launches]
     source, samples = _sample_counter(windows, header.spec.samples_per_step)
+    of_shown = measured(shown)
     records = [rank.record for rank in shown.ranks if rank.record]
     first = records[0] if records else None
     reason = _why_unmeasured(shown, spec.world_size, explain=header.spec.recording.explain)
@@ -91,7 +92,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader) -> Mode
         arms=gains,
         cross_checks=cross_checks(gains, shown, header.fingerprint.cores),
         counters=first.counters if first else None,
-        ranks=tuple(_rank(rank, measured(shown), index) for index, rank in enumerate(shown.ranks)),
+        ranks=tuple(_rank(rank, of_shown, index) for index, rank in enumerate(shown.ranks)),
         wall_s=sum(launch.record.end_ns - launch.record.begin_ns for launch in launches) * NS,
     )
 

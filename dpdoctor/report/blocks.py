@@ -79,6 +79,7 @@ class Cell:
     `note` stands below it in small type, `footnote` below the table, once for all cells that have the same. `full` is
     what `text` was shortened from; it opens at a click. `sort` is the number that `text` shows, by which readers may
     sort the table; None: unknown or no number. As it says nothing new it does not count when cells are compared.
+    `anchor` is the id of the cell, which marks of a chart lead to.
     """
 
     text: str
@@ -87,6 +88,7 @@ class Cell:
     footnote: str = ""
     tone: str = "plain"
     sort: float | None = field(default=None, compare=False)
+    anchor: str = ""
 
     def __post_init__(self) -> None:
         _check_tone(self.tone)

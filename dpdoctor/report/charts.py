@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpdoctor import units
@@ -27,7 +27,8 @@ SERIES_COLORS = (BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, GREY)
 # More curves in one picture cannot be told apart; the longest or first are drawn and the reader is told.
 MOST_SERIES = 7
 MOST_POINTS = 800
-MOST_DETAILED_DECADES = 3
+# Of a logarithmic axis; where 1, 2 and 5 of each decade would be more, 1 alone has a tick.
+MOST_TICKS = 12
 SHADE = "rgba(138, 143, 152, 0.18)"
 # A narrower part of a bar has no room for its own number; hovering and the words below have it.
 LABELLED_RATIO = 0.08
@@ -58,13 +59,13 @@ def line(
     """
     kept = thin(y, MOST_POINTS)
     shown = [(x[i], y[i]) for i in kept]
-    labels = ["" if value is None else f"{units.seconds(at)}: {text.amount(value, unit)}" for at, value in shown]
+    labels = ["" if value is None else text.amount(value, unit) for _, value in shown]
     return {
         "type": "scatter",
         "mode": "lines" if len(shown) > 2 else "lines+markers",
         "name": plain(name),
         "x": [_drawn(at) for at, _ in shown],
-        "y": [None if value is None else _drawn(value / scale) for _, value in shown],
+        "y": [None if value is None else _drawn(value / scale, 4) for _, value in shown],
         "text": labels,
         "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
         "line": {"color": color, "width": 1.5},
@@ -82,16 +83,44 @@ def time_layout(y_title: str) -> dict[str, Any]:
     }
 
 
-def logarithmic_seconds(shortest: float, longest: float) -> dict[str, Any]:
-    """Return a logarithmic axis for seconds, its ticks at 1, 2 and 5 or, over many decades, at 1 alone."""
-    first, last = math.floor(math.log10(shortest)), math.ceil(math.log10(longest))
-    digits = (1, 2, 5) if last - first <= MOST_DETAILED_DECADES else (1,)
+def band(
+    *, name: str, x: Sequence[float], low: Sequence[float], high: Sequence[float], scale: float
+) -> list[dict[str, Any]]:
+    """Return the range between two curves as a shaded area: two traces, thinned to the extremes of either.
+
+    `scale` is what one axis unit is worth in the unit of `low` and `high`.
+    """
+    kept = sorted({*thin(low, MOST_POINTS), *thin(high, MOST_POINTS)})
+    edge = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [_drawn(x[i]) for i in kept],
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+    return [
+        {**edge, "name": name, "y": [_drawn(low[i] / scale) for i in kept], "showlegend": False},
+        {**edge, "name": name, "y": [_drawn(high[i] / scale) for i in kept], "fill": "tonexty", "fillcolor": SHADE},
+    ]
+
+
+def logarithmic_seconds(shortest: float, longest: float, *, most_ticks: int = MOST_TICKS) -> dict[str, Any]:
+    """Return a logarithmic axis for seconds."""
+    return logarithmic(shortest, longest, units.seconds, most_ticks=most_ticks)
+
+
+def logarithmic(
+    least: float, most: float, words: Callable[[float], str], *, most_ticks: int = MOST_TICKS
+) -> dict[str, Any]:
+    """Return a logarithmic axis for values above 0; `words` gives the label of a tick."""
+    first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
+    digits = (1, 2, 5) if 3 * (last - first + 1) <= most_ticks else (1,)
     ticks = [digit * 10.0**decade for decade in range(first, last + 1) for digit in digits]
     return {
         "type": "log",
         "tickmode": "array",
         "tickvals": ticks,
-        "ticktext": [units.seconds(tick) for tick in ticks],
+        "ticktext": [words(tick) for tick in ticks],
         "automargin": True,
     }
 
@@ -167,6 +196,6 @@ def thinned_words(num_points: int) -> str:
     return f" Of each {neighbours(num_points, MOST_POINTS)} neighbouring points the lowest and the highest are drawn."
 
 
-def _drawn(value: float) -> float:
+def _drawn(value: float, digits: int = 6) -> float:
     """Round to what a screen can show, to keep the page small; NaN stays NaN and is refused later."""
-    return float(f"{value:.6g}")
+    return float(f"{value:.{digits}g}")

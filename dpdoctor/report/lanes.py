@@ -7,11 +7,12 @@ from itertools import groupby
 from typing import Any
 
 from dpdoctor import units
-from dpdoctor.analysis import Rank
+from dpdoctor.analysis import FULL, Rank
 from dpdoctor.report import charts
 
 NS = 1e-9
 EPOCH_EDGE = "epoch edge"
+ARM = "arm"
 # Of a kind with more events than this the longest are drawn.
 MOST_MARKS = 300
 # Share of the chart's height under the curve that the lanes take.
@@ -27,6 +28,32 @@ def events(ranks: Sequence[Rank], origin_ns: int) -> list[dict[str, Any]]:
         for kind, mark in _marks(rank, origin_ns):
             kinds.setdefault(kind, []).append(mark)
     return [_lane(kind, marks, charts.SERIES_COLORS[-1 - i % 3]) for i, (kind, marks) in enumerate(kinds.items())]
+
+
+def arms(rank: Rank, origin_ns: int) -> list[dict[str, Any]]:
+    """Return one trace with a bar for each window in which something was switched off; empty without any."""
+    windows = [window for window in rank.windows if window.kind == "measure" and window.arm != FULL]
+    if not windows:
+        return []
+    x: list[float | None] = []
+    words: list[str] = []
+    for window in windows:
+        x += [round((window.begin_ns - origin_ns) * NS, 4), round((window.end_ns - origin_ns) * NS, 4), None]
+        words += [charts.plain(f"arm {window.arm}, round {window.round}")] * 2 + [""]
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": ARM,
+            "x": x,
+            "y": [ARM] * len(x),
+            "yaxis": "y2",
+            "text": words,
+            "hovertemplate": "%{text}<extra></extra>",
+            "line": {"color": charts.GREEN, "width": 8},
+            "showlegend": False,
+        }
+    ]
 
 
 def _marks(rank: Rank, origin_ns: int) -> Iterator[tuple[str, Mark]]:
@@ -67,11 +94,10 @@ def with_windows(
     layout: dict[str, Any], shown: Rank, ranks: Sequence[Rank], origin_ns: int, *, has_lanes: bool
 ) -> dict[str, Any]:
     """Return the layout with the unmeasured windows of one rank shaded and named, and room for lanes of marks."""
-    kinds = {window.window: window.kind for rank in ranks for window in rank.windows}
-    bands = list(_bands(shown, kinds, origin_ns))
+    bands = unmeasured(shown, ranks, origin_ns)
     added: dict[str, Any] = {
         "legend": {"y": 1.08},
-        "shapes": [_shade(begin, end) for _, begin, end in bands],
+        "shapes": [shade(begin, end) for _, begin, end in bands],
         "annotations": [_name(kind, begin) for kind, begin, _ in bands],
     }
     if has_lanes:
@@ -81,8 +107,13 @@ def with_windows(
     return {**layout, **added}
 
 
+def unmeasured(shown: Rank, ranks: Sequence[Rank], origin_ns: int) -> list[tuple[str, float, float]]:
+    """Return (kind, begin, end) in seconds for each run of the shown rank's steps in a window that is not measured."""
+    kinds = {window.window: window.kind for rank in ranks for window in rank.windows}
+    return list(_bands(shown, kinds, origin_ns))
+
+
 def _bands(rank: Rank, kinds: dict[int, str], origin_ns: int) -> Iterator[tuple[str, float, float]]:
-    """Yield (kind, begin, end) in seconds for each run of steps in a window that is not measured."""
     for kind, group in groupby(rank.steps, key=lambda step: kinds.get(step.window, "unfinished window")):
         steps = list(group)
         if kind != "measure":
@@ -90,7 +121,8 @@ def _bands(rank: Rank, kinds: dict[int, str], origin_ns: int) -> Iterator[tuple[
             yield kind, (steps[0].begin_ns - origin_ns) * NS, (end_ns - origin_ns) * NS
 
 
-def _shade(begin: float, end: float) -> dict[str, Any]:
+def shade(begin: float, end: float) -> dict[str, Any]:
+    """Return the shape that shades a stretch of the time axis over the whole height."""
     return {
         "type": "rect",
         "xref": "x",

@@ -94,19 +94,18 @@ def draw(document: Document, *, plotly_link: str = "") -> str:
             plotly=plotly,
             script=script,
             policy=_policy(theme, plotly, script),
-            data=inert_json(document.data, indent=1),
+            data=inert_json(document.data),
         )
     )
 
 
-def inert_json(value: Any, *, indent: int | None = None) -> Markup:
+def inert_json(value: Any) -> Markup:
     """Return JSON that is safe between script tags.
 
     Raises:
         ValueError: `value` holds NaN or infinity.
     """
-    separators = (",", ": ") if indent else (",", ":")
-    return Markup(json.dumps(value, allow_nan=False, indent=indent, separators=separators).translate(_INERT))
+    return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).translate(_INERT))
 
 
 def _sections(analysis: Analysis) -> list[tuple[str, Section]]:

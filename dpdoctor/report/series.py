@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from dpdoctor.analysis import Sample
 
 NS = 1e-9
+# They only grow: what they gained is told, not drawn. Reasons of lowered clocks are bits.
+COUNTERS = frozenset({"energy_j", "throttled_s", "num_throttled", "num_quota_periods", "pressure_cpu_s"})
+THROTTLE_REASONS = "throttle_reasons"
 
 # suffix of a value's name -> its unit; the first that fits
 _SUFFIXES = (
@@ -67,14 +70,33 @@ def kind_of(source: str) -> str:
 
 
 def panels(samples: Sequence[Sample], origin_ns: int) -> tuple[Panel, ...]:
-    """Return the readings as panels, in the order in which they first appear; times in seconds since `origin_ns`."""
+    """Return the readings of levels as panels, in the order in which they first appear; seconds since `origin_ns`.
+
+    Counters and reasons of lowered clocks are left out.
+    """
     groups: dict[tuple[str, str], list[Curve]] = {}
     for source, readings in _by_source(samples).items():
         x = tuple((sample.at_ns - origin_ns) * NS for sample in readings)
         for key in dict.fromkeys(key for sample in readings for key in sample.values):
+            if key in COUNTERS or key == THROTTLE_REASONS:
+                continue
             y = tuple(sample.values.get(key) for sample in readings)
             groups.setdefault((kind_of(source), unit_of(key)), []).append(Curve(source=source, key=key, x=x, y=y))
     return tuple(Panel(kind=kind, unit=unit, curves=tuple(curves)) for (kind, unit), curves in groups.items())
+
+
+def gained(samples: Sequence[Sample]) -> dict[tuple[str, str], tuple[float, int]]:
+    """Return by kind of source and counter what it gained from first to last reading, over how many sources."""
+    ends: dict[tuple[str, str], tuple[float, float]] = {}
+    for sample in samples:
+        for key in COUNTERS & sample.values.keys():
+            first, _ = ends.get((sample.source, key), (sample.values[key], 0.0))
+            ends[sample.source, key] = first, sample.values[key]
+    found: dict[tuple[str, str], tuple[float, int]] = {}
+    for (source, key), (first, last) in ends.items():
+        total, number = found.get((kind_of(source), key), (0.0, 0))
+        found[kind_of(source), key] = total + last - first, number + 1
+    return dict(sorted(found.items()))
 
 
 def unknowns(samples: Sequence[Sample]) -> tuple[tuple[str, str, str], ...]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
-from tests.browser.visit import Visit, visiting
 
 from dpdoctor.report import page, plotlyjs
+from tests.browser.visit import Visit, visiting
 from tests.unit.report import runs
 
 pytestmark = pytest.mark.browser

@@ -90,7 +90,8 @@ def edge(feed: Feed) -> Figure:
     first = [b for part in feed.parts for b in part.asked if not b.batch]
     if not usual:
         return stats.unknown("s", "every batch was the first of its iteration")
-    costs = [(b.wait_ns + b.opening_ns - float(np.mean(usual))) * NS for b in first]
+    mean = float(np.mean(usual))
+    costs = [(b.wait_ns + b.opening_ns - mean) * NS for b in first]
     return stats.mean_interval(costs, "s", reason=NO_EDGE)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader import facts
-from dpdoctor.analysis.loader.feed import Feed
+from dpdoctor.analysis.loader.feed import Feed, WindowFeed
 from dpdoctor.analysis.summary import TransformSummary, WorkerSummary
 from dpdoctor.analysis.windows import NS
 from dpdoctor.loading import IN_PROCESS, TransformTime
@@ -40,12 +41,27 @@ def _transform(name: str, times: list[TransformTime], fetch: Figure, items: floa
 
 def workers(feed: Feed) -> tuple[WorkerSummary, ...]:
     """Return each loader process of each rank, those that fetched nothing in a full window left out."""
-    found = {(part.rank, batch.worker) for part in feed.parts for batch in (*part.under_way, *part.fetched)}
-    return tuple(_worker(feed, rank, worker) for rank, worker in sorted(found) if worker != IN_PROCESS)
+    by_rank: defaultdict[int, list[WindowFeed]] = defaultdict(list)
+    for part in feed.parts:
+        by_rank[part.rank].append(part)
+    return tuple(
+        _worker(windows, rank, worker)
+        for rank, windows in sorted(by_rank.items())
+        for worker in sorted({batch.worker for part in windows for batch in (*part.under_way, *part.fetched)})
+        if worker != IN_PROCESS
+    )
 
 
-def _worker(feed: Feed, rank: int, worker: int) -> WorkerSummary:
-    windows = [part for part in feed.parts if part.rank == rank]
+def fetch_times(feed: Feed) -> dict[tuple[int, int | None], list[float]]:
+    """Return the seconds of the fetches in full windows, by rank and worker; worker None: the training thread."""
+    found: defaultdict[tuple[int, int | None], list[float]] = defaultdict(list)
+    for part in feed.parts:
+        for batch in part.fetched:
+            found[part.rank, None if batch.worker == IN_PROCESS else batch.worker].append(batch.fetch_ns * NS)
+    return dict(found)
+
+
+def _worker(windows: Sequence[WindowFeed], rank: int, worker: int) -> WorkerSummary:
     fetches = [[b for b in part.fetched if b.worker == worker] for part in windows]
     parts = [(sum(b.fetch_ns for b in batches) * NS, len(batches)) for batches in fetches if batches]
     wall_s = sum(part.window.wall_s for part in windows)

@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.measured import Block, Measured
@@ -16,6 +16,11 @@ from dpdoctor.analysis.summary import LoaderPrediction
 
 REPLICATES = 16
 LEAST_BATCHES = 200
+# More say hardly more, and each of the many settings is simulated on all of them.
+MOST_BATCHES = 300
+# More processes on one device give what so many give, as long as a fetch does not take as many steps; the control of a
+# thousand ranks has thousands.
+MOST_PROCESSES = 256
 # Of each worker's queue: a queue that was empty at the beginning must not count.
 SETTLE = 4
 # By how much a step may last longer than is predicted, for caches and memory that are shared, which is not simulated:
@@ -35,7 +40,7 @@ class Predictor:
 
     def predictions(self, settings: Sequence[Setting]) -> tuple[LoaderPrediction, ...]:
         """Return the prediction of each setting."""
-        samples = [self.measured.times(blocks) for blocks in _replicates(self.measured.blocks)]
+        samples = [self.measured.times(blocks) for blocks in _replicates(_few(self.measured.blocks))]
         present = [_run(self.measured, times, self.measured.setting) for times in samples]
         return tuple(self._prediction(setting, samples, present) for setting in settings)
 
@@ -59,6 +64,13 @@ class Predictor:
         )
 
 
+def _few(blocks: Sequence[Block]) -> Sequence[Block]:
+    """Return the blocks or, where they hold more batches than are simulated, as many of them, drawn by chance."""
+    mean = sum(len(block.fetch) for block in blocks) / len(blocks)
+    most = max(2, round(MOST_BATCHES / mean))
+    return blocks if len(blocks) <= most else random.Random(0).sample(blocks, most)
+
+
 def _replicates(blocks: Sequence[Block]) -> list[list[Block]]:
     """Return the blocks as they were measured and, from two on, as often drawn anew from them."""
     chance = random.Random(0)  # the same report from the same run
@@ -67,6 +79,7 @@ def _replicates(blocks: Sequence[Block]) -> list[list[Block]]:
 
 
 def _run(measured: Measured, times: Times, setting: Setting) -> Outcome:
+    setting = replace(setting, num_workers=min(setting.num_workers, MOST_PROCESSES))
     settle = SETTLE * setting.num_workers * setting.prefetch_factor
     num_batches = max(LEAST_BATCHES, len(times.fetch))
     return simulate(times, setting, measured.cores, num_batches=num_batches, settle=settle)

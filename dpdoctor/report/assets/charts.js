@@ -32,6 +32,9 @@ function themed(chart) {
     const title = { ...layout[name].title, font: { size: 13 } };
     layout[name] = { ...axis, ...layout[name], title };
   }
+  for (const note of theme.isDark() ? layout.annotations ?? [] : []) {
+    note.text = note.text.replace(/#[0-9A-F]{6}/g, (found) => LIT[found] ?? found);
+  }
   for (const trace of spec.data) {
     if (theme.isDark() && trace.line) trace.line.color = LIT[trace.line.color] ?? trace.line.color;
     if (trace.error_x) trace.error_x.color = color("--ink");
@@ -44,11 +47,23 @@ async function draw(chart) {
   try {
     const { data, layout } = themed(chart);
     await Plotly.newPlot(chart, data, layout, CONFIG);
+    chart.removeAllListeners("plotly_click");
+    chart.on("plotly_click", ({ points: [point] }) => show(point.customdata));
     chart.dataset.drawn = "yes";
   } catch (error) {
     console.error(error);
     chart.textContent = `This chart could not be drawn (${error}). What it shows stands below, in words.`;
   }
+}
+
+// A mark that stands for a row of a table leads to it, also where the reader's filter hides it.
+function show(id) {
+  const row = typeof id === "string" && document.getElementById(id)?.closest("tr");
+  if (!row) return;
+  document.querySelector("tr.shown")?.classList.remove("shown");
+  row.classList.add("shown");
+  row.hidden = false;
+  row.scrollIntoView({ block: "center" });
 }
 
 // A chart inside a closed fold is not near; it is once the fold opens.

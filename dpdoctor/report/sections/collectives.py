@@ -1,4 +1,4 @@
-"""The communication of each mode, call by call size, and what DDP, FSDP and DataParallel make of it."""
+"""The communication of each mode by operation and size of the call, and how fast it went."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpdoctor.digest import CollectiveSize, SmallCalls
 from dpdoctor.report import charts
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.text import NOTHING, amount_cell, clipped, name_cell, whole_cell
-from dpdoctor.report.traces import data_parallel_table, gradient_buckets, shard_unit_table
+from dpdoctor.report.traces.bandwidth_chart import bandwidth_chart
 from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
 from dpdoctor.report.traces.words import NS, seconds, time_cell
 
@@ -65,24 +65,21 @@ class _Size:
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
-    """Return by mode a chart by operation, tables by size and of small calls, and what the parallel mode did."""
+    """Return by mode a chart by operation, a table and a chart by size, and the table of small calls."""
     return by_mode(analysis, "Collectives", _mode)
 
 
 def _mode(mode: TracedMode) -> Sequence[Block] | str:
     sizes = _sizes(mode)
-    costs = data_parallel_table.blocks(mode)
     if not sizes:
         alone = mode.summary.world_size == 1 and len(mode.ranks) == 1
-        return costs or ("one process calls no collective" if alone else "the traces hold no collective")
+        return "one process calls no collective" if alone else "the traces hold no collective"
     return [
         _chart(sizes),
         _table(sizes),
         Paragraph(text=BANDWIDTH),
+        *bandwidth_chart(mode),
         *_small_calls(mode),
-        *gradient_buckets.blocks(mode),
-        *shard_unit_table.blocks(mode),
-        *costs,
     ]
 
 

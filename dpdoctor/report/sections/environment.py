@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Facts, Fold, Lines, Paragraph, Section, Table
-from dpdoctor.report.text import amount_cell
+from dpdoctor.report.text import amount_cell, mode_label, whole_cell
 from dpdoctor.report.traces.traced import is_trace_run
 
 NOT_MEASURED = Absent(
@@ -25,12 +25,18 @@ def build(analysis: Analysis) -> Sequence[Block]:
     """Return the command to repeat the run, the script or the paths of the traces, the machine and the versions."""
     return [
         _reproduce(analysis),
-        *([_reader(analysis), READER] if is_trace_run(analysis) else [_script(analysis)]),
+        *_what_ran(analysis),
         _machine(analysis),
         _gpus(analysis),
         _packages(analysis),
         *([NOT_MEASURED] if is_trace_run(analysis) else []),
     ]
+
+
+def _what_ran(analysis: Analysis) -> Sequence[Block]:
+    if is_trace_run(analysis):
+        return [_reader(analysis), READER]
+    return [_script(analysis), _modes(analysis)]
 
 
 def _reproduce(analysis: Analysis) -> Lines:
@@ -58,8 +64,47 @@ def _script(analysis: Analysis) -> Facts:
             ("Threads per device", str(spec.threads_per_device)),
             ("Devices", ", ".join(spec.devices) or "CPU"),
             ("Launches per mode", str(spec.repeat)),
-            ("Time budget per mode", units.seconds(spec.recording.time_budget_s)),
+            *_recording(analysis),
+            ("Samples per step and rank", "counted" if spec.samples_per_step is None else str(spec.samples_per_step)),
+            ("Modules that FSDP shards as one", "chosen" if spec.fsdp_wrap is None else ", ".join(spec.fsdp_wrap)),
+            ("Files of the script", "really written" if spec.allow_writes else "kept away from it"),
         )
+    )
+
+
+def _recording(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    """Yield how much was recorded, and of what."""
+    recording = analysis.run.header.spec.recording
+    steps = "at least 4, for 0.5 s" if recording.steps is None else str(recording.steps)
+    yield "Time budget per mode", units.seconds(recording.time_budget_s)
+    yield "Warm-up", "until steady" if recording.warmup is None else units.count(recording.warmup, "step")
+    yield "Steps per window", steps
+    yield "Rounds of windows, at most", str(recording.rounds)
+    yield "Steps traced", str(recording.trace_steps)
+    yield "Arms", ", ".join(recording.arms) or "none"
+
+
+def _modes(analysis: Analysis) -> Table:
+    """Return what each mode was to be run on."""
+    return Table(
+        caption="Modes, in the order in which they ran.",
+        columns=(
+            Column(title="Mode"),
+            Column(title="Processes", numeric=True),
+            Column(title="Devices", numeric=True),
+            Column(title="Batches"),
+            Column(title="Asked for"),
+        ),
+        rows=tuple(
+            (
+                Cell(text=mode_label(mode.name)),
+                whole_cell(mode.world_size),
+                whole_cell(mode.num_devices, note=mode.placement),
+                Cell(text=mode.batch_rule),
+                Cell(text="by name" if mode.name in analysis.run.header.spec.requested_modes else "for comparison"),
+            )
+            for mode in analysis.run.header.spec.modes
+        ),
     )
 
 

@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, LoaderSummary, ModeSummary
+from dpdoctor.analysis.analyse import shown_launch
+from dpdoctor.analysis.loader.feed import feed
+from dpdoctor.analysis.loader.parts import fetch_times
 from dpdoctor.report import charts, standing
 from dpdoctor.report.bars import Bar, interval_bars
 from dpdoctor.report.blocks import Absent, Block, Callout, Chart, Column, Facts, Fold, Paragraph, Section, Table
+from dpdoctor.report.loading.fetch_boxes import fetch_boxes
 from dpdoctor.report.loading.predicted import predicted_step, setting_words
 from dpdoctor.report.share_bars import Part, Row, share_bars
 from dpdoctor.report.text import (
@@ -28,6 +32,8 @@ from dpdoctor.report.traces.traced import is_profile
 LONGEST_NAME = 32
 # More depths than these are one bar: a queue that is this full never keeps anybody waiting.
 MOST_DEPTHS = 6
+# More rows than these nobody reads; run.json has every process.
+MOST_WORKERS = 64
 DEPTH_COLORS = (
     charts.VERMILION,
     charts.ORANGE,
@@ -43,6 +49,8 @@ WORKER_COLUMNS = (
     Column(title="Fetch", numeric=True),
     Column(title="Busy", numeric=True),
 )
+NO_FETCHES = "no fetch was timed in a full window"
+NO_TRANSFORMS = "no chain of transforms, such as torchvision's Compose, was seen in the dataset"
 MEANING = (
     "Fetching is what a worker, or the training thread without workers, does for a batch: the dataset's items with "
     "their transforms, and putting them together. Predictions come from replaying the measured fetches through a "
@@ -58,7 +66,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
         return [Absent(what="Loader", reason="no loader was seen from inside in this run's measured windows")]
     first = next(iter(seen))
     folds = [
-        Fold(title=mode_label(name), blocks=tuple(_loader(mode.loader)), is_open=name == first)
+        Fold(title=mode_label(name), blocks=tuple(_loader(analysis, name, mode.loader)), is_open=name == first)
         for name, mode in seen.items()
         if mode.loader
     ]
@@ -72,14 +80,17 @@ def _why_not(mode: ModeSummary) -> str:
     return standing.withheld_briefly(mode) or "no loader was seen from inside"
 
 
-def _loader(loader: LoaderSummary) -> Iterator[Block]:
+def _loader(analysis: Analysis, mode: str, loader: LoaderSummary) -> Iterator[Block]:
     yield from _advice(loader)
     yield Facts(pairs=tuple(_facts(loader)))
+    yield _fetches(analysis, mode)
     yield from _transforms(loader)
     yield from _ready(loader)
     yield from _workers(loader)
     if any(found.step.value is not None for found in loader.predictions):
         yield predicted_step(loader)
+    else:
+        yield Absent(what="Predicted step", reason=loader.advice_reason or "nothing could be simulated")
     yield from _control(loader)
 
 
@@ -120,9 +131,16 @@ def _known(figure: Figure) -> str:
     return with_interval(figure) if figure.value is not None else f"unknown: {figure.reason}"
 
 
-def _transforms(loader: LoaderSummary) -> Iterator[Chart]:
+def _fetches(analysis: Analysis, mode: str) -> Chart | Absent:
+    found = feed(shown_launch(analysis.run.modes[mode]))
+    times = fetch_times(found) if found else {}
+    return fetch_boxes(times) if times else Absent(what="How long a fetch takes", reason=NO_FETCHES)
+
+
+def _transforms(loader: LoaderSummary) -> Iterator[Chart | Absent]:
     known = [found for found in loader.transforms if found.per_batch.value is not None]
     if not known:
+        yield Absent(what="What a fetch consists of", reason=NO_TRANSFORMS)
         return
     chart = interval_bars(
         title="What a fetch consists of",
@@ -134,9 +152,11 @@ def _transforms(loader: LoaderSummary) -> Iterator[Chart]:
     yield dataclasses.replace(chart, alternative=f"{chart.alternative} {shares}")
 
 
-def _ready(loader: LoaderSummary) -> Iterator[Chart]:
-    """Yield how often so many batches lay ready; nothing without workers, where none ever does."""
+def _ready(loader: LoaderSummary) -> Iterator[Chart | Absent]:
+    """Yield how often so many batches lay ready, or why none was counted."""
     if not loader.ready or not loader.num_workers:
+        why = "nobody counted them in a full window" if loader.num_workers else "without workers none ever does"
+        yield Absent(what="Batches that lay ready", reason=why)
         return
     deep = sum(share for depth, share in loader.ready.items() if depth >= MOST_DEPTHS)
     ratios = {str(depth): loader.ready.get(depth, 0.0) for depth in range(MOST_DEPTHS)}
@@ -154,9 +174,15 @@ def _ready(loader: LoaderSummary) -> Iterator[Chart]:
 
 
 def _workers(loader: LoaderSummary) -> Iterator[Table]:
+    """Yield a row per loader process or, of many, the slowest; nothing without any."""
     if loader.workers:
+        slowest = sorted(loader.workers, key=lambda found: found.fetch.value or 0.0, reverse=True)[:MOST_WORKERS]
+        shown = sorted(slowest, key=lambda found: (found.rank, found.worker))
+        total = units.whole(len(loader.workers))
+        more = "" if len(shown) == len(loader.workers) else f" Shown: the {MOST_WORKERS} slowest of {total}."
         yield Table(
-            caption="Loader processes, in the measured windows. Busy is the share of the time spent on fetching.",
+            caption="Loader processes, in the measured windows. Busy is the share of the time spent on fetching."
+            + more,
             columns=WORKER_COLUMNS,
             rows=tuple(
                 (
@@ -165,7 +191,7 @@ def _workers(loader: LoaderSummary) -> Iterator[Table]:
                     figure_cell(found.fetch),
                     amount_cell(found.busy, "ratio"),
                 )
-                for found in loader.workers
+                for found in shown
             ),
         )
 

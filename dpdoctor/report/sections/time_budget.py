@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import HOST, PHASES, DeviceDigest
 from dpdoctor.report import charts
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
-from dpdoctor.report.share_bars import Part, Row, share_bars
-from dpdoctor.report.text import NOTHING, amount_cell, figure_text
+from dpdoctor.report.share_bars import MOST_ROWS, Part, Row, share_bars
+from dpdoctor.report.text import NOTHING, amount_cell, figure_text, mode_label
 from dpdoctor.report.traces.spent import Spent, spent
-from dpdoctor.report.traces.traced import TracedMode, by_mode, damage, is_trace_run, not_judged
+from dpdoctor.report.traces.traced import TracedMode, by_mode, damage, is_trace_run, not_judged, traced_modes
 from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds, time_cell
 
+# More rows than these nobody reads.
+MOST_DEVICES = 128
 PART_COLORS = {
     "compute": (charts.BLUE, charts.LIGHT_INK),
     "exposed_comm": (charts.VERMILION, charts.LIGHT_INK),
@@ -63,8 +66,19 @@ ON_CPU = (
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
-    """Return by mode bars of the five parts, of idle by cause and of the phases on the device, and the table."""
-    return by_mode(analysis, "Time budget", lambda mode: _mode(mode, alone=is_trace_run(analysis)))
+    """Return the modes side by side; by mode bars of the parts, of idle by cause and of the phases, and the table."""
+    return [
+        *_side_by_side(analysis),
+        *by_mode(analysis, "Time budget", lambda mode: _mode(mode, alone=is_trace_run(analysis))),
+    ]
+
+
+def _side_by_side(analysis: Analysis) -> Iterator[Chart]:
+    """Yield a bar per mode, all of its devices together, where there are several."""
+    devices = {mode.mode: [device for _, device in mode.devices] for mode in traced_modes(analysis)}
+    found = {mode_label(mode): spent(of_mode) for mode, of_mode in devices.items() if of_mode}
+    if len(found) > 1:
+        yield _parts(found, "The time of all devices, by mode")
 
 
 def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
@@ -72,19 +86,37 @@ def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
     troubles = [] if alone else damage(mode)
     if not mode.devices:
         return [*troubles, *missing]
-    found = {name: spent([device]) for name, device in mode.devices}
+    devices = _least_computing(mode)
+    found = {name: spent([device]) for name, device in devices.items()}
     pooled = spent([device for _, device in mode.devices])
     on_cpu = any(device.index == HOST for _, device in mode.devices)
     return [
         *troubles,
         *([] if alone else [_source(mode)]),
-        _parts(found),
+        *_order(mode),
+        _parts(found, "The time of each device"),
         *_idle(found, pooled),
         *_phases(found),
-        _table(dict(mode.devices), found),
+        _table(devices, found),
         Paragraph(text=f"{MEANING} {ON_CPU}" if on_cpu else MEANING),
         *missing,
     ]
+
+
+def _least_computing(mode: TracedMode) -> dict[str, DeviceDigest]:
+    """Return the devices to show: all or, of many, those that compute for the least share of their time, first."""
+    if len(mode.devices) <= MOST_ROWS:
+        return dict(mode.devices)
+    ordered = sorted(mode.devices, key=lambda item: spent([item[1]]).ratio("compute"))
+    return dict(islice(ordered, MOST_DEVICES))
+
+
+def _order(mode: TracedMode) -> Iterator[Paragraph]:
+    """Yield which devices come first, and how many are left out, where they are many."""
+    number = len(mode.devices)
+    if number > MOST_ROWS:
+        left_out = f"; the table has {MOST_DEVICES} of {units.whole(number)}" if number > MOST_DEVICES else ""
+        yield Paragraph(text=f"Devices that compute for the least share of their time come first{left_out}.")
 
 
 def _source(mode: TracedMode) -> Paragraph:
@@ -101,13 +133,13 @@ def _whole(found: Mapping[str, Spent]) -> str:
     return "the traced steps" if all(one.num_steps for one in found.values()) else "what was traced"
 
 
-def _parts(found: Mapping[str, Spent]) -> Chart:
+def _parts(found: Mapping[str, Spent], title: str) -> Chart:
     return share_bars(
-        title="The time of each device",
+        title=title,
         whole=_whole(found),
         rows=[_row(name, one, one.parts_ns) for name, one in found.items()],
         parts=[Part(key=key, name=name, colors=PART_COLORS[key]) for key, name in PART_WORDS.items()],
-        how_to_read="A bar is all of a device's time. Communication is only what nothing hid; idle is explained below.",
+        how_to_read="A bar is all of the time. Communication is only what nothing hid; idle is explained below.",
     )
 
 

@@ -8,6 +8,7 @@ from statistics import fmean
 from dpdoctor.digest import DataParallelCost
 from dpdoctor.report.blocks import Block, Cell, Column, Table
 from dpdoctor.report.text import NOTHING
+from dpdoctor.report.traces.data_parallel_chart import data_parallel_chart
 from dpdoctor.report.traces.traced import TracedMode
 from dpdoctor.report.traces.words import time_cell
 
@@ -15,23 +16,29 @@ PARTS = ("scatter", "replicate", "parallel_apply", "gather", "reduce")
 
 
 def blocks(mode: TracedMode) -> list[Block]:
-    """Return by rank the parts on the host and on every device; nothing where no rank runs nn.DataParallel."""
-    return [
-        Table(
-            caption=f"nn.DataParallel on {rank.name}: means per traced step, by what launched the work. The excess is "
-            "a device's busy time over the mean of the others.",
-            columns=(
-                Column(title="Where"),
-                *(Column(title=part, numeric=True) for part in PARTS),
-                Column(title="other", numeric=True),
-                Column(title="busy", numeric=True),
-                Column(title="excess", numeric=True),
-            ),
-            rows=(_host(rank.digest.data_parallel), *_devices(rank.digest.data_parallel.device_ns)),
-        )
-        for rank in mode.ranks
-        if rank.digest.data_parallel is not None
-    ]
+    """Return by rank a chart of its devices and a table of all parts; nothing where no rank runs nn.DataParallel."""
+    found: list[Block] = []
+    for rank in mode.ranks:
+        cost = rank.digest.data_parallel
+        if cost is not None:
+            charts = [data_parallel_chart(cost, rank.name)] if cost.device_ns else []
+            found += [*charts, _table(cost, rank.name)]
+    return found
+
+
+def _table(cost: DataParallelCost, rank: str) -> Table:
+    return Table(
+        caption=f"nn.DataParallel on {rank}: means per traced step, by what launched the work. The excess is "
+        "a device's busy time over the mean of the others.",
+        columns=(
+            Column(title="Where"),
+            *(Column(title=part, numeric=True) for part in PARTS),
+            Column(title="other", numeric=True),
+            Column(title="busy", numeric=True),
+            Column(title="excess", numeric=True),
+        ),
+        rows=(_host(cost), *_devices(cost.device_ns)),
+    )
 
 
 def _host(cost: DataParallelCost) -> tuple[Cell, ...]:

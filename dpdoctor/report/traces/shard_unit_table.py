@@ -6,6 +6,7 @@ from dpdoctor import units
 from dpdoctor.digest import ShardUnit
 from dpdoctor.report.blocks import Block, Cell, Column, Table
 from dpdoctor.report.text import amount_cell, name_cell
+from dpdoctor.report.traces.shard_unit_chart import shard_unit_chart
 from dpdoctor.report.traces.traced import TracedMode
 from dpdoctor.report.traces.words import time_cell
 
@@ -23,7 +24,7 @@ COLUMNS = (
 
 
 def blocks(mode: TracedMode) -> list[Block]:
-    """Return the units of the rank with most exposed communication; nothing where no rank has units."""
+    """Return chart and table of the rank with most exposed communication; nothing where no rank has units."""
     ranks = [rank for rank in mode.ranks if rank.digest.shard_units]
     if not ranks:
         return []
@@ -32,12 +33,13 @@ def blocks(mode: TracedMode) -> list[Block]:
     whose = worst.name if len(ranks) == 1 else f"{worst.name}, of {len(ranks)} the one with most exposed communication"
     more = f" {units.count(len(found) - MOST_UNITS, 'more unit')} not shown." if len(found) > MOST_UNITS else ""
     return [
+        shard_unit_chart(found, whose),
         Table(
             caption=f"Units of FSDP on {whose}; means per step. Prefetched all-gathers were issued before the unit "
             f"asked for them.{more}",
             columns=COLUMNS,
             rows=tuple(_row(unit) for unit in found[:MOST_UNITS]),
-        )
+        ),
     ]
 
 

@@ -16,6 +16,8 @@ from dpdoctor.report.text import absent, clipped, mode_label, sentence
 
 # Of a file that stands for a rank; the whole name is in the table of traces.
 LONGEST_NAME = 32
+# More ranks are counted.
+MOST_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,8 @@ def device_words(device: DeviceDigest) -> str:
 
 
 def _of(names: Sequence[str], num_ranks: int) -> str:
-    return "" if len(names) == num_ranks else f" ({', '.join(names)})"
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return "" if len(names) == num_ranks else f" ({', '.join(names[:MOST_NAMES])}{more})"
 
 
 def _or_absent(what: str, blocks: Sequence[Block] | str) -> Sequence[Block]:

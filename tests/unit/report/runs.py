@@ -122,7 +122,7 @@ def host_samples(number: int = 30) -> list[Sample]:
 
 
 def gpu_samples(number: int = 30) -> list[Sample]:
-    """Return readings of one GPU every 200 ms, one of them under a name that nobody knows."""
+    """Return readings of one GPU every 200 ms: one under a name that nobody knows, a counter, and its power cap."""
     values = {
         "kernel_running_ratio": 0.91,
         "memory_used_bytes": 12e9,
@@ -130,10 +130,28 @@ def gpu_samples(number: int = 30) -> list[Sample]:
         "sm_clock_mhz": 1755.0,
         "temperature_c": 61.0,
         "fan_vibes": 3.0,
+        "throttle_reasons": 4.0,
     }
-    unknown = {"throttle_reasons": "this driver does not report them"}
+    unknown = {"ecc_errors": "this driver does not report them"}
     times = [BEGIN_NS + 200 * MS * i for i in range(number)]
-    return [Sample(at_ns=at, source="gpu0", values=values, unknown=unknown) for at in times]
+    return [
+        Sample(at_ns=at, source="gpu0", values={**values, "energy_j": 1e6 + 300.0 * i}, unknown=unknown)
+        for i, at in enumerate(times)
+    ]
+
+
+def stalled_rank() -> Rank:
+    """Return a rank with ten steps of 100 ms, one of which waits 300 ms more while the garbage collector runs."""
+    slow = {"data_wait": 300, "forward": 100}
+    found = [
+        records.step(400, step=8, begin_ns=BEGIN_NS + 700 * MS, phases_ms=slow)
+        if number == 8
+        else records.step(100, step=number, begin_ns=BEGIN_NS + (number - 1 + 3 * (number > 8)) * 100 * MS)
+        for number in range(1, 11)
+    ]
+    pause = EventRecord(kind="gc", at_ns=BEGIN_NS + 705 * MS, duration_ns=290 * MS, step=7, detail="generation 2")
+    made = records.rank(found, [records.window(1300, begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 1300 * MS)])
+    return dataclasses.replace(made, events=(pause,))
 
 
 def cpu_run() -> Analysis:

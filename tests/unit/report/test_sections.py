@@ -9,6 +9,7 @@ import pytest
 
 from dpdoctor import plugins
 from dpdoctor.analysis import Analysis, analyse
+from dpdoctor.records import Sample
 from dpdoctor.report import sections
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Grid, Paragraph, Section, Table
 from tests.unit import records
@@ -204,7 +205,7 @@ class TestSteps:
         rank0 = chart.traces[0]
         assert rank0["x"][:2] == pytest.approx([1.5, 1.6])
         assert rank0["y"][:2] == pytest.approx([1.0, 0.1])
-        assert rank0["text"][:2] == ["1.50 s: 1.00 s", "1.60 s: 100 ms"]
+        assert rank0["text"][:2] == ["1.00 s", "100 ms"]
         assert chart.layout["yaxis"]["type"] == "log"
 
     def test_even_steps_are_drawn_from_zero(self) -> None:
@@ -227,8 +228,57 @@ class TestSteps:
         ranks = [records.even_rank(100 + index, index=index, world_size=9) for index in range(9)]
         run = records.run({"ddp": [records.launch(*ranks, mode="ddp")]}, {"ddp": 9})
         chart = charts("steps", analyse(run))["Steps of DDP"]
-        assert [trace["name"] for trace in chart.traces] == [f"rank {index}" for index in range(2, 9)]
-        assert "Drawn: the 7 ranks with the longest median step, of 9." in chart.how_to_read
+        assert [trace["name"] for trace in chart.traces[2:]] == [f"rank {index}" for index in range(2, 9)]
+        assert "Drawn: the 7 ranks with the longest median step, of 9, with their events;" in chart.how_to_read
+
+    def test_a_band_reaches_over_the_ranks_that_have_no_curve(self) -> None:
+        ranks = [
+            records.rank([records.step(100 + index, step=1)], [records.window(100)], index=index, world_size=9)
+            for index in range(9)
+        ]
+        run = records.run({"ddp": [records.launch(*ranks, mode="ddp")]}, {"ddp": 9})
+        low, high = charts("steps", analyse(run))["Steps of DDP"].traces[:2]
+        assert (low["y"], high["y"]) == ([100], [108])
+        assert high["fill"] == "tonexty"
+
+    def test_a_step_that_stands_out_is_ringed_and_the_ring_leads_to_its_row(self) -> None:
+        blocks = build("steps", analyse(records.run({"single": [records.launch(runs.stalled_rank())]})))
+        (ring,) = [trace for trace in only(Chart, blocks)[0].traces if trace["name"] == "stands out"]
+        row = only(Table, blocks)[0].rows[0]
+        assert ring["customdata"] == [row[0].anchor] == ["step-single-1-8"]
+        assert ring["text"] == ["step 8, rank 0: 400 ms, usually 100 ms"]
+        assert [cell.text for cell in row] == [
+            "8",
+            "400 ms",
+            "100 ms",
+            "4.00x",
+            "waiting for data on rank 0: 300 ms more",
+            "gc 290 ms on rank 0 (generation 2)",
+        ]
+
+    def test_without_one_the_rule_is_told_all_the_same(self) -> None:
+        said = [block.text for block in only(Paragraph, build("steps", runs.gpu_run()))]
+        assert sum(text.startswith("No measured step stands out. A step stands out where") for text in said) == 2
+
+    def test_windows_of_arms_have_a_lane(self) -> None:
+        steps = [records.step(100, step=i, window=1 + i // 5, begin_ns=i * 100 * records.MS) for i in range(10)]
+        windows = [
+            records.window(500, begin_ns=0, end_ns=500 * records.MS),
+            records.window(500, window=2, arm="no_comm", round=3, begin_ns=500 * records.MS, end_ns=1000 * records.MS),
+        ]
+        run = records.run({"single": [records.launch(records.rank(steps, windows))]})
+        (lane,) = [t for t in charts("steps", analyse(run))["Steps of One device"].traces if t["name"] == "arm"]
+        assert lane["x"] == [0.5, 1.0, None]
+        assert lane["text"][0] == "arm no_comm, round 3"
+
+    def test_of_many_ranks_the_table_has_the_slowest_and_those_that_did_not_end_well(self) -> None:
+        ranks = [records.even_rank(100 + index, index=index, world_size=80) for index in range(80)]
+        ranks[3] = records.even_rank(103, index=3, world_size=80, status="failed")
+        (table,) = only(
+            Table, build("steps", analyse(records.run({"ddp": [records.launch(*ranks, mode="ddp")]}, {"ddp": 80})))
+        )
+        assert [row[0].text for row in table.rows] == ["3", *map(str, range(17, 80))]
+        assert "Shown: of 80 those that did not end well and the slowest." in table.caption
 
     def test_long_runs_are_thinned_and_it_says_so(self) -> None:
         many = [records.step(200 if i == 7777 else 100, step=i, begin_ns=i * 100 * records.MS) for i in range(20_000)]
@@ -245,34 +295,57 @@ class TestSteps:
 
 
 class TestSamplers:
-    def test_a_chart_per_kind_and_unit(self) -> None:
-        found = charts("samplers", runs.gpu_run())
-        assert list(found) == [
-            "Host: load",
-            "Host: memory",
-            "Processes: load",
-            "Processes: memory",
-            "Processes: other readings",
-            "GPU: load",
-            "GPU: memory",
-            "GPU: power",
-            "GPU: clocks",
-            "GPU: temperature",
+    def test_all_readings_of_devices_stand_below_the_steps_on_one_axis(self) -> None:
+        chart = charts("samplers", runs.gpu_run())["Devices of DDP"]
+        titles = [note["text"].partition("</b>")[0].removeprefix("<b>") for note in chart.layout["annotations"]]
+        assert titles == [
+            "Steps, logarithmic",
+            "GPU: share of time in which a kernel ran, %",
+            "GPU: memory, GB",
+            "GPU: power, W",
+            "GPU: clocks, MHz",
+            "GPU: temperature, °C",
             "GPU: other readings",
+            "GPU: reasons for lowered clocks",
         ]
-        running = found["GPU: load"]
-        assert running.traces[0]["name"] == "gpu0 kernel running"
-        assert running.traces[0]["y"][0] == pytest.approx(91)
-        assert "not how busy the GPU was" in running.how_to_read
-        assert running.alternative == "gpu0 kernel running: mean 91.0 %, from 91.0 % to 91.0 %."
-        assert found["GPU: other readings"].traces[0]["name"] == "gpu0 fan vibes"
+        running = next(trace for trace in chart.traces if trace["name"] == "gpu0 kernel running")
+        assert running["y"][0] == pytest.approx(91)
+        assert (running["yaxis"], chart.layout["xaxis"]["anchor"]) == ("y2", "y8")
+        assert "is not how busy the GPU was" in chart.how_to_read
+        assert "gpu0 kernel running: mean 91.0 %, from 91.0 % to 91.0 %." in chart.alternative
+        assert "power cap: 100 % of the readings, on gpu0." in chart.alternative
+        assert any(trace["name"] == "gpu0 fan vibes" for trace in chart.traces)
+
+    def test_readings_of_the_host_have_a_chart_of_their_own(self) -> None:
+        chart = charts("samplers", runs.gpu_run())["Host of DDP"]
+        names = {trace["name"] for trace in chart.traces}
+        assert {"of all ranks, the longest", "host cpu", "rank0 cpu", "rank0.workers cpu"} <= names
+        assert not any(name.startswith("gpu") for name in names)
+
+    def test_unmeasured_stretches_are_shaded(self) -> None:
+        (shape,) = charts("samplers", runs.cpu_run())["Host of DDP"].layout["shapes"]
+        assert shape["x0"] == pytest.approx(0.5)
+
+    def test_what_counters_gained_is_told_not_drawn(self) -> None:
+        analysis = runs.gpu_run()
+        assert not any("energy" in trace["name"] for chart in every_chart(analysis) for trace in chart.traces)
+        (table,) = [t for t in only(Table, build("samplers", analysis)) if t.caption.startswith("What counters")][:1]
+        assert [[cell.text for cell in row] for row in table.rows] == [["gpu", "energy", "8,700 J"]]
 
     def test_what_could_not_be_read_has_its_reason(self) -> None:
-        tables = only(Table, build("samplers", runs.gpu_run()))
+        tables = [t for t in only(Table, build("samplers", runs.gpu_run())) if t.caption.startswith("Readings that")]
         assert [[cell.text for cell in row] for row in tables[0].rows] == [
             ["host", "pressure_cpu_ratio", "this kernel has no /proc/pressure"],
-            ["gpu0", "throttle_reasons", "this driver does not report them"],
+            ["gpu0", "ecc_errors", "this driver does not report them"],
         ]
+
+    def test_one_reason_of_many_sources_is_one_row(self) -> None:
+        samples = [
+            Sample(at_ns=runs.BEGIN_NS, source=f"gpu{i}", values={}, unknown={"power_w": "no"}) for i in range(9)
+        ]
+        run = records.run({"single": [runs.launch(runs.rank(), samples=samples)]})
+        (table,) = [t for t in only(Table, build("samplers", analyse(run))) if t.caption.startswith("Readings that")]
+        assert [[cell.text for cell in row] for row in table.rows] == [["gpu0 and 8 more sources", "power_w", "no"]]
 
     def test_a_cpu_run_says_why_there_is_no_gpu(self) -> None:
         found = only(Absent, build("samplers", runs.cpu_run()))
@@ -328,6 +401,11 @@ class TestAdoption:
             Absent(what="Adoption", reason="the mode failed; the reason stands at the top"),
             Absent(what="Adoption", reason="the mode was skipped; the reason stands at the top"),
         ]
+
+
+def test_the_environment_tells_what_each_mode_ran_on() -> None:
+    (table,) = [t for t in only(Table, build("environment", runs.cpu_run())) if t.caption.startswith("Modes")]
+    assert [cell.text for cell in table.rows[2]] == ["DDP", "2", "2", "per-device", "by name"]
 
 
 def test_the_environment_tells_how_to_run_it_again() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.records import Sample
-from dpdoctor.report.series import Curve, Panel, kind_of, panels, unit_of, unknowns, words_of
+from dpdoctor.report.series import Curve, Panel, gained, kind_of, panels, unit_of, unknowns, words_of
 
 S = 1_000_000_000
 
@@ -57,3 +57,17 @@ def test_a_panel_per_kind_and_unit_with_a_gap_where_a_reading_is_missing() -> No
 def test_each_unknown_is_told_once() -> None:
     sample = Sample(at_ns=0, source="gpu0", values={}, unknown={"power_w": "not supported"})
     assert unknowns([sample, sample]) == (("gpu0", "power_w", "not supported"),)
+
+
+def test_counters_are_not_drawn_and_what_they_gained_is_added_up_by_kind() -> None:
+    samples = [
+        Sample(at_ns=at * S, source=f"gpu{gpu}", values={"energy_j": 100.0 * gpu + 10 * at, "power_w": 5.0})
+        for at in (1, 2, 3)
+        for gpu in (0, 1)
+    ]
+    assert [panel.unit for panel in panels(samples, 0)] == ["W"]
+    assert gained(samples) == {("gpu", "energy_j"): (40.0, 2)}
+
+
+def test_reasons_of_lowered_clocks_are_bits_and_no_curve() -> None:
+    assert panels([Sample(at_ns=0, source="gpu0", values={"throttle_reasons": 4.0})], 0) == ()

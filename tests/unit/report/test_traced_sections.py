@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dpdoctor.analysis import Analysis
-from dpdoctor.digest import Bucket, NamedTime, NotJudged
+from dpdoctor.digest import Bucket, NamedTime, NotJudged, SmallCalls
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Cell, Fold, Paragraph, Table
 from dpdoctor.report.text import clipped, name_cell
@@ -34,6 +34,7 @@ class TestWhichSections:
             "findings",
             "time_budget",
             "collectives",
+            "parallel",
             "ranks",
             "kernels",
             "environment",
@@ -45,7 +46,7 @@ class TestWhichSections:
         assert any("the machine that read the traces" in block.text for block in only(Paragraph, blocks))
 
     def test_a_profile_run_without_traces_says_so_once(self) -> None:
-        assert {"collectives", "ranks", "kernels"} & set(applying(runs.gpu_run())) == set()
+        assert {"collectives", "parallel", "ranks", "kernels"} & set(applying(runs.gpu_run())) == set()
         assert only(Absent, build("time_budget", runs.gpu_run())) == [
             Absent(what="One device and DDP", reason="no rank left a trace")
         ]
@@ -89,6 +90,30 @@ class TestTimeBudget:
         assert [trace["x"][0] for trace in chart.traces] == [46, 31, 4, 1, 18]
         assert chart.layout["yaxis"]["ticktext"] == ["rank 0", "rank 1", "rank 2", "rank 3"]
         assert chart.alternative.startswith("rank 0: compute 46.0 %, exposed communication 31.0 %")
+
+    def test_of_many_devices_those_that_compute_least_come_first(self) -> None:
+        (digest,) = traced_runs.late_rank(1, 0)
+        many = [
+            dataclasses.replace(
+                digest, rank=rank, devices=(traced_runs.device(of=traced_runs.budget(compute=200 + rank, idle=100)),)
+            )
+            for rank in range(130)
+        ]
+        blocks = build("time_budget", traced_runs.trace_run(*many))
+        (table,) = only(Table, blocks)
+        assert [row[0].text for row in table.rows] == [f"rank {rank}" for rank in range(128)]
+        assert any(block.text.endswith("come first; the table has 128 of 130.") for block in only(Paragraph, blocks))
+
+    def test_modes_stand_side_by_side(self) -> None:
+        run = traced_runs.traced_profile()
+        assert "The time of all devices, by mode" not in charts("time_budget", run)
+        (launch,) = run.run.modes["ddp"]
+        both = dataclasses.replace(run.run, modes={**run.run.modes, "single": (launch,)})
+        chart = charts(
+            "time_budget", dataclasses.replace(run, run=both, across=dict.fromkeys(run.run.modes, run.across["ddp"]))
+        )["The time of all devices, by mode"]
+        assert chart.layout["yaxis"]["ticktext"] == ["One device", "DDP"]
+        assert chart.traces[0]["x"] == [46, 46]
 
     def test_idle_is_split_by_cause(self) -> None:
         chart = charts("time_budget", traced_runs.late_run())["Idle, by what the host did meanwhile"]
@@ -160,12 +185,82 @@ class TestCollectives:
         assert row[2] == Cell(text="80", note="of 100 with a known size")
         assert texts(row)[1] == "94.0 kB"
 
+    def test_without_any_the_reason_is_given(self) -> None:
+        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], collectives=())
+        (found,) = build("collectives", traced_runs.trace_run(digest))
+        assert found == Absent(what="Collectives", reason="one process calls no collective")
+
+
+class TestBandwidthBySize:
+    # 10 us + size / 1 GB/s: the shortest calls; the median ones take twice as long.
+    SIZES = tuple(
+        traced_runs.size(num_bytes=size, median_ns=2 * (10_000 + size), min_ns=10_000 + size)
+        for size in (10_000, 90_000, 990_000)
+    )
+    FIT = SmallCalls(
+        operation="all_reduce",
+        group="0",
+        latency_ns=10_000,
+        bandwidth_gb_s=1.0,
+        limit_bytes=2_500,
+        count=12,
+        small_count=0,
+        small_total_ns=0,
+        small_exposed_ns=0,
+    )
+
+    def run(self, **fields: object) -> Analysis:
+        (digest,) = traced_runs.late_rank(1, 0)
+        return traced_runs.trace_run(dataclasses.replace(digest, **{"collectives": self.SIZES, **fields}))
+
+    def test_measured_points_and_the_fitted_line_with_its_limit(self) -> None:
+        chart = charts("collectives", self.run(small_calls=(self.FIT,)))["Bandwidth by size"]
+        usual, best, fit, limit = chart.traces
+        assert usual["x"] == best["x"] == [10_000, 90_000, 990_000]
+        assert usual["y"] == pytest.approx([2.5e8, 4.5e8, 4.95e8])
+        assert best["y"] == pytest.approx([5e8, 9e8, 9.9e8])
+        assert (fit["y"][0], fit["y"][-1]) == (pytest.approx(5e8), pytest.approx(9.9e8))
+        assert (limit["x"], limit["y"]) == ([10_000, 990_000], [1e9, 1e9])
+        assert chart.alternative.endswith("; the fit of rank 0 is 10.0 us + size / 1.00 GB/s.")
+        assert "Dashed: a fit of latency + size / bandwidth" in chart.how_to_read
+
+    def test_without_a_fit_the_reason_is_given(self) -> None:
+        blocks = build("collectives", self.run())
+        assert len(charts("collectives", self.run())["Bandwidth by size"].traces) == 2
+        (found,) = only(Absent, blocks)
+        assert found.what == "The fitted line of all_reduce, 4 ranks"
+        assert found.reason.startswith("a fit takes three sizes of one operation")
+
+    def test_one_size_is_no_curve(self) -> None:
+        reason = "no operation was called with two sizes that the trace knows"
+        assert only(Absent, build("collectives", self.run(collectives=self.SIZES[:1]))) == [
+            Absent(what="Bandwidth by size", reason=reason)
+        ]
+
+    def test_of_several_ranks_the_middle_fit_is_drawn(self) -> None:
+        digests = [
+            dataclasses.replace(
+                digest, collectives=self.SIZES, small_calls=(dataclasses.replace(self.FIT, bandwidth_gb_s=bandwidth),)
+            )
+            for digest, bandwidth in zip(traced_runs.late_rank(3, 0), (3.0, 1.0, 2.0), strict=True)
+        ]
+        chart = charts("collectives", traced_runs.trace_run(*digests))["Bandwidth by size"]
+        assert "the fit of rank 2 is" in chart.alternative
+
+    def test_of_many_sizes_those_that_took_longest_are_drawn(self) -> None:
+        many = tuple(traced_runs.size(num_bytes=1000 + i, total_ns=1000 + i) for i in range(50))
+        chart = charts("collectives", self.run(collectives=many))["Bandwidth by size"]
+        assert chart.traces[0]["x"] == [*range(1010, 1050)]
+        assert "the 40 that took longest are drawn" in chart.how_to_read
+
+
+class TestParallel:
     def test_buckets_with_their_tail(self) -> None:
         run = traced_runs.trace_run(traced_runs.everything())
-        chart = charts("collectives", run)["Gradient buckets of rank 0"]
+        chart = charts("parallel", run)["Gradient buckets of rank 0"]
         ready, during, tail = (trace["x"] for trace in chart.traces)
         assert (ready, during, tail) == ([10, 30], [10, 10], [0, 5])
-        assert texts(tables("collectives", run)["Buckets"].rows[1]) == [
+        assert texts(tables("parallel", run)["Buckets"].rows[1]) == [
             "1",
             "unknown",
             "30.0 ms",
@@ -177,23 +272,44 @@ class TestCollectives:
     def test_a_bucket_that_is_ready_after_backward_is_all_tail(self) -> None:
         late = Bucket(order=0, num_bytes=None, ready_ns=30 * MS, end_ns=45 * MS, exposed_ns=15 * MS, tail_ns=20 * MS)
         run = traced_runs.trace_run(dataclasses.replace(traced_runs.everything(), buckets=(late,)))
-        ready, during, tail = (trace["x"] for trace in charts("collectives", run)["Gradient buckets of rank 0"].traces)
+        ready, during, tail = (trace["x"] for trace in charts("parallel", run)["Gradient buckets of rank 0"].traces)
         assert (ready, during, tail) == ([30], [0], [15])
 
     def test_units_of_fsdp(self) -> None:
-        (row,) = tables("collectives", traced_runs.trace_run(traced_runs.everything()))["Units"].rows
+        (row,) = tables("parallel", traced_runs.trace_run(traced_runs.everything()))["Units"].rows
         assert row[0].full == traced_runs.HOSTILE[2]
         assert texts(row)[1:] == ["2.00", "3.00 MB", "1.00", "unknown", "2.50 ms", "50.0 %"]
 
     def test_the_excess_of_the_first_device_under_data_parallel(self) -> None:
-        rows = tables("collectives", traced_runs.trace_run(traced_runs.everything()))["nn.DataParallel"].rows
+        rows = tables("parallel", traced_runs.trace_run(traced_runs.everything()))["nn.DataParallel"].rows
         assert [texts(row)[0] for row in rows] == ["host", "GPU 0", "GPU 1"]
         assert [texts(row)[-1] for row in rows] == ["—", "30.0 ms", "-30.0 ms"]
 
-    def test_without_any_the_reason_is_given(self) -> None:
-        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], collectives=())
-        (found,) = build("collectives", traced_runs.trace_run(digest))
-        assert found == Absent(what="Collectives", reason="one process calls no collective")
+    def test_the_units_are_drawn_by_what_of_them_is_exposed(self) -> None:
+        units = tuple(
+            dataclasses.replace(traced_runs.everything().shard_units[0], name=n, exposed_ns=t * 1e6)
+            for n, t in (("a", 1), ("b", 3))
+        )
+        chart = charts(
+            "parallel", traced_runs.trace_run(dataclasses.replace(traced_runs.everything(), shard_units=units))
+        )["Units of FSDP on rank 0"]
+        assert (chart.layout["yaxis"]["ticktext"], chart.traces[0]["x"]) == (["b", "a"], [3, 1])
+        assert chart.alternative == (
+            "b: 3.00 ms exposed, 50.0 % of its all-gathers prefetched; "
+            "a: 1.00 ms exposed, 50.0 % of its all-gathers prefetched."
+        )
+
+    def test_the_devices_of_data_parallel_are_drawn_by_what_launched_their_work(self) -> None:
+        chart = charts("parallel", traced_runs.trace_run(traced_runs.everything()))[
+            "Devices of nn.DataParallel on rank 0"
+        ]
+        bars = {trace["name"]: trace["x"] for trace in chart.traces}
+        assert bars["replicate"] == [4, 0]
+        assert bars["backward, loss and update"] == [30, 30]
+
+    def test_what_none_of_them_did_is_said(self) -> None:
+        reason = "the traces hold no gradient bucket of DDP, no wrap unit of FSDP and no nn.DataParallel"
+        assert build("parallel", traced_runs.late_run()) == [Absent(what="Buckets, units and replicas", reason=reason)]
 
 
 class TestRanks:

@@ -73,8 +73,8 @@ def test_the_readme_names_the_rules_that_nothing_planted_has_shown_yet() -> None
 @pytest.mark.parametrize("name", RULES)
 def test_a_short_remedy_fits_a_headline_and_has_a_gain(name: str) -> None:
     found = [judge(name, RULES[name], case) for case in cases(name, "FIRES").values()]
-    for finding in [finding for finding in found if isinstance(finding, Finding) and finding.short]:
-        assert len(finding.short or "") <= 80
-        assert not (finding.short or "").endswith(".")
+    for one in [one for one in found if isinstance(one, Finding) and one.short]:
+        assert len(one.short or "") <= 80
+        assert not (one.short or "").endswith(".")
         assert finding.predicted is not None
         assert finding.remedy

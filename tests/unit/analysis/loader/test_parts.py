@@ -54,3 +54,17 @@ def test_workers_are_busy_for_the_part_of_a_fetch_that_lies_in_a_window() -> Non
 
 def test_the_training_thread_is_no_worker() -> None:
     assert parts.workers(fed(rank(even_batches(8)))) == ()
+
+
+def test_fetch_times_are_those_of_each_process() -> None:
+    batches = [
+        batch(1, asked=0, wait=150.0, fetch_begin=10.0, fetch=200.0, worker=0),
+        batch(2, asked=150, wait=10.0, fetch_begin=0.0, fetch=100.0, worker=1),
+        batch(3, asked=250, wait=10.0, fetch_begin=300.0, fetch=50.0, worker=1),
+    ]
+    assert parts.fetch_times(fed(rank(batches, loaders=WORKERS))) == {
+        (0, 0): [pytest.approx(0.2)],
+        (0, 1): [pytest.approx(0.1), pytest.approx(0.05)],
+    }
+    (process,) = parts.fetch_times(fed(rank(even_batches(8))))
+    assert process == (0, None)

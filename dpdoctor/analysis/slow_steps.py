@@ -1,0 +1,80 @@
+"""Single steps that took far longer than the same rank's steps usually do, and what happened in them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpdoctor.records import PHASES, EventRecord, Rank, StepRecord
+
+# A modified z-score above this is an outlier: Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993).
+MODIFIED_Z = 3.5
+# A normal distribution's standard deviation over its median absolute deviation.
+MAD_TO_SIGMA = 1.4826
+# A step that is less longer than usual is not worth a look, however even the others are.
+LEAST_RATIO = 1.25
+# Among fewer steps none can be called unusual.
+LEAST_STEPS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowStep:
+    """One step of one rank that took far longer than usual; times in ns of the host's clock.
+
+    Attributes:
+        usual_ns: the median of the rank's counted steps with the same thing switched off.
+        phase: of PHASES, the one that took most more than its own median; `longer_ns` is by how much.
+        events: that lay in the step, wholly or in part.
+    """
+
+    rank: int
+    step: StepRecord
+    usual_ns: int
+    phase: str
+    longer_ns: int
+    events: tuple[EventRecord, ...]
+
+
+def slow_steps(rank: Rank) -> list[SlowStep]:
+    """Return the outliers among the rank's counted steps of measured windows, in their order.
+
+    Steps are compared with those of the same arm only: switching something off changes what is usual.
+    """
+    arms = {window.window: window.arm for window in rank.windows if window.kind == "measure"}
+    by_arm: defaultdict[str, list[StepRecord]] = defaultdict(list)
+    for step in rank.steps:
+        if step.counted and step.window in arms:
+            by_arm[arms[step.window]].append(step)
+    found = [slow for steps in by_arm.values() if len(steps) >= LEAST_STEPS for slow in _outliers(rank, steps)]
+    return sorted(found, key=lambda slow: slow.step.step)
+
+
+def _outliers(rank: Rank, steps: Sequence[StepRecord]) -> Iterator[SlowStep]:
+    durations = np.array([step.duration_ns for step in steps], np.int64)
+    usual = float(np.median(durations))
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(durations - usual)))
+    places = np.flatnonzero(durations > max(LEAST_RATIO * usual, usual + MODIFIED_Z * sigma)).tolist()
+    if not places:
+        return
+    phases = np.array([step.phases_ns for step in steps], np.int64)
+    longer = phases - np.median(phases, axis=0)
+    for place in places:
+        phase = int(longer[place].argmax())
+        yield SlowStep(
+            rank=rank.index,
+            step=steps[place],
+            usual_ns=round(usual),
+            phase=PHASES[phase],
+            longer_ns=round(float(longer[place, phase])),
+            events=tuple(_meanwhile(rank, steps[place])),
+        )
+
+
+def _meanwhile(rank: Rank, step: StepRecord) -> Iterator[EventRecord]:
+    end_ns = step.begin_ns + step.duration_ns
+    for event in rank.events:
+        if event.at_ns < end_ns and max(event.at_ns + event.duration_ns, event.at_ns + 1) > step.begin_ns:
+            yield event

@@ -1,0 +1,151 @@
+"""How long fetches take, by loader process: the middle half, the usual range and the longest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpdoctor import units
+from dpdoctor.report import charts
+from dpdoctor.report.blocks import Chart
+
+# More boxes in one picture cannot be read.
+MOST_BOXES = 32
+# Of each box so many of its longest fetches are drawn one by one.
+MOST_POINTS = 5
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """The fetches of one process, or of all processes of one rank, in seconds: QUANTILES, and the longest beyond."""
+
+    name: str
+    num: int
+    quantiles: tuple[float, ...]
+    longest: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Return the middle one."""
+        return self.quantiles[2]
+
+
+def fetch_boxes(fetches: Mapping[tuple[int, int | None], Sequence[float]]) -> Chart:
+    """Return a box per loader process or, of many, per rank, from the seconds of the fetches by rank and worker.
+
+    Worker None is the training thread; there is at least one fetch.
+    """
+    found, left_out = _boxes(fetches)
+    scale, unit = units.time_scale(max(max(box.quantiles[-1], *box.longest, 0.0) for box in found))
+    layout = charts.bar_layout(f"{unit} per fetch")
+    # Rows go by place, not by name.
+    layout["yaxis"] |= {"tickmode": "array", "tickvals": [*range(len(found))], "ticktext": [box.name for box in found]}
+    return Chart(
+        title="How long a fetch takes",
+        traces=(_drawn(found, scale), _middles(found, scale), *_longest(found, scale)),
+        layout={**layout, "showlegend": False},
+        height=120 + 30 * len(found),
+        how_to_read="Box: the middle half of the fetches, with the median. Whiskers: 5 % to 95 %. Rings: the longest. "
+        f"A box to the right of the others is a slow process; long whiskers stall training now and then.{left_out}",
+        alternative=" ".join(f"{_words(box)}." for box in found),
+    )
+
+
+def _boxes(by_process: Mapping[tuple[int, int | None], Sequence[float]]) -> tuple[list[Box], str]:
+    """Return the boxes to draw, and in a sentence what was put together or left out for them."""
+    if len(by_process) <= MOST_BOXES:
+        return [_box(_name(*process), by_process[process]) for process in sorted(by_process, key=_place)], ""
+    by_rank: dict[int, list[float]] = {}
+    for (rank, _), fetches in by_process.items():
+        by_rank.setdefault(rank, []).extend(fetches)
+    boxes = [_box(f"rank {rank}", fetches) for rank, fetches in sorted(by_rank.items())]
+    together = (
+        f" {units.whole(len(by_process))} processes are put together by rank." if len(by_rank) < len(by_process) else ""
+    )
+    if len(boxes) <= MOST_BOXES:
+        return boxes, together
+    every = _box("all ranks", [seconds for fetches in by_process.values() for seconds in fetches])
+    slowest = sorted(boxes, key=lambda box: box.median, reverse=True)[:MOST_BOXES]
+    drawn = f"Drawn: all together, and the {MOST_BOXES} with the longest median, of {units.count(len(boxes), 'rank')}."
+    return [every, *slowest], f"{together} {drawn}"
+
+
+def _place(process: tuple[int, int | None]) -> tuple[int, int]:
+    rank, worker = process
+    return rank, -1 if worker is None else worker
+
+
+def _name(rank: int, worker: int | None) -> str:
+    return f"rank {rank}, training thread" if worker is None else f"rank {rank}, worker {worker}"
+
+
+def _box(name: str, fetches: Sequence[float]) -> Box:
+    quantiles = tuple(float(value) for value in np.quantile(fetches, QUANTILES))
+    beyond = sorted((value for value in fetches if value > quantiles[-1]), reverse=True)
+    return Box(name=name, num=len(fetches), quantiles=quantiles, longest=tuple(beyond[:MOST_POINTS]))
+
+
+def _drawn(found: Sequence[Box], scale: float) -> dict[str, Any]:
+    low, q1, median, q3, high = ([_round(box.quantiles[i] / scale) for box in found] for i in range(len(QUANTILES)))
+    return {
+        "type": "box",
+        "orientation": "h",
+        "name": "",
+        "y": [*range(len(found))],
+        "lowerfence": low,
+        "q1": q1,
+        "median": median,
+        "q3": q3,
+        "upperfence": high,
+        "hoverinfo": "skip",
+        "line": {"color": charts.BLUE, "width": 1.5},
+    }
+
+
+def _middles(found: Sequence[Box], scale: float) -> dict[str, Any]:
+    """Return the medians as points, which show the words of their box on hovering: a box shows bare numbers."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "",
+        "x": [_round(box.median / scale) for box in found],
+        "y": [*range(len(found))],
+        "text": [_words(box) for box in found],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": charts.BLUE, "size": 7, "symbol": "diamond"},
+    }
+
+
+def _longest(found: Sequence[Box], scale: float) -> list[dict[str, Any]]:
+    points = [(place, box, value) for place, box in enumerate(found) for value in box.longest]
+    if not points:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "",
+            "x": [_round(value / scale) for _, _, value in points],
+            "y": [place for place, _, _ in points],
+            "text": [f"{box.name}: {units.seconds(value)}" for _, box, value in points],
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": {"color": charts.VERMILION, "size": 7, "symbol": "circle-open"},
+        }
+    ]
+
+
+def _words(box: Box) -> str:
+    low, q1, median, q3, high = (units.seconds(value) for value in box.quantiles)
+    longest = f", longest {units.seconds(box.longest[0])}" if box.longest else ""
+    return (
+        f"{box.name}: median {median} of {units.whole(box.num)}, half of them from {q1} to {q3}, nine in ten from "
+        f"{low} to {high}{longest}"
+    )
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.6g}")

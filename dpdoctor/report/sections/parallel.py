@@ -1,0 +1,33 @@
+"""What each mode makes of the work: DDP's gradient buckets, FSDP's wrap units, nn.DataParallel's devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpdoctor.analysis import Analysis
+from dpdoctor.report import standing
+from dpdoctor.report.blocks import Block, Section
+from dpdoctor.report.traces import data_parallel_table, gradient_buckets, shard_unit_table
+from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
+
+ONE_DEVICE = "one device alone has neither buckets nor shards nor replicas"
+NOTHING_FOUND = "the traces hold no gradient bucket of DDP, no wrap unit of FSDP and no nn.DataParallel"
+
+
+def build(analysis: Analysis) -> Sequence[Block]:
+    """Return by mode charts and tables of what ran: buckets, units or devices."""
+    return by_mode(analysis, "Buckets, units and replicas", _mode)
+
+
+def _mode(mode: TracedMode) -> Sequence[Block] | str:
+    found = [*gradient_buckets.blocks(mode), *shard_unit_table.blocks(mode), *data_parallel_table.blocks(mode)]
+    return found or (ONE_DEVICE if standing.is_baseline(mode.mode) else NOTHING_FOUND)
+
+
+SECTION = Section(
+    order=35,
+    title="Buckets, units, replicas",
+    question="What do DDP, FSDP and DataParallel make of a step?",
+    build=build,
+    applies=has_traces,
+)

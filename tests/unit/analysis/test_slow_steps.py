@@ -1,0 +1,78 @@
+"""Steps that stand out, and those that do not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from dpdoctor.analysis.slow_steps import LEAST_STEPS, slow_steps
+from dpdoctor.records import EventRecord, Rank, StepRecord
+from tests.unit import records
+from tests.unit.builders import MS
+
+
+def steps(durations_ms: Sequence[float], *, first: int = 1, window: int = 1) -> list[StepRecord]:
+    """Return steps back to back from 0 ms on, spent in forward."""
+    found, at = [], 0.0
+    for number, ms in enumerate(durations_ms, first):
+        found.append(records.step(ms, step=number, window=window, begin_ns=round(at * MS)))
+        at += ms
+    return found
+
+
+def rank(*groups: Sequence[StepRecord], arms: Sequence[str] = ("full",), events: Sequence[EventRecord] = ()) -> Rank:
+    """Return a rank with one window of each arm."""
+    windows = [records.window(1000, window=number, arm=arm) for number, arm in enumerate(arms, 1)]
+    made = records.rank([step for group in groups for step in group], windows, index=3)
+    return dataclasses.replace(made, events=tuple(events))
+
+
+def numbers(of: Rank) -> list[int]:
+    return [slow.step.step for slow in slow_steps(of)]
+
+
+def test_a_step_far_from_the_others_stands_out_with_its_phase_and_what_is_usual() -> None:
+    made = steps([100, 101, 99, 100, 400, 100])
+    made[4] = records.step(400, step=5, begin_ns=made[4].begin_ns, phases_ms={"forward": 90, "data_wait": 310})
+    (found,) = slow_steps(rank(made))
+    assert (found.rank, found.step.step, found.usual_ns) == (3, 5, 100 * MS)
+    assert (found.phase, found.longer_ns) == ("data_wait", 310 * MS)
+
+
+def test_even_steps_and_small_differences_do_not_stand_out() -> None:
+    assert numbers(rank(steps([100] * 20))) == []
+    assert numbers(rank(steps([100] * 19 + [124]))) == []
+    assert numbers(rank(steps([100] * 19 + [126]))) == [20]
+
+
+def test_what_varies_anyway_does_not_stand_out() -> None:
+    assert numbers(rank(steps([60, 140] * 10))) == []
+
+
+def test_of_few_steps_none_is_called_unusual() -> None:
+    assert numbers(rank(steps([100] * (LEAST_STEPS - 2) + [900]))) == []
+    assert numbers(rank(steps([100] * (LEAST_STEPS - 1) + [900]))) == [LEAST_STEPS]
+
+
+def test_steps_are_compared_with_those_of_the_same_arm() -> None:
+    full, without = steps([100] * 10), steps([50] * 9 + [100], first=11, window=2)
+    assert numbers(rank(full, without, arms=("full", "cached_batches"))) == [20]
+
+
+def test_only_counted_steps_of_measured_windows_are_judged() -> None:
+    made = steps([100] * 10 + [900, 900])
+    uncounted = records.step(900, step=11, begin_ns=made[10].begin_ns, counted=False)
+    unmeasured = records.step(900, step=12, window=7, begin_ns=made[11].begin_ns)
+    assert numbers(rank([*made[:10], uncounted, unmeasured])) == []
+
+
+def test_events_that_reach_into_the_step_are_told_with_it() -> None:
+    made = steps([100] * 9 + [400])
+    began = made[9].begin_ns
+    inside = EventRecord(kind="gc", at_ns=began + 10 * MS, duration_ns=290 * MS, step=9)
+    into = EventRecord(kind="checkpoint", at_ns=began - 10 * MS, duration_ns=20 * MS, step=8)
+    moment = EventRecord(kind="mark", at_ns=began, step=9)
+    before = EventRecord(kind="gc", at_ns=began - 10 * MS, duration_ns=10 * MS, step=8)
+    after = EventRecord(kind="gc", at_ns=began + 400 * MS, duration_ns=MS, step=10)
+    (found,) = slow_steps(rank(made, events=(inside, into, moment, before, after)))
+    assert found.events == (inside, into, moment)

@@ -1,0 +1,65 @@
+"""What the gallery keeps: no name of the machine, and an index of what lies in its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from pathlib import Path
+
+import pytest
+
+from dpdoctor import rundir
+from dpdoctor.records import RankRecord
+from dpdoctor.spec import RunHeader
+from reports.making import index
+from reports.making.entries import ENTRIES
+from reports.making.neutral import neutralise, traces_of_this_machine
+from reports.making.origin import origin
+from tests.unit import records
+from tests.unit.report import diagnosed_runs, runs
+
+REPOSITORY = Path("/somewhere/dpdoctor")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a run directory as this machine would leave it."""
+    header = records.header({"single": 1}, target=f"{REPOSITORY}/samples/gan.py", cwd=str(REPOSITORY))
+    fingerprint = dataclasses.replace(header.fingerprint, host=socket.gethostname())
+    rundir.write_json(tmp_path / rundir.HEADER, dataclasses.replace(header, fingerprint=fingerprint))
+    (tmp_path / "single" / "rank0").mkdir(parents=True)
+    record = records.rank([], [], host=socket.gethostname(), reason=f"{Path.home()}/x.py and {REPOSITORY}/y.py").record
+    rundir.write_json(tmp_path / "single" / "rank0" / rundir.RANK, record)
+    return tmp_path
+
+
+def test_records_name_neither_host_nor_folders_and_stay_records(run: Path) -> None:
+    neutralise(run, REPOSITORY, "a-machine")
+    header = rundir.read_json(run / rundir.HEADER, RunHeader)
+    assert (header.fingerprint.host, header.spec.target, header.spec.cwd) == ("a-machine", "samples/gan.py", ".")
+    record = rundir.read_json(run / "single" / "rank0" / rundir.RANK, RankRecord)
+    assert (record.host, record.reason) == ("a-machine", "~/x.py and y.py")
+
+
+def test_what_still_names_the_machine_is_found(run: Path) -> None:
+    before = (run / rundir.HEADER).read_text()
+    assert any(str(REPOSITORY) in found for found in traces_of_this_machine(before, REPOSITORY))
+    assert traces_of_this_machine(f"ran on {socket.gethostname()}.", REPOSITORY) != []
+    neutralise(run, REPOSITORY, "a-machine")
+    assert traces_of_this_machine((run / rundir.HEADER).read_text(), REPOSITORY) == []
+
+
+def test_the_index_has_a_line_per_run_in_the_folder(tmp_path: Path) -> None:
+    first, second, *_ = ENTRIES
+    for name, analysis in ((first, diagnosed_runs.diagnosed_run()), (second, runs.gpu_run())):
+        (tmp_path / name).mkdir()
+        rundir.write_json(tmp_path / name / rundir.SUMMARY, analysis.summary)
+        rundir.write_json(tmp_path / name / index.ORIGIN, origin(analysis.summary, "What <it> shows.", "4b38c84"))
+    index.write(tmp_path)
+    page = (tmp_path / "index.html").read_text("utf-8")
+    assert page.count("<li>") == 2
+    assert page.index(f'href="{first}/report.html"') < page.index(f'href="{second}/report.html"')
+    assert "What &lt;it&gt; shows." in page
+    assert "DDP: the loader starves training: 42.0 % of each step (confirmed)." in page
+    assert "Nothing was found that would be worth a change." in page
+    assert "node: Example CPU @ 2.00GHz, 2 cores, 16.0 GB, NVIDIA H100 80GB HBM3, NVIDIA H100 80GB HBM3" in page
