@@ -93,7 +93,6 @@ def _derived(run: JSON) -> Iterator[str]:
         times = [phase["value"] for phase in mode["phases"].values() if phase["value"] is not None]
         yield from (units.share(time / sum(times)) for time in times if sum(times) > 0)
         fall = mode["waterfall"]
-        given = fall and fall["terms"]["loader_processes"]["value"]
-        if given is not None:
-            ideal = fall["ideal"]["value"]
-            yield units.times(ideal / (ideal + given))
+        ideal, given = (fall["ideal"]["value"], fall["terms"]["loader_processes"]) if fall else (None, {})
+        ends = [given.get(end) for end in ("value", "low", "high")]
+        yield from (units.times(ideal / (ideal + end)) for end in ends if ideal is not None and end is not None)

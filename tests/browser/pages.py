@@ -6,8 +6,11 @@ from collections.abc import Callable
 from functools import partial
 
 from dpdoctor.analysis import Analysis
+from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report import page
+from dpdoctor.report.comparison import page as comparison_page
 from tests.unit.report import diagnosed_runs, runs, traced_runs
+from tests.unit.report.comparison import pairs
 
 RUNS: dict[str, Callable[[], Analysis]] = {
     run.__name__: run
@@ -30,9 +33,21 @@ RUNS: dict[str, Callable[[], Analysis]] = {
 }
 
 
-def _rendered(run: Callable[[], Analysis]) -> str:
+COMPARISONS: dict[str, Callable[[], Comparison]] = {
+    f"compared_{pair.__name__}": pair
+    for pair in (pairs.larger_batch, pairs.three, pairs.failed, pairs.traced, pairs.mended, pairs.hostile)
+}
+
+
+def _page_of_run(run: Callable[[], Analysis]) -> str:
     return page.render(run())
 
 
-# Pages of another kind than a run's report join here, with a function that returns their HTML.
-PAGES: dict[str, Callable[[], str]] = {name: partial(_rendered, run) for name, run in RUNS.items()}
+def _page_of_comparison(pair: Callable[[], Comparison]) -> str:
+    return comparison_page.render(pair())
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    **{name: partial(_page_of_run, run) for name, run in RUNS.items()},
+    **{name: partial(_page_of_comparison, pair) for name, pair in COMPARISONS.items()},
+}

@@ -25,7 +25,7 @@ SECTIONS = """
 """
 GRAVE = ("serious", "critical")
 # Between them these have every kind of block; axe takes seconds for each.
-AUDITED = ("diagnosed_run", "hostile_traces", "cpu_trace", "empty_run")
+AUDITED = ("diagnosed_run", "hostile_traces", "cpu_trace", "empty_run", "compared_mended")
 # axe judges contrast by `color`, which the text of a drawing does not use.
 DRAWINGS = {"exclude": ["svg.main-svg"]}
 

@@ -15,6 +15,7 @@ from dpdoctor.report.comparison import summary, verdict
 from dpdoctor.report.comparison.remarks import remarks
 from dpdoctor.report.comparison.rows import Row, change_interval, change_text, change_tone
 from dpdoctor.report.comparison.words import against
+from dpdoctor.report.literal import literal
 from dpdoctor.report.text import figure_text, mode_label, printable, short_interval
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red"}
@@ -41,16 +42,16 @@ def render(comparison: Comparison) -> RenderableType:
 
 def _verdicts(comparison: Comparison) -> Iterator[Text]:
     for found in verdict.verdicts(comparison):
-        yield Text(printable(found.sentence), style=_STYLES[found.tone])
+        yield literal(found.sentence, _STYLES[found.tone])
         if found.detail:
-            yield Text(printable(found.detail), style="dim")
+            yield literal(found.detail, "dim")
     yield Text()
 
 
 def _runs(comparison: Comparison) -> Iterator[Text]:
     for place, run in enumerate(comparison.runs):
         base = "" if place else " (the base)"
-        yield Text(printable(f"{run.label}: {run.path}, {run.created}{base}"))
+        yield literal(f"{run.label}: {run.path}, {run.created}{base}")
     yield Text()
 
 
@@ -75,7 +76,7 @@ def _two_lines(above: str, below: str, style: str = "") -> Text:
 
 
 def _lines(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:
-    found = [Padding(Text(printable(line)), (0, 0, 0, 2)) for line in lines]
+    found = [Padding(literal(line), (0, 0, 0, 2)) for line in lines]
     if found:
         yield Text(f"\n{title}", style="bold")
         yield from found
