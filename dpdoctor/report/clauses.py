@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary
-from dpdoctor.report.text import listed_figures
+from dpdoctor.report.text import listed_figures, with_interval
 
 # Below this share of a step waiting for data is not the first thing to tell; the longest phase is.
 NOTABLE_WAIT_RATIO = 0.10
@@ -98,13 +98,21 @@ def loader_control(mode: ModeSummary) -> str | None:
     None where that is unknown or next to nothing: then the mode's gain is its own.
     """
     fall = mode.waterfall
-    given = fall.terms["loader_processes"].value if fall else None
-    if fall is None or not fall.ideal.value or given is None or fall.ideal.value + given <= 0:
+    if fall is None or not fall.ideal.value:
         return None
-    factor = fall.ideal.value / (fall.ideal.value + given)
-    if factor - 1 < NOTABLE_GAIN:
+    factor = _sped_up(fall.ideal.value, fall.terms["loader_processes"])
+    if factor is None or factor.value is None or factor.value - 1 < NOTABLE_GAIN:
         return None
-    return f"one device with as many loader processes would give {units.times(factor)} (simulated)"
+    return f"one device with as many loader processes would give {with_interval(factor)}, simulated"
+
+
+def _sped_up(step: float, change: Figure) -> Figure | None:
+    """Return how many times as fast steps are that take `change` more than `step`; None where that is unknown."""
+    value, low, high = (
+        None if end is None or step + end <= 0 else step / (step + end)
+        for end in (change.value, change.high, change.low)
+    )
+    return None if value is None else Figure(value=value, low=low, high=high, unit="x")
 
 
 def rests_on(figure: Figure) -> str:
