@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import os
 
-    from dpdoctor.report.notebook import LoadedRun
+    from dpdoctor.report.formats.notebook import LoadedRun
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
@@ -26,7 +26,7 @@ def load(run_dir: str | os.PathLike[str]) -> LoadedRun:
 
     from dpdoctor import rundir
     from dpdoctor.analysis import analyse
-    from dpdoctor.report.notebook import LoadedRun
+    from dpdoctor.report.formats.notebook import LoadedRun
     from dpdoctor.rules import diagnose
 
     return LoadedRun(analysis=diagnose(analyse(rundir.read(Path(run_dir)))))

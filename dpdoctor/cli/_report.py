@@ -119,11 +119,11 @@ def _shared_plotly(root: Path) -> str:
 
 def _print(analysis: Analysis, console: Console, as_format: str) -> None:
     if as_format == TERMINAL:
-        from dpdoctor.report import terminal
+        from dpdoctor.report.formats import terminal
 
         console.print(terminal.summary(analysis))
     elif as_format == MARKDOWN:
-        from dpdoctor.report import markdown
+        from dpdoctor.report.formats import markdown
 
         click.echo(markdown.comment(analysis), nl=False)
     else:

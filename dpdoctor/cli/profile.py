@@ -184,7 +184,7 @@ def _progress(console: Console, options: dict[str, Any]) -> Progress:
 
 
 def _explanation(analysis: Analysis) -> RenderableType:
-    from dpdoctor.report import explain
+    from dpdoctor.report.formats import explain
 
     return explain.explanation(analysis)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, RunSummary
-from dpdoctor.report import diagnosis
 from dpdoctor.report.blocks import Badge, Block, Card, Grid, Heading, Paragraph
 from dpdoctor.report.text import capital, clipped, mode_label, sentence
+from dpdoctor.report.words import diagnosis
 
 # Names from the script may be of any length; the whole card has all of them.
 LONGEST_TITLE, LONGEST_REMEDY, LONGEST_LINE = 120, 240, 80

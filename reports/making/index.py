@@ -9,8 +9,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dpdoctor import rundir
 from dpdoctor.analysis import RunSummary
-from dpdoctor.report import diagnosis, verdict
 from dpdoctor.report.text import mode_label
+from dpdoctor.report.words import diagnosis, verdict
 
 from .entries import ENTRIES
 from .origin import Origin

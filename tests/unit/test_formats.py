@@ -12,7 +12,9 @@ from click.testing import CliRunner, Result
 import dpdoctor
 from dpdoctor import rundir
 from dpdoctor.cli import main
-from dpdoctor.report import markdown, plotlyjs, verdict
+from dpdoctor.report import plotlyjs
+from dpdoctor.report.formats import markdown
+from dpdoctor.report.words import verdict
 from tests.unit import run_directories
 from tests.unit.report import diagnosed_runs, runs
 

@@ -9,7 +9,7 @@ from dpdoctor.report.comparison import summary, verdict
 from dpdoctor.report.comparison.remarks import remarks
 from dpdoctor.report.comparison.rows import Row, change_interval, change_text, is_change
 from dpdoctor.report.comparison.words import against, title
-from dpdoctor.report.markup import plain
+from dpdoctor.report.formats.markup import plain
 from dpdoctor.report.text import figure_text, mode_label, short_interval
 
 # A comment on GitHub holds 65,536 characters; with these limits the longest comparison stays far below.

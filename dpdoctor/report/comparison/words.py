@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dpdoctor import units
 from dpdoctor.analysis import BASELINE, TRACE_MODE, Figure
 from dpdoctor.analysis.comparison import ComparedRun, Comparison, Fact, FindingState, FindingVerdict, Value
-from dpdoctor.report import diagnosis
 from dpdoctor.report.text import amount, by_reason, clipped, figure_text, mode_label
 from dpdoctor.report.traces.words import PART_WORDS, cause_words
+from dpdoctor.report.words import diagnosis
 
 ALIKE = "not measurably different"
 # In a sentence; the table of the environment has the whole.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dpdoctor import units
-from dpdoctor.report import charts
 from dpdoctor.report.blocks import Chart
+from dpdoctor.report.drawing import charts
 
 # More boxes in one picture cannot be read.
 MOST_BOXES = 32

@@ -7,8 +7,8 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import LoaderPrediction, LoaderSummary
-from dpdoctor.report import charts
 from dpdoctor.report.blocks import Chart
+from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import figure_text, with_interval
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Adoption, Analysis, ModeSummary
-from dpdoctor.report import clauses
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Facts, Fold, Heading, Lines, Section, Table
-from dpdoctor.report.standing import withheld_briefly
 from dpdoctor.report.text import NOTHING, amount_cell, left_alone, mode_label, remarks, sampler_text, whole_cell
 from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.words import clauses
+from dpdoctor.report.words.standing import withheld_briefly
 
 MOST_FILES = 200
 _VERDICTS = {True: ("ok", "good"), False: ("failed", "bad"), None: ("not judged", "muted")}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dpdoctor.analysis import Analysis, ArmSummary, CrossCheck, Figure, ModeSummary
-from dpdoctor.report import charts, standing
-from dpdoctor.report.bars import Bar, interval_bars
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Paragraph, Section, Table
+from dpdoctor.report.drawing import charts
+from dpdoctor.report.drawing.bars import Bar, interval_bars
 from dpdoctor.report.text import (
     NOTHING,
     absent,
@@ -19,6 +19,7 @@ from dpdoctor.report.text import (
     with_interval,
 )
 from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.words import standing
 
 ARM_WORDS = {
     "cached_batches": "batches lie ready on the host: nobody waits for the loader",

@@ -10,8 +10,8 @@ from typing import Any
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import CollectiveSize, SmallCalls
-from dpdoctor.report import charts
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
+from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import NOTHING, amount_cell, clipped, name_cell, whole_cell
 from dpdoctor.report.traces.bandwidth_chart import bandwidth_chart
 from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Finding, RunSummary
-from dpdoctor.report import diagnosis, standing
 from dpdoctor.report.blocks import Absent, Badge, Block, Callout, Card, Cell, Column, Fold, Paragraph, Section, Table
 from dpdoctor.report.text import by_reason, capital, listed, mode_label, sentence
+from dpdoctor.report.words import diagnosis, standing
 from dpdoctor.rules import Rule, rules
 
 STATUS_WORDS = {

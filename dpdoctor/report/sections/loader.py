@@ -10,12 +10,12 @@ from dpdoctor.analysis import Analysis, Figure, LoaderSummary, ModeSummary
 from dpdoctor.analysis.analyse import shown_launch
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.loader.parts import fetch_times
-from dpdoctor.report import charts, standing
-from dpdoctor.report.bars import Bar, interval_bars
 from dpdoctor.report.blocks import Absent, Block, Callout, Chart, Column, Facts, Fold, Paragraph, Section, Table
+from dpdoctor.report.drawing import charts
+from dpdoctor.report.drawing.bars import Bar, interval_bars
+from dpdoctor.report.drawing.share_bars import Part, Row, share_bars
 from dpdoctor.report.loading.fetch_boxes import fetch_boxes
 from dpdoctor.report.loading.predicted import predicted_step, setting_words
-from dpdoctor.report.share_bars import Part, Row, share_bars
 from dpdoctor.report.text import (
     absent,
     amount_cell,
@@ -28,6 +28,7 @@ from dpdoctor.report.text import (
     with_interval,
 )
 from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.words import standing
 
 LONGEST_NAME = 32
 # More depths than these are one bar: a queue that is this full never keeps anybody waiting.

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary
-from dpdoctor.report import bottlenecks, clauses, standing, verdict
+from dpdoctor.report import bottlenecks
 from dpdoctor.report.blocks import Block, Callout, Cell, Chart, Column, Paragraph, Section, Table
+from dpdoctor.report.drawing.throughput_bars import STEADY, throughput_bars
 from dpdoctor.report.text import NOTHING, batch_text, figure_cell, interval_words, mode_label, sentence, status_tone
-from dpdoctor.report.throughput_bars import STEADY, throughput_bars
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.words import clauses, standing, verdict
 
 COLUMNS = (
     Column(title="Mode"),

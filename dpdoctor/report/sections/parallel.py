@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpdoctor.analysis import Analysis
-from dpdoctor.report import standing
 from dpdoctor.report.blocks import Block, Section
 from dpdoctor.report.traces import data_parallel_table, gradient_buckets, shard_unit_table
 from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
+from dpdoctor.report.words import standing
 
 ONE_DEVICE = "one device alone has neither buckets nor shards nor replicas"
 NOTHING_FOUND = "the traces hold no gradient bucket of DDP, no wrap unit of FSDP and no nn.DataParallel"

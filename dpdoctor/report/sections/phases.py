@@ -7,10 +7,11 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import PHASES, Analysis, ModeSummary
-from dpdoctor.report import charts, clauses, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
+from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import absent, figure_cell, figure_text, interval_words, mode_label
 from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.words import clauses, standing
 
 COLORS = {
     "data_wait": (charts.VERMILION, charts.LIGHT_INK),

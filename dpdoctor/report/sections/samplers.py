@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Rank, Sample
-from dpdoctor.report import charts, lanes, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Fold, Paragraph, Section, Table
+from dpdoctor.report.drawing import charts, lanes
+from dpdoctor.report.drawing.many_sources import grouped
+from dpdoctor.report.drawing.series import Curve, Panel, gained, kind_of, panels, unit_of, unknowns, words_of
+from dpdoctor.report.drawing.step_chart import logarithmic_axis
+from dpdoctor.report.drawing.strips import Strip, strip_chart
+from dpdoctor.report.drawing.throttle import throttle_strip
 from dpdoctor.report.launches import NamedLaunch, is_open, launches
-from dpdoctor.report.many_sources import grouped
-from dpdoctor.report.series import Curve, Panel, gained, kind_of, panels, unit_of, unknowns, words_of
-from dpdoctor.report.step_chart import logarithmic_axis
-from dpdoctor.report.strips import Strip, strip_chart
 from dpdoctor.report.text import amount, amount_cell
-from dpdoctor.report.throttle import throttle_strip
 from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.words import standing
 
 NS = 1e-9
 # A strip is low.

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, RankSummary
-from dpdoctor.report import slow_steps, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Fold, Paragraph, Section, Table
+from dpdoctor.report.drawing import slow_steps
+from dpdoctor.report.drawing.step_chart import step_chart
 from dpdoctor.report.launches import NamedLaunch, is_open, launches
-from dpdoctor.report.step_chart import step_chart
 from dpdoctor.report.text import NOTHING, amount_cell, figure_cell, mode_label, status_tone, whole_cell
 from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.words import standing
 
 # More rows than these nobody reads; run.json has every rank.
 MOST_RANKS = 64

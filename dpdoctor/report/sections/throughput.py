@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, ModeSummary
-from dpdoctor.report import standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Paragraph, Section, Table
+from dpdoctor.report.drawing.throughput_bars import STEADY, WITH_EDGES, throughput_bars
 from dpdoctor.report.text import absent, amount_cell, figure_cell, interval_words, mode_label
-from dpdoctor.report.throughput_bars import STEADY, WITH_EDGES, throughput_bars
 from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.words import standing
 
 
 def build(analysis: Analysis) -> Sequence[Block]:

@@ -9,9 +9,9 @@ from itertools import islice
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import HOST, PHASES, DeviceDigest
-from dpdoctor.report import charts
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
-from dpdoctor.report.share_bars import MOST_ROWS, Part, Row, share_bars
+from dpdoctor.report.drawing import charts
+from dpdoctor.report.drawing.share_bars import MOST_ROWS, Part, Row, share_bars
 from dpdoctor.report.text import NOTHING, amount_cell, figure_text, mode_label
 from dpdoctor.report.traces.spent import Spent, spent
 from dpdoctor.report.traces.traced import TracedMode, by_mode, damage, is_trace_run, not_judged, traced_modes

@@ -7,8 +7,8 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import WATERFALL_TERMS, Analysis, Figure, ModeSummary, Waterfall
-from dpdoctor.report import charts, clauses, standing
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Paragraph, Section, Table
+from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import (
     NOTHING,
     absent,
@@ -21,6 +21,7 @@ from dpdoctor.report.text import (
     with_interval,
 )
 from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.words import clauses, standing
 
 TERM_WORDS = {
     "loader_processes": "more loader processes",

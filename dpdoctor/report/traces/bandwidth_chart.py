@@ -11,8 +11,8 @@ import numpy as np
 
 from dpdoctor import units
 from dpdoctor.digest import CollectiveSize, SmallCalls
-from dpdoctor.report import charts
 from dpdoctor.report.blocks import Absent, Block, Chart
+from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import clipped
 from dpdoctor.report.traces.traced import TracedMode
 from dpdoctor.report.traces.words import NS, seconds

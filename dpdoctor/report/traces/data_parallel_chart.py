@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.digest import DataParallelCost
-from dpdoctor.report import charts
 from dpdoctor.report.blocks import Chart
+from dpdoctor.report.drawing import charts
 from dpdoctor.report.traces.words import NS, seconds
 
 # Part of the work, its name, and (colour, ink on it).

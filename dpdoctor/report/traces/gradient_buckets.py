@@ -7,8 +7,8 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.digest import Bucket
-from dpdoctor.report import charts
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Table
+from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import amount_cell
 from dpdoctor.report.traces.traced import TracedMode, TracedRank
 from dpdoctor.report.traces.words import NS, seconds, time_cell

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from dpdoctor import units
 from dpdoctor.analysis.across import AcrossRanks
-from dpdoctor.report import charts
 from dpdoctor.report.blocks import Absent, Chart
+from dpdoctor.report.drawing import charts
 from dpdoctor.report.traces.words import NS, seconds
 
 MOST_RANKS = 64

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from dpdoctor import units
 from dpdoctor.digest import ShardUnit
-from dpdoctor.report import charts
 from dpdoctor.report.blocks import Chart
+from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import clipped
 from dpdoctor.report.traces.words import NS, seconds
 

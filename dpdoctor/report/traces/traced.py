@@ -10,9 +10,9 @@ from dpdoctor.analysis import TRACE_MODE, Analysis, ModeSummary
 from dpdoctor.analysis.across import AcrossRanks
 from dpdoctor.analysis.analyse import shown_launch
 from dpdoctor.digest import HOST, DeviceDigest, Digest
-from dpdoctor.report import standing
 from dpdoctor.report.blocks import Absent, Block, Callout, Fold
 from dpdoctor.report.text import absent, clipped, mode_label, sentence
+from dpdoctor.report.words import standing
 
 # Of a file that stands for a rank; the whole name is in the table of traces.
 LONGEST_NAME = 32

@@ -6,8 +6,10 @@ import pytest
 from rich.console import Console
 
 from dpdoctor.analysis import Analysis, Finding, NotJudged
-from dpdoctor.report import page, terminal, verdict
+from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Card, Cell, Facts, Fold, Paragraph, Table
+from dpdoctor.report.formats import terminal
+from dpdoctor.report.words import verdict
 from dpdoctor.rules import rules
 from tests.unit.report import diagnosed_runs, runs
 from tests.unit.report.diagnosed_runs import figure, finding, unknown, with_findings, with_modes

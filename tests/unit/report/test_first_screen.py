@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from dpdoctor.analysis import Analysis, ModeSummary
-from dpdoctor.report import diagnosis
 from dpdoctor.report.blocks import Block, Callout, Card, Chart, Grid, Heading, Paragraph, Table, Verdict
 from dpdoctor.report.bottlenecks import first_cards
+from dpdoctor.report.drawing.throughput_bars import STEADY, WITH_EDGES, throughput_bars
 from dpdoctor.report.sections import findings as findings_section
-from dpdoctor.report.throughput_bars import STEADY, WITH_EDGES, throughput_bars
+from dpdoctor.report.words import diagnosis
 from tests.unit.report import runs, traced_runs
 from tests.unit.report.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
 from tests.unit.report.test_sections import SECTIONS, build, only

@@ -4,8 +4,8 @@ from rich.console import Console
 
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.records import Adoption, Written
-from dpdoctor.report import explain, terminal
 from dpdoctor.report.blocks import Fold, Table
+from dpdoctor.report.formats import explain, terminal
 from dpdoctor.report.sections import adoption
 from tests.unit.records import even_rank, launch, run
 

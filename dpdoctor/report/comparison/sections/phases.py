@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis import PHASES, TRACE_MODE, Figure
 from dpdoctor.analysis.comparison import Comparison, ModeComparison
-from dpdoctor.report import clauses
 from dpdoctor.report.blocks import Absent, Block, Chart
 from dpdoctor.report.comparison import rows
 from dpdoctor.report.comparison.section import ComparisonSection
 from dpdoctor.report.comparison.tables import figure_table
+from dpdoctor.report.drawing.share_bars import Part, share_bars
+from dpdoctor.report.drawing.share_bars import Row as Bar
 from dpdoctor.report.sections.phases import COLORS
-from dpdoctor.report.share_bars import Part, share_bars
-from dpdoctor.report.share_bars import Row as Bar
 from dpdoctor.report.text import figure_text, mode_label
+from dpdoctor.report.words import clauses
 
 PARTS = [Part(key=phase, name=clauses.phase_words(phase), colors=COLORS[phase]) for phase in PHASES]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis import TRACE_MODE
 from dpdoctor.analysis.comparison import Comparison
-from dpdoctor.report import charts
-from dpdoctor.report.bars import Bar, interval_bars
 from dpdoctor.report.blocks import Absent, Block
 from dpdoctor.report.comparison import rows
 from dpdoctor.report.comparison.section import ComparisonSection
 from dpdoctor.report.comparison.tables import figure_table
+from dpdoctor.report.drawing import charts
+from dpdoctor.report.drawing.bars import Bar, interval_bars
 from dpdoctor.report.text import absent, mode_label
 
 

@@ -10,9 +10,9 @@ from dpdoctor.report.blocks import Absent, Block, Paragraph
 from dpdoctor.report.comparison import rows
 from dpdoctor.report.comparison.section import ComparisonSection
 from dpdoctor.report.comparison.tables import figure_table
+from dpdoctor.report.drawing.share_bars import Part, share_bars
+from dpdoctor.report.drawing.share_bars import Row as Bar
 from dpdoctor.report.sections.time_budget import PART_COLORS
-from dpdoctor.report.share_bars import Part, share_bars
-from dpdoctor.report.share_bars import Row as Bar
 from dpdoctor.report.text import mode_label
 from dpdoctor.report.traces.words import PART_WORDS
 

@@ -1,0 +1,1 @@
+"""What charts are made of: plain dictionaries, as plotly.js reads them."""

@@ -1,0 +1,201 @@
+"""Colours, scales and traces that the charts share: plain dictionaries, as plotly.js reads them."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dpdoctor import units
+from dpdoctor.analysis import Figure
+from dpdoctor.report import text
+from dpdoctor.report.drawing.thin import neighbours, thin
+
+# Okabe and Ito (2008), Color Universal Design: told apart with any kind of colour vision.
+# Their yellow is left out: too pale on white.
+BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE, GREY = (
+    "#0072B2",
+    "#56B4E9",
+    "#009E73",
+    "#E69F00",
+    "#D55E00",
+    "#CC79A7",
+    "#8A8F98",
+)
+SERIES_COLORS = (BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, GREY)
+# More curves in one picture cannot be told apart; the longest or first are drawn and the reader is told.
+MOST_SERIES = 7
+MOST_POINTS = 800
+# Of a logarithmic axis; where 1, 2 and 5 of each decade would be more, 1 alone has a tick.
+MOST_TICKS = 12
+SHADE = "rgba(138, 143, 152, 0.18)"
+# A narrower part of a bar has no room for its own number; hovering and the words below have it.
+LABELLED_RATIO = 0.08
+# What text on a colour is written in.
+LIGHT_INK, DARK_INK = "#FFFFFF", "#10161D"
+
+
+def plain(value: str) -> str:
+    """Return text from a run so that plotly, which reads a subset of HTML and TeX in its labels, shows it as it is."""
+    return html.escape(value, quote=False).replace("$", "&#36;")
+
+
+def axis_scale(unit: str, largest: float) -> tuple[float, str]:
+    """Return (what one axis unit is worth, its name) for values in `unit` up to `largest`."""
+    if unit == "s":
+        return units.time_scale(largest)
+    if unit == "bytes":
+        return units.size_scale(largest)
+    return (0.01, "%") if unit == "ratio" else (1.0, unit)
+
+
+def line(
+    *, name: str, x: Sequence[float], y: Sequence[float | None], unit: str, scale: float, color: str
+) -> dict[str, Any]:
+    """Return a curve over time in seconds, thinned to its extremes; hovering shows values with their unit.
+
+    `y` is in `unit`, None leaves a gap; `scale` is what one axis unit is worth.
+    """
+    kept = thin(y, MOST_POINTS)
+    shown = [(x[i], y[i]) for i in kept]
+    labels = ["" if value is None else text.amount(value, unit) for _, value in shown]
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(shown) > 2 else "lines+markers",
+        "name": plain(name),
+        "x": [_drawn(at) for at, _ in shown],
+        "y": [None if value is None else _drawn(value / scale, 4) for _, value in shown],
+        "text": labels,
+        "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
+        "line": {"color": color, "width": 1.5},
+        "opacity": 0.85,
+    }
+
+
+def time_layout(y_title: str) -> dict[str, Any]:
+    """Return the layout of curves over the time since a launch began, from zero."""
+    return {
+        "xaxis": {"title": {"text": "time since launch (s)"}, "rangemode": "nonnegative", "automargin": True},
+        "yaxis": {"title": {"text": plain(y_title)}, "rangemode": "tozero", "automargin": True},
+        "hovermode": "closest",
+        "showlegend": True,
+    }
+
+
+def band(
+    *, name: str, x: Sequence[float], low: Sequence[float], high: Sequence[float], scale: float
+) -> list[dict[str, Any]]:
+    """Return the range between two curves as a shaded area: two traces, thinned to the extremes of either.
+
+    `scale` is what one axis unit is worth in the unit of `low` and `high`.
+    """
+    kept = sorted({*thin(low, MOST_POINTS), *thin(high, MOST_POINTS)})
+    edge = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [_drawn(x[i]) for i in kept],
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+    return [
+        {**edge, "name": name, "y": [_drawn(low[i] / scale) for i in kept], "showlegend": False},
+        {**edge, "name": name, "y": [_drawn(high[i] / scale) for i in kept], "fill": "tonexty", "fillcolor": SHADE},
+    ]
+
+
+def logarithmic_seconds(shortest: float, longest: float, *, most_ticks: int = MOST_TICKS) -> dict[str, Any]:
+    """Return a logarithmic axis for seconds."""
+    return logarithmic(shortest, longest, units.seconds, most_ticks=most_ticks)
+
+
+def logarithmic(
+    least: float, most: float, words: Callable[[float], str], *, most_ticks: int = MOST_TICKS
+) -> dict[str, Any]:
+    """Return a logarithmic axis for values above 0; `words` gives the label of a tick."""
+    first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
+    digits = (1, 2, 5) if 3 * (last - first + 1) <= most_ticks else (1,)
+    ticks = [digit * 10.0**decade for decade in range(first, last + 1) for digit in digits]
+    return {
+        "type": "log",
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [words(tick) for tick in ticks],
+        "automargin": True,
+    }
+
+
+def bar_layout(x_title: str) -> dict[str, Any]:
+    """Return the layout of horizontal bars, first row on top, from zero."""
+    return {
+        "xaxis": {"title": {"text": plain(x_title)}, "rangemode": "tozero", "automargin": True},
+        "yaxis": {"autorange": "reversed", "automargin": True, "showgrid": False, "ticksuffix": "  "},
+        "uniformtext": {"minsize": 10, "mode": "hide"},
+        "hovermode": "closest",
+        "showlegend": True,
+    }
+
+
+def stacked_part(
+    *,
+    name: str,
+    colors: tuple[str, str],
+    y: Sequence[str | int],
+    x: Sequence[float],
+    ratios: Sequence[float],
+    words: Sequence[str],
+) -> dict[str, Any]:
+    """Return one part of stacked horizontal bars, with its share on it where there is room; `words` show on hovering.
+
+    `colors` are that of the bar and of the ink on it; texts are as they come from the run.
+    """
+    color, ink = colors
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": plain(name),
+        "y": list(y),
+        "x": [_drawn(value) for value in x],
+        "text": [units.share(ratio) if ratio >= LABELLED_RATIO else "" for ratio in ratios],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "insidetextfont": {"color": ink},
+        "textangle": 0,
+        "constraintext": "inside",
+        "hovertext": [plain(text) for text in words],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"color": color},
+    }
+
+
+def whisker(low: float | None, high: float | None, scale: float) -> float | None:
+    """Return the length of one arm of an error bar, in axis units; None where an end is unknown."""
+    return None if low is None or high is None else (high - low) / scale
+
+
+def whiskers(figures: Sequence[Figure], scale: float) -> dict[str, Any]:
+    """Return the error bars of horizontal bars; nothing where no figure has an interval: plotly would draw ends."""
+    if all(figure.low is None for figure in figures):
+        return {}
+    return {
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [whisker(figure.value, figure.high, scale) for figure in figures],
+            "arrayminus": [whisker(figure.low, figure.value, scale) for figure in figures],
+            "thickness": 1.5,
+            "width": 4,
+        }
+    }
+
+
+def thinned_words(num_points: int) -> str:
+    """Return what was left out of a curve of so many points; empty when nothing was."""
+    if num_points <= MOST_POINTS:
+        return ""
+    return f" Of each {neighbours(num_points, MOST_POINTS)} neighbouring points the lowest and the highest are drawn."
+
+
+def _drawn(value: float, digits: int = 6) -> float:
+    """Round to what a screen can show, to keep the page small; NaN stays NaN and is refused later."""
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,59 @@
+"""What `profile --explain` prints: what was done to the script in each mode, and whether it took effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from dpdoctor import units
+from dpdoctor.analysis import Adoption, Analysis, ModeSummary
+from dpdoctor.report.text import left_alone, sampler_text
+from dpdoctor.report.words import clauses
+
+_SIGNS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("cannot tell", "yellow")}
+
+
+def explanation(analysis: Analysis) -> RenderableType:
+    """Return a tree per mode: modules, loaders, settings, remarks and the proof."""
+    return Group(*(_mode(name, mode) for name, mode in analysis.summary.modes.items()))
+
+
+def _mode(name: str, mode: ModeSummary) -> Tree:
+    tree = Tree(Text(f"{name}: {mode.status}", style="bold"))
+    if mode.reason:
+        tree.add(Text(mode.reason, style="bold red"))
+    for line in _lines(mode, mode.adoption) if mode.adoption else ():
+        tree.add(line)
+    return tree
+
+
+def _lines(mode: ModeSummary, adoption: Adoption) -> Iterator[Text]:
+    for unit in adoption.units:
+        parameters = f"{units.whole(unit.num_parameters)} parameters"
+        yield Text(f"module {unit.name} ({parameters}), called at {unit.line}")
+        if unit.unused:
+            yield Text(f"  without a gradient: {', '.join(unit.unused)}")
+    for loader in adoption.loaders:
+        size = "" if loader.batch_size is None else f", batch {loader.batch_size}"
+        workers = units.count(loader.num_workers, "worker")
+        note = f"; {loader.note}" if loader.note else ""
+        sampler = sampler_text(loader.sampler)
+        yield Text(
+            f"loader at {loader.line}: {loader.dataset}, {sampler}{size}, {workers}; shared: {loader.rule}{note}"
+        )
+    if adoption.optimizers:
+        yield Text(f"optimizers: {', '.join(adoption.optimizers)}")
+    threads = units.count(adoption.num_threads, "thread")
+    unused = "; find_unused_parameters on" if adoption.find_unused_parameters else ""
+    yield Text(f"{clauses.ranks(mode)}, {threads} each, seed {adoption.seed}{unused}")
+    if adoption.written:
+        yield Text(left_alone(len(adoption.written)))
+    yield Text(f"patched: {', '.join(adoption.patched)}", style="dim")
+    for warning in adoption.warnings:
+        yield Text(warning, style="yellow")
+    for check in adoption.proof:
+        sign, style = _SIGNS[check.ok]
+        yield Text.assemble((f"{sign}: ", style), check.text)

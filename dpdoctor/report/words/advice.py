@@ -1,0 +1,52 @@
+"""The change to make first, in the clause that a headline ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from dpdoctor.analysis import Figure, RunSummary
+from dpdoctor.report.text import clipped, listed, listed_figures, mode_label
+from dpdoctor.report.words import diagnosis
+
+# A name from the script may be of any length.
+LONGEST_REMEDY = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A remedy in a few words, and what it is predicted to give in one mode."""
+
+    mode: str
+    rule: str
+    short: str
+    gain: Figure
+
+
+def advice(summary: RunSummary, modes: Collection[str]) -> str | None:
+    """Return what to change in these modes and what that is predicted to give.
+
+    It is the costliest bottleneck of which both are known in few words; None: of none. Modes that share bottleneck and
+    remedy are told of together.
+    """
+    found = list(_changes(summary, modes))
+    if not found:
+        return None
+    first = found[0]
+    same = {change.mode: change for change in found if (change.rule, change.short) == (first.rule, first.short)}
+    where = "" if len(same) == len(modes) else f"for {listed([mode_label(mode) for mode in same])} "
+    gains = listed_figures([same[mode].gain for mode in modes if mode in same])
+    return f"{where}{clipped(first.short, LONGEST_REMEDY)}: predicted {gains} of today's throughput"
+
+
+def _changes(summary: RunSummary, modes: Collection[str]) -> Iterator[_Change]:
+    """Yield the changes that are predicted to give more than noise, that of the costliest finding first."""
+    for finding in diagnosis.parts(summary).costly:
+        gain = finding.predicted
+        if finding.mode in modes and finding.short and gain is not None and _least(gain) > 1:
+            yield _Change(mode=finding.mode, rule=finding.rule, short=finding.short, gain=gain)
+
+
+def _least(gain: Figure) -> float:
+    """Return the least that a gain may be; 0 where it is unknown."""
+    return (gain.value if gain.low is None else gain.low) or 0.0

@@ -1,0 +1,112 @@
+"""A run's answer in short and in plain text: what a pull-request comment and a notebook are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dpdoctor.analysis import Analysis, RunSummary
+from dpdoctor.report.blocks import Cell, Column, Table, Verdict
+from dpdoctor.report.sections.overview import modes_table
+from dpdoctor.report.text import THROUGHPUT_WORDS, remarks, sentence
+from dpdoctor.report.traces import device_rows
+from dpdoctor.report.traces import remarks as trace_remarks
+from dpdoctor.report.traces import verdict as trace_verdict
+from dpdoctor.report.traces.traced import TracedMode, is_trace_run, traced_modes
+from dpdoctor.report.words import standing, verdict
+from dpdoctor.report.words.costliest import Bottleneck, costliest, left_to_the_report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What gave no figures and why, in a sentence, with the last lines that were printed there."""
+
+    tone: str
+    sentence: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """A run in short. Text from the run is in it as it was recorded; whoever shows it must escape it.
+
+    Attributes:
+        tables: of the modes or, of traces alone, of the devices.
+        bottlenecks: the costliest.
+        late: who keeps whom waiting.
+        remarks: on how the script was adopted or the traces were read.
+        notes: how to read the figures, and how much more the report has.
+    """
+
+    verdict: Verdict
+    tables: tuple[Table, ...]
+    bottlenecks: tuple[Bottleneck, ...]
+    late: tuple[str, ...]
+    troubles: tuple[Trouble, ...]
+    remarks: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def brief(analysis: Analysis) -> Brief:
+    """Return the run in short."""
+    return _of_traces(analysis) if is_trace_run(analysis) else _of_profile(analysis)
+
+
+def troubles(summary: RunSummary) -> Iterator[Trouble]:
+    """Yield what was not measured and why, then every mode that did not end well."""
+    yield from (Trouble(tone="plain", sentence=text) for text in verdict.unmeasured(summary))
+    for name, mode in summary.modes.items():
+        if standing.why_withheld(mode) is not None or mode.status != "ok":
+            found = verdict.mode_verdict(name, mode)
+            yield Trouble(tone=found.tone, sentence=found.sentence, lines=mode.stderr_tail)
+
+
+def _of_profile(analysis: Analysis) -> Brief:
+    run = analysis.summary
+    return Brief(
+        verdict=verdict.headline(run),
+        tables=(modes_table(run),),
+        bottlenecks=tuple(costliest(run)),
+        late=tuple(trace_verdict.stragglers(analysis)),
+        troubles=tuple(troubles(run)),
+        remarks=tuple(sentence(f"{labels}: {remark}") for remark, labels in remarks(run.modes).items()),
+        notes=(THROUGHPUT_WORDS, *_more(left_to_the_report(run))),
+    )
+
+
+def _of_traces(analysis: Analysis) -> Brief:
+    run, modes = analysis.summary, traced_modes(analysis)
+    unreadable = trace_remarks.unreadable(run)
+    return Brief(
+        verdict=trace_verdict.headline(analysis),
+        tables=tuple(map(_devices_table, modes)),
+        bottlenecks=tuple(costliest(run)),
+        late=(),  # the verdict has it
+        troubles=tuple(Trouble(tone="bad", sentence=sentence(clause), lines=lines) for clause, lines in unreadable),
+        remarks=tuple(text for mode in modes for text in _trace_remarks(mode)),
+        notes=tuple(_more(left_to_the_report(run))),
+    )
+
+
+def _more(text: str) -> Iterator[str]:
+    if text:
+        yield text
+
+
+def _devices_table(mode: TracedMode) -> Table:
+    more = device_rows.left_to_the_report(mode)
+    caption = "Every device: shares of its whole steps or, where there is none, of the whole trace."
+    return Table(
+        caption=f"{caption} {more}".rstrip(),
+        columns=tuple(
+            Column(title=head, numeric=place >= device_rows.FIRST_FIGURE)
+            for place, head in enumerate(device_rows.HEADS)
+        ),
+        rows=tuple(tuple(Cell(text=text) for text in row) for row in device_rows.device_rows(mode)),
+    )
+
+
+def _trace_remarks(mode: TracedMode) -> Iterator[str]:
+    yield from trace_remarks.damage(mode)
+    yield from trace_remarks.notes(mode)
+    yield from trace_remarks.comparison(mode)

@@ -1,0 +1,68 @@
+"""The costliest bottlenecks in plain text, for where there is no room for all of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dpdoctor import units
+from dpdoctor.analysis import Finding, RunSummary
+from dpdoctor.report.text import mode_label
+from dpdoctor.report.words import diagnosis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Treatment:
+    """What to do about a bottleneck in some of the modes.
+
+    Attributes:
+        costs: what it costs in each of these modes and how sure that is, in a clause each.
+        lines: of the script, that are to be changed.
+        remedy, code: what to do, in words and as a line to write; empty: nothing is known to help.
+    """
+
+    costs: tuple[str, ...]
+    lines: tuple[str, ...]
+    remedy: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """One bottleneck with all modes that have it; `tone` is that of the mode where it costs most."""
+
+    title: str
+    tone: str
+    treatments: tuple[Treatment, ...]
+
+
+def costliest(summary: RunSummary) -> list[Bottleneck]:
+    """Return the first bottlenecks, the costliest first, each once with all modes that have it."""
+    found = diagnosis.by_rule(diagnosis.parts(summary).costly)
+    return [_bottleneck(of_rule) for of_rule in found[: diagnosis.MOST_FIRST]]
+
+
+def left_to_the_report(summary: RunSummary) -> str:
+    """Return in a sentence how many more bottlenecks there are; empty: none."""
+    more = len(diagnosis.by_rule(diagnosis.parts(summary).costly)) - diagnosis.MOST_FIRST
+    return f"The report has {units.count(more, 'more bottleneck')}." if more > 0 else ""
+
+
+def _bottleneck(findings: Sequence[Finding]) -> Bottleneck:
+    first = findings[0]
+    return Bottleneck(
+        title=first.title, tone=diagnosis.SEVERITY_TONES[first.severity], treatments=tuple(_treatments(findings))
+    )
+
+
+def _treatments(findings: Sequence[Finding]) -> Iterator[Treatment]:
+    """Yield what to do in each mode; what is the same for several modes once."""
+    for (remedy, code), same in itertools.groupby(findings, lambda finding: (finding.remedy, finding.code)):
+        treated = list(same)
+        yield Treatment(
+            costs=tuple(f"{mode_label(f.mode)}: {diagnosis.cost_words(f)}, {f.status}" for f in treated),
+            lines=tuple(dict.fromkeys(finding.line for finding in treated if finding.line)),
+            remedy=remedy or "",
+            code=code or "",
+        )

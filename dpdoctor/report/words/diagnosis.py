@@ -1,0 +1,71 @@
+"""Findings in words, alike on the page and in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpdoctor.analysis import Finding, RunSummary
+from dpdoctor.report.text import with_interval
+from dpdoctor.report.words import standing
+
+# So many bottlenecks stand on the first screen; more would hide what comes after them.
+MOST_FIRST = 3
+SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "muted"}
+STATUS_TONES = {"confirmed": "good", "inferred": "plain", "refuted": "muted"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Findings by what a reader does with them, each costliest first.
+
+    Attributes:
+        costly: to be mended.
+        facts: that cost little, or nothing that could be had back.
+        refuted: that look costly and are not.
+    """
+
+    costly: tuple[Finding, ...]
+    facts: tuple[Finding, ...]
+    refuted: tuple[Finding, ...]
+
+
+def parts(summary: RunSummary) -> Parts:
+    """Return the findings of the modes whose figures may be shown."""
+    shown = standing.shown_modes(summary)
+    found = [finding for finding in summary.findings if finding.mode in shown]
+    standing_ones = [finding for finding in found if finding.status != "refuted"]
+    return Parts(
+        costly=tuple(finding for finding in standing_ones if finding.severity != "info"),
+        facts=tuple(finding for finding in standing_ones if finding.severity == "info"),
+        refuted=tuple(finding for finding in found if finding.status == "refuted"),
+    )
+
+
+def by_rule(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
+    """Return the findings of each rule together, in the order in which the first of each stands."""
+    found: dict[str, list[Finding]] = {}
+    for finding in findings:
+        found.setdefault(finding.rule, []).append(finding)
+    return [tuple(of_rule) for of_rule in found.values()]
+
+
+def anchor(summary: RunSummary, finding: Finding) -> str:
+    """Return the id of a finding's card on the page."""
+    return f"finding-{summary.findings.index(finding) + 1}"
+
+
+def cost_words(finding: Finding) -> str:
+    """Return what a finding costs, with its interval."""
+    if finding.cost.value is None:
+        return f"unknown: {finding.cost.reason}"
+    return f"{with_interval(finding.cost)} of {'an epoch' if finding.of == 'epoch' else 'each step'}"
+
+
+def gain_words(finding: Finding) -> str | None:
+    """Return what the remedy would give, with its interval; None where nothing was predicted."""
+    if finding.predicted is None:
+        return None
+    if finding.predicted.value is None:
+        return f"unknown: {finding.predicted.reason}"
+    return f"{with_interval(finding.predicted)} of today's throughput"

@@ -1,0 +1,91 @@
+"""The answer in words. The page and the terminal both take it from here, so they cannot disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dpdoctor.analysis import ModeSummary, RunSummary
+from dpdoctor.report.blocks import Verdict
+from dpdoctor.report.text import by_reason, figure_text, interval_text, mode_label, sentence
+from dpdoctor.report.words import clauses
+from dpdoctor.report.words.advice import advice
+from dpdoctor.report.words.standing import is_baseline, leaders, shown_modes, why_withheld
+from dpdoctor.report.words.tie import tie_verdict
+
+
+def headline(summary: RunSummary) -> Verdict:
+    """Return the run's answer in one sentence; a mode leads alone only where the measurement supports it."""
+    leading = leaders(summary)
+    change = advice(summary, leading)
+    last = [change] if change else []
+    if len(leading) > 1:
+        return tie_verdict(leading, last)
+    for name, mode in leading.items():
+        return mode_verdict(name, mode, last)
+    if not summary.modes:
+        return Verdict(tone="bad", sentence="This run has no modes: nothing was measured.")
+    if all(mode.status == "ok" for mode in summary.modes.values()):
+        return Verdict(tone="plain", sentence="The script was adopted in every mode; nothing was measured.")
+    return Verdict(tone="bad", sentence="No mode could be measured.")
+
+
+def mode_verdict(name: str, mode: ModeSummary, last: Sequence[str] = ()) -> Verdict:
+    """Return one mode's result in one sentence, which ends with the `last` clauses where the mode was measured."""
+    label, rate = mode_label(name), figure_text(mode.throughput)
+    withheld = why_withheld(mode)
+    if withheld is not None:
+        tone, word = ("muted", "was skipped") if mode.status == "skipped" else ("bad", "failed")
+        return Verdict(tone=tone, sentence=sentence(f"{label} {word}: {withheld}"))
+    reason = mode.reason or "no reason was recorded"
+    if mode.status == "inactive":
+        trains = "" if mode.throughput.value is None else f" ({rate})"
+        return Verdict(tone="muted", sentence=sentence(f"{label} changed nothing{trains}: {reason}"))
+    if mode.throughput.value is None:
+        return Verdict(tone="warn", sentence=sentence(f"{label} was not measured: {mode.throughput.reason}"))
+    control = clauses.loader_control(mode)
+    parts = [_speed(name, mode), *([control] if control else []), *clauses.step_time([mode])]
+    if mode.status != "ok":
+        parts.append(f"it was {mode.status}: {reason}")
+    parts += last
+    return Verdict(tone=_tone(mode), sentence=sentence("; ".join(parts)), detail=_detail(mode))
+
+
+def unmeasured(summary: RunSummary) -> Iterator[str]:
+    """Yield in a sentence which modes were adopted but not measured, once for each reason."""
+    missing = {
+        name: mode.throughput.reason or "no reason was recorded"
+        for name, mode in shown_modes(summary).items()
+        if mode.throughput.value is None and mode.status == "ok"
+    }
+    for reason, labels in by_reason((mode_label(name), reason) for name, reason in missing.items()).items():
+        yield sentence(f"No figures of {labels}: {reason}")
+
+
+def _speed(name: str, mode: ModeSummary) -> str:
+    where = mode_label(name) if is_baseline(name) else f"{mode_label(name)} on {clauses.devices(mode)}"
+    stands, factor = clauses.against_one(mode.speedup), figure_text(mode.speedup)
+    if stands == "unknown":
+        return f"{where} trains {figure_text(mode.throughput)}"
+    if stands == "alike":
+        linear = clauses.linear(mode)
+        reached = "" if linear is None or linear.value is None else f", {figure_text(linear)} of linear"
+        interval = f"{factor} ({interval_text(mode.speedup)})"
+        return f"{where} is not measurably faster or slower than one device: {interval}{reached}"
+    of_linear = clauses.of_linear([mode])
+    if stands == "slower":
+        return f"{where} is slower than one device: {factor}{of_linear}"
+    reserve = ", from too few windows for an interval" if stands == "unclear" else ""
+    return f"{where} gives {factor} of one device{of_linear}{reserve}"
+
+
+def _tone(mode: ModeSummary) -> str:
+    return "warn" if mode.status != "ok" else clauses.TONES[clauses.against_one(mode.speedup)]
+
+
+def _detail(mode: ModeSummary) -> str:
+    """Return what a speedup rests on: its interval, its scope and what was kept equal."""
+    if mode.speedup.value is None:
+        return ""
+    interval = interval_text(mode.speedup)
+    spread = f"95 % interval {interval}, {clauses.rests_on(mode.speedup)}" if interval else ""
+    return " ".join(part for part in (spread, clauses.scaling_words(mode)) if part)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.records import Sample
+from dpdoctor.report.drawing.series import Curve, Panel, gained, kind_of, panels, unit_of, unknowns, words_of
+
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("key", "unit", "words"),
+    [
+        ("cpu_ratio", "ratio", "cpu"),
+        ("kernel_running_ratio", "ratio", "kernel running"),
+        ("memory_used_bytes", "bytes", "memory used"),
+        ("power_w", "W", "power"),
+        ("sm_clock_mhz", "MHz", "sm clock"),
+        ("temperature_c", "°C", "temperature"),
+        ("pcie_gb_s", "GB/s", "pcie"),
+        ("throttled_s", "s", "throttled"),
+        ("num_processes", "", "processes"),
+        ("anything", "", "anything"),
+    ],
+)
+def test_a_name_ends_in_its_unit(key: str, unit: str, words: str) -> None:
+    assert (unit_of(key), words_of(key)) == (unit, words)
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"), [("host", "host"), ("rank12", "rank"), ("rank0.workers", "rank"), ("gpu3", "gpu"), ("7", "7")]
+)
+def test_kinds_of_sources(source: str, kind: str) -> None:
+    assert kind_of(source) == kind
+
+
+def test_a_panel_per_kind_and_unit_with_a_gap_where_a_reading_is_missing() -> None:
+    samples = [
+        Sample(at_ns=2 * S, source="gpu0", values={"power_w": 300.0, "sm_clock_mhz": 1700.0}),
+        Sample(at_ns=2 * S, source="host", values={"cpu_ratio": 0.5}),
+        Sample(at_ns=3 * S, source="gpu0", values={"sm_clock_mhz": 1650.0}),
+        Sample(at_ns=2 * S, source="gpu1", values={"power_w": 310.0}),
+    ]
+    clock = Curve(source="gpu0", key="sm_clock_mhz", x=(1.0, 2.0), y=(1700.0, 1650.0))
+    power = (
+        Curve(source="gpu0", key="power_w", x=(1.0, 2.0), y=(300.0, None)),
+        Curve(source="gpu1", key="power_w", x=(1.0,), y=(310.0,)),
+    )
+    cpu = Curve(source="host", key="cpu_ratio", x=(1.0,), y=(0.5,))
+    assert panels(samples, S) == (
+        Panel(kind="gpu", unit="W", curves=power),
+        Panel(kind="gpu", unit="MHz", curves=(clock,)),
+        Panel(kind="host", unit="ratio", curves=(cpu,)),
+    )
+
+
+def test_each_unknown_is_told_once() -> None:
+    sample = Sample(at_ns=0, source="gpu0", values={}, unknown={"power_w": "not supported"})
+    assert unknowns([sample, sample]) == (("gpu0", "power_w", "not supported"),)
+
+
+def test_counters_are_not_drawn_and_what_they_gained_is_added_up_by_kind() -> None:
+    samples = [
+        Sample(at_ns=at * S, source=f"gpu{gpu}", values={"energy_j": 100.0 * gpu + 10 * at, "power_w": 5.0})
+        for at in (1, 2, 3)
+        for gpu in (0, 1)
+    ]
+    assert [panel.unit for panel in panels(samples, 0)] == ["W"]
+    assert gained(samples) == {("gpu", "energy_j"): (40.0, 2)}
+
+
+def test_reasons_of_lowered_clocks_are_bits_and_no_curve() -> None:
+    assert panels([Sample(at_ns=0, source="gpu0", values={"throttle_reasons": 4.0})], 0) == ()

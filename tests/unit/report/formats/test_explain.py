@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import dataclasses
+
+from rich.console import Console
+
+from dpdoctor.analysis import analyse
+from dpdoctor.report.formats import explain
+from tests.unit import records
+from tests.unit.report import runs
+
+
+def test_a_loader_of_an_iterable_dataset_has_no_sampler() -> None:
+    adopted = runs.adoption()
+    loader = dataclasses.replace(adopted.loaders[0], dataset="Records", sampler="_InfiniteConstantSampler")
+    rank = runs.rank(adoption=dataclasses.replace(adopted, loaders=(loader,)))
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(explain.explanation(analyse(records.run({"single": [records.launch(rank)]}))))
+    assert "loader at train.py:30: Records, none (iterable), batch 32, 2 workers; shared: per-device" in capture.get()

@@ -1,0 +1,121 @@
+"""Text of a run in Markdown, read back by a parser of CommonMark with GitHub's tables."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from dpdoctor.report.formats import markup
+from dpdoctor.report.text import clipped, printable
+
+PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+# What GitHub makes a link, a notification or a picture of, in the text that a reader sees.
+ALIVE = re.compile(
+    r"@\w|#\d|[A-Z]-\d|://|\bwww\.|:(?!\d\d:)[\w+-]+:|(?<![0-9a-zA-Z])[0-9a-f]{7,40}(?![0-9a-zA-Z])",
+    re.IGNORECASE,
+)
+UNSEEN = "\N{ZERO WIDTH SPACE}"
+PLACES = ("{}", "### {}", "- {}", "| head |\n| --- |\n| {} |")
+TEXTS = (
+    "plain words, 42.0 % of num_workers=4",
+    "<img src=x onerror=alert(1)>",
+    "</details><script>alert(2)</script><!-- ",
+    "[a](javascript:alert(1)) ![b](x) [^1] [x]: http://evil",
+    "@octocat @org/team and octo@example.com",
+    "#1 octo/repo#12 GH-3 JIRA-45",
+    "https://evil.example/x www.evil.example ftp://evil <https://evil>",
+    "0123456789abcdef0123456789abcdef01234567 deadbeef",
+    ":tada: :+1: :white_check_mark:",
+    "| a | b | \\| c \\\\| d",
+    "`code` ``` *em* **strong** __main__ ~~gone~~",
+    "&lt;b&gt; &#64; &amp;",
+    "$x$ and $$y$$ cost 5 $",
+    "# heading",
+    "> quote",
+    "- item",
+    "+ item",
+    "1. one",
+    "2) two",
+    "=== ",
+    "---",
+    ":--- | ---",
+    "- [ ] task",
+    "    code",
+    "two\nlines\r\n\r\n# three",
+    "\N{RIGHT-TO-LEFT OVERRIDE}esrever\x1b[31m\x00",
+    "\\",
+    "ends with \\",
+    "",
+)
+
+
+def tokens(text: str) -> list[Token]:
+    """Return what a text is parsed to, from outside to inside."""
+    return [inner for token in PARSER.parse(text) for inner in (token, *(token.children or ()))]
+
+
+def seen(text: str) -> str:
+    """Return the text that a reader sees."""
+    return "".join(token.content for token in tokens(text) if token.type == "text")
+
+
+def elements(text: str) -> set[str]:
+    """Return the HTML in a text."""
+    return {token.content.strip() for token in tokens(text) if token.type in ("html_inline", "html_block")}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_is_seen_as_it_is_wherever_it_stands(text: str, place: str) -> None:
+    expect_text(text, place)
+
+
+@given(text=st.text(st.sampled_from("ab0fGH1 \\`*_[]{}()<>#|~&$@:/-+=.!^\"'\n\t\u202e"), max_size=40))
+def test_any_text_is_seen_as_it_is(text: str) -> None:
+    for place in PLACES:
+        expect_text(text, place)
+
+
+def expect_text(text: str, place: str) -> None:
+    """Check that a reader sees the text, that nothing in it is alive and that it is as a word would be there."""
+    found, ordinary = place.format(markup.plain(text)), place.format("word")
+    shown = seen(found).removeprefix("head")
+    assert shown.replace(UNSEEN, "") == printable(clipped(text, markup.LONGEST_TEXT))
+    assert not ALIVE.search(shown)
+    assert elements(found) <= {"<span>", "</span>"}
+    structure = {token.type for token in tokens(found)} - {"html_inline", "text"}
+    assert structure <= {token.type for token in tokens(ordinary)}
+
+
+def test_a_long_text_keeps_its_begin_and_its_end() -> None:
+    shown = seen(markup.plain("begin " + "x" * 10_000 + " end"))
+    assert len(shown) == markup.LONGEST_TEXT
+    assert shown.startswith("begin")
+    assert shown.endswith("end")
+
+
+def test_what_is_plain_stays_legible_in_the_source() -> None:
+    assert markup.plain("DDP: 42.0 % (39.0 to 45.0 %) of each step") == "DDP: 42.0 % (39.0 to 45.0 %) of each step"
+
+
+@pytest.mark.parametrize("line", ["print('a')", "```", "    ````python", "~~~", "</details>", "@octocat #1", "$x$", ""])
+def test_lines_stay_in_their_block(line: str) -> None:
+    (block,) = tokens(markup.fenced(["before", line, "after"], "text"))
+    assert (block.type, block.info, block.content) == ("fence", "text", f"before\n{line}\nafter\n")
+
+
+def test_of_many_lines_the_last_are_shown_and_of_a_long_one_the_begin() -> None:
+    (block,) = tokens(markup.fenced([*map(str, range(1_000)), "x" * 10_000], "text"))
+    lines = block.content.splitlines()
+    assert len(lines) == markup.MOST_LINES
+    assert lines[-2] == "999"
+    assert len(lines[-1]) == markup.LONGEST_LINE
+
+
+def test_a_line_cannot_command_the_terminal_that_the_comment_is_printed_to() -> None:
+    assert "\x1b" not in markup.fenced(["\x1b[31mred"], "text") + markup.plain("\x1b[31mred")

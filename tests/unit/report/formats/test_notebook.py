@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from tests.unit.report.test_markdown import RUNS
+
+from dpdoctor.analysis import Analysis
+from dpdoctor.report.formats.notebook import LoadedRun
+from dpdoctor.report.words import verdict
+from tests.unit.report import diagnosed_runs, runs, traced_runs
+from tests.unit.report.test_page import LOADING, Elements
+
+LINES = """\
+train.py, 2026-01-02T03:04:05Z
+DDP on 2 ranks gives 1.41x of one device (70.7 % of linear); the host waits for data in 42.0 % of each step.
+One device: ok, 316 samples/s (312 to 320 samples/s)
+DataParallel: inactive, 316 samples/s (311 to 320 samples/s)
+DDP: ok, 447 samples/s (443 to 451 samples/s), 1.41x (1.39x to 1.44x) of one device
+FSDP: failed"""
+
+
+def html(run: Callable[[], Analysis]) -> str:
+    return LoadedRun(analysis=run())._repr_html_()
+
+
+def test_a_run_in_a_few_lines() -> None:
+    assert repr(LoadedRun(analysis=runs.cpu_run())) == LINES
+
+
+def test_traces_are_told_by_their_verdict() -> None:
+    assert repr(LoadedRun(analysis=traced_runs.late_run())).splitlines()[1].startswith("4 ranks: 46.0 % of the step")
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_fragment_runs_and_loads_nothing(run: Callable[[], Analysis]) -> None:
+    found = Elements(html(run)).found
+    assert found[0] == ("div", {"class": "dpdoctor-run"})
+    assert {"script", "img", "link", "iframe"}.isdisjoint(tag for tag, _ in found)
+    assert not any(name.startswith("on") or name in LOADING for _, attributes in found for name in attributes)
+    assert not re.search(r"https?://|@import|url\(", html(run))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_every_element_is_closed(run: Callable[[], Analysis]) -> None:
+    text = html(run)
+    for tag in {tag for tag, _ in Elements(text).found}:
+        assert len(re.findall(rf"<{tag}[ >]", text)) == text.count(f"</{tag}>"), tag
+
+
+def test_the_style_is_only_for_the_fragment() -> None:
+    (style,) = re.findall("<style>(.*?)</style>", html(runs.cpu_run), re.DOTALL)
+    rules = re.findall(r"([^{}]*)\{[^{}]*\}", re.sub(r"/\*.*?\*/", "", style))
+    selectors = [selector.strip() for rule in rules for selector in rule.split(",")]
+    assert len(selectors) > 10
+    assert all(selector.startswith(".dpdoctor-run") for selector in selectors)
+
+
+def test_the_fragment_says_what_the_page_says() -> None:
+    shown = html(diagnosed_runs.diagnosed_run)
+    assert verdict.headline(diagnosed_runs.diagnosed_run().summary).sentence in shown
+    for words in (
+        "447 samples/s",
+        "the loader starves training: 42.0 % of each step",
+        "DDP: 42.0 % (39.0 to 45.0 %) of each step, confirmed",
+        "In your script: train.py:30",
+        "DataLoader(..., num_workers=4)",
+        "RuntimeError: deepcopy",
+        "it is not time to accuracy",
+    ):
+        assert words in shown
+
+
+def test_text_of_a_run_stays_text() -> None:
+    shown = html(diagnosed_runs.hostile_findings)
+    assert "&lt;img src=x onerror=alert(1)&gt;" in shown
+    assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in shown
+    assert "\x1b" not in repr(LoadedRun(analysis=traced_runs.hostile_traces()))
+
+
+def test_what_is_not_known_has_its_reason() -> None:
+    assert "no epoch began inside a measured window" in html(runs.gpu_run)
+    assert "No trace could be read." in html(traced_runs.unreadable)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tests.unit.report.test_terminal import shown
+
+from dpdoctor.analysis import Analysis, Finding
+from dpdoctor.report.formats import terminal
+from dpdoctor.report.words import verdict
+from dpdoctor.report.words.advice import LONGEST_REMEDY, advice
+from tests.unit.report import runs
+from tests.unit.report.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
+
+
+def short(text: str = "set num_workers=4", **fields: object) -> Finding:
+    """Return a finding of DDP whose remedy is known in few words; more fields by keyword."""
+    return finding(**{"short": text, **fields})
+
+
+def said(*findings: Finding, modes: tuple[str, ...] = ("ddp",)) -> str | None:
+    return advice(with_findings(runs.cpu_run(), *findings).summary, modes)
+
+
+def test_it_says_what_to_change_and_what_that_gives() -> None:
+    assert said(short()) == "set num_workers=4: predicted 1.70x of today's throughput"
+
+
+def test_the_costliest_finding_with_a_known_gain_speaks() -> None:
+    findings = (
+        short("no gain is predicted", rule="a", predicted=None),
+        short("the gain is unknown", rule="b", predicted=unknown("no simulation", "x")),
+        finding("c"),
+        short("this one", rule="d"),
+        short("costs less", rule="e"),
+    )
+    assert said(*findings) == "this one: predicted 1.70x of today's throughput"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"predicted": figure(1.02, 0.05, "x")},
+        {"predicted": figure(0.9, 0.0, "x")},
+        {"severity": "info"},
+        {"status": "refuted", "remedy": None, "short": None},
+        {"mode": "single"},
+        {"mode": "fsdp"},
+    ],
+)
+def test_nothing_is_said_without_a_clear_gain_in_a_leading_mode(fields: dict[str, object]) -> None:
+    assert said(short(**fields), modes=("ddp", "fsdp")) is None
+
+
+class TestSeveralLeaders:
+    MODES = ("single", "ddp")
+
+    def test_one_remedy_of_all_is_told_once(self) -> None:
+        both = (short(), short(mode="single", predicted=figure(1.5, 0.1, "x")))
+        assert said(*both, modes=self.MODES) == "set num_workers=4: predicted 1.50x and 1.70x of today's throughput"
+
+    @pytest.mark.parametrize("other", [(), (short("set num_workers=1", mode="single"),)])
+    def test_a_remedy_of_some_names_them(self, other: tuple[Finding, ...]) -> None:
+        words = said(short(), *other, modes=self.MODES)
+        assert words == "for DDP set num_workers=4: predicted 1.70x of today's throughput"
+
+
+def test_a_long_name_from_the_script_is_shortened() -> None:
+    words = said(short(f"take {'A' * 10_000} out of the loader"))
+    assert words is not None
+    assert len(words) < LONGEST_REMEDY + 60
+    assert words.endswith("out of the loader: predicted 1.70x of today's throughput")
+
+
+class TestHeadline:
+    END = "; set num_workers=4: predicted 1.70x of today's throughput."
+
+    def test_the_page_ends_with_it(self) -> None:
+        assert verdict.headline(diagnosed_run().summary).sentence.endswith(f" of each step{self.END}")
+
+    def test_the_terminal_has_the_same_sentence(self) -> None:
+        run = diagnosed_run()
+        assert verdict.headline(run.summary).sentence in shown(run, width=400)
+
+    def test_modes_that_cannot_be_told_apart_end_with_it(self) -> None:
+        sentence = verdict.headline(with_findings(tied(), short(), short(mode="fsdp")).summary).sentence
+        assert sentence.startswith("DDP and FSDP on 2 ranks are not measurably different")
+        assert sentence.endswith("; set num_workers=4: predicted 1.70x and 1.70x of today's throughput.")
+
+    def test_a_mode_that_does_not_lead_has_none(self) -> None:
+        mode = diagnosed_run().summary.modes["ddp"]
+        assert "predicted" not in verdict.mode_verdict("ddp", mode).sentence
+
+
+def tied() -> Analysis:
+    """Return single, DDP and an FSDP that measured the same as DDP."""
+    found = runs.cpu_run()
+    modes = {**found.summary.modes, "fsdp": found.summary.modes["ddp"]}
+    return dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+
+
+def test_without_findings_the_terminal_prints_the_bare_verdict() -> None:
+    assert terminal.summary(runs.cpu_run())
+    assert "predicted" not in shown(runs.cpu_run())

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dpdoctor.analysis import Figure, ModeSummary
+from dpdoctor.report.words import clauses
+from tests.unit.report import runs
+
+
+def mode(**phases_ms: float | None) -> ModeSummary:
+    phases = {
+        name: Figure(value=None, unit="s", reason="?") if ms is None else Figure(value=ms / 1000, unit="s")
+        for name, ms in phases_ms.items()
+    }
+    return dataclasses.replace(runs.gpu_run().summary.modes["ddp"], phases=phases)
+
+
+class TestPhaseRatios:
+    def test_shares_of_the_step(self) -> None:
+        assert clauses.phase_ratios(mode(forward=30, backward=10)) == pytest.approx({"forward": 0.75, "backward": 0.25})
+
+    def test_a_script_without_an_optimizer_still_has_shares(self) -> None:
+        found = clauses.phase_ratios(mode(forward=30, optimizer=None, other=10))
+        assert found == pytest.approx({"forward": 0.75, "other": 0.25})
+
+    @pytest.mark.parametrize("found", [mode(forward=30, backward=None), mode(forward=0), mode()])
+    def test_there_are_none_when_a_phase_is_missing_or_none_took_time(self, found: ModeSummary) -> None:
+        assert clauses.phase_ratios(found) is None
+
+
+class TestStepTime:
+    def test_waiting_comes_first_where_all_wait(self) -> None:
+        modes = [mode(data_wait=40, forward=60), mode(data_wait=20, forward=80)]
+        assert list(clauses.step_time(modes)) == ["the host waits for data in 40.0 and 20.0 % of each step"]
+
+    def test_else_the_longest_phase_where_it_is_the_same(self) -> None:
+        modes = [mode(data_wait=40, forward=60), mode(data_wait=5, forward=95)]
+        said = ["on the host the forward pass is the longest part of a step (60.0 and 95.0 %)"]
+        assert list(clauses.step_time(modes)) == said
+
+    def test_nothing_where_modes_differ_or_a_phase_is_unknown(self) -> None:
+        assert list(clauses.step_time([mode(forward=60, backward=40), mode(forward=40, backward=60)])) == []
+        assert list(clauses.step_time([mode(forward=60), mode(forward=None)])) == []

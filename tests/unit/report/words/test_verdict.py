@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from dpdoctor.analysis import Figure, ModeSummary, RunSummary, analyse
+from dpdoctor.records import Check
+from dpdoctor.report.words import verdict
+from tests.unit import records
+from tests.unit.report import runs
+
+
+def mode(phases_ms: tuple[int, ...] = runs.COMPUTING_MS, **changes: Any) -> ModeSummary:
+    """Return DDP on two ranks at 200 samples/s with the given changes."""
+    found = runs.gpu_run().summary.modes["ddp"]
+    phases = dict(zip(found.phases, (Figure(value=ms / 1000, unit="s") for ms in phases_ms), strict=True))
+    throughput = Figure(value=200.0, low=190.0, high=210.0, n=5, unit="samples/s")
+    return dataclasses.replace(found, **{"throughput": throughput, "phases": phases, **changes})
+
+
+def speedup(value: float, low: float | None = None, high: float | None = None) -> dict[str, Figure]:
+    return {
+        "speedup": Figure(value=value, low=low, high=high, n=5, unit="x"),
+        "scaling_efficiency": Figure(value=value / 2, n=5, unit="ratio"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "tone", "sentence"),
+    [
+        (
+            mode(runs.STARVED_MS, **speedup(1.31, 1.27, 1.35)),
+            "good",
+            "DDP on 2 ranks gives 1.31x of one device (65.5 % of linear); "
+            "the host waits for data in 40.0 % of each step.",
+        ),
+        (
+            mode(**speedup(0.8, 0.78, 0.82)),
+            "bad",
+            "DDP on 2 ranks is slower than one device: 0.800x (40.0 % of linear); "
+            "on the host the backward pass is the longest part of a step (50.0 %).",
+        ),
+        (
+            mode(**speedup(1.02, 0.97, 1.07)),
+            "warn",
+            "DDP on 2 ranks is not measurably faster or slower than one device: 1.02x (0.970x to 1.07x), "
+            "51.0 % of linear; on the host the backward pass is the longest part of a step (50.0 %).",
+        ),
+        (
+            mode(**speedup(1.5)),
+            "plain",
+            "DDP on 2 ranks gives 1.50x of one device (75.0 % of linear), from too few windows for an interval; "
+            "on the host the backward pass is the longest part of a step (50.0 %).",
+        ),
+        (
+            mode(speedup=Figure(value=None, unit="x", reason="no baseline"), phases={}),
+            "plain",
+            "DDP on 2 ranks trains 200 samples/s.",
+        ),
+        (
+            mode(status="interrupted", reason="Ctrl-C", phases={}, **speedup(1.5, 1.4, 1.6)),
+            "warn",
+            "DDP on 2 ranks gives 1.50x of one device (75.0 % of linear); it was interrupted: Ctrl-C.",
+        ),
+        (
+            mode(status="inactive", reason="there is no accelerator.", **speedup(1.0, 0.9, 1.1)),
+            "muted",
+            "DDP changed nothing (200 samples/s): there is no accelerator.",
+        ),
+        (
+            mode(status="inactive", reason="no GPU", throughput=Figure(value=None, unit="samples/s", reason="?")),
+            "muted",
+            "DDP changed nothing: no GPU.",
+        ),
+        (mode(status="failed", reason="out of memory."), "bad", "DDP failed: out of memory."),
+        (mode(status="skipped", reason="one device only"), "muted", "DDP was skipped: one device only."),
+        (
+            mode(throughput=Figure(value=None, unit="samples/s", reason="no window was complete")),
+            "warn",
+            "DDP was not measured: no window was complete.",
+        ),
+    ],
+)
+def test_a_mode_in_one_sentence(found: ModeSummary, tone: str, sentence: str) -> None:
+    said = verdict.mode_verdict("ddp", found)
+    assert (said.tone, said.sentence) == (tone, sentence)
+
+
+def test_one_process_is_not_held_against_linear_scaling() -> None:
+    said = verdict.mode_verdict("dp", mode(world_size=1, num_devices=1, phases={}, **speedup(1.31, 1.27, 1.35)))
+    assert said.sentence == "DataParallel on 1 device gives 1.31x of one device."
+
+
+def test_one_process_that_drives_several_devices_is_held_against_them() -> None:
+    said = verdict.mode_verdict("dp", mode(world_size=1, phases={}, **speedup(1.31, 1.27, 1.35)))
+    assert said.sentence == "DataParallel on 2 devices gives 1.31x of one device (65.5 % of linear)."
+
+
+def test_the_detail_says_what_the_speedup_rests_on() -> None:
+    assert verdict.mode_verdict("ddp", mode(**speedup(1.31, 1.27, 1.35))).detail == (
+        "95 % interval 1.27x to 1.35x, over the windows of one launch each. Another launch may differ by more. "
+        "Weak scaling: each device takes the script's whole batch, so a step trains on more samples."
+    )
+
+
+def test_repeated_launches_and_a_split_batch() -> None:
+    detail = verdict.headline(runs.repeated_run().summary).detail
+    assert re.match(r"95 % interval [\d.]+x to [\d.]+x, over 2 launches\. ", detail)
+    assert detail.endswith("Strong scaling: the devices share the script's batch.")
+
+
+def summary(**modes: ModeSummary) -> RunSummary:
+    return dataclasses.replace(runs.gpu_run().summary, modes=modes)
+
+
+def test_a_mode_whose_proof_failed_shows_no_figure() -> None:
+    proof = (Check(name="parameters equal", ok=True, text=""), Check(name="gradients reduced", ok=False, text="0 B"))
+    found = mode(adoption=runs.adoption(proof=proof))
+    assert verdict.mode_verdict("ddp", found).sentence.startswith("DDP failed: adoption was not proved")
+
+
+def test_nothing_was_measured() -> None:
+    said = verdict.headline(runs.failed_run().summary)
+    assert (said.sentence, said.detail) == ("No mode could be measured.", "")
+
+
+def test_why_modes_have_no_figures_is_said_once() -> None:
+    explained = mode(throughput=Figure(value=None, unit="samples/s", reason="--explain measures nothing"))
+    found = summary(single=explained, ddp=explained, fsdp=mode(status="failed", reason="x"), dp=mode())
+    assert list(verdict.unmeasured(found)) == ["No figures of One device and DDP: --explain measures nothing."]
+
+
+def test_a_run_without_modes() -> None:
+    assert verdict.headline(analyse(records.run({})).summary).sentence == "This run has no modes: nothing was measured."
