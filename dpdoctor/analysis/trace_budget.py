@@ -14,6 +14,7 @@ from dpdoctor.digest import IDLE_CAUSES, Budget, DeviceStep, Digest
 
 NS = 1e-9
 NO_STEPS = "the trace holds no whole step"
+NO_TRACE = "no rank left a trace"
 NOT_STEPS = "the trace holds no whole step: the share is of all that was traced"
 PARTS = ("compute", "exposed_comm", "h2d", "copy", "idle")
 
