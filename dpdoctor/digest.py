@@ -20,6 +20,7 @@ IDLE_CAUSES = (
     "annotation",  # inside of a span that the script named and that launches no kernel: a checkpoint, a log
     "optimizer",  # it launches the update
     "dispatch",  # it runs operators: bound by launching
+    "script",  # in code of the training loop between loading, forward, backward and update; only our traces tell
     "python",  # none of these
     "launch_latency",  # the kernel was launched and not begun
     "dependency",  # launched long ago, waiting for other work of the device

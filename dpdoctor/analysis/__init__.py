@@ -16,7 +16,7 @@ from dpdoctor.analysis.summary import (
     RunSummary,
     Waterfall,
 )
-from dpdoctor.records import PHASES, Adoption, EventRecord, HostSync, Launch, Loader, Rank, Sample, StepRecord
+from dpdoctor.records import PHASES, Adoption, EventRecord, HostSync, Launch, LineShare, Loader, Rank, Sample, StepRecord
 from dpdoctor.spec import BASELINE, TRACE_MODE
 
 __all__ = [
