@@ -260,8 +260,8 @@ class RankRecord:
         peak_memory_bytes: of the process (CPU) or of torch's allocator on the fullest device (CUDA).
         device: what the rank computes on, in words; `device_type` is torch's name of its kind, cpu or cuda.
         devices: the GPUs that the rank sees, in torch's order: one, several under nn.DataParallel, none on the CPU.
-        own_code: where the script was seen most between loading, forward, backward and update; empty: it was not traced,
-            or never seen there.
+        own_code: where the script was seen most between loading, forward, backward and update; empty: it was not
+            traced, or never seen there.
         cpu: None: no window was measured to its end.
         clock: the host's monotonic clock and unix time at one moment, in ns: events are in the former, traces in the
             latter.

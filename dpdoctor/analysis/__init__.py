@@ -16,7 +16,18 @@ from dpdoctor.analysis.summary import (
     RunSummary,
     Waterfall,
 )
-from dpdoctor.records import PHASES, Adoption, EventRecord, HostSync, Launch, LineShare, Loader, Rank, Sample, StepRecord
+from dpdoctor.records import (
+    PHASES,
+    Adoption,
+    EventRecord,
+    HostSync,
+    Launch,
+    LineShare,
+    Loader,
+    Rank,
+    Sample,
+    StepRecord,
+)
 from dpdoctor.spec import BASELINE, TRACE_MODE
 
 __all__ = [
@@ -33,6 +44,7 @@ __all__ = [
     "Finding",
     "HostSync",
     "Launch",
+    "LineShare",
     "Loader",
     "LoaderPrediction",
     "LoaderSummary",

@@ -16,7 +16,7 @@ PHASE = r"^dpdoctor: "
 OF_LOOP = r"^(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#)"
 # Spans that torch or dpdoctor names; the others are the script's.
 NOT_SCRIPTS = (
-    r"^(?:dpdoctor: |ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#|autograd::|Python GC|PyTorch Profiler|Torch-Compiled|"
-    r"CompiledF|TorchDynamo|(?:Distributed|FullySharded)?DataParallel\b|FullyShardedDataParallel|FSDP::|"
+    r"^(?:dpdoctor: |ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#|autograd::|Python GC|PyTorch Profiler|"
+    r"Torch-Compiled|CompiledF|TorchDynamo|(?:Distributed|FullySharded)?DataParallel\b|FullyShardedDataParallel|FSDP::|"
     r"c10d::|torch\.distributed|(?:gloo|mpi|ucc|nccl|xccl):|ProcessGroup)"
 )
