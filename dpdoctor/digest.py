@@ -20,6 +20,7 @@ IDLE_CAUSES = (
     "annotation",  # inside of a span that the script named and that launches no kernel: a checkpoint, a log
     "optimizer",  # it launches the update
     "dispatch",  # it runs operators: bound by launching
+    "script",  # in code of the training loop between loading, forward, backward and update; only our traces tell
     "python",  # none of these
     "launch_latency",  # the kernel was launched and not begun
     "dependency",  # launched long ago, waiting for other work of the device
@@ -68,6 +69,7 @@ class DeviceStep:
         step: the number in ProfilerStep#n, else counted from 0.
         idle_by: the idle part by cause, keys of IDLE_CAUSES; adds up to budget.idle_ns.
         phases_ns: busy time by who launched it, keys of PHASES.
+        handling_ns: of the host without a device, time in which it copies for communication and does not communicate.
     """
 
     step: int
@@ -76,6 +78,7 @@ class DeviceStep:
     budget: Budget
     idle_by: dict[str, int] = field(default_factory=dict)
     phases_ns: dict[str, int] = field(default_factory=dict)
+    handling_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,6 +213,14 @@ class ArmRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LineShare:
+    """A line of the script, and its share of the time that the traced steps spend in the loop's own code."""
+
+    line: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUse:
     """What a rank took of the host's cores over its measured windows without an arm, all of them together.
 
@@ -252,6 +260,8 @@ class RankRecord:
         peak_memory_bytes: of the process (CPU) or of torch's allocator on the fullest device (CUDA).
         device: what the rank computes on, in words; `device_type` is torch's name of its kind, cpu or cuda.
         devices: the GPUs that the rank sees, in torch's order: one, several under nn.DataParallel, none on the CPU.
+        own_code: where the script was seen most between loading, forward, backward and update; empty: it was not
+            traced, or never seen there.
         cpu: None: no window was measured to its end.
         clock: the host's monotonic clock and unix time at one moment, in ns: events are in the former, traces in the
             latter.
@@ -279,6 +289,7 @@ class RankRecord:
     transforms: tuple[TransformTime, ...] = ()
     hand_offs: tuple[HandOff, ...] = ()
     beside: tuple[FetchBeside, ...] = ()
+    own_code: tuple[LineShare, ...] = ()
     cpu: CpuUse | None = None
     clock: tuple[int, int] | None = None
 

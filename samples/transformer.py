@@ -19,6 +19,7 @@ FAULTS = {
         20,
         "of the processes of a run, the one that uploads the metrics waits SIZE ms for that in each step",
     ),
+    "slow_metrics": (20, "every process waits SIZE ms in each step for its metrics to be uploaded"),
     "big_table": (32, "a table of SIZE MB maps pairs of tokens to vectors, and its gradient is dense"),
     "tiny_layers": (48, "the model has SIZE narrow blocks instead of few wide ones"),
     "uneven_lengths": (4, "batches are made by length, and every second one is SIZE times shorter"),
@@ -174,7 +175,7 @@ def main():
         model = torch.compile(model, dynamic=False if fault.name == "recompile" else None)
 
     lock = socket.socket(socket.AF_UNIX)
-    uploads = fault.name == "slow_rank" and is_uploader(lock)
+    uploads = fault.name == "slow_metrics" or (fault.name == "slow_rank" and is_uploader(lock))
 
     model.train()
     micro_batches = step = 0

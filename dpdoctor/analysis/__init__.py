@@ -16,7 +16,19 @@ from dpdoctor.analysis.summary import (
     RunSummary,
     Waterfall,
 )
-from dpdoctor.records import FULL, PHASES, Adoption, EventRecord, HostSync, Launch, Loader, Rank, Sample, StepRecord
+from dpdoctor.records import (
+    FULL,
+    PHASES,
+    Adoption,
+    EventRecord,
+    HostSync,
+    Launch,
+    LineShare,
+    Loader,
+    Rank,
+    Sample,
+    StepRecord,
+)
 from dpdoctor.spec import BASELINE, TRACE_MODE
 
 __all__ = [
@@ -34,6 +46,7 @@ __all__ = [
     "Finding",
     "HostSync",
     "Launch",
+    "LineShare",
     "Loader",
     "LoaderPrediction",
     "LoaderSummary",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.trace_budget import NO_STEPS, NO_TRACE
-from dpdoctor.digest import Budget, Digest
+from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.records import Launch
 
 
@@ -20,18 +20,18 @@ def exposed_share(digests: Sequence[Digest]) -> Figure:
     communication a step takes E[max_r w_r] + transfer, without max_r E[w_r]; the difference is what the rank with the
     largest E[w_r] spends in communication.)
     """
-    return _of_last_rank(digests, lambda budget: budget.exposed_comm_ns)
+    return _of_last_rank(digests, lambda step: step.budget.exposed_comm_ns)
 
 
 def removable_share(digests: Sequence[Digest], *, on_shared_cores: bool) -> Figure:
     """Return the share of a traced step that would go with the communication, on the rank of `exposed_share`.
 
     On a GPU that is what nothing hides. Where communication runs on the cores that compute (`on_shared_cores`), what
-    runs beside computing slows it by as much as it takes of them, and nothing is hidden.
+    runs beside computing slows it by as much as it takes of them, and nothing is hidden; and they copy for it.
     """
     if not on_shared_cores:
         return exposed_share(digests)
-    return _of_last_rank(digests, lambda budget: budget.comm_ns)
+    return _of_last_rank(digests, lambda step: step.budget.comm_ns + step.handling_ns)
 
 
 def on_shared_cores(launch: Launch, cores: int) -> bool:
@@ -46,11 +46,15 @@ def on_shared_cores(launch: Launch, cores: int) -> bool:
     return max(threads.values(), default=0) == cores
 
 
-def _of_last_rank(digests: Sequence[Digest], part: Callable[[Budget], int]) -> Figure:
+def _of_last_rank(digests: Sequence[Digest], part: Callable[[DeviceStep], int]) -> Figure:
     """Return a part of the step on the rank that communicates least while nothing computes."""
-    budgets = [[step.budget for device in digest.devices for step in device.steps] for digest in digests]
-    by_rank = [of_rank for of_rank in budgets if sum(budget.total_ns for budget in of_rank)]
+    steps = [[step for device in digest.devices for step in device.steps] for digest in digests]
+    by_rank = [of_rank for of_rank in steps if sum(step.budget.total_ns for step in of_rank)]
     if not by_rank:
         return stats.unknown("ratio", NO_STEPS if digests else NO_TRACE)
-    last = min(by_rank, key=lambda of_rank: sum(b.exposed_comm_ns for b in of_rank) / sum(b.total_ns for b in of_rank))
-    return stats.ratio_of_totals([(part(budget), budget.total_ns) for budget in last], "ratio")
+    last = min(by_rank, key=_exposed_ratio)
+    return stats.ratio_of_totals([(part(step), step.budget.total_ns) for step in last], "ratio")
+
+
+def _exposed_ratio(steps: Sequence[DeviceStep]) -> float:
+    return sum(s.budget.exposed_comm_ns for s in steps) / sum(s.budget.total_ns for s in steps)

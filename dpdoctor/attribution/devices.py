@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpdoctor.attribution.budget import occupancy, whole_span
+from dpdoctor.attribution.comm.handling import handling
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.device_memory import peak_bytes
 from dpdoctor.attribution.device_steps import step_windows
 from dpdoctor.attribution.host_activity import Activity
 from dpdoctor.attribution.host_steps import HostSteps
 from dpdoctor.attribution.idle import idle_by_cause, within
-from dpdoctor.attribution.intervals import Spans, contains
+from dpdoctor.attribution.intervals import Spans, contains, lengths_within, subtract
 from dpdoctor.attribution.launch_delay import launch_delay
 from dpdoctor.attribution.phases import busy_by_phase
 from dpdoctor.digest import HOST, DeviceDigest, DeviceStep
@@ -42,6 +43,7 @@ def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int
         used.budgets(kept),
         within(causes, kept),
         within(busy_by_phase(trace, steps, device), kept),
+        lengths_within(subtract(handling(trace, device), used.comm), kept).tolist(),
         strict=True,
     )
     allocated, reserved = peak_bytes(trace, device.index)
@@ -52,8 +54,16 @@ def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int
         whole=used.budgets(span)[0],
         idle_by=within(causes, span)[0],
         steps=tuple(
-            DeviceStep(step=number, begin_ns=begin, end_ns=end, budget=budget, idle_by=idle, phases_ns=phases)
-            for number, (begin, end), budget, idle, phases in per_step
+            DeviceStep(
+                step=number,
+                begin_ns=begin,
+                end_ns=end,
+                budget=budget,
+                idle_by=idle,
+                phases_ns=phases,
+                handling_ns=handling_ns,
+            )
+            for number, (begin, end), budget, idle, phases, handling_ns in per_step
         ),
         num_dropped=len(windows.spans) - len(kept),
         launch_delay=None if device.index == HOST else launch_delay(trace, device),

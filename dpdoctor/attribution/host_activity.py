@@ -27,14 +27,25 @@ def activities(trace: Trace, devices: Sequence[DeviceEvents], training_thread: i
     causes = _causes(trace, _launch_times(devices))
     is_running = (events.kind == Kind.RUNTIME) | (events.kind == Kind.CPU_OP)
     is_running &= ~trace.named(marks.OF_LOOP)[events.name]  # which files of 2021 call operators
+    is_phase = trace.named(marks.PHASE)[events.name] & (events.kind == Kind.ANNOTATION)
     on_host = np.flatnonzero(events.kind > Kind.MEMSET)
     backend = _spans(trace, on_host[trace.named(marks.HOST_COMM)[events.name[on_host]]])
     found: dict[int, Activity] = {}
     for thread in np.unique(np.concatenate([[training_thread], *(device.call_thread for device in devices)])).tolist():
         rows = on_host[events.thread[on_host] == thread]
         named = [(cause, _spans(trace, rows[shows_it[rows]])) for cause, shows_it in causes]
-        found[thread] = (*named, ("dispatch", _spans(trace, rows[is_running[rows]])), ("comm_wait", backend))
+        found[thread] = (
+            *named,
+            ("dispatch", _spans(trace, rows[is_running[rows]])),
+            ("comm_wait", backend),
+            ("script", _outside(_spans(trace, rows[is_phase[rows]]))),
+        )
     return found
+
+
+def _outside(phases: Spans) -> Spans:
+    """Return the times between the phases of a step; none where the trace does not mark them."""
+    return np.stack((phases[:-1, 1], phases[1:, 0]), axis=1)
 
 
 def _launch_times(devices: Sequence[DeviceEvents]) -> NDArray[np.int64]:
@@ -64,7 +75,7 @@ def _causes(trace: Trace, launch_ns: NDArray[np.int64]) -> list[tuple[str, NDArr
         ("allocator", is_call & named(_ALLOCATOR)),
         ("gc", named(marks.PYTHON_GC)),
         ("comm_wait", is_span & named(marks.COMM_CALL) & launches_nothing),
-        ("annotation", (events.kind == Kind.ANNOTATION) & ~named(marks.OF_TORCH) & launches_nothing),
+        ("annotation", (events.kind == Kind.ANNOTATION) & ~named(marks.NOT_SCRIPTS) & launches_nothing),
         ("optimizer", is_span & named(marks.OPTIMIZER_STEP)),
     ]
 

@@ -10,11 +10,17 @@ PYTHON_GC = r"^Python GC"
 # The operators that start collectives, and the collectives of backends that run on host threads of their own.
 COMM_CALL = r"^_?c10d(?:_functional)?::"
 HOST_COMM = r"^(?:gloo|mpi|ucc):"
+# What DistributedDataParallel and fully_shard do around them: flattening buffers, filling and emptying buckets.
+COMM_HANDLING = (
+    r"^aten::flatten_dense_tensors$|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer::|^FSDP::|^fsdp::"
+)
+# How dpdoctor names the phases of a step in the traces that it records itself.
+PHASE = r"^dpdoctor: "
 # Spans of the loop itself, which hold what else a step does.
 OF_LOOP = r"^(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#)"
-# Spans that torch itself names; the others are the script's.
-OF_TORCH = (
-    r"^(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#|autograd::|Python GC|PyTorch Profiler|Torch-Compiled|"
-    r"CompiledF|TorchDynamo|(?:Distributed|FullySharded)?DataParallel\b|FullyShardedDataParallel|FSDP::|"
+# Spans that torch or dpdoctor names; the others are the script's.
+NOT_SCRIPTS = (
+    r"^(?:dpdoctor: |ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#|autograd::|Python GC|PyTorch Profiler|"
+    r"Torch-Compiled|CompiledF|TorchDynamo|(?:Distributed|FullySharded)?DataParallel\b|FullyShardedDataParallel|FSDP::|"
     r"c10d::|torch\.distributed|(?:gloo|mpi|ucc|nccl|xccl):|ProcessGroup)"
 )

@@ -125,6 +125,16 @@ def is_more_exact(a: Figure, b: Figure) -> bool:
     return stats.half_width(a) < stats.half_width(b)
 
 
+def more_exact(weighed: Weighed, claim: Figure) -> Weighed:
+    """Return a proved cost as it was claimed, where that agrees with the arm and is known more exactly.
+
+    A claim is measured in every step, an arm takes the difference of two windows.
+    """
+    if weighed.status == "confirmed" and is_more_exact(claim, weighed.cost):
+        return dataclasses.replace(weighed, cost=claim)
+    return weighed
+
+
 def share_beside(seconds: Figure, others_s: float) -> Figure:
     """Return the share that something of these seconds has of all time, when `others_s` pass from one to the next."""
 

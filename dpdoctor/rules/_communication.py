@@ -23,8 +23,8 @@ class Exposure:
     Attributes:
         total: mean over ranks, with what they wait for each other.
         exposed: on the rank that has least of it, for which the others wait.
-        removable: what would go with the communication: the same, with what runs beside computing where both share the
-            cores.
+        removable: what would go with the communication: the same, with what runs beside computing and the copying for
+            it where both share the cores.
         all_ranks: every rank left a trace; else the waiting cannot be told apart.
     """
 
@@ -109,7 +109,7 @@ def trace_words(seen: Exposure) -> str:
         which = f", {units.share(waiting)} of the step waiting for a slower rank" if waiting > 0 else ""
     beside = seen.removable.value - seen.exposed.value
     if beside > 0:
-        which += f"; beside computing, on the same cores, it takes another {units.share(beside)}"
+        which += f"; beside computing and in copying for it, on the same cores, it takes another {units.share(beside)}"
     return (
         f"in the trace communication beside which nothing computes is {units.share(seen.total.value)} of a step{which}"
     )

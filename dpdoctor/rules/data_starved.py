@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, stats
 from dpdoctor.rules import _starvation
@@ -16,8 +14,8 @@ from dpdoctor.rules._base import (
     above_zero,
     agree,
     faster_without,
-    is_more_exact,
     measured_arm,
+    more_exact,
     severity,
     share_of_step,
     weigh,
@@ -32,7 +30,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
     claim, arm = _claim(case), measured_arm(case, ARM)
     if claim.value is None and arm is None:
         return CannotTell(reason=claim.reason or "the wait for data is unknown")
-    weighed, begun = _more_exact(weigh(claim, arm), claim), edges(case)
+    weighed, begun = more_exact(weigh(claim, arm), claim), edges(case)
     if begun is not None and (begun.share.value or 0.0) >= max(SMALL, weighed.value):
         return _at_edges(case, begun)
     if weighed.status == "refuted":
@@ -49,16 +47,6 @@ def _claim(case: Case) -> Figure:
     # Window by window, where that was compared with the arm: the pace of the machine falls out.
     seen = next((check.seen for check in case.mode.cross_checks if check.arm == ARM), None)
     return seen if seen is not None and seen.value is not None else share_of_step(case, case.mode.phases["data_wait"])
-
-
-def _more_exact(weighed: Weighed, claim: Figure) -> Weighed:
-    """Return a proved cost as the clock has it, where it agrees with the arm and is known more exactly.
-
-    The clock times every step, an arm takes the difference of two windows.
-    """
-    if weighed.status == "confirmed" and is_more_exact(claim, weighed.cost):
-        return dataclasses.replace(weighed, cost=claim)
-    return weighed
 
 
 def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:

@@ -23,6 +23,7 @@ from dpdoctor.rules._base import (
     Weighed,
     above_zero,
     faster_without,
+    more_exact,
     severity,
     weigh,
 )
@@ -77,7 +78,7 @@ def _weighed(case: Case, claim: Figure | None) -> Weighed:
     """Return the cost; of the arm alone where there is no trace, and then only a gain that is one."""
     arm = arm_of(case)
     if claim is not None:
-        return weigh(claim, arm)
+        return more_exact(weigh(claim, arm), claim)
     assert arm is not None
     cost = arm.share if above_zero(arm.share) else stats.unknown("ratio", "the arm gains nothing measurable")
     return Weighed(cost=cost, status="confirmed")
@@ -156,9 +157,9 @@ RULE = Rule(
     what="Ranks exchange gradients or parameters while nothing computes.",
     why="Every device idles until the exchange is done, in every step.",
     how="From the trace, the communication beside which nothing computes, on the rank that the others wait for, and "
-    "where it runs on the cores that compute, what runs beside computing, too; from the arm no_comm, the time that a "
-    "step without communication saves. Both are shown, and whether they agree within 5 % of the step or their 95 % "
-    "intervals; the arm's figure is the cost.",
+    "where it runs on the cores that compute, what runs beside computing and the copying for it, too; from the arm "
+    "no_comm, the time that a step without communication saves. Both are shown, and whether they agree within 5 % of "
+    "the step or their 95 % intervals; then the more exact one is the cost, else the arm's.",
     remedy="More work per exchange (a larger batch per device, accumulation under no_sync), fewer bytes (bfloat16), a "
     "faster link, or another of the rules about communication where one names the reason.",
     verified=True,

@@ -41,6 +41,7 @@ CAUSES = {
     "compute": "its computing takes longer",
     "optimizer": "its optimizer takes longer",
     "other": "code of the script beside forward, backward and update takes longer on it",
+    "script": "code of the script beside forward, backward and update takes longer on it",
     "python": "Python code between operators takes longer on it",
     "gc": "Python's garbage collector stops it",
     "checkpoint": "it writes checkpoints",
@@ -58,7 +59,14 @@ REMEDIES = {
     "loop or share it out",
     "gc": "collect garbage on all ranks in the same step: gc.disable(), and gc.collect(1) every few hundred steps",
 }
-ALIKE = {"data": "data_wait", "backward": "forward", "compute": "forward", "python": "other", "annotation": "other"}
+ALIKE = {
+    "data": "data_wait",
+    "backward": "forward",
+    "compute": "forward",
+    "python": "other",
+    "script": "other",
+    "annotation": "other",
+}
 
 
 def _check(case: Case) -> Finding | CannotTell | None:

@@ -154,7 +154,7 @@ class Conductor:
             parts.watch.keep_inputs = True
             parts.watch.forwards.clear()
         if segment.kind == "trace":
-            self._tracer = Tracer(parts.directory, segment)
+            self._tracer = Tracer(parts.directory, segment, parts.phases)
             parts.agreement.gather([0])
         if parts.director:
             parts.report.warmed_up(parts.director.steady)
@@ -222,6 +222,7 @@ class Conductor:
         """Stop what may still be running: profilers and the recorder."""
         if self._tracer is not None:
             self._tracer.stop()
+            self._parts.report.saw_own_code(self._tracer.own_code())
             self._tracer = None
         self._parts.report.used_cpu(self._cpu.use())
         self._parts.recorder.flush()

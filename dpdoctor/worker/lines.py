@@ -12,7 +12,8 @@ from types import FrameType, TracebackType
 _OWN = {Path(__file__).parents[1], Path(__file__).resolve().parents[1]}
 _LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 # With a separator at the end: `dpdoctor-examples/train.py` is not ours.
-_NOT_USERS = ("<", *(f"{path}{os.sep}" for path in _OWN | _LIBRARIES))
+_OURS = tuple(f"{path}{os.sep}" for path in _OWN)
+_NOT_USERS = ("<", *_OURS, *(f"{path}{os.sep}" for path in _LIBRARIES))
 # A virtual environment may take torch from another one, or from the system.
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
@@ -26,9 +27,25 @@ def caller() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_users(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            return _words(frame)
         frame = frame.f_back
     return "unknown line"
+
+
+def of_users(frame: FrameType | None) -> str | None:
+    """Return `file:line` of the user's frame that runs, or that called a library that does; None: it called us."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(_OURS):
+            return None
+        if _is_users(name):
+            return _words(frame)
+        frame = frame.f_back
+    return None
+
+
+def _words(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def without_ours(trace: TracebackType | None) -> TracebackType | None:

@@ -16,6 +16,7 @@ from dpdoctor.worker.director import Director
 from dpdoctor.worker.ending import Ending
 from dpdoctor.worker.modes._base import Mode
 from dpdoctor.worker.report import Report
+from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steplog import StepLog
 from dpdoctor.worker.timing.steps import StepCounter
@@ -28,6 +29,7 @@ class Parts:
     mode: Mode
     directory: Path
     clock: Callable[[], int]
+    phases: PhaseClock
     steplog: StepLog
     counter: StepCounter
     watch: Watch

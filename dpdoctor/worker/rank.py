@@ -173,6 +173,7 @@ class Rank:
             mode=self._mode,
             directory=self._directory,
             clock=self._clock,
+            phases=self._phases,
             steplog=self._steplog,
             counter=self._counter,
             watch=self._watch,

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from dpdoctor import rundir
-from dpdoctor.records import Adoption, ArmRecord, Check, Counters, CpuUse, RankRecord, Unit, Written
+from dpdoctor.records import Adoption, ArmRecord, Check, Counters, CpuUse, LineShare, RankRecord, Unit, Written
 from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.patches import Patches
@@ -76,6 +76,10 @@ class Report:
     def used_cpu(self, cpu: CpuUse | None) -> None:
         """Note what the measured windows took of the cores; None: none was measured."""
         self._record = replace(self._record, cpu=cpu)
+
+    def saw_own_code(self, found: tuple[LineShare, ...]) -> None:
+        """Note at which lines the script spends its time between the phases of a step."""
+        self._record = replace(self._record, own_code=found)
 
     def warn(self, text: str) -> None:
         """Note something about the script that the reader must know; once is enough."""

@@ -8,19 +8,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from dpdoctor import rundir
 from dpdoctor.attribution.digesting import digest_file
+from dpdoctor.records import PHASES, LineShare
 from dpdoctor.worker.director import Segment
+from dpdoctor.worker.facts.own_code import OwnCode
+from dpdoctor.worker.timing.phases import PhaseClock
 
 
 class Tracer:
-    """Records one trace segment and writes it, gzipped, when it is stopped; beside it, its digest."""
+    """Records one trace segment and writes it, gzipped, when it is stopped; beside it, its digest.
 
-    def __init__(self, directory: Path, segment: Segment) -> None:
+    The phases of the steps stand in the trace, and the script is looked at where it is in none of them.
+    """
+
+    def __init__(self, directory: Path, segment: Segment, phases: PhaseClock) -> None:
         self._directory = directory
         self._path = directory / rundir.TRACE
+        self._phases = phases
+        self._own_code = OwnCode(phases.is_outside)
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
@@ -31,6 +39,8 @@ class Tracer:
             record_shapes=True,
         )
         self._profile.start()
+        phases.mark(lambda phase: record_function(f"dpdoctor: {PHASES[phase]}"))
+        self._own_code.start()
 
     def step(self) -> None:
         """Mark the end of a step."""
@@ -38,7 +48,13 @@ class Tracer:
 
     def stop(self) -> None:
         """Stop the profiler, and keep what it recorded, if it came to record anything."""
+        self._own_code.stop()
+        self._phases.mark(None)
         self._profile.stop()
         if self._path.exists():
             digest = digest_file(self._path)
             rundir.write_whole(self._directory / rundir.DIGEST, rundir.encode(digest))
+
+    def own_code(self) -> tuple[LineShare, ...]:
+        """Return where the script was seen between the phases of a step."""
+        return self._own_code.found()

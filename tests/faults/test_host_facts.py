@@ -79,3 +79,16 @@ def test_a_rank_that_collects_garbage_is_late_because_of_that(profile):
     assert done.exit_code == 0, done.output
     verdict = analyse(rundir.read(done.root)).across["ddp"].verdict
     assert (verdict.kind, verdict.rank, verdict.cause) == ("persistent", 1, "gc")
+
+
+def test_code_of_the_loop_is_found_with_its_line(profile):
+    done = profile("slow_loader.py", "--modes", "single", "--arms", "none", "--rounds", "2", "--steps", "10")
+    assert done.exit_code == 0, done.output
+    line = line_of("slow_loader.py", "time.sleep(STEP_S)")
+    first = done.record("single").own_code[0]
+    assert first.line == line
+    assert first.share > 0.9
+    found = done.summary["findings"][0]
+    assert (found["rule"], found["line"]) == ("own_code", line)
+    step_s = done.mode("single")["step"]["value"]
+    assert found["cost"]["value"] == pytest.approx(0.06 / step_s, abs=0.05)

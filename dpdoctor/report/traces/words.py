@@ -28,6 +28,7 @@ _CAUSE_WORDS = {
     "annotation": "a span that the script named",
     "optimizer": "launching the update",
     "dispatch": "launching operators",
+    "script": "code of the training loop",
     "python": "Python between operators",
     "launch_latency": "launch latency",
     "dependency": "waiting for other work of the device",

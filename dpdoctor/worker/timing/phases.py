@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 from dpdoctor.records import PHASES
 
@@ -26,6 +28,9 @@ class PhaseClock:
         self._since = clock()
         self._begin = self._since
         self._thread: int | None = None
+        self._marker: Callable[[int], AbstractContextManager[Any]] | None = None
+        # Of the phases that are open, the innermost last, each with its place in the stack.
+        self._marks: list[tuple[int, AbstractContextManager[Any]]] = []
         self.num_calls = 0
 
     def belongs_here(self) -> None:
@@ -36,6 +41,16 @@ class PhaseClock:
         """Return whether the calling thread is another than the one that trains."""
         return self._thread is not None and self._thread != threading.get_ident()
 
+    def is_outside(self) -> bool:
+        """Return whether no phase claims the present moment; any thread may ask."""
+        return len(self._stack) == 1
+
+    def mark(self, marker: Callable[[int], AbstractContextManager[Any]] | None) -> None:
+        """Hold what `marker` returns for a phase while that is open, from the next on; None: no more."""
+        self._marker = marker
+        if marker is None:
+            self._unmark(0)
+
     def push(self, phase: int) -> int:
         """Enter a phase and return the depth to hand to `pop`; in another thread nothing happens."""
         if self.is_elsewhere():
@@ -45,6 +60,10 @@ class PhaseClock:
         self._since = now
         self._stack.append(phase)
         self.num_calls += 1
+        if self._marker is not None:
+            mark = self._marker(phase)
+            mark.__enter__()
+            self._marks.append((len(self._stack) - 1, mark))
         return len(self._stack) - 1
 
     def pop(self, depth: int) -> None:
@@ -54,7 +73,10 @@ class PhaseClock:
         now = self._clock()
         self._totals[self._stack[-1]] += now - self._since
         self._since = now
-        del self._stack[max(depth, 1) :]
+        depth = max(depth, 1)
+        del self._stack[depth:]
+        if self._marks:
+            self._unmark(depth)
 
     def lap(self) -> tuple[int, int, tuple[int, ...]]:
         """End a step: return its begin, its duration and its time per phase in ns, and begin the next.
@@ -65,7 +87,13 @@ class PhaseClock:
         self._totals[self._stack[-1]] += now - self._since
         begin, phases = self._begin, tuple(self._totals)
         self._stack = [OTHER]
+        self._unmark(1)
         self._totals = [0] * len(PHASES)
         self._since = self._begin = now
         self.num_calls = 0
         return begin, now - begin, phases
+
+    def _unmark(self, depth: int) -> None:
+        while self._marks and self._marks[-1][0] >= depth:
+            _, mark = self._marks.pop()
+            mark.__exit__(None, None, None)

@@ -142,6 +142,14 @@ ENTRIES = {
         rules=("straggler",),
         seconds=slept(1),
     ),
+    "slow_metrics": Entry(
+        script="transformer.py",
+        args=(*TRANSFORMER, "--batch-size", "16", "--fault", "slow_metrics:{size}"),
+        sizes=(15, 80),
+        mode="ddp",
+        rules=("own_code",),
+        seconds=slept(1),
+    ),
     "uneven_lengths": Entry(
         script="transformer.py",
         args=(*TRANSFORMER, "--batch-size", "16", "--fault", "uneven_lengths:{size}"),

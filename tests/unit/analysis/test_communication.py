@@ -51,6 +51,14 @@ class TestRemovableShare:
     def test_on_shared_cores_all_communication_of_that_rank_counts(self) -> None:
         assert removable_share(ranks(WAITS, LAST), on_shared_cores=True).value == pytest.approx(0.25)
 
+    def test_copying_for_it_takes_those_cores_too(self) -> None:
+        found = ranks(WAITS, LAST)
+        (device,) = found[1].devices
+        steps = tuple(dataclasses.replace(step, handling_ns=5 * MS) for step in device.steps)
+        copying = [found[0], dataclasses.replace(found[1], devices=(dataclasses.replace(device, steps=steps),))]
+        assert removable_share(copying, on_shared_cores=True).value == pytest.approx(0.3)
+        assert removable_share(copying, on_shared_cores=False).value == pytest.approx(0.1)
+
 
 class TestOnSharedCores:
     @staticmethod

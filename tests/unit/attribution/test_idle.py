@@ -172,6 +172,25 @@ def test_on_the_host_gaps_are_what_the_training_thread_did_without_operators() -
     assert idle(recording) == {"data": 25, "optimizer": 10, "annotation": 10, "python": 40}
 
 
+def test_between_the_phases_of_a_step_it_is_the_loops_own_code() -> None:
+    recording = Recording()
+    recording.span("dpdoctor: forward", 0, 30)
+    recording.op("aten::mm", 0, 10)
+    recording.op("aten::mm", 20, 30)
+    recording.op("aten::add", 40, 45)
+    recording.span("log", 50, 60)
+    recording.span("dpdoctor: backward", 80, 100)
+    recording.op("aten::mm", 90, 100)
+    assert idle(recording) == {"annotation": 10, "script": 35, "python": 20}
+
+
+def test_so_it_is_for_a_device_that_waits_for_it() -> None:
+    recording = gap()
+    recording.span("dpdoctor: forward", 90, 120)
+    recording.span("dpdoctor: backward", 150, 190)
+    assert idle(recording) == {"script": 30, "python": 50, "launch_latency": 20}
+
+
 def test_lengths_are_per_window() -> None:
     causes = {"data": np.array([[0, 10], [20, 30]]), "sync": np.array([[12, 14]])}
     assert within(causes, np.array([[0, 13], [13, 25], [40, 50]])) == [

@@ -43,13 +43,19 @@ def finding(of: Case) -> Finding:
     return found
 
 
-def test_the_arm_is_the_cost_and_both_are_shown() -> None:
+def test_where_they_agree_the_more_exact_is_the_cost_and_both_are_shown() -> None:
+    # Steps that are all alike: the trace is exact.
     found = finding(FIRES["trace and arm"])
     assert found.status == "confirmed"
-    assert found.cost.value == pytest.approx(0.28)
+    assert found.cost.value == pytest.approx(30 / 110)
     assert any("33.3 %" not in text and "no_comm" in text and "28.0 %" in text for text in found.evidence)
     assert any(text.startswith("in the trace") for text in found.evidence)
     assert "trace and arm agree" in found.evidence
+
+
+def test_where_they_disagree_the_arm_is_the_cost() -> None:
+    found = finding(case("ddp", *pair(), arms={"no_comm": arm(0.45)}))
+    assert (found.status, found.cost.value) == ("confirmed", pytest.approx(0.45))
 
 
 def test_the_trace_alone_is_of_the_rank_that_waits_least() -> None:
@@ -72,7 +78,7 @@ def test_what_the_arm_refutes_is_not_recommended() -> None:
 def test_the_remedy_halves_the_cost() -> None:
     found = finding(FIRES["trace and arm"])
     assert found.predicted is not None
-    assert found.predicted.value == pytest.approx(1 / (1 - 0.14))
+    assert found.predicted.value == pytest.approx(1 / (1 - 15 / 110))
 
 
 def test_without_a_gpu_the_cores_are_named() -> None:

@@ -89,6 +89,7 @@ class Conducted(Rig):
             mode=SINGLE,
             directory=directory,
             clock=self.clock,
+            phases=self.phases,
             steplog=steplog,
             counter=self.counter,
             watch=self.watch,

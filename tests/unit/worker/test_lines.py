@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -90,3 +91,17 @@ def test_a_traceback_begins_at_the_users_first_line() -> None:
 def test_a_traceback_of_ours_alone_is_kept() -> None:
     trace = entry_of(raised(["<frozen runpy>"]), "<frozen runpy>", alone=True)
     assert lines.without_ours(trace) is trace
+
+
+def frame_of(files: list[str]) -> str | None:
+    """Return what is said of a stack of these files."""
+    return chain(files, lambda: lines.of_users(sys._getframe(1)))
+
+
+@pytest.mark.parametrize("library", [functools.__file__, "<string>", "/usr/lib/python3/dist-packages/numpy/core.py"])
+def test_a_frame_of_a_library_is_of_the_users_line_that_called_it(library: str) -> None:
+    assert frame_of([TRAIN, library]) == f"{TRAIN}:3"
+
+
+def test_a_frame_of_ours_is_nobodys() -> None:
+    assert frame_of([TRAIN, f"{PACKAGE}/worker/adopt.py"]) is None

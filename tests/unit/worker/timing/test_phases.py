@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -118,3 +119,60 @@ def test_calls_are_counted(clock: HandClock, nested: int) -> None:
         watched.push(FORWARD)
     watched.pop(1)
     assert watched.num_calls == nested
+
+
+class Marks:
+    """What a profiler would see: the phases that are open, and those that have been."""
+
+    def __init__(self) -> None:
+        self.open: list[int] = []
+        self.closed: list[int] = []
+
+    @contextlib.contextmanager
+    def __call__(self, phase: int) -> Iterator[None]:
+        self.open.append(phase)
+        yield
+        assert self.open.pop() == phase, "they close in the order in which they lie in each other"
+        self.closed.append(phase)
+
+
+def test_phases_are_marked_from_the_next_on_until_they_end() -> None:
+    watched, marks = PhaseClock(HandClock()), Marks()
+    before = watched.push(DATA_WAIT)
+    watched.mark(marks)
+    inner = watched.push(FORWARD)
+    assert marks.open == [FORWARD]
+    watched.pop(inner)
+    watched.pop(before)
+    assert (marks.open, marks.closed) == ([], [FORWARD])
+
+
+def test_what_an_exception_or_the_step_leaves_open_is_closed() -> None:
+    watched, marks = PhaseClock(HandClock()), Marks()
+    watched.mark(marks)
+    outer = watched.push(OPTIMIZER)
+    watched.push(FORWARD)
+    watched.pop(outer)
+    watched.push(BACKWARD)
+    watched.lap()
+    assert (marks.open, marks.closed) == ([], [FORWARD, OPTIMIZER, BACKWARD])
+
+
+def test_nothing_stays_marked_when_nobody_looks_any_more() -> None:
+    watched, marks = PhaseClock(HandClock()), Marks()
+    watched.mark(marks)
+    depth = watched.push(FORWARD)
+    watched.mark(None)
+    assert marks.open == []
+    watched.pop(depth)
+    watched.push(BACKWARD)
+    assert marks.closed == [FORWARD]
+
+
+def test_anybody_may_ask_whether_a_phase_is_open() -> None:
+    watched = PhaseClock(HandClock())
+    assert watched.is_outside()
+    depth = watched.push(FORWARD)
+    assert not watched.is_outside()
+    watched.pop(depth)
+    assert watched.is_outside()

@@ -1,0 +1,84 @@
+"""own_code: code of the training loop that is no training keeps the devices waiting in every step."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import Figure, Finding, LineShare, stats
+from dpdoctor.rules._base import CannotTell, Case, Rule, faster_without, severity, share_of_step
+from dpdoctor.rules._steps import share_of_events
+from dpdoctor.rules._traced import NO_STEPS, digests, launch_of, share, whole_steps
+
+# Host-bound begins at 10 % of the step in TraceML 0.5 (residual) and gpuprof.
+WARNING = 0.10
+# Of idle time: in the loop's own code, or in a span that the script named there.
+CAUSES = ("script", "annotation")
+# What other rules tell of.
+KINDS = ("gc", "checkpoint", "evaluation", "compile")
+# A line with less of it is not worth naming.
+LEAST_LINE = 0.10
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    clock = _by_clock(case)
+    if clock.value is None or clock.value < WARNING:
+        return None
+    found = digests(case)
+    if not whole_steps(found):
+        why = NO_STEPS if found else "without a trace nothing shows whether it computes meanwhile"
+        return CannotTell(reason=f"code of the loop runs in {units.share(clock.value)} of each step; {why}")
+    # Where only some ranks have it, the others wait for them, and the straggler's rule tells of it.
+    traced = share(found, lambda steps: min(sum(step.idle_by.get(cause, 0) for cause in CAUSES) for step in steps))
+    cost = min(clock, traced, key=lambda figure: figure.value or 0.0)
+    if cost.value is None or cost.value < WARNING:
+        return None
+    lines = _lines(case)
+    return Finding(
+        rule="own_code",
+        mode=case.name,
+        severity=severity(cost.value),
+        status="inferred",
+        title=f"code of the loop that is no training holds it up: {units.share(cost.value)} of each step",
+        cost=cost,
+        evidence=(
+            f"Neither loading, forward, backward nor update runs in {units.share(clock.value)} of a step.",
+            f"In {units.share(traced.value or 0.0)} of a traced step nothing computes because of that.",
+            *(f"{line.line} has {units.share(line.share)} of it." for line in lines),
+        ),
+        cause=f"{lines[0].line} has {units.share(lines[0].share)} of it" if lines else None,
+        remedy="do it every few hundred steps only, or in a thread of its own: metrics, logging, images, uploads",
+        short=f"do less often what {lines[0].line} does" if lines else "do less in the loop besides training",
+        code="if step % 200 == 0:",
+        line=lines[0].line if lines else None,
+        predicted=faster_without(cost),
+    )
+
+
+def _by_clock(case: Case) -> Figure:
+    """Return the share of the untraced step outside of all phases, without what other rules tell of."""
+    other = case.mode.phases.get("other")
+    if other is None:
+        return stats.unknown("ratio", "no phase was timed")
+    told = [(-1.0, share_of_events(case, kind)) for kind in KINDS]
+    return stats.combination([(1.0, share_of_step(case, other)), *told], "ratio")
+
+
+def _lines(case: Case) -> tuple[LineShare, ...]:
+    """Return where the first rank that was looked at was seen most, of the launch that is shown."""
+    launch = launch_of(case)
+    records = [rank.record for rank in launch.ranks if rank.record] if launch else []
+    found = next((record.own_code for record in records if record.own_code), ())
+    return tuple(line for line in found if line.share >= LEAST_LINE)
+
+
+RULE = Rule(
+    title="The loop's own code",
+    what="In every step the training loop does something that is no training, such as computing metrics on the CPU, "
+    "writing logs or images, or waiting for something else.",
+    why="The training thread is busy with it and gives the device nothing to do; without a GPU it also takes the core.",
+    how="The host's clock says how much of a step lies outside of loading, forward, backward and update, without "
+    "evaluations, checkpoints and collections, which have rules of their own; the trace, in which of that time nothing "
+    "computes. The smaller one counts. The stack of the traced steps, looked at every millisecond, gives the line.",
+    remedy="Do it every few hundred steps, move it to another thread or process, or let the device do it.",
+    verified=True,
+    check=_check,
+)

@@ -1,0 +1,82 @@
+"""own_code: time outside of the phases of a step in which nothing computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpdoctor.analysis import Finding
+from dpdoctor.records import LineShare
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.own_code import RULE
+from tests.unit.rules import cases
+from tests.unit.rules.traced import case, digest
+
+LINES = (LineShare(line="train.py:88", share=0.9), LineShare(line="train.py:90", share=0.06))
+
+
+def loop(other_ms: int, idle_ms: int, cause: str = "script", **fields: Any) -> Case:
+    """Return one rank with so much of a step of 100 ms outside of its phases, of which so much computes nothing."""
+    trace = digest(world_size=1, compute=100 - idle_ms, idle_by={cause: idle_ms}, gpu=False)
+    return case("single", trace, phases_s={"other": other_ms / 1000}, record={"own_code": LINES}, **fields)
+
+
+def ranks(*idle_ms: int) -> Case:
+    """Return ranks with 30 ms of a step outside of their phases, of which these compute nothing."""
+    traces = [
+        digest(place, world_size=len(idle_ms), compute=100 - ms, idle_by={"script": ms}, gpu=False)
+        for place, ms in enumerate(idle_ms)
+    ]
+    return case("ddp", *traces, phases_s={"other": 0.03})
+
+
+FIRES = {
+    "code of the loop": loop(30, 40),
+    "in a span that it named": loop(30, 30, "annotation"),
+    "on all ranks": ranks(30, 20),
+}
+SILENT = {
+    "a little": loop(8, 8),
+    "it computes meanwhile": loop(30, 4),
+    "between the operators of the phases": loop(30, 30, "python"),
+    "one of two ranks": ranks(30, 0),
+    "nothing": cases.case(),
+}
+
+
+def test_the_smaller_of_clock_and_trace_counts() -> None:
+    for other_ms, idle_ms, cost in ((30, 40, 0.3), (40, 30, 0.3)):
+        found = RULE.check(loop(other_ms, idle_ms))
+        assert isinstance(found, Finding)
+        assert found.cost.value == pytest.approx(cost)
+        assert found.predicted is not None
+        assert found.predicted.value == pytest.approx(1 / (1 - cost))
+
+
+def test_the_line_that_has_most_of_it_is_named() -> None:
+    found = RULE.check(FIRES["code of the loop"])
+    assert isinstance(found, Finding)
+    assert (found.line, found.cause) == ("train.py:88", "train.py:88 has 90.0 % of it")
+    assert not any("train.py:90" in text for text in found.evidence), "6 % is not worth naming"
+
+
+def test_of_ranks_that_all_have_it_the_least_counts() -> None:
+    found = RULE.check(FIRES["on all ranks"])
+    assert isinstance(found, Finding)
+    assert found.cost.value == pytest.approx(0.2)
+
+
+def test_without_a_trace_it_cannot_tell() -> None:
+    found = RULE.check(cases.case(phases_s={"other": 0.03}))
+    assert isinstance(found, CannotTell)
+    assert "30.0 % of each step" in found.reason
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "evaluation", "gc", "compile"])
+def test_what_other_rules_tell_of_is_left_to_them(kind: str) -> None:
+    (rank,) = cases.ranks()
+    eventful = cases.eventful(rank, kind, 1, 0.025)
+    assert isinstance(RULE.check(cases.case(of=[rank], phases_s={"other": 0.03})), CannotTell)
+    assert RULE.check(cases.case(of=[eventful], phases_s={"other": 0.03})) is None
