@@ -8,6 +8,7 @@ from statistics import fmean
 
 from dpdoctor.analysis import Figure, Launch, stats
 from dpdoctor.analysis.analyse import shown_launch
+from dpdoctor.analysis.windows import NS
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.rules._base import Case
 
@@ -49,6 +50,11 @@ def share(found: Sequence[Digest], part: Callable[[Sequence[DeviceStep]], float]
     """Return `part` (ns, of the same step on every device) over the steps' length, of all whole steps."""
     parts = [(part(steps), _length(steps)) for steps in whole_steps(found)]
     return stats.ratio_of_totals(parts, "ratio", reason=NO_STEPS)
+
+
+def step_s(found: Sequence[Digest]) -> float:
+    """Return the mean seconds of the whole steps, of which there is one at least."""
+    return fmean(_length(steps) for steps in whole_steps(found)) * NS
 
 
 def idle_share(found: Sequence[Digest], *causes: str) -> Figure:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LineShare, stats
-from dpdoctor.rules._base import CannotTell, Case, Rule, faster_without, severity, share_of_step
+from dpdoctor.digest import Digest
+from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity, share_of_step
 from dpdoctor.rules._steps import share_of_events
-from dpdoctor.rules._traced import NO_STEPS, digests, launch_of, share, whole_steps
+from dpdoctor.rules._traced import NO_STEPS, digests, launch_of, share, step_s, whole_steps
 
-# Host-bound begins at 10 % of the step in TraceML 0.5 (residual) and gpuprof.
-WARNING = 0.10
 # Of idle time: in the loop's own code, or in a span that the script named there.
 CAUSES = ("script", "annotation")
 # What other rules tell of.
@@ -20,16 +21,15 @@ LEAST_LINE = 0.10
 
 def _check(case: Case) -> Finding | CannotTell | None:
     clock = _by_clock(case)
-    if clock.value is None or clock.value < WARNING:
+    if clock.value is None or clock.value < SMALL:
         return None
     found = digests(case)
     if not whole_steps(found):
         why = NO_STEPS if found else "without a trace nothing shows whether it computes meanwhile"
         return CannotTell(reason=f"code of the loop runs in {units.share(clock.value)} of each step; {why}")
-    # Where only some ranks have it, the others wait for them, and the straggler's rule tells of it.
-    traced = share(found, lambda steps: min(sum(step.idle_by.get(cause, 0) for cause in CAUSES) for step in steps))
+    traced = _by_trace(case, found)
     cost = min(clock, traced, key=lambda figure: figure.value or 0.0)
-    if cost.value is None or cost.value < WARNING:
+    if cost.value is None or cost.value < SMALL:
         return None
     lines = _lines(case)
     return Finding(
@@ -41,7 +41,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         cost=cost,
         evidence=(
             f"Neither loading, forward, backward nor update runs in {units.share(clock.value)} of a step.",
-            f"In {units.share(traced.value or 0.0)} of a traced step nothing computes because of that.",
+            f"By the trace nothing computes because of that for {units.share(traced.value or 0.0)} of a step.",
             *(f"{line.line} has {units.share(line.share)} of it." for line in lines),
         ),
         cause=f"{lines[0].line} has {units.share(lines[0].share)} of it" if lines else None,
@@ -60,6 +60,17 @@ def _by_clock(case: Case) -> Figure:
         return stats.unknown("ratio", "no phase was timed")
     told = [(-1.0, share_of_events(case, kind)) for kind in KINDS]
     return stats.combination([(1.0, share_of_step(case, other)), *told], "ratio")
+
+
+def _by_trace(case: Case, found: Sequence[Digest]) -> Figure:
+    """Return the time in which nothing computes because of the loop's own code, as a share of the untraced step.
+
+    Where only some ranks have it, the others wait for them, and the straggler's rule tells of it. The profiler makes a
+    step longer, but not what waits in it.
+    """
+    least = share(found, lambda steps: min(sum(step.idle_by.get(cause, 0) for cause in CAUSES) for step in steps))
+    assert case.mode.step.value is not None
+    return stats.scaled(least, step_s(found) / case.mode.step.value)
 
 
 def _lines(case: Case) -> tuple[LineShare, ...]:

@@ -145,7 +145,7 @@ ENTRIES = {
     "slow_metrics": Entry(
         script="transformer.py",
         args=(*TRANSFORMER, "--batch-size", "16", "--fault", "slow_metrics:{size}"),
-        sizes=(15, 80),
+        sizes=(25, 80),
         mode="ddp",
         rules=("own_code",),
         seconds=slept(1),

@@ -38,7 +38,7 @@ FIRES = {
     "on all ranks": ranks(30, 20),
 }
 SILENT = {
-    "a little": loop(8, 8),
+    "a little": loop(4, 4),
     "it computes meanwhile": loop(30, 4),
     "between the operators of the phases": loop(30, 30, "python"),
     "one of two ranks": ranks(30, 0),
@@ -53,6 +53,12 @@ def test_the_smaller_of_clock_and_trace_counts() -> None:
         assert found.cost.value == pytest.approx(cost)
         assert found.predicted is not None
         assert found.predicted.value == pytest.approx(1 / (1 - cost))
+
+
+def test_the_profiler_makes_steps_longer_but_not_what_waits_in_them() -> None:
+    found = RULE.check(loop(40, 20, step=cases.figure(0.08)))
+    assert isinstance(found, Finding)
+    assert found.cost.value == pytest.approx(0.25)
 
 
 def test_the_line_that_has_most_of_it_is_named() -> None:
