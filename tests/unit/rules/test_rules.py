@@ -76,5 +76,5 @@ def test_a_short_remedy_fits_a_headline_and_has_a_gain(name: str) -> None:
     for one in [one for one in found if isinstance(one, Finding) and one.short]:
         assert len(one.short or "") <= 80
         assert not (one.short or "").endswith(".")
-        assert finding.predicted is not None
-        assert finding.remedy
+        assert one.predicted is not None
+        assert one.remedy

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.report.test_markup import ALIVE, UNSEEN, elements, seen, tokens
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.report.formats import markdown
 from dpdoctor.report.text import capital
 from tests.unit.report import diagnosed_runs, runs, traced_runs
+from tests.unit.report.formats.test_markup import ALIVE, UNSEEN, elements, seen, tokens
 
 GITHUB_LIMIT = 65_536
 OURS = {"<br>", "<sup>", "</sup>", "<span>", "</span>", "<details><summary>Details</summary>", "</details>"}

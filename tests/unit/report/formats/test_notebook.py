@@ -3,13 +3,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import markupsafe
 import pytest
-from tests.unit.report.test_markdown import RUNS
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.report.formats.notebook import LoadedRun
 from dpdoctor.report.words import verdict
 from tests.unit.report import diagnosed_runs, runs, traced_runs
+from tests.unit.report.formats.test_markdown import RUNS
 from tests.unit.report.test_page import LOADING, Elements
 
 LINES = """\
@@ -59,7 +60,7 @@ def test_the_style_is_only_for_the_fragment() -> None:
 
 def test_the_fragment_says_what_the_page_says() -> None:
     shown = html(diagnosed_runs.diagnosed_run)
-    assert verdict.headline(diagnosed_runs.diagnosed_run().summary).sentence in shown
+    assert markupsafe.escape(verdict.headline(diagnosed_runs.diagnosed_run().summary).sentence) in shown
     for words in (
         "447 samples/s",
         "the loader starves training: 42.0 % of each step",

@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests.unit.report.test_terminal import shown
 
 from dpdoctor.analysis import Analysis, Finding
 from dpdoctor.report.formats import terminal
@@ -11,6 +10,7 @@ from dpdoctor.report.words import verdict
 from dpdoctor.report.words.advice import LONGEST_REMEDY, advice
 from tests.unit.report import runs
 from tests.unit.report.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
+from tests.unit.report.formats.test_terminal import shown
 
 
 def short(text: str = "set num_workers=4", **fields: object) -> Finding:
