@@ -49,7 +49,7 @@ def step_time(modes: Sequence[ModeSummary]) -> Iterator[str]:
         return
     longest = {max(found, key=lambda name: found[name]) for found in ratios}
     if all(found.get("data_wait", 0.0) >= NOTABLE_WAIT_RATIO for found in ratios):
-        yield f"the host waits for data in {_shares(ratios, 'data_wait')} of each step"
+        yield f"{_shares(ratios, 'data_wait')} of each step {'waits' if len(ratios) == 1 else 'wait'} for data"
     elif len(longest) == 1:
         (phase,) = longest
         yield f"on the host {phase_words(phase)} is the longest part of a step ({_shares(ratios, phase)})"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis import ModeSummary, RunSummary
 from dpdoctor.report.blocks import Verdict
-from dpdoctor.report.text import by_reason, figure_text, interval_text, mode_label, sentence
+from dpdoctor.report.text import by_reason, capital, figure_text, interval_text, mode_label, sentence
 from dpdoctor.report.words import clauses
 from dpdoctor.report.words.advice import advice
 from dpdoctor.report.words.standing import is_baseline, leaders, shown_modes, why_withheld
@@ -42,8 +42,7 @@ def mode_verdict(name: str, mode: ModeSummary, last: Sequence[str] = ()) -> Verd
         return Verdict(tone="muted", sentence=sentence(f"{label} changed nothing{trains}: {reason}"))
     if mode.throughput.value is None:
         return Verdict(tone="warn", sentence=sentence(f"{label} was not measured: {mode.throughput.reason}"))
-    control = clauses.loader_control(mode)
-    parts = [_speed(name, mode), *([control] if control else []), *clauses.step_time([mode])]
+    parts = [_speed(name, mode), *clauses.step_time([mode])]
     if mode.status != "ok":
         parts.append(f"it was {mode.status}: {reason}")
     parts += last
@@ -83,9 +82,10 @@ def _tone(mode: ModeSummary) -> str:
 
 
 def _detail(mode: ModeSummary) -> str:
-    """Return what a speedup rests on: its interval, its scope and what was kept equal."""
+    """Return what a speedup is to be held against: loader processes alone, its interval, and what was kept equal."""
     if mode.speedup.value is None:
         return ""
-    interval = interval_text(mode.speedup)
+    control, interval = clauses.loader_control(mode), interval_text(mode.speedup)
+    loaders = sentence(capital(control)) if control else ""
     spread = f"95 % interval {interval}, {clauses.rests_on(mode.speedup)}" if interval else ""
-    return " ".join(part for part in (spread, clauses.scaling_words(mode)) if part)
+    return " ".join(part for part in (spread, loaders, clauses.scaling_words(mode)) if part)

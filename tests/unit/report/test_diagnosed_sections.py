@@ -282,10 +282,10 @@ class TestTerminal:
         assert text.index("One device: 42.0 %") < text.index("set num_workers=1")
 
 
-def test_the_headline_gives_the_loader_processes_their_due() -> None:
+def test_the_verdict_gives_the_loader_processes_their_due() -> None:
     # 100 ms on one device, 60 ms with as many loader processes: 1.67x.
-    said = verdict.headline(diagnosed_runs.diagnosed_run().summary).sentence
-    assert "; one device with as many loader processes would give 1.67x (1.61x to 1.72x), simulated; " in said
+    said = verdict.headline(diagnosed_runs.diagnosed_run().summary).detail
+    assert " One device with as many loader processes would give 1.67x (1.61x to 1.72x), simulated. " in said
 
 
 def test_hostile_findings_stay_text() -> None:

@@ -119,7 +119,7 @@ class TestOverview:
     def test_what_the_words_mean(self) -> None:
         said = [block.text for block in only(Paragraph, build("overview", runs.cpu_run()))]
         assert said[:2] == [
-            "One device trains 316 samples/s; the host waits for data in 39.5 % of each step.",
+            "One device trains 316 samples/s; 39.5 % of each step waits for data.",
             "DataParallel changed nothing (316 samples/s): there is no accelerator.",
         ]
         assert said[2].startswith(

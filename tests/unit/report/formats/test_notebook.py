@@ -15,7 +15,7 @@ from tests.unit.report.test_page import LOADING, Elements
 
 LINES = """\
 train.py, 2026-01-02T03:04:05Z
-DDP on 2 ranks gives 1.41x of one device (70.7 % of linear); the host waits for data in 42.0 % of each step.
+DDP on 2 ranks gives 1.41x of one device (70.7 % of linear); 42.0 % of each step waits for data.
 One device: ok, 316 samples/s (312 to 320 samples/s)
 DataParallel: inactive, 316 samples/s (311 to 320 samples/s)
 DDP: ok, 447 samples/s (443 to 451 samples/s), 1.41x (1.39x to 1.44x) of one device

@@ -20,7 +20,7 @@ def shown(analysis: Analysis, width: int = 200) -> str:
 
 
 WHOLE = """\
-DDP on 2 ranks gives 1.41x of one device (70.7 % of linear); the host waits for data in 42.0 % of each step.
+DDP on 2 ranks gives 1.41x of one device (70.7 % of linear); 42.0 % of each step waits for data.
 95 % interval 1.39x to 1.44x, over the windows of one launch each. Another launch may differ by more. Weak
 scaling: each device takes the script's whole batch, so a step trains on more samples.
 

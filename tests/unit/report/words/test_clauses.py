@@ -33,7 +33,7 @@ class TestPhaseRatios:
 class TestStepTime:
     def test_waiting_comes_first_where_all_wait(self) -> None:
         modes = [mode(data_wait=40, forward=60), mode(data_wait=20, forward=80)]
-        assert list(clauses.step_time(modes)) == ["the host waits for data in 40.0 and 20.0 % of each step"]
+        assert list(clauses.step_time(modes)) == ["40.0 and 20.0 % of each step wait for data"]
 
     def test_else_the_longest_phase_where_it_is_the_same(self) -> None:
         modes = [mode(data_wait=40, forward=60), mode(data_wait=5, forward=95)]

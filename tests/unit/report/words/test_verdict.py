@@ -34,8 +34,7 @@ def speedup(value: float, low: float | None = None, high: float | None = None) -
         (
             mode(runs.STARVED_MS, **speedup(1.31, 1.27, 1.35)),
             "good",
-            "DDP on 2 ranks gives 1.31x of one device (65.5 % of linear); "
-            "the host waits for data in 40.0 % of each step.",
+            "DDP on 2 ranks gives 1.31x of one device (65.5 % of linear); 40.0 % of each step waits for data.",
         ),
         (
             mode(**speedup(0.8, 0.78, 0.82)),
