@@ -67,7 +67,7 @@ ENTRIES = {
         sizes=(1, 4),
         mode="ddp",
         rules=("data_starved",),
-        seconds=fetched((*MNIST, *SLOW_DISK)),
+        seconds=fetched((*MNIST, *SLOW_DISK), ranks=2),
     ),
     "stall_items": Entry(
         script="mnist_lenet.py",

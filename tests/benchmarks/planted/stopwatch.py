@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 SAMPLES = Path(__file__).parents[3] / "samples"
 SLEEPS = 21
@@ -43,15 +43,17 @@ def slept(count: int) -> Callable[[float], float]:
     return seconds
 
 
-def fetched(args: Sequence[str]) -> Callable[[float], float]:
+def fetched(args: Sequence[str], *, ranks: int = 1) -> Callable[[float], float]:
     """Return a function that gives the seconds of a fetch of samples/mnist_lenet.py with these arguments.
 
-    That is what the loader costs a step without workers: what is planted and what the sample's own loading takes.
+    That is what the loader costs a step without workers: what is planted and what the sample's own loading takes. As
+    many processes fetch at once as there are ranks, which slow each other.
     """
 
     def seconds(size: float) -> float:
         command = [sys.executable, "-c", FETCHES, *(argument.format(size=f"{size:g}") for argument in args)]
-        done = subprocess.run(command, cwd=SAMPLES, capture_output=True, text=True, check=True)
-        return float(done.stdout)
+        at_once = [subprocess.Popen(command, cwd=SAMPLES, stdout=subprocess.PIPE, text=True) for _ in range(ranks)]
+        said = [process.communicate()[0] for process in at_once]
+        return mean(float(text) for text in said)
 
     return seconds
