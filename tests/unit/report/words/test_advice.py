@@ -76,7 +76,7 @@ class TestHeadline:
     END = "; set num_workers=4: predicted 1.70x of today's throughput."
 
     def test_the_page_ends_with_it(self) -> None:
-        assert verdict.headline(diagnosed_run().summary).sentence.endswith(f" of each step{self.END}")
+        assert verdict.headline(diagnosed_run().summary).sentence.endswith(f" of each step waits for data{self.END}")
 
     def test_the_terminal_has_the_same_sentence(self) -> None:
         run = diagnosed_run()
