@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LineShare, stats
@@ -46,7 +47,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         ),
         cause=f"{lines[0].line} has {units.share(lines[0].share)} of it" if lines else None,
         remedy="do it every few hundred steps only, or in a thread of its own: metrics, logging, images, uploads",
-        short=f"do less often what {lines[0].line} does" if lines else "do less in the loop besides training",
+        short=f"do less often what {PurePath(lines[0].line).name} does" if lines else "do less besides training",
         code="if step % 200 == 0:",
         line=lines[0].line if lines else None,
         predicted=faster_without(cost),

@@ -14,7 +14,7 @@ from dpdoctor.rules.own_code import RULE
 from tests.unit.rules import cases
 from tests.unit.rules.traced import case, digest
 
-LINES = (LineShare(line="train.py:88", share=0.9), LineShare(line="train.py:90", share=0.06))
+LINES = (LineShare(line="/a/train.py:88", share=0.9), LineShare(line="/a/train.py:90", share=0.06))
 
 
 def loop(other_ms: int, idle_ms: int, cause: str = "script", **fields: Any) -> Case:
@@ -64,7 +64,8 @@ def test_the_profiler_makes_steps_longer_but_not_what_waits_in_them() -> None:
 def test_the_line_that_has_most_of_it_is_named() -> None:
     found = RULE.check(FIRES["code of the loop"])
     assert isinstance(found, Finding)
-    assert (found.line, found.cause) == ("train.py:88", "train.py:88 has 90.0 % of it")
+    assert (found.line, found.cause) == ("/a/train.py:88", "/a/train.py:88 has 90.0 % of it")
+    assert found.short == "do less often what train.py:88 does"
     assert not any("train.py:90" in text for text in found.evidence), "6 % is not worth naming"
 
 
