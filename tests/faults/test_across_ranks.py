@@ -117,17 +117,21 @@ def test_one_garbage_collection_is_one_event(runs):
     assert event.lateness_ns == pytest.approx(runs["gc"].lost_ns[1][9], rel=WITHIN)
 
 
+def assert_not_a_second_late(found):
+    """Other programs of the machine may make a rank late once; by a second only the profiler does."""
+    assert found.kind in ("none", "single")
+    assert all(event.lateness_ns < 0.1 * LATE_NS for event in found.events)
+
+
 def test_a_profiler_that_started_a_second_late_is_nobodys_lateness(runs):
-    found = runs["late profiler"].found.verdict
-    assert (found.kind, found.events) == ("none", ())
+    assert_not_a_second_late(runs["late profiler"].found.verdict)
     first, culprit, *others = runs["late profiler"].found.groups[0].left_out
     # Two calls in each of the 34 steps that its profiler missed.
     assert (first, culprit, set(others)) == (2 * 34, 0, set(others) & {2 * 34})
 
 
 def test_a_profiler_that_took_a_second_to_start_is_nobodys_lateness(runs):
-    found = runs["slow profiler"].found.verdict
-    assert (found.kind, found.events) == ("none", ())
+    assert_not_a_second_late(runs["slow profiler"].found.verdict)
     calls = runs["slow profiler"].found.groups[0].calls
     assert calls.wait_ns[~calls.judged].max() > 0.9 * LATE_NS, "it is in the traces"
     assert calls.wait_ns[calls.judged].max() < 0.1 * LATE_NS
