@@ -19,6 +19,8 @@ SCRIPT = Path(__file__).parent / "scripts" / "ranks_with_faults.py"
 FAULTS = ("none", "persistent", "rotating", "periodic", "gc", "late profiler", "slow profiler")
 WITHIN = 0.15
 LATE_NS = 1e9
+# A virtual machine may be stopped for a moment by its host.
+LAUNCHES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +48,18 @@ def is_disturbed() -> bool:
 
 @pytest.fixture(scope="module", params=[2, 3])
 def runs(request, tmp_path_factory):
-    """Return the planted runs by fault, all of one launch: most of the time goes into importing torch."""
+    """Return the planted runs by fault, of a launch in which the machine made no rank late by itself, if one is had."""
     if is_disturbed():
         pytest.skip("the machine is busy and would make ranks late by itself")
-    num_ranks = request.param
-    folder = tmp_path_factory.mktemp("ranks")
+    for _ in range(LAUNCHES):
+        found = launched(request.param, tmp_path_factory.mktemp("ranks"))
+        if found["none"].found.verdict.kind == "none":
+            break
+    return found
+
+
+def launched(num_ranks, folder):
+    """Launch ranks with all faults in turn: most of the time goes into importing torch."""
     ranks = [
         subprocess.Popen(
             [sys.executable, str(SCRIPT), str(rank), str(num_ranks), str(folder), *FAULTS],
