@@ -9,30 +9,10 @@ from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report import page
 from dpdoctor.report.comparison import page as comparison_page
-from tests.unit.report import diagnosed_runs, runs, traced_runs
 from tests.unit.report.comparison import pairs
+from tests.unit.report.every_run import EVERY_RUN
 
-RUNS: dict[str, Callable[[], Analysis]] = {
-    run.__name__: run
-    for run in (
-        runs.cpu_run,
-        runs.gpu_run,
-        runs.rankless_run,
-        runs.failed_run,
-        runs.empty_run,
-        runs.repeated_run,
-        runs.hostile_run,
-        traced_runs.late_run,
-        traced_runs.cpu_trace,
-        traced_runs.hostile_traces,
-        traced_runs.unreadable,
-        traced_runs.traced_profile,
-        diagnosed_runs.diagnosed_run,
-        diagnosed_runs.hostile_findings,
-    )
-}
-
-
+RUNS: dict[str, Callable[[], Analysis]] = {run.__name__: run for run in EVERY_RUN}
 COMPARISONS: dict[str, Callable[[], Comparison]] = {
     f"compared_{pair.__name__}": pair
     for pair in (pairs.larger_batch, pairs.three, pairs.failed, pairs.traced, pairs.mended, pairs.hostile)

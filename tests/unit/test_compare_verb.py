@@ -13,7 +13,7 @@ from dpdoctor import rundir
 from dpdoctor.cli import main
 from tests.unit.report import traced_runs
 from tests.unit.report.comparison import pairs
-from tests.unit.written_runs import write
+from tests.unit.run_directories import write
 
 
 def run(*args: object) -> Result:
@@ -24,7 +24,7 @@ def run(*args: object) -> Result:
 def dirs(tmp_path: Path) -> tuple[Path, Path]:
     """Return a run, and one whose DDP waits longer for data."""
     before, after = pairs.with_ddp((60, 1, 20, 48, 5, 8)), pairs.with_ddp(pairs.SLOWER_MS)
-    return write(before.run, tmp_path / "before"), write(after.run, tmp_path / "after")
+    return write(tmp_path / "before", before.run), write(tmp_path / "after", after.run)
 
 
 def test_two_runs_are_compared_in_the_terminal(dirs: tuple[Path, Path]) -> None:
@@ -53,7 +53,7 @@ def test_the_page_is_written_and_what_is_printed_stays_clean(dirs: tuple[Path, P
 
 
 def test_runs_of_traces(tmp_path: Path) -> None:
-    roots = [write(traced_runs.late_run().run, tmp_path / name) for name in "ab"]
+    roots = [write(tmp_path / name, traced_runs.late_run().run) for name in "ab"]
     done = run(*roots)
     assert done.exit_code == 0, done.output
     assert "is not measurably different from A in its traced step" in " ".join(done.stdout.split())

@@ -13,25 +13,10 @@ from dpdoctor.records import Sample
 from dpdoctor.report import sections
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Grid, Paragraph, Section, Table
 from tests.unit import records
-from tests.unit.report import diagnosed_runs, runs, traced_runs
+from tests.unit.report import runs
+from tests.unit.report.every_run import EVERY_RUN
 
 SECTIONS: dict[str, Section] = plugins.collect(sections, "SECTION")
-RUNS = [
-    runs.cpu_run,
-    runs.gpu_run,
-    runs.rankless_run,
-    runs.failed_run,
-    runs.empty_run,
-    runs.repeated_run,
-    runs.hostile_run,
-    traced_runs.late_run,
-    traced_runs.cpu_trace,
-    traced_runs.hostile_traces,
-    traced_runs.unreadable,
-    traced_runs.traced_profile,
-    diagnosed_runs.diagnosed_run,
-    diagnosed_runs.hostile_findings,
-]
 
 
 def flat(blocks: Sequence[Block]) -> Iterator[Block]:
@@ -62,7 +47,7 @@ def only(kind: type[Any], blocks: Sequence[Block]) -> list[Any]:
     return [block for block in blocks if isinstance(block, kind)]
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", EVERY_RUN)
 class TestEverySectionOfEveryRun:
     def test_says_something(self, run: Callable[[], Analysis]) -> None:
         assert [name for name, blocks in applying(run()).items() if not blocks] == []

@@ -10,26 +10,11 @@ from dpdoctor.analysis import Analysis
 from dpdoctor.report.formats import markdown
 from dpdoctor.report.text import capital
 from tests.unit.report import diagnosed_runs, runs, traced_runs
+from tests.unit.report.every_run import EVERY_RUN
 from tests.unit.report.formats.test_markup import ALIVE, UNSEEN, elements, seen, tokens
 
 GITHUB_LIMIT = 65_536
 OURS = {"<br>", "<sup>", "</sup>", "<span>", "</span>", "<details><summary>Details</summary>", "</details>"}
-RUNS = (
-    runs.cpu_run,
-    runs.gpu_run,
-    runs.rankless_run,
-    runs.failed_run,
-    runs.empty_run,
-    runs.repeated_run,
-    runs.hostile_run,
-    traced_runs.late_run,
-    traced_runs.cpu_trace,
-    traced_runs.hostile_traces,
-    traced_runs.unreadable,
-    traced_runs.traced_profile,
-    diagnosed_runs.diagnosed_run,
-    diagnosed_runs.hostile_findings,
-)
 
 WHOLE = Path(__file__).parents[3] / "data" / "comments"
 
@@ -47,7 +32,7 @@ def test_the_whole_of_a_comment(run: Callable[[], Analysis]) -> None:
     assert markdown.comment(run()) == (WHOLE / f"{run.__name__}.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", EVERY_RUN)
 def test_no_text_of_a_run_comes_to_life(run: Callable[[], Analysis]) -> None:
     comment = markdown.comment(run())
     assert elements(comment) <= OURS

@@ -10,7 +10,7 @@ from dpdoctor.analysis import Analysis
 from dpdoctor.report.formats.notebook import LoadedRun
 from dpdoctor.report.words import verdict
 from tests.unit.report import diagnosed_runs, runs, traced_runs
-from tests.unit.report.formats.test_markdown import RUNS
+from tests.unit.report.every_run import EVERY_RUN
 from tests.unit.report.test_page import LOADING, Elements
 
 LINES = """\
@@ -34,7 +34,7 @@ def test_traces_are_told_by_their_verdict() -> None:
     assert repr(LoadedRun(analysis=traced_runs.late_run())).splitlines()[1].startswith("4 ranks: 46.0 % of the step")
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", EVERY_RUN)
 def test_the_fragment_runs_and_loads_nothing(run: Callable[[], Analysis]) -> None:
     found = Elements(html(run)).found
     assert found[0] == ("div", {"class": "dpdoctor-run"})
@@ -43,7 +43,7 @@ def test_the_fragment_runs_and_loads_nothing(run: Callable[[], Analysis]) -> Non
     assert not re.search(r"https?://|@import|url\(", html(run))
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", EVERY_RUN)
 def test_every_element_is_closed(run: Callable[[], Analysis]) -> None:
     text = html(run)
     for tag in {tag for tag, _ in Elements(text).found}:
