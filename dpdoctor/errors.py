@@ -39,3 +39,7 @@ class ModeFailedError(DpDoctorError):
 
 class TraceError(DpDoctorError):
     """A profiler trace cannot be read; the message names the file and the place."""
+
+
+class BaselineError(DpDoctorError):
+    """A baseline or a calibration cannot be read, made or changed; the message names the file and the place."""

@@ -184,24 +184,37 @@ class HostSync:
     """Calls in one step, at one line of the script, that wait for the device: `call` is item, tolist, cpu, bool, ...
 
     Only the outermost is counted: print(loss) formats, which asks for the item, and is one `format` or `repr`.
+    `code` is the text of the line, by which it is known again where lines above it came or went; empty: not found.
     """
 
     call: str
     line: str
     count: int
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
     """What one step does, counted in one profiled step after warm-up: the same in every step, on any machine.
 
-    `syncs` are counted on the CPU too, where they cost nothing.
+    What could not be counted is None.
+
+    Attributes:
+        syncs: counted on the CPU too, where they cost nothing.
+        micro_batches: batches that the step trained on.
+        allocations: blocks that torch's allocator gave out, of the GPUs where there are some, else of the host.
+        h2d_bytes: that the training thread copied to devices by to, cuda and copy_; None without a device.
+        graph_breaks: of all that torch.compile had compiled by then; None where it compiled nothing.
     """
 
     operators: int
     collectives: dict[str, Collective]
     inputs: tuple[InputTensor, ...]
     syncs: tuple[HostSync, ...] = ()
+    micro_batches: int | None = None
+    allocations: int | None = None
+    h2d_bytes: int | None = None
+    graph_breaks: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

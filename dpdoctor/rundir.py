@@ -186,10 +186,15 @@ def _writer(version: Any) -> str:
 
 def _read_launches(root: Path, mode: str, repeat: int) -> tuple[Launch, ...]:
     paths = [launch_dir(root, mode, number) for number in range(1, repeat + 1)]
-    return tuple(_read_launch(path, mode, number) for number, path in enumerate(paths, 1) if path.is_dir())
+    return tuple(read_launch(path, mode, number) for number, path in enumerate(paths, 1) if path.is_dir())
 
 
-def _read_launch(path: Path, mode: str, number: int) -> Launch:
+def read_launch(path: Path, mode: str, number: int = 1) -> Launch:
+    """Return the launch of a mode in its own directory, as `launch_dir` names it; number: which of its launches.
+
+    Raises:
+        RunDirectoryError: a file in it is damaged.
+    """
     if (path / LAUNCH).exists():
         record = read_json(path / LAUNCH, LaunchRecord)
     else:

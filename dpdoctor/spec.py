@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpdoctor import units
 
@@ -13,6 +13,8 @@ BATCH_RULES = ("per-device", "global")
 TRACE_MODE = "trace"
 # The mode that all others are compared with.
 BASELINE = "single"
+# How much longer than the launcher a collective waits for its peers: only the launcher sees which rank hangs.
+COLLECTIVE_GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class Recording:
         time_budget_s: seconds a mode may train, from its first step to the trace.
         trace_steps: steps recorded by torch.profiler at the end; 0 turns the trace off.
         explain: stop after the proof of adoption, measure nothing.
+        loader_trials: at the end, try what a loader's hand-offs and fetches cost, for predictions of other settings.
         arms: names of the ablation arms to interleave with full windows, files of dpdoctor/worker/arms; each mode runs
             those that it can.
     """
@@ -82,6 +85,7 @@ class Recording:
     time_budget_s: float = 60.0
     trace_steps: int = 12
     explain: bool = False
+    loader_trials: bool = True
     arms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -141,6 +145,11 @@ class RunSpec:
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s is {self.timeout_s}; it must be above 0")
 
+    @property
+    def collective_timeout_s(self) -> float:
+        """Return how long a rank waits in a collective before it gives up."""
+        return self.timeout_s + COLLECTIVE_GRACE_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
@@ -153,7 +162,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What must be alike before two runs may be compared. None: could not be found out."""
+    """What must be alike before two runs may be compared. None: could not be found out.
+
+    `governor` is the policy by which the kernel sets the clock of the first core.
+    """
 
     host: str
     cpu: str | None
@@ -165,13 +177,15 @@ class Fingerprint:
     python: str
     packages: dict[str, str]
     script_sha256: str | None
+    governor: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
     """What the launcher writes first (header.json): enough to read the directory if nothing else follows.
 
-    `command`, `spec.args` and host names are redacted.
+    `command`, `spec.args` and host names are redacted. `launch_spread` is, by mode, the half width of the 95 % interval
+    in which launches of this workload lie on this machine, relative; a mode that was not calibrated is missing.
     """
 
     schema: int = SCHEMA
@@ -180,6 +194,7 @@ class RunHeader:
     command: tuple[str, ...]
     spec: RunSpec
     fingerprint: Fingerprint
+    launch_spread: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,10 @@
 
     python reports/make_gallery.py
 
-It takes some three minutes for each run; --only makes some of them anew. Of a run are kept NAME/report.html, run.json
-and origin.json with command, commit, machine and versions; the reports share one plotly.js, and index.html has a line
-per run. The machine goes by the name of --host in all of them: what would still name it ends the program. The run
-directories stay in reports/gallery-runs, which is not for keeping.
+It takes some two minutes for each run; --only makes some of them anew. Of a run are kept NAME/report.html, which has
+the figures of its run.json inside, and origin.json with command, commit, machine and versions; the reports share one
+plotly.js, and index.html has a line per run. The machine goes by the name of --host in all of them: what would still
+name it ends the program. The run directories stay in reports/gallery-runs, which is not for keeping.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ def make(name: str, entry: Entry, host: str) -> None:
 
 
 def keep(run: Path, name: str, entry: Entry) -> None:
-    """Copy a run's report, its figures and its origin into the gallery, and plotly.js, which lies beside the runs."""
+    """Copy a run's report and its origin into the gallery, and plotly.js, which lies beside the runs."""
     folder = GALLERY / name
     folder.mkdir(parents=True, exist_ok=True)
-    for file in (rundir.REPORT, rundir.SUMMARY):
-        shutil.copy(run / file, folder)
+    shutil.copy(run / rundir.REPORT, folder)
     for script in run.parent.glob("*.js"):
         shutil.copy(script, GALLERY)
     summary = rundir.read_json(run / rundir.SUMMARY, RunSummary)

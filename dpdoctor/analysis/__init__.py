@@ -2,14 +2,13 @@
 
 from dpdoctor.analysis.analyse import analyse
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderSummary, SlowFetches
 from dpdoctor.analysis.summary import (
     WATERFALL_TERMS,
     Analysis,
     ArmSummary,
     CrossCheck,
     Finding,
-    LoaderPrediction,
-    LoaderSummary,
     ModeSummary,
     NotJudged,
     RankSummary,
@@ -56,6 +55,7 @@ __all__ = [
     "RankSummary",
     "RunSummary",
     "Sample",
+    "SlowFetches",
     "StepRecord",
     "Waterfall",
     "analyse",

@@ -63,6 +63,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader) -> Mode
     reason = _why_unmeasured(shown, spec.world_size, explain=header.spec.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)
     gains = arms(launches)
+    spread = header.launch_spread.get(spec.name)
     counted, uncounted = (windows, reason) if _are_counted(windows, samples) else ([], UNCOUNTED)
     return ModeSummary(
         status=shown.record.status,
@@ -76,12 +77,14 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader) -> Mode
         warmup_steady=first.warmup_steady if first else None,
         adoption=first.adoption if first else None,
         batch=_batch(spec, counted, source, samples),
-        throughput=_over_launches(counted, lambda w: w.throughput(samples), "samples/s", uncounted),
-        throughput_with_edges=_over_launches(
-            counted, lambda w: w.throughput_with_edges(samples), "samples/s", uncounted
+        throughput=stats.calibrated(
+            _over_launches(counted, lambda w: w.throughput(samples), "samples/s", uncounted), spread
         ),
-        epoch_s=_epoch(step, first.steps_per_epoch if first else None, windows),
-        step=step,
+        throughput_with_edges=stats.calibrated(
+            _over_launches(counted, lambda w: w.throughput_with_edges(samples), "samples/s", uncounted), spread
+        ),
+        epoch_s=_epoch(stats.calibrated(step, spread), first.steps_per_epoch if first else None, windows),
+        step=stats.calibrated(step, spread),
         speedup=stats.unknown("x", "no baseline"),
         scaling_efficiency=stats.unknown("ratio", "no baseline"),
         profiler_cost=_profiler_cost(launches, step),

@@ -1,15 +1,20 @@
-"""What communication costs a step, as traces alone show it."""
+"""What communication costs a step, as it is seen while it is there."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.trace_budget import NO_STEPS, NO_TRACE
+from dpdoctor.analysis.windows import NS, measured
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.records import Launch
+
+NOT_COUNTED = "nobody counted how long the training thread waits for a core"
 
 
 def exposed_share(digests: Sequence[Digest]) -> Figure:
@@ -20,18 +25,59 @@ def exposed_share(digests: Sequence[Digest]) -> Figure:
     communication a step takes E[max_r w_r] + transfer, without max_r E[w_r]; the difference is what the rank with the
     largest E[w_r] spends in communication.)
     """
-    return _of_last_rank(digests, lambda step: step.budget.exposed_comm_ns)
+    last = _last(digests)
+    if last is None:
+        return stats.unknown("ratio", NO_STEPS if digests else NO_TRACE)
+    return _share(last, lambda step: step.budget.exposed_comm_ns)
 
 
-def removable_share(digests: Sequence[Digest], *, on_shared_cores: bool) -> Figure:
-    """Return the share of a traced step that would go with the communication, on the rank of `exposed_share`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removable:
+    """What would go with the communication, as shares of a step, on the rank of `exposed_share`.
 
-    On a GPU that is what nothing hides. Where communication runs on the cores that compute (`on_shared_cores`), what
-    runs beside computing slows it by as much as it takes of them, and nothing is hidden; and they copy for it.
+    Attributes:
+        exposed: communication while nothing computes.
+        on_cores: what it takes of the cores that compute; None: it has others, or there is no trace.
     """
-    if not on_shared_cores:
-        return exposed_share(digests)
-    return _of_last_rank(digests, lambda step: step.budget.comm_ns + step.handling_ns)
+
+    exposed: Figure
+    on_cores: Figure | None = None
+
+    @property
+    def total(self) -> Figure:
+        """Return both together."""
+        if self.on_cores is None:
+            return self.exposed
+        return stats.combination([(1.0, self.exposed), (1.0, self.on_cores)], "ratio")
+
+
+def removable(launch: Launch, cores: int) -> Removable:
+    """Return what would go with the communication of a launch on machines of so many cores.
+
+    On a GPU that is what nothing hides. Where communication runs on the cores that compute, the rank waits for those,
+    too, and copies for it. What waits in a traced step waits as long in one without the profiler, which only makes the
+    rest longer: so the exposed part is of the untraced step.
+    """
+    digests = [rank.digest for rank in launch.ranks if rank.digest]
+    last = _last(digests)
+    if last is None or not on_shared_cores(launch, cores):
+        return Removable(exposed=exposed_share(digests))
+    exposed = _of_untraced(launch, _per_step(last, lambda step: step.budget.exposed_comm_ns))
+    return Removable(exposed=exposed, on_cores=_on_cores(launch, last))
+
+
+def _on_cores(launch: Launch, last: Digest) -> Figure:
+    """Return the share of a step that communication takes from computing on the same cores.
+
+    It copies into buckets and out of them: the profiler slows that as it slows a step, so it is of the traced one. And
+    beside communication the training thread waits for a core: the kernel counts that in the measured windows, where
+    other processes are in it; it is no longer than that communication is. Where nobody counted, it is as long.
+    """
+    beside = _of_untraced(launch, _per_step(last, lambda step: step.budget.comm_ns - step.budget.exposed_comm_ns))
+    waited = _of_untraced(launch, _wait_for_core(launch, last))
+    if waited.value is not None and beside.value is not None and waited.value < beside.value:
+        beside = waited
+    return stats.combination([(1.0, _share(last, lambda step: step.handling_ns)), (1.0, beside)], "ratio")
 
 
 def on_shared_cores(launch: Launch, cores: int) -> bool:
@@ -46,15 +92,44 @@ def on_shared_cores(launch: Launch, cores: int) -> bool:
     return max(threads.values(), default=0) == cores
 
 
-def _of_last_rank(digests: Sequence[Digest], part: Callable[[DeviceStep], int]) -> Figure:
-    """Return a part of the step on the rank that communicates least while nothing computes."""
-    steps = [[step for device in digest.devices for step in device.steps] for digest in digests]
-    by_rank = [of_rank for of_rank in steps if sum(step.budget.total_ns for step in of_rank)]
-    if not by_rank:
-        return stats.unknown("ratio", NO_STEPS if digests else NO_TRACE)
-    last = min(by_rank, key=_exposed_ratio)
-    return stats.ratio_of_totals([(part(step), step.budget.total_ns) for step in last], "ratio")
+def _wait_for_core(launch: Launch, last: Digest) -> Figure:
+    """Return the seconds of a step in which the training thread could run and had no core.
+
+    Unknown where it does not compute alone: a thread beside it may be the one that waits.
+    """
+    found, rank = feed(launch), next(rank for rank in launch.ranks if rank.digest is last)
+    if found is None or rank.record is None or rank.record.adoption.num_threads != 1:
+        return stats.unknown("s", NOT_COUNTED)
+    parts = [part for part in found.parts if launch.ranks[part.rank] is rank]
+    waited = [(sum(batch.gap_queued_ns for batch in part.steady) * NS, len(part.window.steady)) for part in parts]
+    # A kernel that does not count says 0.
+    return stats.ratio_of_totals(waited if any(seconds for seconds, _ in waited) else [], "s", reason=NOT_COUNTED)
+
+
+def _of_untraced(launch: Launch, seconds: Figure) -> Figure:
+    """Return seconds as a share of a step of the measured windows."""
+    step = stats.ratio_of_totals([window.step() for window in measured(launch)], "s")
+    return stats.ratio(seconds, step, "ratio")
+
+
+def _last(digests: Sequence[Digest]) -> Digest | None:
+    """Return that of the rank which communicates least while nothing computes; None: no trace holds a whole step."""
+    whole = [digest for digest in digests if sum(step.budget.total_ns for step in _steps(digest))]
+    return min(whole, key=lambda digest: _exposed_ratio(_steps(digest)), default=None)
 
 
 def _exposed_ratio(steps: Sequence[DeviceStep]) -> float:
     return sum(s.budget.exposed_comm_ns for s in steps) / sum(s.budget.total_ns for s in steps)
+
+
+def _steps(digest: Digest) -> list[DeviceStep]:
+    return [step for device in digest.devices for step in device.steps]
+
+
+def _per_step(digest: Digest, part: Callable[[DeviceStep], int]) -> Figure:
+    """Return the seconds of a part of a traced step."""
+    return stats.mean_interval([part(step) * NS for step in _steps(digest)], "s")
+
+
+def _share(digest: Digest, part: Callable[[DeviceStep], int]) -> Figure:
+    return stats.ratio_of_totals([(part(step), step.budget.total_ns) for step in _steps(digest)], "ratio")

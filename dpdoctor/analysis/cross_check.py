@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.communication import on_shared_cores, removable_share
+from dpdoctor.analysis.communication import removable
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.summary import ArmSummary, CrossCheck
 from dpdoctor.analysis.windows import measured
@@ -35,10 +35,11 @@ def allowed(a: Figure, b: Figure) -> float:
 
 def _compared(arms: Mapping[str, ArmSummary], launch: Launch, cores: int) -> Iterator[CrossCheck]:
     if "no_comm" in arms:
-        digests, shared = [rank.digest for rank in launch.ranks if rank.digest], on_shared_cores(launch, cores)
-        seen = removable_share(digests, on_shared_cores=shared)
-        what = "communication, also beside computing, as both share the cores" if shared else "exposed communication"
-        yield _check(f"{what}, in the trace", "no_comm", seen, arms)
+        found = removable(launch, cores)
+        what = (
+            "communication, and what it takes of the cores that compute" if found.on_cores else "exposed communication"
+        )
+        yield _check(f"{what}, in the trace", "no_comm", found.total, arms)
     if "cached_batches" in arms:
         yield _check("waiting for data, on the host's clock", "cached_batches", _waited_share(launch), arms)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SCOPES = ("run", "launches", "calibrated")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
@@ -12,7 +14,8 @@ class Figure:
     Attributes:
         n: number of values behind it: windows of one launch, or launches.
         scope: "run": the interval holds within one launch, whose windows are correlated and say nothing of
-            another launch; "launches": between launches.
+            another launch; "launches": between launches; "calibrated": between launches, too, of which only one was
+            measured, by how far launches of this workload differ on this machine.
     """
 
     value: float | None
@@ -26,5 +29,5 @@ class Figure:
     def __post_init__(self) -> None:
         if self.value is None and not self.reason:
             raise ValueError("an unknown figure needs a reason")
-        if self.scope not in ("run", "launches"):
-            raise ValueError(f"scope is {self.scope!r}; known: run, launches")
+        if self.scope not in SCOPES:
+            raise ValueError(f"scope is {self.scope!r}; known: {', '.join(SCOPES)}")

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpdoctor.analysis import stats
 from dpdoctor.records import PHASES, EventRecord, Rank, StepRecord
 
-# A modified z-score above this is an outlier: Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993).
-MODIFIED_Z = 3.5
-# A normal distribution's standard deviation over its median absolute deviation.
-MAD_TO_SIGMA = 1.4826
 # A step that is less longer than usual is not worth a look, however even the others are.
 LEAST_RATIO = 1.25
 # Among fewer steps none can be called unusual.
@@ -55,8 +52,7 @@ def slow_steps(rank: Rank) -> list[SlowStep]:
 def _outliers(rank: Rank, steps: Sequence[StepRecord]) -> Iterator[SlowStep]:
     durations = np.array([step.duration_ns for step in steps], np.int64)
     usual = float(np.median(durations))
-    sigma = MAD_TO_SIGMA * float(np.median(np.abs(durations - usual)))
-    places = np.flatnonzero(durations > max(LEAST_RATIO * usual, usual + MODIFIED_Z * sigma)).tolist()
+    places = np.flatnonzero(durations > stats.outlier_limit(durations, LEAST_RATIO)).tolist()
     if not places:
         return
     phases = np.array([step.phases_ns for step in steps], np.int64)

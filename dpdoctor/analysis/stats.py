@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdoctor.analysis.figure import Figure
+
+# A modified z-score above this is an outlier.
+MODIFIED_Z = 3.5
+# A normal distribution's standard deviation over its median absolute deviation.
+MAD_TO_SIGMA = 1.4826
 
 
 @cache
@@ -96,7 +102,7 @@ def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 
         return unknown(unit, "division by zero")
     value = factor * a / b
     n = min(numerator.n, denominator.n)
-    scope = "launches" if numerator.scope == denominator.scope == "launches" else "run"
+    scope = numerator.scope if numerator.scope == denominator.scope else _narrower(numerator, denominator)
     if numerator.high is None or denominator.high is None:
         return Figure(value=value, n=n, unit=unit, scope=scope)
     # The upper halves: the lower ones may have been cut off at zero.
@@ -107,6 +113,23 @@ def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 
     spread = math.sqrt(half_a**2 * (1 - g) + (a / b * half_b) ** 2) / abs(b)
     low, high = ((a / b - spread) / (1 - g), (a / b + spread) / (1 - g))
     return Figure(value=value, low=factor * low, high=factor * high, n=n, unit=unit, scope=scope)
+
+
+def _narrower(one: Figure, other: Figure) -> str:
+    """Return how far an interval of two figures holds that hold differently far."""
+    return "run" if "run" in (one.scope, other.scope) else "calibrated"
+
+
+def calibrated(figure: Figure, spread: float | None) -> Figure:
+    """Return the figure of one launch with an interval that holds between launches; None: nothing is known of those.
+
+    `spread` is the half width of the 95 % interval in which launches lie, relative. It adds to what the windows of the
+    launch say, in squares.
+    """
+    if spread is None or figure.value is None or figure.scope != "run":
+        return figure
+    half = math.hypot(half_width(figure), spread * figure.value)
+    return dataclasses.replace(figure, low=max(0.0, figure.value - half), high=figure.value + half, scope="calibrated")
 
 
 def scaled(figure: Figure, factor: float) -> Figure:
@@ -134,6 +157,16 @@ def combination(parts: Sequence[tuple[float, Figure]], unit: str) -> Figure:
         return Figure(value=value, n=n, unit=unit)
     half = math.hypot(*halves)
     return Figure(value=value, low=value - half, high=value + half, n=n, unit=unit)
+
+
+def outlier_limit(values: NDArray[np.float64] | NDArray[np.int64], least_ratio: float) -> float:
+    """Return the value above which one is far above the others: by its modified z-score, and `least_ratio` medians.
+
+    Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993).
+    """
+    usual = float(np.median(values))
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(values - usual)))
+    return max(least_ratio * usual, usual + MODIFIED_Z * sigma)
 
 
 def half_width(figure: Figure) -> float:

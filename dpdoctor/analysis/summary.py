@@ -9,6 +9,7 @@ import msgspec
 
 from dpdoctor.analysis.across.model import AcrossRanks
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.loader.model import LoaderSummary
 from dpdoctor.records import Adoption, Counters, Run
 from dpdoctor.spec import SCHEMA, Fingerprint
 
@@ -130,78 +131,6 @@ class CrossCheck:
     agrees: bool | None
     allowed: float
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformSummary:
-    """One callable in a chain of transforms: seconds per batch, and its share of the batch's fetch."""
-
-    name: str
-    per_batch: Figure
-    share: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSummary:
-    """One loader process. `busy` is the share of the measured time that it spent on fetching."""
-
-    rank: int
-    worker: int
-    batches: int
-    fetch: Figure
-    busy: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderPrediction:
-    """What an event simulation of the DataLoader predicts; `step` in seconds, `wait` the part of it spent waiting."""
-
-    num_workers: int
-    prefetch_factor: int | None
-    step: Figure
-    wait: Figure
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderSummary:
-    """The loader that fed the training, seen from inside, in the full windows of one mode.
-
-    Attributes:
-        line: where the script iterates it; the other settings are the script's own.
-        fetch: seconds that a worker (or the training thread, without workers) takes for a batch; wall.
-        fetch_cv: standard deviation of the fetches over their mean; what an event simulation needs and a mean hides.
-        cpu_ratio: CPU time of the fetching thread over `fetch`: near 1 it computes, near 0 it waits for I/O.
-        collate: the part of `fetch` that puts samples together.
-        wait: seconds per step that the training thread waits.
-        ready: share of the asks that found so many batches ready.
-        receive: seconds to take over a batch that lies ready.
-        edge: seconds that the first batch of an iteration takes beyond the usual.
-        predictions: for every number of workers and prefetch factor within the budget of cores and memory.
-        advice: the prediction to follow; None: leave it as it is, or unknown; `advice_reason` says which and why.
-        control: what one device would take with as many loader processes as all ranks have; None for one device.
-    """
-
-    line: str
-    dataset: str
-    num_workers: int
-    prefetch_factor: int | None
-    pin_memory: bool
-    persistent_workers: bool
-    batch_bytes: float | None
-    fetch: Figure
-    fetch_cv: float | None
-    cpu_ratio: Figure
-    collate: Figure
-    wait: Figure
-    ready: dict[int, float]
-    receive: Figure
-    edge: Figure
-    transforms: tuple[TransformSummary, ...]
-    workers: tuple[WorkerSummary, ...]
-    predictions: tuple[LoaderPrediction, ...] = ()
-    advice: LoaderPrediction | None = None
-    advice_reason: str = ""
-    control: LoaderPrediction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,10 @@ STARTUP_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of `dpdoctor profile` that make a RunSpec, as click hands them over."""
+    """The options that make a RunSpec, as click hands them over.
+
+    `directory` is where the script is and runs; None: the present directory.
+    """
 
     script: str | None
     module: str | None
@@ -41,6 +44,12 @@ class Options:
     recording: Recording
     allow_writes: bool = False
     dp_devices: str | None = None
+    directory: Path | None = None
+
+    @property
+    def here(self) -> Path:
+        """Return the absolute directory in which the script runs."""
+        return Path.cwd() if self.directory is None else self.directory.resolve()
 
 
 def known_modes() -> dict[str, Mode]:
@@ -84,7 +93,7 @@ def make_spec(options: Options) -> RunSpec:
         target=target,
         is_module=options.module is not None,
         args=options.args,
-        cwd=str(Path.cwd()),
+        cwd=str(options.here),
         modes=tuple(
             _mode_spec(name, known[name], nproc, options.batch, replicas.get(name, ()), num_gpus=len(devices))
             for name in wanted
@@ -104,21 +113,21 @@ def make_spec(options: Options) -> RunSpec:
 
 def _target(options: Options) -> str:
     if options.module is not None:
-        if _find_module(options.module) is None:
+        if _find_module(options.module, options.here) is None:
             raise ScriptNotFoundError(f"there is no module {options.module!r} on the import path of this Python")
         return options.module
     if options.script is None:
         raise UsageError("give a SCRIPT, or a module with -m")
-    path = Path(options.script)
+    path = options.here / options.script
     if not path.exists():
-        raise ScriptNotFoundError(f"there is no script {options.script} in {Path.cwd()}")
+        raise ScriptNotFoundError(f"there is no script {options.script} in {options.here}")
     if not path.is_file():
         raise ScriptNotFoundError(f"{options.script} is a directory; give the script itself, or a package with -m")
     return str(path.resolve())
 
 
-def _find_module(name: str) -> object | None:
-    here = str(Path.cwd())
+def _find_module(name: str, directory: Path) -> object | None:
+    here = str(directory)
     sys.path.insert(0, here)  # where `python -m` looks first, but the command `dpdoctor` does not
     try:
         return importlib.util.find_spec(name)

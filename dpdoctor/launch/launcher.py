@@ -50,15 +50,31 @@ def launch(root: Path, spec: RunSpec, progress: Progress) -> list[LaunchRecord]:
     `interrupted` and the last.
     """
     records: list[LaunchRecord] = []
+    with sigterm_as_ctrl_c():
+        for number in range(1, spec.repeat + 1):
+            records += launch_once(root, spec, number, progress)
+            if records[-1].status == "interrupted":
+                break
+    return records
+
+
+def launch_once(root: Path, spec: RunSpec, number: int, progress: Progress) -> list[LaunchRecord]:
+    """Run every mode once, as the n-th of its `spec.repeat` launches; return as `launch` does."""
+    records: list[LaunchRecord] = []
+    with sigterm_as_ctrl_c():
+        for mode in spec.modes:
+            records.append(_launch_mode(root, spec, mode, number, progress))
+            if records[-1].status == "interrupted":
+                break
+    return records
+
+
+@contextlib.contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM, by which CI systems end a job, do what Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for number in range(1, spec.repeat + 1):
-            for mode in spec.modes:
-                record = _launch_mode(root, spec, mode, number, progress)
-                records.append(record)
-                if record.status == "interrupted":
-                    return records
-        return records
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

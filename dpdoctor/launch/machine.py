@@ -17,6 +17,7 @@ from dpdoctor import redact
 from dpdoctor.spec import Fingerprint, Gpu
 
 _PACKAGES = ("torch", "torchvision", "numpy", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "triton")
+_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 # One file in version 2 of cgroups, two in version 1.
 _CPU_QUOTAS = (
     (Path("/sys/fs/cgroup/cpu.max"),),
@@ -84,6 +85,7 @@ def fingerprint(script: Path | None) -> Fingerprint:
         python=platform.python_version(),
         packages={name: version for name in _PACKAGES if (version := _version(name)) is not None},
         script_sha256=hashlib.sha256(script.read_bytes()).hexdigest() if script else None,
+        governor=_governor(),
     )
 
 
@@ -91,6 +93,13 @@ def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _governor() -> str | None:
+    try:
+        return _GOVERNOR.read_text().strip()
+    except OSError:  # a virtual machine or a container is not told
         return None
 
 

@@ -127,6 +127,14 @@ def _throttling() -> tuple[float, float, float]:
     return found.throttled_s, float(found.num_throttled), float(found.num_periods)
 
 
+def _num_cpus() -> tuple[float]:
+    """Return how many CPUs `cpu_ratio` is a share of; those that may be used can be fewer."""
+    number = psutil.cpu_count()
+    if number is None:
+        raise ValueError("it does not say how many CPUs there are")
+    return (float(number),)
+
+
 def _shared_memory() -> tuple[float, float]:
     """Return the bytes that are used of /dev/shm, and that it has."""
     shm = os.statvfs("/dev/shm")
@@ -136,6 +144,7 @@ def _shared_memory() -> tuple[float, float]:
 # What not every kernel or container tells. Only the first of pressure's is of a moment; the others of pressure and
 # throttling are cumulative.
 _KERNEL_QUERIES: dict[tuple[str, ...], Callable[[], tuple[float, ...]]] = {
+    ("num_cpus",): _num_cpus,
     ("shm_used_bytes", "shm_total_bytes"): _shared_memory,
     ("pressure_cpu_ratio", "pressure_cpu_s"): _cpu_pressure,
     ("throttled_s", "num_throttled", "num_quota_periods"): _throttling,

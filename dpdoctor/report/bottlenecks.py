@@ -16,7 +16,7 @@ LONGEST_TITLE, LONGEST_REMEDY, LONGEST_LINE = 120, 240, 80
 
 def first_cards(summary: RunSummary) -> list[Block]:
     """Return a heading and the first cards, each bottleneck once for all modes that have it; empty: none is costly."""
-    found = diagnosis.by_rule(diagnosis.parts(summary).costly)
+    found = diagnosis.bottlenecks(summary)
     if not found:
         return []
     cards = tuple(_card(summary, of_rule) for of_rule in found[: diagnosis.MOST_FIRST])
@@ -28,7 +28,7 @@ def first_cards(summary: RunSummary) -> list[Block]:
 
 
 def _card(summary: RunSummary, findings: Sequence[Finding]) -> Card:
-    """Return the card of one bottleneck: all of the mode where it costs most, and in a line each the other modes."""
+    """Return the card of one bottleneck: all of its first mode, and in a line each the other modes."""
     first, *others = findings
     return Card(
         tone=diagnosis.SEVERITY_TONES[first.severity],

@@ -152,6 +152,8 @@ def _scope(figure: Figure) -> str:
     number = units.count(figure.n, "launch" if of_launches else "window")
     if figure.low is None:
         return f"No interval from {number}"
+    if figure.scope == "calibrated":
+        return f"95 % intervals between launches, by the calibrated noise of this machine and {number}"
     return f"95 % intervals between {number}" if of_launches else f"95 % intervals within this run, over {number}"
 
 

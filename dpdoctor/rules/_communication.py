@@ -7,7 +7,7 @@ from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import ArmSummary, Figure, stats
-from dpdoctor.analysis.communication import exposed_share, on_shared_cores, removable_share
+from dpdoctor.analysis.communication import exposed_share, removable
 from dpdoctor.rules._base import COVERAGE, Case, Weighed, above_zero, agree, measured_arm, weigh
 from dpdoctor.rules._traced import digests, launch_of, on_gpu, share
 
@@ -18,18 +18,20 @@ ON_CORES = "without a GPU communication takes the cores that compute, and slows 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """Communication beside which nothing computes, as shares of a traced step.
+    """What communication costs, as shares of a step.
 
     Attributes:
-        total: mean over ranks, with what they wait for each other.
-        exposed: on the rank that has least of it, for which the others wait.
-        removable: what would go with the communication: the same, with what runs beside computing and the copying for
-            it where both share the cores.
+        total: of a traced step, communication beside which nothing computes: mean over ranks, with what they wait for
+            each other.
+        exposed: the same on the rank that has least of it, for which the others wait.
+        on_cores: what communication takes of the cores that compute; None: it has others.
+        removable: what would go with the communication.
         all_ranks: every rank left a trace; else the waiting cannot be told apart.
     """
 
     total: Figure
     exposed: Figure
+    on_cores: Figure | None
     removable: Figure
     all_ranks: bool
 
@@ -44,17 +46,17 @@ def communicates(case: Case) -> bool:
 
 def exposure(case: Case) -> Exposure | None:
     """Return the exposed communication of the mode's traces; None: they hold no whole step."""
-    found = digests(case)
+    found, launch = digests(case), launch_of(case)
     total = share(found, lambda steps: fmean(step.budget.exposed_comm_ns for step in steps))
-    if total.value is None:
+    if launch is None or total.value is None:
         return None
     world_size = max([case.mode.world_size, *(digest.world_size or 1 for digest in found)])
-    launch = launch_of(case)
-    shared = launch is not None and on_shared_cores(launch, case.analysis.summary.fingerprint.cores)
+    gone = removable(launch, case.analysis.summary.fingerprint.cores)
     return Exposure(
         total=total,
         exposed=exposed_share(found),
-        removable=removable_share(found, on_shared_cores=shared),
+        on_cores=gone.on_cores,
+        removable=gone.total,
         all_ranks=len(found) >= world_size,
     )
 
@@ -107,9 +109,9 @@ def trace_words(seen: Exposure) -> str:
         which = ", waiting for ranks that left no trace included"
     else:
         which = f", {units.share(waiting)} of the step waiting for a slower rank" if waiting > 0 else ""
-    beside = seen.removable.value - seen.exposed.value
-    if beside > 0:
-        which += f"; beside computing and in copying for it, on the same cores, it takes another {units.share(beside)}"
+    if seen.on_cores is not None and seen.on_cores.value:
+        taken = units.share(seen.on_cores.value)
+        which += f"; of the cores that compute it takes another {taken}, beside computing and by copying for it"
     return (
         f"in the trace communication beside which nothing computes is {units.share(seen.total.value)} of a step{which}"
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 
 from dpdoctor.analysis import PHASES, Figure, Launch, stats
 from dpdoctor.analysis.ablation import pairs
@@ -70,48 +70,81 @@ def pace(case: Case) -> Pace | None:
     rounds = [(launch, *pair) for launch in launches(case) for pair in pairs(launch, ARM)]
     if not rounds or len(rounds[0][2].ranks) < 2:
         return None
-    paces = [_of_rank(rounds, rank, with_queued=not on_gpu(case)) for rank in range(len(rounds[0][2].ranks))]
+    full_s = [full.seconds_per_step for _, full, _ in rounds]
+    whole, phases, gc = _beyond(rounds, _whole_s), _phases_beyond(rounds, with_queued=not on_gpu(case)), _gc(rounds)
+    paces = [
+        _of_rank(
+            index,
+            full_s,
+            [ranks[place] for ranks in whole],
+            {name: [ranks[place] for ranks in found] for name, found in phases.items()},
+            [ranks[place] for ranks in gc],
+        )
+        for place, index in enumerate(rank.index for rank in rounds[0][0].ranks)
+    ]
     return max(paces, key=lambda found: (found.proved.value or 0.0, found.excess.value or 0.0))
 
 
-def _of_rank(rounds: list[_Round], rank: int, *, with_queued: bool) -> Pace:
-    def beyond(seconds: Callable[[Launch, int, RankWindow], float]) -> list[tuple[float, float]]:
-        """Return of each round the seconds per step beyond the median of the other ranks', and those of a full step."""
-        found = []
-        for launch, full, window in rounds:
-            per_step = [seconds(launch, index, part) / len(part.steady) for index, part in enumerate(window.ranks)]
-            found.append((_beyond(per_step, rank), full.seconds_per_step))
-        return found
+def _of_rank(
+    rank: int, full_s: list[float], whole: list[float], phases: dict[str, list[float]], gc: list[float]
+) -> Pace:
+    """Return the pace of a rank, given of each round its seconds per step beyond the others' median."""
 
-    whole = beyond(_whole_s)
-    names = [name for name in PHASES if with_queued or name not in _QUEUED]
-    phases = {name: beyond(partial(_phase_s, name)) for name in names}
-    parts = {name: stats.ratio_of_totals(found, "ratio") for name, found in {**phases, GC: beyond(_gc_s)}.items()}
-    certain = [phases[name] for name in names if above_zero(parts[name])]
+    def share(seconds: list[float]) -> Figure:
+        return stats.ratio_of_totals(list(zip(seconds, full_s, strict=True)), "ratio")
+
+    parts = {name: share(seconds) for name, seconds in {**phases, GC: gc}.items()}
+    certain = [seconds for name, seconds in phases.items() if above_zero(parts[name])]
     return Pace(
-        rank=rounds[0][0].ranks[rank].index,
-        excess=stats.ratio_of_totals(whole, "ratio"),
-        excess_s=sum(seconds for seconds, _ in whole) / len(whole),
+        rank=rank,
+        excess=share(whole),
+        excess_s=sum(whole) / len(whole),
         parts=parts,
-        certain=stats.ratio_of_totals(
-            [(sum(part[index][0] for part in certain), full_s) for index, (_, full_s) in enumerate(whole)], "ratio"
-        ),
+        certain=share([sum(found[place] for found in certain) for place in range(len(full_s))]),
     )
 
 
-def _whole_s(_launch: Launch, _index: int, window: RankWindow) -> float:
+def _beyond(rounds: list[_Round], seconds: Callable[[RankWindow], float]) -> list[list[float]]:
+    """Return of each round each rank's seconds per step beyond the median of the other ranks'."""
+    return [beyond_others([seconds(part) / len(part.steady) for part in window.ranks]) for _, _, window in rounds]
+
+
+def _phases_beyond(rounds: list[_Round], *, with_queued: bool) -> dict[str, list[list[float]]]:
+    names = [name for name in PHASES if with_queued or name not in _QUEUED]
+    return {name: _beyond(rounds, partial(_phase_s, name)) for name in names}
+
+
+def _gc(rounds: list[_Round]) -> list[list[float]]:
+    """Return what `_beyond` does, of pauses of the garbage collector."""
+    paused = {id(launch): [events_by_step(rank, GC) for rank in launch.ranks] for launch, _, _ in rounds}
+    return [
+        beyond_others(
+            [
+                sum(of_rank.get(step.step, 0) for step in part.steady) * NS / len(part.steady)
+                for of_rank, part in zip(paused[id(launch)], window.ranks, strict=True)
+            ]
+        )
+        for launch, _, window in rounds
+    ]
+
+
+def _whole_s(window: RankWindow) -> float:
     return window.steady_s
 
 
-def _phase_s(name: str, _launch: Launch, _index: int, window: RankWindow) -> float:
+def _phase_s(name: str, window: RankWindow) -> float:
     return window.phase_s(name)
 
 
-def _gc_s(launch: Launch, index: int, window: RankWindow) -> float:
-    paused = events_by_step(launch.ranks[index], GC)
-    return sum(paused.get(step.step, 0) for step in window.steady) * NS
-
-
-def _beyond(values: list[float], which: int) -> float:
-    """Return one value less the median of the others."""
-    return values[which] - median(values[:which] + values[which + 1 :])
+def beyond_others(values: list[float]) -> list[float]:
+    """Return each value less the median of the others; of thousands of ranks, too, in no time."""
+    order = sorted(values)
+    middle, is_odd = divmod(len(values) - 1, 2)
+    found = []
+    for value in values:
+        place = bisect_left(order, value)
+        # Of the others: what comes after this one moves up by one place.
+        upper = order[middle if middle < place else middle + 1]
+        lower = upper if is_odd else order[middle - 1 if middle - 1 < place else middle]
+        found.append(value - (lower + upper) / 2)
+    return found

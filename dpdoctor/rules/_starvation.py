@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, stats
+from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, SlowFetches, stats
 from dpdoctor.rules._base import Case, main_part
 from dpdoctor.rules._cores import BUSY, cores, is_busy
 
@@ -40,6 +40,7 @@ def cause(case: Case, loader: LoaderSummary) -> str | None:
     parts = {
         "hand-off": loader.receive.value or 0.0 if loader.num_workers else 0.0,
         "head of line": wait - _least_wait(loader, wait, more_workers=False),
+        "slow fetches": _slow_s(case, loader),
         "too few workers": wait - _least_wait(loader, wait, more_workers=True),
     }
     # The first that explains enough: the others would also help, but cost more.
@@ -48,9 +49,25 @@ def cause(case: Case, loader: LoaderSummary) -> str | None:
         return f"taking over a batch that lies ready takes {units.seconds(parts[name])}"
     if name == "head of line":
         return "single slow batches hold up those that lie ready behind them"
+    if name == "slow fetches" and loader.slow is not None:
+        return _slow_words(loader.slow)
     if name is None and not are_exhausted(case):
         return None
     return _slow_fetch(case, loader, enough_cores=name is not None)
+
+
+def _slow_s(case: Case, loader: LoaderSummary) -> float:
+    """Return the seconds of a step that fetches cost which take far longer than the others."""
+    without = loader.slow.step.value if loader.slow is not None else None
+    return case.mode.step.value - without if without is not None and case.mode.step.value is not None else 0.0
+
+
+def _slow_words(slow: SlowFetches) -> str:
+    waits = f", {units.share(1 - slow.cpu_ratio)} of it waiting" if slow.cpu_ratio < WAITING else ""
+    return (
+        f"{units.whole(slow.count)} of {units.count(slow.of, 'fetch')} take {units.seconds(slow.seconds)}{waits}; the "
+        f"usual one takes {units.seconds(slow.usual)}"
+    )
 
 
 def _least_wait(loader: LoaderSummary, wait: float, *, more_workers: bool) -> float:
@@ -98,6 +115,8 @@ def advice(case: Case, loader: LoaderSummary) -> Advice | None:
     if loader.advice is not None:
         return _settings(case, loader, loader.advice)
     name, share = slowest_part(loader)
+    if _slow_s(case, loader) > max(share, NAMED) * (loader.wait.value or 0.0):
+        return _without_slow(case, loader)
     if _waits(case, loader):
         return Advice(
             remedy="keep the data in memory, or read it in larger pieces from a faster disk",
@@ -110,6 +129,16 @@ def advice(case: Case, loader: LoaderSummary) -> Advice | None:
         "it for a whole batch at once on the device",
         short=None if name == COLLATE else f"take {name} out of the loader",
         removes=share,
+    )
+
+
+def _without_slow(case: Case, loader: LoaderSummary) -> Advice:
+    assert loader.slow is not None
+    return Advice(
+        remedy="look at what single batches hold: a large or damaged file, one on a slower disk, an item that is hard "
+        "to decode; prepare it once, or leave it out",
+        short=f"find why 1 fetch in {units.whole(round(loader.slow.of / loader.slow.count))} is slow",
+        predicted=stats.ratio(case.mode.step, loader.slow.step, "x"),
     )
 
 
@@ -148,6 +177,9 @@ def facts(loader: LoaderSummary) -> list[str]:
     name, share = slowest_part(loader)
     if share >= NAMED:
         found.append(f"{name} is {units.share(share)} of a fetch.")
+    if loader.slow is not None:
+        words = _slow_words(loader.slow)
+        found.append(f"{words[0].upper()}{words[1:]}.")
     if loader.advice is None and loader.advice_reason:
         found.append(f"No better setting: {loader.advice_reason}.")
     return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, Sample, stats
+from dpdoctor.analysis import Figure, Finding, Launch, Sample, stats
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, above_zero, faster_without, measured_arm, severity
 from dpdoctor.rules._cores import Cores, cores
 from dpdoctor.rules._steps import launches
@@ -50,7 +52,7 @@ def _too_many_threads(case: Case, found: Cores) -> Finding | CannotTell | None:
 
 def _throttled(case: Case, found: Cores) -> Finding | None:
     """Return that a container's CPU quota is used up; how much of a step that takes, no counter says."""
-    periods = _throttled_periods(case)
+    periods = throttled_periods(launches(case))
     if periods.value is None or periods.value <= THROTTLED:
         return None
     return Finding(
@@ -70,10 +72,10 @@ def _throttled(case: Case, found: Cores) -> Finding | None:
     )
 
 
-def _throttled_periods(case: Case) -> Figure:
-    """Return the share of the quota's periods in which it was used up, from the first sample to the last."""
+def throttled_periods(of: Iterable[Launch]) -> Figure:
+    """Return the share of the quota's periods in which it was used up, from each launch's first sample to its last."""
     parts = []
-    for launch in launches(case):
+    for launch in of:
         seen = [(s.values["num_throttled"], s.values["num_quota_periods"]) for s in launch.samples if _counts(s)]
         if seen and seen[-1][1] > seen[0][1]:
             parts.append((seen[-1][0] - seen[0][0], seen[-1][1] - seen[0][1]))

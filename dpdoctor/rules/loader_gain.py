@@ -52,8 +52,8 @@ def _evidence(case: Case, alone: Figure, equal: Figure, workers: int) -> tuple[s
     assert equal.value is not None
     devices = units.count(case.mode.num_devices, "device")
     return (
-        f"{case.name} on {devices} is {units.times(case.mode.speedup.value)} as fast as {BASELINE}.",
-        f"{BASELINE} with {units.count(workers, 'worker')}, as many processes that fetch as all ranks have, would be "
+        f"On {devices} {case.name} is {units.times(case.mode.speedup.value)} as fast as {BASELINE}.",
+        f"With {units.count(workers, 'worker')}, as many processes that fetch as all ranks have, {BASELINE} would be "
         f"{units.times(alone.value)} as fast (simulated from this run's fetch times).",
         f"With equal loader processes {case.name} is {units.times(equal.value)} as fast as {BASELINE}.",
     )

@@ -2,7 +2,10 @@
 
 import sys
 
-from dpdoctor.worker.rank import main
+from dpdoctor.worker.leaving import Leaving
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leaving = Leaving()
+    from dpdoctor.worker.rank import main
+
+    sys.exit(main(leaving))

@@ -145,7 +145,7 @@ class Conductor:
         """Begin a segment: nothing of the edge is charged to its first step."""
         parts = self._parts
         if segment.kind == "stop":
-            if parts.director and self._measured:
+            if parts.director and parts.director.tries_loaders and self._measured:
                 # Last of all: while it runs, the script's own workers fill their queues.
                 parts.loaders.measure_hand_offs()
             parts.ending.stop("ok")
@@ -179,7 +179,7 @@ class Conductor:
         assert self._proof is not None
         # Let go of them: a generator's output would keep its graph, and so its activations, until the end.
         inputs, parts.watch.inputs = parts.watch.inputs, []
-        counters = self._proof.counters(inputs)
+        counters = replace(self._proof.counters(inputs), micro_batches=parts.watch.micro_batches[-1])
         checks = self._proof.judge(
             parts.mode, counters, dict(parts.watch.forwards), parts.adopter.unadopted(), parts.agreement
         )

@@ -63,6 +63,7 @@ class Director:
 
     `arms` begin with FULL, and the most important come first; `dropped` are those that there is no time for.
     `num_kept`: uncounted steps before the first window in which batches are kept for arms that replay them.
+    `tries_loaders`: whether loaders are tried before the end.
     """
 
     def __init__(self, recording: Recording, arms: tuple[str, ...], seed: int, *, num_kept: int = 0) -> None:
@@ -76,6 +77,7 @@ class Director:
         self._arms_left: list[str] = []
         self._round = 0
         self._step_s = 0.0
+        self.tries_loaders = recording.loader_trials
         self.steady: bool | None = None
         self.dropped: tuple[str, ...] = ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import sysconfig
@@ -46,6 +47,12 @@ def of_users(frame: FrameType | None) -> str | None:
 
 def _words(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def source(line: str) -> str:
+    """Return the text of the line that `caller` named, without its indentation; empty where it cannot be read."""
+    path, _, number = line.rpartition(":")
+    return linecache.getline(path, int(number)).strip() if number.isdecimal() else ""
 
 
 def without_ours(trace: TracebackType | None) -> TracebackType | None:

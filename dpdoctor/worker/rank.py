@@ -42,6 +42,7 @@ from dpdoctor.worker.facts.compilations import CompileEvents
 from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.facts.iterators import watch_iterators
 from dpdoctor.worker.launched import Place
+from dpdoctor.worker.leaving import Leaving
 from dpdoctor.worker.modes._base import Mode
 from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
@@ -63,8 +64,8 @@ SUMMED_LOSS = (
 )
 
 
-def main() -> int:
-    """Run the task that the environment describes; return the exit code of this rank."""
+def main(leaving: Leaving) -> int:
+    """Run the task that the environment describes; return the exit code of this rank, with which to leave."""
     task = msgspec.json.decode(os.environ[TASK_VARIABLE], type=WorkerTask)
     where = launched.place()
     launched.die_with_parent()
@@ -74,7 +75,10 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR1, file=(directory / rundir.STACKS).open("w"), all_threads=True)
     backend = setup.set_up(task, where)
     launched.hide()
-    return Rank(task, where, directory, heartbeat, backend).run()
+    code = Rank(task, where, directory, heartbeat, backend).run()
+    # Files that the script wants to keep are flushed when Python collects them.
+    leaving.code = None if task.spec.allow_writes else code
+    return code
 
 
 class Rank:
@@ -151,7 +155,7 @@ class Rank:
         names = () if spec.recording.explain else spec.recording.arms
         found = chosen(plugins.collect(arms, "ARM"), names, self._mode)
         alone = not self._task.mode.distributed
-        agreement: Agreement = Alone() if alone else Ranks((FULL, *found), spec.timeout_s, self._fail)
+        agreement: Agreement = Alone() if alone else Ranks((FULL, *found), spec.collective_timeout_s, self._fail)
         bench = Bench(
             mode=self._mode,
             world_size=self._where.world_size,

@@ -35,7 +35,7 @@ def set_up(task: WorkerTask, where: Place) -> str | None:
         init_method="env://" if announced else f"file://{task.directory}/rendezvous",
         rank=where.rank,
         world_size=where.world_size,
-        timeout=timedelta(seconds=task.spec.timeout_s),
+        timeout=timedelta(seconds=task.spec.collective_timeout_s),
     )
     return backend
 

@@ -1,4 +1,4 @@
-"""Where a report comes from: what was run, from which commit, on which machine, with which versions."""
+"""What the index says of a report: what it found, what was run, from which commit, on which machine and versions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 from dpdoctor import units
 from dpdoctor.analysis import RunSummary
+from dpdoctor.report.text import mode_label
+from dpdoctor.report.words import diagnosis, verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +18,8 @@ class Origin:
     """All of it as it is read."""
 
     what: str
+    verdict: str
+    finding: str
     command: str
     commit: str
     machine: str
@@ -29,12 +33,22 @@ def origin(summary: RunSummary, what: str, commit: str) -> Origin:
     packages = {"Python": machine.python, "dpdoctor": summary.dpdoctor, **machine.packages}
     return Origin(
         what=what,
+        verdict=verdict.headline(summary).sentence,
+        finding=_costliest(summary),
         command=shlex.join(summary.command),
         commit=commit,
         machine=f"{machine.host}: {machine.cpu or 'CPU unknown'}, {units.count(machine.cores, 'core')}, "
         f"{units.size(machine.memory_bytes)}, {gpus}, {machine.system}",
         versions=", ".join(f"{name} {version}" for name, version in packages.items()),
     )
+
+
+def _costliest(summary: RunSummary) -> str:
+    found = diagnosis.bottlenecks(summary)
+    if not found:
+        return "Nothing was found that would be worth a change."
+    first = found[0][0]
+    return f"{mode_label(first.mode)}: {first.title} ({first.status})."
 
 
 def commit(repository: Path) -> str:

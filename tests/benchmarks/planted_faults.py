@@ -2,12 +2,12 @@
 
     python tests/benchmarks/planted_faults.py --runs 5 --imagenet EXAMPLES/imagenet --mingpt MINGPT
 
-Sizes are drawn and sealed in OUT/plan.json before the first run, with the seconds that a step loses to them where a
-clock can tell: a sleep is timed, a fetch of the script's own loader is timed apart. Every run is one `dpdoctor
-profile` with all arms; what it found is read from its run.json into OUT/verdicts.json by code that does not see the
-plan. Only then is the plan opened. Interrupted, the same command goes on. Recorded runs can be judged again after a
-rule was changed (`--score`): whoever changed it because of them has then seen them, and needs a new seed for a new
-result.
+Sizes are drawn and sealed in OUT/plan.json before the first run. Every run is one `dpdoctor profile` with all arms;
+what it found is read from its run.json into OUT/verdicts.json by code that does not see the plan. Where a clock can
+tell the seconds that a step loses, they are timed without dpdoctor before and after the run, into OUT/timed.json: the
+machine is not equally fast for an hour. Only then is the plan opened. Interrupted, the same command goes on. Recorded
+runs can be judged again after a rule was changed (`--score`): whoever changed it because of them has then seen them,
+and needs a new seed for a new result.
 
 Printed are a table and whether: the planted fault is the first finding of the mode that it slows down in at least 95
 % of the runs; where a known time is planted, the cost is right within 3 % of the step or 15 % of the planted cost;
@@ -34,6 +34,8 @@ from dpdoctor import rundir
 from dpdoctor.analysis import analyse
 from dpdoctor.rules import diagnose
 
+TIMED = "timed.json"
+
 
 def run_all(root: Path, entries: Mapping[str, Entry], runs: Sequence[PlannedRun], sources: Mapping[str, Path]) -> None:
     """Profile every planned run that did not end yet, and write what each said."""
@@ -41,10 +43,23 @@ def run_all(root: Path, entries: Mapping[str, Entry], runs: Sequence[PlannedRun]
     for number, run in enumerate(runs[len(said) :], len(said) + 1):
         shutil.rmtree(root / run.folder, ignore_errors=True)
         folder = root / run.folder
+        before = _timed(entries[run.entry], run.size)
         error = launching.profile(entries[run.entry], run.size, folder, sources)
+        after = _timed(entries[run.entry], run.size)
+        if before is not None and after is not None:
+            rundir.write_json(root / TIMED, {**_planted_s(root), run.folder: (before + after) / 2})
         said.append(verdicts.read(folder, error))
         (root / VERDICTS).write_bytes(msgspec.json.format(msgspec.json.encode(said)))
         print(f"{number} of {len(runs)} done", file=sys.stderr, flush=True)
+
+
+def _timed(entry: Entry, size: float | None) -> float | None:
+    return entry.seconds(size) if entry.seconds and size else None
+
+
+def _planted_s(root: Path) -> dict[str, float]:
+    path = root / TIMED
+    return rundir.read_json(path, dict[str, float]) if path.exists() else {}
 
 
 def _said(root: Path) -> list[Verdict]:
@@ -54,8 +69,12 @@ def _said(root: Path) -> list[Verdict]:
 
 def report(root: Path, entries: Mapping[str, Entry]) -> None:
     """Open the plan and print the table."""
-    said = {verdict.folder: verdict for verdict in _said(root)}
-    scores = [score(run, entries[run.entry], said[run.folder]) for run in unseal(root) if run.folder in said]
+    said, planted_s = {verdict.folder: verdict for verdict in _said(root)}, _planted_s(root)
+    scores = [
+        score(run, entries[run.entry], said[run.folder], planted_s.get(run.folder))
+        for run in unseal(root)
+        if run.folder in said
+    ]
     checked = [one for v in said.values() for mode in v.modes.values() for one in mode.checked]
     print("\n".join([table(entries, scores), "", *totals(entries, scores, checked), "", *map(_detail, scores)]))
 

@@ -129,3 +129,18 @@ def test_on_a_phone_a_row_keeps_its_name_while_its_figures_scroll_by(visit: Call
         }"""
     )
     assert moved == [100, 0]
+
+
+def test_a_long_table_scrolls_in_itself_below_its_titles(visit: Callable[..., Visit]) -> None:
+    visited = visit(page.render(many_rows()))
+    visited.page.set_viewport_size({"width": 1280, "height": 400})
+    region = visited.page.locator("#kernels .scroll").first
+    height, scrolled, below = region.evaluate(
+        """(scroll) => {
+          scroll.scrollTop = 50;
+          const top = (one) => one.getBoundingClientRect().top;
+          return [scroll.clientHeight, scroll.scrollTop, top(scroll.querySelector("thead th")) - top(scroll)];
+        }"""
+    )
+    assert height <= 0.8 * 400
+    assert (scrolled, below) == (50, 0)

@@ -46,5 +46,5 @@ def test_the_planted_fault_is_named_first(name, tmp_path):
 def test_nothing_is_named_in_a_healthy_sample(name, tmp_path):
     assert profile(ENTRIES[name], None, tmp_path / "run", {}) is None
     verdict = read(tmp_path / "run", None)
-    found = score(PlannedRun(folder="run", entry=name, size=None, planted_s=None), ENTRIES[name], verdict)
+    found = score(PlannedRun(folder="run", entry=name, size=None), ENTRIES[name], verdict)
     assert found.said == "no warning"

@@ -15,6 +15,7 @@ from dpdoctor.cli import main
 from dpdoctor.report import plotlyjs
 from dpdoctor.report.formats import markdown
 from dpdoctor.report.words import verdict
+from dpdoctor.rules import diagnose
 from tests.unit import run_directories
 from tests.unit.report import diagnosed_runs, runs
 
@@ -34,7 +35,7 @@ class TestFormats:
     @pytest.mark.parametrize("options", [(), ("--format", "terminal")])
     def test_people_get_it_all_on_stdout(self, root: Path, options: tuple[str, ...]) -> None:
         done = report(root, *options)
-        headline = verdict.headline(runs.cpu_run().summary).sentence
+        headline = verdict.headline(diagnose(runs.cpu_run()).summary).sentence
         assert " ".join(done.stdout.split()).startswith(headline)
         assert str(root / rundir.REPORT) in done.stdout
         assert done.stderr == ""

@@ -28,8 +28,8 @@ ALLOWED = {
     "worker": {"spec", "heartbeat", "loading", "records", "rundir", "trace", "digest", "attribution"},
     "launch": {"spec", "heartbeat", "records", "rundir"},
     "rules": {"analysis", "digest"},
-    "report": {"analysis", "rules", "digest"},
-    "gate": {"launch", "analysis", "rules"},
+    "report": {"analysis", "rules", "digest", "gate"},
+    "gate": {"spec", "records", "rundir", "launch", "analysis", "rules"},
     "__main__": {"cli"},
 }
 ALLOWED["cli"] = {*ALLOWED, "cli"} - {"__main__"}

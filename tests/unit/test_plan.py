@@ -154,7 +154,8 @@ def test_modules_are_looked_for_where_python_m_would(module: str) -> None:
 def test_a_module_is_found_by_the_installed_command_too(here: Path) -> None:
     # Its first import path is the folder of the command, not the directory that the person stands in.
     code = f"import sys; sys.path[:] = [p for p in sys.path if p not in ('', {str(here)!r})]; \
-        from dpdoctor.cli import _plan; print(_plan._find_module('package.train') is not None)"
+        import pathlib; from dpdoctor.cli import _plan; \
+        print(_plan._find_module('package.train', pathlib.Path.cwd()) is not None)"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == "True\n"

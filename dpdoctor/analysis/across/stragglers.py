@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dpdoctor import units
 from dpdoctor.analysis.across.model import Kind, LateStep, StepLateness, Verdict
+from dpdoctor.analysis.stats import MAD_TO_SIGMA
 
 # A step is late when a rank comes later than this share of a step: half of where TraceML warns ...
 LATE_SHARE = 0.05
@@ -37,8 +38,6 @@ EVENT_SHARE = 0.25
 EVENT_SIGMAS = 8.0
 # ... and, where there is a pattern, is so many times as late as the pattern's steps.
 BEYOND = 2.0
-# A normal distribution's standard deviation over its median absolute deviation.
-MAD_TO_SIGMA = 1.4826
 
 Cause = Callable[[int, list[int]], str | None]
 

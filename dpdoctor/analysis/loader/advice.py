@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpdoctor import units
+from dpdoctor.analysis.loader.model import LoaderPrediction
 from dpdoctor.analysis.loader.simulate import Setting
-from dpdoctor.analysis.summary import LoaderPrediction
 
 # A setting whose step is this close to the best is as good, and cheaper with fewer processes and batches in memory.
 AS_GOOD = 1.02

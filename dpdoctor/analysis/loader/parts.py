@@ -9,7 +9,7 @@ from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader import facts
 from dpdoctor.analysis.loader.feed import Feed, WindowFeed
-from dpdoctor.analysis.summary import TransformSummary, WorkerSummary
+from dpdoctor.analysis.loader.model import TransformSummary, WorkerSummary
 from dpdoctor.analysis.windows import NS
 from dpdoctor.loading import IN_PROCESS, TransformTime
 from dpdoctor.records import Launch

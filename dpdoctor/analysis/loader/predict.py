@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.measured import Block, Measured
+from dpdoctor.analysis.loader.model import LoaderPrediction
 from dpdoctor.analysis.loader.simulate import Outcome, Setting, Times, simulate
 from dpdoctor.analysis.stats import student_t
-from dpdoctor.analysis.summary import LoaderPrediction
 
 REPLICATES = 16
 LEAST_BATCHES = 200
@@ -40,9 +40,21 @@ class Predictor:
 
     def predictions(self, settings: Sequence[Setting]) -> tuple[LoaderPrediction, ...]:
         """Return the prediction of each setting."""
-        samples = [self.measured.times(blocks) for blocks in _replicates(_few(self.measured.blocks))]
+        samples = self._samples()
         present = [_run(self.measured, times, self.measured.setting) for times in samples]
         return tuple(self._prediction(setting, samples, present) for setting in settings)
+
+    def without_fetches_above(self, limit: float, usual: float) -> Figure:
+        """Return the seconds of a step if each fetch of more than `limit` seconds took the `usual` ones instead."""
+        samples = self._samples()
+        shorter = [replace(times, fetch=[usual if f > limit else f for f in times.fetch]) for times in samples]
+        without, present = (
+            [_run(self.measured, times, self.measured.setting).step for times in some] for some in (shorter, samples)
+        )
+        return _times(self.step, [a / b for a, b in zip(without, present, strict=True)], MODEL_ERROR)
+
+    def _samples(self) -> list[Times]:
+        return [self.measured.times(blocks) for blocks in _replicates(_few(self.measured.blocks))]
 
     def _prediction(self, setting: Setting, samples: Sequence[Times], present: Sequence[Outcome]) -> LoaderPrediction:
         outcomes = [_run(self.measured, times, setting) for times in samples]

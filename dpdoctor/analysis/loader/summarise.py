@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpdoctor.analysis.loader import advice, budget, control, facts, parts
+from dpdoctor.analysis.loader import advice, budget, control, facts, parts, stalls
 from dpdoctor.analysis.loader.feed import Feed, feed
 from dpdoctor.analysis.loader.measured import UnknownError, measured
+from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderSummary
 from dpdoctor.analysis.loader.predict import Predictor
-from dpdoctor.analysis.summary import LoaderPrediction, LoaderSummary, ModeSummary
+from dpdoctor.analysis.summary import ModeSummary
 from dpdoctor.records import Launch
 from dpdoctor.spec import BASELINE, RunHeader
 
@@ -87,6 +88,7 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         advice=chosen,
         advice_reason=reason,
         control=_control(fed, baseline),
+        slow=stalls.slow_fetches(found, fed.predictor),
     )
 
 

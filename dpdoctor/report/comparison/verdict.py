@@ -20,6 +20,10 @@ SOME_LAUNCHES = (
     "Not all of these runs have several launches of each mode: intervals hold within a launch, and another launch may "
     "differ by more. dpdoctor profile --repeat N gives intervals between launches."
 )
+CALIBRATED = (
+    "One launch each: the intervals of throughput and step are between launches, by the calibrated noise of the "
+    "machine; those of time budgets are within the launch."
+)
 LAUNCHES = "The intervals of throughput and step are between launches; those of time budgets are within one launch."
 TRACED = "The intervals are between the traced steps of one run each, which the profiler slows: another run may differ."
 _CLAUSES = {
@@ -50,12 +54,12 @@ def evidence(comparison: Comparison) -> str:
     """Return what the intervals are taken over, and so how far they hold."""
     if all(run.of_traces for run in comparison.runs):
         return TRACED
+    ratios = [change.ratio for row in rows.of_modes(comparison, rows.main_rows) for change in row.compared.changes]
+    scopes = {ratio.scope for ratio in ratios if ratio.value is not None}
     launches = [state.launches for mode in comparison.modes.values() for state in mode.states if state.launches]
     if all(number == 1 for number in launches):
-        return ONE_LAUNCH
-    ratios = [change.ratio for row in rows.of_modes(comparison, rows.main_rows) for change in row.compared.changes]
-    known = [ratio for ratio in ratios if ratio.value is not None]
-    return LAUNCHES if all(ratio.scope == "launches" for ratio in known) else SOME_LAUNCHES
+        return CALIBRATED if scopes == {"calibrated"} else ONE_LAUNCH
+    return LAUNCHES if scopes <= {"launches"} else SOME_LAUNCHES
 
 
 def chance(comparison: Comparison) -> str:

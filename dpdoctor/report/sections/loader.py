@@ -116,6 +116,9 @@ def _facts(loader: LoaderSummary) -> Iterator[tuple[str, str]]:
     yield "Pinned memory", "yes" if loader.pin_memory else "no"
     yield "Batch", "unknown" if loader.batch_bytes is None else units.size(loader.batch_bytes)
     yield "Fetching a batch", _spread(loader)
+    if loader.slow is not None:
+        slow = f"{units.whole(loader.slow.count)} of {units.whole(loader.slow.of)}"
+        yield "Far slower than the others", f"{slow}: {units.seconds(loader.slow.seconds)}"
     yield "of it putting together", _known(loader.collate)
     yield "CPU time of a fetch", _known(loader.cpu_ratio)
     yield "Waiting, per step", _known(loader.wait)

@@ -1,16 +1,16 @@
-"""The change to make first, in the clause that a headline ends with."""
+"""What costs most and the change to make, in the clauses that a headline ends with."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from dpdoctor.analysis import Figure, RunSummary
+from dpdoctor.analysis import Figure, Finding, RunSummary
 from dpdoctor.report.text import clipped, listed, listed_figures, mode_label
 from dpdoctor.report.words import diagnosis
 
 # A name from the script may be of any length.
-LONGEST_REMEDY = 80
+LONGEST_TITLE, LONGEST_REMEDY = 120, 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +23,20 @@ class _Change:
     gain: Figure
 
 
-def advice(summary: RunSummary, modes: Collection[str]) -> str | None:
-    """Return what to change in these modes and what that is predicted to give.
+def bottleneck(summary: RunSummary, mode: str) -> str | None:
+    """Return the costliest bottleneck of a mode in a clause; None: there is none."""
+    first = _costliest(summary, (mode,))
+    return None if first is None else clipped(first.title, LONGEST_TITLE)
 
-    It is the costliest bottleneck of which both are known in few words; None: of none. Modes that share bottleneck and
-    remedy are told of together.
+
+def advice(summary: RunSummary, modes: Collection[str]) -> str | None:
+    """Return what to change about the costliest bottleneck of these modes, and what that is predicted to give.
+
+    None where both are not known in few words: of another bottleneck it would be taken for this one's. Modes that
+    share bottleneck and remedy are told of together.
     """
-    found = list(_changes(summary, modes))
+    worst = _costliest(summary, modes)
+    found = [change for change in _changes(summary, modes) if worst is not None and change.rule == worst.rule]
     if not found:
         return None
     first = found[0]
@@ -37,6 +44,10 @@ def advice(summary: RunSummary, modes: Collection[str]) -> str | None:
     where = "" if len(same) == len(modes) else f"for {listed([mode_label(mode) for mode in same])} "
     gains = listed_figures([same[mode].gain for mode in modes if mode in same])
     return f"{where}{clipped(first.short, LONGEST_REMEDY)}: predicted {gains} of today's throughput"
+
+
+def _costliest(summary: RunSummary, modes: Collection[str]) -> Finding | None:
+    return next((finding for finding in diagnosis.parts(summary).costly if finding.mode in modes), None)
 
 
 def _changes(summary: RunSummary, modes: Collection[str]) -> Iterator[_Change]:

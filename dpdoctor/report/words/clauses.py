@@ -119,6 +119,8 @@ def rests_on(figure: Figure) -> str:
     """Return what an interval of a speedup is taken over."""
     if figure.scope == "launches":
         return f"over {units.count(figure.n, 'launch')}."
+    if figure.scope == "calibrated":
+        return "between launches, by the calibrated noise of this machine."
     return "over the windows of one launch each. Another launch may differ by more."
 
 

@@ -30,7 +30,7 @@ class Treatment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """One bottleneck with all modes that have it; `tone` is that of the mode where it costs most."""
+    """One bottleneck with all modes that have it; `tone` is that of the first of them."""
 
     title: str
     tone: str
@@ -39,13 +39,12 @@ class Bottleneck:
 
 def costliest(summary: RunSummary) -> list[Bottleneck]:
     """Return the first bottlenecks, the costliest first, each once with all modes that have it."""
-    found = diagnosis.by_rule(diagnosis.parts(summary).costly)
-    return [_bottleneck(of_rule) for of_rule in found[: diagnosis.MOST_FIRST]]
+    return [_bottleneck(of_rule) for of_rule in diagnosis.bottlenecks(summary)[: diagnosis.MOST_FIRST]]
 
 
 def left_to_the_report(summary: RunSummary) -> str:
     """Return in a sentence how many more bottlenecks there are; empty: none."""
-    more = len(diagnosis.by_rule(diagnosis.parts(summary).costly)) - diagnosis.MOST_FIRST
+    more = len(diagnosis.bottlenecks(summary)) - diagnosis.MOST_FIRST
     return f"The report has {units.count(more, 'more bottleneck')}." if more > 0 else ""
 
 

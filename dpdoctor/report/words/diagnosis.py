@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpdoctor.analysis import Finding, RunSummary
@@ -42,12 +41,17 @@ def parts(summary: RunSummary) -> Parts:
     )
 
 
-def by_rule(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
-    """Return the findings of each rule together, in the order in which the first of each stands."""
+def bottlenecks(summary: RunSummary) -> list[tuple[Finding, ...]]:
+    """Return the costly findings of each rule together, the costliest rule first.
+
+    Of one rule, those of the modes that the headline is about stand first: what is read below it is about the same
+    mode.
+    """
     found: dict[str, list[Finding]] = {}
-    for finding in findings:
+    for finding in parts(summary).costly:
         found.setdefault(finding.rule, []).append(finding)
-    return [tuple(of_rule) for of_rule in found.values()]
+    leading = standing.leaders(summary)
+    return [tuple(sorted(of_rule, key=lambda finding: finding.mode not in leading)) for of_rule in found.values()]
 
 
 def anchor(summary: RunSummary, finding: Finding) -> str:

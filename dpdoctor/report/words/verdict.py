@@ -8,7 +8,7 @@ from dpdoctor.analysis import ModeSummary, RunSummary
 from dpdoctor.report.blocks import Verdict
 from dpdoctor.report.text import by_reason, capital, figure_text, interval_text, mode_label, sentence
 from dpdoctor.report.words import clauses
-from dpdoctor.report.words.advice import advice
+from dpdoctor.report.words.advice import advice, bottleneck
 from dpdoctor.report.words.standing import is_baseline, leaders, shown_modes, why_withheld
 from dpdoctor.report.words.tie import tie_verdict
 
@@ -21,7 +21,7 @@ def headline(summary: RunSummary) -> Verdict:
     if len(leading) > 1:
         return tie_verdict(leading, last)
     for name, mode in leading.items():
-        return mode_verdict(name, mode, last)
+        return mode_verdict(name, mode, bottleneck(summary, name), last)
     if not summary.modes:
         return Verdict(tone="bad", sentence="This run has no modes: nothing was measured.")
     if all(mode.status == "ok" for mode in summary.modes.values()):
@@ -29,8 +29,12 @@ def headline(summary: RunSummary) -> Verdict:
     return Verdict(tone="bad", sentence="No mode could be measured.")
 
 
-def mode_verdict(name: str, mode: ModeSummary, last: Sequence[str] = ()) -> Verdict:
-    """Return one mode's result in one sentence, which ends with the `last` clauses where the mode was measured."""
+def mode_verdict(name: str, mode: ModeSummary, cost: str | None = None, last: Sequence[str] = ()) -> Verdict:
+    """Return one mode's result in one sentence.
+
+    Where the mode was measured that has the clause of what costs most (None: where a step's time goes) and ends with
+    the `last` ones.
+    """
     label, rate = mode_label(name), figure_text(mode.throughput)
     withheld = why_withheld(mode)
     if withheld is not None:
@@ -42,7 +46,7 @@ def mode_verdict(name: str, mode: ModeSummary, last: Sequence[str] = ()) -> Verd
         return Verdict(tone="muted", sentence=sentence(f"{label} changed nothing{trains}: {reason}"))
     if mode.throughput.value is None:
         return Verdict(tone="warn", sentence=sentence(f"{label} was not measured: {mode.throughput.reason}"))
-    parts = [_speed(name, mode), *clauses.step_time([mode])]
+    parts = [_speed(name, mode), *([cost] if cost else clauses.step_time([mode]))]
     if mode.status != "ok":
         parts.append(f"it was {mode.status}: {reason}")
     parts += last

@@ -1,4 +1,4 @@
-"""What one step does, counted from a profile of it: operators, collectives and their bytes, inputs."""
+"""What one step does, counted from a profile of it: operators, collectives and their bytes, allocations, inputs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,21 @@ _SPAN = re.compile(r"^(?:gloo|nccl):_?(?P<kind>\w+?)(?:_base|_into_tensor|_tenso
 # The operators of sharding: what they do, and which of their tensors is the whole. All have (output, input, ...).
 _SHARDING = {"c10d::_allgather_base_": ("all_gather", 0), "c10d::_reduce_scatter_base_": ("reduce_scatter", 1)}
 _INPUT = 1
+# Kineto's event for each block of memory that is taken or given back.
+_MEMORY = "[memory]"
+
+
+# Inside of it batches are received that loader processes sent meanwhile: of this step, of later ones, as they come.
+_RECEIVING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
 class _Event(msgspec.Struct):
     name: str = ""
     cat: str = ""
     args: dict[str, Any] = {}
+    ts: float = 0.0
+    dur: float = 0.0
+    tid: Any = None
 
 
 class _Trace(msgspec.Struct):
@@ -38,14 +47,20 @@ class StepProfile:
     """Profiles the host side of one step. No GPU tracing: it would slow the process for the rest of its life."""
 
     def __init__(self) -> None:
-        self._profile = profile(activities=[ProfilerActivity.CPU], record_shapes=True)
+        self._on_devices = torch.cuda.is_available()
+        self._profile = profile(
+            activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=not self._on_devices
+        )
+        self._allocations = 0
 
     def start(self) -> None:
         """Begin the step."""
         self._profile.start()
+        self._allocations = _device_allocations()
 
     def stop(self) -> None:
         """End the step."""
+        self._allocations = _device_allocations() - self._allocations
         self._profile.stop()
 
     def counters(self, inputs: Iterable[torch.Tensor]) -> Counters:
@@ -53,10 +68,11 @@ class StepProfile:
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory, "step.json")
             self._profile.export_chrome_trace(str(path))
-            events = msgspec.json.decode(path.read_bytes(), type=_Trace).traceEvents
+            events = _of_the_step(msgspec.json.decode(path.read_bytes(), type=_Trace).traceEvents)
         return Counters(
             operators=sum(event.cat == "cpu_op" for event in events),
             collectives=_collectives(events),
+            allocations=self._allocations if self._on_devices else _host_allocations(events),
             inputs=tuple(
                 InputTensor(
                     dtype=str(t.dtype).removeprefix("torch."),
@@ -66,6 +82,23 @@ class StepProfile:
                 for t in inputs
             ),
         )
+
+
+def _of_the_step(events: Sequence[_Event]) -> list[_Event]:
+    """Return events without those of receiving batches from loader processes."""
+    spans = [(event.tid, event.ts, event.ts + event.dur) for event in events if event.name == _RECEIVING]
+    return [event for event in events if not any(t == event.tid and a <= event.ts <= b for t, a, b in spans)]
+
+
+def _device_allocations() -> int:
+    """Return how many blocks torch's allocators of all GPUs have given out since the process began."""
+    found = (torch.cuda.memory_stats(index) for index in range(torch.cuda.device_count()))
+    return sum(int(stats.get("allocation.all.allocated", 0)) for stats in found)
+
+
+def _host_allocations(events: Sequence[_Event]) -> int:
+    """Return how many blocks the host's allocator gave out; an event of a negative size gives one back."""
+    return sum(event.name == _MEMORY and event.args.get("Bytes", 0) > 0 for event in events)
 
 
 def _collectives(events: Sequence[_Event]) -> dict[str, Collective]:

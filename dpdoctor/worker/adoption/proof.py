@@ -12,6 +12,8 @@ from torch.distributed.tensor import DTensor
 from dpdoctor.records import Check, Counters
 from dpdoctor.worker.adoption.counters import StepProfile
 from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.facts.compilations import graph_breaks
+from dpdoctor.worker.facts.copies import DeviceCopies
 from dpdoctor.worker.facts.syncs import HostSyncs
 from dpdoctor.worker.modes._base import Evidence, Mode
 
@@ -47,7 +49,7 @@ def _bits(tensor: torch.Tensor) -> int:
 
 
 class Proof:
-    """Watches one step: operators, collectives, waits for the device, gradients it makes, parameters it moves.
+    """Watches one step: operators, collectives, copies, waits for the device, gradients it makes, parameters it moves.
 
     `touched` has the ids of the parameters that got a gradient.
     """
@@ -59,8 +61,10 @@ class Proof:
         self.touched: set[int] = set()
         self._hooks = [p.register_post_accumulate_grad_hook(self._accumulated) for p in parameters if p.requires_grad]
         self._syncs = HostSyncs()
+        self._copies = DeviceCopies(has_device=torch.cuda.is_available())
         self._profile = StepProfile()
         self._profile.start()
+        self._copies.start()
         self._syncs.start()
 
     def _accumulated(self, parameter: torch.Tensor) -> None:
@@ -70,13 +74,19 @@ class Proof:
     def stop(self) -> None:
         """End the step."""
         self._syncs.stop()
+        self._copies.stop()
         self._profile.stop()
         for hook in self._hooks:
             hook.remove()
 
     def counters(self, inputs: Sequence[torch.Tensor]) -> Counters:
         """Return what the step did; `inputs` are the tensors that entered its first forward."""
-        return dataclasses.replace(self._profile.counters(inputs), syncs=self._syncs.found())
+        return dataclasses.replace(
+            self._profile.counters(inputs),
+            syncs=self._syncs.found(),
+            h2d_bytes=self._copies.num_bytes,
+            graph_breaks=graph_breaks(),
+        )
 
     def judge(
         self,

@@ -60,6 +60,19 @@ class CompileEvents:
         self._recorder.event("compile", at_ns=self._began_ns, duration_ns=duration_ns, detail=detail)
 
 
+def graph_breaks() -> int | None:
+    """Return the breaks of the graph in all that was compiled so far, each once; None where nothing was."""
+    if f"{DYNAMO}.utils" not in sys.modules:
+        return None
+    counters = importlib.import_module(f"{DYNAMO}.utils").counters
+    frames = counters["frames"]
+    # Frames are not counted with fullgraph=True, where a break is an error; graphs not where every frame broke.
+    if not frames["total"] and not counters["stats"]["unique_graphs"]:
+        return None
+    # A break inside of a loop gives up the whole frame, and counts as that alone.
+    return int(sum(counters["graph_break"].values()) + frames["total"] - frames["ok"])
+
+
 def _handler() -> Any:
     """Return dynamo's handler of callbacks; None while nobody imported dynamo."""
     return importlib.import_module(f"{DYNAMO}.callback").callback_handler if DYNAMO in sys.modules else None

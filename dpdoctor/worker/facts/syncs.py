@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dpdoctor import redact
 from dpdoctor.records import HostSync
 from dpdoctor.worker import lines
 from dpdoctor.worker.patches import Patches
@@ -69,7 +70,10 @@ class HostSyncs:
 
     def found(self) -> tuple[HostSync, ...]:
         """Return what was counted, in the order of the first calls."""
-        return tuple(HostSync(call=call, line=line, count=count) for (call, line), count in self._counts.items())
+        return tuple(
+            HostSync(call=call, line=line, count=count, code=redact.text(lines.source(line)))
+            for (call, line), count in self._counts.items()
+        )
 
     def _replace(
         self,

@@ -215,7 +215,7 @@ ENTRIES = {
     ),
     "healthy_gan": Entry(
         script="gan.py",
-        args=("--epochs", "1000", "--num-workers", "1", "--batch-size", "256"),
+        args=("--epochs", "1000", "--width", "32", "--batch-size", "64"),
         mode="single",
         options=LONG,
     ),

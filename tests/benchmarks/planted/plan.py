@@ -18,12 +18,11 @@ PLAN = "plan.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """One run: its folder, whose name says nothing, the entry, its size and, if known, the planted seconds per step."""
+    """One run: its folder, whose name says nothing, the entry and its size; None: nothing is planted."""
 
     folder: str
     entry: str
     size: float | None
-    planted_s: float | None
 
 
 def draw(entries: Mapping[str, Entry], runs: int, seed: int) -> list[PlannedRun]:
@@ -35,11 +34,7 @@ def draw(entries: Mapping[str, Entry], runs: int, seed: int) -> list[PlannedRun]
 
 
 def _drawn(folder: str, name: str, entry: Entry, dice: random.Random) -> PlannedRun:
-    if entry.sizes is None:
-        return PlannedRun(folder=folder, entry=name, size=None, planted_s=None)
-    size = _size(entry, dice)
-    planted_s = entry.seconds(size) if entry.seconds else None
-    return PlannedRun(folder=folder, entry=name, size=size, planted_s=planted_s)
+    return PlannedRun(folder=folder, entry=name, size=_size(entry, dice) if entry.sizes else None)
 
 
 def _size(entry: Entry, dice: random.Random) -> float:

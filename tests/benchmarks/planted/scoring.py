@@ -40,9 +40,9 @@ class Score:
     proved: bool | None = None
 
 
-def score(run: PlannedRun, entry: Entry, verdict: Verdict) -> Score:
-    """Return how well a run's verdict fits to what was planted in it."""
-    return _healthy(run, entry, verdict) if entry.healthy else _planted(run, entry, verdict)
+def score(run: PlannedRun, entry: Entry, verdict: Verdict, planted_s: float | None = None) -> Score:
+    """Return how well a run's verdict fits to what was planted in it, and to its seconds per step if known."""
+    return _healthy(run, entry, verdict) if entry.healthy else _planted(run, entry, verdict, planted_s)
 
 
 def _healthy(run: PlannedRun, entry: Entry, verdict: Verdict) -> Score:
@@ -55,15 +55,15 @@ def _healthy(run: PlannedRun, entry: Entry, verdict: Verdict) -> Score:
     return Score(run=run, first=not named and verdict.error is None, said=said, proved=proved)
 
 
-def _planted(run: PlannedRun, entry: Entry, verdict: Verdict) -> Score:
+def _planted(run: PlannedRun, entry: Entry, verdict: Verdict, planted_s: float | None) -> Score:
     mode = verdict.modes.get(entry.mode)
     if mode is None or not mode.named:
         return Score(run=run, first=False, said=verdict.error or "no warning")
     first = mode.named[0]
     named = first.rule in entry.rules
-    if not named or run.planted_s is None or mode.step_s is None or first.share is None:
+    if not named or planted_s is None or mode.step_s is None or first.share is None:
         return Score(run=run, first=named, said=first.rule)
-    planted = run.planted_s / mode.step_s
+    planted = planted_s / mode.step_s
     error = first.share - planted
     within = abs(error) <= max(STEP_SHARE, COST_SHARE * planted)
     return Score(run=run, first=True, said=first.rule, error=error, within=within)

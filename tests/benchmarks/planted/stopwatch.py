@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 
 SAMPLES = Path(__file__).parents[3] / "samples"
+PLAIN_TRAINING = Path(__file__).with_name("plain_training.py")
 SLEEPS = 21
-# Run in an interpreter of its own, with one thread, as a rank that is given one core.
-FETCHES = """
-import statistics, sys, time
-import torch
-import mnist_lenet
-torch.set_num_threads(1)
-args = mnist_lenet.parse_args()
-loader = torch.utils.data.DataLoader(mnist_lenet.make_train_set(args), batch_size=args.batch_size, shuffle=True)
-took = []
-batches = iter(loader)
-for _ in range(41):
-    begin = time.perf_counter()
-    next(batches)
-    took.append(time.perf_counter() - begin)
-print(statistics.median(took))
-"""
 
 
 def slept(count: int) -> Callable[[float], float]:
@@ -46,14 +32,15 @@ def slept(count: int) -> Callable[[float], float]:
 def fetched(args: Sequence[str], *, ranks: int = 1) -> Callable[[float], float]:
     """Return a function that gives the seconds of a fetch of samples/mnist_lenet.py with these arguments.
 
-    That is what the loader costs a step without workers: what is planted and what the sample's own loading takes. As
-    many processes fetch at once as there are ranks, which slow each other.
+    That is what the loader costs a step without workers: what is planted and what the sample's own loading takes. It is
+    timed in a plain loop that trains on so many ranks: beside another rank, and after a step of training, a fetch takes
+    longer than it does alone.
     """
 
     def seconds(size: float) -> float:
-        command = [sys.executable, "-c", FETCHES, *(argument.format(size=f"{size:g}") for argument in args)]
-        at_once = [subprocess.Popen(command, cwd=SAMPLES, stdout=subprocess.PIPE, text=True) for _ in range(ranks)]
-        said = [process.communicate()[0] for process in at_once]
-        return mean(float(text) for text in said)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command += [str(PLAIN_TRAINING), *(argument.format(size=f"{size:g}") for argument in args)]
+        environment = {**os.environ, "PYTHONPATH": str(SAMPLES), "OMP_NUM_THREADS": "1"}
+        return float(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
     return seconds

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from random import Random
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,6 +104,23 @@ class TestIntervals:
         assert numbers(mode.step) == pytest.approx((0.105, 0.105 - 0.063531, 0.105 + 0.063531), abs=1e-6)
         assert (mode.step.n, mode.step.scope, mode.launches) == (2, "launches", 2)
         assert mode.wall_s == pytest.approx(20)
+
+    def test_one_launch_of_a_calibrated_workload_speaks_of_launches_too(self) -> None:
+        one = launch(rank([step(100), step(110, window=2)], [window(100), window(110, window=2)]))
+        known, within = run({"single": [one]}), single(one)
+        header = dataclasses.replace(known.header, launch_spread={"single": 0.1})
+        found = analyse(dataclasses.replace(known, header=header)).summary.modes["single"]
+        assert found.step.value == within.step.value
+        assert (found.step.scope, found.throughput.scope) == ("calibrated", "calibrated")
+        half = within.step.high - within.step.value
+        assert found.step.high - found.step.value == pytest.approx(np.hypot(half, 0.1 * within.step.value))
+
+    def test_several_launches_speak_for_themselves_though_the_workload_is_calibrated(self) -> None:
+        launches = [launch(even_rank(ms), number=n) for n, ms in enumerate((100, 110), 1)]
+        known = run({"single": launches}, repeat=2)
+        header = dataclasses.replace(known.header, launch_spread={"single": 0.1})
+        found = analyse(dataclasses.replace(known, header=header)).summary.modes["single"]
+        assert found.step == single(*launches, repeat=2).step
 
     def test_a_launch_that_measured_nothing_is_no_launch_of_the_figure(self) -> None:
         failed = launch(number=2, status="failed", reason="CUDA out of memory")

@@ -1,21 +1,25 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from dpdoctor.analysis.communication import exposed_share, on_shared_cores, removable_share
+from dpdoctor.analysis.communication import exposed_share, on_shared_cores, removable
+from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.trace_budget import NO_STEPS, NO_TRACE
 from dpdoctor.digest import Budget, Digest
-from dpdoctor.records import Adoption, Launch
+from dpdoctor.records import Adoption, Launch, Rank
+from tests.unit import records
+from tests.unit.analysis.loader.feeding import even_batches, launch, rank
 from tests.unit.builders import MS
-from tests.unit.records import launch, rank
 from tests.unit.report import traced_runs
 
 
 def ranks(*budgets: Budget) -> list[Digest]:
     """Return the traces of ranks whose steps are all like this."""
-    made = traced_runs.late_rank(len(budgets), 1)
+    made = traced_runs.late_rank(len(budgets), 0)
     return [
         dataclasses.replace(digest, devices=(traced_runs.device(of=of),))
         for digest, of in zip(made, budgets, strict=True)
@@ -44,20 +48,59 @@ class TestExposedShare:
         assert exposed_share([]).reason == NO_TRACE
 
 
+def traced(
+    budget: Budget, *, queued_ms: float = 0.0, handling_ms: int = 0, num_threads: int = 1, index: int = 0
+) -> Rank:
+    """Return one of two ranks whose traced steps are like this; untraced ones take 100 ms, and wait for a core."""
+    made = rank([replace(b, gap_queued_ns=round(queued_ms * MS)) for b in even_batches(8)], index=index, world_size=2)
+    (digest,) = ranks(budget)
+    (device,) = digest.devices
+    steps = tuple(dataclasses.replace(step, handling_ns=handling_ms * MS) for step in device.steps)
+    adoption = dataclasses.replace(made.record.adoption, num_threads=num_threads)
+    return dataclasses.replace(
+        made,
+        record=dataclasses.replace(made.record, adoption=adoption),
+        digest=dataclasses.replace(digest, devices=(dataclasses.replace(device, steps=steps),)),
+    )
+
+
+# The profiler makes a step of 100 ms one of 125. Of them 25 only communicate; 20 communicate beside computing.
+TRACED = traced_runs.budget(100, 25, comm=45)
+# Rank 0 waits for rank 1.
+WAITING = traced_runs.budget(60, 65, comm=70)
+
+
+def share(cores: int = 2, budget: Budget = TRACED, **fields: Any) -> Figure:
+    """Return the share of two ranks, of which the second comes last."""
+    return removable(launch(traced(WAITING), traced(budget, index=1, **fields)), cores).total
+
+
 class TestRemovableShare:
     def test_with_cores_of_its_own_what_is_hidden_costs_nothing(self) -> None:
-        assert removable_share(ranks(WAITS, LAST), on_shared_cores=False).value == pytest.approx(0.1)
+        assert share(8, queued_ms=8, handling_ms=10).value == pytest.approx(0.2)
 
-    def test_on_shared_cores_all_communication_of_that_rank_counts(self) -> None:
-        assert removable_share(ranks(WAITS, LAST), on_shared_cores=True).value == pytest.approx(0.25)
+    def test_on_shared_cores_what_waits_is_of_the_untraced_step(self) -> None:
+        assert share(queued_ms=1e-6).value == pytest.approx(0.25)
 
-    def test_copying_for_it_takes_those_cores_too(self) -> None:
-        found = ranks(WAITS, LAST)
-        (device,) = found[1].devices
-        steps = tuple(dataclasses.replace(step, handling_ns=5 * MS) for step in device.steps)
-        copying = [found[0], dataclasses.replace(found[1], devices=(dataclasses.replace(device, steps=steps),))]
-        assert removable_share(copying, on_shared_cores=True).value == pytest.approx(0.3)
-        assert removable_share(copying, on_shared_cores=False).value == pytest.approx(0.1)
+    def test_beside_computing_it_costs_what_training_waits_for_a_core(self) -> None:
+        assert share(queued_ms=8).value == pytest.approx(0.25 + 0.08)
+
+    def test_that_is_no_more_than_communication_lasts(self) -> None:
+        assert share(queued_ms=30).value == pytest.approx(0.25 + 0.20)
+
+    def test_copying_for_it_is_slowed_by_the_profiler_like_all_else(self) -> None:
+        assert share(queued_ms=8, handling_ms=10).value == pytest.approx(0.25 + 0.08 + 10 / 125)
+
+    def test_where_nobody_counted_all_that_runs_beside_computing_counts(self) -> None:
+        assert share(queued_ms=0).value == pytest.approx(0.25 + 0.20)
+
+    def test_of_several_threads_another_one_may_wait(self) -> None:
+        both = (traced(budget, queued_ms=8, num_threads=2, index=n) for n, budget in enumerate((WAITING, TRACED)))
+        assert removable(launch(*both), 4).total.value == pytest.approx(0.25 + 0.20)
+
+    def test_without_a_trace_it_is_unknown(self) -> None:
+        bare = [dataclasses.replace(one, digest=None) for one in (traced(WAITING), traced(TRACED, index=1))]
+        assert [removable(launch(*bare), cores).total.reason for cores in (2, 8)] == [NO_TRACE, NO_TRACE]
 
 
 class TestOnSharedCores:
@@ -66,7 +109,7 @@ class TestOnSharedCores:
         """Return two ranks with so many threads each, on these hosts."""
         return launch(
             *(
-                rank([], [], index=index, host=host, device=device, adoption=Adoption(num_threads=number))
+                records.rank([], [], index=index, host=host, device=device, adoption=Adoption(num_threads=number))
                 for index, (number, host) in enumerate(zip(numbers, hosts, strict=True))
             )
         )

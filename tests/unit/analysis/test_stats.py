@@ -22,6 +22,37 @@ def share_covered(truth: float, experiment: Callable[[], Figure], times: int = 1
     return sum(f.low <= truth <= f.high for f in figures) / times
 
 
+class TestCalibrated:
+    def test_half_widths_add_up_in_squares(self) -> None:
+        found = stats.calibrated(figure(10, 3), 0.4)
+        assert (found.low, found.high, found.scope) == (5, 15, "calibrated")
+
+    def test_a_launch_without_an_interval_of_its_own_gets_one(self) -> None:
+        found = stats.calibrated(Figure(value=10, n=1, unit="s"), 0.1)
+        assert (found.low, found.high) == (9, 11)
+
+    def test_no_time_lies_below_0(self) -> None:
+        assert stats.calibrated(figure(10, 0), 2).low == 0
+
+    def test_what_is_not_calibrated_unknown_or_of_launches_stays(self) -> None:
+        for unchanged in (figure(10, 1, scope="launches"), stats.unknown("s", "it crashed")):
+            assert stats.calibrated(unchanged, 0.1) == unchanged
+        assert stats.calibrated(figure(10, 1), None) == figure(10, 1)
+
+    @pytest.mark.parametrize(
+        ("scopes", "expected"),
+        [
+            (("calibrated", "calibrated"), "calibrated"),
+            (("calibrated", "launches"), "calibrated"),
+            (("calibrated", "run"), "run"),
+            (("run", "launches"), "run"),
+        ],
+    )
+    def test_a_ratio_holds_as_far_as_the_part_that_holds_least(self, scopes: tuple[str, str], expected: str) -> None:
+        one, other = (figure(10, 1, scope=scope) for scope in scopes)
+        assert stats.ratio(one, other, "x").scope == stats.ratio(other, one, "x").scope == expected
+
+
 class TestMean:
     def test_student_t_by_hand(self) -> None:
         # mean 2, standard deviation 1, t(0.975, 2) = 4.302653, so the half width is 4.302653 / sqrt(3).

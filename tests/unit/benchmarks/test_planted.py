@@ -17,7 +17,8 @@ from tests.benchmarks.planted.verdicts import Verdict, read
 PLANTED = Entry(script="a.py", sizes=(1, 4), mode="ddp", rules=("straggler",), seconds=lambda size: size / 100)
 HEALTHY = Entry(script="a.py", mode="ddp")
 ENTRIES_HERE = {"planted": PLANTED, "healthy": HEALTHY}
-RUN = PlannedRun(folder="run-000", entry="planted", size=2.0, planted_s=0.02)
+RUN = PlannedRun(folder="run-000", entry="planted", size=2.0)
+PLANTED_S = 0.02
 
 
 def finding(rule: str, share: float, **changes: str) -> dict[str, object]:
@@ -70,23 +71,30 @@ class TestPlan:
         assert unseal(tmp_path) == runs
         assert seal(tmp_path, runs[1:]) != sealed
 
-    def test_planted_seconds_are_those_of_the_size(self):
-        (run,) = draw({"planted": PLANTED}, 1, seed=0)
-        assert run.planted_s == run.size / 100
+    def test_nothing_is_drawn_for_a_healthy_script(self):
+        (run,) = draw({"healthy": HEALTHY}, 1, seed=0)
+        assert run.size is None
 
 
 class TestScore:
     def test_the_planted_fault_is_first_and_its_cost_right(self, tmp_path):
-        scored = score(RUN, PLANTED, verdict_on(tmp_path / "run", finding("straggler", 0.21), finding("other", 0.1)))
+        verdict = verdict_on(tmp_path / "run", finding("straggler", 0.21), finding("other", 0.1))
+        scored = score(RUN, PLANTED, verdict, PLANTED_S)
         assert (scored.first, scored.within) == (True, True)
         assert scored.error == pytest.approx(0.01)
 
     @pytest.mark.parametrize("share", [0.16, 0.24])
     def test_a_cost_may_be_off_by_little(self, tmp_path, share):
-        assert score(RUN, PLANTED, verdict_on(tmp_path / "run", finding("straggler", share))).within is False
+        verdict = verdict_on(tmp_path / "run", finding("straggler", share))
+        assert score(RUN, PLANTED, verdict, PLANTED_S).within is False
+
+    def test_without_a_known_time_no_cost_is_judged(self, tmp_path):
+        scored = score(RUN, PLANTED, verdict_on(tmp_path / "run", finding("straggler", 0.2)))
+        assert (scored.first, scored.within) == (True, None)
 
     def test_the_second_finding_does_not_count(self, tmp_path):
-        scored = score(RUN, PLANTED, verdict_on(tmp_path / "run", finding("other", 0.3), finding("straggler", 0.2)))
+        verdict = verdict_on(tmp_path / "run", finding("other", 0.3), finding("straggler", 0.2))
+        scored = score(RUN, PLANTED, verdict, PLANTED_S)
         assert (scored.first, scored.said, scored.within) == (False, "other", None)
 
     def test_what_calls_for_no_change_is_passed_over(self, tmp_path):

@@ -53,7 +53,6 @@ def test_the_index_has_a_line_per_run_in_the_folder(tmp_path: Path) -> None:
     first, second, *_ = ENTRIES
     for name, analysis in ((first, diagnosed_runs.diagnosed_run()), (second, runs.gpu_run())):
         (tmp_path / name).mkdir()
-        rundir.write_json(tmp_path / name / rundir.SUMMARY, analysis.summary)
         rundir.write_json(tmp_path / name / index.ORIGIN, origin(analysis.summary, "What <it> shows.", "4b38c84"))
     index.write(tmp_path)
     page = (tmp_path / "index.html").read_text("utf-8")

@@ -17,7 +17,7 @@ from dpdoctor.analysis import (
     NotJudged,
     Waterfall,
 )
-from dpdoctor.analysis.summary import TransformSummary, WorkerSummary
+from dpdoctor.analysis.loader.model import TransformSummary, WorkerSummary
 from tests.unit.report import runs
 from tests.unit.report.traced_runs import HOSTILE
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from rich.console import Console
 
-from dpdoctor.analysis import Analysis, Finding, NotJudged
+from dpdoctor.analysis import Analysis, Finding, NotJudged, SlowFetches
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Card, Cell, Facts, Fold, Paragraph, Table
 from dpdoctor.report.formats import terminal
@@ -216,6 +216,14 @@ class TestLoader:
         assert facts["Fetching a batch"] == "80.0 ms (78.0 to 82.0 ms), spread 12.0 %"
         assert facts["First batch of an epoch, beyond the usual"].startswith("unknown: no epoch began")
 
+    def test_single_slow_fetches_are_told(self) -> None:
+        slow = SlowFetches(count=9, of=144, seconds=0.4, usual=0.04, cpu_ratio=0.05, step=figure(0.06))
+        mode = self.ANALYSIS.summary.modes["single"]
+        loader = dataclasses.replace(diagnosed_runs.loader(), slow=slow)
+        analysis = with_modes(self.ANALYSIS, single=dataclasses.replace(mode, loader=loader))
+        facts = dict(only(Facts, build("loader", analysis))[0].pairs)
+        assert facts["Far slower than the others"] == "9 of 144: 400 ms"
+
     def test_predictions_begin_without_workers_and_mark_advice_and_own_setting(self) -> None:
         chart = charts("loader", self.ANALYSIS)["Predicted step by number of workers"]
         lines = {trace["name"]: trace for trace in chart.traces}
@@ -252,8 +260,8 @@ class TestTerminal:
         text = shown(diagnosed_runs.diagnosed_run())
         found, _, table = text.partition("mode     status")
         assert table
-        # Of two bottlenecks.
-        assert found.count("the loader starves training") == 2
+        # Of two bottlenecks, and in the headline.
+        assert found.count("the loader starves training") == 3
         assert "DDP: 42.0 % (39.0 to 45.0 %) of each step, confirmed" in found
         assert "set num_workers=4; now it is 2" in found
         assert "DataLoader(..., num_workers=4)" in found
@@ -271,9 +279,13 @@ class TestTerminal:
 
     def test_one_bottleneck_of_several_modes_is_told_once(self) -> None:
         text = shown(with_findings(runs.cpu_run(), finding(mode="ddp"), finding(mode="single")))
-        assert text.count("the loader starves training") == 1
+        assert text.count("\N{BULLET} the loader starves training") == 1
         assert text.count("set num_workers=4; now it is 2") == 1
         assert [text.count(f"{mode}: 42.0 %") for mode in ("DDP", "One device")] == [1, 1]
+
+    def test_the_mode_of_the_headline_stands_first(self) -> None:
+        text = shown(with_findings(runs.cpu_run(), finding(mode="single"), finding(mode="ddp")))
+        assert text.index("DDP: 42.0 %") < text.index("One device: 42.0 %")
 
     def test_what_to_do_is_told_for_each_mode_where_it_differs(self) -> None:
         other = finding(mode="single", remedy="set num_workers=1; now it is 0")

@@ -63,6 +63,14 @@ def test_intervals_of_repeated_launches() -> None:
     assert text.interval_words(runs.repeated_run().summary.modes) == ("95 % intervals between 2 launches each.")
 
 
+def test_intervals_by_calibrated_noise() -> None:
+    rate = dataclasses.replace(RATE, scope="calibrated")
+    calibrated = dataclasses.replace(runs.gpu_run().summary.modes["ddp"], throughput=rate)
+    assert text.interval_words({"ddp": calibrated}) == (
+        "95 % intervals between launches, by the calibrated noise of this machine and 9 windows."
+    )
+
+
 def test_a_mode_unknown_here_keeps_its_name() -> None:
     assert text.mode_label("zero3") == "zero3"
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from dpdoctor.analysis import CrossCheck, LoaderSummary
-from dpdoctor.analysis.summary import TransformSummary
+from dpdoctor.analysis import CrossCheck, LoaderSummary, SlowFetches
+from dpdoctor.analysis.loader.model import TransformSummary
 from dpdoctor.records import CpuUse, Rank
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
@@ -131,6 +131,33 @@ def test_single_slow_batches_hold_up_the_others() -> None:
     assert found.cause == "single slow batches hold up those that lie ready behind them"
     assert "prefetch_factor=8" in found.code
     assert "num_workers" not in found.code
+
+
+def stalling(step_s: float, **fields: object) -> LoaderSummary:
+    """Return a loader of which 9 of 144 fetches are slow, and without them a step takes so long."""
+    slow = SlowFetches(count=9, of=144, seconds=0.4, usual=0.04, cpu_ratio=0.05, step=cases.figure(step_s, step_s / 50))
+    return with_workers(slow=slow, transforms=(AFFINE,), advice_reason="no setting is faster", **fields)
+
+
+def test_slow_batches_that_no_setting_hides_are_the_cause_and_what_to_look_at() -> None:
+    found = RULE.check(waiting(0.4, 0.39, stalling(0.063)))
+    said = "9 of 144 fetches take 400 ms, 95.0 % of it waiting; the usual one takes 40.0 ms"
+    assert found.cause == said
+    assert f"{said}." in found.evidence
+    assert found.short == "find why 1 fetch in 16 is slow"
+    assert found.predicted.value == pytest.approx(0.1 / 0.063)
+
+
+def test_slow_batches_that_cost_little_are_no_advice() -> None:
+    found = RULE.check(waiting(0.4, 0.39, stalling(0.095)))
+    assert found.cause is None or "fetches take" not in found.cause
+    assert found.short == "take RandomAffine out of the loader"
+
+
+def test_a_setting_that_hides_slow_batches_comes_first() -> None:
+    predictions = (cases.prediction(2, 0.063, 0.003, 8),)
+    found = RULE.check(waiting(0.4, 0.39, stalling(0.063, predictions=predictions, advice=predictions[0])))
+    assert "prefetch_factor=8" in found.code
 
 
 def test_taking_over_a_batch_can_be_the_cause() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -165,12 +166,25 @@ def test_a_whole_recording(conducted: Conducted) -> None:
     assert (conducted.directory / rundir.TRACE).stat().st_size > 0
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_loaders_are_tried_at_the_end_where_that_is_wanted(
+    patches: Patches, directory: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    found, tried = Conducted(patches, directory, replace(SHORT, loader_trials=wanted)), []
+    monkeypatch.setattr(found.loaders, "measure_hand_offs", lambda: tried.append(len(found.steps_taken())))
+    with pytest.raises(Stop):
+        found.train(1000)
+    found.conductor.close()
+    assert len(tried) == wanted
+
+
 def test_the_proof_settles_the_adoption_and_lets_go_of_the_inputs(conducted: Conducted) -> None:
     conducted.train(6)
     record = rundir.read_json(conducted.directory / rundir.RANK, RankRecord)
     assert [check.ok for check in record.adoption.proof] == [True]
     assert record.counters is not None
     assert [tensor.shape for tensor in record.counters.inputs] == [(4, 3)]
+    assert record.counters.micro_batches == 1
     assert conducted.watch.inputs == []
     assert nn.Module.__call__ is nn.Module._wrapped_call_impl
 

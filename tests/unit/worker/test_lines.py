@@ -105,3 +105,13 @@ def test_a_frame_of_a_library_is_of_the_users_line_that_called_it(library: str) 
 
 def test_a_frame_of_ours_is_nobodys() -> None:
     assert frame_of([TRAIN, f"{PACKAGE}/worker/adopt.py"]) is None
+
+
+def test_the_text_of_a_line_is_found_again() -> None:
+    line = lines.caller()
+    assert lines.source(line) == "line = lines.caller()"
+
+
+@pytest.mark.parametrize("line", ["/nowhere/train.py:3", f"{__file__}:100000", "unknown line", ""])
+def test_of_a_line_that_cannot_be_read_there_is_no_text(line: str) -> None:
+    assert lines.source(line) == ""

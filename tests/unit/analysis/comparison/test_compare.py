@@ -133,8 +133,18 @@ def test_counters_that_differ() -> None:
         "all_reduce.bytes": (1000, 0, None),
         "syncs.item": (3, 0, None),
         "inputs": ("float32 32x3", "float32 32x3", None),
+        "inputs.dtypes": ("float32", "float32", None),
+        "inputs.bytes": (384, 384, None),
     }
-    assert [fact.differs for fact in single.counters] == [(True, None)] * 4 + [(False, None)]
+    assert [fact.differs for fact in single.counters] == [(True, None)] * 4 + [(False, None)] * 3
+
+
+def test_what_an_older_run_did_not_count_is_unknown_there() -> None:
+    newer = dataclasses.replace(COUNTERS, allocations=40)
+    (single,) = compare([counted(COUNTERS), counted(newer)]).modes.values()
+    facts = {fact.name: fact for fact in single.counters}
+    assert (facts["allocations"].values, facts["allocations"].differs) == ((None, 40), (None,))
+    assert "graph_breaks" not in facts
 
 
 def test_what_the_runs_ran_on() -> None:

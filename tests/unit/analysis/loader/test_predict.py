@@ -8,10 +8,10 @@ from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.advice import advise
 from dpdoctor.analysis.loader.control import as_many_processes
 from dpdoctor.analysis.loader.measured import Block, Measured
+from dpdoctor.analysis.loader.model import LoaderPrediction
 from dpdoctor.analysis.loader.predict import MODEL_ERROR, Predictor
 from dpdoctor.analysis.loader.sharing import Cores
 from dpdoctor.analysis.loader.simulate import Setting
-from dpdoctor.analysis.summary import LoaderPrediction
 
 PRESENT = Setting(num_workers=0)
 STEP = Figure(value=0.040, low=0.039, high=0.041, n=5, unit="s")

@@ -10,7 +10,7 @@ import pytest
 from dpdoctor.analysis.analyse import analyse
 from dpdoctor.analysis.loader import advice
 from dpdoctor.analysis.loader.measured import NO_SENDING
-from dpdoctor.analysis.summary import LoaderSummary
+from dpdoctor.analysis.loader.model import LoaderSummary
 from dpdoctor.loading import HandOff
 from dpdoctor.records import Launch
 from tests.unit import records

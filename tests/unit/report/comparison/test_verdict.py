@@ -79,6 +79,7 @@ def test_what_the_intervals_rest_on_is_said() -> None:
     assert verdict.evidence(pairs.slower()) == verdict.ONE_LAUNCH
     assert verdict.evidence(pairs.repeated()) == verdict.LAUNCHES
     assert verdict.evidence(pairs.traces()) == verdict.TRACED
+    assert verdict.evidence(pairs.calibrated()) == verdict.CALIBRATED
     assert "--repeat N gives intervals between launches" in verdict.ONE_LAUNCH
 
 

@@ -26,15 +26,29 @@ def test_it_says_what_to_change_and_what_that_gives() -> None:
     assert said(short()) == "set num_workers=4: predicted 1.70x of today's throughput"
 
 
-def test_the_costliest_finding_with_a_known_gain_speaks() -> None:
-    findings = (
-        short("no gain is predicted", rule="a", predicted=None),
-        short("the gain is unknown", rule="b", predicted=unknown("no simulation", "x")),
-        finding("c"),
-        short("this one", rule="d"),
-        short("costs less", rule="e"),
+def test_the_costliest_finding_speaks() -> None:
+    assert said(short("this one", rule="a"), short("costs less", rule="b")) == (
+        "this one: predicted 1.70x of today's throughput"
     )
-    assert said(*findings) == "this one: predicted 1.70x of today's throughput"
+
+
+@pytest.mark.parametrize(
+    "costliest",
+    [
+        short("no gain is predicted", rule="a", predicted=None),
+        short("the gain is unknown", rule="a", predicted=unknown("no simulation", "x")),
+        finding("a"),
+    ],
+)
+def test_the_remedy_of_another_finding_is_not_taken_for_its(costliest: Finding) -> None:
+    assert said(costliest, short("of another", rule="b")) is None
+
+
+def test_another_mode_may_know_the_gain() -> None:
+    both = (short(predicted=None), short(mode="single"))
+    assert said(*both, modes=("ddp", "single")) == (
+        "for One device set num_workers=4: predicted 1.70x of today's throughput"
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +90,11 @@ class TestHeadline:
     END = "; set num_workers=4: predicted 1.70x of today's throughput."
 
     def test_the_page_ends_with_it(self) -> None:
-        assert verdict.headline(diagnosed_run().summary).sentence.endswith(f" of each step waits for data{self.END}")
+        sentence = verdict.headline(diagnosed_run().summary).sentence
+        assert sentence.endswith(f"; the loader starves training: 42.0 % of each step{self.END}")
+
+    def test_without_a_costly_finding_it_says_where_the_time_goes(self) -> None:
+        assert verdict.headline(runs.cpu_run().summary).sentence.endswith(" of each step waits for data.")
 
     def test_the_terminal_has_the_same_sentence(self) -> None:
         run = diagnosed_run()

@@ -105,6 +105,12 @@ def test_the_detail_says_what_the_speedup_rests_on() -> None:
     )
 
 
+def test_the_detail_says_that_an_interval_rests_on_calibrated_noise() -> None:
+    wide = {name: dataclasses.replace(figure, scope="calibrated") for name, figure in speedup(1.31, 1.2, 1.4).items()}
+    detail = verdict.mode_verdict("ddp", mode(**wide)).detail
+    assert "1.20x to 1.40x, between launches, by the calibrated noise of this machine." in detail
+
+
 def test_repeated_launches_and_a_split_batch() -> None:
     detail = verdict.headline(runs.repeated_run().summary).detail
     assert re.match(r"95 % interval [\d.]+x to [\d.]+x, over 2 launches\. ", detail)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from dpdoctor.records import Collective, Counters, InputTensor
 from dpdoctor.worker.adoption.counters import StepProfile, _sizes
@@ -28,6 +29,37 @@ def test_the_same_step_has_the_same_operators_every_time() -> None:
     few, again, many = profiled(1), profiled(1), profiled(3)
     assert few == again
     assert many.operators > few.operators > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, its blocks are counted")
+def test_each_block_of_memory_that_is_taken_counts() -> None:
+    profile = StepProfile()
+    profile.start()
+    kept = [torch.empty(1000) for _ in range(3)]
+    kept.clear()
+    torch.empty(7)
+    profile.stop()
+    torch.empty(7)
+    assert profile.counters([]).allocations == 4
+
+
+class Ones(Dataset):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(3)
+
+
+def test_what_arrives_from_loader_processes_is_no_part_of_the_step() -> None:
+    profile, batches = StepProfile(), iter(DataLoader(Ones(), batch_size=2, num_workers=1))
+    next(batches)
+    profile.start()
+    for batch in batches:
+        batch.add_(batch)
+    profile.stop()
+    # Three batches; however many tensors were unpickled meanwhile.
+    assert profile.counters([]).operators == 3
 
 
 def test_inputs_are_described() -> None:

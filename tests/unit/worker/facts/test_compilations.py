@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 
 from dpdoctor import rundir
 from dpdoctor.records import EventRecord
-from dpdoctor.worker.facts.compilations import CompileEvents
+from dpdoctor.worker.facts.compilations import CompileEvents, graph_breaks
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.recorder import Recorder
 from tests.unit.worker.handclock import HandClock
@@ -84,3 +84,58 @@ def test_a_script_that_compiles_nothing_does_not_pay_for_dynamo() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def unbroken(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def broken_once(x: torch.Tensor) -> torch.Tensor:
+    x = x + 1
+    torch._dynamo.graph_break()
+    return x * 2
+
+
+def broken_twice(x: torch.Tensor) -> torch.Tensor:
+    x = x + 1
+    torch._dynamo.graph_break()
+    x = x + 1
+    torch._dynamo.graph_break()
+    return x * 2
+
+
+def in_a_loop(x: torch.Tensor) -> torch.Tensor:
+    """Break the graph where dynamo gives the whole frame up."""
+    for _ in range(2):
+        x = x + 1
+        torch._dynamo.graph_break()
+    return x * 2
+
+
+class TestGraphBreaks:
+    @pytest.fixture(autouse=True)
+    def nothing_compiled(self) -> Iterator[None]:
+        """Let dynamo forget what other tests compiled."""
+        import torch._dynamo.utils
+
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        yield
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+
+    @pytest.mark.parametrize(
+        ("work", "num_breaks"), [(unbroken, 0), (broken_once, 1), (broken_twice, 2), (in_a_loop, 1)]
+    )
+    def test_each_break_counts_once(self, work: Callable[[torch.Tensor], torch.Tensor], num_breaks: int) -> None:
+        compiled = torch.compile(work, backend="eager")
+        for _ in range(3):
+            compiled(torch.ones(2))
+        assert graph_breaks() == num_breaks
+
+    def test_one_whole_graph_has_none(self) -> None:
+        torch.compile(lambda x: x + 1, backend="eager", fullgraph=True)(torch.ones(2))
+        assert graph_breaks() == 0
+
+    def test_where_nothing_was_compiled_there_is_nothing_to_count(self) -> None:
+        assert graph_breaks() is None

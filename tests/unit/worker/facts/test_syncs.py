@@ -97,6 +97,14 @@ def test_it_is_counted_at_its_line() -> None:
     assert [(sync.line, sync.count) for sync in counted.found()] == expected
 
 
+def test_a_line_is_known_by_its_text_as_well() -> None:
+    counted = HostSyncs()
+    counted.start()
+    VALUE.item()  # API_TOKEN=hunter2
+    counted.stop()
+    assert [sync.code for sync in counted.found()] == ["VALUE.item()  # API_TOKEN=<redacted>"]
+
+
 def test_what_torch_asks_for_counts_once_for_each_call_into_it(found) -> None:
     model = nn.Linear(3, 1)
     model(VECTOR).backward()

@@ -1,0 +1,70 @@
+"""`dpdoctor calibrate`: how much launches of the same code differ on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from dpdoctor.cli import _checkouts, _options, _report, _start
+
+if TYPE_CHECKING:
+    from dpdoctor.gate.calibrating import Calibrated
+
+# Noise cannot be told from fewer.
+LEAST_PAIRS = 10
+COULD_NOT = 4
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("script", required=False)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--pairs", type=click.IntRange(LEAST_PAIRS), default=LEAST_PAIRS, show_default=True, help="Pairs of launches."
+)
+@_options.tolerance
+@_options.calibrations
+@_options.launching
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Launches. Default: below reports.")
+@click.option("--quiet", is_flag=True, help="Print the result only.")
+@click.option("--verbose", is_flag=True, help="Also print what rank 0's script prints.")
+@click.pass_context
+def calibrate(context: click.Context, /, **options: Any) -> None:
+    """Launch SCRIPT over and over, unchanged, to learn what `dpdoctor gate` can tell on this machine.
+
+    Stand in the checkout, and give the script, options and arguments that the gate will be given. What is learned is
+    kept for it, for this machine alone.
+    """
+    console = _report.console_for(_report.TERMINAL)
+    _options.tolerance_of(options)
+    spec = _options.spec(options, _options.timing(options))
+    checkout = _checkouts.checkout_of(spec.cwd, spec)
+    root = _start.create(options["out"] or _start.default_out(spec, "calibrate-"))
+    progress = _start.OfSides(_start.progress(console, quiet=options["quiet"], verbose=options["verbose"]))
+    from dpdoctor.gate.calibrating import calibrate as launch_pairs
+
+    try:
+        done = launch_pairs(root, checkout, pairs=options["pairs"], progress=progress)
+    finally:
+        console.show_cursor()  # a second Ctrl-C leaves the line of progress as it is
+    _keep(done, options, console)
+    if done.calibration is None:
+        context.exit(COULD_NOT)
+
+
+def _keep(done: Calibrated, options: dict[str, Any], console: Console) -> None:
+    """Keep and print what was learned or, where nothing was, why."""
+    from dpdoctor.gate.keeping import calibration
+    from dpdoctor.report.gate import noise
+
+    if done.calibration is None:
+        console.print(noise.not_calibrated(done.launched))
+        return
+    path = calibration.keep(options["calibrations"] or calibration.default_directory(), done.calibration)
+    console.print(noise.render(done.calibration, _options.tolerance_of(options)))
+    console.print(f"Calibration: {path}", soft_wrap=True, highlight=False)
+
+
+COMMAND = calibrate

@@ -1,0 +1,130 @@
+"""`dpdoctor gate`: whether a change made training slower, or a step do more than it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from dpdoctor import rundir
+from dpdoctor.cli import _checkouts, _options, _outputs, _report, _start
+from dpdoctor.errors import UsageError
+
+if TYPE_CHECKING:
+    from dpdoctor.gate.model import GateResult
+
+# What may be said of a run that exists already; everything else is about launches.
+_OF_A_RUN = {"baseline", "exact", "tolerance", "calibrations", "out", "as_format", "quiet"}
+# What has no meaning where only counters are compared.
+_OF_TIME = {"tolerance", "quick", "max_pairs", "calibrations"}
+# After so many the first look is taken; of more than so many pairs no gate waits for the end.
+LEAST_PAIRS, MOST_PAIRS = 7, 200
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("script", required=False, metavar="[SCRIPT | RUN]")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option("--base", type=_options.DIRECTORY, metavar="DIR", help="Checkout to compare with; SCRIPT lies below it.")
+@click.option("--head", type=_options.DIRECTORY, metavar="DIR", help="Checkout to judge; SCRIPT lies below it, too.")
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Judge RUN, a run directory, against this file of `dpdoctor baseline save`; nothing is launched.",
+)
+@click.option("--exact", is_flag=True, help="Compare what a step does, by its counters, instead of how long it takes.")
+@_options.tolerance
+@click.option("--quick", is_flag=True, help="One look after 5 pairs; only where launches differ by 1 % at most.")
+@click.option("--max-pairs", type=click.IntRange(LEAST_PAIRS, MOST_PAIRS), help="Most pairs to launch. Default: 20.")
+@_options.calibrations
+@_options.launching
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Result and launches. Default: below reports."
+)
+@click.option(
+    "--format",
+    "as_format",
+    type=click.Choice(_outputs.FORMATS),
+    default=_outputs.TERMINAL,
+    show_default=True,
+    help="What to print; json, markdown and junit are also files in --out.",
+)
+@click.option("--quiet", is_flag=True, help="Print the result only.")
+@click.option("--verbose", is_flag=True, help="Also print what rank 0's script prints.")
+@click.pass_context
+def gate(context: click.Context, /, **options: Any) -> None:
+    """Judge whether training got slower, and exit with 0 (pass), 3 (regressed) or 4 (could not judge).
+
+    With --base and --head, SCRIPT of two checkouts is launched by turns until it is clear. With --baseline, RUN is
+    judged, which `dpdoctor profile --repeat` left.
+
+    The script's own arguments follow after --, as in: dpdoctor gate --base main --head . train.py -- --epochs 1
+    """
+    _check(context, options)
+    console = _report.console_for(options["as_format"])
+    head = options["head"] or Path()
+    out: Path | None
+    if options["baseline"] is None:
+        result, out = _checkouts.judge(options, console)
+    else:
+        result = _judge_run(options)
+        out = None if options["out"] is None else _start.create(options["out"])
+    if out is not None:
+        _outputs.write(result, out, head)
+    _outputs.show(result, console, options["as_format"], head)
+    if out is not None and not options["quiet"]:
+        console.print(f"Result: {out}", soft_wrap=True, highlight=False)
+    context.exit(_exit_code(result))
+
+
+def _check(context: click.Context, options: dict[str, Any]) -> None:
+    """Raise UsageError for options that do not go together."""
+    given = {
+        parameter.name: parameter.opts[-1]
+        for parameter in context.command.params
+        if isinstance(parameter, click.Option)
+        and context.get_parameter_source(str(parameter.name)) == ParameterSource.COMMANDLINE
+    }
+    if options["exact"] and (useless := [option for name, option in given.items() if name in _OF_TIME]):
+        raise UsageError(f"--exact compares counters, {useless[0]} is about time; leave one of them out")
+    if options["quick"] and options["max_pairs"] is not None:
+        raise UsageError("--quick is one look after 5 pairs; leave out --max-pairs")
+    if options["baseline"] is not None:
+        useless = [option for name, option in given.items() if name not in _OF_A_RUN]
+        if useless or options["args"]:
+            raise UsageError(
+                f"with --baseline nothing is launched, so {useless[0] if useless else 'ARGS'} has no meaning: "
+                "give it to `dpdoctor profile`, which makes the RUN"
+            )
+    elif options["base"] is None or options["head"] is None:
+        raise UsageError(
+            "give --base DIR and --head DIR to launch SCRIPT in two checkouts, or --baseline FILE to judge a RUN"
+        )
+
+
+def _judge_run(options: dict[str, Any]) -> GateResult:
+    """Return what becomes of a run that exists, against a baseline. Imports late: --help loads every verb."""
+    from dpdoctor.gate import stored
+    from dpdoctor.gate.keeping import baselines, calibration
+
+    if options["script"] is None:
+        raise UsageError("give the RUN to judge: the directory that `dpdoctor profile --repeat` printed at its end")
+    asked = _options.tolerance_of(options)
+    path = options["baseline"]
+    baseline, name = baselines.read(path), baselines.name_of(path)
+    run = rundir.read(Path(options["script"]))
+    if options["exact"]:
+        return stored.gate_exactly(run, baseline, name)
+    kept = options["calibrations"] or calibration.default_directory()
+    return stored.gate(run, baseline, name, asked=asked, calibrations=kept)
+
+
+def _exit_code(result: GateResult) -> int:
+    from dpdoctor.gate.outcome import EXIT_CODES
+
+    return EXIT_CODES[result.outcome]
+
+
+COMMAND = gate

@@ -1,0 +1,1 @@
+"""What outlives a gate: baselines for git, and the noise of machines."""

@@ -1,0 +1,1 @@
+"""Launches of two checkouts by turns."""

@@ -1,0 +1,187 @@
+"""Launches of two sides by turns, base head head base: what drifts in time weighs on both alike.
+
+Knows nothing of processes nor of statistics: it is given a function that launches and one that judges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Literal, Protocol, TypeVar
+
+from dpdoctor import units
+from dpdoctor.gate.model import SIDES, Pair, Refusal, SideName
+
+# Of the pairs that are planned at most, the share that may be replaced.
+REPLACED_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one launch of one side gave.
+
+    Attributes:
+        seconds: per step, by mode.
+        disturbed: why the launch is not to be judged by, though nothing failed; None: it is.
+        refusals: why no further launch would help: a mode failed, or too few steps were taken.
+        interrupted: Ctrl-C ended it.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    disturbed: str | None = None
+    refusals: tuple[Refusal, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def is_sound(self) -> bool:
+        """Return whether the launch counts."""
+        return self.disturbed is None and not self.refusals and not self.interrupted
+
+
+class Verdict(Protocol):
+    """What the pairs so far say of a mode."""
+
+    @property
+    def final(self) -> bool:
+        """Return whether no more pairs are needed."""
+
+
+V = TypeVar("V", bound=Verdict)
+# Launches a side for the n-th time; 0 is the one that is discarded.
+Launch = Callable[[SideName, int], Measured]
+# From the log ratios so far, ln(head / base) by mode, and the verdicts of the call before.
+Judge = Callable[[Mapping[str, Sequence[float]], Mapping[str, V]], Mapping[str, V]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternated(Generic[V]):
+    """What came of it.
+
+    Attributes:
+        pairs: by mode, all that were begun, those that were replaced among them; the discarded one is not.
+        verdicts: by mode, on the pairs that count.
+        refusals: why it stopped before the verdicts were final.
+        interrupted: it stopped because of Ctrl-C.
+    """
+
+    pairs: dict[str, tuple[Pair, ...]]
+    verdicts: Mapping[str, V]
+    refusals: tuple[Refusal, ...] = ()
+    interrupted: bool = False
+
+
+def alternate(launch: Launch, judge: Judge[V], *, modes: Sequence[str], most_pairs: int) -> Alternated[V]:
+    """Launch pairs until every verdict is final; the first pair is discarded, disturbed ones are replaced.
+
+    At most a fifth of `most_pairs` is replaced. Nothing is launched where the judge needs no pair to be sure.
+
+    Raises:
+        ValueError: `most_pairs` count and a verdict is not final.
+    """
+    done: list[_Both] = []
+    verdicts = judge(_log_ratios(modes, done), {})
+    if _all_final(verdicts):
+        return Alternated(pairs=dict.fromkeys(modes, ()), verdicts=verdicts)
+    interrupted = False
+    refusals: tuple[Refusal, ...] = ()
+    try:
+        interrupted, refusals = _began(launch)
+        while not (interrupted or refusals or _all_final(verdicts)):
+            done.append(pair := _launch_both(launch, len(done) + 1))
+            interrupted, refusals = pair.interrupted, pair.refusals or _too_many_replaced(done, most_pairs)
+            verdicts = judge(_log_ratios(modes, done), verdicts)
+            if sum(one.counts for one in done) >= most_pairs and not _all_final(verdicts):
+                raise ValueError(f"after {most_pairs} pairs the judge must have come to a verdict")
+    except KeyboardInterrupt:  # between two launches; one that runs says so itself
+        interrupted = True
+    pairs = {mode: tuple(one.pair(mode) for one in done) for mode in modes}
+    return Alternated(pairs=pairs, verdicts=verdicts, refusals=refusals, interrupted=interrupted)
+
+
+def _began(launch: Launch) -> tuple[bool, tuple[Refusal, ...]]:
+    """Launch the pair that is discarded: it fills caches and shows what cannot work."""
+    first = _launch_both(launch, 0)
+    return first.interrupted, first.refusals
+
+
+def order(number: int) -> Literal["AB", "BA"]:
+    """Return which side of the n-th pair is launched first; with the discarded pair 0: BA AB BA AB."""
+    return "AB" if number % 2 else "BA"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Both:
+    """One pair as it was launched; a side is missing where its partner ended the pair."""
+
+    order: Literal["AB", "BA"]
+    sides: dict[SideName, Measured]
+
+    @property
+    def counts(self) -> bool:
+        return len(self.sides) == len(SIDES) and all(side.is_sound for side in self.sides.values())
+
+    @property
+    def interrupted(self) -> bool:
+        return any(side.interrupted for side in self.sides.values())
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        return tuple(refusal for side in self.sides.values() for refusal in side.refusals)
+
+    @property
+    def replaced(self) -> str | None:
+        """Return why the pair does not count."""
+        if self.counts:
+            return None
+        if self.interrupted:
+            return "interrupted"
+        unsound = {name: side for name, side in self.sides.items() if not side.is_sound}
+        return "; ".join(f"{name}: {side.disturbed or 'not to be compared'}" for name, side in unsound.items())
+
+    def pair(self, mode: str) -> Pair:
+        base, head = (self.sides[name].seconds.get(mode) if name in self.sides else None for name in SIDES)
+        return Pair(base_s=base, head_s=head, order=self.order, replaced=self.replaced)
+
+    def log_ratio(self, mode: str) -> float:
+        return math.log(self.sides["head"].seconds[mode] / self.sides["base"].seconds[mode])
+
+
+def _launch_both(launch: Launch, number: int) -> _Both:
+    """Launch a pair; its second half only where the first counts."""
+    first, second = SIDES if order(number) == "AB" else SIDES[::-1]
+    sides: dict[SideName, Measured] = {}
+    for side in (first, second):
+        sides[side] = launch(side, number)
+        if not sides[side].is_sound:
+            break
+    return _Both(order=order(number), sides=sides)
+
+
+def _log_ratios(modes: Sequence[str], done: Sequence[_Both]) -> dict[str, list[float]]:
+    return {mode: [pair.log_ratio(mode) for pair in done if pair.counts] for mode in modes}
+
+
+def _all_final(verdicts: Mapping[str, Verdict]) -> bool:
+    return all(verdict.final for verdict in verdicts.values())
+
+
+def _too_many_replaced(done: Sequence[_Both], most_pairs: int) -> tuple[Refusal, ...]:
+    replaced = [pair.replaced for pair in done if pair.replaced is not None]
+    if len(replaced) <= REPLACED_SHARE * most_pairs:
+        return ()
+    reasons = "; ".join(dict.fromkeys(replaced))
+    base, head = (sum(_is_disturbed(pair, side) for pair in done) for side in SIDES)
+    return (
+        Refusal(
+            field="disturbed launches",
+            base=units.whole(base),
+            head=units.whole(head),
+            remedy=f"{units.count(len(replaced), 'pair')} of {units.whole(len(done))} had to be replaced ({reasons}). "
+            "Gate where nothing else runs and nothing is throttled",
+        ),
+    )
+
+
+def _is_disturbed(pair: _Both, side: SideName) -> bool:
+    return side in pair.sides and pair.sides[side].disturbed is not None

@@ -1,0 +1,79 @@
+"""What a comment on GitHub is put together from: parts, of which whole items are shown as far as there is room."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dpdoctor import units
+from dpdoctor.report.blocks import Cell, Table
+from dpdoctor.report.formats.markup import plain
+from dpdoctor.report.text import listed
+
+# GitHub takes 65,536 characters. Whoever posts this may want to add a line.
+MOST_CHARACTERS = 60_000
+LONGEST_NAME = 200
+PARAGRAPHS = "\n\n"
+_ROOM_FOR_LEFT_OUT = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Items of one kind, of which as many are shown, whole, as there is room for; `head` stands before the first."""
+
+    noun: str
+    items: tuple[str, ...]
+    head: str = ""
+    joint: str = PARAGRAPHS
+
+    def first(self, number: int) -> str:
+        """Return the first items below their head; empty: none."""
+        return self.joint.join(filter(None, (self.head, *self.items[:number]))) if number > 0 else ""
+
+    def fitting(self, room: int) -> int:
+        """Return how many items there is room for, in characters."""
+        lengths = (len(self.joint) + len(item) for item in self.items)
+        return sum(length <= room for length in itertools.accumulate(lengths, initial=len(self.head))) - 1
+
+
+def assembled(first: str, parts: Sequence[Part], last: str) -> str:
+    """Return a comment of at most MOST_CHARACTERS from escaped text; what had to be left out of the parts is said."""
+    room = MOST_CHARACTERS - len(first) - len(last) - _ROOM_FOR_LEFT_OUT
+    return PARAGRAPHS.join((first, *_fitted(parts, room), last)) + "\n"
+
+
+def _fitted(parts: Sequence[Part], room: int) -> Iterator[str]:
+    """Yield of each part what there is room for, then what was left out."""
+    left_out = []
+    for part in parts:
+        number = max(0, part.fitting(room - len(PARAGRAPHS)))
+        if shown := part.first(number):
+            yield shown
+            room -= len(PARAGRAPHS) + len(shown)
+        if number < len(part.items):
+            left_out.append(units.count(len(part.items) - number, part.noun))
+    if left_out:
+        yield f"Left out, because a comment holds no more: {listed(left_out)}."
+
+
+def table_parts(table: Table) -> Iterator[Part]:
+    """Yield the rows under their heads, and what the numbers in them refer to."""
+    heads = " | ".join(plain(column.title) for column in table.columns)
+    rules = " | ".join("---:" if column.numeric else "---" for column in table.columns)
+    footnotes = table.footnotes
+    rows = (" | ".join(_cell(cell, footnotes) for cell in row) for row in table.rows)
+    yield Part(
+        noun="row",
+        items=tuple(f"| {row} |" for row in rows),
+        head=f"{plain(table.caption)}\n\n| {heads} |\n| {rules} |",
+        joint="\n",
+    )
+    numbered = tuple(f"{number}. {plain(text)}" for number, text in enumerate(footnotes, 1))
+    yield Part(noun="footnote", items=numbered, joint="\n")
+
+
+def _cell(cell: Cell, footnotes: Sequence[str]) -> str:
+    mark = f"<sup>{footnotes.index(cell.footnote) + 1}</sup>" if cell.footnote else ""
+    note = f"<br>{plain(cell.note, LONGEST_NAME)}" if cell.note else ""
+    return f"{plain(cell.text, LONGEST_NAME)}{mark}{note}"

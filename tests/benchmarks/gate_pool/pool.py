@@ -1,0 +1,137 @@
+"""A pool of real launches on disk: JSON lines, the first of which says what was launched and where."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dpdoctor.gate.model import Pair
+
+POOL = Path(__file__).with_name("pool.jsonl")
+# By how much head is slower. Calibration's pairs say how noisy the machine is, and take part in no gate.
+KINDS = {"calibration": 0.0, "same": 0.0, "slower_5": 0.05, "slower_10": 0.10}
+STEP_UNIT_S = 1e-5
+Side = Literal["base", "head"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """How the launches of a pool were made.
+
+    Attributes:
+        command: of the script, without its fault.
+        step_s: seconds per step of the script as it is, when the sizes were chosen.
+        sizes: of the fault, by kind, in ms per image; 0: none.
+    """
+
+    created: str
+    command: tuple[str, ...]
+    dpdoctor: str
+    cpu: str | None
+    cores: int
+    system: str
+    python: str
+    torch: str
+    rounds: int
+    step_s: float
+    sizes: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One launch.
+
+    Attributes:
+        session: launches of one session followed each other without a break.
+        pair: counts the pairs of a kind.
+        step_s: the launch's seconds per step, as a gate takes them.
+        windows: of all its windows, per step, each in units of STEP_UNIT_S.
+        steps: of its last steps on rank 0, in the same units.
+    """
+
+    kind: str
+    session: int
+    pair: int
+    side: Side
+    step_s: float
+    windows: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPair:
+    """Two launches next to each other, in the order in which they ran."""
+
+    first: Launched
+    second: Launched
+
+    @property
+    def base(self) -> Launched:
+        """Return the launch of base."""
+        return self.first if self.first.side == "base" else self.second
+
+    @property
+    def head(self) -> Launched:
+        """Return the launch of head."""
+        return self.second if self.first.side == "base" else self.first
+
+    def for_gate(self) -> Pair:
+        """Return the pair as the gate keeps it."""
+        order: Literal["AB", "BA"] = "AB" if self.first.side == "base" else "BA"
+        return Pair(base_s=self.base.step_s, head_s=self.head.step_s, order=order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """All pairs that were recorded, in their order."""
+
+    origin: Origin
+    pairs: tuple[PoolPair, ...]
+
+    def of(self, kind: str) -> list[PoolPair]:
+        """Return the pairs of one kind."""
+        return [pair for pair in self.pairs if pair.first.kind == kind]
+
+    def blocks(self, kind: str, length: int) -> list[list[PoolPair]]:
+        """Return every run of so many pairs of a kind that followed each other without a break."""
+        pairs = self.of(kind)
+        runs = (pairs[begin : begin + length] for begin in range(len(pairs) - length + 1))
+        return [run for run in runs if run[0].first.session == run[-1].first.session]
+
+    @property
+    def last_session(self) -> int:
+        """Return the number of the newest session; 0 where there is none."""
+        return max((pair.first.session for pair in self.pairs), default=0)
+
+
+def read(path: Path) -> Pool:
+    """Return the pool in a file."""
+    first, *lines = path.read_bytes().splitlines()
+    launches = [msgspec.json.decode(line, type=Launched) for line in lines]
+    together = zip(launches[::2], launches[1::2], strict=True)
+    return Pool(
+        origin=msgspec.json.decode(first, type=Origin),
+        pairs=tuple(PoolPair(first=one, second=other) for one, other in together),
+    )
+
+
+def create(path: Path, origin: Origin) -> None:
+    """Begin a pool; FileExistsError where there is one."""
+    with path.open("xb") as file:
+        file.write(msgspec.json.encode(origin) + b"\n")
+
+
+def append(path: Path, pair: Iterable[Launched]) -> None:
+    """Add a pair in one write."""
+    with path.open("ab") as file:
+        file.write(b"".join(msgspec.json.encode(launched) + b"\n" for launched in pair))
+
+
+def renamed(launched: Launched, side: Side) -> Launched:
+    """Return a launch as that of the other side."""
+    return dataclasses.replace(launched, side=side)
