@@ -15,7 +15,16 @@ def version() -> str:
     return match[1]
 
 
-TEST = ["pytest", "hypothesis", "hydra-core", "pyyaml", "markdown-it-py", "playwright", "axe-playwright-python"]
+TEST = [
+    "pytest",
+    "pytest-rerunfailures",
+    "hypothesis",
+    "hydra-core",
+    "pyyaml",
+    "markdown-it-py",
+    "playwright",
+    "axe-playwright-python",
+]
 DEV = [*TEST, "pytest-cov", "ruff", "mypy"]
 BENCHMARK = ["HolisticTraceAnalysis"]  # what tests/benchmarks/trace_reading.py compares with
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
@@ -24,6 +25,9 @@ from dpdoctor.gate.statistics.family import judge
 from dpdoctor.launch.launcher import sigterm_as_ctrl_c
 from dpdoctor.launch.progress import Progress
 from dpdoctor.spec import Recording
+
+# Launches of one machine differ by less.
+OTHER_PACE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,7 @@ def _launched(wanted: PairedGate, found: Calibration, progress: Progress) -> Gat
         modes=told,
         refusals=done.refusals,
         calibration=found,
-        remarks=(*_interrupted(done), *unexplained, *_other_machine(wanted, found)),
+        remarks=(*_interrupted(done), *unexplained, *_other_machine(wanted, found), *other_pace(done.pairs, found)),
     )
 
 
@@ -132,3 +136,20 @@ def _other_machine(wanted: PairedGate, found: Calibration) -> tuple[str, ...]:
     unlike = of_machines(found.fingerprint, wanted.base.header.fingerprint, "time")
     fields = [refusal.field for refusal in unlike]
     return (f"The noise was measured with another {', '.join(fields)}",) if fields else ()
+
+
+def other_pace(pairs: Mapping[str, Sequence[Pair]], found: Calibration) -> tuple[str, ...]:
+    """Return of which modes base takes another time than where the noise was measured, by more than OTHER_PACE.
+
+    Machines that a provider calls the same need not be, and base may have changed since: either has a noise of its own.
+    """
+    remarks = []
+    for name, of_mode in pairs.items():
+        seconds = [pair.base_s for pair in of_mode if pair.replaced is None and pair.base_s is not None]
+        noise = found.modes[name]
+        if seconds and abs(math.log(median(seconds) / noise.median_s)) > math.log1p(OTHER_PACE):
+            remarks.append(
+                f"In {name} a step of base takes {units.seconds(median(seconds))}, and took "
+                f"{units.seconds(noise.median_s)} where the noise was measured: calibrate anew"
+            )
+    return tuple(remarks)

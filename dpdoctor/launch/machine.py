@@ -18,6 +18,8 @@ from dpdoctor.spec import Fingerprint, Gpu
 
 _PACKAGES = ("torch", "torchvision", "numpy", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "triton")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+_CPUINFO = Path("/proc/cpuinfo")
+_GENERATION = {"cpu family": "family", "model": "model", "CPU implementer": "implementer", "CPU part": "part"}
 # One file in version 2 of cgroups, two in version 1.
 _CPU_QUOTAS = (
     (Path("/sys/fs/cgroup/cpu.max"),),
@@ -104,8 +106,15 @@ def _governor() -> str | None:
 
 
 def _cpu_name() -> str | None:
+    """Return what the kernel calls the first core: its name, and the numbers that tell generations of it apart.
+
+    In a virtual machine the name may be that of all of them, such as "AMD EPYC"; on Arm there are numbers only.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        first, _, _ = _CPUINFO.read_text().partition("\n\n")
     except OSError:
         return None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+    pairs = (line.partition(":") for line in first.splitlines())
+    told = {name.strip(): value.strip() for name, _, value in pairs}
+    parts = (told.get("model name"), *(f"{word} {told[name]}" for name, word in _GENERATION.items() if name in told))
+    return ", ".join(filter(None, parts)) or None

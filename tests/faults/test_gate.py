@@ -21,7 +21,7 @@ from dpdoctor.gate.evidence.workload import Workload
 from dpdoctor.gate.keeping import calibration
 from dpdoctor.gate.model import Calibration, ModeNoise
 from dpdoctor.launch import machine
-from tests.faults.conftest import SCRIPTS
+from tests.faults.conftest import SCRIPTS, measured
 
 SCRIPT = (SCRIPTS / "paced.py").read_text()
 SHORT = ("--modes", "single", "--warmup", "3", "--steps", "8", "--rounds", "4")
@@ -110,6 +110,7 @@ def write(tmp_path: Path, head: str) -> None:
         (tmp_path / side / "train.py").write_text(text)
 
 
+@measured
 def test_what_is_alike_passes(gate: Gate, kept: Path) -> None:
     done = gate(SCRIPT, *TOLERANCE, "--calibrations", str(kept))
     assert done.exit_code == 0, done.output
@@ -127,6 +128,7 @@ def test_what_is_alike_passes(gate: Gate, kept: Path) -> None:
     assert rundir.read(done.root / "head").header.spec.cwd == str((done.root.parent / "head").resolve())
 
 
+@measured
 def test_what_is_slower_regressed_and_the_phase_that_grew_is_told(gate: Gate, kept: Path) -> None:
     done = gate(SCRIPT.replace("PACE_S = 0.004", "PACE_S = 0.010"), *TOLERANCE, "--calibrations", str(kept))
     assert done.exit_code == 3, done.output
@@ -248,6 +250,7 @@ def test_a_profile_of_a_calibrated_workload_has_intervals_between_launches(
 
 
 @pytest.mark.slow
+@measured
 def test_from_calibration_to_a_gate(tmp_path: Path) -> None:
     """What `dpdoctor calibrate` keeps is what the gate of the same script with the same options finds."""
     write(tmp_path, SCRIPT)

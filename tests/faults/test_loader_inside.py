@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from dpdoctor.loading import IN_PROCESS, BatchRecord
-from tests.faults.conftest import SCRIPTS, Profiled
+from tests.faults.conftest import SCRIPTS, Profiled, measured
+
+pytestmark = measured
 
 SCRIPT = "inside_loaders.py"
 # The whole script, its four epochs: it ends before so many windows are measured.

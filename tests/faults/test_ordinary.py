@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from dpdoctor.records import PHASES
-from tests.faults.conftest import SHORT
+from tests.faults.conftest import SHORT, measured
 from tests.faults.following import assert_follows_single
 
 
@@ -35,6 +35,7 @@ def test_ordinary_script_in_both_modes(profile):
     )
 
 
+@measured
 @pytest.mark.parametrize(
     ("place", "phase"),
     [

@@ -56,9 +56,9 @@ def decide(
 ) -> Verdict:
     """Return what the pairs of a mode say so far; `log_ratios` are their ln(head / base), in the order of the pairs.
 
-    At a look of the plan it regressed where the lower bound is above 0 and the Hodges-Lehmann estimate not below the
-    tolerance, and passes where the upper bound is below the tolerance. `asked` is the relative slowdown to allow; of
-    `num_modes` modes gated together `num_failed` have failed.
+    At a look of the plan it regressed where the Hodges-Lehmann estimate is not below the tolerance and the lower bound
+    above a half of it, and passes where the upper bound is below the tolerance. `asked` is the relative slowdown to
+    allow; of `num_modes` modes gated together `num_failed` have failed.
 
     Raises:
         ValueError: more pairs than planned, a ratio that is no number, or a tolerance that is not above 0.

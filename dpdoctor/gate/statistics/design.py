@@ -93,7 +93,7 @@ QUICK = Plan(looks=(Look(pairs=5, alpha=ALPHA),), most_run_cv=0.01)
 
 
 def holm_alpha(alpha: float, num_modes: int, num_failed: int) -> float:
-    """Return the error that a look's bound against "not slower" may have in one of several modes gated together.
+    """Return the error that a look's lower bound may have in one of several modes gated together.
 
     Holm's procedure (Scandinavian Journal of Statistics 6, 1979): the modes share alpha; a mode that failed has
     rejected its hypothesis and leaves its share to the others. With looks it stays valid, as every mode splits what

@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpdoctor.gate.statistics.design import Plan
+from dpdoctor.gate.statistics.rule import CERTAIN
 from dpdoctor.gate.statistics.signed_rank import Array, bound_rank, location
 
 POWER = 0.8
@@ -66,13 +67,14 @@ def half_width(pairs: int, alpha: float, pair_sd: float) -> float:
 def least_effect(pairs: int, alpha: float, pair_sd: float, tolerance: float) -> float:
     """Return the minimum detectable effect of a look: the relative slowdown that it fails with a probability of 0.8.
 
-    To fail takes a lower bound above 0 and an estimate that is not below the tolerance: the slowdown must make up for
-    what either of them lacks without it. Infinite where so few pairs give no bound at `alpha`.
+    To fail takes an estimate that is not below the tolerance and a lower bound above CERTAIN of it: the slowdown must
+    make up for what either of them lacks without it. Infinite where so few pairs give no bound at `alpha`.
     """
     if not bound_rank(pairs, alpha):
         return math.inf
     value, low = _unit_draws(pairs, alpha)
-    lacks = np.maximum(-pair_sd * low, math.log1p(tolerance) - pair_sd * value)
+    allowed = math.log1p(tolerance)
+    lacks = np.maximum(CERTAIN * allowed - pair_sd * low, allowed - pair_sd * value)
     return math.expm1(float(np.quantile(lacks, POWER)))
 
 
@@ -81,14 +83,14 @@ def pairs_needed(alpha: float, pair_sd: float, asked: float) -> int:
 
     The estimate of many pairs is normal with a standard deviation of sqrt(pi / 3 / n) times that of a pair: the
     asymptotic efficiency of the signed-rank test is 3 / pi (Hollander, Wolfe and Chicken, Nonparametric Statistical
-    Methods, 3rd ed., 2014, section 3.11). To estimate beyond a tolerance of twice the half width is what takes most. So
-    few pairs as fit into a gate need a little more than that (by simulation).
+    Methods, 3rd ed., 2014, section 3.11). To estimate beyond a tolerance of twice the half width is what takes most; to
+    be sure of a half of it as well, and so few pairs as fit into a gate, take a little more (by simulation).
     """
     from scipy import stats
 
     at_bound, at_power = (float(stats.norm.ppf(share)) for share in (1 - alpha, POWER))
     errors = 2 * at_bound + at_power
-    return 2 + math.ceil(1.02 * math.pi / 3 * (errors * pair_sd / math.log1p(2 * asked)) ** 2)
+    return 2 + math.ceil(1.06 * math.pi / 3 * (errors * pair_sd / math.log1p(2 * asked)) ** 2)
 
 
 @lru_cache(maxsize=64)

@@ -13,6 +13,8 @@ import msgspec
 from dpdoctor.gate.model import Pair
 
 POOL = Path(__file__).with_name("pool.jsonl")
+# The other was recorded on a machine of the same name that is little more than half as fast.
+POOLS = (POOL, POOL.with_name("slower_machine.jsonl"))
 # By how much head is slower. Calibration's pairs say how noisy the machine is, and take part in no gate.
 KINDS = {"calibration": 0.0, "same": 0.0, "slower_5": 0.05, "slower_10": 0.10}
 STEP_UNIT_S = 1e-5

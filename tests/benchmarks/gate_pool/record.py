@@ -4,9 +4,9 @@
 
 From the top of a checkout, on a machine that does nothing else. Pairs of launches of samples/mnist_lenet.py, `ddp` on
 two ranks, base head head base: 10 pairs for the calibration, then as many as asked for of the same script twice, and
-with head slower by 10 and by 5 %. The fault's sizes are chosen at the beginning by the step of this machine. Of a
-launch only its windows and some steps are kept, of a disturbed pair nothing. Interrupted, the same command goes on
-where it was.
+with head slower by 10 and by 5 %. The fault's sizes are chosen at the beginning by the step of this machine; one that
+is not equally fast does not go on with the pool. Of a launch only its windows and some steps are kept, of a disturbed
+pair nothing. Interrupted, the same command goes on where it was.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from .launching import MODE, SCRIPT, launch
 from .pool import KINDS, POOL, Launched, Origin, Side
 
 FIRST_LAUNCHES = 4
+# Launches of one machine differ by less, and those of another may be called the same CPU.
+MOST_APART = 0.25
 
 
 def begin(path: Path, rounds: int) -> None:
@@ -57,14 +59,20 @@ def sized(seconds: float, rounds: int) -> float:
 
 
 def go_on(path: Path, wanted: dict[str, int]) -> None:
-    """Record what is missing of every kind, one after the other, after a pair that is thrown away."""
+    """Record what is missing of every kind, one after the other, after a pair that is thrown away.
+
+    Raises:
+        SystemExit: a step does not take here what it took where the pool began.
+    """
     found = pool.read(path)
     session = found.last_session + 1
     missing = [(kind, range(len(found.of(kind)), number)) for kind, number in wanted.items()]
     if not any(numbers for _, numbers in missing):
         return
-    for _ in range(2):
-        launch(0.0, found.origin.rounds)
+    step_s = median(launch(0.0, found.origin.rounds).step_s for _ in range(2))
+    if abs(step_s / found.origin.step_s - 1) > MOST_APART:
+        began = units.seconds(found.origin.step_s)
+        raise SystemExit(f"a step takes {units.seconds(step_s)} here, {began} where {path} began: record a new one")
     for kind, numbers in missing:
         for number in numbers:
             began_s = time.monotonic()

@@ -30,7 +30,7 @@ from dpdoctor.gate.statistics.signed_rank import location
 from dpdoctor.report.text import with_interval
 
 from . import pool
-from .pool import POOL, STEP_UNIT_S, Pool, PoolPair
+from .pool import POOLS, STEP_UNIT_S, Pool, PoolPair
 
 ONE_RUN_THRESHOLD = 0.03
 STEPS_ALPHA = 0.05
@@ -206,11 +206,18 @@ def _slowdown(found: Pool, kind: str) -> Figure:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pool", type=Path, default=POOL)
-    found = pool.read(parser.parse_args().pool)
+    parser.add_argument("--pool", type=Path, nargs="+", default=POOLS)
+    print("\n\n".join(section(path) for path in parser.parse_args().pool))
+
+
+def section(path: Path) -> str:
+    """Return what is said of a pool."""
+    found = pool.read(path)
     noise = noise_of(found)
     compared = rules(noise)
-    print("\n".join([*machine(found, noise), "", *table(found, compared), "", *targets(found, compared)]))
+    return "\n".join(
+        [f"## {path.name}", "", *machine(found, noise), "", *table(found, compared), "", *targets(found, compared)]
+    )
 
 
 if __name__ == "__main__":

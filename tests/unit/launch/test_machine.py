@@ -80,3 +80,23 @@ def test_the_fingerprint_tells_what_must_be_alike(tmp_path: Path) -> None:
     assert {"torch", "numpy"} <= set(found.packages)
     assert (found.driver is None) == (found.gpus == ())
     assert machine.fingerprint(None).script_sha256 is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("processor\t: 0\nmodel name\t: Example 7\n\nprocessor\t: 1\nmodel name\t: Other\n", "Example 7"),
+        ("cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n", "AMD EPYC, family 26, model 2"),
+        ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n", "implementer 0x41, part 0xd40"),
+        ("processor\t: 0\n", None),
+        (None, None),
+    ],
+)
+def test_generations_of_a_cpu_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, expected: str | None
+) -> None:
+    path = tmp_path / "cpuinfo"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setattr(machine, "_CPUINFO", path)
+    assert machine.fingerprint(None).cpu == expected
