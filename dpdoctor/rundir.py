@@ -65,6 +65,24 @@ def rank_dir(launch_path: Path, rank: int) -> Path:
     return launch_path / f"rank{rank}"
 
 
+def create(directory: Path) -> None:
+    """Create a directory for results, and those above it.
+
+    Raises:
+        OutputError: it exists already, or cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True)
+    except FileExistsError as error:
+        raise OutputError(
+            f"{directory} exists already; nothing is overwritten. Give --out a directory that does not exist"
+        ) from error
+    except OSError as error:
+        raise OutputError(
+            f"cannot create {directory}: {error.strerror or error}. Give --out a directory you may write"
+        ) from error
+
+
 def encode(value: Any) -> bytes:
     """Return `value` as one line of JSON. NaN and infinity become null."""
     return msgspec.json.encode(value)

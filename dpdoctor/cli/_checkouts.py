@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from dpdoctor import units
+from dpdoctor import rundir, units
 from dpdoctor.cli import _options, _plan, _start
 from dpdoctor.errors import UsageError
 from dpdoctor.launch.progress import Progress
@@ -33,7 +33,8 @@ def judge(options: dict[str, Any], console: Console) -> tuple[GateResult, Path]:
     # What is wrong with the options is said before anything is made.
     asked, plan = _options.tolerance_of(options), _plan_of(options)
     both = _both(options, _recording(options))
-    root = _start.create(options["out"] or _start.default_out(both[0].spec, "gate-"))
+    root = options["out"] or _start.default_out(both[0].spec, "gate-")
+    rundir.create(root)
     progress = _start.OfSides(_start.progress(console, quiet=options["quiet"], verbose=options["verbose"]))
     if not options["quiet"]:
         console.print(_announced(plan, exact=options["exact"]), soft_wrap=True, highlight=False)

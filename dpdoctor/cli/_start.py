@@ -13,7 +13,6 @@ from pathlib import Path
 from rich.console import Console
 
 from dpdoctor import __version__, redact
-from dpdoctor.errors import OutputError
 from dpdoctor.heartbeat import Beat
 from dpdoctor.launch import machine
 from dpdoctor.launch.progress import LiveProgress, PlainProgress, Progress, Silence
@@ -33,25 +32,6 @@ def default_out(spec: RunSpec, prefix: str = "") -> Path:
     first = Path("reports", f"{stem}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
     others = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([first], others) if not path.exists())
-
-
-def create(directory: Path) -> Path:
-    """Create the directory of several runs and return it.
-
-    Raises:
-        OutputError: it exists already, or cannot be made.
-    """
-    try:
-        directory.mkdir(parents=True)
-    except FileExistsError as error:
-        raise OutputError(
-            f"{directory} exists already; nothing is overwritten. Give --out a directory that does not exist"
-        ) from error
-    except OSError as error:
-        raise OutputError(
-            f"cannot create {directory}: {error.strerror or error}. Give --out a directory you may write"
-        ) from error
-    return directory
 
 
 def header(spec: RunSpec) -> RunHeader:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from dpdoctor import rundir
 from dpdoctor.cli import _checkouts, _options, _report, _start
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def calibrate(context: click.Context, /, **options: Any) -> None:
     _options.tolerance_of(options)
     spec = _options.spec(options, _options.timing(options))
     checkout = _checkouts.checkout_of(spec.cwd, spec)
-    root = _start.create(options["out"] or _start.default_out(spec, "calibrate-"))
+    root = options["out"] or _start.default_out(spec, "calibrate-")
+    rundir.create(root)
     progress = _start.OfSides(_start.progress(console, quiet=options["quiet"], verbose=options["verbose"]))
     from dpdoctor.gate.calibrating import calibrate as launch_pairs
 

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from dpdoctor import rundir
-from dpdoctor.cli import _checkouts, _options, _outputs, _report, _start
+from dpdoctor.cli import _checkouts, _options, _outputs, _report
 from dpdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ def gate(context: click.Context, /, **options: Any) -> None:
     if options["baseline"] is None:
         result, out = _checkouts.judge(options, console)
     else:
-        result = _judge_run(options)
-        out = None if options["out"] is None else _start.create(options["out"])
+        result, out = _judge_run(options), options["out"]
+        if out is not None:
+            rundir.create(out)
     if out is not None:
         _outputs.write(result, out, head)
     _outputs.show(result, console, options["as_format"], head)

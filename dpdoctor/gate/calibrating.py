@@ -10,7 +10,7 @@ from pathlib import Path
 from dpdoctor import __version__, rundir
 from dpdoctor.gate.evidence.measured import shown_seconds_per_step
 from dpdoctor.gate.evidence.workload import sharing, workload
-from dpdoctor.gate.launching.alternate import REPLACED_SHARE, Alternated, Judge, alternate
+from dpdoctor.gate.launching.alternate import Alternated, Judge, alternate, most_launches
 from dpdoctor.gate.launching.sides import Checkout, Launches
 from dpdoctor.gate.model import SIDES, Calibration
 from dpdoctor.gate.statistics.noise import mode_noise
@@ -40,8 +40,7 @@ def calibrate(root: Path, checkout: Checkout, *, pairs: int, progress: Progress)
         ValueError: fewer pairs than noise can be told from.
         OutputError: the directory of a launch cannot be written.
     """
-    most = pairs + int(REPLACED_SHARE * pairs) + 1
-    launches = Launches(root, {"base": checkout, "head": checkout}, progress, most=most)
+    launches = Launches(root, {"base": checkout, "head": checkout}, progress, most=most_launches(pairs))
     with sigterm_as_ctrl_c():
         done = alternate(launches, _until(pairs), modes=checkout.modes, most_pairs=pairs)
     if done.interrupted or done.refusals:

@@ -15,7 +15,7 @@ from dpdoctor.errors import DpDoctorError
 from dpdoctor.gate.evidence.comparable import of_machines
 from dpdoctor.gate.explain import explained, full_launches
 from dpdoctor.gate.keeping import calibration
-from dpdoctor.gate.launching.alternate import REPLACED_SHARE, Alternated, Judge, alternate
+from dpdoctor.gate.launching.alternate import Alternated, Judge, alternate, most_launches
 from dpdoctor.gate.launching.sides import Checkout, Launches
 from dpdoctor.gate.model import Calibration, GateResult, ModeResult, Pair, SideName
 from dpdoctor.gate.outcome import result
@@ -76,7 +76,7 @@ def gate(wanted: PairedGate, progress: Progress) -> GateResult:
 
 def _launched(wanted: PairedGate, found: Calibration, progress: Progress) -> GateResult:
     most = wanted.plan.last.pairs
-    launches = Launches(wanted.root, wanted.sides, progress, most=most + int(REPLACED_SHARE * most) + 1)
+    launches = Launches(wanted.root, wanted.sides, progress, most=most_launches(most))
     done = alternate(launches, _judge(wanted, found), modes=wanted.base.modes, most_pairs=most)
     results = {name: _mode(verdict, done.pairs[name]) for name, verdict in done.verdicts.items()}
     told, unexplained = results, []

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dpdoctor import redact, rundir
-from dpdoctor.errors import OutputError
 from dpdoctor.launch import processes, sampling, watch
 from dpdoctor.launch.processes import RankProcess
 from dpdoctor.launch.progress import Progress
@@ -30,16 +29,7 @@ def create(root: Path, header: RunHeader) -> None:
     Raises:
         OutputError: it exists already, or cannot be written.
     """
-    try:
-        root.mkdir(parents=True)
-    except FileExistsError as error:
-        raise OutputError(
-            f"{root} exists already; nothing is overwritten. Give --out a directory that does not exist"
-        ) from error
-    except OSError as error:
-        raise OutputError(
-            f"cannot create {root}: {error.strerror or error}. Give --out a directory you may write"
-        ) from error
+    rundir.create(root)
     rundir.write_json(root / rundir.HEADER, header)
 
 

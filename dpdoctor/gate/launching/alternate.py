@@ -105,6 +105,11 @@ def _began(launch: Launch) -> tuple[bool, tuple[Refusal, ...]]:
     return first.interrupted, first.refusals
 
 
+def most_launches(most_pairs: int) -> int:
+    """Return how often a side is launched at most for so many pairs, those that are replaced among them."""
+    return most_pairs + int(REPLACED_SHARE * most_pairs) + 1
+
+
 def order(number: int) -> Literal["AB", "BA"]:
     """Return which side of the n-th pair is launched first; with the discarded pair 0: BA AB BA AB."""
     return "AB" if number % 2 else "BA"

@@ -11,8 +11,7 @@ from dpdoctor.gate.statistics.signed_rank import Location
 
 # Share of the tolerance, of log ratios, that head must be slower for certain. Simulated, where pairs differ by 6 %:
 # with 0, 0.2 % of gates of the same code fail and 2.8 % of those 2 % slower; with a half 0.03 % and 0.7 %, and the
-# slowdown that is found with a probability of 80 % grows from 7.1 to 7.4 %. With 1, most of twice the tolerance are
-# missed.
+# slowdown that is found with a probability of 80 % grows from 7.1 to 7.4 %. With 1 it would be 10.3 %.
 CERTAIN = 0.5
 
 
