@@ -69,7 +69,8 @@ class DeviceStep:
         step: the number in ProfilerStep#n, else counted from 0.
         idle_by: the idle part by cause, keys of IDLE_CAUSES; adds up to budget.idle_ns.
         phases_ns: busy time by who launched it, keys of PHASES.
-        handling_ns: of the host without a device, time in which it copies for communication and does not communicate.
+        handling_ns: of the host without a device, what it does for communication while it does not communicate: copying
+            for DDP, and in FSDP's hooks all that is no copying.
     """
 
     step: int

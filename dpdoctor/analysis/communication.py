@@ -69,8 +69,8 @@ def removable(launch: Launch, cores: int) -> Removable:
 def _on_cores(launch: Launch, last: Digest) -> Figure:
     """Return the share of a step that communication takes from computing on the same cores.
 
-    It copies into buckets and out of them: the profiler slows that as it slows a step, so it is of the traced one. And
-    beside communication the training thread waits for a core: the kernel counts that in the measured windows, where
+    What the host does for it without communicating the profiler slows as it slows a step, so it is of the traced one.
+    And beside communication the training thread waits for a core: the kernel counts that in the measured windows, where
     other processes are in it; it is no longer than that communication is. Where nobody counted, it is as long.
     """
     beside = _of_untraced(launch, _per_step(last, lambda step: step.budget.comm_ns - step.budget.exposed_comm_ns))

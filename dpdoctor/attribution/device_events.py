@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
+from dpdoctor.attribution.comm.fsdp_hooks import waits
 from dpdoctor.attribution.comm.queues import queued_by
+from dpdoctor.attribution.intervals import Spans, complement, pieces
 from dpdoctor.attribution.launches import launches
 from dpdoctor.attribution.parts import Part, parts
 from dpdoctor.digest import HOST
@@ -27,7 +29,8 @@ class DeviceEvents:
     """What ran on one device, n events sorted by their begin.
 
     On the HOST, these are the operators of the training thread and the collectives on the backend's own threads; an
-    operator is its own call, and the call of a collective is the operator of c10d that queued it.
+    operator is its own call, and the call of a collective is the operator of c10d that queued it. An operator that
+    holds hooks of fully_shard is there once for each of its pieces between them.
 
     Attributes:
         index: of the device; HOST: there is none.
@@ -93,9 +96,21 @@ def _on_host(trace: Trace, training_thread: int) -> DeviceEvents:
     call = rows.copy()
     call[is_comm] = queued_by(trace, rows[is_comm], operators)
     part = np.where(is_comm, Part.COMM, Part.COMPUTE).astype(np.int8)
-    used = np.flatnonzero(is_comm | is_compute)
+    used, spans = _cut(events.spans[rows], is_comm, is_compute, waits(trace, training_thread))
     unseen = np.full(len(used), NEVER_SEEN, np.int64)
-    return _joined(trace, HOST, rows[used], part=part[used], call=call[used], unseen=unseen)
+    found = _joined(trace, HOST, rows[used], part=part[used], call=call[used], unseen=unseen)
+    return replace(found, events=replace(found.events, begin_ns=spans[:, 0], end_ns=spans[:, 1]))
+
+
+def _cut(
+    spans: Spans, is_comm: NDArray[np.bool_], is_compute: NDArray[np.bool_], waiting: Spans
+) -> tuple[NDArray[np.int64], Spans]:
+    """Return which of the spans count, and from when to when; of those that compute, the pieces without waiting."""
+    comm, compute = np.flatnonzero(is_comm), np.flatnonzero(is_compute)
+    index, parts = pieces(spans[compute], complement(waiting))
+    used, kept = np.concatenate((comm, compute[index])), np.concatenate((spans[comm], parts))
+    order = np.argsort(kept[:, 0], kind="stable")
+    return used[order], kept[order]
 
 
 def _joined(

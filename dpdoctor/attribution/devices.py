@@ -43,7 +43,7 @@ def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int
         used.budgets(kept),
         within(causes, kept),
         within(busy_by_phase(trace, steps, device), kept),
-        lengths_within(subtract(handling(trace, device), used.comm), kept).tolist(),
+        lengths_within(subtract(handling(trace, device, steps.thread), used.comm), kept).tolist(),
         strict=True,
     )
     allocated, reserved = peak_bytes(trace, device.index)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
+from dpdoctor.attribution.comm.fsdp_hooks import waits
 from dpdoctor.attribution.device_events import DeviceEvents
-from dpdoctor.attribution.intervals import Spans, merge
+from dpdoctor.attribution.intervals import Spans, merge, subtract
 from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Trace
 
@@ -36,7 +37,7 @@ def activities(trace: Trace, devices: Sequence[DeviceEvents], training_thread: i
         named = [(cause, _spans(trace, rows[shows_it[rows]])) for cause, shows_it in causes]
         found[thread] = (
             *named,
-            ("dispatch", _spans(trace, rows[is_running[rows]])),
+            ("dispatch", subtract(_spans(trace, rows[is_running[rows]]), waits(trace, thread))),
             ("comm_wait", backend),
             ("script", _outside(_spans(trace, rows[is_phase[rows]]))),
         )

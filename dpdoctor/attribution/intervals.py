@@ -33,12 +33,17 @@ def length(spans: Spans) -> int:
 
 def intersect(left: Spans, right: Spans) -> Spans:
     """Return the times that are in both sets."""
-    first = np.searchsorted(right[:, 1], left[:, 0], side="right")
-    num = np.searchsorted(right[:, 0], left[:, 1], side="left") - first  # spans of `right` that meet each of `left`
-    ours = np.repeat(np.arange(len(left)), num)
+    return pieces(left, right)[1]
+
+
+def pieces(spans: Spans, within: Spans) -> tuple[NDArray[np.int64], Spans]:
+    """Return what of each of k spans, which may overlap, is in a set: int64[n], which of the k, and the n pieces."""
+    first = np.searchsorted(within[:, 1], spans[:, 0], side="right")
+    num = np.searchsorted(within[:, 0], spans[:, 1], side="left") - first  # spans of `within` that meet each of the k
+    ours = np.repeat(np.arange(len(spans)), num)
     theirs = np.arange(len(ours)) + np.repeat(first - (np.cumsum(num) - num), num)
-    begin = np.maximum(left[ours, 0], right[theirs, 0])
-    return np.stack((begin, np.minimum(left[ours, 1], right[theirs, 1])), axis=1)
+    begin = np.maximum(spans[ours, 0], within[theirs, 0])
+    return ours, np.stack((begin, np.minimum(spans[ours, 1], within[theirs, 1])), axis=1)
 
 
 def complement(spans: Spans) -> Spans:

@@ -10,10 +10,10 @@ PYTHON_GC = r"^Python GC"
 # The operators that start collectives, and the collectives of backends that run on host threads of their own.
 COMM_CALL = r"^_?c10d(?:_functional)?::"
 HOST_COMM = r"^(?:gloo|mpi|ucc):"
-# What DistributedDataParallel and fully_shard do around them: flattening buffers, filling and emptying buckets.
-COMM_HANDLING = (
-    r"^aten::flatten_dense_tensors$|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer::|^FSDP::|^fsdp::"
-)
+# What DistributedDataParallel does around them: flattening buffers, filling and emptying buckets.
+DDP_HANDLING = r"^aten::flatten_dense_tensors$|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer::"
+# The hooks of fully_shard, in which it calls collectives, waits for them, and copies.
+FSDP_HOOK = r"^FSDP::"
 # How dpdoctor names the phases of a step in the traces that it records itself.
 PHASE = r"^dpdoctor: "
 # Spans of the loop itself, which hold what else a step does.

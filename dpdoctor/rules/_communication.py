@@ -111,7 +111,7 @@ def trace_words(seen: Exposure) -> str:
         which = f", {units.share(waiting)} of the step waiting for a slower rank" if waiting > 0 else ""
     if seen.on_cores is not None and seen.on_cores.value:
         taken = units.share(seen.on_cores.value)
-        which += f"; of the cores that compute it takes another {taken}, beside computing and by copying for it"
+        which += f"; of the cores that compute it takes another {taken}, beside computing and by what is done around it"
     return (
         f"in the trace communication beside which nothing computes is {units.share(seen.total.value)} of a step{which}"
     )

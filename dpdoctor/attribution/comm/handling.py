@@ -1,8 +1,9 @@
-"""What the host does for communication besides communicating: it flattens, copies into buckets and out of them."""
+"""What the host does for communication besides communicating, and would not do without it."""
 
 from __future__ import annotations
 
 from dpdoctor.attribution import marks
+from dpdoctor.attribution.comm import fsdp_hooks
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.intervals import Spans, merge
 from dpdoctor.digest import HOST
@@ -10,9 +11,14 @@ from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace
 
 
-def handling(trace: Trace, device: DeviceEvents) -> Spans:
-    """Return when any thread did that, calls of collectives within it included; of a GPU nothing, where kernels do."""
+def handling(trace: Trace, device: DeviceEvents, thread: int) -> Spans:
+    """Return when any thread copied for DDP or the training thread waited for FSDP; of a GPU nothing: kernels do that.
+
+    Collectives within it are included. What FSDP copies is not: it lays its shards out anew for every pass, whoever
+    they come from.
+    """
     if device.index != HOST:
         return merge()
     rows = trace.rows(Kind.CPU_OP, Kind.ANNOTATION)
-    return merge(trace.events.spans[rows[trace.named(marks.COMM_HANDLING)[trace.events.name[rows]]]])
+    copies = trace.events.spans[rows[trace.named(marks.DDP_HANDLING)[trace.events.name[rows]]]]
+    return merge(copies, fsdp_hooks.waits(trace, thread), fsdp_hooks.calls(trace, thread))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpdoctor.attribution.comm.collectives import Collectives, collectives
 from dpdoctor.attribution.device_events import DeviceEvents, device_events
 from dpdoctor.attribution.host_steps import HostSteps, host_steps
-from dpdoctor.trace.columns import Events, Kind
+from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace
 from dpdoctor.trace.reader import read
 from tests.unit.trace.documents import REAL, complete, document, read_bytes
@@ -117,11 +117,11 @@ def of_two_ranks(backend: str = "gloo") -> dict[str, Any]:
     return {"distributedInfo": {"backend": backend, "rank": 0, "world_size": 2, "pg_config": groups}}
 
 
-def covered_ns(span: tuple[int, int], others: Events) -> int:
+def covered_ns(span: tuple[int, int], others: NDArray[np.int64]) -> int:
     """Return how much of a span any of the others covers, one after the other in plain Python."""
     begin, end = span
     total, reached = 0, begin
-    for other_begin, other_end in sorted(zip(others.begin_ns.tolist(), others.end_ns.tolist(), strict=True)):
+    for other_begin, other_end in sorted(others.tolist()):
         if other_end > reached and other_begin < end:
             total += min(other_end, end) - max(other_begin, reached)
             reached = min(other_end, end)

@@ -14,7 +14,7 @@ from dpdoctor.attribution.host_steps import training_thread
 from dpdoctor.digest import HOST, Budget
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.reader import read
-from tests.unit.attribution.traces import GLOO, MAIN, US, Recording
+from tests.unit.attribution.traces import AUTOGRAD, GLOO, MAIN, US, Recording
 from tests.unit.trace.documents import REAL, needs_real_traces
 
 EXPECTED: dict[str, Any] = json.loads((REAL / "expected.json").read_text()) if REAL.is_dir() else {}
@@ -88,6 +88,27 @@ def test_without_a_device_operators_compute_and_the_backends_threads_communicate
     assert budget == Budget(
         compute_ns=30 * US, exposed_comm_ns=30 * US, h2d_ns=0, copy_ns=0, idle_ns=10 * US, comm_ns=40 * US
     )
+
+
+def test_an_operator_does_not_compute_while_a_hook_in_it_waits() -> None:
+    recording = Recording()
+    recording.op("autograd::engine::evaluate_function: MmBackward0", 0, 100)
+    recording.span("FSDP::pre_backward (blocks.0)", 20, 70)
+    recording.op("fsdp::split_with_sizes_copy", 60, 65)
+    recording.span("gloo:all_gather", 30, 55, thread=GLOO)
+    (host,) = device_events(recording.trace(), MAIN)
+    (budget,) = occupancy(host).budgets(whole_span(host))
+    assert budget == Budget(
+        compute_ns=55 * US, exposed_comm_ns=25 * US, h2d_ns=0, copy_ns=0, idle_ns=20 * US, comm_ns=25 * US
+    )
+
+
+def test_hooks_of_another_thread_keep_no_operator_from_computing() -> None:
+    recording = Recording()
+    recording.op("aten::mm", 0, 100)
+    recording.span("FSDP::pre_backward (blocks.0)", 20, 70, thread=AUTOGRAD)
+    (host,) = device_events(recording.trace(), MAIN)
+    assert occupancy(host).budgets(whole_span(host))[0].compute_ns == 100 * US
 
 
 def test_the_loops_own_spans_do_not_compute_in_files_of_2021() -> None:

@@ -18,6 +18,7 @@ from dpdoctor.attribution.intervals import (
     length,
     lengths_within,
     merge,
+    pieces,
     subtract,
 )
 
@@ -56,6 +57,9 @@ def assert_equals_the_grid(one: Spans, two: Spans, three: Spans) -> None:
     assert same(intersect(left, right), first & second)
     assert same(subtract(left, right), first & ~second)
     assert same(clip(complement(left), 0, TICKS), ~first)
+    of, parts_of = pieces(one, right)
+    for number, span in enumerate(one):
+        assert (grid(parts_of[of == number]) == grid(span[None]) & second).all()
     assert length(left) == first.sum()
     assert lengths_within(left, two).tolist() == [first[begin:end].sum() for begin, end in two.tolist()]
     assert (contains(left, np.arange(TICKS)) == first).all()

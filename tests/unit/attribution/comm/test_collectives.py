@@ -156,7 +156,7 @@ def test_exposed_time_of_real_calls_is_what_a_plain_loop_finds(name: str) -> Non
     some = range(0, len(found), max(1, len(found) // 40))
     for index in some:
         span = (int(found.begin_ns[index]), int(found.end_ns[index]))
-        assert found.exposed_ns[index] == span[1] - span[0] - covered_ns(span, compute)
+        assert found.exposed_ns[index] == span[1] - span[0] - covered_ns(span, compute.spans)
 
 
 @needs_real_traces
@@ -229,4 +229,4 @@ def test_recorded_ddp_reduces_the_model_once_per_step() -> None:
     trace = observed.trace
     operators = trace.events[(trace.events.kind == Kind.CPU_OP) & (trace.events.thread == observed.steps.thread)]
     for index, span in enumerate(zip(found.begin_ns.tolist(), found.end_ns.tolist(), strict=True)):
-        assert found.exposed_ns[index] == span[1] - span[0] - covered_ns(span, operators)
+        assert found.exposed_ns[index] == span[1] - span[0] - covered_ns(span, operators.spans)

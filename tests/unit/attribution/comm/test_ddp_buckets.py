@@ -211,7 +211,7 @@ def test_recorded_buckets_are_what_a_plain_loop_finds() -> None:
         calls = zip(within(Kind.CPU_OP, "c10d::allreduce_"), within(Kind.ANNOTATION, "gloo:"), strict=True)
         for bucket, (call, span) in enumerate(calls):
             b, e = int(events.begin_ns[span]), int(events.end_ns[span])
-            exposed = e - b - covered_ns((b, e), operators)
+            exposed = e - b - covered_ns((b, e), operators.spans)
             expected[bucket].append((int(events.begin_ns[call]) - first, e - first, exposed, max(0, e - max(b, last))))
     for bucket, steps in zip(buckets_of(observed), expected, strict=True):
         medians = [int(median(values)) for values in zip(*steps, strict=True)]

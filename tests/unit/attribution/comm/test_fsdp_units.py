@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dpdoctor.attribution.comm.fsdp_units import shard_units
 from dpdoctor.digest import ShardUnit
 from dpdoctor.trace.columns import Kind
+from dpdoctor.trace.model import Trace
 from tests.unit.attribution.kineto import (
     AUTOGRAD,
     GLOO_A,
@@ -125,10 +128,30 @@ def test_recorded_units_are_those_of_the_model() -> None:
     assert [unit.prefetched for unit in units.values()] == [0, 0.5, 0.5]
 
 
+def pieces_between_hooks(trace: Trace, thread: int) -> NDArray[np.int64]:
+    """Return when operators of a thread ran, cut where hooks of fully_shard in them begin and end, one by one."""
+    hooks = [span for name, span in spans_of(trace, Kind.ANNOTATION, thread) if name.startswith("FSDP::")]
+    pieces = []
+    for _, (begin, end) in spans_of(trace, Kind.CPU_OP, thread):
+        reached = begin
+        for first, last in sorted(hooks):
+            if reached <= first and last <= end:
+                pieces.append((reached, first))
+                reached = last
+        pieces.append((reached, end))
+    return np.array(pieces)
+
+
+def spans_of(trace: Trace, kind: Kind, thread: int) -> list[tuple[str, tuple[int, int]]]:
+    events = trace.events
+    rows = [row for row in range(len(events)) if events.kind[row] == kind and events.thread[row] == thread]
+    return [(trace.names[events.name[row]], (int(events.begin_ns[row]), int(events.end_ns[row]))) for row in rows]
+
+
 def test_recorded_exposed_time_is_what_a_plain_loop_finds() -> None:
     observed = recorded("gloo_fsdp_rank0.json.gz")
     trace, events = observed.trace, observed.trace.events
-    operators = events[(events.kind == Kind.CPU_OP) & (events.thread == observed.steps.thread)]
+    operators = pieces_between_hooks(trace, observed.steps.thread)
     total = 0
     for step in ("ProfilerStep#2", "ProfilerStep#3"):
         (row,) = rows_named(trace, Kind.ANNOTATION, step).tolist()
