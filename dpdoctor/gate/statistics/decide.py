@@ -125,7 +125,7 @@ def _reason(outcome: PairedOutcome, effect: Figure, limits: Capability, plan: Pl
     if outcome == "regressed":
         return words.regressed(effect, limits, asked)
     is_last = effect.n == plan.last.pairs
-    return words.undecided(effect, limits, asked) if is_last else words.goes_on(effect, plan)
+    return words.undecided(effect, plan, limits, asked) if is_last else words.goes_on(effect, plan)
 
 
 def _effect(at: Location | None, num_pairs: int) -> Figure:

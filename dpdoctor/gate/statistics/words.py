@@ -30,12 +30,12 @@ def goes_on(effect: Figure, plan: Plan) -> str:
     return f"{_change(effect)}; the next look is after {units.count(due, 'pair')}"
 
 
-def undecided(effect: Figure, limits: Capability, asked: float) -> str:
+def undecided(effect: Figure, plan: Plan, limits: Capability, asked: float) -> str:
     """Return why the last look could not tell, and what to do."""
     return (
         f"{_change(effect)}, which is too close to the {units.share(limits.tolerance)} that is allowed to tell"
-        f"{_widened(limits, asked)}. Plan more pairs with --max-pairs, quieten the machine, or allow more or less with "
-        "--tolerance; the same gate again, until it passes, would tell nothing"
+        f"{_widened(limits, asked)}. Plan more pairs ({_for_more(plan)}), quieten the machine, or allow more or less "
+        "(--tolerance); the same gate again, until it passes, would tell nothing"
     )
 
 
@@ -43,11 +43,12 @@ def unsupported(plan: Plan, limits: Capability, asked: float, needed: int) -> st
     """Return why a machine is too noisy for the tolerance that was asked for, and what it can support."""
     # Rounded up, so that what is proposed is supported.
     supported = math.ceil(1000 * limits.mde / 2) / 1000
-    more = f"About {units.count(needed, 'pair')} would (--max-pairs), or allow" if needed <= MOST_PAIRS else "Allow"
+    enough = f"About {units.count(needed, 'pair')} would ({_for_more(plan)}), or allow"
+    way_out = enough if needed <= MOST_PAIRS else "Allow"
     return (
         f"launches on this machine differ too much to gate at {units.share(asked)}: {_pairs(plan)} find a slowdown of "
         f"{units.share(limits.mde)} or more with a probability of {units.share(POWER)}, and must find "
-        f"{units.share(2 * asked)}. {more} {units.share(supported)} (--tolerance), or use a quieter machine"
+        f"{units.share(2 * asked)}. {way_out} {units.share(supported)} (--tolerance), or use a quieter machine"
     )
 
 
@@ -95,6 +96,11 @@ def _widened(limits: Capability, asked: float) -> str:
     if limits.tolerance <= asked:
         return ""
     return f" ({units.share(asked)} was asked for, but the noise of this machine hides more)"
+
+
+def _for_more(plan: Plan) -> str:
+    """Return how to have more pairs than a plan's."""
+    return "leave out --quick" if plan.most_run_cv is not None else "--max-pairs"
 
 
 def _pairs(plan: Plan) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from dpdoctor.analysis import Figure
@@ -45,16 +47,24 @@ def test_a_regression_says_what_is_allowed():
 
 
 def test_what_the_last_look_leaves_open_says_what_to_do():
-    said = words.undecided(effect(1.041, 1.009, 1.073, n=20), limits(), 0.05)
+    said = words.undecided(effect(1.041, 1.009, 1.073, n=20), sequence(), limits(), 0.05)
     assert said.startswith("the step takes 4.1 % longer (0.9 to 7.3 %, 20 pairs), which is too close to the 5.0 % ")
-    assert all(way in said for way in ("--max-pairs", "quieten the machine", "--tolerance"))
+    assert all(way in said for way in ("(--max-pairs)", "quieten the machine", "(--tolerance)"))
+
+
+def test_a_quick_gate_that_cannot_tell_is_not_told_to_use_what_goes_not_with_it():
+    said = words.undecided(effect(1.007, 0.962, 1.054, n=5), QUICK, limits(), 0.05)
+    said += words.unsupported(QUICK, limits(), 0.01, 12)
+    assert said.count("leave out --quick") == 2
+    assert "--max-pairs" not in said
 
 
 def test_a_tolerance_that_noise_widened_is_said_in_every_verdict():
     wide, said = limits(tolerance=0.063), "(5.0 % was asked for, but the noise of this machine hides more)"
-    for sentence in (words.passed, words.regressed, words.undecided):
-        assert said in sentence(effect(1.0, 0.99, 1.01), wide, 0.05)
-        assert said not in sentence(effect(1.0, 0.99, 1.01), limits(), 0.05)
+    undecided = functools.partial(words.undecided, plan=sequence())
+    for sentence in (words.passed, words.regressed, undecided):
+        assert said in sentence(effect(1.0, 0.99, 1.01), limits=wide, asked=0.05)
+        assert said not in sentence(effect(1.0, 0.99, 1.01), limits=limits(), asked=0.05)
 
 
 def test_a_machine_that_is_too_noisy_is_told_its_ways_out():
