@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdoctor.attribution import marks
 from dpdoctor.attribution.comm.queues import queued_by
 from dpdoctor.attribution.launches import matching
 from dpdoctor.attribution.nesting import running_at
 from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Trace
 
-_OPERATOR = r"^_?c10d(?:_functional)?::"
 _RECORD = r"^record_param_comms$"
 _ANNOTATION = r"^(?:nccl|xccl):"
 
@@ -43,7 +43,7 @@ def callers(trace: Trace, rows: NDArray[np.int64], launch: NDArray[np.int64]) ->
     """
     events = trace.events
     is_kernel = events.kind[rows] == Kind.KERNEL
-    operators, records, annotations = (host_rows(trace, sign) for sign in (_OPERATOR, _RECORD, _ANNOTATION))
+    operators, records, annotations = (host_rows(trace, sign) for sign in (marks.COMM_CALL, _RECORD, _ANNOTATION))
     launch = np.where(is_kernel, launch, UNKNOWN)
     origin = np.where(launch == UNKNOWN, _of_same_id(trace, rows, records), launch)
     threads, times = np.where(origin == UNKNOWN, UNKNOWN, events.thread[origin]), events.begin_ns[origin]

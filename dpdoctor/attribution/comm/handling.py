@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dpdoctor.attribution import marks
 from dpdoctor.attribution.comm import fsdp_hooks
+from dpdoctor.attribution.comm.callers import host_rows
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.intervals import Spans, merge
 from dpdoctor.digest import HOST
-from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace
 
 
@@ -19,6 +19,5 @@ def handling(trace: Trace, device: DeviceEvents, thread: int) -> Spans:
     """
     if device.index != HOST:
         return merge()
-    rows = trace.rows(Kind.CPU_OP, Kind.ANNOTATION)
-    copies = trace.events.spans[rows[trace.named(marks.DDP_HANDLING)[trace.events.name[rows]]]]
+    copies = trace.events.spans[host_rows(trace, marks.DDP_HANDLING)]
     return merge(copies, fsdp_hooks.waits(trace, thread), fsdp_hooks.calls(trace, thread))
