@@ -16,10 +16,6 @@ from dpdoctor import rundir
 from dpdoctor.records import Launch, Rank, RankRecord
 
 SCRIPTS = Path(__file__).parent / "scripts"
-# For tests that hold what a clock measured against what was planted: other users of a shared machine plant delays of
-# their own, so such a test has failed where it failed three times.
-measured = pytest.mark.flaky(reruns=2, only_rerun=["AssertionError"])
-
 # Little, but enough for a proof and two windows.
 SHORT = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0", "--arms", "none")
 

@@ -14,13 +14,14 @@ import pytest
 
 from dpdoctor.analysis.across import AcrossRanks, across
 from dpdoctor.attribution.digesting import digest_file
+from tests.measuring import measured
+
+pytestmark = measured
 
 SCRIPT = Path(__file__).parent / "scripts" / "ranks_with_faults.py"
 FAULTS = ("none", "persistent", "rotating", "periodic", "gc", "late profiler", "slow profiler")
 WITHIN = 0.15
 LATE_NS = 1e9
-# A virtual machine may be stopped for a moment by its host.
-LAUNCHES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +47,21 @@ def is_disturbed() -> bool:
     return os.geteuid() != 0 and os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def runs(request, tmp_path_factory):
-    """Return the planted runs by fault, of a launch in which the machine made no rank late by itself, if one is had."""
+@pytest.fixture(scope="module")
+def launches():
+    """Return all launches so far, by the number of ranks and the how manieth it was."""
+    return {}
+
+
+@pytest.fixture(params=[2, 3])
+def runs(request, tmp_path_factory, launches):
+    """Return the planted runs by fault, of one launch for all tests; who tries again has the next."""
     if is_disturbed():
         pytest.skip("the machine is busy and would make ranks late by itself")
-    for _ in range(LAUNCHES):
-        found = launched(request.param, tmp_path_factory.mktemp("ranks"))
-        if found["none"].found.verdict.kind == "none":
-            break
-    return found
+    asked = request.param, request.node.execution_count
+    if asked not in launches:
+        launches[asked] = launched(request.param, tmp_path_factory.mktemp("ranks"))
+    return launches[asked]
 
 
 def launched(num_ranks, folder):

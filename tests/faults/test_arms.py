@@ -8,7 +8,8 @@ import pytest
 
 from dpdoctor.records import Launch
 from dpdoctor.worker.data.replay import CHANGED, NO_LOADER
-from tests.faults.conftest import Profiled, measured
+from tests.faults.conftest import Profiled
+from tests.measuring import measured
 
 WINDOWS = ("--warmup", "3", "--steps", "4", "--rounds", "3", "--trace-steps", "0")
 PLANTED_S = 0.03

@@ -21,7 +21,8 @@ from dpdoctor.gate.evidence.workload import Workload
 from dpdoctor.gate.keeping import calibration
 from dpdoctor.gate.model import Calibration, ModeNoise
 from dpdoctor.launch import machine
-from tests.faults.conftest import SCRIPTS, measured
+from tests.faults.conftest import SCRIPTS
+from tests.measuring import measured
 
 SCRIPT = (SCRIPTS / "paced.py").read_text()
 SHORT = ("--modes", "single", "--warmup", "3", "--steps", "8", "--rounds", "4")

@@ -7,7 +7,8 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.analysis import analyse
 from dpdoctor.records import EventRecord, Rank
-from tests.faults.conftest import SCRIPTS, SHORT, measured
+from tests.faults.conftest import SCRIPTS, SHORT
+from tests.measuring import measured
 
 EVALUATION_NS = 60_000_000
 EPOCH_STEPS = 10

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from dpdoctor.loading import IN_PROCESS, BatchRecord
-from tests.faults.conftest import SCRIPTS, Profiled, measured
+from tests.faults.conftest import SCRIPTS, Profiled
+from tests.measuring import measured
 
 pytestmark = measured
 

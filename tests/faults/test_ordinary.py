@@ -7,8 +7,9 @@ import statistics
 import pytest
 
 from dpdoctor.records import PHASES
-from tests.faults.conftest import SHORT, measured
+from tests.faults.conftest import SHORT
 from tests.faults.following import assert_follows_single
+from tests.measuring import measured
 
 
 def test_ordinary_script_in_both_modes(profile):

@@ -11,7 +11,7 @@ from tests.benchmarks.planted.launching import profile
 from tests.benchmarks.planted.plan import PlannedRun
 from tests.benchmarks.planted.scoring import score
 from tests.benchmarks.planted.verdicts import read
-from tests.faults.conftest import measured
+from tests.measuring import measured
 
 pytestmark = measured
 

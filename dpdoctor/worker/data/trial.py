@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from dpdoctor.worker.data.apart import ApartLoader, made_up
+from dpdoctor.worker.data.fetches import UNKNOWN
 from dpdoctor.worker.data.queued import CoreQueue
 from dpdoctor.worker.data.workers import FORKING, Workers
 
@@ -42,7 +43,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """One batch: its fetch, and from its end until the training thread had the batch; without waits for a core."""
+    """One batch, without waits for a core: its fetch, and from its end until the training thread had the batch.
+
+    Where the batch was there before it was asked for, from then on: what waits for its turn is not moved.
+    """
 
     fetch_ns: int
     move_ns: int
@@ -82,7 +86,7 @@ def _failed(error: Exception) -> Trial | None:
 def _fetch(
     loader: DataLoader[Any], indices: Sequence[list[int]], ahead: int, clock: Callable[[], int], limit_s: float
 ) -> list[_Moved]:
-    """Return what a worker of its own took for the batches that came in time, with so many of them ahead."""
+    """Return what a worker of its own took for the batches that came in time and were timed, so many of them ahead."""
     until_ns = clock() + int(limit_s * 1e9)
     trial = ApartLoader(
         loader.dataset,
@@ -98,11 +102,13 @@ def _fetch(
     moved: list[_Moved] = []
     try:
         while len(moved) < len(indices) and clock() < until_ns:
-            queued_ns = queue.waited_ns()
+            asked_ns, queued_ns = clock(), queue.waited_ns()
             batches._next_data()
             got_ns, queued_ns = clock(), queue.waited_ns() - queued_ns
             fetched = workers.delivered(0)
-            move_ns = got_ns - fetched.begin_ns - fetched.fetch_ns - queued_ns
+            if fetched is UNKNOWN:
+                break
+            move_ns = got_ns - max(asked_ns, fetched.begin_ns + fetched.fetch_ns) - queued_ns
             moved.append(_Moved(fetched.fetch_ns - fetched.queued_ns, move_ns))
     finally:
         batches._shutdown_workers()

@@ -9,6 +9,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from dpdoctor.worker.data.companion import GONE, HAS_WORKERS, NOT_MADE_UP, SEVERAL, Companion
+from tests.measuring import measured
+
+pytestmark = measured
 
 FETCH_S = 0.002
 FEEDS = frozenset({0})

@@ -10,6 +10,9 @@ import pytest
 
 from dpdoctor.worker.data import queued
 from dpdoctor.worker.data.queued import CoreQueue, Waits
+from tests.measuring import measured
+
+pytestmark = measured
 
 
 def compute(cpu_s: float) -> None:

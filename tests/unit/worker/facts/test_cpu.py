@@ -8,6 +8,9 @@ import time
 import pytest
 
 from dpdoctor.worker.facts.cpu import CpuMeter
+from tests.measuring import measured
+
+pytestmark = measured
 
 BURNT_S = 0.2
 
