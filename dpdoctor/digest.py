@@ -69,8 +69,10 @@ class DeviceStep:
         step: the number in ProfilerStep#n, else counted from 0.
         idle_by: the idle part by cause, keys of IDLE_CAUSES; adds up to budget.idle_ns.
         phases_ns: busy time by who launched it, keys of PHASES.
-        handling_ns: of the host without a device, what it does for communication while it does not communicate: copying
-            for DDP, and in FSDP's hooks all that is no copying.
+        host_phases_ns: of the host without a device, its time by what the training thread was at, keys of
+            records.PHASES; adds up to the step.
+        handling_by: of each of these, what was done for communication without communicating: copying for DDP, and in
+            FSDP's hooks all that is no copying.
     """
 
     step: int
@@ -79,7 +81,8 @@ class DeviceStep:
     budget: Budget
     idle_by: dict[str, int] = field(default_factory=dict)
     phases_ns: dict[str, int] = field(default_factory=dict)
-    handling_ns: int = 0
+    host_phases_ns: dict[str, int] = field(default_factory=dict)
+    handling_by: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

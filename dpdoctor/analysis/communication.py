@@ -10,10 +10,11 @@ from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.trace_budget import NO_STEPS, NO_TRACE
-from dpdoctor.analysis.windows import NS, measured
+from dpdoctor.analysis.windows import NS, RankWindow, measured
 from dpdoctor.digest import DeviceStep, Digest
-from dpdoctor.records import Launch
+from dpdoctor.records import PHASES, Launch
 
+NO_PHASES = "the trace does not say in which phase of a step the host was"
 NOT_COUNTED = "nobody counted how long the training thread waits for a core"
 
 
@@ -69,15 +70,39 @@ def removable(launch: Launch, cores: int) -> Removable:
 def _on_cores(launch: Launch, last: Digest) -> Figure:
     """Return the share of a step that communication takes from computing on the same cores.
 
-    What the host does for it without communicating the profiler slows as it slows a step, so it is of the traced one.
-    And beside communication the training thread waits for a core: the kernel counts that in the measured windows, where
-    other processes are in it; it is no longer than that communication is. Where nobody counted, it is as long.
+    There is what the host does for it without communicating. And beside communication the training thread waits for a
+    core: the kernel counts that in the measured windows, where other processes are in it; it is no longer than that
+    communication is. Where nobody counted, it is as long.
     """
     beside = _of_untraced(launch, _per_step(last, lambda step: step.budget.comm_ns - step.budget.exposed_comm_ns))
     waited = _of_untraced(launch, _wait_for_core(launch, last))
     if waited.value is not None and beside.value is not None and waited.value < beside.value:
         beside = waited
-    return stats.combination([(1.0, _share(last, lambda step: step.handling_ns)), (1.0, beside)], "ratio")
+    return stats.combination([(1.0, _of_untraced(launch, _handling(launch, last))), (1.0, beside)], "ratio")
+
+
+def _handling(launch: Launch, last: Digest) -> Figure:
+    """Return the seconds of an untraced step in which the host works for communication without communicating.
+
+    The profiler slows it as it slows the phase that it is in, and not all phases alike: of each it has the same share.
+    """
+    steps, rank = _steps(last), next(index for index, rank in enumerate(launch.ranks) if rank.digest is last)
+    windows = [window.ranks[rank] for window in measured(launch)]
+    phases = [phase for phase in PHASES if any(step.host_phases_ns.get(phase) for step in steps)]
+    if not phases:
+        return stats.unknown("s", NO_PHASES)
+    return stats.combination([(_untraced_s(windows, phase), _handling_share(steps, phase)) for phase in phases], "s")
+
+
+def _untraced_s(windows: Sequence[RankWindow], phase: str) -> float:
+    """Return the seconds of one phase in a measured step of a rank."""
+    return sum(w.phase_s(phase) for w in windows) / max(1, sum(len(w.steady) for w in windows))
+
+
+def _handling_share(steps: Sequence[DeviceStep], phase: str) -> Figure:
+    """Return the share of one phase of traced steps that is handling."""
+    parts = [(step.handling_by.get(phase, 0), step.host_phases_ns.get(phase, 0)) for step in steps]
+    return stats.ratio_of_totals(parts, "ratio")
 
 
 def on_shared_cores(launch: Launch, cores: int) -> bool:

@@ -12,9 +12,10 @@ from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.device_memory import peak_bytes
 from dpdoctor.attribution.device_steps import step_windows
 from dpdoctor.attribution.host_activity import Activity
+from dpdoctor.attribution.host_phases import host_phases
 from dpdoctor.attribution.host_steps import HostSteps
 from dpdoctor.attribution.idle import idle_by_cause, within
-from dpdoctor.attribution.intervals import Spans, contains, lengths_within, subtract
+from dpdoctor.attribution.intervals import Spans, contains, intersect, subtract
 from dpdoctor.attribution.launch_delay import launch_delay
 from dpdoctor.attribution.phases import busy_by_phase
 from dpdoctor.digest import HOST, DeviceDigest, DeviceStep
@@ -37,13 +38,16 @@ def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int
     used, span, windows = occupancy(device), whole_span(device), step_windows(steps, device)
     causes = idle_by_cause(used.idle(np.concatenate((span, windows.spans))), device, host, steps.thread)
     kept = windows.spans[:most]
+    phases = host_phases(trace, steps, device)
+    handled = subtract(handling(trace, device, steps.thread), used.comm)
     per_step = zip(
         windows.numbers[:most].tolist(),
         kept.tolist(),
         used.budgets(kept),
         within(causes, kept),
         within(busy_by_phase(trace, steps, device), kept),
-        lengths_within(subtract(handling(trace, device, steps.thread), used.comm), kept).tolist(),
+        within(phases, kept),
+        within({phase: intersect(handled, spans) for phase, spans in phases.items()}, kept),
         strict=True,
     )
     allocated, reserved = peak_bytes(trace, device.index)
@@ -60,10 +64,11 @@ def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int
                 end_ns=end,
                 budget=budget,
                 idle_by=idle,
-                phases_ns=phases,
-                handling_ns=handling_ns,
+                phases_ns=busy_by,
+                host_phases_ns=host_phases_ns,
+                handling_by=handling_by,
             )
-            for number, (begin, end), budget, idle, phases, handling_ns in per_step
+            for number, (begin, end), budget, idle, busy_by, host_phases_ns, handling_by in per_step
         ),
         num_dropped=len(windows.spans) - len(kept),
         launch_delay=None if device.index == HOST else launch_delay(trace, device),

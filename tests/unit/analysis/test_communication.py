@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis.communication import exposed_share, on_shared_cores, removable
+from dpdoctor.analysis.communication import NO_PHASES, exposed_share, on_shared_cores, removable
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.trace_budget import NO_STEPS, NO_TRACE
 from dpdoctor.digest import Budget, Digest
-from dpdoctor.records import Adoption, Launch, Rank
+from dpdoctor.records import PHASES, Adoption, Launch, Rank
 from tests.unit import records
 from tests.unit.analysis.loader.feeding import even_batches, launch, rank
 from tests.unit.builders import MS
@@ -48,17 +49,37 @@ class TestExposedShare:
         assert exposed_share([]).reason == NO_TRACE
 
 
+# Of the steps of a rank below, in ms. The profiler slows backward more than forward.
+UNTRACED_PHASES = {"forward": 40, "backward": 60}
+TRACED_PHASES = {"forward": 45, "backward": 80}
+
+
 def traced(
-    budget: Budget, *, queued_ms: float = 0.0, handling_ms: int = 0, num_threads: int = 1, index: int = 0
+    budget: Budget,
+    *,
+    queued_ms: float = 0.0,
+    handling_ms: Mapping[str, int] | None = None,
+    phases_ms: Mapping[str, int] = TRACED_PHASES,
+    num_threads: int = 1,
+    index: int = 0,
 ) -> Rank:
     """Return one of two ranks whose traced steps are like this; untraced ones take 100 ms, and wait for a core."""
     made = rank([replace(b, gap_queued_ns=round(queued_ms * MS)) for b in even_batches(8)], index=index, world_size=2)
     (digest,) = ranks(budget)
     (device,) = digest.devices
-    steps = tuple(dataclasses.replace(step, handling_ns=handling_ms * MS) for step in device.steps)
+    steps = tuple(
+        dataclasses.replace(
+            step,
+            host_phases_ns={phase: ms * MS for phase, ms in phases_ms.items()},
+            handling_by={phase: ms * MS for phase, ms in (handling_ms or {}).items()},
+        )
+        for step in device.steps
+    )
+    phases_ns = tuple(UNTRACED_PHASES.get(phase, 0) * MS for phase in PHASES)
     adoption = dataclasses.replace(made.record.adoption, num_threads=num_threads)
     return dataclasses.replace(
         made,
+        steps=tuple(replace(step, phases_ns=phases_ns) for step in made.steps),
         record=dataclasses.replace(made.record, adoption=adoption),
         digest=dataclasses.replace(digest, devices=(dataclasses.replace(device, steps=steps),)),
     )
@@ -77,7 +98,7 @@ def share(cores: int = 2, budget: Budget = TRACED, **fields: Any) -> Figure:
 
 class TestRemovableShare:
     def test_with_cores_of_its_own_what_is_hidden_costs_nothing(self) -> None:
-        assert share(8, queued_ms=8, handling_ms=10).value == pytest.approx(0.2)
+        assert share(8, queued_ms=8, handling_ms={"forward": 10}).value == pytest.approx(0.2)
 
     def test_on_shared_cores_what_waits_is_of_the_untraced_step(self) -> None:
         assert share(queued_ms=1e-6).value == pytest.approx(0.25)
@@ -88,8 +109,17 @@ class TestRemovableShare:
     def test_that_is_no_more_than_communication_lasts(self) -> None:
         assert share(queued_ms=30).value == pytest.approx(0.25 + 0.20)
 
-    def test_copying_for_it_is_slowed_by_the_profiler_like_all_else(self) -> None:
-        assert share(queued_ms=8, handling_ms=10).value == pytest.approx(0.25 + 0.08 + 10 / 125)
+    @pytest.mark.parametrize(
+        ("handling_ms", "untraced_ms"),
+        [({"forward": 9}, 8), ({"backward": 8}, 6), ({"forward": 9, "backward": 8}, 14)],
+    )
+    def test_copying_for_it_is_slowed_by_the_profiler_like_its_phase(
+        self, handling_ms: dict[str, int], untraced_ms: int
+    ) -> None:
+        assert share(queued_ms=8, handling_ms=handling_ms).value == pytest.approx(0.25 + 0.08 + untraced_ms / 100)
+
+    def test_of_a_trace_without_phases_it_is_unknown(self) -> None:
+        assert share(queued_ms=8, phases_ms={}).reason == NO_PHASES
 
     def test_where_nobody_counted_all_that_runs_beside_computing_counts(self) -> None:
         assert share(queued_ms=0).value == pytest.approx(0.25 + 0.20)
