@@ -1,8 +1,8 @@
 """What it takes to move a batch from a worker to the training thread, measured apart from training.
 
 A loader of one worker makes batches like the script's. It has time to send each before it is asked for, and to fall
-asleep, as beside a training step: taking a batch over wakes it several times. The script's datasets, samplers and random
-numbers have no part in it.
+asleep, as beside a training step: taking a batch over wakes it several times. The script's datasets, samplers and
+random numbers have no part in it.
 """
 
 from __future__ import annotations
