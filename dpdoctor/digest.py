@@ -27,6 +27,8 @@ IDLE_CAUSES = (
     "unknown",  # the trace does not hold the call that launched what came next
 )
 PHASES = ("forward", "backward", "optimizer", "other")
+# On the host's clock; of two that are nested the first is the inner one.
+HOST_PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class DeviceStep:
         idle_by: the idle part by cause, keys of IDLE_CAUSES; adds up to budget.idle_ns.
         phases_ns: busy time by who launched it, keys of PHASES.
         host_phases_ns: of the host without a device, its time by what the training thread was at, keys of
-            records.PHASES; adds up to the step.
+            HOST_PHASES; adds up to the step.
         handling_by: of each of these, what was done for communication without communicating: copying for DDP, and in
             FSDP's hooks all that is no copying.
     """

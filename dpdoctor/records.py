@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from dpdoctor.digest import Digest
+from dpdoctor.digest import HOST_PHASES, Digest
 from dpdoctor.loading import BatchRecord, FetchBeside, HandOff, TransformTime
 from dpdoctor.spec import RunHeader
 
 # The "arm" of windows in which nothing is switched off.
 FULL = "full"
-PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
+PHASES = HOST_PHASES
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
