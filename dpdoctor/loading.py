@@ -73,29 +73,13 @@ class TransformTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchBeside:
-    """What a fetch takes in a process beside the training, where the script's loader has no process of its own.
-
-    Attributes:
-        loader: place in Adoption.loaders.
-        fetch_ns: mean over `n` batches, fetched while batches were replayed to the training.
-    """
-
-    loader: int
-    n: int
-    fetch_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandOff:
     """What it costs to move one batch from a worker to the training thread, measured apart from training.
 
     Attributes:
         send_ns, receive_ns: the worker's and the training thread's share while the worker does nothing else; medians
             over `n` batches of `num_bytes`.
-        slowed_ns: how much longer the worker takes to fetch a batch while it hands over the one before.
-        delayed_ns: how much longer the training thread takes to receive a batch while its worker fetches the next.
-        failure: what the script's dataset raised in a worker; the two before are then unknown. Empty: nothing.
+        failure: what the script's dataset raised in a worker. Empty: nothing, or nobody tried.
     """
 
     loader: int
@@ -103,6 +87,4 @@ class HandOff:
     num_bytes: int
     send_ns: int
     receive_ns: int
-    slowed_ns: int = 0
-    delayed_ns: int = 0
     failure: str = ""

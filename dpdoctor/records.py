@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dpdoctor.digest import HOST_PHASES, Digest
-from dpdoctor.loading import BatchRecord, FetchBeside, HandOff, TransformTime
+from dpdoctor.loading import BatchRecord, HandOff, TransformTime
 from dpdoctor.spec import RunHeader
 
 # The "arm" of windows in which nothing is switched off.
@@ -301,7 +301,6 @@ class RankRecord:
     arms: tuple[ArmRecord, ...] = ()
     transforms: tuple[TransformTime, ...] = ()
     hand_offs: tuple[HandOff, ...] = ()
-    beside: tuple[FetchBeside, ...] = ()
     own_code: tuple[LineShare, ...] = ()
     cpu: CpuUse | None = None
     clock: tuple[int, int] | None = None

@@ -99,7 +99,6 @@ class Report:
             steps_per_epoch=self._steps_per_epoch(),
             transforms=self._sources.loaders.transforms(),
             hand_offs=self._sources.loaders.hand_offs(),
-            beside=self._sources.loaders.companion.records(),
             observer_ns=self._sources.steplog.cost_ns,
             peak_memory_bytes=peak,
             devices=tuple(

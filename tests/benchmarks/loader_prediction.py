@@ -3,14 +3,15 @@
     python tests/benchmarks/loader_prediction.py
 
 For samples/mnist_lenet.py and the three kinds of tests/benchmarks/loader_script.py, each is profiled once with
-num_workers=0 and what it predicts is written to a file. Only then the settings are profiled themselves, script by
-script in shuffled rounds. The table has the median of the rounds; `others` is the most that other processes of the
-machine took of its cores meanwhile, above which a profile is taken again (`--quiet`, `--tries`). Allowed is a median
-error of 10 % and a worst one of 25 %.
+num_workers=0 and what it predicts is written to a file. Only then the script's settings are profiled themselves, in
+shuffled rounds. The table has the median of the rounds. Allowed is a median error of 10 % and a worst one of 25 %.
 
-A machine whose own speed changes from minute to minute adds that to the error. `error of ratio` leaves it out: there
-prediction and measurement are both taken relative to num_workers=0, the prediction's in the profile that it comes from,
-the measurement's in its own round.
+A profile is taken again (`--tries`), and of all the least disturbed one counts, where other processes of the machine
+took more of its cores than `--quiet` (`others`), or where the cores were slower in its windows than at their best by
+more than `--steady` (`slower`): another machine on the same host, with which a core is shared, shows as no process.
+
+`error of ratio` leaves out how the machine's speed changes: there prediction and measurement are both taken relative to
+num_workers=0, the prediction's in the profile that it comes from, the measurement's in its own round.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from pace import Pace  # beside this file
+
+from dpdoctor import rundir
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {
@@ -41,11 +45,15 @@ Setting = tuple[int, "int | None"]
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds per step, what single's loader predicts for each setting, and the cores that others took meanwhile."""
+    """Seconds per step, and what single's loader predicts for each setting.
+
+    `others` are the cores that others took meanwhile, `slower` by what share they were slower than at their best.
+    """
 
     step_s: float
     predicted: dict[Setting, dict[str, float]]
     others: float
+    slower: float
 
 
 def cpu_s() -> tuple[float, float]:
@@ -55,7 +63,7 @@ def cpu_s() -> tuple[float, float]:
     return sum(machine) - getattr(machine, "guest", 0.0) - idle, own.ru_utime + own.ru_stime
 
 
-def profile(script: str, setting: Setting, options: list[str]) -> Profile:
+def profile(script: str, setting: Setting, options: list[str], pace: Pace) -> Profile:
     """Profile a script with one setting, on one device of one thread."""
     workers, factor = setting
     target, *args = SCRIPTS[script]
@@ -68,16 +76,22 @@ def profile(script: str, setting: Setting, options: list[str]) -> Profile:
         wall_s = time.monotonic() - begin
         others = cpu_s()[0] - machine - (cpu_s()[1] - own)
         mode = json.loads((out / "run.json").read_text())["modes"]["single"]
+        windows = [w for w in rundir.read(out).modes["single"][0].ranks[0].windows if w.kind == "measure"]
     predicted = {(p["num_workers"], p["prefetch_factor"]): p["step"] for p in mode["loader"]["predictions"]}
-    return Profile(mode["step"]["value"], predicted, others / wall_s)
+    slower = pace.slower(windows[0].begin_ns, windows[-1].end_ns)
+    return Profile(mode["step"]["value"], predicted, others / wall_s, slower)
 
 
-def quiet(script: str, setting: Setting, options: list[str], args: argparse.Namespace) -> Profile:
-    """Return the profile beside which others took least of the cores, of as many as it takes to be quiet."""
+def quiet(script: str, setting: Setting, options: list[str], args: argparse.Namespace, pace: Pace) -> Profile:
+    """Return the profile that was disturbed least, of as many as it takes to be disturbed as little as is allowed."""
+
+    def disturbed(one: Profile) -> float:
+        return max(one.others / args.quiet, one.slower / args.steady)
+
     found: list[Profile] = []
-    while len(found) < args.tries and not (found and found[-1].others <= args.quiet):
-        found.append(profile(script, setting, options))
-    return min(found, key=lambda one: one.others)
+    while len(found) < args.tries and not (found and disturbed(found[-1]) <= 1):
+        found.append(profile(script, setting, options, pace))
+    return min(found, key=disturbed)
 
 
 def words(setting: Setting) -> str:
@@ -90,29 +104,34 @@ def main() -> None:
     parser.add_argument("--scripts", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
     parser.add_argument("--rounds", type=int, default=2, help="profiles of each setting")
     parser.add_argument("--quiet", type=float, default=0.15, help="cores that others may take")
-    parser.add_argument("--tries", type=int, default=3, help="profiles taken until one is quiet")
+    parser.add_argument("--steady", type=float, default=0.1, help="share by which the cores may be slower than at best")
+    parser.add_argument("--tries", type=int, default=4, help="profiles taken until one is quiet and steady")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which settings are profiled")
     parser.add_argument("--out", type=Path, default=Path("loader_predictions.json"), help="file of predictions")
     parser.add_argument("--options", default="--nproc 2 --trace-steps 0 --rounds 10 --time-budget 20")
     args = parser.parse_args()
 
-    tried = [*args.options.split(), "--arms", "cached_batches,beside_fetching"]
-    first = {script: quiet(script, (0, None), tried, args) for script in args.scripts}
-    written = {script: {words(s): p for s, p in one.predicted.items()} for script, one in first.items()}
-    args.out.write_text(json.dumps(written, indent=1))
-    print(f"predictions written to {args.out}; others took at most {max(p.others for p in first.values()):.2f} cores")
-
-    chance, without_arms = random.Random(args.seed), [*args.options.split(), "--arms", "none"]
-    lines = []
-    for script in args.scripts:
-        rounds: list[dict[Setting, Profile]] = []
-        for _ in range(args.rounds):
-            order = chance.sample(SETTINGS, k=len(SETTINGS))
-            rounds.append({setting: quiet(script, setting, without_arms, args) for setting in order})
-            steps = ", ".join(f"{words(s)}: {1e3 * p.step_s:.2f} ms" for s, p in rounds[-1].items())
-            print(f"  {script}: {steps}", file=sys.stderr)
-        lines += [Line.of(script, setting, first[script].predicted, rounds) for setting in SETTINGS]
+    chance, written, lines = random.Random(args.seed), {}, []
+    with_trial, without_arms = ([*args.options.split(), "--arms", arms] for arms in ("one_worker", "none"))
+    with Pace() as pace:
+        for script in args.scripts:
+            first = quiet(script, (0, None), with_trial, args, pace)
+            written[script] = {words(setting): found for setting, found in first.predicted.items()}
+            args.out.write_text(json.dumps(written, indent=1))
+            note(script, "predictions written", {(0, None): first})
+            rounds: list[dict[Setting, Profile]] = []
+            for number in range(args.rounds):
+                order = chance.sample(SETTINGS, k=len(SETTINGS))
+                rounds.append({setting: quiet(script, setting, without_arms, args, pace) for setting in order})
+                note(script, f"round {number + 1}", rounds[-1])
+            lines += [Line.of(script, setting, first.predicted, rounds) for setting in SETTINGS]
     report(lines)
+
+
+def note(script: str, what: str, profiles: dict[Setting, Profile]) -> None:
+    """Say how far it is."""
+    steps = (f"{words(s)}: {1e3 * p.step_s:.2f} ms ({100 * p.slower:.0f} % slower)" for s, p in profiles.items())
+    print(f"  {script}, {what}: {', '.join(steps)}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -125,6 +144,7 @@ class Line:
     step_s: float
     ratio_error: float
     others: float
+    slower: float
 
     @classmethod
     def of(cls, script: str, setting: Setting, predicted: dict[Setting, dict[str, float]], rounds: list[Any]) -> Line:
@@ -138,6 +158,7 @@ class Line:
             step_s=statistics.median(found[setting].step_s for found in rounds),
             ratio_error=predicted[setting]["value"] / predicted[without]["value"] / ratio - 1,
             others=max(found[setting].others for found in rounds),
+            slower=max(found[setting].slower for found in rounds),
         )
 
     @property
@@ -155,14 +176,14 @@ def report(lines: list[Line]) -> None:
     """Print the table, and over all of it the median and the worst error."""
     print(
         f"{'script':12} {'setting':22} {'predicted':>10} {'interval':>18} {'measured':>10} {'error':>8} "
-        f"{'error of ratio':>15} {'others':>7}"
+        f"{'error of ratio':>15} {'others':>7} {'slower':>8}"
     )
     for line in lines:
         low, high = line.interval
         print(
             f"{line.script:12} {words(line.setting):22} {1e3 * line.predicted['value']:7.2f} ms "
             f"{1e3 * low:7.2f} to {1e3 * high:7.2f} {1e3 * line.step_s:7.2f} ms {100 * line.error:+6.1f} % "
-            f"{100 * line.ratio_error:+13.1f} % {line.others:7.2f}"
+            f"{100 * line.ratio_error:+13.1f} % {line.others:7.2f} {100 * line.slower:6.1f} %"
         )
     inside = sum(line.interval[0] <= line.step_s <= line.interval[1] for line in lines)
     print(f"{len(lines)} predictions, {inside} measured inside of the interval")

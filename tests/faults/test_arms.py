@@ -51,17 +51,17 @@ def test_a_planted_wait_for_the_loader_comes_back_as_the_gain(profile, num_worke
 
 
 @measured
-def test_a_process_fetches_beside_the_training(profile):
+def test_one_worker_is_tried_where_the_script_has_none(profile):
     done = profile(
         "slow_loader.py",
-        *("--modes", "single", "--arms", "cached_batches,beside_fetching", "--rounds", "3", "--trace-steps", "0"),
+        *("--modes", "single", "--arms", "one_worker", "--rounds", "3", "--trace-steps", "0"),
         args=["--batch-s", str(PLANTED_S)],
     )
     assert done.exit_code == 0, done.output
-    assert skipped(done, "single") == {"cached_batches": None, "beside_fetching": None}
-    (beside,) = done.record("single").beside
-    assert beside.fetch_ns == pytest.approx(PLANTED_S * 1e9, rel=0.15)
+    assert skipped(done, "single") == {"one_worker": None}
     # Both sleep, so that neither slows the other, and one worker is enough.
+    gain, step = gain_s(done.launch("single"), "one_worker")
+    assert gain == pytest.approx(PLANTED_S, abs=0.15 * step)
     predicted = {found["num_workers"]: found["step"]["value"] for found in done.mode("single")["loader"]["predictions"]}
     assert predicted[1] == pytest.approx(STEP_S, rel=0.15)
 

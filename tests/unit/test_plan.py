@@ -290,7 +290,7 @@ def test_arms_are_all_none_or_a_list() -> None:
 
 @pytest.mark.parametrize(("asked", "said"), [("no_com", "there is no arm 'no_com'"), (",", "--arms names none")])
 def test_an_unknown_arm_is_refused_with_those_that_are_known(asked: str, said: str) -> None:
-    with pytest.raises(UsageError, match=f"{said}. Known arms: amp, beside_fetching, "):
+    with pytest.raises(UsageError, match=f"{said}. Known arms: amp, cached_batches, "):
         _plan.known_arms(asked)
 
 

@@ -1,4 +1,4 @@
-"""Which loader fed the steps, and its batches in the full windows of one launch."""
+"""Which loader fed the steps, and its batches in the full windows of one launch, or in those of an arm."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from dpdoctor.analysis.windows import NS, RankWindow, Window, measured
 from dpdoctor.loading import BatchRecord
-from dpdoctor.records import Launch, Loader, StepRecord
+from dpdoctor.records import FULL, Launch, Loader, StepRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFeed:
-    """What one rank's loader did in one full window.
+    """What one rank's loader did in one window.
 
     Attributes:
         asked: batches that its counted steps asked for, in that order.
@@ -45,7 +45,7 @@ class WindowFeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """The loader that fed the training in one launch: `windows` has one entry per full window, with all ranks."""
+    """The loader that fed the training in one launch: `windows` has one entry per window, with all ranks."""
 
     number: int
     loader: Loader
@@ -57,9 +57,9 @@ class Feed:
         return [part for window in self.windows for part in window]
 
 
-def feed(launch: Launch) -> Feed | None:
-    """Return what fed the steps of a launch; None: no batch was recorded in a full window on every rank."""
-    windows = measured(launch)
+def feed(launch: Launch, arm: str = FULL) -> Feed | None:
+    """Return what fed the steps of a launch; None: no batch was recorded on every rank in a window of that arm."""
+    windows = measured(launch, arm=arm)
     number = _feeding(launch, windows)
     loader = _loader(launch, number)
     if number is None or loader is None:

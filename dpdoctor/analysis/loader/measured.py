@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from itertools import pairwise
 from statistics import fmean
 
 from dpdoctor.analysis.loader import facts
-from dpdoctor.analysis.loader.crowding import crowding
 from dpdoctor.analysis.loader.feed import Feed, WindowFeed
 from dpdoctor.analysis.loader.sharing import Cores
 from dpdoctor.analysis.loader.simulate import Setting, Times
@@ -45,7 +43,7 @@ class Block:
 class Measured:
     """One loader and its training loop, as measured in `blocks` under `setting`.
 
-    `send`, `receive`, `slowed` and `delayed` are simulate.Times', the seconds of one hand-off.
+    `send` and `receive` are simulate.Times', the seconds of one hand-off.
     """
 
     blocks: tuple[Block, ...]
@@ -53,8 +51,6 @@ class Measured:
     cores: Cores
     send: float
     receive: float
-    slowed: float = 0.0
-    delayed: float = 0.0
 
     def times(self, blocks: Sequence[Block]) -> Times:
         """Return the times of these blocks, one after another."""
@@ -63,8 +59,6 @@ class Measured:
             compute=[seconds for block in blocks for seconds in block.compute],
             send=self.send,
             receive=self.receive,
-            slowed=self.slowed,
-            delayed=self.delayed,
         )
 
 
@@ -87,12 +81,9 @@ def measured(feed: Feed, launch: Launch, header: RunHeader) -> Measured:
     return Measured(
         blocks=blocks,
         setting=present(feed),
-        cores=_crowded(_cores(feed, launch, header, blocks), feed, launch, blocks),
+        cores=_cores(feed, launch, header, blocks),
         send=max(hand_off.send_ns for hand_off in hand_offs) * NS,
         receive=receive.value,
-        # With workers, what was measured of fetching and receiving holds it already.
-        slowed=0.0 if feed.loader.num_workers else fmean(hand_off.slowed_ns for hand_off in hand_offs) * NS,
-        delayed=0.0 if feed.loader.num_workers else fmean(hand_off.delayed_ns for hand_off in hand_offs) * NS,
     )
 
 
@@ -144,15 +135,6 @@ def _cores(feed: Feed, launch: Launch, header: RunHeader, blocks: Sequence[Block
         compute=min(_compute_cores(feed, records, blocks), threads),
         threads=threads,
     )
-
-
-def _crowded(cores: Cores, feed: Feed, launch: Launch, blocks: Sequence[Block]) -> Cores:
-    """Return the cores with what a fetch and training cost each other beyond them; workers have it in their times."""
-    if feed.loader.num_workers:
-        return cores
-    fetch_s = fmean(seconds for block in blocks for seconds in block.fetch)
-    found = crowding(launch, feed.number, fetch_s, cores)
-    return dataclasses.replace(cores, crowding_fetch=found.fetch, crowding_compute=found.compute)
 
 
 def _threads(record: RankRecord) -> int:

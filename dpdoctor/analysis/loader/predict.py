@@ -7,6 +7,7 @@ import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.measured import Block, Measured
@@ -28,9 +29,9 @@ SETTLE = 4
 MODEL_ERROR = 0.30
 
 
-@dataclass(frozen=True, slots=True)
-class Predictor:
-    """Predicts from one mode's measurements, and so that the present setting comes out as it was measured.
+@dataclass(frozen=True)
+class Basis:
+    """One setting as it was measured, with its step: others are simulated from the same times, it comes out as it was.
 
     Two blocks or more are drawn anew for each replicate, whole, so that what varies from window to window counts.
     """
@@ -38,28 +39,16 @@ class Predictor:
     measured: Measured
     step: Figure
 
-    def predictions(self, settings: Sequence[Setting]) -> tuple[LoaderPrediction, ...]:
-        """Return the prediction of each setting."""
-        samples = self._samples()
-        present = [_run(self.measured, times, self.measured.setting) for times in samples]
-        return tuple(self._prediction(setting, samples, present) for setting in settings)
+    @cached_property
+    def runs(self) -> list[tuple[Times, Outcome]]:
+        """Return the times of each replicate, and what the simulation makes of them under the measured setting."""
+        samples = [self.measured.times(blocks) for blocks in _replicates(_few(self.measured.blocks))]
+        return [(times, _run(self.measured, times, self.measured.setting)) for times in samples]
 
-    def without_fetches_above(self, limit: float, usual: float) -> Figure:
-        """Return the seconds of a step if each fetch of more than `limit` seconds took the `usual` ones instead."""
-        samples = self._samples()
-        shorter = [replace(times, fetch=[usual if f > limit else f for f in times.fetch]) for times in samples]
-        without, present = (
-            [_run(self.measured, times, self.measured.setting).step for times in some] for some in (shorter, samples)
-        )
-        return _times(self.step, [a / b for a, b in zip(without, present, strict=True)], MODEL_ERROR)
-
-    def _samples(self) -> list[Times]:
-        return [self.measured.times(blocks) for blocks in _replicates(_few(self.measured.blocks))]
-
-    def _prediction(self, setting: Setting, samples: Sequence[Times], present: Sequence[Outcome]) -> LoaderPrediction:
-        outcomes = [_run(self.measured, times, setting) for times in samples]
-        ratios = [outcome.step / base.step for outcome, base in zip(outcomes, present, strict=True)]
-        step = _times(self.step, ratios, 0.0 if setting == self.measured.setting else MODEL_ERROR)
+    def prediction(self, setting: Setting, model: float) -> LoaderPrediction:
+        """Return what a setting gives; `model` is the error of the simulation, as a share of the step."""
+        outcomes = [_run(self.measured, times, setting) for times, _ in self.runs]
+        step = self._step(outcomes, model)
         assert step.value is not None
         compute = step.value * (1 - outcomes[0].wait / outcomes[0].step)
         return LoaderPrediction(
@@ -74,6 +63,35 @@ class Predictor:
                 unit="s",
             ),
         )
+
+    def without_fetches_above(self, limit: float, usual: float) -> Figure:
+        """Return the seconds of a step if each fetch of more than `limit` seconds took the `usual` ones instead."""
+        shorter = [replace(times, fetch=[usual if f > limit else f for f in times.fetch]) for times, _ in self.runs]
+        return self._step([_run(self.measured, times, self.measured.setting) for times in shorter], MODEL_ERROR)
+
+    def _step(self, outcomes: Sequence[Outcome], model: float) -> Figure:
+        ratios = [outcome.step / now.step for outcome, (_, now) in zip(outcomes, self.runs, strict=True)]
+        return _times(self.step, ratios, model)
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """Predicts from one mode's measurements, and so that the present setting comes out as it was measured.
+
+    `tried`: what one worker did, where the script has none. All that its process and the training cost each other is
+    in it, and none of that is in what was measured without.
+    """
+
+    present: Basis
+    tried: Basis | None = None
+
+    def predictions(self, settings: Sequence[Setting]) -> tuple[LoaderPrediction, ...]:
+        """Return the prediction of each setting."""
+        return tuple(self._prediction(setting) for setting in settings)
+
+    def _prediction(self, setting: Setting) -> LoaderPrediction:
+        basis = self.tried if self.tried is not None and setting.num_workers else self.present
+        return basis.prediction(setting, 0.0 if setting == self.present.measured.setting else MODEL_ERROR)
 
 
 def _few(blocks: Sequence[Block]) -> Sequence[Block]:

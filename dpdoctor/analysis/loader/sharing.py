@@ -15,16 +15,12 @@ class Cores:
         fetch: cores that one fetch keeps busy: near 1 it computes, near 0 it waits for I/O.
         compute: cores that the training process keeps busy between two asks.
         threads: of one operation of the training process; its work is done when the last of them is.
-        crowding_fetch, crowding_compute: by how much a fetch, and what the training process does, last longer beside
-            another, for all else that they share but cores.
     """
 
     num: float
     fetch: float = 1.0
     compute: float = 1.0
     threads: int = 1
-    crowding_fetch: float = 1.0
-    crowding_compute: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.num > 0 or self.threads < 1:
@@ -35,8 +31,7 @@ class Cores:
     def fetch_pace(self, num_fetching: int, training: float) -> float:
         """Return the pace of each fetch, 1 at most, beside a training process that keeps `training` cores busy."""
         share = min(1.0, self.fetch)
-        crowding = self.crowding_fetch if num_fetching > 1 or training > 0 else 1.0
-        return 1 / (crowding * (1 - share + share * self._stretch(num_fetching * self.fetch + training)))
+        return 1 / (1 - share + share * self._stretch(num_fetching * self.fetch + training))
 
     def compute_pace(self, num_fetching: int) -> float:
         """Return the pace of the training process beside so many fetches.
@@ -48,15 +43,11 @@ class Cores:
         together = self._share_together()
         alone = min(1.0, self.compute) * (1 - together)
         waits = 1 - together - alone
-        stretched = waits + alone * self._stretch(others + 1) + together * self._slowest(others + self.threads)
-        return 1 / (self._crowding(num_fetching) * stretched)
+        return 1 / (waits + alone * self._stretch(others + 1) + together * self._slowest(others + self.threads))
 
     def receive_pace(self, num_fetching: int) -> float:
         """Return the pace of the training thread while it takes a batch over."""
-        return 1 / (self._crowding(num_fetching) * self._stretch(num_fetching * self.fetch + 1))
-
-    def _crowding(self, num_fetching: int) -> float:
-        return self.crowding_compute if num_fetching else 1.0
+        return 1 / self._stretch(num_fetching * self.fetch + 1)
 
     def _share_together(self) -> float:
         """Return the share of the time in which all threads compute, if in the rest only one does."""

@@ -39,16 +39,12 @@ class Times:
         compute: from getting each batch to asking for the next.
         send: of a worker to hand a batch over; it fetches nothing meanwhile.
         receive: of the training thread to take a batch over.
-        slowed: that the worker takes longer to fetch while the batch before is taken over.
-        delayed: that the training thread takes longer to receive while the worker fetches the next.
     """
 
     fetch: Sequence[float]
     compute: Sequence[float]
     send: float = 0.0
     receive: float = 0.0
-    slowed: float = 0.0
-    delayed: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.fetch or not self.compute:
@@ -148,13 +144,6 @@ class _Workers:
         worker = number % len(self._ready)
         return worker if self._ready[worker] else None
 
-    def disturb(self, worker: int) -> bool:
-        """Slow the fetch that a worker is at, and return whether there is one: a batch of its is being taken over."""
-        if self._is_fetching[worker] and self._times.slowed:
-            self._ends = [(end + (who == worker) * self._times.slowed, who) for end, who in self._ends]
-            heapq.heapify(self._ends)
-        return self._is_fetching[worker]
-
     def hand_over(self, worker: int) -> None:
         """Note that a batch was taken; the worker gets another task for it."""
         self._ready[worker] -= 1
@@ -193,8 +182,7 @@ class _Loop:
         for number in range(self._got, until):
             asked_at = self._now
             worker = self._await(number)
-            is_beside = self._workers.disturb(worker)
-            self._spend(self._times.receive + is_beside * self._times.delayed, self._receiving)
+            self._spend(self._times.receive, self._receiving)
             self._workers.hand_over(worker)
             self._waited += self._now - asked_at
             self._spend(self._times.compute[number % len(self._times.compute)], self._computing)

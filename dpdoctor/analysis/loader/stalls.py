@@ -7,7 +7,7 @@ import numpy as np
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.loader.feed import Feed
 from dpdoctor.analysis.loader.model import SlowFetches
-from dpdoctor.analysis.loader.predict import Predictor
+from dpdoctor.analysis.loader.predict import Basis
 from dpdoctor.analysis.windows import NS
 
 # A fetch that takes less than this many times the usual is not worth a look, however even the others are.
@@ -18,8 +18,8 @@ MOST_SHARE = 0.25
 NOT_SIMULATED = "the loader could not be simulated"
 
 
-def slow_fetches(feed: Feed, predictor: Predictor | None) -> SlowFetches | None:
-    """Return the fetches that take far longer than the others; what a step takes without is up to the predictor."""
+def slow_fetches(feed: Feed, basis: Basis | None) -> SlowFetches | None:
+    """Return the fetches that take far longer than the others; what a step takes without is simulated from `basis`."""
     timed = [batch for part in feed.parts for batch in part.fetched]
     fetches = np.array([max(0, batch.fetch_ns - batch.queued_ns) for batch in timed], float) * NS
     if not len(fetches):
@@ -37,5 +37,5 @@ def slow_fetches(feed: Feed, predictor: Predictor | None) -> SlowFetches | None:
         seconds=float(np.median(fetches[is_slow])),
         usual=usual,
         cpu_ratio=min(1.0, cpu_s / float(fetches[is_slow].sum())),
-        step=predictor.without_fetches_above(limit, usual) if predictor else stats.unknown("s", NOT_SIMULATED),
+        step=basis.without_fetches_above(limit, usual) if basis else stats.unknown("s", NOT_SIMULATED),
     )

@@ -10,7 +10,8 @@ from dpdoctor.analysis.loader import advice, budget, control, facts, parts, stal
 from dpdoctor.analysis.loader.feed import Feed, feed
 from dpdoctor.analysis.loader.measured import UnknownError, measured
 from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderSummary
-from dpdoctor.analysis.loader.predict import Predictor
+from dpdoctor.analysis.loader.predict import Basis, Predictor
+from dpdoctor.analysis.loader.tried import tried
 from dpdoctor.analysis.summary import ModeSummary
 from dpdoctor.records import Launch
 from dpdoctor.spec import BASELINE, RunHeader
@@ -53,7 +54,10 @@ def _fed(mode: ModeSummary, launch: Launch | None, header: RunHeader) -> _Fed | 
 def _predictor(found: Feed, launch: Launch, mode: ModeSummary, header: RunHeader) -> Predictor:
     if mode.step.value is None:
         raise UnknownError(mode.step.reason or "no step time")
-    return Predictor(measured(found, launch, header), mode.step)
+    present = measured(found, launch, header)
+    return Predictor(
+        Basis(present, mode.step), None if found.loader.num_workers else tried(present, launch, mode.arms, header)
+    )
 
 
 def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSummary:
@@ -62,8 +66,8 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
     chosen, reason = None, fed.reason
     if fed.predictor is not None:
         room = budget.budget(found, launch, header)
-        predictions = fed.predictor.predictions(budget.settings(fed.predictor.measured, room))
-        chosen, reason = advice.advise(predictions, fed.predictor.measured.setting)
+        predictions = fed.predictor.predictions(budget.settings(fed.predictor.present.measured, room))
+        chosen, reason = advice.advise(predictions, fed.predictor.present.measured.setting)
     if loader.sampler == _ITERABLE_SAMPLER:
         chosen, reason = None, advice.ITERABLE
     return LoaderSummary(
@@ -88,12 +92,14 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         advice=chosen,
         advice_reason=reason,
         control=_control(fed, baseline),
-        slow=stalls.slow_fetches(found, fed.predictor),
+        slow=stalls.slow_fetches(found, fed.predictor.present if fed.predictor else None),
     )
 
 
 def _control(fed: _Fed, baseline: _Fed | None) -> LoaderPrediction | None:
     if fed.mode.world_size == 1 or baseline is None or baseline.predictor is None:
         return None
-    setting = control.as_many_processes(baseline.predictor.measured, fed.feed.loader.num_workers, fed.mode.world_size)
+    setting = control.as_many_processes(
+        baseline.predictor.present.measured, fed.feed.loader.num_workers, fed.mode.world_size
+    )
     return baseline.predictor.predictions([setting])[0]

@@ -28,7 +28,7 @@ ARM_WORDS = {
     "no_data_no_comm": "neither loader nor communication: computing alone",
     "no_sync_accumulation": "only the last micro-batch of a step is reduced",
     "fair_threads": "no more threads than the rank's share of the cores",
-    "beside_fetching": "batches lie ready, and a loader process fetches beside: what it slows",
+    "one_worker": "one loader process fetches and hands over, as num_workers=1 would",
     "amp": "the forward pass in bf16 (autocast)",
 }
 COLUMNS = (

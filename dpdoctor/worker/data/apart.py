@@ -24,6 +24,12 @@ def made_up(loader: DataLoader[Any], count: int) -> list[list[int]]:
     return [chance.choices(indices, k=size) for _ in range(count)] if indices else []
 
 
+def last_line(error: Exception) -> str:
+    """Return what was raised by or for a worker, in a line; torch puts the worker's own traceback before it."""
+    line, name = (str(error).strip().splitlines() or [""])[-1], type(error).__name__
+    return line if line.startswith(name) else f"{name}: {line}"
+
+
 class ApartLoader(DataLoader[Any]):
     """A loader with one worker, whose batches no rank shares with others and whose random numbers are its own."""
 

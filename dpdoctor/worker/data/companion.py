@@ -1,24 +1,18 @@
-"""A loader process of ours that fetches with the script's dataset while the script trains, and keeps nothing.
+"""One worker for a loader that has none, for a while: what fetching in a process and handing over give, and cost.
 
-How much a fetch and a training step slow each other is no property of either, but of the caches, the memory and the
-cores that they share: it has to be tried.
+How much a fetch, a hand-over and a training step slow each other is no property of any of them, but of the caches, the
+memory, the cores and the locks that they share: it has to be tried in place.
 """
 
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import statistics
-import time
-from collections.abc import Callable, Sequence
-from multiprocessing.synchronize import Event
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader
-from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from dpdoctor.loading import FetchBeside
-from dpdoctor.worker.data.apart import ApartLoader, made_up
+from dpdoctor.worker.data.apart import ApartLoader, last_line, made_up
 from dpdoctor.worker.data.held import Held
 
 BATCHES = 64
@@ -30,6 +24,11 @@ GONE = "the loader that feeds the training is gone"
 HAS_WORKERS = "the loader has workers of its own, which fetch beside the training anyway"
 NOT_MADE_UP = "batches of its dataset cannot be made up: it has no length, or its batches are not of one size"
 SHARED = "{held}, and a process that fetches beside the training would share the place in it with the script"
+FAILED = "the dataset cannot be fetched from in a loader process: {error}"
+
+# Begins to iterate a loader of ours, whose batches are recorded as those of the script's loader of that number. Returns
+# torch's iterator and what takes the next batch over from it.
+Open = Callable[[ApartLoader, int], tuple[Any, Callable[[], Any]]]
 
 
 class Companion:
@@ -38,17 +37,13 @@ class Companion:
     `loaders` in the methods are those that feed the training.
     """
 
-    def __init__(
-        self, find: Callable[[int], DataLoader[Any] | None], clock: Callable[[], int] = time.monotonic_ns
-    ) -> None:
+    def __init__(self, find: Callable[[int], DataLoader[Any] | None], opens: Open) -> None:
         self._find = find
-        self._clock = clock
+        self._open = opens
         self._held = Held()
-        self._batches: Any = None
-        self._stop: Event | None = None
-        self._refused: str | None = None
-        self._fetches_ns: dict[int, list[int]] = {}
-        self._number = 0
+        self._iterator: Any = None
+        self._next: Callable[[], Any] | None = None
+        self._failure: str | None = None
 
     def unfit(self, loaders: frozenset[int]) -> str | None:
         """Return why nothing can be fetched beside the training, or why it need not be; None: it can."""
@@ -67,77 +62,47 @@ class Companion:
     def begin(self, loaders: frozenset[int]) -> None:
         """Begin to fetch with the dataset of the only loader that feeds the training, if that is fit."""
         # Asked anew: meanwhile the script may have opened a file, or let go of its loader.
-        self._refused = self.unfit(loaders)
-        if self._refused:
+        self._failure = self.unfit(loaders)
+        if self._failure:
             return
-        (self._number,) = loaders
-        loader = self._find(self._number)
+        (number,) = loaders
+        loader = self._find(number)
         assert loader is not None
-        indices = made_up(loader, BATCHES)
-        self._stop = multiprocessing.get_context("fork").Event()
-        on_and_on = _OnAndOn(loader.dataset, loader.collate_fn, indices, self._stop, self._clock)
         apart = ApartLoader(
             loader.dataset,
-            batch_sampler=indices[:1],
-            collate_fn=on_and_on,
+            batch_sampler=_OnAndOn(made_up(loader, BATCHES)),
+            collate_fn=loader.collate_fn,
             worker_init_fn=loader.worker_init_fn,
+            pin_memory=loader.pin_memory,
             timeout=ENDS_WITHIN_S,
         )
-        self._batches = apart.begin()
+        try:
+            self._iterator, self._next = self._open(apart, number)
+        except (OSError, RuntimeError) as error:  # it could not be forked
+            self._failure = FAILED.format(error=last_line(error))
+
+    def take(self) -> None:
+        """Wait for the next batch, take it over and throw it away; do nothing once that failed."""
+        if self._next is None or self._failure:
+            return
+        try:
+            self._next()
+        except Exception as error:  # noqa: BLE001 - a dataset of the script's may raise anything
+            self._failure = FAILED.format(error=last_line(error))
 
     def end(self) -> str | None:
         """Let the process end; return why nothing can be fetched in a process, None: it can."""
-        if self._stop is None:
-            return self._refused
-        self._stop.set()
-        try:
-            self._fetches_ns.setdefault(self._number, []).extend(self._batches._next_data())
-        except Exception as error:  # noqa: BLE001 - a dataset of the script's may raise anything
-            return f"the dataset cannot be fetched from in a loader process: {_last_line(error)}"
-        finally:
-            self._batches._shutdown_workers()
-            self._batches = self._stop = None
-        return None
-
-    def records(self) -> tuple[FetchBeside, ...]:
-        """Return what its fetches took, by loader."""
-        return tuple(
-            FetchBeside(loader=number, n=len(found), fetch_ns=int(statistics.fmean(found)))
-            for number, found in sorted(self._fetches_ns.items())
-            if found
-        )
+        if self._iterator is not None:
+            self._iterator._shutdown_workers()
+        self._iterator = self._next = None
+        return self._failure
 
 
 class _OnAndOn:
-    """Takes the place of collate in the worker: fetches until it is told to stop, and returns what each fetch took.
+    """Batches of indices without an end, iterated over as often as there are processes."""
 
-    Once at least. The items that it is called with have paid for what is lazy.
-    """
+    def __init__(self, batches: Sequence[list[int]]) -> None:
+        self._batches = batches
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate: Callable[[Any], Any],
-        indices: Sequence[list[int]],
-        stop: Event,
-        clock: Callable[[], int],
-    ) -> None:
-        self._fetcher = _MapDatasetFetcher(dataset, True, collate, False)
-        self._indices = indices
-        self._stop = stop
-        self._clock = clock
-
-    def __call__(self, _: Any) -> list[int]:
-        took_ns = []
-        for indices in itertools.cycle(self._indices):
-            begin_ns = self._clock()
-            self._fetcher.fetch(indices)
-            took_ns.append(self._clock() - begin_ns)
-            if self._stop.is_set():
-                break
-        return took_ns
-
-
-def _last_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__
+    def __iter__(self) -> Iterator[list[int]]:
+        return itertools.cycle(self._batches)

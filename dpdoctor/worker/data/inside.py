@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from dpdoctor.loading import IN_PROCESS, BatchRecord, HandOff, TransformTime
 from dpdoctor.worker.data import hand_off, trial
+from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.depth import depths
 from dpdoctor.worker.data.fetches import Fetched
 from dpdoctor.worker.data.queued import Waits
@@ -23,6 +25,8 @@ from dpdoctor.worker.data.workers import FORKING, WatchedLoop, Workers, inherits
 from dpdoctor.worker.patches import Patches
 
 _NAME = "dpdoctor_seen"
+# For a dataset to fetch in a worker, once training is over.
+TRIAL_S = 3.0
 
 
 class Log(Protocol):
@@ -84,6 +88,20 @@ class Inside:
 
     def begin(self, loader: DataLoader[Any], number: int, begin: Callable[[DataLoader[Any]], Any]) -> Any:
         """Return the iterator that `begin` returns for a loader known by `number`."""
+        iterator = self._opened(loader, number, begin, records=torch.is_grad_enabled())
+        self._loaders[number] = weakref.ref(loader)
+        if loader._iterator is None:
+            # `for batch in DataLoader(...)` holds the iterator alone; one with persistent workers is held by its
+            # loader.
+            iterator.dpdoctor_made_by = loader
+        return iterator
+
+    def open_apart(self, loader: ApartLoader, number: int) -> tuple[Any, Callable[[], Any]]:
+        """Return an iterator of a loader of ours, and what takes over its next batch, recorded as one of `number`'s."""
+        iterator = self._opened(loader, number, ApartLoader.begin, records=True)
+        return iterator, partial(self.recorded(type(iterator)._next_data), iterator)
+
+    def _opened(self, loader: DataLoader[Any], number: int, begin: Callable[[Any], Any], *, records: bool) -> Any:
         before = FORKING.workers
         workers = Workers(loader, self._clock) if makes_workers(loader) and inherits(loader) else None
         FORKING.workers = workers
@@ -92,16 +110,10 @@ class Inside:
             iterator = begin(loader)
         finally:
             FORKING.workers = before
-        self._met(iterator, workers, number, self._clock() - begin_ns)
-        self._loaders[number] = weakref.ref(loader)
-        if loader._iterator is None:
-            # `for batch in DataLoader(...)` holds the iterator alone; one with persistent workers is held by its
-            # loader.
-            iterator.dpdoctor_made_by = loader
+        self._met(iterator, workers, number, self._clock() - begin_ns, records=records)
         return iterator
 
-    def _met(self, iterator: Any, workers: Workers | None, number: int, opening_ns: int) -> None:
-        records = torch.is_grad_enabled()
+    def _met(self, iterator: Any, workers: Workers | None, number: int, opening_ns: int, *, records: bool) -> None:
         seen = vars(iterator).get(_NAME)
         if seen is not None:
             seen.source.restart()
@@ -192,14 +204,11 @@ class Inside:
         return reference() if reference else None
 
     def _tried(self, cost: HandOff) -> HandOff:
-        """Return the cost with what it is while the worker fetches, where the script has no workers to show it."""
+        """Return the cost with what the dataset raises in a worker, where the script has none that would show it."""
         loader = self.loader(cost.loader)
-        tried = (
-            trial.measure(loader, self._clock, trial.LIMIT_S) if loader is not None and not loader.num_workers else None
-        )
-        if tried is None:
+        if loader is None or loader.num_workers:
             return cost
-        return replace(cost, slowed_ns=tried.slowed_ns, delayed_ns=tried.delayed_ns, failure=tried.failure)
+        return replace(cost, failure=trial.failure(loader, TRIAL_S))
 
     def transforms(self) -> tuple[TransformTime, ...]:
         """Return what each callable of a chain took; those that were never called are left out."""

@@ -16,6 +16,7 @@ from dpdoctor import units
 from dpdoctor.loading import HandOff, TransformTime
 from dpdoctor.records import Loader
 from dpdoctor.worker import lines
+from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.companion import Companion
 from dpdoctor.worker.data.inside import Inside, Log
 from dpdoctor.worker.data.replay import Replay
@@ -43,7 +44,7 @@ class Loaders:
         self._inside: Inside | None = None
         self.draws = Draws()
         self.replay = Replay()
-        self.companion = Companion(self._loader)
+        self.companion = Companion(self._loader, self._open_apart)
 
     def watch(
         self,
@@ -177,9 +178,14 @@ class Loaders:
         """Return the loader of a number that was iterated last, while the script holds it."""
         return self._inside.loader(number) if self._inside else None
 
+    def _open_apart(self, loader: ApartLoader, number: int) -> tuple[Any, Callable[[], Any]]:
+        assert self._inside is not None
+        return self._inside.open_apart(loader, number)
+
     def measure_hand_offs(self, limit_s: float = 1.0) -> None:
-        """Find out what moving a batch from a worker costs, within `limit_s`; of a loader without workers also what its
-        dataset's fetches do to that, which takes up to trial.LIMIT_S more.
+        """Find out what moving a batch from a worker costs, within `limit_s`.
+
+        Of a loader without workers also whether its dataset works in one, within TRIAL_S more.
         """
         if self._inside:
             self._inside.measure_hand_offs(limit_s)

@@ -55,6 +55,7 @@ class Replay:
         self._from_threads = self._keeps = self.replays = False
         self._cut: str | None = None
         self._spoilt: str | None = None
+        self._wait: Callable[[], None] = _not_at_all
 
     def began(self, iterator: Any, loader: DataLoader[Any], number: int) -> None:
         """An iterator of a loader begins, perhaps not for the first time: persistent workers keep theirs."""
@@ -77,6 +78,7 @@ class Replay:
             return fetch(iterator), _drawn(iterator)
         self._from_threads |= ahead
         if self.replays and not ahead and (kept := self._turn(loader)) is not None:
+            self._wait()
             iterator.dpdoctor_surplus += 1
             return kept.give(), kept.size
         batch = fetch(iterator)
@@ -149,11 +151,12 @@ class Replay:
         """Return the memory that the kept batches of these loaders take, once all are kept."""
         return MOST_KEPT * sum(self._batch_bytes.get(loader, 0) for loader in loaders)
 
-    def begin(self, device: torch.device | None = None) -> None:
-        """Wait until no worker fetches, then replay; with a device, from there."""
+    def begin(self, device: torch.device | None = None, wait: Callable[[], None] | None = None) -> None:
+        """Wait until no worker fetches, then replay; with a device, from there. `wait` is called before each batch."""
         self._cut = None if self._is_quiet() else STILL_FETCHING
         self._spoilt = None if self._all_kept() else NONE_KEPT
         self._turns, self._given, self._asked = self._kept, {}, set()
+        self._wait = wait or _not_at_all
         if device is not None:
             moved = {n: [kept.on(device) for kept in ring if kept.moves] for n, ring in self._kept.items()}
             self._turns = {number: ring for number, ring in moved.items() if ring}
@@ -226,6 +229,10 @@ class Replay:
         """Return the iterators that are in use, with what fetches from them."""
         found = ((loader, reference(), fetch) for loader, (reference, fetch) in sorted(self._live.items()))
         return {loader: (iterator, fetch) for loader, iterator, fetch in found if iterator is not None}
+
+
+def _not_at_all() -> None:
+    """Do nothing."""
 
 
 def _drop(iterator: Any, fetch: Fetch) -> bool:

@@ -92,15 +92,6 @@ def test_ranks_of_one_node_share_its_cores() -> None:
     assert of(launch(ranks[0], far)).cores.num == 2.0
 
 
-def test_what_fetching_and_handing_over_cost_each_other_is_of_scripts_without_workers() -> None:
-    hand_offs = (dataclasses.replace(HAND_OFFS[0], slowed_ns=2 * MS, delayed_ns=1 * MS),)
-    found = one(rank(even_batches(8), hand_offs=hand_offs))
-    assert (found.slowed, found.delayed) == (pytest.approx(0.002), pytest.approx(0.001))
-    with_workers = [replace(b, worker=0, fetch_begin_ns=b.asked_ns) for b in even_batches(8)]
-    found = one(rank(with_workers, loaders=(WORKERS,), hand_offs=hand_offs))
-    assert (found.slowed, found.delayed) == (0.0, 0.0)
-
-
 def test_a_dataset_that_fails_in_a_worker_has_no_settings_to_predict() -> None:
     failed = dataclasses.replace(HAND_OFFS[0], failure="RuntimeError: Cannot re-initialize CUDA in forked subprocess")
     with pytest.raises(UnknownError, match=r"no loader process.*re-initialize CUDA"):

@@ -9,7 +9,7 @@ from dpdoctor.analysis.loader.advice import advise
 from dpdoctor.analysis.loader.control import as_many_processes
 from dpdoctor.analysis.loader.measured import Block, Measured
 from dpdoctor.analysis.loader.model import LoaderPrediction
-from dpdoctor.analysis.loader.predict import MODEL_ERROR, Predictor
+from dpdoctor.analysis.loader.predict import MODEL_ERROR, Basis, Predictor
 from dpdoctor.analysis.loader.sharing import Cores
 from dpdoctor.analysis.loader.simulate import Setting
 
@@ -26,7 +26,7 @@ EVEN = Block(fetch=(0.030,) * 20, compute=(0.010,) * 20)
 
 
 def predict(measured: Measured, *settings: Setting, step: Figure = STEP) -> tuple[LoaderPrediction, ...]:
-    return Predictor(measured, step).predictions(settings)
+    return Predictor(Basis(measured, step)).predictions(settings)
 
 
 def test_the_present_setting_comes_out_as_it_was_measured() -> None:
@@ -45,6 +45,19 @@ def test_others_are_as_much_faster_as_the_simulation_says() -> None:
     assert two.step.value == pytest.approx(0.050 * 15 / 40)
     assert three.step.value == pytest.approx(0.050 * 11 / 40, rel=0.02)
     assert one.wait.value == pytest.approx(0.050 * 20 / 40)
+
+
+def test_settings_with_workers_are_predicted_from_what_one_worker_did() -> None:
+    # Beside a process that fetches in 40 ms training takes 20 instead of 10, and 1 to take a batch over.
+    beside = of(*[Block(fetch=(0.040,) * 20, compute=(0.020,) * 20)] * 2, setting=Setting(num_workers=1))
+    tried = Basis(beside, Figure(value=0.042, low=0.041, high=0.043, n=5, unit="s"))
+    predictor = Predictor(Basis(of(EVEN, EVEN), STEP), tried)
+    none, one, two = predictor.predictions([PRESENT, *(Setting(num_workers=n) for n in (1, 2))])
+    assert none.step.value == pytest.approx(0.040)
+    assert one.step.value == pytest.approx(0.042)
+    assert two.step.value == pytest.approx(0.042 * 21 / 40, rel=0.02)
+    assert one.step.high is not None
+    assert one.step.high / 0.042 - 1 > MODEL_ERROR, "the script itself has not run so"
 
 
 def test_the_interval_holds_the_model_and_how_windows_vary() -> None:

@@ -50,16 +50,3 @@ def test_between_what_threads_compute_together_one_is_alone() -> None:
 def test_what_cannot_be_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="core"):
         Cores(**fields)
-
-
-def test_what_else_is_shared_slows_those_who_are_not_alone() -> None:
-    cores = Cores(num=4.0, crowding_fetch=1.25, crowding_compute=1.5)
-    assert (cores.fetch_pace(1, 0.0), cores.compute_pace(0), cores.receive_pace(0)) == (1.0, 1.0, 1.0)
-    assert cores.fetch_pace(1, 1.0) == cores.fetch_pace(2, 0.0) == pytest.approx(1 / 1.25)
-    assert cores.compute_pace(1) == cores.receive_pace(1) == pytest.approx(1 / 1.5)
-
-
-def test_it_comes_on_top_of_too_few_cores() -> None:
-    cores = Cores(num=2.0, crowding_fetch=1.25, crowding_compute=1.5)
-    assert cores.fetch_pace(2, 1.0) == pytest.approx(1 / (1.5 * 1.25))
-    assert cores.compute_pace(2) == pytest.approx(1 / (1.5 * 1.5))

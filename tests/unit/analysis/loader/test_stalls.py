@@ -7,7 +7,7 @@ import pytest
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.feed import Feed, feed
 from dpdoctor.analysis.loader.measured import Block, Measured
-from dpdoctor.analysis.loader.predict import Predictor
+from dpdoctor.analysis.loader.predict import Basis
 from dpdoctor.analysis.loader.sharing import Cores
 from dpdoctor.analysis.loader.simulate import Setting
 from dpdoctor.analysis.loader.stalls import NOT_SIMULATED, slow_fetches
@@ -68,7 +68,7 @@ def test_a_step_without_them_is_that_of_a_loader_that_has_none(num_workers: int)
         blocks=blocks, setting=Setting(num_workers=num_workers), cores=Cores(num=8), send=0.0, receive=0.0
     )
     step_s = 0.030 if num_workers == 0 else 0.020
-    step = Predictor(measured, Figure(value=step_s, low=step_s * 0.99, high=step_s * 1.01, n=5, unit="s"))
+    step = Basis(measured, Figure(value=step_s, low=step_s * 0.99, high=step_s * 1.01, n=5, unit="s"))
     without = step.without_fetches_above(0.020, 0.010)
     assert without.value == pytest.approx(0.020 if num_workers == 0 else 0.010, rel=0.02)
     assert without.high is not None

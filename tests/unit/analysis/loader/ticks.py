@@ -57,9 +57,6 @@ class Ticking:
         if self.doing == "wait":
             self.source = self.workers[self.got % len(self.workers)] if self.in_order else self.came.pop(0)
             self.doing, self.left = "receive", self.times.receive
-            if self.source.work:
-                self.source.work += self.times.slowed
-                self.left += self.times.delayed
         elif self.doing == "receive":
             self.source.ready -= 1
             self.source.tasks.append(self.sent)

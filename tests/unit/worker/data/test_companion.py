@@ -1,39 +1,46 @@
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from dpdoctor.worker.data.companion import GONE, HAS_WORKERS, NOT_MADE_UP, SEVERAL, Companion
-from tests.measuring import measured
+from dpdoctor.loading import IN_PROCESS
+from dpdoctor.worker.data.companion import FAILED, GONE, HAS_WORKERS, NOT_MADE_UP, SEVERAL, Companion
+from tests.unit.worker.rig import Rig
 
-pytestmark = measured
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
-FETCH_S = 0.002
+ITEM_S = 0.002
 FEEDS = frozenset({0})
 
 
 class Items(Dataset[torch.Tensor]):
-    """Items that wait, and know whether they are asked for in a loader process."""
+    """Items that wait; in another process than the one that made them they raise, or end it."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, *, error: Exception | None = None, dies: bool = False) -> None:
         self.error = error
+        self.dies = dies
+        self.made_by = os.getpid()
         self.asked: list[int] = []
 
     def __len__(self) -> int:
-        return 10
+        return 100
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if self.error:
-            raise self.error
-        assert get_worker_info() is not None
         self.asked.append(index)
-        time.sleep(FETCH_S / 2)
-        return torch.zeros(3)
+        if os.getpid() != self.made_by:
+            if self.dies:
+                os._exit(1)
+            if self.error is not None:
+                raise self.error
+        time.sleep(ITEM_S)
+        return torch.tensor([index])
 
 
 class Stream(IterableDataset[int]):
@@ -41,40 +48,106 @@ class Stream(IterableDataset[int]):
         return iter(range(100))
 
 
-def beside(loader: DataLoader[torch.Tensor], seconds: float = 0.0) -> Companion:
-    companion = Companion({0: loader}.get)
-    companion.begin(FEEDS)
-    time.sleep(seconds)
-    return companion
+class Tried:
+    """A loader whose batches are replayed, each when a process has handed over one of its own."""
+
+    def __init__(self, rig: Rig, dataset: Items, **fields: Any) -> None:
+        rig.loaders._inside._clock = time.monotonic_ns  # type: ignore[union-attr]
+        self.replay, self.companion = rig.loaders.replay, rig.loaders.companion
+        self.loader = DataLoader(dataset, batch_size=2, **fields)
+        self.iterator = iter(self.loader)
+        self.replay.keep(on=True)
+        self.kept = self.take(2)
+        self.replay.keep(on=False)
+
+    def take(self, num: int) -> list[list[int]]:
+        return [next(self.iterator).flatten().tolist() for _ in range(num)]
+
+    def begin(self) -> None:
+        self.replay.begin(wait=self.companion.take)
+        self.companion.begin(FEEDS)
+
+    def end(self) -> str | None:
+        failure = self.companion.end()
+        assert self.replay.end(FEEDS) == (None, False)
+        return failure
 
 
-def test_it_times_the_fetches_of_batches_as_large_as_the_scripts() -> None:
-    companion = beside(DataLoader(Items(), batch_size=2), 0.1)
-    assert companion.end() is None
-    (found,) = companion.records()
-    assert (found.loader, found.n > 0, found.fetch_ns >= FETCH_S * 1e9) == (0, True, True)
+def test_the_training_gets_kept_batches_when_a_process_handed_over_its_own(rig: Rig) -> None:
+    dataset = Items()
+    tried = Tried(rig, dataset)
+    asked, recorded = len(dataset.asked), len(rig.batches)
+    tried.begin()
+    assert tried.take(4) == 2 * tried.kept
+    assert tried.end() is None
+    assert len(dataset.asked) == asked, "it was asked in another process"
+    found = rig.batches[recorded:]
+    assert [(b.loader, b.worker, b.batch, b.step) for b in found] == [(0, 0, number, 1) for number in range(4)]
+    # It had nothing ahead when the first was asked for.
+    assert found[0].wait_ns >= found[0].fetch_ns >= 2 * ITEM_S * 1e9
+    assert {b.iteration for b in found}.isdisjoint(b.iteration for b in rig.batches[:recorded])
 
 
-def test_fetches_of_all_windows_count_together() -> None:
-    companion = beside(DataLoader(Items(), batch_size=2))
-    assert companion.end() is None
-    before = companion.records()[0].n
-    companion.begin(FEEDS)
-    assert companion.end() is None
-    assert companion.records()[0].n > before
+def test_afterwards_the_loader_goes_on_where_it_was(rig: Rig) -> None:
+    tried = Tried(rig, Items())
+    tried.begin()
+    tried.take(1)
+    tried.end()
+    assert tried.take(1) == [[4, 5]]
+    assert rig.batches[-1].worker == IN_PROCESS
+    assert rig.loaders._loader(0) is tried.loader
 
 
-def test_nothing_of_the_scripts_is_moved() -> None:
-    dataset, state = Items(), torch.get_rng_state()
-    assert beside(DataLoader(dataset, shuffle=True)).end() is None
+def test_it_fetches_in_every_window_from_a_new_process(rig: Rig) -> None:
+    tried = Tried(rig, Items())
+    for _ in range(2):
+        tried.begin()
+        tried.take(3)
+        assert tried.end() is None
+    assert [b.batch for b in rig.batches if b.worker != IN_PROCESS] == [0, 1, 2, 0, 1, 2]
+
+
+def test_nothing_of_the_scripts_is_moved(rig: Rig) -> None:
+    tried = Tried(rig, Items(), shuffle=True)
+    state, records = torch.get_rng_state(), rig.loaders.records()
+    tried.begin()
+    tried.take(3)
+    assert tried.end() is None
     assert torch.equal(torch.get_rng_state(), state)
-    assert dataset.asked == [], "it was asked in another process"
+    assert rig.loaders.records() == records
 
 
-def test_a_dataset_that_fails_in_a_process_says_how() -> None:
-    reason = beside(DataLoader(Items(LookupError("no such row")))).end()
-    assert reason is not None
-    assert "no such row" in reason
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        (Items(error=LookupError("no such row")), FAILED.format(error="LookupError: no such row")),
+        (Items(dies=True), "exited unexpectedly"),
+    ],
+)
+def test_a_dataset_that_fails_in_a_process_says_how_and_the_training_goes_on(
+    rig: Rig, dataset: Items, reason: str
+) -> None:
+    tried = Tried(rig, dataset)
+    tried.begin()
+    assert tried.take(2) == tried.kept
+    failure = tried.end()
+    assert failure is not None
+    assert reason in failure
+
+
+def test_a_process_that_cannot_be_forked_is_no_end() -> None:
+    def fails(*_: Any) -> NoReturn:
+        raise BlockingIOError("no more processes")
+
+    loader = DataLoader(Items())
+    companion = Companion(lambda _: loader, fails)
+    companion.begin(FEEDS)
+    companion.take()
+    assert companion.end() == FAILED.format(error="BlockingIOError: no more processes")
+
+
+def unopened(*_: Any) -> NoReturn:
+    raise AssertionError("it was not fit")
 
 
 @pytest.mark.parametrize(
@@ -88,12 +161,13 @@ def test_a_dataset_that_fails_in_a_process_says_how() -> None:
         (FEEDS, DataLoader(Items(), batch_size=None), NOT_MADE_UP),
     ],
 )
-def test_where_it_need_not_or_cannot_fetch(loaders: frozenset[int], loader: object, reason: str | None) -> None:
-    assert Companion(lambda _: loader).unfit(loaders) == reason  # type: ignore[arg-type,return-value]
+def test_where_it_need_not_or_cannot_fetch(loaders: frozenset[int], loader: Any, reason: str | None) -> None:
+    assert Companion(lambda _: loader, unopened).unfit(loaders) == reason
 
 
 def test_a_file_that_the_script_opened_meanwhile_is_not_read_beside_it(tmp_path: Path) -> None:
-    companion = Companion({0: DataLoader(Items())}.get)
+    loader = DataLoader(Items())
+    companion = Companion(lambda _: loader, unopened)
     assert companion.unfit(FEEDS) is None
     (tmp_path / "items.bin").write_bytes(b"items")
     with (tmp_path / "items.bin").open("rb"):
@@ -102,12 +176,11 @@ def test_a_file_that_the_script_opened_meanwhile_is_not_read_beside_it(tmp_path:
         assert companion.end() == reason
     assert reason is not None
     assert reason.startswith(f"{tmp_path}/items.bin is open, and a process that fetches")
-    assert companion.records() == ()
     assert companion.unfit(FEEDS) is None, "it is closed again"
 
 
 def test_a_loader_that_is_gone_meanwhile_leaves_nothing() -> None:
-    companion = Companion(lambda _: None)
+    companion = Companion(lambda _: None, unopened)
     companion.begin(FEEDS)
+    companion.take()
     assert companion.end() == GONE
-    assert companion.records() == ()

@@ -84,6 +84,20 @@ def test_kept_batches_come_again_and_again_without_the_loader(rig: Rig) -> None:
     assert take(iterator, 1) == [[6, 7]], "the loader goes on where it was"
 
 
+def test_what_is_to_be_waited_for_comes_before_each_replayed_batch(rig: Rig) -> None:
+    replay, waited = rig.loaders.replay, []
+    iterator = iter(DataLoader(Numbers(100), batch_size=2))
+    kept(replay, iterator, 2)
+    replay.begin(wait=lambda: waited.append(len(waited)))
+    take(iterator, 3)
+    replay.end(LOADER)
+    take(iterator, 1)
+    replay.begin()
+    take(iterator, 1)
+    replay.end(LOADER)
+    assert waited == [0, 1, 2]
+
+
 def test_no_more_than_so_many_are_kept(rig: Rig) -> None:
     replay = rig.loaders.replay
     iterator = iter(DataLoader(Numbers(100)))

@@ -1,4 +1,4 @@
-"""The script's dataset in a worker: what fetching and handing over cost each other."""
+"""Whether the script's dataset works in a worker."""
 
 from __future__ import annotations
 
@@ -11,25 +11,22 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from dpdoctor.worker.data import trial
-from dpdoctor.worker.data.trial import Trial
-from tests.measuring import measured
+from dpdoctor.worker.data import inside, trial
 from tests.unit.worker.rig import Rig
 
-pytestmark = [measured, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
-# Workers time their fetches only while their loop is watched.
-timed = pytest.mark.usefixtures("rig")
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 # The machine may be busy with other tests.
 PATIENT_S = 60.0
 
 
 class Items:
-    """Samples that take 20 ms of computing in Python, or of sleeping."""
+    """Samples that may take a while, or raise in another process than the one that made them."""
 
-    def __init__(self, *, computes: bool, error: Exception | None = None) -> None:
-        self.computes = computes
+    def __init__(self, error: Exception | None = None, seconds: float = 0.0) -> None:
         self.error = error
+        self.seconds = seconds
+        self.made_by = os.getpid()
         self.asked: list[int] = []
 
     def __len__(self) -> int:
@@ -37,80 +34,10 @@ class Items:
 
     def __getitem__(self, index: int) -> torch.Tensor:
         self.asked.append(index)
-        if self.error is not None:
+        if self.error is not None and os.getpid() != self.made_by:
             raise self.error
-        end = time.thread_time() + 0.02
-        if not self.computes:
-            time.sleep(0.02)
-        while self.computes and time.thread_time() < end:
-            pass
+        time.sleep(self.seconds)
         return torch.zeros(8)
-
-
-def tried(dataset: Any, **fields: Any) -> Trial | None:
-    return trial.measure(DataLoader(dataset, **fields), time.monotonic_ns, PATIENT_S)
-
-
-@timed
-def test_who_holds_the_lock_is_slow_to_hand_over() -> None:
-    computes, sleeps = tried(Items(computes=True)), tried(Items(computes=False))
-    assert computes is not None
-    assert sleeps is not None
-    assert computes.failure == sleeps.failure == ""
-    # The lock is let go of every 5 ms (sys.getswitchinterval), and handing over takes it several times.
-    assert computes.delayed_ns > 5_000_000 > sleeps.delayed_ns
-
-
-class SlowToReceive:
-    """Takes 50 ms to be built anew from its bytes, in the training process, and no time to be made."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> SlowToReceive:
-        return self
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        time.sleep(0.05)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"any": "thing"}
-
-
-@timed
-def test_a_batch_that_waits_for_the_one_before_it_is_not_slow_to_hand_over() -> None:
-    found = tried(SlowToReceive(), collate_fn=list)
-    assert found is not None
-    assert found.failure == ""
-    assert found.delayed_ns < 25_000_000
-
-
-@timed
-def test_nothing_of_the_scripts_is_moved() -> None:
-    dataset = Items(computes=False)
-    loader = DataLoader(dataset, shuffle=True)  # type: ignore[arg-type]
-    state = torch.get_rng_state()
-    assert trial.measure(loader, time.monotonic_ns, PATIENT_S) is not None
-    assert torch.equal(torch.get_rng_state(), state)
-    assert dataset.asked == [], "it was asked in another process"
-
-
-@timed
-def test_a_dataset_that_fails_in_a_worker_says_how() -> None:
-    found = tried(Items(computes=False, error=LookupError("no such row")))
-    assert found == Trial(failure="LookupError: no such row")
-
-
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(100))
-
-
-@timed
-@pytest.mark.parametrize("fields", [{"batch_size": None}, {"batch_sampler": [[0], [1]]}])
-def test_indices_are_made_up_only_for_plain_batches(fields: dict[str, Any]) -> None:
-    assert tried(Items(computes=False), **fields) is None
-    assert tried(Stream()) is None
 
 
 class Dies(Items):
@@ -118,32 +45,51 @@ class Dies(Items):
         os._exit(1)
 
 
-@timed
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        raise LookupError("it was asked")
+
+
+def failure(dataset: Any, **fields: Any) -> str:
+    return trial.failure(DataLoader(dataset, **fields), PATIENT_S)
+
+
+def test_a_dataset_that_works_has_none_and_nothing_of_the_scripts_is_moved() -> None:
+    dataset, state = Items(), torch.get_rng_state()
+    assert failure(dataset, shuffle=True) == ""
+    assert torch.equal(torch.get_rng_state(), state)
+    assert dataset.asked == [], "it was asked in another process"
+
+
+@pytest.mark.parametrize("error", [LookupError("no such row"), KeyError("no such row")])
+def test_a_dataset_that_fails_in_a_worker_says_how(error: Exception) -> None:
+    said = failure(Items(error))
+    assert said.startswith(f"{type(error).__name__}: ")
+    assert "no such row" in said
+    assert "\n" not in said
+
+
 def test_a_worker_that_dies_is_a_failure_and_a_slow_one_is_none() -> None:
-    died = tried(Dies(computes=False))
-    assert died is not None
-    assert "exited unexpectedly" in died.failure
-    slow = DataLoader(Items(computes=False))  # type: ignore[arg-type]
-    assert trial.measure(slow, time.monotonic_ns, 0.01) is None
+    assert "exited unexpectedly" in failure(Dies())
+    slow = DataLoader(Items(seconds=0.2))  # type: ignore[arg-type]
+    assert trial.failure(slow, 0.01) == ""
 
 
-def test_fetches_that_nobody_timed_say_nothing() -> None:
-    assert tried(Items(computes=False)) is None
-
-
-@timed
-def test_too_few_batches_in_time_say_nothing() -> None:
-    assert trial.measure(DataLoader(Items(computes=False)), time.monotonic_ns, 0.0) is None  # type: ignore[arg-type]
+@pytest.mark.parametrize("fields", [{"batch_size": None}, {"batch_sampler": [[0], [1]]}])
+def test_it_is_tried_only_with_plain_batches(fields: dict[str, Any]) -> None:
+    assert failure(Items(LookupError("it was asked")), **fields) == ""
+    assert failure(Stream()) == ""
 
 
 def test_it_is_tried_at_the_end_where_the_script_has_no_workers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.loaders._inside._clock = time.monotonic_ns  # type: ignore[union-attr]
-    loaders = [DataLoader(Items(computes=True), num_workers=workers) for workers in (0, 1)]  # type: ignore[arg-type]
+    datasets = Items(LookupError("no such row")), Items()
+    loaders = [DataLoader(dataset, num_workers=n) for n, dataset in enumerate(datasets)]  # type: ignore[arg-type]
     for loader in loaders:
         for _ in loader:
             pass
-    monkeypatch.setattr(trial, "LIMIT_S", PATIENT_S)
+    monkeypatch.setattr(inside, "TRIAL_S", PATIENT_S)
+    datasets[1].error = LookupError("its workers have shown that it works")
     rig.loaders.measure_hand_offs(PATIENT_S)
     without, with_workers = rig.loaders.hand_offs()
-    assert without.delayed_ns > 5_000_000
-    assert with_workers.delayed_ns == 0
+    assert (without.failure, with_workers.failure) == ("LookupError: no such row", "")
