@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="profiles of each setting")
     parser.add_argument("--quiet", type=float, default=0.15, help="cores that others may take")
     parser.add_argument("--steady", type=float, default=0.1, help="share by which the cores may be slower than at best")
-    parser.add_argument("--tries", type=int, default=4, help="profiles taken until one is quiet and steady")
+    parser.add_argument("--tries", type=int, default=10, help="profiles taken until one is quiet and steady")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which settings are profiled")
     parser.add_argument("--out", type=Path, default=Path("loader_predictions.json"), help="file of predictions")
     parser.add_argument("--options", default="--nproc 2 --trace-steps 0 --rounds 10 --time-budget 20")

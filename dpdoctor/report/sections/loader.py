@@ -55,7 +55,7 @@ NO_TRANSFORMS = "no chain of transforms, such as torchvision's Compose, was seen
 MEANING = (
     "Fetching is what a worker, or the training thread without workers, does for a batch: the dataset's items with "
     "their transforms, and putting them together. Predictions come from replaying the measured fetches through a "
-    "simulation of the DataLoader; where the script has no worker and the arm one_worker ran, those of that arm. They hold "
+    "simulation of the DataLoader: those of the arm one_worker, where the script has no workers and it ran. They hold "
     "for this machine and this step."
 )
 
