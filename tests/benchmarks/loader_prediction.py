@@ -39,6 +39,8 @@ SCRIPTS = {
     "mnist_lenet": [str(ROOT / "samples/mnist_lenet.py"), "--"],
     **{kind: [str(ROOT / "tests/benchmarks/loader_script.py"), "--", kind] for kind in ("fixed", "lognormal", "io")},
 }
+# Between two looks at a disturbed machine.
+AGAIN_S = 2.0
 SETTINGS = [(0, None), *((workers, factor) for workers in (1, 2) for factor in (1, 2, 4))]
 Setting = tuple[int, "int | None"]
 
@@ -90,6 +92,9 @@ def quiet(script: str, setting: Setting, options: list[str], args: argparse.Name
 
     found: list[Profile] = []
     while len(found) < args.tries and not (found and disturbed(found[-1]) <= 1):
+        until_s = time.monotonic() + args.patience
+        while pace.now() > args.steady and time.monotonic() < until_s:
+            time.sleep(AGAIN_S)
         found.append(profile(script, setting, options, pace))
     return min(found, key=disturbed)
 
@@ -105,7 +110,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="profiles of each setting")
     parser.add_argument("--quiet", type=float, default=0.15, help="cores that others may take")
     parser.add_argument("--steady", type=float, default=0.1, help="share by which the cores may be slower than at best")
-    parser.add_argument("--tries", type=int, default=10, help="profiles taken until one is quiet and steady")
+    parser.add_argument("--tries", type=int, default=4, help="profiles taken until one is quiet and steady")
+    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for steady cores before each")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which settings are profiled")
     parser.add_argument("--out", type=Path, default=Path("loader_predictions.json"), help="file of predictions")
     parser.add_argument("--options", default="--nproc 2 --trace-steps 0 --rounds 10 --time-budget 20")
