@@ -6,9 +6,10 @@ For samples/mnist_lenet.py and the three kinds of tests/benchmarks/loader_script
 num_workers=0 and what it predicts is written to a file. Only then the script's settings are profiled themselves, in
 shuffled rounds. The table has the median of the rounds. Allowed is a median error of 10 % and a worst one of 25 %.
 
-A profile is taken again (`--tries`), and of all the least disturbed one counts, where other processes of the machine
-took more of its cores than `--quiet` (`others`), or where the cores were slower in its windows than at their best by
-more than `--steady` (`slower`): another machine on the same host, with which a core is shared, shows as no process.
+A profile is taken again (`--tries`), and of all the most comparable one counts, where other processes of the machine
+took more of its cores than `--quiet` (`others`), or where the cores' pace in its windows differed from that in the
+profile which predicts by more than `--same`. `slower` is by what share they were slower than at their best: another
+machine on the same host, with which a core is shared, shows as no process.
 
 `error of ratio` leaves out how the machine's speed changes: there prediction and measurement are both taken relative to
 num_workers=0, the prediction's in the profile that it comes from, the measurement's in its own round.
@@ -39,8 +40,6 @@ SCRIPTS = {
     "mnist_lenet": [str(ROOT / "samples/mnist_lenet.py"), "--"],
     **{kind: [str(ROOT / "tests/benchmarks/loader_script.py"), "--", kind] for kind in ("fixed", "lognormal", "io")},
 }
-# Between two looks at a disturbed machine.
-AGAIN_S = 2.0
 SETTINGS = [(0, None), *((workers, factor) for workers in (1, 2) for factor in (1, 2, 4))]
 Setting = tuple[int, "int | None"]
 
@@ -84,19 +83,24 @@ def profile(script: str, setting: Setting, options: list[str], pace: Pace) -> Pr
     return Profile(mode["step"]["value"], predicted, others / wall_s, slower)
 
 
-def quiet(script: str, setting: Setting, options: list[str], args: argparse.Namespace, pace: Pace) -> Profile:
-    """Return the profile that was disturbed least, of as many as it takes to be disturbed as little as is allowed."""
+def comparable(
+    script: str,
+    setting: Setting,
+    options: list[str],
+    args: argparse.Namespace,
+    pace: Pace,
+    first: Profile | None = None,
+) -> Profile:
+    """Return the most comparable profile, of as many as it takes to differ as little as is allowed from the first."""
 
-    def disturbed(one: Profile) -> float:
-        return max(one.others / args.quiet, one.slower / args.steady)
+    def differs(one: Profile) -> float:
+        change = (1 + one.slower) / (1 + first.slower) - 1 if first else 0.0
+        return max(one.others / args.quiet, abs(change) / args.same)
 
     found: list[Profile] = []
-    while len(found) < args.tries and not (found and disturbed(found[-1]) <= 1):
-        until_s = time.monotonic() + args.patience
-        while pace.now() > args.steady and time.monotonic() < until_s:
-            time.sleep(AGAIN_S)
+    while len(found) < args.tries and not (found and differs(found[-1]) <= 1):
         found.append(profile(script, setting, options, pace))
-    return min(found, key=disturbed)
+    return min(found, key=differs)
 
 
 def words(setting: Setting) -> str:
@@ -109,9 +113,8 @@ def main() -> None:
     parser.add_argument("--scripts", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
     parser.add_argument("--rounds", type=int, default=2, help="profiles of each setting")
     parser.add_argument("--quiet", type=float, default=0.15, help="cores that others may take")
-    parser.add_argument("--steady", type=float, default=0.1, help="share by which the cores may be slower than at best")
-    parser.add_argument("--tries", type=int, default=4, help="profiles taken until one is quiet and steady")
-    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for steady cores before each")
+    parser.add_argument("--same", type=float, default=0.08, help="share by which the cores' pace may have changed")
+    parser.add_argument("--tries", type=int, default=4, help="profiles taken until one is quiet and comparable")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which settings are profiled")
     parser.add_argument("--out", type=Path, default=Path("loader_predictions.json"), help="file of predictions")
     parser.add_argument("--options", default="--nproc 2 --trace-steps 0 --rounds 10 --time-budget 20")
@@ -121,14 +124,14 @@ def main() -> None:
     with_trial, without_arms = ([*args.options.split(), "--arms", arms] for arms in ("one_worker", "none"))
     with Pace() as pace:
         for script in args.scripts:
-            first = quiet(script, (0, None), with_trial, args, pace)
+            first = comparable(script, (0, None), with_trial, args, pace)
             written[script] = {words(setting): found for setting, found in first.predicted.items()}
             args.out.write_text(json.dumps(written, indent=1))
             note(script, "predictions written", {(0, None): first})
             rounds: list[dict[Setting, Profile]] = []
             for number in range(args.rounds):
                 order = chance.sample(SETTINGS, k=len(SETTINGS))
-                rounds.append({setting: quiet(script, setting, without_arms, args, pace) for setting in order})
+                rounds.append({s: comparable(script, s, without_arms, args, pace, first) for s in order})
                 note(script, f"round {number + 1}", rounds[-1])
             lines += [Line.of(script, setting, first.predicted, rounds) for setting in SETTINGS]
     report(lines)

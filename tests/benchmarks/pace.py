@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 import numpy as np
@@ -58,26 +57,11 @@ class Pace:
                 np.sort(numbers)
             self._probes.append((at, time.thread_time_ns() - begin_ns, max(0.0, busy)))
 
-    def now(self, seconds: float = 1.0) -> float:
-        """Keep all cores busy for so long, and return by what share they are slower than at their best."""
-        begin_ns = time.monotonic_ns()
-        until_ns = begin_ns + int(seconds * 1e9)
-        with ThreadPoolExecutor(len(self._threads)) as pool:
-            for done in [pool.submit(_compute, until_ns) for _ in self._threads]:
-                done.result()
-        return self.slower(begin_ns, until_ns)
-
     def slower(self, begin_ns: int, end_ns: int) -> float:
         """Return by what share busy cores were slower between two moments of the monotonic clock than at their best."""
         best = float(np.quantile([took for _, took, _ in self._probes], 0.05))
         found = [(took, busy) for at, took, busy in self._probes if begin_ns <= at <= end_ns]
         return sum(took * busy for took, busy in found) / sum(busy for _, busy in found) / best - 1
-
-
-def _compute(until_ns: int) -> None:
-    numbers = np.random.default_rng(0).random(10 * SORTED)
-    while time.monotonic_ns() < until_ns:
-        np.sort(numbers)
 
 
 def _idle_s(core: int) -> float:
