@@ -26,7 +26,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +85,7 @@ def profile(script: str, setting: Setting, options: list[str], pace: Pace) -> Pr
     return Profile(mode["step"]["value"], predicted, others / wall_s, slower)
 
 
-def comparable(
-    script: str,
-    setting: Setting,
-    options: list[str],
-    args: argparse.Namespace,
-    pace: Pace,
-    first: Profile | None = None,
-) -> Profile:
+def comparable(taken: Callable[[], Profile], args: argparse.Namespace, first: Profile | None = None) -> Profile:
     """Return the most comparable profile, of as many as it takes to differ as little as is allowed from the first."""
 
     def differs(one: Profile) -> float:
@@ -99,7 +94,7 @@ def comparable(
 
     found: list[Profile] = []
     while len(found) < args.tries and not (found and differs(found[-1]) <= 1):
-        found.append(profile(script, setting, options, pace))
+        found.append(taken())
     return min(found, key=differs)
 
 
@@ -124,14 +119,15 @@ def main() -> None:
     with_trial, without_arms = ([*args.options.split(), "--arms", arms] for arms in ("one_worker", "none"))
     with Pace() as pace:
         for script in args.scripts:
-            first = comparable(script, (0, None), with_trial, args, pace)
+            first = comparable(partial(profile, script, (0, None), with_trial, pace), args)
             written[script] = {words(setting): found for setting, found in first.predicted.items()}
             args.out.write_text(json.dumps(written, indent=1))
             note(script, "predictions written", {(0, None): first})
             rounds: list[dict[Setting, Profile]] = []
             for number in range(args.rounds):
                 order = chance.sample(SETTINGS, k=len(SETTINGS))
-                rounds.append({s: comparable(script, s, without_arms, args, pace, first) for s in order})
+                taken = {setting: partial(profile, script, setting, without_arms, pace) for setting in order}
+                rounds.append({setting: comparable(take, args, first) for setting, take in taken.items()})
                 note(script, f"round {number + 1}", rounds[-1])
             lines += [Line.of(script, setting, first.predicted, rounds) for setting in SETTINGS]
     report(lines)
