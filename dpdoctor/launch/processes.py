@@ -9,14 +9,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
 from dpdoctor import rundir
+from dpdoctor.launch import forkserver
+from dpdoctor.launch.forkserver import ForkedProcess
 from dpdoctor.spec import DEVICE_IDS_VARIABLE, TASK_VARIABLE, ModeSpec, WorkerTask
 
 GRACE_S = 2.0
-WORKER = (sys.executable, "-m", "dpdoctor.worker")
+MODULE = "dpdoctor.worker"
+WORKER = (sys.executable, "-m", MODULE)
+# What a rank imports before it runs the script, in that order, and what torch imports for the first optimizer.
+PRELOAD = ("dpdoctor.worker.leaving", "dpdoctor.worker.rank", "torch._dynamo")
 
 
 class RankProcess:
@@ -31,16 +37,8 @@ class RankProcess:
             (self.directory / rundir.STDOUT).open("wb") as stdout,
             (self.directory / rundir.STDERR).open("wb") as stderr,
         ):
-            self._process = subprocess.Popen(
-                WORKER,
-                # `-m` puts the current directory on the import path: this one holds nothing that could be imported.
-                cwd=task.directory,
-                env=_environment(task, rank),
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
+            # `-m` puts the current directory on the import path: this one holds nothing that could be imported.
+            self._process = _started(task, _environment(task, rank), stdout, stderr)
         self.pid = self._process.pid
 
     def exit_code(self) -> int | None:
@@ -61,6 +59,27 @@ class RankProcess:
     def log_bytes(self) -> int:
         """Return how much the rank has printed."""
         return sum((self.directory / name).stat().st_size for name in (rundir.STDOUT, rundir.STDERR))
+
+
+def _started(
+    task: WorkerTask, environment: dict[str, str], stdout: IO[bytes], stderr: IO[bytes]
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    """Start a rank as a new process or, where servers may be used and nothing computes on a GPU, as a forked one."""
+    servers = os.environ.get(forkserver.DIRECTORY_VARIABLE)
+    if servers and not task.spec.devices:
+        request = forkserver.Request(module=MODULE, cwd=task.directory, environment=environment)
+        forked = forkserver.start(servers, request, preload=PRELOAD, stdout=stdout, stderr=stderr)
+        if forked is not None:
+            return forked
+    return subprocess.Popen(
+        WORKER,
+        cwd=task.directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
 
 
 def end(ranks: list[RankProcess]) -> None:
@@ -89,6 +108,7 @@ def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
         "MKL_NUM_THREADS": threads,
         "PYTHONUNBUFFERED": "1",
     }
+    environment.pop(forkserver.DIRECTORY_VARIABLE, None)
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if environment.get("PYTHONPATH"):
         # An empty entry means the directory that the person stands in; the rank begins in another.

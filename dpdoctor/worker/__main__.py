@@ -2,10 +2,9 @@
 
 import sys
 
-from dpdoctor.worker.leaving import Leaving
+import dpdoctor.worker.leaving  # noqa: F401 - before torch
 
 if __name__ == "__main__":
-    leaving = Leaving()
     from dpdoctor.worker.rank import main
 
-    sys.exit(main(leaving))
+    sys.exit(main())

@@ -8,23 +8,30 @@ import sys
 
 
 class Leaving:
-    """Ends this process after everything else that was registered to run at exit, once `code` is set.
+    """Ends a process after everything else that was registered to run at exit, once it has a code to leave with.
 
-    To be made before torch is imported: what was registered first runs last. By then Python has waited for threads.
-    What it would still do is to collect every object: only a file that the script neither closed nor flushed misses it.
+    By then Python has waited for threads. What it would still do is to collect every object: only a file that the
+    script neither closed nor flushed misses it.
     """
 
     def __init__(self) -> None:
-        self.code: int | None = None
-        self._pid = os.getpid()
+        self._code: int | None = None
+        self._pid = 0
         atexit.register(self._leave)
 
+    def with_code(self, code: int) -> None:
+        """Have this process, and none that it forks, leave with an exit code."""
+        self._code, self._pid = code, os.getpid()
+
     def _leave(self) -> None:
-        # A process that the script forked leaves on its own.
-        if self.code is None or os.getpid() != self._pid:
+        if self._code is None or os.getpid() != self._pid:
             return
         try:
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
-            os._exit(self.code)
+            os._exit(self._code)
+
+
+# To be imported before torch: what was registered first runs last.
+LEAVING = Leaving()

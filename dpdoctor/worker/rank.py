@@ -42,7 +42,7 @@ from dpdoctor.worker.facts.compilations import CompileEvents
 from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.facts.iterators import watch_iterators
 from dpdoctor.worker.launched import Place
-from dpdoctor.worker.leaving import Leaving
+from dpdoctor.worker.leaving import LEAVING
 from dpdoctor.worker.modes._base import Mode
 from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
@@ -64,7 +64,7 @@ SUMMED_LOSS = (
 )
 
 
-def main(leaving: Leaving) -> int:
+def main() -> int:
     """Run the task that the environment describes; return the exit code of this rank, with which to leave."""
     task = msgspec.json.decode(os.environ[TASK_VARIABLE], type=WorkerTask)
     where = launched.place()
@@ -77,7 +77,8 @@ def main(leaving: Leaving) -> int:
     launched.hide()
     code = Rank(task, where, directory, heartbeat, backend).run()
     # Files that the script wants to keep are flushed when Python collects them.
-    leaving.code = None if task.spec.allow_writes else code
+    if not task.spec.allow_writes:
+        LEAVING.with_code(code)
     return code
 
 

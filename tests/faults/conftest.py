@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 
 from dpdoctor import rundir
 from dpdoctor.records import Launch, Rank, RankRecord
+from tests.commands import dpdoctor
 
 SCRIPTS = Path(__file__).parent / "scripts"
 # Little, but enough for a proof and two windows.
@@ -50,21 +49,19 @@ class Profiled:
         return (self.root / mode / f"rank{rank}" / rundir.STDOUT).read_text()
 
 
-def command(root: Path, script: str, options: Sequence[str], args: Sequence[str]) -> list[str]:
-    """Return the command line that profiles one of the scripts beside this file."""
-    path = str(SCRIPTS / script)
-    return [sys.executable, "-m", "dpdoctor", "profile", path, "--out", str(root), *options, "--", *args]
+def arguments(root: Path, script: str, options: Sequence[str], args: Sequence[str]) -> list[str]:
+    """Return what follows `dpdoctor` to profile one of the scripts beside this file."""
+    return ["profile", str(SCRIPTS / script), "--out", str(root), *options, "--", *args]
 
 
 @pytest.fixture
-def profile(tmp_path: Path) -> Callable[..., Profiled]:
-    """Return a function that profiles a script and returns what came of it."""
+def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Profiled]:
+    """Return a function that profiles a script and returns what came of it; who measures does so in new processes."""
+    measures = request.node.get_closest_marker("measured") is not None
 
-    def run(script: str, *options: str, args: Sequence[str] = ()) -> Profiled:
+    def run(script: str, *options: str, args: Sequence[str] = (), new_processes: bool = measures) -> Profiled:
         root = tmp_path / "run"
-        done = subprocess.run(
-            command(root, script, options, args), cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        done = dpdoctor(*arguments(root, script, options, args), cwd=tmp_path, new_processes=new_processes)
         return Profiled(exit_code=done.returncode, output=done.stdout + done.stderr, root=root)
 
     return run

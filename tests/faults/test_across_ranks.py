@@ -14,9 +14,8 @@ import pytest
 
 from dpdoctor.analysis.across import AcrossRanks, across
 from dpdoctor.attribution.digesting import digest_file
-from tests.measuring import measured
 
-pytestmark = measured
+pytestmark = pytest.mark.measured
 
 SCRIPT = Path(__file__).parent / "scripts" / "ranks_with_faults.py"
 FAULTS = ("none", "persistent", "rotating", "periodic", "gc", "late profiler", "slow profiler")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
+from tests.commands import forking
 from tests.faults.conftest import SCRIPTS
 
 ACTION = yaml.safe_load((Path(__file__).parents[2] / "action.yml").read_text())
@@ -59,7 +59,7 @@ class Runner:
     def _step(self, step: dict[str, Any]) -> subprocess.CompletedProcess[str]:
         given = {name: self._filled(value) for name, value in step["env"].items()}
         files = {name: str(path) for name, path in self._files.items()}
-        env = {**os.environ, **files, "RUNNER_TEMP": str(self._workspace), **given}
+        env = {**forking(), **files, "RUNNER_TEMP": str(self._workspace), **given}
         done = subprocess.run(
             [*BASH, step["run"]], cwd=self._workspace, env=env, capture_output=True, text=True, check=False
         )

@@ -9,7 +9,6 @@ import pytest
 from dpdoctor.records import Launch
 from dpdoctor.worker.data.replay import CHANGED, NO_LOADER
 from tests.faults.conftest import Profiled
-from tests.measuring import measured
 
 WINDOWS = ("--warmup", "3", "--steps", "4", "--rounds", "3", "--trace-steps", "0")
 PLANTED_S = 0.03
@@ -32,7 +31,7 @@ def skipped(done: Profiled, mode: str, rank: int = 0) -> dict[str, str | None]:
     return {arm.name: arm.skipped for arm in done.record(mode, rank).arms}
 
 
-@measured
+@pytest.mark.measured
 @pytest.mark.parametrize(
     ("num_workers", "batch_s", "planted_s"),
     # Two workers deliver two batches in the time of one.
@@ -50,7 +49,7 @@ def test_a_planted_wait_for_the_loader_comes_back_as_the_gain(profile, num_worke
     assert gain == pytest.approx(planted_s, abs=max(0.03 * step, 0.15 * planted_s))
 
 
-@measured
+@pytest.mark.measured
 def test_one_worker_is_tried_where_the_script_has_none(profile):
     done = profile(
         "slow_loader.py",
@@ -103,7 +102,7 @@ def test_the_losses_of_full_windows_are_those_of_a_run_without_arms(profile, tmp
             assert found[0] != pytest.approx(found[-1], rel=0.01), "it trains"
 
 
-@measured
+@pytest.mark.measured
 def test_reducing_once_per_step_is_faster_than_once_per_micro_batch(profile):
     done = profile(
         "fixed_batch.py",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from dpdoctor import rundir
 from dpdoctor.report import plotlyjs
+from tests.commands import dpdoctor
 from tests.faults.conftest import SCRIPTS, SHORT
 
 SINGLE = ("--modes", "single", *SHORT)
@@ -23,16 +22,14 @@ def test_a_module_runs_as_python_m_would_run_it(tmp_path):
     with (package / "train.py").open("a") as file:
         file.write((SCRIPTS / "predictor_beside.py").read_text())
     root = tmp_path / "run"
-    command = [sys.executable, "-m", "dpdoctor", "profile", "-m", "package.train", *SINGLE, "--out", str(root)]
-    done = subprocess.run([*command, "--", "--a", "b"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = dpdoctor("profile", "-m", "package.train", *SINGLE, "--out", str(root), "--", "--a", "b", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (root / "single/rank0" / rundir.STDOUT).read_text() == "package ['--a', 'b']\n"
 
 
 def test_the_run_directory_may_be_relative(tmp_path):
-    command = [sys.executable, "-m", "dpdoctor", "profile", str(SCRIPTS / "predictor_beside.py"), *SHORT]
-    options = ("--modes", "ddp", "--no-baseline", "--out", "some/where")
-    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
+    options = (*SHORT, "--modes", "ddp", "--no-baseline", "--out", "some/where")
+    done = dpdoctor("profile", str(SCRIPTS / "predictor_beside.py"), *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     ranks = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("rank*") if path.is_dir())
     assert [str(path) for path in ranks] == ["some/where/ddp/rank0", "some/where/ddp/rank1"]
@@ -48,14 +45,8 @@ def test_repeated_launches_give_intervals_between_launches(profile):
 
 
 def test_json_alone_on_stdout(tmp_path):
-    command = [sys.executable, "-m", "dpdoctor", "profile", str(SCRIPTS / "predictor_beside.py"), *SINGLE]
-    done = subprocess.run(
-        [*command, "--format", "json", "--samples-per-step", "7"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    options = (*SINGLE, "--format", "json", "--samples-per-step", "7")
+    done = dpdoctor("profile", str(SCRIPTS / "predictor_beside.py"), *options, cwd=tmp_path)
     summary = json.loads(done.stdout)
     assert summary["modes"]["single"]["batch"]["per_device"] == 7
     (root,) = (tmp_path / "reports").iterdir()
@@ -64,9 +55,8 @@ def test_json_alone_on_stdout(tmp_path):
 
 
 def test_markdown_alone_on_stdout_and_what_explains_it_on_stderr(tmp_path):
-    command = [sys.executable, "-m", "dpdoctor", "profile", str(SCRIPTS / "predictor_beside.py"), *SINGLE]
-    options = ("--explain", "--format", "markdown", "--plotlyjs", "directory", "--out", "run")
-    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=True)
+    options = (*SINGLE, "--explain", "--format", "markdown", "--plotlyjs", "directory", "--out", "run")
+    done = dpdoctor("profile", str(SCRIPTS / "predictor_beside.py"), *options, cwd=tmp_path)
     assert done.stdout.startswith("### The script was adopted in every mode; nothing was measured.")
     assert "Plan:" in done.stderr
     assert "single: ok" in done.stderr
@@ -120,8 +110,7 @@ def test_the_report_is_made_anew_from_the_directory(profile, tmp_path):
     before = (done.root / rundir.SUMMARY).read_text()
     for name in (rundir.SUMMARY, rundir.REPORT):
         (done.root / name).unlink()
-    command = [sys.executable, "-m", "dpdoctor", "report", str(done.root)]
-    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    again = dpdoctor("report", str(done.root), cwd=tmp_path)
     assert "One device" in again.stdout
     assert (done.root / rundir.SUMMARY).read_text() == before
     assert (done.root / rundir.REPORT).stat().st_size > 1_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from dpdoctor import rundir
 from dpdoctor.analysis import ModeSummary, analyse
 from dpdoctor.gate.exact import compare
 from dpdoctor.gate.model import ExactResult
-from tests.faults.conftest import SCRIPTS, command
+from tests.commands import dpdoctor
+from tests.faults.conftest import SCRIPTS, arguments
 
 # Warm-up of a fixed length: the counted step is the same one of the script in every run.
 FEW_STEPS = ("--warmup", "5", "--steps", "4", "--rounds", "1", "--trace-steps", "0", "--arms", "none")
@@ -43,8 +43,7 @@ def count(tmp_path_factory: pytest.TempPathFactory) -> Count:
 
     def launched(script: str, *options: str, args: Sequence[str]) -> ModeSummary:
         root = directory / str(next(numbers))
-        line = command(root, script, [*DDP, *options], args)
-        done = subprocess.run(line, cwd=directory, capture_output=True, text=True, check=False)
+        done = dpdoctor(*arguments(root, script, [*DDP, *options], args), cwd=directory)
         assert done.returncode == 0, done.stdout + done.stderr
         return analyse(rundir.read(root)).summary.modes["ddp"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,8 @@ import psutil
 import pytest
 
 from dpdoctor import heartbeat, rundir
-from tests.faults.conftest import Profiled, command
+from tests.commands import dpdoctor, forking
+from tests.faults.conftest import Profiled, arguments
 
 LONG = ("--warmup", "30", "--steps", "10", "--rounds", "2", "--trace-steps", "0", "--arms", "none")
 
@@ -36,7 +36,7 @@ def is_alive(pid: int) -> bool:
     [("raise", "rank 1: the script raised ValueError: planted"), ("kill", "rank 1: the process was killed by SIGKILL")],
 )
 def test_a_rank_that_dies_fails_its_mode_only(profile, how, said):
-    done = profile("fails.py", "--modes", "ddp,single", "--no-baseline", *LONG, args=[how])
+    done = profile("fails.py", "--modes", "ddp,single", "--no-baseline", *LONG, args=[how], new_processes=True)
     assert done.exit_code == 1
     assert done.mode("single")["status"] == "ok", "the mode after it still ran"
     launch = done.launch("ddp").record
@@ -52,7 +52,9 @@ def test_a_rank_that_dies_fails_its_mode_only(profile, how, said):
 
 
 def test_a_rank_that_hangs_is_named_with_its_line(profile):
-    done = profile("fails.py", "--modes", "ddp", "--no-baseline", "--timeout", "8", *LONG, args=["hang"])
+    done = profile(
+        "fails.py", "--modes", "ddp", "--no-baseline", "--timeout", "8", *LONG, args=["hang"], new_processes=True
+    )
     assert done.exit_code == 1
     launch = done.launch("ddp").record
     assert launch.failed_rank == 1
@@ -61,10 +63,13 @@ def test_a_rank_that_hangs_is_named_with_its_line(profile):
     assert everyone_is_gone(done)
 
 
-def start_and_wait_for_windows(tmp_path: Path) -> tuple[subprocess.Popen[bytes], Path]:
+def start_and_wait_for_windows(
+    tmp_path: Path, environment: dict[str, str] | None = None
+) -> tuple[subprocess.Popen[bytes], Path]:
     root = tmp_path / "run"
     options = ("--modes", "ddp", "--no-baseline", "--warmup", "4", "--steps", "4", "--rounds", "1000", "--arms", "none")
-    process = subprocess.Popen(command(root, "fails.py", options, ["wait"]), stderr=subprocess.PIPE, cwd=tmp_path)
+    command = [sys.executable, "-m", "dpdoctor", *arguments(root, "fails.py", options, ["wait"])]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path, env=environment)
     windows = root / "ddp" / "rank0" / rundir.WINDOWS
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (windows.exists() and windows.read_bytes().count(b"measure") >= 2):
@@ -86,8 +91,9 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path, signum):
     assert everyone_is_gone(done)
 
 
-def test_ranks_die_with_a_launcher_that_was_killed(tmp_path):
-    process, root = start_and_wait_for_windows(tmp_path)
+@pytest.mark.parametrize("environment", [lambda: None, forking], ids=["new", "forked"])
+def test_ranks_die_with_a_launcher_that_was_killed(tmp_path, environment):
+    process, root = start_and_wait_for_windows(tmp_path, environment())
     process.kill()
     process.communicate(timeout=30)
     done = Profiled(exit_code=process.returncode, output="", root=root)
@@ -111,17 +117,6 @@ def test_scripts_that_give_nothing_to_measure(profile, what, said):
     assert done.exit_code == 1
     assert said in done.mode("single")["reason"]
     assert said in done.output
-
-
-def dpdoctor(*args: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dpdoctor", *args],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-    )
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from dpdoctor.gate.evidence.workload import Workload
 from dpdoctor.gate.keeping import calibration
 from dpdoctor.gate.model import Calibration, ModeNoise
 from dpdoctor.launch import machine
+from tests.commands import dpdoctor
 from tests.faults.conftest import SCRIPTS
-from tests.measuring import measured
 
 SCRIPT = (SCRIPTS / "paced.py").read_text()
 SHORT = ("--modes", "single", "--warmup", "3", "--steps", "8", "--rounds", "4")
@@ -88,18 +88,19 @@ def kept(tmp_path: Path) -> Path:
     return tmp_path / "kept"
 
 
-def command(tmp_path: Path, *options: str) -> list[str]:
+def arguments(tmp_path: Path, *options: str) -> list[str]:
     sides = ("--base", str(tmp_path / "base"), "--head", str(tmp_path / "head"), "--out", str(tmp_path / "out"))
-    return [sys.executable, "-m", "dpdoctor", "gate", *sides, *SHORT, *options, "train.py"]
+    return ["gate", *sides, *SHORT, *options, "train.py"]
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Gate:
+def gate(request: pytest.FixtureRequest, tmp_path: Path) -> Gate:
     """Return a function that gates the script against another text of it."""
+    measures = request.node.get_closest_marker("measured") is not None
 
     def run(head: str, *options: str) -> Done:
         write(tmp_path, head)
-        done = subprocess.run(command(tmp_path, *options), cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = dpdoctor(*arguments(tmp_path, *options), cwd=tmp_path, new_processes=measures)
         return Done(exit_code=done.returncode, output=done.stdout + done.stderr, root=tmp_path / "out")
 
     return run
@@ -111,7 +112,7 @@ def write(tmp_path: Path, head: str) -> None:
         (tmp_path / side / "train.py").write_text(text)
 
 
-@measured
+@pytest.mark.measured
 def test_what_is_alike_passes(gate: Gate, kept: Path) -> None:
     done = gate(SCRIPT, *TOLERANCE, "--calibrations", str(kept))
     assert done.exit_code == 0, done.output
@@ -129,7 +130,7 @@ def test_what_is_alike_passes(gate: Gate, kept: Path) -> None:
     assert rundir.read(done.root / "head").header.spec.cwd == str((done.root.parent / "head").resolve())
 
 
-@measured
+@pytest.mark.measured
 def test_what_is_slower_regressed_and_the_phase_that_grew_is_told(gate: Gate, kept: Path) -> None:
     done = gate(SCRIPT.replace("PACE_S = 0.004", "PACE_S = 0.010"), *TOLERANCE, "--calibrations", str(kept))
     assert done.exit_code == 3, done.output
@@ -187,9 +188,7 @@ def test_each_side_imports_its_own_package_though_one_is_installed(tmp_path: Pat
     # As `pip install -e head` would: both scripts find the package of head.
     paths = [str(tmp_path / "head" / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = subprocess.run(
-        command(tmp_path, "--exact"), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    done = dpdoctor(*arguments(tmp_path, "--exact"), cwd=tmp_path, environment=environment, new_processes=True)
     assert done.returncode == 0, done.stdout + done.stderr
     for side, expected in (("base", "base"), ("head", "head"), ("base-again", "base")):
         printed = (tmp_path / "out" / side / "single" / "rank0" / rundir.STDOUT).read_text()
@@ -200,7 +199,7 @@ def test_each_side_imports_its_own_package_though_one_is_installed(tmp_path: Pat
 def test_ctrl_c_keeps_what_was_launched(tmp_path: Path, kept: Path, signum: int) -> None:
     write(tmp_path, SCRIPT)
     process = subprocess.Popen(
-        command(tmp_path, *TOLERANCE, "--calibrations", str(kept)),
+        [sys.executable, "-m", "dpdoctor", *arguments(tmp_path, *TOLERANCE, "--calibrations", str(kept))],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -224,12 +223,6 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
-def dpdoctor(cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dpdoctor", *args], cwd=cwd, capture_output=True, text=True, check=False
-    )
-
-
 def test_a_profile_of_a_calibrated_workload_has_intervals_between_launches(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +234,7 @@ def test_a_profile_of_a_calibrated_workload_has_intervals_between_launches(
     options = (*SHORT, "--no-baseline", "--trace-steps", "0", "--arms", "none", "train.py")
     scopes = []
     for name in ("calibrated", "damaged"):
-        done = dpdoctor(tmp_path / "base", "profile", *options, "--out", str(tmp_path / name))
+        done = dpdoctor("profile", *options, "--out", str(tmp_path / name), cwd=tmp_path / "base")
         assert done.returncode == 0, done.stdout + done.stderr
         scopes.append(json.loads((tmp_path / name / rundir.SUMMARY).read_text())["modes"]["single"]["step"]["scope"])
         (file,) = home.iterdir()
@@ -251,21 +244,23 @@ def test_a_profile_of_a_calibrated_workload_has_intervals_between_launches(
 
 
 @pytest.mark.slow
-@measured
+@pytest.mark.measured
 def test_from_calibration_to_a_gate(tmp_path: Path) -> None:
     """What `dpdoctor calibrate` keeps is what the gate of the same script with the same options finds."""
     write(tmp_path, SCRIPT)
     kept = ("--calibrations", str(tmp_path / "kept"))
-    done = dpdoctor(tmp_path / "base", "calibrate", *kept, *SHORT, "--out", str(tmp_path / "aa"), "train.py")
+    done = dpdoctor(
+        *("calibrate", *kept, *SHORT, "--out", str(tmp_path / "aa"), "train.py"),
+        cwd=tmp_path / "base",
+        new_processes=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Launches differ by" in done.stdout
     (path,) = (tmp_path / "kept").iterdir()
     noise = json.loads(path.read_text())["modes"]["single"]
     assert len(noise["log_ratios"]) >= 10
     assert noise["median_s"] > 0.004
-    gated = subprocess.run(
-        command(tmp_path, *kept, "--tolerance", "40"), cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    gated = dpdoctor(*arguments(tmp_path, *kept, "--tolerance", "40"), cwd=tmp_path, new_processes=True)
     assert gated.returncode == 0, gated.stdout + gated.stderr
 
 
@@ -273,13 +268,14 @@ def test_a_profile_becomes_a_baseline_that_another_is_judged_by(tmp_path: Path) 
     write(tmp_path, SCRIPT)
     options: Sequence[str] = (*SHORT, "--repeat", "3", "--trace-steps", "0", "--arms", "none", "train.py")
     for name in ("before", "after"):
-        done = dpdoctor(tmp_path / "base", "profile", *options, "--out", str(tmp_path / name))
+        done = dpdoctor("profile", *options, "--out", str(tmp_path / name), cwd=tmp_path / "base")
         assert done.returncode == 0, done.stdout + done.stderr
     file = str(tmp_path / "main.json")
-    assert dpdoctor(tmp_path, "baseline", "save", "before", file).returncode == 0
-    uncalibrated = dpdoctor(tmp_path, "gate", "after", "--baseline", file, "--calibrations", "nothing")
+    assert dpdoctor("baseline", "save", "before", file, cwd=tmp_path).returncode == 0
+    uncalibrated = dpdoctor("gate", "after", "--baseline", file, "--calibrations", "nothing", cwd=tmp_path)
     assert uncalibrated.returncode == 4
-    exact = dpdoctor(tmp_path, "gate", "after", "--baseline", file, "--exact")
+    exact = dpdoctor("gate", "after", "--baseline", file, "--exact", cwd=tmp_path)
     assert exact.returncode == 0, exact.stdout + exact.stderr
-    assert dpdoctor(tmp_path, "baseline", "accept", "after", file, "--reason", "measured anew").returncode == 0
-    assert "measured anew" in dpdoctor(tmp_path, "baseline", "list", str(tmp_path)).stdout
+    accepted = dpdoctor("baseline", "accept", "after", file, "--reason", "measured anew", cwd=tmp_path)
+    assert accepted.returncode == 0
+    assert "measured anew" in dpdoctor("baseline", "list", str(tmp_path), cwd=tmp_path).stdout

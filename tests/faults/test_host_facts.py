@@ -8,7 +8,6 @@ from dpdoctor import rundir
 from dpdoctor.analysis import analyse
 from dpdoctor.records import EventRecord, Rank
 from tests.faults.conftest import SCRIPTS, SHORT
-from tests.measuring import measured
 
 EVALUATION_NS = 60_000_000
 EPOCH_STEPS = 10
@@ -51,7 +50,7 @@ def test_waits_evaluations_and_checkpoints_come_back(profile, gradients):
     assert {step.elements for step in rank.steps} == {4 * 8}
 
 
-@measured
+@pytest.mark.measured
 def test_compilations_come_back_each_with_its_step(profile):
     done = profile("recompiles.py", "--modes", "single", *SHORT, "--steps", "20", args=["30"])
     assert done.exit_code == 0, done.output
@@ -63,7 +62,7 @@ def test_compilations_come_back_each_with_its_step(profile):
     assert slow.elements == 12 * 8
 
 
-@measured
+@pytest.mark.measured
 def test_threads_beyond_the_cores_come_back(profile):
     done = profile("too_many_threads.py", "--modes", "single", *SHORT, "--steps", "20", args=["6"])
     assert done.exit_code == 0, done.output
@@ -76,7 +75,7 @@ def test_threads_beyond_the_cores_come_back(profile):
     assert used.involuntary_switches > 0
 
 
-@measured
+@pytest.mark.measured
 def test_a_rank_that_collects_garbage_is_late_because_of_that(profile):
     options = ("--warmup", "3", "--steps", "4", "--rounds", "1", "--trace-steps", "16")
     done = profile("collects_garbage.py", "--modes", "ddp", "--no-baseline", *options)
@@ -85,7 +84,7 @@ def test_a_rank_that_collects_garbage_is_late_because_of_that(profile):
     assert (verdict.kind, verdict.rank, verdict.cause) == ("persistent", 1, "gc")
 
 
-@measured
+@pytest.mark.measured
 def test_code_of_the_loop_is_found_with_its_line(profile):
     done = profile("slow_loader.py", "--modes", "single", "--arms", "none", "--rounds", "2", "--steps", "10")
     assert done.exit_code == 0, done.output

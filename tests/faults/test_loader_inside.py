@@ -10,9 +10,8 @@ import pytest
 
 from dpdoctor.loading import IN_PROCESS, BatchRecord
 from tests.faults.conftest import SCRIPTS, Profiled
-from tests.measuring import measured
 
-pytestmark = measured
+pytestmark = pytest.mark.measured
 
 SCRIPT = "inside_loaders.py"
 # The whole script, its four epochs: it ends before so many windows are measured.

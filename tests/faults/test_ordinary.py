@@ -9,7 +9,6 @@ import pytest
 from dpdoctor.records import PHASES
 from tests.faults.conftest import SHORT
 from tests.faults.following import assert_follows_single
-from tests.measuring import measured
 
 
 def test_ordinary_script_in_both_modes(profile):
@@ -36,7 +35,7 @@ def test_ordinary_script_in_both_modes(profile):
     )
 
 
-@measured
+@pytest.mark.measured
 @pytest.mark.parametrize(
     ("place", "phase"),
     [

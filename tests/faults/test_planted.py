@@ -11,9 +11,8 @@ from tests.benchmarks.planted.launching import profile
 from tests.benchmarks.planted.plan import PlannedRun
 from tests.benchmarks.planted.scoring import score
 from tests.benchmarks.planted.verdicts import read
-from tests.measuring import measured
 
-pytestmark = measured
+pytestmark = pytest.mark.measured
 
 PLANTED = {name: entry for name, entry in ENTRIES.items() if not entry.healthy and not entry.third_party}
 HEALTHY = [name for name, entry in ENTRIES.items() if entry.healthy]

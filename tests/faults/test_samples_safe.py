@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dpdoctor import rundir
+from tests.commands import dpdoctor
 from tests.faults.conftest import SHORT
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -51,6 +50,5 @@ def contents(folder: Path) -> dict[Path, str]:
 def profile_in(folder: Path, sample: str, mode: str) -> None:
     """Profile a sample from its own folder, with the run directory where it lands by default."""
     options = ("--modes", mode, "--no-baseline", *SHORT)
-    command = [sys.executable, "-m", "dpdoctor", "profile", sample, *options, "--", *ARGS[sample]]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = dpdoctor("profile", sample, *options, "--", *ARGS[sample], cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr

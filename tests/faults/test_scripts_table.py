@@ -8,14 +8,13 @@ from __future__ import annotations
 import functools
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.commands import dpdoctor
 from tests.faults import readme_table
 from tests.faults.conftest import SCRIPTS, SHORT, Profiled
 from tests.faults.following import assert_follows_single
@@ -191,8 +190,7 @@ def run(tmp_path_factory) -> Callable[[Case], Profiled]:
     def profile(case: Case) -> Profiled:
         root = tmp_path_factory.mktemp("run") / "run"
         options = ("--modes", "dp,ddp,fsdp", "--out", str(root), *SHORT, *case.options)
-        command = [sys.executable, "-m", "dpdoctor", "profile", *options, *case.command, "--", *case.args]
-        done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+        done = dpdoctor("profile", *options, *case.command, "--", *case.args, cwd=project)
         return Profiled(exit_code=done.returncode, output=done.stdout + done.stderr, root=root)
 
     return profile

@@ -10,8 +10,7 @@ import pytest
 
 # What is collected at the very end says so, unless the process left before.
 BEGIN = """
-    from dpdoctor.worker.leaving import Leaving
-    leaving = Leaving()
+    from dpdoctor.worker.leaving import LEAVING
     import atexit, os, sys, threading, time
 
     class Collected:
@@ -31,7 +30,7 @@ def run(script: str) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_nothing_is_collected_and_what_was_printed_is_there(code: int) -> None:
-    assert run(f"leaving.code = {code}; print('printed'); sys.exit({code})") == (code, ["printed"])
+    assert run(f"LEAVING.with_code({code}); print('printed'); sys.exit({code})") == (code, ["printed"])
 
 
 def test_without_a_code_python_ends_as_ever() -> None:
@@ -42,14 +41,14 @@ def test_threads_and_what_runs_at_exit_come_before() -> None:
     script = """
         atexit.register(print, "at exit")
         threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
-        leaving.code = 0
+        LEAVING.with_code(0)
     """
     assert run(script) == (0, ["thread", "at exit"])
 
 
 def test_a_process_that_was_forked_leaves_on_its_own() -> None:
     script = """
-        leaving.code = 0
+        LEAVING.with_code(0)
         child = os.fork()
         if child == 0:
             sys.exit(5)

@@ -11,9 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from dpdoctor.analysis.loader.sharing import Cores
 from dpdoctor.analysis.loader.simulate import Setting, Times, simulate
-from tests.measuring import measured
 
-pytestmark = measured
+pytestmark = pytest.mark.measured
 
 # Taken are fewer than there are: the end, where workers have nothing more to do, is not simulated.
 NUM, TAKEN = 60, 24

@@ -11,10 +11,9 @@ from torch.utils.data import DataLoader
 
 from dpdoctor.worker.data import hand_off
 from dpdoctor.worker.data.specimen import Specimen
-from tests.measuring import measured
 from tests.unit.worker.rig import Rig
 
-pytestmark = [measured, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
+pytestmark = [pytest.mark.measured, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
 # The machine may be busy with other tests.
 PATIENT_S = 60.0

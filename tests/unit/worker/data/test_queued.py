@@ -10,9 +10,8 @@ import pytest
 
 from dpdoctor.worker.data import queued
 from dpdoctor.worker.data.queued import CoreQueue, Waits
-from tests.measuring import measured
 
-pytestmark = measured
+pytestmark = pytest.mark.measured
 
 
 def compute(cpu_s: float) -> None:

@@ -8,9 +8,8 @@ import time
 import pytest
 
 from dpdoctor.worker.facts.cpu import CpuMeter
-from tests.measuring import measured
 
-pytestmark = measured
+pytestmark = pytest.mark.measured
 
 BURNT_S = 0.2
 

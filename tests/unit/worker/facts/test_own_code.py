@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from dpdoctor.worker.facts.own_code import OwnCode
-from tests.measuring import measured
 
-pytestmark = measured
+pytestmark = pytest.mark.measured
 
 TRAIN = "/home/me/train.py"
 # Line by line of a script: it waits, it waits a little, and it computes in Python.

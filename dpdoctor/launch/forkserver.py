@@ -1,0 +1,271 @@
+"""Processes that begin as `python -m module` does, but forked from a server that has imported their modules already.
+
+Importing torch takes most of a short rank's time. A server is known by the environment it was started in, because that
+is read while modules are imported: whoever asks with another environment gets a server of its own. Servers live below a
+directory of whoever wants them, and are started when they are first needed; they end when that directory is removed,
+or after a while without a request.
+
+What a forked process has in common with its siblings, and processes of their own have not: the seed of Python's hashes
+and the places of libraries in memory. Its command line and its parent are the server's. Never for a GPU: CUDA does not
+survive a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib
+import os
+import re
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+# Where it names a directory, ranks on the CPU are forked by servers below that; otherwise nothing is forked.
+DIRECTORY_VARIABLE = "DPDOCTOR_FORKSERVERS"
+# What tells one process from its siblings, and is read by no module while it is imported.
+_OF_ONE_PROCESS = re.compile(
+    r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|DPDOCTOR_\w+|PYTEST_\w+|GITHUB_\w+|PWD|OLDPWD|SHLVL|_"
+)
+# Each holds some 200 MB that it shares with nobody.
+_MOST_SERVERS = 6
+_IDLE_S = 120.0
+_LOOK_S = 1.0
+_MOST_BYTES = 200_000
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a forked process is to run: `python -m module arguments`, there and with that environment."""
+
+    module: str
+    arguments: tuple[str, ...] = ()
+    cwd: str
+    environment: dict[str, str]
+
+
+class ForkedProcess:
+    """A process that a server forked, with the part of subprocess.Popen that is needed of one.
+
+    It is killed, with all of its session, when the process that asked for it ends.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._exit_code: int | None = None
+        self.pid = int(connection.recv(64))
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+        return self._receive(socket.MSG_DONTWAIT)
+
+    def wait(self) -> int:
+        """Return the exit code when it has ended."""
+        code = self._receive(0)
+        assert code is not None
+        return code
+
+    def send_signal(self, signum: int) -> None:
+        """Send a signal to a process that still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def _receive(self, flags: int) -> int | None:
+        if self._exit_code is None:
+            with contextlib.suppress(BlockingIOError):
+                # A server that is gone took its processes with it.
+                said = self._connection.recv(64, flags)
+                self._exit_code = int(said) if said else -signal.SIGKILL
+                self._connection.close()
+        return self._exit_code
+
+
+def start(
+    directory: str,
+    request: Request,
+    *,
+    preload: Sequence[str],
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+) -> ForkedProcess | None:
+    """Have a server below `directory`, which has imported `preload`, fork a process in a session of its own.
+
+    Returns None where that cannot be: the directory is gone or holds too many servers, the request is too large.
+    """
+    data = msgspec.json.encode(request)
+    if len(data) > _MOST_BYTES or not Path(directory).is_dir():
+        return None
+    connection = _connected(Path(directory), preload, request.environment)
+    if connection is None:
+        return None
+    socket.send_fds(connection, [data], [stdout.fileno(), stderr.fileno()])
+    return ForkedProcess(connection)
+
+
+def _connected(directory: Path, preload: Sequence[str], environment: Mapping[str, str]) -> socket.socket | None:
+    """Return a connection to the server for this environment, which is started where there is none."""
+    shared = {name: value for name, value in environment.items() if not _OF_ONE_PROCESS.fullmatch(name)}
+    key = hashlib.sha256(msgspec.json.encode([sys.executable, list(preload), sorted(shared.items())])).hexdigest()
+    path = directory / key[:16]
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            with contextlib.suppress(OSError):  # it has just ended
+                return _connection(path)
+        if sum(found.is_socket() for found in directory.iterdir()) >= _MOST_SERVERS:
+            return None
+        path.unlink(missing_ok=True)
+        return _connection(path) if _start_server(path, preload, shared) else None
+
+
+def _connection(path: Path) -> socket.socket:
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        found.connect(str(path))
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def _start_server(path: Path, preload: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Start a server, which outlives this process, and return whether it listens."""
+    with path.with_suffix(".log").open("wb") as log:
+        begun = subprocess.run(
+            [sys.executable, "-m", "dpdoctor.launch.forkserver", str(path), *preload],
+            cwd=path.parent,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            check=False,
+        )
+    return begun.returncode == 0
+
+
+class _Server:
+    """Forks for whoever connects; a connection lives as long as its process, no process longer than its other end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._children: dict[int, socket.socket] = {}
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(path))
+        self._listener.listen(64)
+        self._ended, self._wakeup = socket.socketpair()
+        self._ended.setblocking(False)
+        self._wakeup.setblocking(False)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._ended, selectors.EVENT_READ)
+
+    def next_request(self) -> Request:
+        """Return in each forked process what it is to run; never in the server, which ends when nobody needs it."""
+        asked = time.monotonic()
+        while self._path.exists() and (self._children or time.monotonic() - asked < _IDLE_S):
+            for key, _ in self._selector.select(_LOOK_S):
+                if key.fileobj is self._listener:
+                    asked = time.monotonic()
+                    request = self._fork(self._listener.accept()[0])
+                    if request is not None:
+                        return request
+                elif key.fileobj is self._ended:
+                    self._reap()
+                else:
+                    self._selector.unregister(key.fileobj)
+                    _kill(key.data)
+        for pid in self._children:
+            _kill(pid)
+        self._path.unlink(missing_ok=True)
+        os._exit(0)
+
+    def _fork(self, connection: socket.socket) -> Request | None:
+        """Return the request in the new process, None in the server."""
+        data, descriptors, _, _ = socket.recv_fds(connection, _MOST_BYTES, 2)
+        if not data:
+            connection.close()
+            return None
+        request, pid = msgspec.json.decode(data, type=Request), os.fork()
+        if pid == 0:
+            connection.close()
+            self._let_go()
+            _become(request, descriptors)
+            return request
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._children[pid] = connection
+        self._selector.register(connection, selectors.EVENT_READ, pid)
+        _tell(connection, pid)
+        return None
+
+    def _let_go(self) -> None:
+        """Close what is the server's, in a forked process."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._selector.close()
+        for connection in (self._listener, self._ended, self._wakeup, *self._children.values()):
+            connection.close()
+
+    def _reap(self) -> None:
+        """Tell of each process that has ended how it ended."""
+        with contextlib.suppress(BlockingIOError):
+            self._ended.recv(4096)
+        for pid, connection in list(self._children.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del self._children[pid]
+                with contextlib.suppress(KeyError):
+                    self._selector.unregister(connection)
+                _tell(connection, os.waitstatus_to_exitcode(status))
+                connection.close()
+
+
+def _tell(connection: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # whoever asked is gone
+        connection.send(str(number).encode())
+
+
+def _kill(pid: int) -> None:
+    """Kill a child that was not waited for yet, with its session, where it has one by now."""
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _become(request: Request, descriptors: Sequence[int]) -> None:
+    """Make of a forked process what a new one would be."""
+    os.setsid()
+    for descriptor, standard in zip(descriptors, (1, 2), strict=True):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    if sys.path[0] == str(Path.cwd()):  # not with PYTHONSAFEPATH
+        sys.path[0] = request.cwd
+    os.chdir(request.cwd)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    sys.argv = [request.module, *request.arguments]
+
+
+def _serve(path: Path, preload: Sequence[str]) -> Request:
+    for name in preload:
+        importlib.import_module(name)
+    server = _Server(path)
+    if os.fork():
+        os._exit(0)  # whoever waits for this process knows now that the server listens
+    return server.next_request()
+
+
+if __name__ == "__main__":
+    runpy.run_module(_serve(Path(sys.argv[1]), sys.argv[2:]).module, run_name="__main__", alter_sys=True)

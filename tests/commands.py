@@ -1,0 +1,59 @@
+"""Runs `dpdoctor` as people do, for tests: in new processes or, quicker, in processes that a server forked.
+
+What a forked rank has in common with a new one is tested, fact by fact, in tests/faults/test_forked_ranks.py. Tests
+that measure, and those about processes that die, take new ones.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from dpdoctor.launch import forkserver
+
+# Set for the whole run of pytest: where its servers are.
+SERVERS_VARIABLE = "DPDOCTOR_TEST_SERVERS"
+# What most verbs import before they end.
+PRELOAD = (
+    "scipy.stats",
+    "dpdoctor.cli.profile",
+    "dpdoctor.cli.report",
+    "dpdoctor.cli.gate",
+    "dpdoctor.rules",
+    "dpdoctor.report.page",
+    "dpdoctor.report.formats.terminal",
+    "dpdoctor.report.traces.timeline",
+)
+
+
+def forking(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment in which dpdoctor forks its ranks."""
+    return {**environment, forkserver.DIRECTORY_VARIABLE: os.environ[SERVERS_VARIABLE]}
+
+
+def dpdoctor(
+    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None, new_processes: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Return the finished command, with what it printed."""
+    environment = dict(os.environ if environment is None else environment)
+    if new_processes:
+        return subprocess.run(
+            [sys.executable, "-m", "dpdoctor", *arguments],
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    request = forkserver.Request(module="dpdoctor", arguments=arguments, cwd=str(cwd), environment=forking(environment))
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        process = forkserver.start(os.environ[SERVERS_VARIABLE], request, preload=PRELOAD, stdout=stdout, stderr=stderr)
+        assert process is not None, f"no server in {os.environ[SERVERS_VARIABLE]} could fork"
+        code = process.wait()
+        for file in (stdout, stderr):
+            file.seek(0)
+        return subprocess.CompletedProcess(arguments, code, stdout.read().decode(), stderr.read().decode())
