@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -50,6 +51,12 @@ class Entry:
     def healthy(self) -> bool:
         """Whether no warning may appear."""
         return not self.rules
+
+    @property
+    def usual(self) -> float | None:
+        """A size in the middle of the range; None: nothing is planted."""
+        size = math.sqrt(self.sizes[0] * self.sizes[1]) if self.sizes else None
+        return round(size) if size and self.whole else size
 
 
 ENTRIES = {

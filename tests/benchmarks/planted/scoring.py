@@ -40,6 +40,19 @@ class Score:
     proved: bool | None = None
 
 
+def fault(entry: Entry, verdict: Verdict) -> str | None:
+    """Return what dpdoctor says of a run that its entry does not; None: it is right."""
+    if verdict.error:
+        return verdict.error
+    named = [f"{finding.rule} in {name}" for name, mode in verdict.modes.items() for finding in mode.named]
+    if entry.healthy:
+        return f"{', '.join(named)}: named in a healthy sample" if named else None
+    of_mode = [finding.rule for finding in verdict.modes[entry.mode].named]
+    if of_mode and of_mode[0] in entry.rules:
+        return None
+    return f"{', '.join(entry.rules)} is not named first, but {', '.join(of_mode) or 'nothing'}"
+
+
 def score(run: PlannedRun, entry: Entry, verdict: Verdict, planted_s: float | None = None) -> Score:
     """Return how well a run's verdict fits to what was planted in it, and to its seconds per step if known."""
     return _healthy(run, entry, verdict) if entry.healthy else _planted(run, entry, verdict, planted_s)

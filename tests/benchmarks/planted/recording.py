@@ -1,0 +1,81 @@
+"""Planted runs as small files, and what is expected of them: recorded once, judged again whenever a rule changes."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from dpdoctor import rundir
+from reports.making.neutral import neutralise
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+RECORDINGS = REPOSITORY / "tests" / "data" / "planted"
+EXPECTED = RECORDINGS / "expected.json"
+HOST = "recorded-machine"
+# Traces are left out, which are most of a run and have their digest, and logs.
+KEPT = (
+    *(rundir.HEADER, rundir.LAUNCH, rundir.NODE, rundir.RANK, rundir.DIGEST),
+    *(rundir.STEPS, rundir.WINDOWS, rundir.EVENTS, rundir.LOADER),
+)
+FIGURES = ("throughput", "throughput_with_edges", "step", "speedup", "epoch_s", "profiler_cost")
+
+
+def path_of(name: str) -> Path:
+    """Return where the recording of an entry lies."""
+    return RECORDINGS / f"{name}.tar.xz"
+
+
+def pack(run: Path, file: Path) -> None:
+    """Write a run directory into a file, without the names of this machine; the same run gives the same bytes."""
+    neutralise(run, REPOSITORY, HOST)
+    with tarfile.open(file, "w:xz", preset=9) as archive:
+        for path in sorted(path for path in run.rglob("*") if path.name in KEPT):
+            archive.add(path, path.relative_to(run), filter=_nobodys)
+
+
+def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    member.mode = 0o644
+    return member
+
+
+def unpack(file: Path, folder: Path) -> Path:
+    """Return the folder, which is a run directory now."""
+    with tarfile.open(file) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def facts(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run.json says in figures, rules and states, a line for each; its sentences are left out."""
+    return {
+        "modes": {name: _mode(mode) for name, mode in summary["modes"].items()},
+        "findings": [_finding(found) for found in summary["findings"]],
+        "not judged": sorted(f"{one['rule']} in {one['mode']}" for one in summary["not_judged"]),
+    }
+
+
+def _mode(mode: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "status": mode["status"],
+        **{name: _figure(mode[name]) for name in FIGURES},
+        "phases": {name: _figure(figure) for name, figure in mode["phases"].items()},
+        "budget": {name: _figure(figure) for name, figure in (mode["budget"] or {}).items() if name != "idle_by"},
+        "arms": {name: _figure(arm["gain"]) for name, arm in mode["arms"].items()},
+        "cross_checks": {check["arm"]: check["agrees"] for check in mode["cross_checks"]},
+    }
+
+
+def _finding(found: dict[str, Any]) -> str:
+    what = f"{found['rule']} in {found['mode']}: {found['severity']}, {found['status']}, ranks {found['ranks']}"
+    return f"{what}, {_figure(found['cost'])} of the {found['of']}, predicted {_figure(found['predicted'])}"
+
+
+def _figure(figure: dict[str, Any]) -> str:
+    """Return value and interval to six digits: another processor may round the last ones otherwise."""
+    value, low, high = (None if (v := figure.get(k)) is None else f"{v:.6g}" for k in ("value", "low", "high"))
+    if value is None:
+        return "unknown"
+    return f"{value} {figure['unit']}" if high is None else f"{value} {figure['unit']} ({low} to {high})"
