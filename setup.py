@@ -17,6 +17,7 @@ def version() -> str:
 
 TEST = [
     "pytest",
+    "pytest-xdist",
     "pytest-rerunfailures",
     "hypothesis",
     "hydra-core",
@@ -25,7 +26,7 @@ TEST = [
     "playwright",
     "axe-playwright-python",
 ]
-DEV = [*TEST, "pytest-cov", "ruff", "mypy"]
+DEV = [*TEST, "pytest-cov", "ruff", "mypy", "pre-commit"]
 BENCHMARK = ["HolisticTraceAnalysis"]  # what tests/benchmarks/trace_reading.py compares with
 
 setup(

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests.commands import SERVERS_VARIABLE
+
+# Where the last result of each slow test is kept, for all to see; a run of .ci/run takes one slice of them.
+LAST_RESULTS = Path(__file__).parent / "slow_results.json"
+SLICES = 7
+_ended: dict[str, dict[str, object]] = {}
 
 # No deadline: how fast an example runs says nothing. No database: the same examples on every machine.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
@@ -31,6 +39,12 @@ def same_surroundings() -> Iterator[None]:
         os.environ.update(environ)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what .ci/run and whoever runs the long tests need."""
+    parser.addoption("--slice", metavar="COMMIT", help=f"one of {SLICES} slices of the slow tests, by a commit's hash")
+    parser.addoption("--keep-results", action="store_true", help=f"note results of slow tests in {LAST_RESULTS.name}")
+
+
 def pytest_configure() -> None:
     """Name the directory of the servers that fork for tests; the processes of pytest-xdist inherit it."""
     if SERVERS_VARIABLE not in os.environ:
@@ -43,8 +57,32 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ.pop(SERVERS_VARIABLE), ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests that measure try again: other users of a shared machine plant delays of their own."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let tests that measure try again, and keep a slice of the slow ones where only that was asked for."""
     for item in items:
         if item.get_closest_marker("measured"):
+            # Other users of a shared machine plant delays of their own.
             item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=["AssertionError"]))
+    commit = config.getoption("--slice")
+    if commit:
+        kept = [item for number, item in enumerate(items) if (number - int(commit, 16)) % SLICES == 0]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember how slow tests ended."""
+    if report.when == "call" and "slow" in report.keywords and report.outcome != "rerun":
+        _ended[report.nodeid] = {"result": report.outcome, "seconds": round(report.duration)}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Note how slow tests ended, and at which commit."""
+    if _ended and session.config.getoption("--keep-results"):
+        describe = ["git", "describe", "--always", "--abbrev=12", "--dirty"]
+        commit = subprocess.run(describe, cwd=LAST_RESULTS.parent, capture_output=True, text=True, check=True)
+        when = {"commit": commit.stdout.strip(), "date": f"{datetime.now(timezone.utc):%Y-%m-%d}"}
+        known = json.loads(LAST_RESULTS.read_text()) if LAST_RESULTS.exists() else {}
+        known |= {name: {**when, **result} for name, result in _ended.items()}
+        LAST_RESULTS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")

@@ -5,8 +5,8 @@
     python tests/benchmarks/record_planted.py --expected          # after a change of a rule: its effect, as a diff
 
 Each is one `dpdoctor profile` with a fault of a middle size. A run in which the fault is not named first, or something
-is named in a healthy sample, is not kept: an entry is profiled up to three times. So recordings say nothing of how often
-dpdoctor is right, which is what planted_faults.py tells; they show at once what a change does to runs that are known.
+is named in a healthy sample, is not kept: an entry is profiled up to three times. So recordings say nothing of how
+often dpdoctor is right, which is what planted_faults.py tells. They show what a change does to runs that are known.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import dataclasses
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import NamedTime
-from tests.unit.report import traced_runs
+from tests.builders import traced_runs
 
 US = 1_000
 # In no order, neither of totals nor of means nor of calls.

@@ -9,8 +9,8 @@ from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report import page
 from dpdoctor.report.comparison import page as comparison_page
-from tests.unit.report.comparison import pairs
-from tests.unit.report.every_run import EVERY_RUN
+from tests.builders import compared_pairs as pairs
+from tests.builders.every_run import EVERY_RUN
 
 RUNS: dict[str, Callable[[], Analysis]] = {run.__name__: run for run in EVERY_RUN}
 COMPARISONS: dict[str, Callable[[], Comparison]] = {

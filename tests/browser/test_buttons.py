@@ -11,7 +11,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.report import page
 from tests.browser.visit import PATIENCE_MS, Visit
-from tests.unit.report import diagnosed_runs, runs
+from tests.builders import diagnosed_runs, runs
 
 pytestmark = pytest.mark.browser
 

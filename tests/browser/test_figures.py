@@ -16,7 +16,7 @@ from dpdoctor.rules import rules
 from tests.browser import figures
 from tests.browser.pages import RUNS
 from tests.browser.visit import Visit
-from tests.unit.report import diagnosed_runs, runs
+from tests.builders import diagnosed_runs, runs
 
 pytestmark = pytest.mark.browser
 

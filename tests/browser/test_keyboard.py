@@ -11,7 +11,7 @@ from dpdoctor.analysis import Analysis
 from dpdoctor.report import page
 from tests.browser.many_rows import many_rows
 from tests.browser.visit import Visit, visiting
-from tests.unit.report import diagnosed_runs
+from tests.builders import diagnosed_runs
 
 pytestmark = pytest.mark.browser
 

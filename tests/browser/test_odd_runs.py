@@ -9,7 +9,7 @@ import pytest
 from dpdoctor.analysis import Analysis
 from dpdoctor.report import page
 from tests.browser.visit import Visit
-from tests.unit.report import odd_runs, runs, traced_runs
+from tests.builders import odd_runs, runs, traced_runs
 
 pytestmark = pytest.mark.browser
 

@@ -9,7 +9,7 @@ import pytest
 
 from dpdoctor.report import page
 from tests.browser.visit import BRIGHTNESS, Visit
-from tests.unit.report import diagnosed_runs
+from tests.builders import diagnosed_runs
 
 pytestmark = pytest.mark.browser
 

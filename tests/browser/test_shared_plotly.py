@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 
 from dpdoctor.report import page, plotlyjs
 from tests.browser.visit import Visit, visiting
-from tests.unit.report import runs
+from tests.builders import runs
 
 pytestmark = pytest.mark.browser
 

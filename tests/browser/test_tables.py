@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator
 from dpdoctor.report import page
 from tests.browser.many_rows import CALLS, many_rows
 from tests.browser.visit import Visit, visiting
-from tests.unit.report import runs, traced_runs
+from tests.builders import runs, traced_runs
 
 pytestmark = pytest.mark.browser
 

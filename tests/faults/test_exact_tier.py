@@ -96,7 +96,6 @@ def test_a_wait_more_has_its_line(count: Count, base: ModeSummary) -> None:
     assert item.line == f"{SCRIPT}:{number}"
 
 
-@pytest.mark.slow
 def test_what_chance_decides_is_learned_from_another_seed_and_left_out(count: Count) -> None:
     runs = [count(SCRIPT, "--seed", seed, args=["random transform"], anew=True) for seed in ("0", "0", "1")]
     alike = compare(runs[0], runs[1], None)
@@ -130,7 +129,6 @@ def sample(count: Count) -> ModeSummary:
     return count(str(SAMPLES / "mnist_lenet.py"), args=SAMPLE_ARGS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_of_the_sample_is_found(count: Count, sample: ModeSummary, tmp_path: Path, name: str) -> None:
     head = Path(shutil.copytree(SAMPLES, tmp_path / "head"), "mnist_lenet.py")
@@ -144,8 +142,8 @@ def test_a_change_of_the_sample_is_found(count: Count, sample: ModeSummary, tmp_
     assert name in changes(found)
 
 
-@pytest.mark.slow
-def test_twenty_repeats_of_the_sample_are_silent(count: Count, sample: ModeSummary) -> None:
-    for _ in range(20):
+@pytest.mark.parametrize("repeats", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_repeats_of_the_sample_are_silent(count: Count, sample: ModeSummary, repeats: int) -> None:
+    for _ in range(repeats):
         found = compare(sample, count(str(SAMPLES / "mnist_lenet.py"), args=SAMPLE_ARGS, anew=True), None)
         assert (found.outcome, found.differences) == ("pass", ())

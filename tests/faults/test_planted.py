@@ -16,7 +16,7 @@ from tests.benchmarks.planted.launching import profile
 from tests.benchmarks.planted.recording import EXPECTED, facts, path_of, unpack
 from tests.benchmarks.planted.scoring import fault
 from tests.benchmarks.planted.verdicts import read
-from tests.unit.report.formats.test_terminal import shown
+from tests.builders.terminal import shown
 
 OWN = [name for name, entry in ENTRIES.items() if not entry.third_party]
 # One of the loader, one of the ranks, one that must stay silent.
@@ -24,9 +24,7 @@ LIVE = ("slow_transform", "slow_rank", "healthy_gan")
 
 
 @pytest.mark.measured
-@pytest.mark.parametrize(
-    "name", [name if name in LIVE else pytest.param(name, marks=pytest.mark.slow) for name in OWN]
-)
+@pytest.mark.parametrize("name", [name if name in LIVE else pytest.param(name, marks=pytest.mark.slow) for name in OWN])
 def test_what_is_planted_is_named_first_and_nothing_in_a_healthy_sample(name, tmp_path):
     folder = tmp_path / "run"
     error = profile(ENTRIES[name], ENTRIES[name].usual, folder, {})

@@ -26,7 +26,6 @@ def test_every_sample_is_tried():
     assert {path.name for path in SAMPLES.glob("*.py")} == {*ARGS, "faults.py"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sample", ARGS)
 def test_profiling_a_sample_twice_changes_no_file_that_was_there(tmp_path, sample):
     folder = tmp_path / "samples"

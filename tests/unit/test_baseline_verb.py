@@ -10,8 +10,7 @@ from click.testing import CliRunner, Result
 
 from dpdoctor.cli import main
 from dpdoctor.gate.keeping import baselines
-from tests.unit import run_directories
-from tests.unit.gate import launched_runs
+from tests.builders import launched_runs, run_directories
 
 
 def baseline(*args: object) -> Result:

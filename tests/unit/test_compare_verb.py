@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from dpdoctor import rundir
 from dpdoctor.cli import main
-from tests.unit.report import traced_runs
-from tests.unit.report.comparison import pairs
-from tests.unit.run_directories import write
+from tests.builders import compared_pairs as pairs
+from tests.builders import traced_runs
+from tests.builders.run_directories import write
 
 
 def run(*args: object) -> Result:

@@ -16,8 +16,7 @@ from dpdoctor.report import plotlyjs
 from dpdoctor.report.formats import markdown
 from dpdoctor.report.words import verdict
 from dpdoctor.rules import diagnose
-from tests.unit import run_directories
-from tests.unit.report import diagnosed_runs, runs
+from tests.builders import diagnosed_runs, run_directories, runs
 
 
 def report(*args: object) -> Result:

@@ -18,9 +18,8 @@ from dpdoctor.gate.keeping.baselines import Author
 from dpdoctor.gate.model import Calibration
 from dpdoctor.gate.statistics import design
 from dpdoctor.records import Run
-from tests.unit import run_directories
-from tests.unit.gate import launched_runs
-from tests.unit.gate.statistics.test_against import QUIET
+from tests.builders import launched_runs, run_directories
+from tests.builders.noises import QUIET
 
 TIMES_MS = (100, 101, 99, 100, 100.5)
 AUTHOR = Author(at="2026-01-02T03:04:05Z", by="ada", reason="first")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpdoctor import heartbeat
 from dpdoctor.heartbeat import FILE, STAGES, Beat, Heartbeat
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
 
 counts = st.integers(0, 2**63 - 1)
 

@@ -13,8 +13,7 @@ import dpdoctor
 from dpdoctor import rundir
 from dpdoctor.errors import RunDirectoryError
 from dpdoctor.rules import diagnose
-from tests.unit import run_directories
-from tests.unit.report import runs, traced_runs
+from tests.builders import run_directories, runs, traced_runs
 
 HEAVY = ("torch", "torchvision", "plotly")
 MODULES = """

@@ -14,7 +14,7 @@ from dpdoctor import rundir
 from dpdoctor.errors import OutputError, RunDirectoryError
 from dpdoctor.records import Adoption, Check, Collective, Counters, EventRecord, InputTensor, Loader, Sample, Unit
 from dpdoctor.spec import SCHEMA
-from tests.unit import records
+from tests.builders import records
 
 ADOPTION = Adoption(
     units=(Unit(name="LeNet", line="train.py:12", num_parameters=10, trainable_bytes=40),),

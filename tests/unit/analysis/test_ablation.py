@@ -8,7 +8,7 @@ from dpdoctor.analysis import ArmSummary, Figure
 from dpdoctor.analysis.ablation import NO_PAIRS, arms, imbalance
 from dpdoctor.analysis.windows import FULL
 from dpdoctor.records import ArmRecord, Launch, Rank
-from tests.unit.records import launch, rank, step, window
+from tests.builders.records import launch, rank, step, window
 
 # What happened in a round: (arm, milliseconds of each step of its window).
 Round = Sequence[tuple[str, float]]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary, analyse
 from dpdoctor.records import PHASES, Adoption, Launch, Rank, StepRecord
-from tests.unit.builders import MS
-from tests.unit.records import even_rank, launch, rank, run, step, window
+from tests.builders.records import even_rank, launch, rank, run, step, window
+from tests.builders.specs import MS
 
 
 def single(*launches: Launch, **spec: object) -> ModeSummary:

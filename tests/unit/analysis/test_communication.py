@@ -12,10 +12,9 @@ from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.trace_budget import NO_STEPS, NO_TRACE
 from dpdoctor.digest import Budget, Digest
 from dpdoctor.records import PHASES, Adoption, Launch, Rank
-from tests.unit import records
-from tests.unit.analysis.loader.feeding import even_batches, launch, rank
-from tests.unit.builders import MS
-from tests.unit.report import traced_runs
+from tests.builders import records, traced_runs
+from tests.builders.feeding import even_batches, launch, rank
+from tests.builders.specs import MS
 
 
 def ranks(*budgets: Budget) -> list[Digest]:

@@ -5,7 +5,7 @@ import pytest
 from dpdoctor.analysis import ArmSummary, CrossCheck, Figure
 from dpdoctor.analysis.cross_check import allowed, cross_checks
 from dpdoctor.analysis.trace_budget import NO_TRACE
-from tests.unit.records import launch, rank, step, window
+from tests.builders.records import launch, rank, step, window
 
 
 def share(value: float | None, half: float | None = 0.0, n: int = 9) -> Figure:

@@ -5,7 +5,7 @@ import dataclasses
 from dpdoctor.analysis.rank_traces import rank_traces
 from dpdoctor.analysis.summary import DeviceTime
 from dpdoctor.digest import HOST
-from tests.unit.report import runs, traced_runs
+from tests.builders import runs, traced_runs
 
 WHOLE = DeviceTime(
     device=0, compute_s=0.046, exposed_comm_s=0.031, h2d_s=0.004, copy_s=0.001, idle_s=0.018, total_s=0.1, comm_s=0.062

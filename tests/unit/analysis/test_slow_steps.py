@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from dpdoctor.analysis.slow_steps import LEAST_STEPS, slow_steps
 from dpdoctor.records import EventRecord, Rank, StepRecord
-from tests.unit import records
-from tests.unit.builders import MS
+from tests.builders import records
+from tests.builders.specs import MS
 
 
 def steps(durations_ms: Sequence[float], *, first: int = 1, window: int = 1) -> list[StepRecord]:

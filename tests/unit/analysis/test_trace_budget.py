@@ -8,7 +8,7 @@ import pytest
 
 from dpdoctor.analysis.trace_budget import NOT_STEPS, PARTS, budget_shares, trace_budget
 from dpdoctor.digest import Digest
-from tests.unit.report import traced_runs
+from tests.builders import traced_runs
 
 
 def digest(*compute_ms: int) -> Digest:

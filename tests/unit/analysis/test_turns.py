@@ -4,7 +4,7 @@ import pytest
 
 from dpdoctor.analysis.turns import lost_in_turns
 from dpdoctor.records import Launch, Rank
-from tests.unit import records
+from tests.builders import records
 
 
 def alone(*ms: list[float], rounds: int = 3) -> Launch:

@@ -7,9 +7,9 @@ import pytest
 
 from dpdoctor.analysis.across import across
 from dpdoctor.analysis.waiting import rotating_wait
-from tests.unit.analysis.across.simulated import digests, lockstep
-from tests.unit.builders import MS
-from tests.unit.report import traced_runs
+from tests.builders import traced_runs
+from tests.builders.simulated_ranks import digests, lockstep
+from tests.builders.specs import MS
 
 NUM_STEPS = 21
 TRANSFER_MS = 10

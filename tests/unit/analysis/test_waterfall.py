@@ -19,7 +19,7 @@ from dpdoctor.analysis import (
     analyse,
 )
 from dpdoctor.analysis.waterfall import NO_ARMS, ONE_PROCESS, Side, with_waterfall
-from tests.unit.records import even_rank, launch, run
+from tests.builders.records import even_rank, launch, run
 
 UNKNOWN = Figure(value=None, unit="s", reason="not measured here")
 MEASURED = analyse(run({"single": [launch(even_rank(100))]})).summary.modes["single"]

@@ -4,7 +4,7 @@ import pytest
 
 from dpdoctor.analysis.windows import measured
 from dpdoctor.records import PHASES, StepRecord
-from tests.unit.records import even_rank, launch, rank, step, window
+from tests.builders.records import even_rank, launch, rank, step, window
 
 
 def drawn(record: StepRecord) -> int:

@@ -14,8 +14,8 @@ from dpdoctor.attribution.host_steps import training_thread
 from dpdoctor.digest import HOST, Budget
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.reader import read
-from tests.unit.attribution.traces import AUTOGRAD, GLOO, MAIN, US, Recording
-from tests.unit.trace.documents import REAL, needs_real_traces
+from tests.builders.documents import REAL, needs_real_traces
+from tests.builders.traces import AUTOGRAD, GLOO, MAIN, US, Recording
 
 EXPECTED: dict[str, Any] = json.loads((REAL / "expected.json").read_text()) if REAL.is_dir() else {}
 PARTS = ("compute_us", "exposed_comm_us", "h2d_us", "copy_us", "idle_us", "total_us", "comm_us")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dpdoctor.attribution.device_events import BEFORE_RECORDING, NEVER_SEEN, device_events
 from dpdoctor.trace.columns import UNKNOWN
-from tests.unit.attribution.traces import AUTOGRAD, GLOO, MAIN, US, Recording
+from tests.builders.traces import AUTOGRAD, GLOO, MAIN, US, Recording
 
 
 def test_what_ran_is_joined_with_the_call_that_launched_it() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dpdoctor.attribution.device_memory import peak_bytes
 from dpdoctor.digest import HOST
 from dpdoctor.trace.columns import UNKNOWN
-from tests.unit.attribution.traces import Recording
+from tests.builders.traces import Recording
 
 
 def test_peaks_are_of_each_device() -> None:

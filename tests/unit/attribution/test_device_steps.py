@@ -8,8 +8,8 @@ from dpdoctor.attribution.device_steps import StepWindows, step_windows
 from dpdoctor.attribution.host_steps import host_steps
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.reader import read
-from tests.unit.attribution.traces import AUTOGRAD, US, Recording
-from tests.unit.trace.documents import REAL, needs_real_traces
+from tests.builders.documents import REAL, needs_real_traces
+from tests.builders.traces import AUTOGRAD, US, Recording
 
 
 def windows(recording: Recording, index: int = 0) -> StepWindows:

@@ -11,8 +11,8 @@ from dpdoctor.attribution.host_steps import host_steps
 from dpdoctor.digest import HOST, IDLE_CAUSES, PHASES, DeviceDigest
 from dpdoctor.trace.model import Trace
 from dpdoctor.trace.reader import read
-from tests.unit.attribution.traces import AUTOGRAD, GLOO, US, Recording
-from tests.unit.trace.documents import REAL, needs_real_traces
+from tests.builders.documents import REAL, needs_real_traces
+from tests.builders.traces import AUTOGRAD, GLOO, US, Recording
 
 ALL_REAL = sorted(str(path.relative_to(REAL)) for path in REAL.rglob("*.json.gz"))
 

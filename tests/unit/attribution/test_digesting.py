@@ -10,7 +10,7 @@ from dpdoctor.attribution.devices import MAX_STEPS
 from dpdoctor.attribution.digesting import digest
 from dpdoctor.attribution.tables import MAX_CHARACTERS, MAX_ROWS
 from dpdoctor.digest import Digest
-from tests.unit.attribution.traces import Recording
+from tests.builders.traces import Recording
 
 MEGABYTE = 1_000_000
 

@@ -8,7 +8,7 @@ from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.host_phases import host_phases
 from dpdoctor.attribution.host_steps import host_steps
 from dpdoctor.digest import DeviceStep
-from tests.unit.attribution.traces import AUTOGRAD, GLOO, MAIN, US, Recording
+from tests.builders.traces import AUTOGRAD, GLOO, MAIN, US, Recording
 
 
 def step_of(recording: Recording) -> DeviceStep:

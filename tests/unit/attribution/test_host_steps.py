@@ -5,7 +5,7 @@ import pytest
 
 from dpdoctor.attribution.host_steps import host_steps, training_thread
 from dpdoctor.trace.columns import UNKNOWN
-from tests.unit.attribution.traces import AUTOGRAD, MAIN, US, Recording
+from tests.builders.traces import AUTOGRAD, MAIN, US, Recording
 
 
 def test_the_profilers_steps_come_first() -> None:

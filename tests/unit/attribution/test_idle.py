@@ -12,7 +12,7 @@ from dpdoctor.attribution.device_events import device_events
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.idle import idle_by_cause, within
 from dpdoctor.trace.columns import Kind
-from tests.unit.attribution.traces import AUTOGRAD, GLOO, MAIN, US, Recording
+from tests.builders.traces import AUTOGRAD, GLOO, MAIN, US, Recording
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 

@@ -4,7 +4,7 @@ from dpdoctor.attribution.device_events import device_events
 from dpdoctor.attribution.launch_delay import launch_delay
 from dpdoctor.digest import Quantiles
 from dpdoctor.trace.columns import Kind
-from tests.unit.attribution.traces import MAIN, US, Recording
+from tests.builders.traces import MAIN, US, Recording
 
 
 def delay(recording: Recording) -> Quantiles | None:

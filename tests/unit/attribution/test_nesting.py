@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dpdoctor.attribution.nesting import is_inside, running_at
 from dpdoctor.trace.columns import UNKNOWN
 from dpdoctor.trace.model import Trace
-from tests.unit.attribution.kineto import AUTOGRAD, MAIN, US, Kineto
+from tests.builders.kineto import AUTOGRAD, MAIN, US, Kineto
 
 times = st.integers(0, 30)
 span = st.tuples(times, st.integers(0, 10), st.sampled_from((MAIN, AUTOGRAD)))

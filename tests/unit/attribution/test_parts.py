@@ -4,7 +4,7 @@ import pytest
 
 from dpdoctor.attribution.parts import Part, parts
 from dpdoctor.trace.columns import UNKNOWN, Kind
-from tests.unit.attribution.traces import Recording
+from tests.builders.traces import Recording
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dpdoctor.attribution.host_steps import host_steps
 from dpdoctor.attribution.intervals import length
 from dpdoctor.attribution.phases import busy_by_phase
 from dpdoctor.trace.columns import Kind
-from tests.unit.attribution.traces import AUTOGRAD, GLOO, US, Recording
+from tests.builders.traces import AUTOGRAD, GLOO, US, Recording
 
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 

@@ -5,7 +5,7 @@ from dpdoctor.attribution.tables import MAX_ROWS, kernels, operators
 from dpdoctor.digest import NamedTime
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace
-from tests.unit.attribution.traces import AUTOGRAD, MAIN, US, Recording
+from tests.builders.traces import AUTOGRAD, MAIN, US, Recording
 
 HOSTILE = "</script><b>" + "核" * 5000
 

@@ -11,7 +11,7 @@ from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.rules import diagnose
 from tests.benchmarks.simulated import directory
 from tests.benchmarks.simulated.timetable import STALLED_STEP, timetable
-from tests.unit.report.test_sections import charts
+from tests.builders.sections import charts
 
 
 @pytest.fixture(scope="module")

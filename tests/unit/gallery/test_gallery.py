@@ -15,8 +15,7 @@ from reports.making import index
 from reports.making.entries import ENTRIES
 from reports.making.neutral import neutralise, traces_of_this_machine
 from reports.making.origin import origin
-from tests.unit import records
-from tests.unit.report import diagnosed_runs, runs
+from tests.builders import diagnosed_runs, records, runs
 
 REPOSITORY = Path("/somewhere/dpdoctor")
 

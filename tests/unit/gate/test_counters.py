@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.gate import counters
-from tests.unit.gate.counted_modes import mode
+from tests.builders.counted_modes import mode
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dpdoctor.gate import counters
 from dpdoctor.gate.exact import compare
 from dpdoctor.gate.model import Difference
 from dpdoctor.records import Collective, InputTensor
-from tests.unit.gate.counted_modes import COUNTERS, PEAK, mode, other
+from tests.builders.counted_modes import COUNTERS, PEAK, mode, other
 
 ITEM = COUNTERS.syncs[0]
 BASE = mode()

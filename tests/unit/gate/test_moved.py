@@ -9,10 +9,9 @@ from dpdoctor.analysis import Analysis, Finding, analyse
 from dpdoctor.gate.model import Moved
 from dpdoctor.gate.moved import moved
 from dpdoctor.records import Collective
-from tests.unit.gate import counted_modes
-from tests.unit.report import runs
-from tests.unit.report.comparison.pairs import with_ddp
-from tests.unit.report.diagnosed_runs import figure, finding, with_findings
+from tests.builders import counted_modes, runs
+from tests.builders.compared_pairs import with_ddp
+from tests.builders.diagnosed_runs import figure, finding, with_findings
 
 BEFORE_MS = (60, 1, 20, 48, 5, 8)
 

@@ -4,8 +4,8 @@ import pytest
 
 from dpdoctor.gate.model import Calibration, Pair
 from dpdoctor.gate.paired import other_pace
-from tests.unit.builders import mode_spec, run
-from tests.unit.gate.noises import noise
+from tests.builders.noises import noise
+from tests.builders.specs import mode_spec, run
 
 CALIBRATED = Calibration(
     created="2026-01-02T03:04:05Z",

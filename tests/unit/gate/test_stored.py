@@ -11,9 +11,9 @@ from dpdoctor.gate.keeping import calibration
 from dpdoctor.gate.keeping.baselines import AuditLine, Baseline
 from dpdoctor.gate.model import Calibration, GateResult
 from dpdoctor.records import Collective, Run
-from tests.unit.gate import launched_runs
-from tests.unit.gate.launched_runs import COUNTERS, launch, of
-from tests.unit.gate.statistics.test_against import QUIET
+from tests.builders import launched_runs
+from tests.builders.launched_runs import COUNTERS, launch, of
+from tests.builders.noises import QUIET
 
 BASE = of(100, 101, 99, 100, 100.5)
 LINE = AuditLine(at="2026-01-02T03:04:05Z", by="ada", reason="first", created=BASE.header.created, seconds={})

@@ -13,8 +13,8 @@ import pytest
 from dpdoctor.launch import processes
 from dpdoctor.launch.processes import RankProcess
 from dpdoctor.spec import RunSpec, WorkerTask
-from tests.unit.builders import mode_spec
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
+from tests.builders.specs import mode_spec
 
 Start = Callable[..., RankProcess]
 

@@ -19,8 +19,8 @@ from dpdoctor.launch import launcher, processes, sampling
 from dpdoctor.launch.progress import Silence
 from dpdoctor.records import Adoption, LaunchRecord, RankRecord, Unit
 from dpdoctor.spec import ModeSpec, RunHeader, RunSpec
-from tests.unit import records
-from tests.unit.builders import mode_spec
+from tests.builders import records
+from tests.builders.specs import mode_spec
 from tests.unit.launch.conftest import lives, task_in
 
 # Begins like a rank: says where it is, and leaves a record by the end.

@@ -20,7 +20,7 @@ from dpdoctor.launch.progress import (
     describe,
 )
 from dpdoctor.records import LaunchRecord
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
 
 
 def beat(step: int = 0, samples: int = 0, stage: str = "measure") -> Beat:

@@ -17,8 +17,8 @@ from dpdoctor.launch import watch
 from dpdoctor.launch.processes import RankProcess
 from dpdoctor.launch.watch import TAIL_BYTES, TAIL_LINES, Patience
 from dpdoctor.records import RankRecord
+from tests.builders.handclock import HandClock
 from tests.unit.launch.conftest import Start, until
-from tests.unit.worker.handclock import HandClock
 
 Ended = Callable[..., RankProcess]
 

@@ -11,10 +11,10 @@ from dpdoctor.report.blocks import Absent, Callout, Card, Cell, Facts, Fold, Par
 from dpdoctor.report.formats import terminal
 from dpdoctor.report.words import verdict
 from dpdoctor.rules import rules
-from tests.unit.report import diagnosed_runs, runs
-from tests.unit.report.diagnosed_runs import figure, finding, unknown, with_findings, with_modes
-from tests.unit.report.test_page import elements
-from tests.unit.report.test_sections import SECTIONS, build, charts, only
+from tests.builders import diagnosed_runs, runs
+from tests.builders.diagnosed_runs import figure, finding, unknown, with_findings, with_modes
+from tests.builders.html import elements
+from tests.builders.sections import SECTIONS, build, charts, only
 
 
 def cards(analysis: Analysis) -> list[Card]:

@@ -10,9 +10,9 @@ from dpdoctor.report.bottlenecks import first_cards
 from dpdoctor.report.drawing.throughput_bars import STEADY, WITH_EDGES, throughput_bars
 from dpdoctor.report.sections import findings as findings_section
 from dpdoctor.report.words import diagnosis
-from tests.unit.report import runs, traced_runs
-from tests.unit.report.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
-from tests.unit.report.test_sections import SECTIONS, build, only
+from tests.builders import runs, traced_runs
+from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
+from tests.builders.sections import SECTIONS, build, only
 
 
 def cards(analysis: Analysis) -> list[Card]:

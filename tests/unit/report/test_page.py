@@ -5,46 +5,15 @@ import dataclasses
 import hashlib
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 from plotly.offline import get_plotlyjs
 
 from dpdoctor import rundir
-from dpdoctor.analysis import Analysis, Figure
+from dpdoctor.analysis import Figure
 from dpdoctor.report import page
-from tests.unit.report import diagnosed_runs, runs
-
-LOADING = {"src", "href", "srcset", "data", "poster", "action", "formaction", "background", "ping", "xlink:href"}
-
-
-class Elements(HTMLParser):
-    """The elements of a page in order, and the text of each script."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.found and self.found[-1][0] == "script" and self.cdata_elem == "script":
-            self.scripts[-1] += data
-
-    @property
-    def json(self) -> list[str]:
-        kinds = [attributes.get("type") for tag, attributes in self.found if tag == "script"]
-        return [text for kind, text in zip(kinds, self.scripts, strict=True) if kind == "application/json"]
-
-
-def elements(analysis: Analysis) -> Elements:
-    """Return the elements of an analysis's page; plotly.js itself is left out, it is not ours."""
-    return Elements(page.render(analysis).replace(get_plotlyjs(), ""))
+from tests.builders import diagnosed_runs, runs
+from tests.builders.html import LOADING, Elements, elements
 
 
 def test_the_page_holds_run_json_as_it_is_written() -> None:

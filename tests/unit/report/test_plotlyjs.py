@@ -7,8 +7,8 @@ import re
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
 from dpdoctor.report import page, plotlyjs
-from tests.unit.report import runs
-from tests.unit.report.test_page import LOADING, Elements
+from tests.builders import runs
+from tests.builders.html import LOADING, Elements
 
 LINK = "../plotly-1.2.3.min.js"
 

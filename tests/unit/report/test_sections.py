@@ -1,50 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import plotly.graph_objects
 import pytest
 
-from dpdoctor import plugins
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.records import Sample
-from dpdoctor.report import sections
-from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Grid, Paragraph, Section, Table
-from tests.unit import records
-from tests.unit.report import runs
-from tests.unit.report.every_run import EVERY_RUN
-
-SECTIONS: dict[str, Section] = plugins.collect(sections, "SECTION")
-
-
-def flat(blocks: Sequence[Block]) -> Iterator[Block]:
-    for block in blocks:
-        yield block
-        if isinstance(block, Fold | Grid):
-            yield from flat(block.blocks)
-
-
-def build(name: str, analysis: Analysis) -> list[Block]:
-    return list(flat(SECTIONS[name].build(analysis)))
-
-
-def applying(analysis: Analysis) -> dict[str, list[Block]]:
-    """Return the blocks of every section that is a part of this run's page."""
-    return {name: build(name, analysis) for name, section in SECTIONS.items() if section.applies(analysis)}
-
-
-def every_chart(analysis: Analysis) -> list[Chart]:
-    return [block for blocks in applying(analysis).values() for block in only(Chart, blocks)]
-
-
-def charts(name: str, analysis: Analysis) -> dict[str, Chart]:
-    return {block.title: block for block in build(name, analysis) if isinstance(block, Chart)}
-
-
-def only(kind: type[Any], blocks: Sequence[Block]) -> list[Any]:
-    return [block for block in blocks if isinstance(block, kind)]
+from dpdoctor.report.blocks import Absent, Callout, Cell, Chart, Column, Fold, Paragraph, Table
+from tests.builders import records, runs
+from tests.builders.every_run import EVERY_RUN
+from tests.builders.sections import SECTIONS, applying, build, charts, every_chart, only
 
 
 @pytest.mark.parametrize("run", EVERY_RUN)

@@ -8,7 +8,7 @@ from dpdoctor.analysis import Figure
 from dpdoctor.report import text
 from dpdoctor.report.blocks import Absent, Cell
 from dpdoctor.report.traces import words
-from tests.unit.report import runs
+from tests.builders import runs
 
 RATE = Figure(value=317.2, low=314.6, high=320.1, n=9, unit="samples/s")
 

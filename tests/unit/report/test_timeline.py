@@ -16,8 +16,8 @@ from dpdoctor.errors import TraceError
 from dpdoctor.report.traces import timeline
 from dpdoctor.report.traces.timeline import Event
 from dpdoctor.trace.locate import TIMELINE, locate
-from tests.unit.builders import MS
-from tests.unit.report import runs, traced_runs
+from tests.builders import runs, traced_runs
+from tests.builders.specs import MS
 
 EVERY = [
     traced_runs.late_run,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from tests.unit.report import traced_runs
-from tests.unit.report.formats.test_terminal import shown
+from tests.builders import traced_runs
+from tests.builders.terminal import shown
 
 WHOLE = """\
 4 ranks: 46.0 % of the step computes, 31.0 % is exposed communication and 18.0 % is idle (most of it waiting

@@ -8,8 +8,8 @@ from dpdoctor.analysis.across import LateStep, Verdict
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces import words as trace_words
 from dpdoctor.report.traces.spent import spent
-from tests.unit.builders import MS
-from tests.unit.report import traced_runs
+from tests.builders import traced_runs
+from tests.builders.specs import MS
 
 
 class TestHeadline:

@@ -11,11 +11,11 @@ from dpdoctor.digest import Bucket, NamedTime, NotJudged, SmallCalls
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Cell, Fold, Paragraph, Table
 from dpdoctor.report.text import clipped, name_cell
-from tests.unit.builders import MS
-from tests.unit.report import runs, traced_runs
-from tests.unit.report.formats.test_terminal import shown
-from tests.unit.report.test_page import elements
-from tests.unit.report.test_sections import SECTIONS, applying, build, charts, only
+from tests.builders import runs, traced_runs
+from tests.builders.html import elements
+from tests.builders.sections import SECTIONS, applying, build, charts, only
+from tests.builders.specs import MS
+from tests.builders.terminal import shown
 
 
 def tables(name: str, analysis: Analysis) -> dict[str, Table]:

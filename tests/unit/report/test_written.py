@@ -7,7 +7,7 @@ from dpdoctor.records import Adoption, Written
 from dpdoctor.report.blocks import Fold, Table
 from dpdoctor.report.formats import explain, terminal
 from dpdoctor.report.sections import adoption
-from tests.unit.records import even_rank, launch, run
+from tests.builders.records import even_rank, launch, run
 
 FILES = (
     Written(path="/home/me/model.pt", change="changed", num_bytes=1_500_000),

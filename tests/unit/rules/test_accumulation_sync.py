@@ -11,9 +11,9 @@ from dpdoctor.analysis import Finding, Rank
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.accumulation_sync import RULE
-from tests.unit.rules import cases
-from tests.unit.rules.cases import arm
-from tests.unit.rules.traced import digest
+from tests.builders import cases
+from tests.builders.cases import arm
+from tests.builders.traced_cases import digest
 
 
 def accumulating(number: int, exposed: int | None = 40) -> list[Rank]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.rules.amp_unused import RULE
-from tests.unit.rules import cases
+from tests.builders import cases
 
 FIRES = {"half the time": cases.case(arms={"amp": cases.arm(0.5)})}
 SILENT = {

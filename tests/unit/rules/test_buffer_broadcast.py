@@ -8,9 +8,9 @@ from dpdoctor.analysis import Finding
 from dpdoctor.records import Collective, Counters
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.buffer_broadcast import RULE
-from tests.unit.rules.cases import arm
-from tests.unit.rules.cases import case as untraced
-from tests.unit.rules.traced import case, digest, real_cases
+from tests.builders.cases import arm
+from tests.builders.cases import case as untraced
+from tests.builders.traced_cases import case, digest, real_cases
 
 COUNTERS = Counters(
     operators=100,

@@ -5,7 +5,7 @@ import pytest
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.checkpoint_share import RULE
-from tests.unit.rules import cases
+from tests.builders import cases
 
 
 def saving(every: int, seconds: float, **fields: object) -> Case:

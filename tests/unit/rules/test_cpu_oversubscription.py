@@ -6,7 +6,7 @@ from dpdoctor.records import CpuUse, Sample
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.cpu_oversubscription import RULE
-from tests.unit.rules import cases
+from tests.builders import cases
 
 
 def computing(threads: int, arm: float | None = None, half: float = 0.01) -> Case:

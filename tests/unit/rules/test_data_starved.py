@@ -12,8 +12,7 @@ from dpdoctor.records import CpuUse, Rank
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.data_starved import RULE
-from tests.unit import records
-from tests.unit.rules import cases
+from tests.builders import cases, records
 
 AFFINE = TransformSummary(name="RandomAffine", per_batch=cases.figure(0.02), share=0.49)
 BUSY = CpuUse(cpu_s=1.0, workers_cpu_s=1.0, wall_s=1.0, involuntary_switches=5, num_threads=4)

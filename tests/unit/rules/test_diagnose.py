@@ -10,14 +10,11 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, Figure, Finding
 from dpdoctor.attribution.digesting import digest_file
-from dpdoctor.rules import Case, diagnose
+from dpdoctor.rules import Case, diagnose, rules
 from dpdoctor.rules._diagnose import sort_key
-from tests.unit import records
-from tests.unit.attribution.kineto import RECORDED
-from tests.unit.report import runs, traced_runs
-from tests.unit.rules import cases
-from tests.unit.rules.test_rules import RULES
-from tests.unit.rules.test_rules import cases as cases_of
+from tests.builders import cases, records, runs, traced_runs
+from tests.builders.cases import cases_of
+from tests.builders.kineto import RECORDED
 
 RUNS = {
     "on the CPU": runs.cpu_run,
@@ -56,7 +53,7 @@ MISSING: dict[str, dict[str, Any]] = {
     "no epoch": {"epoch_s": cases.unknown()},
     "no speedup": {"speedup": cases.unknown("x")},
 }
-ALL_CASES = {f"{name}: {shown}": case for name in RULES for shown, case in cases_of(name, "FIRES").items()}
+ALL_CASES = {f"{name}: {shown}": case for name in rules() for shown, case in cases_of(name, "FIRES").items()}
 
 
 def written(analysis: Analysis) -> bytes:

@@ -8,7 +8,7 @@ from dpdoctor.analysis import Finding
 from dpdoctor.digest import DataParallelCost
 from dpdoctor.records import Device
 from dpdoctor.rules.dp_imbalance import RULE
-from tests.unit.rules.traced import case, digest
+from tests.builders.traced_cases import case, digest
 
 DEVICES = tuple(
     Device(name="GPU", uuid=f"GPU-{index}", peak_memory_bytes=gigabytes * 10**9)

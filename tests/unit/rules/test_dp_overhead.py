@@ -11,8 +11,8 @@ from dpdoctor.analysis.summary import Batch
 from dpdoctor.digest import DataParallelCost
 from dpdoctor.rules import Case
 from dpdoctor.rules.dp_overhead import RULE
-from tests.unit.rules.cases import figure
-from tests.unit.rules.traced import case, digest
+from tests.builders.cases import figure
+from tests.builders.traced_cases import case, digest
 
 BATCH = Batch(per_device=16.0, global_=32.0, rule="global", source="test")
 

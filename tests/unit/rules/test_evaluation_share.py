@@ -4,7 +4,7 @@ import pytest
 
 from dpdoctor.rules import Case
 from dpdoctor.rules.evaluation_share import RULE
-from tests.unit.rules import cases
+from tests.builders import cases
 
 EVALUATED = cases.adoption(rule="whole", note="iterated without gradients: an evaluation, every rank sees all of it")
 

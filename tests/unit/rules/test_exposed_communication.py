@@ -9,10 +9,10 @@ from dpdoctor.records import Collective, Counters
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.exposed_communication import RULE
-from tests.unit.rules.cases import arm, skipped
-from tests.unit.rules.cases import case as untraced
-from tests.unit.rules.traced import case, digest, real_cases
-from tests.unit.trace.documents import needs_real_traces
+from tests.builders.cases import arm, skipped
+from tests.builders.cases import case as untraced
+from tests.builders.documents import needs_real_traces
+from tests.builders.traced_cases import case, digest, real_cases
 
 
 def pair(exposed: int = 30, *, gpu: bool = True) -> tuple:

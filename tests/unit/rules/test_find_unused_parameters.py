@@ -9,9 +9,9 @@ from dpdoctor.digest import NamedTime
 from dpdoctor.records import Unit
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.find_unused_parameters import RULE, SEARCH
-from tests.unit.builders import MS
-from tests.unit.rules.cases import case as untraced
-from tests.unit.rules.traced import STEPS, case, digest
+from tests.builders.cases import case as untraced
+from tests.builders.specs import MS
+from tests.builders.traced_cases import STEPS, case, digest
 
 ON = Adoption(
     units=(Unit(name="Net", line="train.py:9", num_parameters=9, trainable_bytes=36, unused=("head.bias",)),),

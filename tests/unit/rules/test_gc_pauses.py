@@ -5,8 +5,7 @@ import pytest
 from dpdoctor.records import Rank
 from dpdoctor.rules import Case
 from dpdoctor.rules.gc_pauses import RULE
-from tests.unit import records
-from tests.unit.rules import cases
+from tests.builders import cases, records
 
 FULL = "generation 2"
 

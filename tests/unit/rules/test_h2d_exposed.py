@@ -2,36 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.analysis.summary import TraceBudget
 from dpdoctor.records import Counters, InputTensor
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.h2d_exposed import RULE
-from tests.unit.rules import cases
+from tests.builders import cases
 
 INPUTS = Counters(
     operators=10, collectives={}, inputs=(InputTensor(dtype="float32", shape=(8, 3), num_bytes=38_500_000),)
 )
 
 
-def budget(h2d: float) -> TraceBudget:
-    """Return a traced step of 100 ms that receives for this share of it, and computes otherwise."""
-    none = cases.figure(0.0)
-    return TraceBudget(
-        step=cases.figure(0.1, 0.001),
-        compute=cases.figure(0.1 * (1 - h2d)),
-        exposed_comm=none,
-        h2d=cases.figure(0.1 * h2d, 0.0005),
-        copy=none,
-        idle=none,
-        comm=none,
-        idle_by={},
-    )
-
-
 def receiving(h2d: float | None, *, device: str = "cuda:0", **fields: object) -> Case:
     """Return a mode on a GPU whose trace says so much of receiving; None: there is none."""
-    traced = None if h2d is None else budget(h2d)
+    traced = None if h2d is None else cases.receiving_budget(h2d)
     return cases.case(of=cases.ranks(device=device), budget=traced, counters=INPUTS, **fields)
 
 

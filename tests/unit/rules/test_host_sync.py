@@ -8,8 +8,8 @@ from dpdoctor.analysis import Finding, HostSync
 from dpdoctor.records import Counters
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.host_sync import RULE
-from tests.unit.rules import cases
-from tests.unit.rules.traced import case, digest
+from tests.builders import cases
+from tests.builders.traced_cases import case, digest
 
 ITEM = HostSync(call="item", line="train.py:30", count=1)
 PRINT = HostSync(call="format", line="train.py:31", count=3)

@@ -7,9 +7,9 @@ import pytest
 from dpdoctor.analysis import Finding
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.launch_bound import RULE
-from tests.unit.rules.cases import case as untraced
-from tests.unit.rules.cases import figure, ranks
-from tests.unit.rules.traced import case, digest, real_cases
+from tests.builders.cases import case as untraced
+from tests.builders.cases import figure, ranks
+from tests.builders.traced_cases import case, digest, real_cases
 
 
 def one(dispatch: int, *, delay_us: float | None = 8, gpu: bool = True, cause: str = "dispatch") -> list:

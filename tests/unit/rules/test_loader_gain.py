@@ -4,7 +4,7 @@ import pytest
 
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.loader_gain import RULE
-from tests.unit.rules import cases
+from tests.builders import cases
 
 
 def gaining(speedup: float, control_s: float | None, **fields: object) -> cases.Case:

@@ -8,7 +8,7 @@ from dpdoctor.analysis import Finding
 from dpdoctor.records import Device
 from dpdoctor.rules import Case
 from dpdoctor.rules.memory_imbalance import RULE
-from tests.unit.rules import cases
+from tests.builders import cases
 
 
 def devices(*gigabytes: float | None) -> tuple[Device, ...]:

@@ -11,10 +11,10 @@ from dpdoctor.records import Device
 from dpdoctor.rules import Case
 from dpdoctor.rules.memory_pressure import RULE
 from dpdoctor.spec import Gpu
-from tests.unit.builders import MS
-from tests.unit.rules import cases
-from tests.unit.rules.traced import case as traced
-from tests.unit.rules.traced import digest
+from tests.builders import cases
+from tests.builders.specs import MS
+from tests.builders.traced_cases import case as traced
+from tests.builders.traced_cases import digest
 
 GPU = Gpu(name="GPU", uuid="GPU-0", memory_bytes=100_000_000_000)
 STARVED = digest(world_size=1, compute=90, idle_by={"allocator": 10})

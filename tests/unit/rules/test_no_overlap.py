@@ -9,10 +9,10 @@ from dpdoctor.digest import Bucket, ShardUnit
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.no_overlap import RULE
-from tests.unit.builders import MS
-from tests.unit.rules.cases import arm, ranks
-from tests.unit.rules.cases import case as untraced
-from tests.unit.rules.traced import case, digest, real_cases
+from tests.builders.cases import arm, ranks
+from tests.builders.cases import case as untraced
+from tests.builders.specs import MS
+from tests.builders.traced_cases import case, digest, real_cases
 
 ONE_BUCKET = (Bucket(order=0, num_bytes=10_000_000, ready_ns=50 * MS, end_ns=80 * MS, exposed_ns=0, tail_ns=0),)
 PHASES = {"forward": 20, "backward": 80}

@@ -11,8 +11,8 @@ from dpdoctor.records import LineShare
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.own_code import RULE
-from tests.unit.rules import cases
-from tests.unit.rules.traced import case, digest
+from tests.builders import cases
+from tests.builders.traced_cases import case, digest
 
 LINES = (LineShare(line="/a/train.py:88", share=0.9), LineShare(line="/a/train.py:90", share=0.06))
 

@@ -6,7 +6,7 @@ import pytest
 
 from dpdoctor.analysis import WATERFALL_TERMS, Finding, Waterfall
 from dpdoctor.rules.parallelism_not_worth_it import RULE
-from tests.unit.rules.cases import case, figure, unknown
+from tests.builders.cases import case, figure, unknown
 
 
 def lost(**terms: float) -> Waterfall:

@@ -7,30 +7,23 @@ tested there.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 from pathlib import Path
 
 import pytest
 
 from dpdoctor.analysis import Finding
-from dpdoctor.rules import Case, Rule, rules
+from dpdoctor.rules import Rule, rules
 from dpdoctor.rules._base import judge
-from tests.unit.report.diagnosed_runs import finding
-from tests.unit.rules.cases import case, figure
+from tests.builders.cases import case, cases_of, figure
+from tests.builders.diagnosed_runs import finding
 
 RULES = rules()
 
 
-def cases(name: str, kind: str) -> dict[str, Case]:
-    """Return the cases of one kind that the rule's test file offers."""
-    found: dict[str, Case] = getattr(importlib.import_module(f"tests.unit.rules.test_{name}"), kind)
-    return found
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_a_case_fires_it(name: str) -> None:
-    fires = cases(name, "FIRES")
+    fires = cases_of(name, "FIRES")
     assert fires
     for shown, of in fires.items():
         found = judge(name, RULES[name], of)
@@ -40,7 +33,7 @@ def test_a_case_fires_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_case_keeps_it_silent(name: str) -> None:
-    silent = cases(name, "SILENT")
+    silent = cases_of(name, "SILENT")
     assert silent
     for shown, of in silent.items():
         assert judge(name, RULES[name], of) is None, shown
@@ -72,7 +65,7 @@ def test_the_readme_names_the_rules_that_nothing_planted_has_shown_yet() -> None
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_short_remedy_fits_a_headline_and_has_a_gain(name: str) -> None:
-    found = [judge(name, RULES[name], case) for case in cases(name, "FIRES").values()]
+    found = [judge(name, RULES[name], case) for case in cases_of(name, "FIRES").values()]
     for one in [one for one in found if isinstance(one, Finding) and one.short]:
         assert len(one.short or "") <= 80
         assert not (one.short or "").endswith(".")

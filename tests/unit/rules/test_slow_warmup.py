@@ -7,8 +7,7 @@ import pytest
 from dpdoctor.records import EventRecord, Rank
 from dpdoctor.rules import Case
 from dpdoctor.rules.slow_warmup import RULE
-from tests.unit import records
-from tests.unit.rules import cases
+from tests.builders import cases, records
 
 NS = 10**9
 

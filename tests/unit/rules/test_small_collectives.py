@@ -9,10 +9,10 @@ from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.small_collectives import RULE
-from tests.unit.builders import MS
-from tests.unit.rules.cases import arm
-from tests.unit.rules.cases import case as untraced
-from tests.unit.rules.traced import Call, case, digest, real_cases
+from tests.builders.cases import arm
+from tests.builders.cases import case as untraced
+from tests.builders.specs import MS
+from tests.builders.traced_cases import Call, case, digest, real_cases
 
 SMALL: Call = ("all_reduce", 4_000, 0.5, 0.5)
 LARGE: Call = ("all_reduce", 20_000_000, 20, 20)

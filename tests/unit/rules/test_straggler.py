@@ -14,12 +14,11 @@ from dpdoctor.records import StepRecord, WindowRecord
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.straggler import RULE
-from tests.unit import records
-from tests.unit.analysis.across.simulated import Call, digests, lockstep
-from tests.unit.builders import MS
-from tests.unit.rules import cases
-from tests.unit.rules.cases import arm
-from tests.unit.rules.traced import case
+from tests.builders import cases, records
+from tests.builders.cases import arm
+from tests.builders.simulated_ranks import Call, digests, lockstep
+from tests.builders.specs import MS
+from tests.builders.traced_cases import case
 
 NUM_STEPS, PER_WINDOW, ROUNDS = 20, 5, 4
 WORK_MS, TRANSFER_MS = 80, 10

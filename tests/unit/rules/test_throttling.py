@@ -8,8 +8,8 @@ from dpdoctor.analysis import Finding, Sample
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.throttling import RULE
-from tests.unit.builders import MS
-from tests.unit.rules import cases
+from tests.builders import cases
+from tests.builders.specs import MS
 
 POWER_CAP, THERMAL, BRAKE = 0x4, 0x20, 0x80
 

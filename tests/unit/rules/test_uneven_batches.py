@@ -10,9 +10,8 @@ from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules._batches import explain
 from dpdoctor.rules.uneven_batches import RULE
-from tests.unit import records
-from tests.unit.rules import cases
-from tests.unit.rules.test_h2d_exposed import budget
+from tests.builders import cases, records
+from tests.builders.cases import receiving_budget
 
 # Of forward; backward takes twice as long and then as long as the slowest rank's.
 MS_PER_ELEMENT = 0.01
@@ -41,7 +40,7 @@ def _rank(index: int, elements: tuple[tuple[int, ...], ...], slower: float, devi
 FIRES = {
     "one rank": training((4000,), (1000,)),
     "in turn": training((4000, 1000), (1000, 4000)),
-    "on GPUs": training((4000,), (1000,), device="cuda:0", budget=budget(0.2)),
+    "on GPUs": training((4000,), (1000,), device="cuda:0", budget=receiving_budget(0.2)),
 }
 SILENT = {
     "all alike": training((4000,), (4000,)),

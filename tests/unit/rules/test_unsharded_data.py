@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.rules.unsharded_data import RULE
-from tests.unit.rules import cases
+from tests.builders import cases
 
 STREAM = cases.adoption(rule="whole", num_batches=None, dataset="Stream", note="an IterableDataset is read whole")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dpdoctor.trace.model import Collective
-from tests.unit.trace.documents import complete, document, kernel, read_bytes
+from tests.builders.documents import complete, document, kernel, read_bytes
 
 METADATA = {
     "Collective name": "allreduce",

@@ -20,7 +20,7 @@ from dpdoctor.trace.document import Document
 from dpdoctor.trace.events import Complete
 from dpdoctor.trace.model import Damage
 from dpdoctor.trace.stream import Stream
-from tests.unit.trace.documents import complete, document, event_names, read_bytes
+from tests.builders.documents import complete, document, event_names, read_bytes
 
 HOSTILE = st.text(st.sampled_from('{}[],:"\\ \nae\u00e9\U0001f680'), max_size=12)
 VALUES = st.recursive(

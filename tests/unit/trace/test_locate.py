@@ -9,7 +9,7 @@ import pytest
 
 from dpdoctor.errors import TraceError, UsageError
 from dpdoctor.trace.locate import locate
-from tests.unit.trace.documents import REAL, complete, document, needs_real_traces
+from tests.builders.documents import REAL, complete, document, needs_real_traces
 
 TRACE = document(complete())
 

@@ -11,7 +11,7 @@ from dpdoctor.errors import TraceError
 from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Group
 from dpdoctor.trace.reader import rank_of, read
-from tests.unit.trace.documents import complete, document, event_names, kernel, read_bytes
+from tests.builders.documents import complete, document, event_names, kernel, read_bytes
 
 UNIX_US = 1_669_783_687_464_181
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Trace
 from dpdoctor.trace.reader import read
-from tests.unit.trace.documents import REAL, needs_real_traces
+from tests.builders.documents import REAL, needs_real_traces
 
 EXPECTED: dict[str, Any] = json.loads((REAL / "expected.json").read_text()) if REAL.is_dir() else {}
 COMMUNICATION = "nccl|rccl|cross_device_reduce|nvshmem|oneccl|msccl"

@@ -10,7 +10,7 @@ import pytest
 
 from dpdoctor.errors import TraceError
 from dpdoctor.trace.stream import CHUNK_BYTES, Stream
-from tests.unit.trace.documents import complete, document, event_names, members, read_bytes
+from tests.builders.documents import complete, document, event_names, members, read_bytes
 
 NOISE = random.Random(1).randbytes(300_000)  # does not compress: the members are as long as their content
 

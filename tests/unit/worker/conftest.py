@@ -18,8 +18,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.recorder import Recorder
-from tests.unit.worker.handclock import HandClock
-from tests.unit.worker.rig import Rig
+from tests.builders.handclock import HandClock
+from tests.builders.rig import Rig
 
 
 def what_a_rank_touches() -> dict[str, Any]:

@@ -14,8 +14,8 @@ from dpdoctor.worker.director import FULL
 from dpdoctor.worker.modes._base import Mode
 from dpdoctor.worker.modes.ddp import MODE as DDP
 from dpdoctor.worker.modes.single import MODE as SINGLE
-from tests.unit.worker.models import Net, backward, sgd
-from tests.unit.worker.rig import Rig
+from tests.builders.models import Net, backward, sgd
+from tests.builders.rig import Rig
 
 
 class Example(Arm):

@@ -29,7 +29,7 @@ from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steplog import StepLog
-from tests.unit.worker.rig import Rig
+from tests.builders.rig import Rig
 
 STEP_NS = 10_000_000
 

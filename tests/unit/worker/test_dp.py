@@ -18,9 +18,9 @@ from dpdoctor.worker.modes._base import AdoptionError, Conversion, Evidence
 from dpdoctor.worker.modes._replicas import Call, Parallel
 from dpdoctor.worker.modes.dp import DP, refuse_elsewhere
 from dpdoctor.worker.patches import Patches
-from tests.unit.worker.cpu_parallel import CpuDP, CpuParallel, use_threads
-from tests.unit.worker.models import Net, X, sgd
-from tests.unit.worker.rig import Rig
+from tests.builders.cpu_parallel import CpuDP, CpuParallel, use_threads
+from tests.builders.models import Net, X, sgd
+from tests.builders.rig import Rig
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dpdoctor.spec import TASK_VARIABLE
 from dpdoctor.worker import launched
 from dpdoctor.worker.patches import Patches
-from tests.unit.worker.rig import FailedError
+from tests.builders.rig import FailedError
 
 
 def fail(reason: str) -> NoReturn:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpdoctor.analysis.across import across
-from tests.unit.analysis.across.simulated import MS, digest, digests, lockstep
+from tests.builders.simulated_ranks import MS, digest, digests, lockstep
 
 SECOND = 1000 * MS
 

@@ -10,7 +10,7 @@ import pytest
 
 from dpdoctor.analysis.across import across
 from dpdoctor.attribution.digesting import digest_file
-from tests.unit.analysis.across.simulated import MS, digest, digests, lockstep
+from tests.builders.simulated_ranks import MS, digest, digests, lockstep
 
 TRACES = Path(__file__).parents[5] / "shared" / "traces" / "two_ranks_of_128"
 

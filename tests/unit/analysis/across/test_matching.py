@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis.across import across
-from tests.unit.analysis.across.simulated import MS, Call, digests, lockstep, with_group_size
+from tests.builders.simulated_ranks import MS, Call, digests, lockstep, with_group_size
 
 
 def irregular(calls, ranks=2, seed=0):

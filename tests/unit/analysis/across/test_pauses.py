@@ -9,8 +9,8 @@ import pytest
 
 from dpdoctor.analysis.across import Pause, across, pauses_of
 from dpdoctor.records import EventRecord
-from tests.unit import records
-from tests.unit.analysis.across.simulated import MS, digest, digests, lockstep
+from tests.builders import records
+from tests.builders.simulated_ranks import MS, digest, digests, lockstep
 
 STEPS, LATE = 12, 30 * MS
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dpdoctor.analysis.across import across
 from dpdoctor.analysis.across.columns import columns
-from tests.unit.analysis.across.simulated import MS, Call, digest, digests, lockstep
+from tests.builders.simulated_ranks import MS, Call, digest, digests, lockstep
 
 NS = st.integers(0, 10**9)
 

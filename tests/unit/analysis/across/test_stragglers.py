@@ -7,7 +7,7 @@ import pytest
 
 from dpdoctor.analysis.across.model import StepLateness
 from dpdoctor.analysis.across.stragglers import judge, steps_needed
-from tests.unit.analysis.across.simulated import MS
+from tests.builders.simulated_ranks import MS
 
 STEP_NS = 100 * MS
 

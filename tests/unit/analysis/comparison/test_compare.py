@@ -8,9 +8,8 @@ import pytest
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.analysis.comparison import Comparison, Fact, compare
 from dpdoctor.records import Check, Collective, Counters, HostSync, InputTensor
-from tests.unit import records
-from tests.unit.analysis.comparison.runs_to_compare import even, with_header
-from tests.unit.report import runs, traced_runs
+from tests.builders import records, runs, traced_runs
+from tests.builders.runs_to_compare import even, with_header
 
 
 def verdicts(found: Comparison) -> set[str]:

@@ -6,9 +6,9 @@ import pytest
 
 from dpdoctor.analysis import Analysis, Finding, NotJudged
 from dpdoctor.analysis.comparison import FindingComparison, compare
-from tests.unit.analysis.comparison.runs_to_compare import even
-from tests.unit.report import runs
-from tests.unit.report.diagnosed_runs import figure, finding, with_modes
+from tests.builders import runs
+from tests.builders.diagnosed_runs import figure, finding, with_modes
+from tests.builders.runs_to_compare import even
 
 
 def diagnosed(*findings: Finding, not_judged: tuple[NotJudged, ...] = (), of: Analysis | None = None) -> Analysis:

@@ -12,8 +12,8 @@ from dpdoctor.analysis.loader.measured import Block, Measured
 from dpdoctor.analysis.loader.sharing import Cores
 from dpdoctor.analysis.loader.simulate import Setting
 from dpdoctor.records import Launch, Sample
-from tests.unit import records
-from tests.unit.analysis.loader.feeding import even_batches, launch, loader, rank
+from tests.builders import records
+from tests.builders.feeding import even_batches, launch, loader, rank
 
 GB = 1_000_000_000
 PLENTY = Budget(ranks=1, memory=None, per_worker=1.0, shm=None, per_batch=1.0)

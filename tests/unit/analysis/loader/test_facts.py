@@ -11,8 +11,8 @@ from dpdoctor.analysis.loader import facts
 from dpdoctor.analysis.loader.feed import Feed, feed
 from dpdoctor.loading import HandOff
 from dpdoctor.records import Rank
-from tests.unit.analysis.loader.feeding import batch, even_batches, launch, loader, rank
-from tests.unit.builders import MS
+from tests.builders.feeding import batch, even_batches, launch, loader, rank
+from tests.builders.specs import MS
 
 HAND_OFF = HandOff(loader=0, n=20, num_bytes=1000, send_ns=2 * MS, receive_ns=3 * MS)
 

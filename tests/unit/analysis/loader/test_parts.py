@@ -8,8 +8,8 @@ from dpdoctor.analysis.loader import facts, parts
 from dpdoctor.analysis.loader.feed import Feed, feed
 from dpdoctor.loading import TransformTime
 from dpdoctor.records import Rank
-from tests.unit.analysis.loader.feeding import batch, even_batches, launch, loader, rank
-from tests.unit.builders import MS
+from tests.builders.feeding import batch, even_batches, launch, loader, rank
+from tests.builders.specs import MS
 
 WORKERS = (loader(num_workers=2, prefetch_factor=2),)
 

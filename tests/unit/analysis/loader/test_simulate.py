@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpdoctor.analysis.loader.sharing import Cores
 from dpdoctor.analysis.loader.simulate import Outcome, Setting, Times, simulate
-from tests.unit.analysis.loader import ticks
+from tests.builders import ticks
 
 PLENTY = Cores(num=1000)
 

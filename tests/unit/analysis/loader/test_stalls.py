@@ -11,7 +11,7 @@ from dpdoctor.analysis.loader.predict import Basis
 from dpdoctor.analysis.loader.sharing import Cores
 from dpdoctor.analysis.loader.simulate import Setting
 from dpdoctor.analysis.loader.stalls import NOT_SIMULATED, slow_fetches
-from tests.unit.analysis.loader.feeding import STEPS_PER_WINDOW, batch, launch, rank
+from tests.builders.feeding import STEPS_PER_WINDOW, batch, launch, rank
 
 
 def fed(fetches: list[float], *, cpu: float = 1.0) -> Feed:

@@ -13,9 +13,9 @@ from dpdoctor.analysis.loader.measured import NO_SENDING
 from dpdoctor.analysis.loader.model import LoaderSummary
 from dpdoctor.loading import HandOff
 from dpdoctor.records import Launch
-from tests.unit import records
-from tests.unit.analysis.loader.feeding import even_batches, launch, loader, rank
-from tests.unit.builders import MS
+from tests.builders import records
+from tests.builders.feeding import even_batches, launch, loader, rank
+from tests.builders.specs import MS
 
 HAND_OFFS = (HandOff(loader=0, n=16, num_bytes=1000, send_ns=1 * MS, receive_ns=3 * MS),)
 

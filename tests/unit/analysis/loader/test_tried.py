@@ -15,9 +15,9 @@ from dpdoctor.analysis.loader.simulate import Setting
 from dpdoctor.analysis.loader.tried import ARM, tried
 from dpdoctor.loading import HandOff
 from dpdoctor.records import CpuUse, Launch, Rank
-from tests.unit import records
-from tests.unit.analysis.loader.feeding import STEPS_PER_WINDOW, even_batches, launch, rank
-from tests.unit.builders import MS
+from tests.builders import records
+from tests.builders.feeding import STEPS_PER_WINDOW, even_batches, launch, rank
+from tests.builders.specs import MS
 
 HAND_OFFS = (HandOff(loader=0, n=16, num_bytes=1000, send_ns=1 * MS, receive_ns=3 * MS),)
 CPU = CpuUse(cpu_s=0.72, workers_cpu_s=0.0, wall_s=0.8, involuntary_switches=None, num_threads=4)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dpdoctor.attribution.comm.bandwidth import MAX_SIZES, collective_sizes
-from tests.unit.attribution.kineto import WITH_COLLECTIVES, Kineto, Observed, real
-from tests.unit.trace.documents import needs_real_traces
+from tests.builders.documents import needs_real_traces
+from tests.builders.kineto import WITH_COLLECTIVES, Kineto, Observed, real
 
 
 def metadata(name: str, nelems: int, group_size: int = 8, group: str = "0") -> dict[str, Any]:

@@ -9,18 +9,8 @@ from dpdoctor.attribution.comm.calls import MAX_CALLS, calls, local_causes
 from dpdoctor.attribution.device_steps import step_windows
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.digest import Calls
-from tests.unit.attribution.kineto import (
-    GLOO_A,
-    US,
-    WITH_COLLECTIVES,
-    Kineto,
-    Observed,
-    of_two_ranks,
-    real,
-    recorded,
-    shapes,
-)
-from tests.unit.trace.documents import needs_real_traces
+from tests.builders.documents import needs_real_traces
+from tests.builders.kineto import GLOO_A, US, WITH_COLLECTIVES, Kineto, Observed, of_two_ranks, real, recorded, shapes
 
 
 def calls_of(observed: Observed) -> Calls:

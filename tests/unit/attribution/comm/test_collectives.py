@@ -10,7 +10,8 @@ import pytest
 from dpdoctor.attribution.comm.bandwidth import collective_sizes
 from dpdoctor.digest import HOST
 from dpdoctor.trace.columns import UNKNOWN, Kind
-from tests.unit.attribution.kineto import (
+from tests.builders.documents import needs_real_traces
+from tests.builders.kineto import (
     GLOO_A,
     MAIN,
     WITH_COLLECTIVES,
@@ -23,7 +24,6 @@ from tests.unit.attribution.kineto import (
     rows_named,
     shapes,
 )
-from tests.unit.trace.documents import needs_real_traces
 
 METADATA: dict[str, Any] = {
     "Collective name": "_allgather_base",

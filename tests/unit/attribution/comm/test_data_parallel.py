@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dpdoctor.attribution.comm.data_parallel import data_parallel_cost
 from dpdoctor.digest import DataParallelCost
-from tests.unit.attribution.kineto import AUTOGRAD, MAIN, US, Kineto, Observed, real
-from tests.unit.trace.documents import needs_real_traces
+from tests.builders.documents import needs_real_traces
+from tests.builders.kineto import AUTOGRAD, MAIN, US, Kineto, Observed, real
 
 REPLICA_A, REPLICA_B = 11, 12
 

@@ -8,7 +8,8 @@ import pytest
 from dpdoctor.attribution.comm.ddp_buckets import MAX_BUCKETS, buckets
 from dpdoctor.digest import Bucket
 from dpdoctor.trace.columns import Kind
-from tests.unit.attribution.kineto import (
+from tests.builders.documents import needs_real_traces
+from tests.builders.kineto import (
     AUTOGRAD,
     GLOO_A,
     MAIN,
@@ -22,7 +23,6 @@ from tests.unit.attribution.kineto import (
     rows_named,
     shapes,
 )
-from tests.unit.trace.documents import needs_real_traces
 
 NODE = "autograd::engine::evaluate_function: "
 GRADIENT = f"{NODE}torch::autograd::AccumulateGrad"

@@ -10,7 +10,7 @@ from dpdoctor.attribution.comm.fsdp_units import shard_units
 from dpdoctor.digest import ShardUnit
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace
-from tests.unit.attribution.kineto import (
+from tests.builders.kineto import (
     AUTOGRAD,
     GLOO_A,
     US,

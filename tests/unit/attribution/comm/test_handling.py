@@ -6,7 +6,7 @@ import pytest
 
 from dpdoctor.attribution.comm.handling import handling
 from dpdoctor.attribution.device_events import device_events
-from tests.unit.attribution.traces import AUTOGRAD, MAIN, US, Recording
+from tests.builders.traces import AUTOGRAD, MAIN, US, Recording
 
 
 def handled(recording: Recording) -> list[list[float]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpdoctor.trace.columns import UNKNOWN
-from tests.unit.attribution.kineto import GLOO_A, GLOO_B, Kineto, Observed, of_two_ranks, shapes
+from tests.builders.kineto import GLOO_A, GLOO_B, Kineto, Observed, of_two_ranks, shapes
 
 
 def callers_of(observed: Observed) -> list[float | None]:

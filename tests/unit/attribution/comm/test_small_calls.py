@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dpdoctor.attribution.comm.small_calls import small_calls
-from tests.unit.attribution.kineto import Kineto, real
-from tests.unit.trace.documents import needs_real_traces
+from tests.builders.documents import needs_real_traces
+from tests.builders.kineto import Kineto, real
 
 LATENCY_US = 40
 BYTES_PER_US = 100_000  # 100 GB/s

@@ -14,7 +14,7 @@ from dpdoctor.gate.evidence.recorded import Recorded, RecordedMode
 from dpdoctor.gate.model import Refusal
 from dpdoctor.records import Adoption, Check, InputTensor
 from dpdoctor.spec import Fingerprint, Gpu, Recording
-from tests.unit.gate.launched_runs import COUNTERS, LOADER, mode, of
+from tests.builders.launched_runs import COUNTERS, LOADER, mode, of
 
 BASE = of(10, 10, 10)
 MACHINE = BASE.header.fingerprint

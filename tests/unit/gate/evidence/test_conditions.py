@@ -4,8 +4,8 @@ import pytest
 
 from dpdoctor.gate.evidence.conditions import Conditions, conditions
 from dpdoctor.records import Launch, Sample
-from tests.unit.gate import launched_runs
-from tests.unit.gate.launched_runs import SECOND, host
+from tests.builders import launched_runs
+from tests.builders.launched_runs import SECOND, host
 
 
 def test_nothing_sampled_is_unknown() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from dpdoctor.gate.evidence.disturbed import disturbance, taken_by_others
 from dpdoctor.records import Device, EventRecord, Sample
-from tests.unit.gate import launched_runs
-from tests.unit.gate.launched_runs import SECOND, host
+from tests.builders import launched_runs
+from tests.builders.launched_runs import SECOND, host
 
 CORES = 2
 

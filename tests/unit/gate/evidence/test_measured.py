@@ -14,9 +14,8 @@ from dpdoctor.gate.evidence.measured import (
     typical_batch,
 )
 from dpdoctor.records import EventRecord
-from tests.unit import records
-from tests.unit.gate import launched_runs
-from tests.unit.gate.launched_runs import SECOND
+from tests.builders import launched_runs, records
+from tests.builders.launched_runs import SECOND
 
 
 def test_the_seconds_per_step_are_those_of_the_slowest_rank_in_the_faster_half_of_the_windows() -> None:

@@ -7,8 +7,8 @@ from dpdoctor import rundir
 from dpdoctor.analysis.comparison import compare
 from dpdoctor.gate.evidence.recorded import Recorded, recorded, training_data
 from dpdoctor.records import Adoption, Written
-from tests.unit.gate import launched_runs
-from tests.unit.gate.launched_runs import COUNTERS, LOADER, host, mode, of
+from tests.builders import launched_runs
+from tests.builders.launched_runs import COUNTERS, LOADER, host, mode, of
 
 
 def test_the_medians_of_all_launches_in_their_order() -> None:

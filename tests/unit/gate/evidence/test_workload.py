@@ -7,7 +7,7 @@ import pytest
 
 from dpdoctor.gate.evidence.workload import script_of, workload
 from dpdoctor.spec import Recording, RunSpec
-from tests.unit.builders import mode_spec
+from tests.builders.specs import mode_spec
 
 SPEC = RunSpec(
     target="/home/me/base/scripts/train.py",

@@ -12,7 +12,7 @@ import pytest
 from dpdoctor.errors import BaselineError, OutputError
 from dpdoctor.gate.keeping import baselines
 from dpdoctor.gate.keeping.baselines import Author
-from tests.unit.gate.launched_runs import mode, of
+from tests.builders.launched_runs import mode, of
 
 RUN = of(10, 11, 12)
 AUTHOR = Author(at="2026-01-02T03:04:05Z", by="ada", reason="first of its name")

@@ -11,7 +11,7 @@ from dpdoctor.gate.evidence.workload import workload
 from dpdoctor.gate.keeping import calibration
 from dpdoctor.gate.model import Calibration, ModeNoise
 from dpdoctor.gate.statistics.noise import launch_spread
-from tests.unit.gate.launched_runs import of
+from tests.builders.launched_runs import of
 
 HEADER = of(10).header
 SPEC, MACHINE = HEADER.spec, HEADER.fingerprint

@@ -7,17 +7,8 @@ import pytest
 
 from dpdoctor.gate.model import ModeNoise, ModeResult
 from dpdoctor.gate.statistics.against import against
+from tests.builders.noises import QUIET
 
-QUIET = ModeNoise(
-    run_cv=0.01,
-    shown_cv=0.01,
-    pair_sd=0.014,
-    autocorrelation=0.0,
-    median_s=0.1,
-    log_ratios=(0.0,) * 10,
-    log_seconds=(0.0,) * 20,
-    sharing="per-device",
-)
 BASE = (0.100, 0.101, 0.099, 0.100, 0.1005)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dpdoctor.gate.statistics.decide import Verdict, decide, obstacle
 from dpdoctor.gate.statistics.design import QUICK, sequence
-from tests.unit.gate.noises import QUIET, log_ratios, noise, pairs
+from tests.builders.noises import QUIET, log_ratios, noise, pairs
 
 PLAN = sequence()
 

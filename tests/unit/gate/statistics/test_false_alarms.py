@@ -9,7 +9,7 @@ from dpdoctor.gate.statistics.decide import decide
 from dpdoctor.gate.statistics.design import QUICK, sequence
 from dpdoctor.gate.statistics.false_alarms import failed, false_fail_rate
 from dpdoctor.gate.statistics.power import capability
-from tests.unit.gate.noises import noise
+from tests.builders.noises import noise
 
 PLAN = sequence()
 

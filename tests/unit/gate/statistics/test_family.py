@@ -7,7 +7,7 @@ import numpy as np
 from dpdoctor.gate.statistics.decide import Verdict, decide
 from dpdoctor.gate.statistics.design import sequence
 from dpdoctor.gate.statistics.family import judge
-from tests.unit.gate.noises import QUIET, noise, pairs
+from tests.builders.noises import QUIET, noise, pairs
 
 PLAN = sequence()
 

@@ -13,9 +13,9 @@ from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report.blocks import Absent, Block, Callout, Card, Chart, Fold, Table, Verdict
 from dpdoctor.report.comparison import page, sections
 from dpdoctor.report.comparison.section import ComparisonSection
-from tests.unit.report.comparison import pairs
-from tests.unit.report.test_page import Elements
-from tests.unit.report.test_sections import flat, only
+from tests.builders import compared_pairs as pairs
+from tests.builders.html import Elements
+from tests.builders.sections import flat, only
 
 SECTIONS: dict[str, ComparisonSection] = plugins.collect(sections, "SECTION")
 

@@ -4,9 +4,9 @@ import dataclasses
 
 from dpdoctor.analysis.comparison import Comparison, compare
 from dpdoctor.report.comparison.remarks import NOT_ACCURACY, Remark, remarks
-from tests.unit.analysis.comparison.runs_to_compare import even, with_header
-from tests.unit.report import runs
-from tests.unit.report.comparison import pairs
+from tests.builders import compared_pairs as pairs
+from tests.builders import runs
+from tests.builders.runs_to_compare import even, with_header
 
 
 def found(comparison: Comparison) -> dict[str, Remark]:

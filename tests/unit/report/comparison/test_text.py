@@ -11,8 +11,8 @@ from rich.console import Console
 
 from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report.comparison import markdown, terminal, verdict
-from tests.unit.report.comparison import pairs
-from tests.unit.report.formats.test_markup import ALIVE, UNSEEN, elements, seen, tokens
+from tests.builders import compared_pairs as pairs
+from tests.builders.markdown import ALIVE, UNSEEN, elements, seen, tokens
 
 TERMINAL = """\
 In one launch each, B is slower than A with DDP (0.705x); it is not measurably different from A on one device

@@ -6,8 +6,8 @@ import pytest
 
 from dpdoctor.analysis.comparison import Comparison, compare
 from dpdoctor.report.comparison import verdict
-from tests.unit.report import runs
-from tests.unit.report.comparison import pairs
+from tests.builders import compared_pairs as pairs
+from tests.builders import runs
 
 
 def said(comparison: Comparison) -> list[str]:

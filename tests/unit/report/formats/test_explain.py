@@ -6,8 +6,7 @@ from rich.console import Console
 
 from dpdoctor.analysis import analyse
 from dpdoctor.report.formats import explain
-from tests.unit import records
-from tests.unit.report import runs
+from tests.builders import records, runs
 
 
 def test_a_loader_of_an_iterable_dataset_has_no_sampler() -> None:

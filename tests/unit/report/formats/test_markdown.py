@@ -9,9 +9,9 @@ import pytest
 from dpdoctor.analysis import Analysis
 from dpdoctor.report.formats import markdown
 from dpdoctor.report.text import capital
-from tests.unit.report import diagnosed_runs, runs, traced_runs
-from tests.unit.report.every_run import EVERY_RUN
-from tests.unit.report.formats.test_markup import ALIVE, UNSEEN, elements, seen, tokens
+from tests.builders import diagnosed_runs, runs, traced_runs
+from tests.builders.every_run import EVERY_RUN
+from tests.builders.markdown import ALIVE, UNSEEN, elements, seen, tokens
 
 GITHUB_LIMIT = 65_536
 OURS = {"<br>", "<sup>", "</sup>", "<span>", "</span>", "<details><summary>Details</summary>", "</details>"}

@@ -9,9 +9,9 @@ import pytest
 from dpdoctor.analysis import Analysis
 from dpdoctor.report.formats.notebook import LoadedRun
 from dpdoctor.report.words import verdict
-from tests.unit.report import diagnosed_runs, runs, traced_runs
-from tests.unit.report.every_run import EVERY_RUN
-from tests.unit.report.test_page import LOADING, Elements
+from tests.builders import diagnosed_runs, runs, traced_runs
+from tests.builders.every_run import EVERY_RUN
+from tests.builders.html import LOADING, Elements
 
 LINES = """\
 train.py, 2026-01-02T03:04:05Z

@@ -4,20 +4,11 @@ import dataclasses
 import re
 
 import pytest
-from rich.console import Console
 
 from dpdoctor.analysis import Analysis, Figure
-from dpdoctor.report.formats import terminal
 from dpdoctor.report.words import verdict
-from tests.unit.report import runs
-
-
-def shown(analysis: Analysis, width: int = 200) -> str:
-    console = Console(width=width, no_color=True, highlight=False)
-    with console.capture() as capture:
-        console.print(terminal.summary(analysis))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
+from tests.builders import runs
+from tests.builders.terminal import shown
 
 WHOLE = """\
 DDP on 2 ranks gives 1.41x of one device (70.7 % of linear); 42.0 % of each step waits for data.

@@ -11,7 +11,7 @@ import pytest
 
 from dpdoctor.gate.model import GateResult
 from dpdoctor.report.gate import annotations
-from tests.unit.report.gate import results
+from tests.builders import gate_results as results
 
 COMMAND = re.compile(r"::(?P<name>\w+) (?P<parameters>[^:]*)::(?P<message>.*)")
 

@@ -9,7 +9,7 @@ import pytest
 
 from dpdoctor.gate.model import GateResult
 from dpdoctor.report.gate import junit, words
-from tests.unit.report.gate import results
+from tests.builders import gate_results as results
 
 
 def suite(result: GateResult) -> ET.Element:

@@ -8,7 +8,7 @@ from dpdoctor.gate.calibrating import Enough
 from dpdoctor.gate.launching.alternate import Alternated
 from dpdoctor.gate.model import Calibration, ModeNoise, Refusal
 from dpdoctor.report.gate import noise
-from tests.unit import records
+from tests.builders import records
 
 QUIET = ModeNoise(
     run_cv=0.006,

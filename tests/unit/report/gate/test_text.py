@@ -13,8 +13,8 @@ from dpdoctor.gate.model import GateResult
 from dpdoctor.report.formats.comment import MOST_CHARACTERS
 from dpdoctor.report.gate import markdown, terminal, words
 from dpdoctor.report.gate.content import content
-from tests.unit.report.formats.test_markup import ALIVE, UNSEEN, elements, seen, tokens
-from tests.unit.report.gate import results
+from tests.builders import gate_results as results
+from tests.builders.markdown import ALIVE, UNSEEN, elements, seen, tokens
 
 OURS = {"<br>", "<sup>", "</sup>", "<sub>", "</sub>", "<span>", "</span>"}
 

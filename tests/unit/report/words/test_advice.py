@@ -8,9 +8,9 @@ from dpdoctor.analysis import Analysis, Finding
 from dpdoctor.report.formats import terminal
 from dpdoctor.report.words import verdict
 from dpdoctor.report.words.advice import LONGEST_REMEDY, advice
-from tests.unit.report import runs
-from tests.unit.report.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
-from tests.unit.report.formats.test_terminal import shown
+from tests.builders import runs
+from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
+from tests.builders.terminal import shown
 
 
 def short(text: str = "set num_workers=4", **fields: object) -> Finding:

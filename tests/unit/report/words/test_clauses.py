@@ -6,7 +6,7 @@ import pytest
 
 from dpdoctor.analysis import Figure, ModeSummary
 from dpdoctor.report.words import clauses
-from tests.unit.report import runs
+from tests.builders import runs
 
 
 def mode(**phases_ms: float | None) -> ModeSummary:

@@ -8,7 +8,7 @@ import pytest
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary
 from dpdoctor.records import Check
 from dpdoctor.report.words import standing
-from tests.unit.report import runs
+from tests.builders import runs
 
 
 def mode(rate: float | None = 200, half: float | None = None, **changes: Any) -> ModeSummary:

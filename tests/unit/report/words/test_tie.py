@@ -6,7 +6,7 @@ import pytest
 
 from dpdoctor.analysis import Figure, ModeSummary
 from dpdoctor.report.words import verdict
-from tests.unit.report import runs
+from tests.builders import runs
 
 BACKWARD = "On the host the backward pass is the longest part of a step (50.0 and 50.0 %). "
 RULE = "Modes are measurably different where the 95 % interval of the ratio of their throughputs leaves out 1. "

@@ -9,8 +9,7 @@ import pytest
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary, analyse
 from dpdoctor.records import Check
 from dpdoctor.report.words import verdict
-from tests.unit import records
-from tests.unit.report import runs
+from tests.builders import records, runs
 
 
 def mode(phases_ms: tuple[int, ...] = runs.COMPUTING_MS, **changes: Any) -> ModeSummary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.worker.patches import Patches
-from tests.unit.worker.rig import Recording, Rig
+from tests.builders.rig import Recording, Rig
 
 
 @pytest.fixture

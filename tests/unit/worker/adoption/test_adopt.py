@@ -12,8 +12,8 @@ from torch import nn
 
 from dpdoctor.worker.modes._base import AdoptionError, Conversion
 from dpdoctor.worker.patches import Patches
-from tests.unit.worker.models import Net, X, sgd
-from tests.unit.worker.rig import FailedError, Recording, Rig
+from tests.builders.models import Net, X, sgd
+from tests.builders.rig import FailedError, Recording, Rig
 
 
 class Criterion(nn.Module):

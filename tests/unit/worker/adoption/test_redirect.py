@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor.worker.adoption.redirect import Redirect
 from dpdoctor.worker.patches import Patches
-from tests.unit.worker.models import Net, X, sgd
-from tests.unit.worker.rig import Recording, Rig
+from tests.builders.models import Net, X, sgd
+from tests.builders.rig import Recording, Rig
 
 
 def test_without_gradients_the_module_itself_answers(rig: Rig, mode: Recording) -> None:

@@ -12,8 +12,8 @@ from dpdoctor.worker.arms._precision import Precision
 from dpdoctor.worker.arms.amp import Amp
 from dpdoctor.worker.modes._base import Mode
 from dpdoctor.worker.modes.single import MODE as SINGLE
-from tests.unit.worker.models import sgd
-from tests.unit.worker.rig import Rig
+from tests.builders.models import sgd
+from tests.builders.rig import Rig
 
 
 class Model(nn.Module):

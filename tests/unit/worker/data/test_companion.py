@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dpdoctor.loading import IN_PROCESS
 from dpdoctor.worker.data.companion import FAILED, GONE, HAS_WORKERS, NOT_MADE_UP, SEVERAL, Companion
-from tests.unit.worker.rig import Rig
+from tests.builders.rig import Rig
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

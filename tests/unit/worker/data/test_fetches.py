@@ -15,7 +15,7 @@ from dpdoctor.worker.data import chains
 from dpdoctor.worker.data.fetches import ENTRY_NS, FIRST_LOOK, MOST_LOOK_SHARE, Fetched, WatchedFetcher, num_bytes
 from dpdoctor.worker.data.look import Look
 from dpdoctor.worker.data.queued import Waits
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
 
 
 class Rows:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from dpdoctor.worker.data import hand_off
 from dpdoctor.worker.data.specimen import Specimen
-from tests.unit.worker.rig import Rig
+from tests.builders.rig import Rig
 
 pytestmark = [pytest.mark.measured, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 

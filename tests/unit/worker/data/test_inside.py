@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from dpdoctor.loading import IN_PROCESS, BatchRecord
 from dpdoctor.worker.data.depth import depths
 from dpdoctor.worker.patches import Patches
-from tests.unit.worker.handclock import HandClock
-from tests.unit.worker.rig import Rig
+from tests.builders.handclock import HandClock
+from tests.builders.rig import Rig
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:This DataLoader will create")
 WORKERS = pytest.mark.parametrize("workers", [0, 2])

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from dpdoctor.worker.patches import Patches
-from tests.unit.worker.handclock import HandClock
-from tests.unit.worker.rig import FailedError, Rig
+from tests.builders.handclock import HandClock
+from tests.builders.rig import FailedError, Rig
 
 FORKS = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 
 from dpdoctor.worker.data import chains
 from dpdoctor.worker.data.look import Look
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
 
 
 class Compose:

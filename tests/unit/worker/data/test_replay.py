@@ -23,7 +23,7 @@ from dpdoctor.worker.data.replay import (
     UNBATCHED,
     Replay,
 )
-from tests.unit.worker.rig import Rig
+from tests.builders.rig import Rig
 
 FORKS = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 LOADER = frozenset({0})

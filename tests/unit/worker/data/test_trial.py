@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from dpdoctor.worker.data import inside, trial
-from tests.unit.worker.rig import Rig
+from tests.builders.rig import Rig
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

@@ -16,7 +16,7 @@ from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
 
 SAVE_NS = 5_000_000
 

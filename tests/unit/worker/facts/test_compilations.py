@@ -13,7 +13,7 @@ from dpdoctor.records import EventRecord
 from dpdoctor.worker.facts.compilations import CompileEvents, graph_breaks
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.recorder import Recorder
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dpdoctor.worker.facts.evaluations import Evaluations
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
 
 
 class Script:

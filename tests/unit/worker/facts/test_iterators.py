@@ -14,7 +14,7 @@ from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.facts.iterators import watch_iterators
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.recorder import Recorder
-from tests.unit.worker.rig import Rig
+from tests.builders.rig import Rig
 
 LOADER = DataLoader(TensorDataset(torch.zeros(4, 3)), batch_size=2)
 

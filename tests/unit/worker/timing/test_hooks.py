@@ -12,8 +12,8 @@ from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
 from dpdoctor.worker.patches import Patches
-from tests.unit.worker.models import SlowLinear, backward, slow_sgd
-from tests.unit.worker.rig import Rig
+from tests.builders.models import SlowLinear, backward, slow_sgd
+from tests.builders.rig import Rig
 
 
 def test_every_step_is_seen_with_its_phases(rig: Rig) -> None:

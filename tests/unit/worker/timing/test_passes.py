@@ -11,9 +11,9 @@ import torch
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.phases import PhaseClock
-from tests.unit.worker.handclock import HandClock
-from tests.unit.worker.models import SlowLinear, slow_sgd
-from tests.unit.worker.rig import Rig
+from tests.builders.handclock import HandClock
+from tests.builders.models import SlowLinear, slow_sgd
+from tests.builders.rig import Rig
 
 
 class Called(Exception):  # noqa: N818 - a signal between the parts of a test

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpdoctor.records import PHASES
 from dpdoctor.worker.timing.phases import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER, OTHER, PhaseClock
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
 
 phases = st.sampled_from(range(len(PHASES)))
 actions = st.one_of(

@@ -10,8 +10,8 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.records import EventRecord, StepRecord, WindowRecord
 from dpdoctor.worker.timing.recorder import LEAST_GC_NS, Recorder
-from tests.unit import records
-from tests.unit.worker.handclock import HandClock
+from tests.builders import records
+from tests.builders.handclock import HandClock
 
 
 @pytest.fixture

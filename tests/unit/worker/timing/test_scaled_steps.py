@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from tests.unit.worker.models import SlowLinear, slow_sgd
-from tests.unit.worker.rig import Rig
+from tests.builders.models import SlowLinear, slow_sgd
+from tests.builders.rig import Rig
 
 
 def scaler(scale: float) -> torch.amp.GradScaler:

@@ -12,7 +12,7 @@ from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steplog import StepLog
 from dpdoctor.worker.timing.tally import Tally
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
 
 
 class Log:

@@ -25,9 +25,9 @@ from dpdoctor.digest import (
 )
 from dpdoctor.records import Rank
 from dpdoctor.spec import Gpu
-from tests.unit.analysis.across.simulated import digests, lockstep
-from tests.unit.builders import MS, mode_spec, run
-from tests.unit.report import runs
+from tests.builders import runs
+from tests.builders.simulated_ranks import digests, lockstep
+from tests.builders.specs import MS, mode_spec, run
 
 NUM_STEPS = 20
 WORK_MS, TRANSFER_MS, LATE_MS = 60, 10, 30

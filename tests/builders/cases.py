@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from dpdoctor.analysis import Analysis, ArmSummary, Figure, LoaderPrediction, LoaderSummary, analyse, stats
+from dpdoctor.analysis.summary import TraceBudget
 from dpdoctor.records import Adoption, EventRecord, Loader, Rank, Sample
 from dpdoctor.rules import Case
-from tests.unit import records
+from tests.builders import records
 
 STEP_S = 0.1
 # Values behind each figure.
@@ -159,3 +161,24 @@ def eventful(of: Rank, kind: str, every: int, seconds: float, detail: str = "") 
         for step in of.steps[every - 1 :: every]
     ]
     return dataclasses.replace(of, events=(*of.events, *events))
+
+
+def cases_of(name: str, kind: str) -> dict[str, Case]:
+    """Return the cases of one kind that the rule's test file offers."""
+    found: dict[str, Case] = getattr(importlib.import_module(f"tests.unit.rules.test_{name}"), kind)
+    return found
+
+
+def receiving_budget(h2d: float) -> TraceBudget:
+    """Return a traced step of 100 ms that receives for this share of it, and computes otherwise."""
+    none = figure(0.0)
+    return TraceBudget(
+        step=figure(0.1, 0.001),
+        compute=figure(0.1 * (1 - h2d)),
+        exposed_comm=none,
+        h2d=figure(0.1 * h2d, 0.0005),
+        copy=none,
+        idle=none,
+        comm=none,
+        idle_by={},
+    )

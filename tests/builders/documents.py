@@ -12,7 +12,7 @@ import pytest
 from dpdoctor.trace.model import Trace
 from dpdoctor.trace.reader import read
 
-REAL = Path(__file__).parents[4] / "shared" / "traces"
+REAL = Path(__file__).parents[3] / "shared" / "traces"
 needs_real_traces = pytest.mark.skipif(
     not REAL.is_dir(), reason="the folder of real traces is not beside this checkout"
 )

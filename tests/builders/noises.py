@@ -44,3 +44,15 @@ _SPREAD = (-0.012, 0.004, 0.009, -0.007, 0.0, 0.011, -0.003)
 def pairs(slowdown: float, num: int) -> list[float]:
     """Return log ratios about a slowdown, with the spread of a quiet machine, the same every time."""
     return [math.log1p(slowdown) + away for away in itertools.islice(itertools.cycle(_SPREAD), num)]
+
+
+QUIET = ModeNoise(
+    run_cv=0.01,
+    shown_cv=0.01,
+    pair_sd=0.014,
+    autocorrelation=0.0,
+    median_s=0.1,
+    log_ratios=(0.0,) * 10,
+    log_seconds=(0.0,) * 20,
+    sharing="per-device",
+)

@@ -6,7 +6,7 @@ import dataclasses
 
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.spec import RunHeader
-from tests.unit import records
+from tests.builders import records
 
 
 def even(ms: float, *, mode: str = "single") -> Analysis:

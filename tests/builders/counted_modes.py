@@ -6,7 +6,7 @@ import dataclasses
 
 from dpdoctor.analysis import Analysis, HostSync, ModeSummary, analyse
 from dpdoctor.records import Collective, Counters, InputTensor
-from tests.unit import records
+from tests.builders import records
 
 COUNTERS = Counters(
     operators=700,

@@ -9,10 +9,9 @@ import msgspec
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.analysis.comparison import Comparison, compare
 from dpdoctor.records import StepRecord
-from tests.unit import records
-from tests.unit.analysis.comparison.runs_to_compare import with_header
-from tests.unit.builders import mode_spec, run
-from tests.unit.report import diagnosed_runs, runs, traced_runs
+from tests.builders import diagnosed_runs, records, runs, traced_runs
+from tests.builders.runs_to_compare import with_header
+from tests.builders.specs import mode_spec, run
 
 SLOWER_MS = (120, 1, 20, 48, 5, 8)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.unit.trace.documents import complete, kernel, members
+from tests.builders.documents import complete, kernel, members
 
 STRANGE = (
     None, True, -1, 0, 0.5, -0.0, 1e15, -1e15, 9e15, 1e19, 1e300, 2**31, 2**63, -(2**63), 2**64, 10**40, 10**4000,
@@ -56,9 +56,12 @@ def seed_trace() -> dict[str, Any]:
     return {**header, "traceEvents": events}
 
 
-def mutants(num: int) -> Iterator[bytes]:
-    """Yield the content of so many damaged trace files, each with one to four mutations, some of them compressed."""
-    for seed in range(num):
+def mutants(num: int, *, first: int = 0) -> Iterator[bytes]:
+    """Yield the content of so many damaged trace files, each with one to four mutations, some of them compressed.
+
+    Those of another `first`, at least so many apart, are others.
+    """
+    for seed in range(first, first + num):
         rng = random.Random(seed)
         trace = seed_trace()
         for _ in range(rng.randrange(3)):

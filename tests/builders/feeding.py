@@ -10,8 +10,8 @@ import msgspec
 
 from dpdoctor.loading import IN_PROCESS, BatchRecord
 from dpdoctor.records import Adoption, Launch, Loader, Rank
-from tests.unit import records
-from tests.unit.builders import MS
+from tests.builders import records
+from tests.builders.specs import MS
 
 STEP_MS = 100
 STEPS_PER_WINDOW = 4

@@ -10,8 +10,8 @@ import msgspec
 
 from dpdoctor.records import PHASES, Launch, LaunchRecord, Rank, RankRecord, Run, StepRecord, WindowRecord
 from dpdoctor.spec import RunHeader
-from tests.unit import builders
-from tests.unit.builders import MS
+from tests.builders import specs as builders
+from tests.builders.specs import MS
 
 
 def step(ms: float = 100, **fields: Any) -> StepRecord:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dpdoctor.analysis import Analysis
-from tests.unit.report import diagnosed_runs, runs, traced_runs
+from tests.builders import diagnosed_runs, runs, traced_runs
 
 # Ends a script, an attribute, a tag and a comment; draws and links what a browser or plotly.js would run; is TeX.
 MARKUP = (

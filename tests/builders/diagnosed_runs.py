@@ -18,8 +18,8 @@ from dpdoctor.analysis import (
     Waterfall,
 )
 from dpdoctor.analysis.loader.model import TransformSummary, WorkerSummary
-from tests.unit.report import runs
-from tests.unit.report.traced_runs import HOSTILE
+from tests.builders import runs
+from tests.builders.traced_runs import HOSTILE
 
 N = 9
 SKIPPED = "the dataset keeps its place in a file"

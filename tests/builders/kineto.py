@@ -18,11 +18,11 @@ from dpdoctor.attribution.host_steps import HostSteps, host_steps
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace
 from dpdoctor.trace.reader import read
-from tests.unit.trace.documents import REAL, complete, document, read_bytes
+from tests.builders.documents import REAL, complete, document, read_bytes
 
 US = 1_000
 MAIN, AUTOGRAD, GLOO_A, GLOO_B = 5, 6, 7, 8  # thread ids; the main one is the process's
-RECORDED = Path(__file__).parents[2] / "data" / "traces"
+RECORDED = Path(__file__).parents[1] / "data" / "traces"
 WITH_COLLECTIVES = (
     "v100x2_ddp_rank1.json.gz",
     "a100x2_ddp_rank0_collective_args.json.gz",

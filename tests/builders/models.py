@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
 
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 

@@ -12,10 +12,10 @@ from dpdoctor.analysis.across import across
 from dpdoctor.attribution.digesting import digest_file
 from dpdoctor.digest import HOST, Calls, DeviceDigest, DeviceStep, Digest, Quantiles
 from dpdoctor.rules import Case
-from tests.unit.builders import MS
-from tests.unit.report.traced_runs import budget, trace_run
-from tests.unit.rules import cases
-from tests.unit.trace.documents import REAL
+from tests.builders import cases
+from tests.builders.documents import REAL
+from tests.builders.specs import MS
+from tests.builders.traced_runs import budget, trace_run
 
 STEPS = 10
 # One call: operation, bytes, length and exposed part in milliseconds.

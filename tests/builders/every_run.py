@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.report import diagnosed_runs, runs, traced_runs
+from tests.builders import diagnosed_runs, runs, traced_runs
 
 EVERY_RUN = (
     runs.cpu_run,

@@ -20,7 +20,7 @@ from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.steps import StepCounter
 from dpdoctor.worker.timing.tally import Counted, Tally
-from tests.unit.worker.handclock import HandClock
+from tests.builders.handclock import HandClock
 
 
 class FailedError(Exception):

@@ -18,7 +18,8 @@ from dpdoctor.records import (
     Run,
     Sample,
 )
-from tests.unit import builders, records
+from tests.builders import records
+from tests.builders import specs as builders
 
 MS, SECOND = 1_000_000, 1_000_000_000
 COUNTERS = Counters(

@@ -18,8 +18,8 @@ from dpdoctor.gate.model import (
     Refusal,
     Side,
 )
-from tests.unit import records
-from tests.unit.report.traced_runs import HOSTILE
+from tests.builders import records
+from tests.builders.traced_runs import HOSTILE
 
 FINGERPRINT = records.header({}).fingerprint
 HEAD = "/home/me/head"

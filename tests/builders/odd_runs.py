@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dpdoctor.analysis import Analysis, analyse
-from tests.unit import records
-from tests.unit.builders import MS
-from tests.unit.report import runs, traced_runs
+from tests.builders import records, runs, traced_runs
+from tests.builders.specs import MS
 
 CTRL_C = "Ctrl-C in stage measure, after 20 steps"
 KILLED = "rank 1 was killed by SIGKILL before it began (see its stderr.log)"

@@ -22,8 +22,8 @@ from dpdoctor.records import (
     WindowRecord,
 )
 from dpdoctor.spec import Gpu
-from tests.unit import records
-from tests.unit.builders import MS, mode_spec, run
+from tests.builders import records
+from tests.builders.specs import MS, mode_spec, run
 
 BEGIN_NS = 1_000 * MS
 PER_WINDOW = 5

@@ -1,0 +1,41 @@
+"""The blocks of a page's sections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dpdoctor import plugins
+from dpdoctor.analysis import Analysis
+from dpdoctor.report import sections
+from dpdoctor.report.blocks import Block, Chart, Fold, Grid, Section
+
+SECTIONS: dict[str, Section] = plugins.collect(sections, "SECTION")
+
+
+def flat(blocks: Sequence[Block]) -> Iterator[Block]:
+    for block in blocks:
+        yield block
+        if isinstance(block, Fold | Grid):
+            yield from flat(block.blocks)
+
+
+def build(name: str, analysis: Analysis) -> list[Block]:
+    return list(flat(SECTIONS[name].build(analysis)))
+
+
+def applying(analysis: Analysis) -> dict[str, list[Block]]:
+    """Return the blocks of every section that is a part of this run's page."""
+    return {name: build(name, analysis) for name, section in SECTIONS.items() if section.applies(analysis)}
+
+
+def every_chart(analysis: Analysis) -> list[Chart]:
+    return [block for blocks in applying(analysis).values() for block in only(Chart, blocks)]
+
+
+def charts(name: str, analysis: Analysis) -> dict[str, Chart]:
+    return {block.title: block for block in build(name, analysis) if isinstance(block, Chart)}
+
+
+def only(kind: type[Any], blocks: Sequence[Block]) -> list[Any]:
+    return [block for block in blocks if isinstance(block, kind)]
