@@ -1,4 +1,4 @@
-"""Do forked ranks train as fast as new ones, and do their launches differ as much? What is saved?
+"""Forked ranks beside new ones: whether they train as fast, how much launches differ, what is saved.
 
     python tests/benchmarks/forked_launches.py --pairs 12
 

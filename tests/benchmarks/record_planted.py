@@ -1,8 +1,8 @@
 """Record one run of each planted fault and healthy sample, for tests that replay them through analysis and report.
 
-    python tests/benchmarks/record_planted.py                     # half an hour on a quiet machine
-    python tests/benchmarks/record_planted.py --only slow_rank    # some of them anew
-    python tests/benchmarks/record_planted.py --expected          # after a change of a rule: its effect, as a diff
+    python -m tests.benchmarks.record_planted                     # half an hour on a quiet machine
+    python -m tests.benchmarks.record_planted --only slow_rank    # some of them anew
+    python -m tests.benchmarks.record_planted --expected          # after a change of a rule: its effect, as a diff
 
 Each is one `dpdoctor profile` with a fault of a middle size. A run in which the fault is not named first, or something
 is named in a healthy sample, is not kept: an entry is profiled up to three times. So recordings say nothing of how
@@ -19,14 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from planted import launching, verdicts
-from planted.catalogue import ENTRIES
-from planted.recording import EXPECTED, RECORDINGS, facts, pack, path_of, unpack
-from planted.scoring import fault
-
 from dpdoctor import rundir, units
 from dpdoctor.analysis import analyse
 from dpdoctor.rules import diagnose
+from tests.benchmarks.planted import launching, verdicts
+from tests.benchmarks.planted.catalogue import ENTRIES
+from tests.benchmarks.planted.recording import EXPECTED, RECORDINGS, facts, pack, path_of, unpack
+from tests.benchmarks.planted.scoring import fault
 
 MOST_BYTES = 10_000_000
 ATTEMPTS = 3
@@ -68,7 +67,7 @@ def main() -> int:
     missed = [] if args.expected else [name for name in args.only if not record(name)]
     expect([name for name in OWN if path_of(name).exists()])
     total = sum(path.stat().st_size for path in RECORDINGS.iterdir())
-    print(f"{units.count(len(missed), 'entry')} not recorded; all recordings take {units.size(total)}")
+    print(f"{len(missed)} missed; all recordings take {units.size(total)}")
     return int(bool(missed) or total > MOST_BYTES)
 
 

@@ -73,8 +73,10 @@ def _finding(found: dict[str, Any]) -> str:
     return f"{what}, {_figure(found['cost'])} of the {found['of']}, predicted {_figure(found['predicted'])}"
 
 
-def _figure(figure: dict[str, Any]) -> str:
+def _figure(figure: dict[str, Any] | None) -> str:
     """Return value and interval to six digits: another processor may round the last ones otherwise."""
+    if figure is None:
+        return "nothing"
     value, low, high = (None if (v := figure.get(k)) is None else f"{v:.6g}" for k in ("value", "low", "high"))
     if value is None:
         return "unknown"
