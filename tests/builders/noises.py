@@ -46,7 +46,7 @@ def pairs(slowdown: float, num: int) -> list[float]:
     return [math.log1p(slowdown) + away for away in itertools.islice(itertools.cycle(_SPREAD), num)]
 
 
-QUIET = ModeNoise(
+CALIBRATED = ModeNoise(
     run_cv=0.01,
     shown_cv=0.01,
     pair_sd=0.014,

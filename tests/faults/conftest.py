@@ -15,8 +15,11 @@ from dpdoctor.records import Launch, Rank, RankRecord
 from tests.commands import dpdoctor
 
 SCRIPTS = Path(__file__).parent / "scripts"
-# Little, but enough for a proof and two windows.
-SHORT = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0", "--arms", "none")
+# Little, but enough for a proof and two windows; two ranks, and as many threads for each in every mode, on any machine.
+SHORT = (
+    *("--nproc", "2", "--warmup", "3", "--steps", "4", "--rounds", "2"),
+    *("--trace-steps", "0", "--arms", "none"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,8 @@ def is_alive(pid: int) -> bool:
     [("raise", "rank 1: the script raised ValueError: planted"), ("kill", "rank 1: the process was killed by SIGKILL")],
 )
 def test_a_rank_that_dies_fails_its_mode_only(profile, how, said):
-    done = profile("fails.py", "--modes", "ddp,single", "--no-baseline", *LONG, args=[how], new_processes=True)
+    is_killed = how == "kill"
+    done = profile("fails.py", "--modes", "ddp,single", "--no-baseline", *LONG, args=[how], new_processes=is_killed)
     assert done.exit_code == 1
     assert done.mode("single")["status"] == "ok", "the mode after it still ran"
     launch = done.launch("ddp").record
@@ -52,9 +53,7 @@ def test_a_rank_that_dies_fails_its_mode_only(profile, how, said):
 
 
 def test_a_rank_that_hangs_is_named_with_its_line(profile):
-    done = profile(
-        "fails.py", "--modes", "ddp", "--no-baseline", "--timeout", "8", *LONG, args=["hang"], new_processes=True
-    )
+    done = profile("fails.py", "--modes", "ddp", "--no-baseline", "--timeout", "8", *LONG, args=["hang"])
     assert done.exit_code == 1
     launch = done.launch("ddp").record
     assert launch.failed_rank == 1

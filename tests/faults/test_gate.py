@@ -195,6 +195,7 @@ def test_each_side_imports_its_own_package_though_one_is_installed(tmp_path: Pat
         assert printed == f"pace of {expected}\n"
 
 
+@pytest.mark.measured  # a gate by time does not go on where other processes take its cores
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_keeps_what_was_launched(tmp_path: Path, kept: Path, signum: int) -> None:
     write(tmp_path, SCRIPT)
@@ -264,6 +265,7 @@ def test_from_calibration_to_a_gate(tmp_path: Path) -> None:
     assert gated.returncode == 0, gated.stdout + gated.stderr
 
 
+@pytest.mark.measured  # a run that was disturbed becomes no baseline
 def test_a_profile_becomes_a_baseline_that_another_is_judged_by(tmp_path: Path) -> None:
     write(tmp_path, SCRIPT)
     options: Sequence[str] = (*SHORT, "--repeat", "3", "--trace-steps", "0", "--arms", "none", "train.py")

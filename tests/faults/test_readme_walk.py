@@ -40,6 +40,7 @@ def is_by_time(command: str) -> bool:
     return command.startswith(("dpdoctor gate", "dpdoctor calibrate")) and "--exact" not in command
 
 
+@pytest.mark.measured  # a run that was disturbed becomes no baseline
 def test_every_command_of_the_walk_that_goes_by_counters(checkout: Path) -> None:
     told = [command for command in commands() if not is_by_time(command)]
     assert 0 < len(told) < len(commands())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from dpdoctor import rundir
 from dpdoctor.cli import main
+from dpdoctor.report.comparison.words import ALIKE
 from tests.builders import compared_pairs as pairs
 from tests.builders import traced_runs
 from tests.builders.run_directories import write
@@ -30,7 +32,9 @@ def dirs(tmp_path: Path) -> tuple[Path, Path]:
 def test_two_runs_are_compared_in_the_terminal(dirs: tuple[Path, Path]) -> None:
     done = run(*dirs)
     assert done.exit_code == 0, done.output
-    assert "B is slower than A with DDP (0.705x);" in " ".join(done.stdout.split())
+    said = " ".join(done.stdout.split())
+    assert "B is slower than A" in said
+    assert "DDP (0.705x)" in said
     assert "data_wait" in done.stdout
     assert "One launch each" in done.stdout
 
@@ -56,13 +60,14 @@ def test_runs_of_traces(tmp_path: Path) -> None:
     roots = [write(tmp_path / name, traced_runs.late_run().run) for name in "ab"]
     done = run(*roots)
     assert done.exit_code == 0, done.output
-    assert "is not measurably different from A in its traced step" in " ".join(done.stdout.split())
+    assert ALIKE in " ".join(done.stdout.split())
+    assert "traced step" in " ".join(done.stdout.split())
 
 
 def test_one_run_alone_is_a_usage_error(dirs: tuple[Path, Path]) -> None:
     done = run(dirs[0])
     assert done.exit_code == 2
-    assert "give two run directories or more" in done.output
+    assert "two run directories" in done.output
 
 
 def test_what_is_no_run_directory_is_named(dirs: tuple[Path, Path], tmp_path: Path) -> None:
@@ -77,8 +82,9 @@ def test_another_schema_says_which_version_reads_it(dirs: tuple[Path, Path]) -> 
     header.write_bytes(msgspec.json.encode(newer))
     done = run(*dirs)
     assert done.exit_code == 1
-    assert "has schema 7; this dpdoctor reads schema 1" in done.output
-    assert "Read it with dpdoctor 9.1.0, which wrote it" in " ".join(done.output.split())
+    said = " ".join(done.output.split())
+    assert re.findall(r"schema \d", said) == ["schema 7", "schema 1"]
+    assert "dpdoctor 9.1.0" in said
 
 
 def test_a_page_that_cannot_be_written_is_an_error(dirs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dpdoctor.gate.model import Calibration
 from dpdoctor.gate.statistics import design
 from dpdoctor.records import Run
 from tests.builders import launched_runs, run_directories
-from tests.builders.noises import QUIET
+from tests.builders.noises import CALIBRATED
 
 TIMES_MS = (100, 101, 99, 100, 100.5)
 AUTHOR = Author(at="2026-01-02T03:04:05Z", by="ada", reason="first")
@@ -44,7 +44,7 @@ def stored(tmp_path: Path) -> Sequence[object]:
         dpdoctor="0.1.0",
         workload=str(workload(found.header.spec)),
         fingerprint=found.header.fingerprint,
-        modes={"ddp": QUIET},
+        modes={"ddp": CALIBRATED},
     )
     calibration.keep(tmp_path / "kept", kept)
     return ("--baseline", tmp_path / "main.json", "--calibrations", tmp_path / "kept")
@@ -92,7 +92,9 @@ def test_a_damaged_baseline_is_an_error_with_the_place(stored: Sequence[object],
     path.write_text(path.read_text()[:500])
     done = gate(run_directories.write(tmp_path / "run", run()), *stored)
     assert done.exit_code == 1
-    assert f"{path} is damaged: Input data was truncated" in done.output.replace("\n", " ")
+    said = done.output.replace("\n", " ")
+    assert f"{path} is damaged" in said
+    assert "truncated" in said
 
 
 def test_what_is_no_run_is_an_error(stored: Sequence[object], tmp_path: Path) -> None:

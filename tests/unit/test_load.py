@@ -39,7 +39,7 @@ def test_it_is_the_run_analysed(root: Path, kind: type) -> None:
     loaded = dpdoctor.load(kind(root))
     assert loaded.summary == diagnose(runs.cpu_run()).summary
     assert loaded.analysis.run.path == root
-    assert "DDP on 2 ranks gives 1.41x of one device" in repr(loaded)
+    assert all(fact in repr(loaded) for fact in ("DDP on 2 ranks", "1.41x"))
 
 
 def test_traces_are_a_run_as_well(tmp_path: Path) -> None:
@@ -67,13 +67,13 @@ def test_loading_and_showing_takes_neither_torch_nor_plotly(root: Path) -> None:
 def test_another_schema_is_an_error_that_names_both_and_the_way_out(root: Path, file: str) -> None:
     found = json.loads((root / rundir.HEADER).read_text())
     (root / file).write_text(json.dumps({**found, "schema": 99, "dpdoctor": "9.9.9"}))
-    with pytest.raises(RunDirectoryError, match=r"has schema 99; this dpdoctor reads schema 1\. Read it with .*again"):
+    with pytest.raises(RunDirectoryError, match=r"schema 99\b.*schema 1\b.*\bdpdoctor 9\.9\.9\b"):
         dpdoctor.load(root)
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("nowhere", "is not a directory"), (".", "is not a run directory: it has no header.json")],
+    [("nowhere", "is not a directory"), (".", r"no header\.json")],
 )
 def test_what_is_no_run_directory(tmp_path: Path, name: str, why: str) -> None:
     with pytest.raises(RunDirectoryError, match=why):

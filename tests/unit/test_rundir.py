@@ -186,7 +186,7 @@ class TestDeadRanks:
         (directory / "ddp" / rundir.LAUNCH).unlink()
         launch = rundir.read(directory).modes["ddp"][0]
         assert launch.record.status == "failed"
-        assert launch.record.reason == "dpdoctor itself was ended during this mode"
+        assert "dpdoctor itself" in str(launch.record.reason)
         assert launch.ranks == LAUNCH.ranks
 
     @pytest.mark.parametrize("tail", [b'{"step": 9, "win', b'{"step": "nine"}\n', b'{"\xff": 1}\n', b"\0\0\0"])

@@ -91,9 +91,9 @@ class TestUnknown:
 
     def test_an_arm_that_one_rank_did_not_run_to_its_end_is_unknown(self) -> None:
         rounds = [[(FULL, 100), ("no_comm", 80)]]
-        failed = (ArmRecord(name="no_comm", skipped="too little memory for a copy of the parameters"),)
-        found = launch(ablated(rounds, world_size=2), ablated(rounds, index=1, world_size=2, arms=failed))
-        assert one(found).gain.reason == "too little memory for a copy of the parameters"
+        failed = ArmRecord(name="no_comm", skipped="too little memory for a copy of the parameters")
+        found = launch(ablated(rounds, world_size=2), ablated(rounds, index=1, world_size=2, arms=(failed,)))
+        assert one(found).gain.reason == failed.skipped
 
     def test_an_arm_without_a_pair(self) -> None:
         ran = (ArmRecord(name="no_comm"),)
@@ -138,4 +138,4 @@ class TestImbalance:
 
     def test_one_rank_and_none_are_unknown(self) -> None:
         assert self.of([100]).reason == "there is one rank"
-        assert imbalance([], "no_comm").reason == "no window of no_comm is complete on every rank"
+        assert "window of no_comm" in str(imbalance([], "no_comm").reason)

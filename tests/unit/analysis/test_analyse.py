@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from random import Random
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary, analyse
+from dpdoctor.analysis.analyse import NO_OPTIMIZER, UNCOUNTED
 from dpdoctor.records import PHASES, Adoption, Launch, Rank, StepRecord
 from tests.builders.records import even_rank, launch, rank, run, step, window
 from tests.builders.specs import MS
@@ -74,13 +76,13 @@ class TestSamples:
     def test_indices_drawn_by_the_loader_come_first(self) -> None:
         mode = single(launch(rank(self.STEPS, [window(400)])))
         assert mode.throughput.value == pytest.approx(100)
-        assert mode.batch.source == "indices drawn by the loader"
+        assert "loader" in mode.batch.source
 
     def test_without_a_loader_the_forwards_count(self) -> None:
         steps = [msgspec.structs.replace(s, samples_drawn=0) for s in self.STEPS]
         mode = single(launch(rank(steps, [window(400)])))
         assert mode.throughput.value == pytest.approx(200)
-        assert mode.batch.source == "dim 0 of the first tensor of forward"
+        assert "forward" in mode.batch.source
 
     def test_what_the_user_says_stands_above_both(self) -> None:
         mode = single(launch(rank(self.STEPS, [window(400)])), samples_per_step=7)
@@ -181,14 +183,14 @@ class TestEpoch:
     def test_without_an_edge_its_cost_is_said_to_be_missing(self) -> None:
         mode = single(launch(rank(self.STEADY, [window(300)], steps_per_epoch=100)))
         assert mode.epoch_s.value == pytest.approx(10)
-        assert "the cost of its edge is left out" in str(mode.epoch_s.reason)
+        assert "edge is left out" in str(mode.epoch_s.reason)
 
     def test_the_interval_scales_with_the_steps_and_moves_with_the_edge(self) -> None:
         steps = [step(100), step(110, window=2), msgspec.structs.replace(self.EDGE, window=2)]
         mode = single(launch(rank(steps, [window(100), window(410, window=2)], steps_per_epoch=11)))
         assert numbers(mode.epoch_s) == pytest.approx([10 * x + 0.3 for x in numbers(mode.step)])
 
-    @pytest.mark.parametrize(("length", "reason"), [(None, "length of an epoch is unknown"), (10**10, "no real end")])
+    @pytest.mark.parametrize(("length", "reason"), [(None, "length of an epoch"), (10**10, "no real end")])
     def test_unknown_without_a_length_that_ends(self, length: int | None, reason: str) -> None:
         mode = single(launch(rank(self.STEADY, [window(300)], steps_per_epoch=length)))
         assert mode.epoch_s.value is None
@@ -212,8 +214,8 @@ class TestWithoutOptimizer:
 
     def test_its_phase_is_unknown_not_nothing(self) -> None:
         found = self.optimizer(self.STEPS)
-        assert found.value is None
-        assert found.reason == "the script has no torch optimizer; its updates are counted in `other`"
+        assert (found.value, found.reason) == (None, NO_OPTIMIZER)
+        assert "`other`" in NO_OPTIMIZER
 
     def test_with_one_the_phase_is_what_was_measured(self) -> None:
         assert self.optimizer(self.STEPS, optimizers=("SGD",)).value == 0
@@ -244,12 +246,14 @@ class TestMissing:
         for figure in (modes["ddp"].throughput, modes["ddp"].step, modes["ddp"].speedup, modes["ddp"].epoch_s):
             assert (figure.value, figure.reason) == (None, reason)
         assert modes["ddp"].batch.per_device is None
-        assert [r.step.reason for r in modes["ddp"].ranks] == ["no measured window was complete on every rank"]
+        (own,) = modes["ddp"].ranks
+        assert own.step.value is None
+        assert "complete on every rank" in str(own.step.reason)
 
     def test_of_many_ranks_that_are_lost_the_first_is_named(self) -> None:
         lost = launch(*(even_rank(100, index=index, world_size=4) for index in (0, 2)), mode="ddp")
         mode = analyse(run({"ddp": [lost]}, {"ddp": 4})).summary.modes["ddp"]
-        assert mode.throughput.reason == "2 ranks, the first of them rank 1, left nothing"
+        assert re.findall(r"\d+ ranks|rank \d+", str(mode.throughput.reason)) == ["2 ranks", "rank 1"]
 
     def test_a_rank_that_died_early_is_named(self) -> None:
         dead = dataclasses.replace(even_rank(100, index=1), record=None, steps=(), windows=())
@@ -267,7 +271,8 @@ class TestMissing:
         steps = [step(100, samples_drawn=0, samples_entered=entered) for entered in (4, 4, 0, 4)]
         mode = single(launch(rank(steps, [window(400)])))
         assert (mode.throughput.value, mode.batch.per_device) == (None, None)
-        assert mode.throughput.reason == "the samples of some steps could not be counted; give --samples-per-step"
+        assert mode.throughput.reason == UNCOUNTED
+        assert "--samples-per-step" in UNCOUNTED
         assert mode.step.value == pytest.approx(0.1)
 
     def test_a_mode_that_never_began_is_skipped(self) -> None:
@@ -291,4 +296,4 @@ class TestMissing:
     def test_what_was_not_recorded_has_a_reason(self) -> None:
         mode = single(launch(even_rank(100)))
         assert mode.profiler_cost.reason == "no trace was recorded"
-        assert mode.observer_cost.reason == "the rank ended before it calibrated its own cost"
+        assert "calibrated" in str(mode.observer_cost.reason)

@@ -48,6 +48,8 @@ def test_what_a_trace_cannot_tell_is_named() -> None:
     recording = Recording()
     recording.kernel(0, 10, "gemm")
     told = {item.what: item.reason for item in digest(recording.trace()).not_judged}
-    assert told["memory"] == "the trace was recorded without profile_memory"
-    assert "no ProfilerStep# and no Optimizer.step#" in told["steps, units of FSDP, costs of DataParallel"]
+    assert "profile_memory" in told["memory"]
+    (steps,) = [reason for what, reason in told.items() if what.startswith("steps, ")]
+    assert "ProfilerStep#" in steps
+    assert "Optimizer.step#" in steps
     assert "time budget" not in told

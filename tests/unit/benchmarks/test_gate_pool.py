@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -127,24 +128,28 @@ def noise():
     return replay.noise_of(simulated())
 
 
+def cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
 def test_the_table_has_a_line_per_rule_and_says_what_holds():
     found = simulated()
     compared = replay.rules(noise())
     lines = replay.table(found, compared)
     assert len(lines) == 2 + len(compared)
     # Blocks of 20 begin at 41 of 60 pairs, and each is two gates.
-    assert lines[2].startswith("| paired, 5 % | 82 | 0.0 % | 100 % | ")
+    assert cells(lines[2])[:4] == ["paired, 5 %", "82", "0.0 %", "100 %"]
     assert all(line.endswith(": as it must be") for line in replay.targets(found, compared))
     assert any("10 % slower" in line for line in replay.targets(found, compared))
     told = "\n".join(replay.machine(found, noise()))
-    assert "12.3 ms per step, on an unknown CPU (2 cores)" in told
-    assert "slower_10: head is slower by 1" in told
+    assert all(fact in told for fact in ("12.3 ms per step", "unknown CPU", "2 cores"))
+    assert re.search(r"slower_10\b.*? by 1\d?\.\d+ %", told)
 
 
 def test_too_few_pairs_are_said():
     found = simulated(6)
     compared = replay.rules(noise())
-    assert "| paired, 5 % | 0 | too few pairs |" in replay.table(found, compared)[2]
+    assert cells(replay.table(found, compared)[2])[:3] == ["paired, 5 %", "0", "too few pairs"]
     assert all("too few pairs" in line for line in replay.targets(found, compared))
 
 
@@ -154,7 +159,7 @@ def test_a_target_that_is_missed_is_called_so():
     slow_in_name_only = [pair(1.0, kind="slower_10", number=n) for n in range(60)]
     broken = Pool(origin=ORIGIN, pairs=(*same, *slow_in_name_only))
     missed = [line for line in replay.targets(broken, replay.rules(noise())) if "NOT MET" in line]
-    assert missed == ["- 10 % slower is caught: 0.0 %; at least 95.0 %: NOT MET"]
+    assert [re.findall(r"[\d.]+ %|NOT MET", line) for line in missed] == [["10 %", "0.0 %", "95.0 %", "NOT MET"]]
 
 
 class TestLive:
@@ -171,4 +176,6 @@ class TestLive:
         left = list(live.missing(tmp_path, 2))
         assert ("same", 0) not in left
         assert len(left) == 2 * len(live.KINDS) - 1
-        assert "| same | **regressed** | 7 | 3.33 min | why |" in live.table((gated,))
+        assert ["same", "**regressed**", "7", "3.33 min", "why"] in [
+            cells(line) for line in live.table((gated,)).splitlines()
+        ]

@@ -13,7 +13,7 @@ from dpdoctor.gate.model import Calibration, GateResult
 from dpdoctor.records import Collective, Run
 from tests.builders import launched_runs
 from tests.builders.launched_runs import COUNTERS, launch, of
-from tests.builders.noises import QUIET
+from tests.builders.noises import CALIBRATED
 
 BASE = of(100, 101, 99, 100, 100.5)
 LINE = AuditLine(at="2026-01-02T03:04:05Z", by="ada", reason="first", created=BASE.header.created, seconds={})
@@ -32,7 +32,7 @@ def kept(tmp_path: Path) -> Path:
             dpdoctor="0.1.0",
             workload=str(workload(spec)),
             fingerprint=header.fingerprint,
-            modes={"ddp": QUIET},
+            modes={"ddp": CALIBRATED},
         ),
     )
     return tmp_path / "kept"
@@ -94,7 +94,7 @@ def test_a_run_without_the_mode_is_refused(kept: Path) -> None:
 def test_one_launch_alone_cannot_be_judged(kept: Path) -> None:
     found = gate(launched_runs.run(launch(100)), kept)
     assert found.outcome == "inconclusive"
-    assert "it takes 3 of both to tell" in found.modes["ddp"].reason
+    assert "--repeat 3" in found.modes["ddp"].reason
 
 
 def test_a_soft_difference_is_told_and_judged(kept: Path) -> None:

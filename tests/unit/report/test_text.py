@@ -71,6 +71,17 @@ def test_intervals_by_calibrated_noise() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (1, "1 file that the script would have written or removed was left alone"),
+        (2, "2 files that the script would have written or removed were left alone"),
+    ],
+)
+def test_files_of_the_script_were_left_alone(number: int, said: str) -> None:
+    assert text.left_alone(number) == said
+
+
 def test_a_mode_unknown_here_keeps_its_name() -> None:
     assert text.mode_label("zero3") == "zero3"
 

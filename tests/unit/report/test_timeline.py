@@ -147,10 +147,8 @@ class TestClocks:
 
 
 def test_a_profile_run_shows_the_modes_that_have_traces() -> None:
-    assert processes(written(traced_runs.traced_profile())) == [
-        "DDP, rank 0 (its clock is the axis)",
-        "DDP, rank 1 (clock to 0 s)",
-    ]
+    names = processes(written(traced_runs.traced_profile()))
+    assert [name.partition(" (")[0] for name in names] == ["DDP, rank 0", "DDP, rank 1"]
 
 
 def test_a_run_without_traces_has_no_events() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -109,17 +110,18 @@ def test_the_number_to_set_is_named_with_what_it_gives() -> None:
     found = RULE.check(waiting(0.4, 0.39, loader))
     assert found.code == "DataLoader(..., num_workers=3, prefetch_factor=4, persistent_workers=True)"
     assert found.predicted.value == pytest.approx(0.1 / 0.061)
-    assert found.cause == "the training thread fetches each batch itself (num_workers=0), and does not train meanwhile"
+    assert "num_workers=0" in found.cause
     assert found.line == "train.py:30"
     assert found.short == "set num_workers=3, prefetch_factor=4, persistent_workers=True"
-    assert "RandomAffine is 49.0 % of a fetch." in found.evidence
+    assert any("RandomAffine" in line and "49.0 %" in line for line in found.evidence)
 
 
 def test_a_fetch_that_does_not_compute_waits_for_something() -> None:
     predictions = (cases.prediction(4, 0.061, 0.001),)
     loader = cases.loader(predictions=predictions, cpu_ratio=cases.figure(0.05, 0.01, "ratio"))
     found = RULE.check(waiting(0.4, 0.39, loader))
-    assert "waits, for a disk, a network or a lock, in 95.0 % of its time" in found.cause
+    assert "disk" in found.cause
+    assert "95.0 %" in found.cause
     assert "in memory" in found.remedy
 
 
@@ -127,7 +129,7 @@ def test_single_slow_batches_hold_up_the_others() -> None:
     predictions = (cases.prediction(2, 0.063, 0.003, 8), cases.prediction(4, 0.061, 0.001, 2))
     loader = with_workers(predictions=predictions, advice=predictions[0], fetch_cv=2.0)
     found = RULE.check(waiting(0.4, 0.39, loader))
-    assert found.cause == "single slow batches hold up those that lie ready behind them"
+    assert "slow batches" in found.cause
     assert "prefetch_factor=8" in found.code
     assert "num_workers" not in found.code
 
@@ -140,17 +142,17 @@ def stalling(step_s: float, **fields: object) -> LoaderSummary:
 
 def test_slow_batches_that_no_setting_hides_are_the_cause_and_what_to_look_at() -> None:
     found = RULE.check(waiting(0.4, 0.39, stalling(0.063)))
-    said = "9 of 144 fetches take 400 ms, 95.0 % of it waiting; the usual one takes 40.0 ms"
-    assert found.cause == said
-    assert f"{said}." in found.evidence
-    assert found.short == "find why 1 fetch in 16 is slow"
+    assert "9 of 144" in found.cause
+    assert re.findall(r"[\d.]+ (?:ms|%)", found.cause) == ["400 ms", "95.0 %", "40.0 ms"]
+    assert any(found.cause in line for line in found.evidence)
+    assert re.findall(r"\d+", found.short) == ["1", "16"]
     assert found.predicted.value == pytest.approx(0.1 / 0.063)
 
 
 def test_slow_batches_that_cost_little_are_no_advice() -> None:
     found = RULE.check(waiting(0.4, 0.39, stalling(0.095)))
-    assert found.cause is None or "fetches take" not in found.cause
-    assert found.short == "take RandomAffine out of the loader"
+    assert "9 of 144" not in (found.cause or "")
+    assert "RandomAffine" in found.short
 
 
 def test_a_setting_that_hides_slow_batches_comes_first() -> None:
@@ -161,19 +163,21 @@ def test_a_setting_that_hides_slow_batches_comes_first() -> None:
 
 def test_taking_over_a_batch_can_be_the_cause() -> None:
     found = RULE.check(waiting(0.4, 0.39, with_workers(receive=cases.figure(0.036, 0.001))))
-    assert found.cause == "taking over a batch that lies ready takes 36.0 ms"
+    assert re.findall(r"[\d.]+ ms", found.cause) == ["36.0 ms"]
 
 
 def test_where_no_core_is_idle_the_transform_is_to_be_cheaper() -> None:
-    loader = with_workers(transforms=(AFFINE,), advice_reason="all cores are in use")
+    reason = "all cores are in use"
+    loader = with_workers(transforms=(AFFINE,), advice_reason=reason)
     found = RULE.check(waiting(0.4, 0.39, loader, cases.ranks(cpu=BUSY)))
-    assert found.cause == "the cores are exhausted: all 2 are busy"
+    assert "cores" in found.cause
+    assert re.findall(r"\d+", found.cause) == ["2"]
     assert "RandomAffine" in found.remedy
-    assert found.short == "take RandomAffine out of the loader"
+    assert "RandomAffine" in found.short
     # Of the 39 % that loading costs, RandomAffine is 49 %.
     assert found.predicted.value == pytest.approx(1 / (1 - 0.49 * 0.39))
     assert "num_workers" not in found.remedy
-    assert "No better setting: all cores are in use." in found.evidence
+    assert any(reason in line for line in found.evidence)
 
 
 def test_no_cause_where_none_explains_enough() -> None:
@@ -182,10 +186,10 @@ def test_no_cause_where_none_explains_enough() -> None:
 
 
 def test_clock_and_arm_that_disagree_are_both_told() -> None:
-    assert any("also slows what runs beside it" in line for line in RULE.check(waiting(0.1, 0.3)).evidence)
-    alone = waiting(0.1, 0.3, cases.loader())
-    assert any("also computes faster than after a fetch" in line for line in RULE.check(alone).evidence)
-    assert any("disagree" in line for line in RULE.check(waiting(0.4, 0.2)).evidence)
+    told = {"beside": waiting(0.1, 0.3), "faster": waiting(0.1, 0.3, cases.loader()), "disagree": waiting(0.4, 0.2)}
+    for word, case in told.items():
+        said = " ".join(RULE.check(case).evidence)
+        assert [other for other in told if other in said] == [word]
 
 
 def test_processes_that_begin_anew_are_to_stay() -> None:
@@ -198,7 +202,7 @@ def test_processes_that_begin_anew_are_to_stay() -> None:
 def test_an_iterator_for_each_step_is_named() -> None:
     (rank,) = beginning(1, 0.04)
     found = RULE.check(waiting(0.4, 0.39, with_workers(), [rank]))
-    assert found.cause == "a new iterator over the loader is made in nearly every step"
+    assert "iterator" in found.cause
     assert found.code == "for batch in loader:"
 
 

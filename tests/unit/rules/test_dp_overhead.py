@@ -61,7 +61,8 @@ def finding(of: Case) -> Finding:
 def test_the_parts_add_up() -> None:
     found = finding(FIRES["alone"])
     assert (found.status, found.cost.value) == ("inferred", pytest.approx(0.3))
-    assert "scatter 1.00 ms, replicate 20.0 ms, gather 1.00 ms, reduce 8.00 ms" in found.evidence[0]
+    parts = ("scatter 1.00 ms", "replicate 20.0 ms", "gather 1.00 ms", "reduce 8.00 ms")
+    assert all(part in found.evidence[0] for part in parts)
 
 
 def test_never_more_than_the_gpu_leaves() -> None:

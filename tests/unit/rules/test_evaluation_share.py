@@ -28,6 +28,6 @@ def test_its_cost_is_the_share_of_all_time() -> None:
 
 def test_ranks_that_all_evaluate_everything_are_told_to_share() -> None:
     found = RULE.check(FIRES["by every rank"])
-    assert "Each of 2 ranks evaluates all of the data." in found.evidence
+    assert any("2 ranks" in text for text in found.evidence)
     assert "its part" in found.remedy
     assert "its part" not in RULE.check(FIRES["often"]).remedy

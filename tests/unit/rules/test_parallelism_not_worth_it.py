@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dpdoctor.analysis import WATERFALL_TERMS, Finding, Waterfall
-from dpdoctor.rules.parallelism_not_worth_it import RULE
+from dpdoctor.rules.parallelism_not_worth_it import RULE, TERMS
 from tests.builders.cases import case, figure, unknown
 
 
@@ -37,15 +39,19 @@ def test_cost_gain_and_cause() -> None:
     assert (found.cost.value, found.cost.low, found.cost.high) == pytest.approx((0.2, 0.15, 0.25))
     assert found.predicted is not None
     assert found.predicted.value == pytest.approx(1.25)
-    assert found.cause == "communication that nothing hides"
-    assert "2 devices together train 160 samples/s, one alone 200 samples/s" in found.evidence
+    assert found.cause == TERMS["transfer"]
+    assert any(
+        re.findall(r"\d+ (?:devices|samples/s)", text) == ["2 devices", "160 samples/s", "200 samples/s"]
+        for text in found.evidence
+    )
 
 
 def test_of_two_reasons_neither_is_the_cause() -> None:
     found = RULE.check(FIRES["slower, for two reasons"])
     assert isinstance(found, Finding)
     assert found.cause is None
-    assert found.evidence[1:] == (
-        "communication that nothing hides takes 30.0 ms per step",
-        "waiting for slower ranks takes 20.0 ms per step",
-    )
+    transfer, peers = found.evidence[1:]
+    assert TERMS["transfer"] in transfer
+    assert "30.0 ms" in transfer
+    assert TERMS["peers"] in peers
+    assert "20.0 ms" in peers

@@ -34,7 +34,10 @@ def test_what_is_no_fault_is_refused(capsys, text, message):
 def test_help_says_what_a_fault_does(capsys):
     with pytest.raises(SystemExit):
         parser().parse_args(["--help"])
-    assert "slow_disk:SIZE: reading waits SIZE ms (SIZE is 1 if left out)" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    ((name, (size, what)),) = KNOWN.items()
+    assert f"{name}:SIZE: {what}" in said
+    assert f"SIZE is {size}" in said
 
 
 def parser() -> argparse.ArgumentParser:

@@ -156,7 +156,9 @@ def test_impossible_times_are_left_out_and_said_to_be(tmp_path: Path) -> None:
     trace = read_bytes(tmp_path, document(*events, memory, complete(dur=-1, cat="python_function")))
     assert event_names(trace) == ["fine"]
     assert len(trace.memory) == 0
-    assert trace.notes == ("5 events of impossible time or duration left out",)
+    (note,) = trace.notes
+    assert "5 events" in note
+    assert "impossible" in note
 
 
 def test_threads_have_the_names_that_metadata_give_them(tmp_path: Path) -> None:

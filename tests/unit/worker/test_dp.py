@@ -4,6 +4,7 @@ import copy
 import gc
 import io
 import os
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -60,6 +61,11 @@ def judged(mode: DP, *modules: nn.Module, forwards: int = 1) -> list[Check]:
     return own
 
 
+def numbers(text: str) -> list[int]:
+    """Return the numbers in a check's text: of replicas, of GPUs and of training forwards."""
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
 def gradients(module: nn.Module) -> list[torch.Tensor]:
     return [p.grad for p in module.parameters() if p.grad is not None]
 
@@ -76,7 +82,7 @@ def test_replicas_train_the_scripts_own_module(rig: Rig, mode: DP) -> None:
     held.step()
     assert rig.adopter.modules == [model]
     (check,) = judged(mode, model)
-    assert (check.ok, check.text) == (True, "2 replicas on 2 GPUs ran in 1 training forward of a step")
+    assert (check.ok, numbers(check.text)) == (True, [2, 2, 1])
 
 
 def test_replicas_still_run_when_nobody_looks_for_modules_any_more(rig: Rig, mode: DP) -> None:
@@ -88,7 +94,8 @@ def test_replicas_still_run_when_nobody_looks_for_modules_any_more(rig: Rig, mod
         rig.adopter.settle()
     assert [step.counted.samples_entered for step in rig.steps] == [4, 4, 4]
     (check,) = judged(mode, model, forwards=2)
-    assert check.text == "2 replicas on 2 GPUs ran in 2 training forwards of a step"
+    assert (check.ok, numbers(check.text)) == (True, [2, 2, 2])
+    assert "training forwards" in check.text
 
 
 def test_each_replica_runs_once_on_its_part(mode: DP) -> None:
@@ -127,7 +134,7 @@ def test_a_mode_whose_replicas_never_ran_is_not_proved(mode: DP) -> None:
     parallel_of(mode, model)
     (check,) = judged(mode, model)
     assert check.ok is False
-    assert check.text.startswith("nn.DataParallel did not take effect: the model was called past it")
+    assert "past it" in check.text
 
 
 def test_a_replica_that_was_made_but_did_not_run_is_named(mode: DP, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +154,7 @@ def test_only_the_forwards_of_the_profiled_step_are_judged(mode: DP) -> None:
     parallel(torch.ones(1, 3))
     parallel(X)
     (check,) = judged(mode, model)
-    assert check.text == "2 replicas on 2 GPUs ran in 1 training forward of a step"
+    assert (check.ok, numbers(check.text)) == (True, [2, 2, 1])
     assert judged(mode) == []
 
 
@@ -182,7 +189,7 @@ def test_a_data_parallel_of_the_scripts_own_keeps_its_devices(patches: Patches, 
     model(torch.ones(6, 3)).mean().backward()
     held.step()
     (check,) = judged(mode, model)
-    assert check.text == "3 replicas on 3 GPUs ran in 1 training forward of a step"
+    assert (check.ok, numbers(check.text)) == (True, [3, 3, 1])
 
 
 def test_the_devices_that_were_chosen_reach_torch_and_are_kept_from_the_script(
@@ -265,8 +272,8 @@ def test_a_scalar_loss_that_became_a_vector_is_named_with_the_line_of_the_forwar
     reason = mode.explain(raised.value, "train.py:9")
     line = ReturnsLoss.forward.__code__.co_firstlineno
     assert reason is not None
-    assert reason.startswith(f"forward returns a scalar loss ({__file__}:{line}); nn.DataParallel gathers one per ")
-    assert "train.py:9" in reason
+    assert "scalar loss" in reason
+    assert all(fact in reason for fact in (f"{__file__}:{line}", "train.py:9", ".mean()"))
 
 
 def test_a_script_that_averages_the_losses_of_all_devices_is_let_through(mode: DP) -> None:
@@ -274,7 +281,9 @@ def test_a_script_that_averages_the_losses_of_all_devices_is_let_through(mode: D
     parallel_of(mode, model, said)(X).mean().backward()
     (check,) = judged(mode, model)
     assert check.ok
-    assert [remark.partition(":")[2] for remark in said] == [" a sum of them is too large"]
+    (remark,) = said
+    assert "scalar" in remark
+    assert "sum" in remark
 
 
 @pytest.mark.parametrize("wrap", [lambda y: (y, y.mean()), lambda y: {"y": y, "loss": [y.mean()]}])
@@ -311,9 +320,9 @@ def test_what_forward_sets_on_a_replica_is_named_because_it_is_lost(mode: DP) ->
     for _ in range(2):
         parallel(X)
     assert (model.calls, float(model.kept)) == (0, 2.0)
-    assert said == [
-        "forward sets Remembers.calls, Remembers.mean, Linear.note, which is lost with the replicas of dp",
-    ], "once is enough"
+    assert len(said) == 1, "once is enough"
+    assert re.findall(r"\w+\.\w+", said[0]) == ["Remembers.calls", "Remembers.mean", "Linear.note"]
+    assert "lost" in said[0]
 
 
 def test_batch_norm_is_remarked_while_it_trains(mode: DP) -> None:
@@ -338,7 +347,7 @@ def bfloat16() -> Iterator[None]:
 def test_autocast_to_bfloat16_is_not_that_of_the_replicas(mode: DP) -> None:
     said: list[str] = []
     parallel_of(mode, Net(), said)(X)
-    assert said == ["autocast to bfloat16 becomes float16 in the replicas of dp, unless forward itself enters it"]
+    assert [re.findall(r"\bb?float16", remark) for remark in said] == [["bfloat16", "float16"]]
     torch.set_autocast_dtype("cuda", torch.float16)
     parallel_of(mode, Net(), said)(X)
     assert len(said) == 1
@@ -356,21 +365,22 @@ def test_a_replica_that_asks_for_its_parameters_is_told_why_it_has_none(mode: DP
             return super().forward(x.to(next(self.parameters()).device))
 
     reason = mode.explain(raised_by(parallel_of(mode, Asks()), X), "train.py:9")
-    assert reason == (
-        "the model called at train.py:9 raised StopIteration in a replica of nn.DataParallel "
-        "(parameters() of a replica is empty: forward must take its device from an input)"
-    )
+    assert reason is not None
+    assert all(fact in reason for fact in ("train.py:9", "StopIteration", "parameters()", "from an input"))
 
 
 def test_a_tensor_left_behind_on_the_first_device_is_explained(mode: DP) -> None:
+    message = "Expected all tensors to be on the same device, but found two, cuda:0 and cuda:1!"
+
     class LeavesBehind(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             assert len(x)
-            raise RuntimeError("Expected all tensors to be on the same device, but found two, cuda:0 and cuda:1!\nmore")
+            raise RuntimeError(f"{message}\nmore")
 
     reason = mode.explain(raised_by(parallel_of(mode, LeavesBehind()), X), "train.py:9")
     assert reason is not None
-    assert "raised RuntimeError: Expected all tensors to be on the same device, but found two" in reason
+    assert f"RuntimeError: {message}" in reason
+    assert "train.py:9" in reason
     assert "register_buffer" in reason
 
 
@@ -378,7 +388,7 @@ def test_outputs_that_cannot_be_joined_are_named(mode: DP) -> None:
     error = raised_by(nn.parallel.scatter_gather.gather, [3, 4], 0)
     reason = mode.explain(error, "train.py:9")
     assert reason is not None
-    assert reason.startswith("nn.DataParallel could not split the inputs of train.py:9 or join its outputs")
+    assert all(fact in reason for fact in ("split", "join", "train.py:9", str(error)))
 
 
 def test_the_scripts_own_errors_are_its_own(mode: DP) -> None:
@@ -397,5 +407,5 @@ def test_a_module_that_lies_elsewhere_is_refused_with_the_name_of_what_does(as_b
     else:
         model.second.bias = nn.Parameter(elsewhere)
     name = "second.mask" if as_buffer else "second.bias"
-    with pytest.raises(AdoptionError, match=f"the whole module on cpu, but {name} is on meta"):
+    with pytest.raises(AdoptionError, match=rf"\bcpu\b.*\b{name} is on meta\b"):
         refuse_elsewhere(model, torch.device("cpu"))

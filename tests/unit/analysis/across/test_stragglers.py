@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -145,7 +147,7 @@ def test_few_steps_are_not_judged_unless_nobody_is_late():
     lateness = planted(slice(None), 1, steps=7)
     found = verdict(lateness)
     assert (found.kind, found.rank, found.num_late) == ("unknown", None, 7)
-    assert found.reason == "to tell a pattern from chance 8 whole steps are needed, 7 are here"
+    assert re.findall(r"\d+", found.reason) == ["8", "7"]
     assert verdict(noise(steps=7)).kind == "none"
 
 

@@ -61,7 +61,8 @@ def test_a_mode_that_one_run_lacks_is_said() -> None:
     found = compare([even(100), even(100, mode="ddp")])
     assert [*found.modes] == ["single", "ddp"]
     states = found.modes["ddp"].states
-    assert [state.withheld for state in states] == ["the run has no such mode", None]
+    assert "no such mode" in str(states[0].withheld)
+    assert states[1].withheld is None
     assert [state.status for state in states] == [None, "ok"]
     row = found.modes["ddp"].figures["throughput"]
     assert [figure.value is None for figure in row.figures] == [True, False]
@@ -78,7 +79,9 @@ def test_what_a_mode_without_proof_measured_is_not_compared() -> None:
     adopted = runs.adoption(proof=[Check(name="gradients reduced", ok=False, text="0 B")])
     unproved = analyse(records.run({"single": [runs.launch(runs.rank(adoption=adopted))]}))
     state = compare([runs.cpu_run(), unproved]).modes["single"].states[1]
-    assert (state.status, state.withheld) == ("ok", "adoption was not proved: gradients reduced: 0 B")
+    assert state.status == "ok"
+    assert "not proved" in str(state.withheld)
+    assert str(state.withheld).endswith(": gradients reduced: 0 B")
 
 
 def test_intervals_are_between_launches_only_where_both_runs_have_several() -> None:
@@ -156,7 +159,7 @@ def test_what_the_runs_ran_on() -> None:
     assert found["torch"].differs == (True,)
     assert found["torchvision"].values == ("0.29.2", "not installed")
     assert found["script_sha256"].differs == (None,)
-    assert found["gpus"].values == ("none found", "2 x NVIDIA H100 80GB HBM3")
+    assert found["gpus"].values == ("none found", f"2 x {runs.H100.name}")
     assert found["args"].values == ("--epochs 2", "--epochs 2")
 
 

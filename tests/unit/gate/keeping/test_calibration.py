@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,7 @@ def test_a_damaged_file_is_named_and_mended_by_calibrating_anew(tmp_path: Path, 
 
 def test_another_schema(tmp_path: Path) -> None:
     calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, schema=7))
-    with pytest.raises(BaselineError, match="has schema 7; this dpdoctor reads schema 1"):
+    with pytest.raises(BaselineError, match=r"schema 7\b.*schema 1\b"):
         calibration.find(tmp_path, SPEC, MACHINE)
 
 
@@ -97,18 +98,26 @@ def told(directory: Path, found: Calibration | None = None, **machine: object) -
 
 
 def test_why_there_is_none_says_what_there_is(tmp_path: Path) -> None:
-    assert told(tmp_path / "absent") == [("calibration", f"There is none of {workload(SPEC)}")]
+    ((field, there_is),) = told(tmp_path / "absent")
+    assert field == "calibration"
+    assert there_is.endswith(f"none of {workload(SPEC)}")
     calibration.keep(tmp_path, CALIBRATION)
     packages = {"torch": "2.16.0"}
-    assert told(tmp_path, cores=8, packages=packages) == [
-        ("calibration", "There is one of this workload, but with another cores, torch")
-    ]
-    assert told(tmp_path, CALIBRATION) == [("fsdp: calibration", "There is one of ddp alone")]
+    ((field, there_is),) = told(tmp_path, cores=8, packages=packages)
+    assert field == "calibration"
+    assert there_is.endswith(" cores, torch")
+    ((field, there_is),) = told(tmp_path, CALIBRATION)
+    assert field == "fsdp: calibration"
+    assert re.findall(r"\b(?:ddp|fsdp)\b", there_is) == ["ddp"]
 
 
 def test_why_there_is_none_of_another_workload(tmp_path: Path) -> None:
-    calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, workload="other.py on 2 devices"))
-    assert told(tmp_path) == [("calibration", f"There is one of other.py on 2 devices, and none of {workload(SPEC)}")]
+    other = "other.py on 2 devices"
+    calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, workload=other))
+    ((field, there_is),) = told(tmp_path)
+    assert field == "calibration"
+    assert f"one of {other}" in there_is
+    assert there_is.endswith(f"none of {workload(SPEC)}")
 
 
 def test_it_is_kept_among_the_users_data(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,11 +12,14 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpdoctor.gate.statistics import words
 from dpdoctor.gate.statistics.decide import Verdict, decide, obstacle
 from dpdoctor.gate.statistics.design import QUICK, sequence
+from dpdoctor.gate.statistics.power import capability
 from tests.builders.noises import QUIET, log_ratios, noise, pairs
 
 PLAN = sequence()
+LIMITS = capability(PLAN, QUIET.pair_sd, 0.05)
 
 
 def decided(values: list[float], **changes) -> Verdict:
@@ -36,15 +40,16 @@ class TestOneMode:
         found = decided(pairs(0.0, 7))
         assert (found.outcome, found.final) == ("pass", True)
         assert found.mde == pytest.approx(0.052, abs=0.001)
-        assert found.reason == (
-            "the step takes 0.0 % longer (-1.2 to 1.1 %, 7 pairs), which is surely less than the 5.0 % that is "
-            "allowed; 5.2 % or more would have been found with a probability of 80.0 %"
-        )
+        assert found.effect.value == pytest.approx(1.0, abs=0.0005)
+        assert (found.effect.low, found.effect.high) == pytest.approx((math.exp(-0.012), math.exp(0.011)))
+        assert found.reason == words.passed(found.effect, LIMITS, 0.05)
 
     def test_a_speedup_passes(self):
         found = decided(pairs(-0.2, 7))
         assert found.outcome == "pass"
-        assert found.reason.startswith("the step takes 20.0 % shorter (-21.0 to -19.1 %, 7 pairs), which")
+        assert (found.effect.value, found.effect.n) == (pytest.approx(0.8, abs=0.0005), 7)
+        assert (found.effect.low, found.effect.high) == pytest.approx((0.790, 0.809), abs=0.0005)
+        assert found.reason == words.passed(found.effect, LIMITS, 0.05)
 
     @pytest.mark.parametrize("num", [0, 1, 6, 8, 11, 13, 19])
     @pytest.mark.parametrize("slowdown", [0.0, 0.5])
@@ -54,13 +59,18 @@ class TestOneMode:
 
     def test_without_pairs_there_is_no_effect(self):
         found = decided([])
-        assert (found.effect.value, found.effect.reason) == (None, "no pair of launches counts so far")
-        assert found.reason == "no pair of launches counts so far; the next look is after 7 pairs"
+        assert (found.effect.value, found.effect.n) == (None, 0)
+        assert "no pair" in found.effect.reason
+        assert found.reason == words.goes_on(found.effect, PLAN)
+        assert found.effect.reason in found.reason
+        assert "7 pairs" in found.reason
 
     def test_few_pairs_have_an_effect_and_no_bounds(self):
         found = decided(pairs(0.10, 3))
-        assert (found.effect.low, found.effect.high) == (None, None)
-        assert found.reason == "the step takes 10.1 % longer (3 pairs); the next look is after 7 pairs"
+        assert (found.effect.low, found.effect.high, found.effect.n) == (None, None, 3)
+        assert found.effect.value == pytest.approx(1.101, abs=0.0005)
+        assert found.reason == words.goes_on(found.effect, PLAN)
+        assert "7 pairs" in found.reason
 
     def test_a_change_at_the_tolerance_goes_on_to_the_end_and_is_left_open(self):
         # Wider than the noise that was calibrated, so that the bounds stay on both sides of the tolerance.
@@ -69,7 +79,7 @@ class TestOneMode:
             assert (decided(wide[:num]).outcome, decided(wide[:num]).final) == ("inconclusive", False)
         found = decided(wide)
         assert (found.outcome, found.final) == ("inconclusive", True)
-        assert "too close to the 5.0 % that is allowed to tell" in found.reason
+        assert found.reason == words.undecided(found.effect, PLAN, LIMITS, 0.05)
 
     def test_slower_for_certain_but_by_less_than_the_tolerance_is_no_regression(self):
         found = decided(pairs(0.04, 20))
@@ -114,7 +124,8 @@ class TestTheMachine:
         found = decided(pairs(0.0, 7), noise=noise(0.07))
         assert found.tolerance == pytest.approx(math.expm1(2 * 0.47 * 0.07), rel=0.05)
         assert found.asked == 0.05
-        assert "6.9 % that is allowed (5.0 % was asked for, but the noise of this machine hides more)" in found.reason
+        assert found.reason == words.passed(found.effect, capability(PLAN, 0.07, 0.05), 0.05)
+        assert {"5.0 %", "6.9 %"} <= set(re.findall(r"[\d.]+ %", found.reason))
 
     def test_where_it_cannot_find_twice_the_tolerance_nothing_is_judged_and_the_way_out_is_one(self):
         loud = noise(0.12)
@@ -123,11 +134,14 @@ class TestTheMachine:
             assert (found.outcome, found.final) == ("inconclusive", True)
         why = obstacle(PLAN, loud, 0.05)
         assert why == found.reason
-        assert "launches on this machine differ too much to gate at 5.0 %" in why
-        needed = int(why.partition("About ")[2].partition(" ")[0])
+        limits = capability(PLAN, 0.12, 0.05)
+        needed = limits.pairs_needed
+        assert why == words.unsupported(PLAN, limits, 0.05, needed)
+        assert {"--max-pairs", "--tolerance"} <= set(re.findall(r"--[a-z-]+", why))
         assert needed > 20
+        assert f"{needed} pairs" in why
         assert obstacle(sequence(needed), loud, 0.05) is None
-        supported = float(why.partition("or allow ")[2].partition(" %")[0]) / 100
+        supported = float(re.findall(r"([\d.]+) %", why)[-1]) / 100
         assert obstacle(PLAN, loud, supported) is None
         assert obstacle(PLAN, loud, supported - 0.005) is not None
 
@@ -137,25 +151,25 @@ class TestTheMachine:
         assert decided(pairs(0.10, 5), plan=QUICK, noise=quiet).outcome == "regressed"
         found = decided(pairs(0.10, 5), plan=QUICK, noise=loud)
         assert (found.outcome, found.final) == ("inconclusive", True)
-        assert found.reason == (
-            "a quick gate is for machines whose launches differ by 1.0 % or less; on this one they differ by 1.1 %. "
-            "Leave out --quick"
-        )
+        assert found.reason == words.not_for_quick(0.011, 0.01)
+        assert "--quick" in found.reason
 
     def test_five_pairs_are_too_few_for_two_modes(self):
         assert obstacle(QUICK, QUIET, 0.05, num_modes=1) is None
         why = obstacle(QUICK, QUIET, 0.05, num_modes=2)
-        assert why.startswith("5 pairs cannot show a regression in one of 2 modes with the certainty that takes.")
+        assert why == words.too_many_modes(QUICK, 2)
+        assert "5 pairs" in why
+        assert "2 modes" in why
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"values": [0.0] * 21}, "21 pairs, but the plan ends after 20"),
+        ({"values": [0.0] * 21}, r"\b21 pairs\b.*\b20\b"),
         ({"values": [0.0, math.nan]}, "no number"),
         ({"values": [math.inf]}, "no number"),
-        ({"asked": 0.0}, r"the tolerance is 0\.0; it must be above 0"),
-        ({"asked": math.nan}, "the tolerance is nan"),
+        ({"asked": 0.0}, r"tolerance is 0\.0"),
+        ({"asked": math.nan}, "tolerance is nan"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes, why):

@@ -13,11 +13,13 @@ from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report.blocks import Absent, Block, Callout, Card, Chart, Fold, Table, Verdict
 from dpdoctor.report.comparison import page, sections
 from dpdoctor.report.comparison.section import ComparisonSection
+from dpdoctor.rules import rules
 from tests.builders import compared_pairs as pairs
 from tests.builders.html import Elements
 from tests.builders.sections import flat, only
 
 SECTIONS: dict[str, ComparisonSection] = plugins.collect(sections, "SECTION")
+STARVED = f"{rules()['data_starved'].title} DDP, data_starved"
 
 
 def build(name: str, comparison: Comparison) -> list[Block]:
@@ -136,14 +138,14 @@ def test_shares_of_traces_change_by_points() -> None:
 
 def test_a_finding_that_appeared_has_its_remedy() -> None:
     (found,) = tables("findings", pairs.diagnosed()).values()
-    assert found["The loader starves training DDP, data_starved"] == ["not found", "42.0 %", "appeared"]
+    assert found[STARVED] == ["not found", "42.0 %", "appeared"]
     cards = only(Card, build("findings", pairs.diagnosed()))
     assert "DataLoader(..., num_workers=4)" in [card.code for card in cards]
 
 
 def test_what_is_gone_is_said_without_a_card() -> None:
     (found,) = tables("findings", pairs.mended()).values()
-    assert found["The loader starves training DDP, data_starved"] == ["42.0 %", "not found", "gone"]
+    assert found[STARVED] == ["42.0 %", "not found", "gone"]
     assert only(Card, build("findings", pairs.mended())) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dpdoctor.analysis import Sample
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.throttle import throttle_strip
+from tests.builders.figures import figures
 
 S = 1_000_000_000
 
@@ -36,7 +37,9 @@ def test_a_bit_that_nobody_knows_is_a_reason_all_the_same() -> None:
 
 def test_many_sources_are_counted() -> None:
     many = [sample for i in range(9) for sample in samples(0x4, source=f"gpu{i}")]
-    assert throttle_strip(many, 0)[1] == "power cap: 100 % of the readings, on 9 GPUs."
+    said = throttle_strip(many, 0)[1]
+    assert said.startswith("power cap: ")
+    assert figures(said) == ["100 %", "9"]
 
 
 def test_without_a_reason_that_is_said_and_without_a_reading_nothing_is() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.report.formats.notebook import LoadedRun
-from dpdoctor.report.words import verdict
+from dpdoctor.report.text import THROUGHPUT_WORDS
+from dpdoctor.report.traces import verdict as trace_verdict
+from dpdoctor.report.words import diagnosis, verdict
 from tests.builders import diagnosed_runs, runs, traced_runs
 from tests.builders.every_run import EVERY_RUN
 from tests.builders.html import LOADING, Elements
@@ -31,7 +33,8 @@ def test_a_run_in_a_few_lines() -> None:
 
 
 def test_traces_are_told_by_their_verdict() -> None:
-    assert repr(LoadedRun(analysis=traced_runs.late_run())).splitlines()[1].startswith("4 ranks: 46.0 % of the step")
+    run = traced_runs.late_run()
+    assert repr(LoadedRun(analysis=run)).splitlines()[1] == trace_verdict.headline(run).sentence
 
 
 @pytest.mark.parametrize("run", EVERY_RUN)
@@ -61,14 +64,15 @@ def test_the_style_is_only_for_the_fragment() -> None:
 def test_the_fragment_says_what_the_page_says() -> None:
     shown = html(diagnosed_runs.diagnosed_run)
     assert markupsafe.escape(verdict.headline(diagnosed_runs.diagnosed_run().summary).sentence) in shown
+    found = diagnosed_runs.finding()
     for words in (
         "447 samples/s",
-        "the loader starves training: 42.0 % of each step",
-        "DDP: 42.0 % (39.0 to 45.0 %) of each step, confirmed",
+        found.title,
+        f"DDP: {diagnosis.cost_words(found)}, confirmed",
         "In your script: train.py:30",
         "DataLoader(..., num_workers=4)",
         "RuntimeError: deepcopy",
-        "it is not time to accuracy",
+        THROUGHPUT_WORDS,
     ):
         assert words in shown
 
@@ -81,5 +85,5 @@ def test_text_of_a_run_stays_text() -> None:
 
 
 def test_what_is_not_known_has_its_reason() -> None:
-    assert "no epoch began inside a measured window" in html(runs.gpu_run)
-    assert "No trace could be read." in html(traced_runs.unreadable)
+    assert str(runs.gpu_run().summary.modes["ddp"].epoch_s.reason) in html(runs.gpu_run)
+    assert trace_verdict.headline(traced_runs.unreadable()).sentence in html(traced_runs.unreadable)

@@ -57,7 +57,7 @@ class TestEveryResult:
 def test_a_pass_is_a_notice_with_the_effect() -> None:
     time, counters = read(results.passed())
     assert (time.name, counters.name) == ("notice", "notice")
-    assert time.message.startswith("DDP, time: the step takes 0.4 % longer")
+    assert time.message == f"DDP, time: {results.mode().reason}"
     assert time.parameters == {"title": "dpdoctor gate"}
 
 

@@ -14,6 +14,7 @@ from dpdoctor.report.formats.comment import MOST_CHARACTERS
 from dpdoctor.report.gate import markdown, terminal, words
 from dpdoctor.report.gate.content import content
 from tests.builders import gate_results as results
+from tests.builders.figures import figures
 from tests.builders.markdown import ALIVE, UNSEEN, elements, seen, tokens
 
 OURS = {"<br>", "<sup>", "</sup>", "<sub>", "</sub>", "<span>", "</span>"}
@@ -53,19 +54,22 @@ class TestEveryResult:
 
 def test_a_pass_has_effect_interval_and_what_would_have_been_seen() -> None:
     text = shown(results.passed())
-    assert text.startswith("Passed: DDP (time) and DDP (counters).\nDDP, time: the step takes 0.4 % longer")
+    reason = results.mode().reason
+    assert text.startswith(f"Passed: DDP (time) and DDP (counters).\nDDP, time: {reason}")
     assert re.search(r"^DDP +pass +\+0\.4 % +5\.0 % +3\.1 % +7 of 8$", text, re.MULTILINE)
     assert re.search(r"^ +-1\.2 to \+2\.0 %$", text, re.MULTILINE)
     assert "DDP, pair 8: the GPU was throttled in head." in text
-    assert "DDP, operator calls: it varies by nature: 700 in base, 703 when base ran again." in text
+    assert f"DDP, operator calls: {results.exact().left_out[0].reason}." in text
     assert text.endswith("base: /home/me/base, head: /home/me/head, calibrated: 2026-01-02T03:04:05Z, dpdoctor 0.1.0")
 
 
 def test_a_regression_has_what_moved() -> None:
-    for text in (shown(results.regressed()), seen(markdown.comment(results.regressed())).replace(UNSEEN, "")):
+    result = results.regressed()
+    (_, appeared, _) = result.modes["ddp"].moved
+    for text in (shown(result), seen(markdown.comment(result)).replace(UNSEEN, "")):
         assert "Regressed: DDP (time) and DDP (counters)." in text
         assert "DDP, phase data_wait: 60.0 ms (59.0 to 61.0 ms) before, 70.0 ms (69.0 to 71.0 ms) now." in text
-        assert "DDP, finding data_starved appeared: the loader starves training." in text
+        assert f"DDP, finding data_starved {appeared.text}." in text
         assert "/home/me/head/src/train.py:41" in text
 
 
@@ -81,7 +85,7 @@ def test_a_counter_that_grew_is_bad_and_one_that_fell_is_good() -> None:
 def test_what_is_unknown_says_why() -> None:
     text = shown(results.undecided())
     assert text.startswith("Could not judge: DDP (time) and DDP (counters).")
-    assert "no pair of launches counts so far" in text
+    assert str(results.effect(None).reason) in text
     assert re.search(r"^DDP +could not judge +unknown +5\.0 % +unknown +\N{EM DASH}$", text, re.MULTILINE)
 
 
@@ -99,7 +103,10 @@ def test_counters_alone_have_no_table_of_times() -> None:
 
 
 def test_a_failed_gate_of_many_modes_says_what_it_left_out() -> None:
-    assert "Left out, because a comment holds no more: " in markdown.comment(results.many())
+    *_, reasons, _, times, left_out, _ = markdown.comment(results.many()).split("\n\n")
+    told, rows = len(reasons.splitlines()), len(times.splitlines()[2:])
+    # Of 60 modes by time and one by its counters, of their rows, of 400 counters, 60 pairs and one counter left out.
+    assert figures(left_out) == [str(61 - told), str(60 - rows), "400", "60", "1"]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from dpdoctor.analysis import Figure, ModeSummary
 from dpdoctor.report.words import clauses
-from tests.builders import runs
+from tests.builders import diagnosed_runs, runs
 
 
 def mode(**phases_ms: float | None) -> ModeSummary:
@@ -43,3 +44,34 @@ class TestStepTime:
     def test_nothing_where_modes_differ_or_a_phase_is_unknown(self) -> None:
         assert list(clauses.step_time([mode(forward=60, backward=40), mode(forward=40, backward=60)])) == []
         assert list(clauses.step_time([mode(forward=60), mode(forward=None)])) == []
+
+
+@pytest.mark.parametrize(
+    ("scope", "words"),
+    [
+        ("run", "over the windows of one launch each. Another launch may differ by more."),
+        ("launches", "over 5 launches."),
+        ("calibrated", "between launches, by the calibrated noise of this machine."),
+    ],
+)
+def test_what_an_interval_rests_on(scope: str, words: str) -> None:
+    assert clauses.rests_on(Figure(value=1.3, low=1.2, high=1.4, n=5, unit="x", scope=scope)) == words
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("per-device", "Weak scaling: each device takes the script's whole batch, so a step trains on more samples."),
+        ("global", "Strong scaling: the devices share the script's batch."),
+    ],
+)
+def test_what_was_kept_equal(rule: str, words: str) -> None:
+    found = mode()
+    batch = msgspec.structs.replace(found.batch, rule=rule)
+    assert clauses.scaling_words(dataclasses.replace(found, batch=batch)) == words
+
+
+def test_what_the_loader_processes_alone_would_give() -> None:
+    assert clauses.loader_control(diagnosed_runs.diagnosed_run().summary.modes["ddp"]) == (
+        "one device with as many loader processes would give 1.67x (1.61x to 1.72x), simulated"
+    )

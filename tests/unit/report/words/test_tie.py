@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 
 from dpdoctor.analysis import Figure, ModeSummary
-from dpdoctor.report.words import verdict
+from dpdoctor.report.text import capital, sentence
+from dpdoctor.report.words import clauses, verdict
 from tests.builders import runs
+from tests.builders.figures import figures
 
-BACKWARD = "On the host the backward pass is the longest part of a step (50.0 and 50.0 %). "
 RULE = "Modes are measurably different where the 95 % interval of the ratio of their throughputs leaves out 1. "
-WEAK = "Weak scaling: each device takes the script's whole batch, so a step trains on more samples."
 
 
 def figure(value: float, half: float | None, unit: str, scope: str = "run") -> Figure:
@@ -44,6 +44,12 @@ def headline(**modes: ModeSummary) -> tuple[str, str, str]:
     return said.tone, said.sentence, said.detail
 
 
+def time(*modes: ModeSummary) -> str:
+    """Return where the steps of the modes, which spend them alike, go."""
+    (words,) = clauses.step_time(modes)
+    return sentence(capital(words))
+
+
 @pytest.mark.parametrize(
     ("factors", "tone", "against_one"),
     [
@@ -66,29 +72,36 @@ def test_two_modes_in_one_sentence(factors: tuple[float, float], tone: str, agai
 
 
 def test_the_detail_gives_the_rule_the_quotient_and_what_it_rests_on() -> None:
-    *_, detail = headline(ddp=mode(2372, 1.5), fsdp=mode(2414, 1.6))
+    ddp, fsdp = mode(2372, 1.5), mode(2414, 1.6)
+    *_, detail = headline(ddp=ddp, fsdp=fsdp)
     assert detail == (
-        f"{BACKWARD}{RULE}FSDP over DDP 1.02x (0.948x to 1.09x), over the windows of one launch each. "
-        f"Another launch may differ by more. {WEAK}"
+        f"{time(ddp, fsdp)} {RULE}FSDP over DDP 1.02x (0.948x to 1.09x), {clauses.rests_on(ddp.speedup)} "
+        f"{clauses.scaling_words(ddp)}"
     )
 
 
 def test_repeated_launches_are_said_to_be() -> None:
-    *_, detail = headline(ddp=mode(2372, 1.5, scope="launches"), fsdp=mode(2414, 1.6, scope="launches"))
-    assert detail == f"{BACKWARD}{RULE}FSDP over DDP 1.02x (0.948x to 1.09x), over 5 launches. {WEAK}"
+    ddp, fsdp = mode(2372, 1.5, scope="launches"), mode(2414, 1.6, scope="launches")
+    *_, detail = headline(ddp=ddp, fsdp=fsdp)
+    assert clauses.rests_on(ddp.speedup) in detail
+    assert figures(detail.partition("FSDP over DDP ")[2]) == ["1.02x", "0.948x", "1.09x", "5"]
+    assert "5 launches" in detail
 
 
 def test_modes_without_intervals_are_not_called_alike() -> None:
-    tone, sentence, detail = headline(ddp=mode(100, 1.5, None), fsdp=mode(300, 4.5, None))
+    ddp, fsdp = mode(100, 1.5, None), mode(300, 4.5, None)
+    tone, sentence, detail = headline(ddp=ddp, fsdp=fsdp)
     assert tone == "plain"
     assert sentence.startswith("DDP and FSDP on 2 ranks cannot be told apart by so few windows: 100 and 300 samples/s;")
     assert "a measurable difference for none of them" in sentence
-    assert detail == f"{BACKWARD}{RULE}{WEAK}"
+    assert detail == f"{time(ddp, fsdp)} {RULE}{clauses.scaling_words(ddp)}"
 
 
 def test_without_a_baseline_the_modes_are_told_from_each_other_only() -> None:
     _, sentence, _ = headline(ddp=mode(2372, None), fsdp=mode(2414, None))
-    assert sentence == "DDP and FSDP on 2 ranks are not measurably different: 2,372 and 2,414 samples/s."
+    assert sentence.startswith("DDP and FSDP on 2 ranks")
+    assert figures(sentence) == ["2", "2,372", "2,414 samples/s"]
+    assert sentence.endswith(" samples/s.")
 
 
 def test_three_modes_on_unlike_devices_that_spend_their_steps_unlike() -> None:

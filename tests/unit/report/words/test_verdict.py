@@ -8,8 +8,9 @@ import pytest
 
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary, analyse
 from dpdoctor.records import Check
-from dpdoctor.report.words import verdict
+from dpdoctor.report.words import clauses, standing, verdict
 from tests.builders import records, runs
+from tests.builders.figures import figures
 
 
 def mode(phases_ms: tuple[int, ...] = runs.COMPUTING_MS, **changes: Any) -> ModeSummary:
@@ -94,26 +95,31 @@ def test_one_process_is_not_held_against_linear_scaling() -> None:
 
 def test_one_process_that_drives_several_devices_is_held_against_them() -> None:
     said = verdict.mode_verdict("dp", mode(world_size=1, phases={}, **speedup(1.31, 1.27, 1.35)))
-    assert said.sentence == "DataParallel on 2 devices gives 1.31x of one device (65.5 % of linear)."
+    assert said.sentence.startswith("DataParallel on 2 devices ")
+    assert figures(said.sentence) == ["2", "1.31x", "65.5 %"]
 
 
 def test_the_detail_says_what_the_speedup_rests_on() -> None:
-    assert verdict.mode_verdict("ddp", mode(**speedup(1.31, 1.27, 1.35))).detail == (
-        "95 % interval 1.27x to 1.35x, over the windows of one launch each. Another launch may differ by more. "
-        "Weak scaling: each device takes the script's whole batch, so a step trains on more samples."
+    found = mode(**speedup(1.31, 1.27, 1.35))
+    assert verdict.mode_verdict("ddp", found).detail == (
+        f"95 % interval 1.27x to 1.35x, {clauses.rests_on(found.speedup)} {clauses.scaling_words(found)}"
     )
 
 
 def test_the_detail_says_that_an_interval_rests_on_calibrated_noise() -> None:
     wide = {name: dataclasses.replace(figure, scope="calibrated") for name, figure in speedup(1.31, 1.2, 1.4).items()}
     detail = verdict.mode_verdict("ddp", mode(**wide)).detail
-    assert "1.20x to 1.40x, between launches, by the calibrated noise of this machine." in detail
+    assert figures(detail) == ["95 %", "1.20x", "1.40x"]
+    assert clauses.rests_on(wide["speedup"]) in detail
 
 
 def test_repeated_launches_and_a_split_batch() -> None:
-    detail = verdict.headline(runs.repeated_run().summary).detail
-    assert re.match(r"95 % interval [\d.]+x to [\d.]+x, over 2 launches\. ", detail)
-    assert detail.endswith("Strong scaling: the devices share the script's batch.")
+    found = runs.repeated_run().summary
+    detail = verdict.headline(found).detail
+    (ddp,) = standing.leaders(found).values()
+    assert (ddp.speedup.scope, ddp.batch.rule) == ("launches", "global")
+    assert re.match(r"95 % .*[\d.]+x to [\d.]+x.* 2 launches\. ", detail)
+    assert detail.endswith(clauses.scaling_words(ddp))
 
 
 def summary(**modes: ModeSummary) -> RunSummary:
@@ -123,7 +129,9 @@ def summary(**modes: ModeSummary) -> RunSummary:
 def test_a_mode_whose_proof_failed_shows_no_figure() -> None:
     proof = (Check(name="parameters equal", ok=True, text=""), Check(name="gradients reduced", ok=False, text="0 B"))
     found = mode(adoption=runs.adoption(proof=proof))
-    assert verdict.mode_verdict("ddp", found).sentence.startswith("DDP failed: adoption was not proved")
+    why = standing.why_withheld(found)
+    assert why is not None
+    assert verdict.mode_verdict("ddp", found).sentence == f"DDP failed: {why}."
 
 
 def test_nothing_was_measured() -> None:

@@ -95,7 +95,7 @@ class Fitting(Net):
 def test_training_through_a_method_that_runs_the_backward_pass_is_refused(patches: Patches) -> None:
     Rig(patches, Recording())
     model = Fitting()
-    with pytest.raises(FailedError, match=r"gradients would not be synchronised: .* through Fitting\.fit") as failed:
+    with pytest.raises(FailedError, match=r"gradients .* through Fitting\.fit") as failed:
         model.fit(sgd(model))
     assert f"Linear is called at {__file__}:" in str(failed.value)
 
@@ -211,7 +211,7 @@ def test_a_mode_that_cannot_convert_says_so_with_the_line(patches: Patches) -> N
     Rig(patches, Refusing())
     model = Net()
     held = sgd(model)
-    with pytest.raises(FailedError, match=r"Net, called at .* could not be converted: planted for Net"):
+    with pytest.raises(FailedError, match=r"Net, called at .*: planted for Net"):
         model(X)
     held.zero_grad()
 
@@ -265,5 +265,7 @@ def test_unused_and_unadopted_parameters_are_named(rig: Rig) -> None:
     (loose.sum() * 2).backward()
     assert rig.adopter.units()[0].unused == ("second.weight", "second.bias")
     assert rig.adopter.units({id(model.second.bias)})[0].unused == ("second.weight",)
-    assert rig.adopter.unadopted() == ("a parameter of shape (2,) in SGD",)
+    (unadopted,) = rig.adopter.unadopted()
+    assert "(2,)" in unadopted
+    assert "SGD" in unadopted
     held.step()

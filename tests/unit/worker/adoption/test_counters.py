@@ -104,13 +104,18 @@ def test_bytes_of_collectives_are_those_of_their_tensors(dtype: torch.dtype) -> 
     }
 
 
+# What torch calls them since 2.14, and before.
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
 @pytest.mark.usefixtures("alone")
 def test_the_collectives_of_sharding_count_once_and_with_their_whole_tensor() -> None:
     part, whole = torch.ones(6), torch.ones(6)
     profile = StepProfile()
     profile.start()
-    dist.all_gather_into_tensor(whole, part)
-    dist.reduce_scatter_tensor(part, whole)
+    ALL_GATHER(whole, part)
+    REDUCE_SCATTER(part, whole)
     dist.all_reduce(torch.ones(2))
     profile.stop()
     assert profile.counters([]).collectives == {

@@ -83,7 +83,9 @@ def test_a_forward_that_cannot_take_it_runs_plainly_and_ends_the_arm(rig: Rig) -
     fault = arm.end(bench(rig))
     assert model.computed == [torch.float32, torch.bfloat16, torch.float32, torch.float32]
     assert fault is not None
-    assert (fault.reason, fault.final) == ("the forward raises TypeError under autocast: no bfloat16 here", True)
+    assert fault.final is True
+    assert "TypeError" in fault.reason
+    assert fault.reason.endswith(": no bfloat16 here")
     assert optimizer.param_groups
 
 

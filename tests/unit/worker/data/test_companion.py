@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dpdoctor.loading import IN_PROCESS
-from dpdoctor.worker.data.companion import FAILED, GONE, HAS_WORKERS, NOT_MADE_UP, SEVERAL, Companion
+from dpdoctor.worker.data.companion import FAILED, GONE, HAS_WORKERS, NOT_MADE_UP, SEVERAL, SHARED, Companion
 from tests.builders.rig import Rig
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -175,7 +175,7 @@ def test_a_file_that_the_script_opened_meanwhile_is_not_read_beside_it(tmp_path:
         companion.begin(FEEDS)
         assert companion.end() == reason
     assert reason is not None
-    assert reason.startswith(f"{tmp_path}/items.bin is open, and a process that fetches")
+    assert reason == SHARED.format(held=f"{tmp_path}/items.bin is open")
     assert companion.unfit(FEEDS) is None, "it is closed again"
 
 

@@ -1,0 +1,31 @@
+"""What a finding costs and what its remedy would give, and how many bottlenecks the report has besides."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.report.words.costliest import left_to_the_report
+from dpdoctor.report.words.diagnosis import cost_words, gain_words
+from tests.builders import runs
+from tests.builders.diagnosed_runs import finding, unknown, with_findings
+
+
+def test_what_a_finding_costs() -> None:
+    assert cost_words(finding()) == "42.0 % (39.0 to 45.0 %) of each step"
+    assert cost_words(finding(of="epoch")) == "42.0 % (39.0 to 45.0 %) of an epoch"
+    assert cost_words(finding(cost=unknown("too few steps", "ratio"))) == "unknown: too few steps"
+
+
+def test_what_a_remedy_would_give() -> None:
+    assert gain_words(finding()) == "1.70x (1.60x to 1.80x) of today's throughput"
+    assert gain_words(finding(predicted=unknown("no simulation", "x"))) == "unknown: no simulation"
+    assert gain_words(finding(predicted=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(3, ""), (4, "The report has 1 more bottleneck."), (5, "The report has 2 more bottlenecks.")],
+)
+def test_how_many_more_the_report_has(number: int, said: str) -> None:
+    found = with_findings(runs.cpu_run(), *(finding(f"rule_{place}") for place in range(number)))
+    assert left_to_the_report(found.summary) == said
