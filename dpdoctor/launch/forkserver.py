@@ -59,10 +59,10 @@ class ForkedProcess:
     It is killed, with all of its session, when the process that asked for it ends.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self.pid = pid
         self._connection = connection
         self._exit_code: int | None = None
-        self.pid = int(connection.recv(64))
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while it runs."""
@@ -99,7 +99,8 @@ def start(
 ) -> ForkedProcess | None:
     """Have a server below `directory`, which has imported `preload`, fork a process in a session of its own.
 
-    Returns None where that cannot be: the directory is gone or holds too many servers, the request is too large.
+    Returns None where that cannot be: the directory is gone or holds too many servers, the request is too large, or the
+    server ended in that moment.
     """
     data = msgspec.json.encode(request)
     if len(data) > _MOST_BYTES or not Path(directory).is_dir():
@@ -107,8 +108,15 @@ def start(
     connection = _connected(Path(directory), preload, request.environment)
     if connection is None:
         return None
-    socket.send_fds(connection, [data], [stdout.fileno(), stderr.fileno()])
-    return ForkedProcess(connection)
+    try:
+        socket.send_fds(connection, [data], [stdout.fileno(), stderr.fileno()])
+        pid = connection.recv(64)
+    except ConnectionError:
+        pid = b""
+    if pid:
+        return ForkedProcess(connection, int(pid))
+    connection.close()
+    return None
 
 
 def _connected(directory: Path, preload: Sequence[str], environment: Mapping[str, str]) -> socket.socket | None:
