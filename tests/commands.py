@@ -7,6 +7,7 @@ that measure, and those about processes that die, take new ones.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,11 @@ PRELOAD = (
 def forking(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment in which dpdoctor forks its ranks."""
     return {**environment, forkserver.DIRECTORY_VARIABLE: os.environ[SERVERS_VARIABLE]}
+
+
+def heed_ctrl_c() -> None:
+    """Let the process that calls this be ended by Ctrl-C: what a shell starts in the background ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def dpdoctor(

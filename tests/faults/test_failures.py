@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dpdoctor import heartbeat, rundir
-from tests.commands import dpdoctor, forking
+from tests.commands import dpdoctor, forking, heed_ctrl_c
 from tests.faults.conftest import Profiled, arguments
 
 LONG = ("--warmup", "30", "--steps", "10", "--rounds", "2", "--trace-steps", "0", "--arms", "none")
@@ -68,7 +68,7 @@ def start_and_wait_for_windows(
     root = tmp_path / "run"
     options = ("--modes", "ddp", "--no-baseline", "--warmup", "4", "--steps", "4", "--rounds", "1000", "--arms", "none")
     command = [sys.executable, "-m", "dpdoctor", *arguments(root, "fails.py", options, ["wait"])]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path, env=environment)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path, env=environment, preexec_fn=heed_ctrl_c)  # noqa: PLW1509
     windows = root / "ddp" / "rank0" / rundir.WINDOWS
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (windows.exists() and windows.read_bytes().count(b"measure") >= 2):
@@ -80,7 +80,7 @@ def start_and_wait_for_windows(
 def test_ctrl_c_keeps_what_was_recorded(tmp_path, signum):
     process, root = start_and_wait_for_windows(tmp_path)
     process.send_signal(signum)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=60)
     done = Profiled(exit_code=process.returncode, output=stderr.decode(), root=root)
     assert done.exit_code == 1
     assert "interrupted" in done.output
@@ -94,7 +94,7 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path, signum):
 def test_ranks_die_with_a_launcher_that_was_killed(tmp_path, environment):
     process, root = start_and_wait_for_windows(tmp_path, environment())
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     done = Profiled(exit_code=process.returncode, output="", root=root)
     deadline = time.monotonic() + 10
     while not everyone_is_gone(done) and time.monotonic() < deadline:

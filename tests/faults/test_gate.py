@@ -21,7 +21,7 @@ from dpdoctor.gate.evidence.workload import Workload
 from dpdoctor.gate.keeping import calibration
 from dpdoctor.gate.model import Calibration, ModeNoise
 from dpdoctor.launch import machine
-from tests.commands import dpdoctor
+from tests.commands import dpdoctor, heed_ctrl_c
 from tests.faults.conftest import SCRIPTS
 
 SCRIPT = (SCRIPTS / "paced.py").read_text()
@@ -205,6 +205,7 @@ def test_ctrl_c_keeps_what_was_launched(tmp_path: Path, kept: Path, signum: int)
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=heed_ctrl_c,  # noqa: PLW1509 - it takes no lock
     )
     wait_for(tmp_path / "out" / "head" / "single" / "rank0" / rundir.WINDOWS, process)
     process.send_signal(signum)
