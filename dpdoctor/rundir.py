@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,6 +54,10 @@ STACKS = "stacks.log"
 
 # What msgspec raises for bytes that are not the JSON they should be.
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError)
+# The launcher reads records in two threads. Where both are the first to decode a class, msgspec 0.22 uses what the
+# other has half built, and crashes.
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_building = threading.Lock()
 
 
 def launch_dir(root: Path, mode: str, launch: int = 1) -> Path:
@@ -114,6 +119,13 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, indented(value))
 
 
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    with _building:
+        if kind not in _decoders:
+            _decoders[kind] = msgspec.json.Decoder(kind)
+        return _decoders[kind]
+
+
 def read_json(path: Path, kind: type[T]) -> T:
     """Return the value of a JSON file.
 
@@ -121,7 +133,7 @@ def read_json(path: Path, kind: type[T]) -> T:
         RunDirectoryError: missing, unreadable, or not of this shape; names the file and the place in it.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return _decoder(kind).decode(path.read_bytes())
     except FileNotFoundError as error:
         raise RunDirectoryError(f"{path} is missing") from error
     except OSError as error:
@@ -132,7 +144,7 @@ def read_json(path: Path, kind: type[T]) -> T:
 
 def read_lines(path: Path, kind: type[T]) -> tuple[T, ...]:
     """Return the records of a JSON-lines file up to the first that is cut short; empty when there is no file."""
-    decoder = msgspec.json.Decoder(kind)
+    decoder = _decoder(kind)
     records: list[T] = []
     try:
         lines = path.read_bytes().split(b"\n")

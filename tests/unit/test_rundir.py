@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,6 +104,35 @@ def test_repeated_launches_are_read_in_order(directory: Path) -> None:
     launches = rundir.read(directory).modes["ddp"]
 
     assert [launch.record for launch in launches] == [LAUNCH.record, second]
+
+
+def test_two_threads_may_be_the_first_to_read_a_record(directory: Path) -> None:
+    """In ten processes, because it is the first time that counts; without the lock most of them crash."""
+    path = rundir.rank_dir(rundir.launch_dir(directory, "ddp"), 0) / rundir.RANK
+    code = """
+import os, sys, threading
+from pathlib import Path
+from dpdoctor import rundir
+from dpdoctor.records import RankRecord
+
+def read():
+    barrier.wait()
+    rundir.read_json(Path(sys.argv[1]), RankRecord)
+
+for _ in range(10):
+    if os.fork() == 0:
+        sys.setswitchinterval(1e-6)
+        barrier = threading.Barrier(4)
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        os._exit(0)
+print([os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(10)])
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str([0] * 10)
 
 
 def test_a_mode_that_never_began_has_no_launch(directory: Path) -> None:
