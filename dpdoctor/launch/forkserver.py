@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import hashlib
 import importlib
 import os
@@ -269,6 +270,7 @@ def _become(request: Request, descriptors: Sequence[int]) -> None:
 def _serve(path: Path, preload: Sequence[str]) -> Request:
     for name in preload:
         importlib.import_module(name)
+    gc.freeze()  # what was imported is neither looked through nor taken apart by those that are forked
     server = _Server(path)
     if os.fork():
         os._exit(0)  # whoever waits for this process knows now that the server listens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -67,6 +68,7 @@ SUMMED_LOSS = (
 def main() -> int:
     """Run the task that the environment describes; return the exit code of this rank, with which to leave."""
     task = msgspec.json.decode(os.environ[TASK_VARIABLE], type=WorkerTask)
+    gc.unfreeze()  # a forked rank's collections take what a new one's take
     where = launched.place()
     launched.die_with_parent()
     directory = rundir.rank_dir(Path(task.directory), where.rank)

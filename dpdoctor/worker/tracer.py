@@ -8,13 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import ProfilerActivity, record_function, schedule
 
 from dpdoctor import rundir
 from dpdoctor.attribution.digesting import digest_file
 from dpdoctor.records import PHASES, LineShare
 from dpdoctor.worker.director import Segment
 from dpdoctor.worker.facts.own_code import OwnCode
+from dpdoctor.worker.profiler import Profile
 from dpdoctor.worker.timing.phases import PhaseClock
 
 
@@ -32,7 +33,7 @@ class Tracer:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
-        self._profile = profile(
+        self._profile = Profile(
             activities=activities,
             schedule=schedule(wait=0, warmup=segment.skip, active=segment.num_steps, repeat=1),
             on_trace_ready=lambda finished: finished.export_chrome_trace(str(self._path)),

@@ -91,13 +91,16 @@ def test_no_input_is_a_part_of_a_script() -> None:
 
 
 def test_what_is_alike_passes_with_a_summary_and_a_test_report(workspace: Path) -> None:
-    job = run(workspace)
+    """Whatever its arguments look like: a line of them is an argument and nothing else."""
+    job = run(workspace, args="$(touch planted); `touch planted`\n--more\n")
     assert job.exit_code == 0, job
     assert job.summary.startswith("### Passed: DDP")
     assert job.printed.startswith("::notice title=dpdoctor gate::DDP, counters: a step does what it did")
     assert ET.parse(job.outputs["junit"]).getroot().attrib["failures"] == "0"
     result = json.loads(Path(job.outputs["directory"], "gate.json").read_text())
     assert (result["kind"], result["outcome"]) == ("exact", "pass")
+    assert result["head"]["command"][-2:] == ["$(touch planted); `touch planted`", "--more"]
+    assert not (workspace / "planted").exists()
 
 
 def test_a_wait_more_fails_the_job_and_is_shown_at_its_line(workspace: Path) -> None:
@@ -109,14 +112,6 @@ def test_a_wait_more_fails_the_job_and_is_shown_at_its_line(workspace: Path) -> 
     assert f"::error file=train.py,line={number},title=dpdoctor gate::" in job.printed
     assert job.summary.startswith("### Regressed: DDP")
     assert ET.parse(job.outputs["junit"]).getroot().attrib["failures"] == "1"
-
-
-def test_an_argument_is_a_line_and_nothing_else(workspace: Path) -> None:
-    job = run(workspace, args="$(touch planted); `touch planted`\n--more\n")
-    assert job.exit_code == 0, job
-    result = json.loads(Path(job.outputs["directory"], "gate.json").read_text())
-    assert result["head"]["command"][-2:] == ["$(touch planted); `touch planted`", "--more"]
-    assert not (workspace / "planted").exists()
 
 
 def test_a_wrong_input_is_told(workspace: Path) -> None:

@@ -76,9 +76,9 @@ def start_and_wait_for_windows(
     return process, root
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_keeps_what_was_recorded(tmp_path, signum):
-    process, root = start_and_wait_for_windows(tmp_path)
+@pytest.mark.parametrize(("signum", "environment"), [(signal.SIGINT, lambda: None), (signal.SIGTERM, forking)])
+def test_ctrl_c_keeps_what_was_recorded(tmp_path, signum, environment):
+    process, root = start_and_wait_for_windows(tmp_path, environment())
     process.send_signal(signum)
     _, stderr = process.communicate(timeout=60)
     done = Profiled(exit_code=process.returncode, output=stderr.decode(), root=root)

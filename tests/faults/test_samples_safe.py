@@ -17,8 +17,31 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 ARGS = {
     "gan.py": ("--train-size", "256", "--batch-size", "4", "--num-workers", "1"),
     "mnist_lenet.py": ("--train-size", "256", "--batch-size", "4", "--num-workers", "1"),
-    "resnet.py": ("--arch", "resnet18", "--image-size", "32", "--train-size", "64", "--batch-size", "4"),
-    "transformer.py": ("--train-size", "128", "--accumulate", "2", "--amp"),
+    "resnet.py": (
+        "--arch",
+        "resnet18",
+        "--image-size",
+        "32",
+        "--train-size",
+        "128",
+        "--batch-size",
+        "2",
+        "--num-workers",
+        "1",
+    ),
+    "transformer.py": (
+        "--train-size",
+        "128",
+        "--accumulate",
+        "2",
+        "--amp",
+        "--width",
+        "32",
+        "--depth",
+        "1",
+        "--length",
+        "8",
+    ),
 }
 
 

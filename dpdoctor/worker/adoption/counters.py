@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity
 
 from dpdoctor.records import Collective, Counters, InputTensor
 from dpdoctor.trace.sizes import ITEM_BYTES
+from dpdoctor.worker.profiler import Profile
 
 # torch marks each collective with a span named after its backend: gloo:all_reduce, nccl:all_gather_into_tensor.
 _SPAN = re.compile(r"^(?:gloo|nccl):_?(?P<kind>\w+?)(?:_base|_into_tensor|_tensor)?$")
@@ -48,7 +49,7 @@ class StepProfile:
 
     def __init__(self) -> None:
         self._on_devices = torch.cuda.is_available()
-        self._profile = profile(
+        self._profile = Profile(
             activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=not self._on_devices
         )
         self._allocations = 0
