@@ -45,6 +45,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-results", action="store_true", help=f"note results of slow tests in {LAST_RESULTS.name}")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many processes `-n auto` and `-n logical` are: many tests only wait for processes of their own."""
+    return max(2, 3 * (os.cpu_count() or 1) // 2)
+
+
 def pytest_configure() -> None:
     """Name the directory of the servers that fork for tests; the processes of pytest-xdist inherit it."""
     if SERVERS_VARIABLE not in os.environ:
