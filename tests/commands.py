@@ -1,7 +1,8 @@
 """Runs `dpdoctor` as people do, for tests: in new processes or, quicker, in processes that a server forked.
 
-What a forked rank has in common with a new one is tested, fact by fact, in tests/faults/test_forked_ranks.py. Tests
-that measure, and those about processes that die, take new ones.
+What a forked rank has in common with a new one is tested, fact by fact, in tests/faults/test_forked_ranks.py. A step of
+one takes as long as one of a new process (tests/benchmarks/forked_launches.py). Tests about processes that die take new
+ones, and so do the live benchmarks and the README's walk: they are what people run.
 """
 
 from __future__ import annotations

@@ -58,11 +58,10 @@ def arguments(root: Path, script: str, options: Sequence[str], args: Sequence[st
 
 
 @pytest.fixture
-def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Profiled]:
-    """Return a function that profiles a script and returns what came of it; who measures does so in new processes."""
-    measures = request.node.get_closest_marker("measured") is not None
+def profile(tmp_path: Path) -> Callable[..., Profiled]:
+    """Return a function that profiles a script and returns what came of it."""
 
-    def run(script: str, *options: str, args: Sequence[str] = (), new_processes: bool = measures) -> Profiled:
+    def run(script: str, *options: str, args: Sequence[str] = (), new_processes: bool = False) -> Profiled:
         root = tmp_path / "run"
         done = dpdoctor(*arguments(root, script, options, args), cwd=tmp_path, new_processes=new_processes)
         return Profiled(exit_code=done.returncode, output=done.stdout + done.stderr, root=root)

@@ -94,13 +94,12 @@ def arguments(tmp_path: Path, *options: str) -> list[str]:
 
 
 @pytest.fixture
-def gate(request: pytest.FixtureRequest, tmp_path: Path) -> Gate:
+def gate(tmp_path: Path) -> Gate:
     """Return a function that gates the script against another text of it."""
-    measures = request.node.get_closest_marker("measured") is not None
 
     def run(head: str, *options: str) -> Done:
         write(tmp_path, head)
-        done = dpdoctor(*arguments(tmp_path, *options), cwd=tmp_path, new_processes=measures)
+        done = dpdoctor(*arguments(tmp_path, *options), cwd=tmp_path)
         return Done(exit_code=done.returncode, output=done.stdout + done.stderr, root=tmp_path / "out")
 
     return run
