@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 FAST_SUITE = ("-x", "-q", "-n", "logical")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -120,7 +122,8 @@ def failed_first(copy: Path, options: Sequence[str]) -> str | None:
     if done.returncode == 0:
         return None
     found = _FAILED.search(done.stdout)
-    if done.returncode != 1 or found is None:
+    # Processes of pytest-xdist that stop at the first failure end as interrupted.
+    if done.returncode not in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED) or found is None:
         raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
     return found[1]
 
