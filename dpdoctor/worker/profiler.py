@@ -1,9 +1,9 @@
 """torch's profiler, stopped once no other thread is at work.
 
 Backends end their spans and free their tensors in threads of their own, a little after training goes on. Where the
-profiler was stopped in that moment, the heap was corrupted (torch 2.14 with gloo: on busy cores one launch in 200 of
-tests/faults/scripts/one_thing_more.py was killed by SIGABRT in KinetoThreadLocalState::finalizeTrace, while a thread
-was in AsyncAllreduceWork's destructor).
+profiler was stopped in that moment, the heap was corrupted. Seen with torch 2.14 and gloo on busy cores: of 200
+launches of tests/faults/scripts/one_thing_more.py one was killed by SIGABRT, with its main thread in
+KinetoThreadLocalState::finalizeTrace and gloo's in AsyncAllreduceWork's destructor.
 """
 
 from __future__ import annotations

@@ -15,33 +15,10 @@ from tests.faults.conftest import SHORT
 SAMPLES = Path(__file__).parents[2] / "samples"
 # Little data: the samples are to train, not to be measured.
 ARGS = {
-    "gan.py": ("--train-size", "256", "--batch-size", "4", "--num-workers", "1"),
-    "mnist_lenet.py": ("--train-size", "256", "--batch-size", "4", "--num-workers", "1"),
-    "resnet.py": (
-        "--arch",
-        "resnet18",
-        "--image-size",
-        "32",
-        "--train-size",
-        "128",
-        "--batch-size",
-        "2",
-        "--num-workers",
-        "1",
-    ),
-    "transformer.py": (
-        "--train-size",
-        "128",
-        "--accumulate",
-        "2",
-        "--amp",
-        "--width",
-        "32",
-        "--depth",
-        "1",
-        "--length",
-        "8",
-    ),
+    "gan.py": "--train-size 256 --batch-size 4 --num-workers 1",
+    "mnist_lenet.py": "--train-size 256 --batch-size 4 --num-workers 1",
+    "resnet.py": "--arch resnet18 --image-size 32 --train-size 128 --batch-size 2 --num-workers 1",
+    "transformer.py": "--train-size 128 --accumulate 2 --amp --width 32 --depth 1 --length 8",
 }
 
 
@@ -72,5 +49,5 @@ def contents(folder: Path) -> dict[Path, str]:
 def profile_in(folder: Path, sample: str, mode: str) -> None:
     """Profile a sample from its own folder, with the run directory where it lands by default."""
     options = ("--modes", mode, "--no-baseline", *SHORT)
-    done = dpdoctor("profile", sample, *options, "--", *ARGS[sample], cwd=folder)
+    done = dpdoctor("profile", sample, *options, "--", *ARGS[sample].split(), cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr

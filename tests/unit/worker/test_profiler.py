@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,46 +15,44 @@ WORK = bytes(20_000_000)
 SCHEDULE = (ProfilerAction.RECORD_AND_SAVE, ProfilerAction.NONE)
 
 
+Stop = Callable[[Callable[[], None]], bool]
+
+
 @pytest.fixture
-def profile() -> Profile:
-    found = Profile(activities=[ProfilerActivity.CPU])
-    found.start()
-    return found
-
-
-def test_it_stops_when_another_thread_has_done_its_work(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, done = threading.Event(), threading.Event()
-    at_stop = []
+def alive_at_the_end(monkeypatch: pytest.MonkeyPatch) -> Stop:
+    """Return a function that stops beside a thread, and returns whether that still worked when torch really stopped."""
     stop_trace = torch.profiler.profile.stop_trace
-    monkeypatch.setattr(
-        torch.profiler.profile, "stop_trace", lambda self: (at_stop.append(done.is_set()), stop_trace(self))
-    )
 
+    def run(work: Callable[[], None]) -> bool:
+        thread, found = threading.Thread(target=work), []
+        monkeypatch.setattr(
+            torch.profiler.profile, "stop_trace", lambda self: (found.append(thread.is_alive()), stop_trace(self))
+        )
+        profile = Profile(activities=[ProfilerActivity.CPU])
+        profile.start()
+        thread.start()
+        profile.stop()
+        return found == [True]
+
+    return run
+
+
+def test_it_stops_when_another_thread_has_done_its_work(alive_at_the_end: Stop) -> None:
     def work() -> None:
-        begun.set()
         hashlib.sha256(WORK)
-        done.set()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    begun.wait()
-    profile.stop()
-    thread.join()
-    assert at_stop == [True]
+    assert not alive_at_the_end(work)
 
 
-def test_it_stops_beside_a_thread_that_never_ends(profile: Profile) -> None:
+def test_it_stops_beside_a_thread_that_never_ends(alive_at_the_end: Stop) -> None:
     ended = threading.Event()
 
     def work() -> None:
         while not ended.is_set():
             hashlib.sha256(WORK)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    profile.stop()
+    assert alive_at_the_end(work)
     ended.set()
-    thread.join()
 
 
 def test_what_ends_by_its_schedule_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
