@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE = "heartbeat"
-STAGES = ("starting", "script", "warmup", "proof", "measure", "trace", "finishing", "done")
+# In an experiment one thing is switched off: what it trains per second is not what the script does.
+EXPERIMENT = "experiment"
+STAGES = ("starting", "script", "warmup", "proof", "measure", EXPERIMENT, "trace", "finishing", "done")
 
 _LAYOUT = struct.Struct("<6q")
 

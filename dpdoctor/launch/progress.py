@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from dpdoctor.records import LaunchRecord
 
 # One plain line per mode at most this often, when nobody looks at a terminal.
 PLAIN_PERIOD_S = 10.0
-# The rate shown is that of the last seconds, not of the whole run.
+# The rate shown is that of the last seconds that count, not of the whole run.
 RATE_OVER_S = 3.0
 
 
@@ -37,17 +38,28 @@ class Progress(Protocol):
 
 @dataclass(slots=True)
 class RateMeter:
-    """Global samples per second over the last seconds, from cumulative counts."""
+    """Global samples per second over the last seconds inside of measured windows, from cumulative counts.
 
+    What is trained in warm-up, experiments and traces, and the time between windows, are not what the script does.
+    """
+
+    _last: tuple[float, int, int | None] = (0.0, 0, None)
     _seen: list[tuple[float, int]] = field(default_factory=list)
 
-    def rate(self, now_s: float, samples: int) -> float | None:
-        """Return the rate at `now_s`; None until two readings lie apart."""
-        self._seen.append((now_s, samples))
-        while len(self._seen) > 2 and now_s - self._seen[0][0] > RATE_OVER_S:
+    def rate(self, now_s: float, samples: int, window: int | None) -> float | None:
+        """Return the rate; None outside of a window, and until two readings in one lie apart."""
+        then_s, before, previous = self._last
+        if window != previous or now_s > then_s:
+            self._last = (now_s, samples, window)
+        if window is None:
+            return None
+        if window == previous and now_s > then_s:
+            self._seen.append((now_s - then_s, samples - before))
+        while len(self._seen) > 1 and math.fsum(seconds for seconds, _ in self._seen) > RATE_OVER_S:
             self._seen.pop(0)
-        (then_s, before) = self._seen[0]
-        return (samples - before) / (now_s - then_s) if now_s > then_s else None
+        if not self._seen:
+            return None
+        return sum(more for _, more in self._seen) / math.fsum(seconds for seconds, _ in self._seen)
 
 
 def describe(title: str, beats: Sequence[Beat | None], rate: float | None, elapsed_s: float) -> str:
@@ -81,8 +93,11 @@ class _Metered:
 
     def _line(self, beats: Sequence[Beat | None]) -> str:
         now = self._clock()
-        samples = sum(beat.samples for beat in beats if beat)
-        return describe(self._title, beats, self._meter.rate(now, samples), now - self._began_s)
+        known = [beat for beat in beats if beat]
+        windows = {beat.window if beat.stage == "measure" else None for beat in known}
+        window = windows.pop() if len(windows) == 1 else None
+        rate = self._meter.rate(now, sum(beat.samples for beat in known), window)
+        return describe(self._title, beats, rate, now - self._began_s)
 
     def _print_echo(self) -> None:
         if not self._echo or not self._log.exists():

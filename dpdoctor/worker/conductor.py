@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from dpdoctor.heartbeat import EXPERIMENT
 from dpdoctor.records import FULL, WindowRecord
 from dpdoctor.worker.adoption.proof import Proof, checksum
 from dpdoctor.worker.director import Facts, Segment
@@ -160,7 +161,7 @@ class Conductor:
             parts.report.warmed_up(parts.director.steady)
         self._switch(segment)
         self._segment, self._number, self._done = segment, self._number + 1, 0
-        parts.heartbeat.enter(segment.kind, self._number)
+        parts.heartbeat.enter(segment.kind if segment.arm == FULL else EXPERIMENT, self._number)
         parts.steplog.restart()
         self._begin_ns = parts.clock() if segment.skip == 0 else None
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from dpdoctor import rundir
-from dpdoctor.heartbeat import STAGES, Beat
+from dpdoctor.heartbeat import EXPERIMENT, STAGES, Beat
 from dpdoctor.launch.progress import (
     PLAIN_PERIOD_S,
     RATE_OVER_S,
@@ -22,29 +22,31 @@ from dpdoctor.launch.progress import (
 from dpdoctor.records import LaunchRecord
 from tests.builders.handclock import HandClock
 
+WINDOW = 0
 
-def beat(step: int = 0, samples: int = 0, stage: str = "measure") -> Beat:
-    return Beat(pid=1, stage=stage, step=step, samples=samples, window=0, at_ns=0)
+
+def beat(step: int = 0, samples: int = 0, stage: str = "measure", window: int = WINDOW) -> Beat:
+    return Beat(pid=1, stage=stage, step=step, samples=samples, window=window, at_ns=0)
 
 
 def test_a_rate_needs_two_readings_that_lie_apart() -> None:
     meter = RateMeter()
-    assert meter.rate(0.0, 0) is None
-    assert meter.rate(0.0, 100) is None
-    assert meter.rate(1.0, 200) == pytest.approx(200.0)
+    assert meter.rate(0.0, 0, WINDOW) is None
+    assert meter.rate(0.0, 100, WINDOW) is None
+    assert meter.rate(1.0, 200, WINDOW) == pytest.approx(200.0)
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 2), st.integers(0, 1000)), min_size=1, max_size=40))
 def test_the_rate_is_that_of_the_last_seconds(readings: list[tuple[float, int]]) -> None:
     meter, now, samples = RateMeter(), 0.0, 0
     seen = [(now, samples)]
-    meter.rate(now, samples)
+    meter.rate(now, samples, WINDOW)
     for wait, more in readings:
         now, samples = now + wait, samples + more
         seen.append((now, samples))
         recent = [reading for reading in seen if now - reading[0] <= RATE_OVER_S]
         then, before = recent[0] if len(recent) > 1 else seen[-2]
-        assert meter.rate(now, samples) == pytest.approx((samples - before) / (now - then))
+        assert meter.rate(now, samples, WINDOW) == pytest.approx((samples - before) / (now - then))
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -112,6 +114,25 @@ def test_the_rate_begins_anew_with_each_launch(console: Console, tmp_path: Path,
     lines = text(console).splitlines()
     assert lines[:3] == ["ddp: starting", describe("ddp", [beat(5)], 10.0, 10), "ddp: ok after 10.0 s"]
     assert lines[3:] == lines[:3]
+
+
+def test_the_rate_is_that_of_measured_windows_and_not_of_what_lies_between(
+    console: Console, tmp_path: Path, clock: HandClock
+) -> None:
+    progress = PlainProgress(console, clock=clock)
+    progress.began("ddp", tmp_path)
+    measured = [beat(1, 100, window=1), beat(1, 101, window=1)]
+    tried = [
+        beat(1, 900, EXPERIMENT, 2),
+        beat(1, 990, EXPERIMENT, 2),
+        beat(1, 990, "trace", 3),
+        beat(1, 999, "trace", 3),
+    ]
+    for one in [*measured, *tried, beat(1, 1000, window=4), beat(1, 1002, window=4)]:
+        clock.tick(round(PLAIN_PERIOD_S))
+        progress.moved([one])
+    shown = [line.split(", ")[2:-1] for line in text(console).splitlines()[1:]]
+    assert shown == [[], ["0.100 samples/s"], [], [], [], [], ["0.100 samples/s"], ["0.200 samples/s"]]
 
 
 def test_what_rank_0_prints_can_be_shown_as_it_comes(console: Console, tmp_path: Path, clock: HandClock) -> None:
