@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.commands import SERVERS_VARIABLE
 
@@ -48,6 +50,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Return how many processes `-n auto` and `-n logical` are: many tests only wait for processes of their own."""
     return max(2, 3 * (os.cpu_count() or 1) // 2)
+
+
+class ByFile(LoadScopeScheduling):
+    """Give a test process whole files, whose tests share what is costly to build; tests that launch go one by one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith("tests/faults/") else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """Return who hands the tests to the processes of pytest-xdist."""
+    return ByFile(config, log)
 
 
 def pytest_configure() -> None:

@@ -16,6 +16,8 @@ from tests.browser.visit import Visit, visiting
 # Set by whoever installs Chromium and wants to know that these tests ran: a missing browser is then an error.
 NEEDED = "DPDOCTOR_NEEDS_BROWSER"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+# plotly.js throws and catches while it loads; V8 would read all of it again each time for the lines of the stack.
+ARGS = ("--no-sandbox", "--js-flags=--no-enable-lazy-source-positions")
 
 
 @pytest.fixture(scope="package")
@@ -28,7 +30,7 @@ def browser() -> Iterator[Browser]:
             pytest.fail(f"{why}, and {NEEDED}=1")
         pytest.skip(why)
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        found = playwright.chromium.launch(executable_path=executable, args=ARGS)
         yield found
         found.close()
 

@@ -102,7 +102,7 @@ def test_the_trace_is_written_per_rank_and_its_cost_is_told(profile):
         assert trace.read_bytes()[:2] == b"\x1f\x8b"
     traced = [window for window in done.rank("ddp").windows if window.kind == "trace"]
     assert [(window.num_steps, window.complete) for window in traced] == [(3, True)]
-    assert done.mode("ddp")["profiler_cost"]["value"] > 0.5
+    assert done.mode("ddp")["profiler_cost"]["value"] > 0
 
 
 def test_the_report_is_made_anew_from_the_directory(profile, tmp_path):
