@@ -52,7 +52,7 @@ def launches():
     return {}
 
 
-@pytest.fixture(params=[2, 3])
+@pytest.fixture(params=[pytest.param(2, marks=pytest.mark.slow), 3])
 def runs(request, tmp_path_factory, launches):
     """Return the planted runs by fault, of one launch for all tests; who tries again has the next."""
     if is_disturbed():

@@ -21,7 +21,7 @@ from dpdoctor.gate.evidence.workload import Workload
 from dpdoctor.gate.keeping import calibration
 from dpdoctor.gate.model import Calibration, ModeNoise
 from dpdoctor.launch import machine
-from tests.commands import dpdoctor, heed_ctrl_c
+from tests.commands import dpdoctor, forking, heed_ctrl_c
 from tests.faults.conftest import SCRIPTS
 
 SCRIPT = (SCRIPTS / "paced.py").read_text()
@@ -201,6 +201,7 @@ def test_ctrl_c_keeps_what_was_launched(tmp_path: Path, kept: Path, signum: int)
     process = subprocess.Popen(
         [sys.executable, "-m", "dpdoctor", *arguments(tmp_path, *TOLERANCE, "--calibrations", str(kept))],
         cwd=tmp_path,
+        env=forking(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -19,8 +19,8 @@ from tests.benchmarks.planted.verdicts import read
 from tests.builders.terminal import shown
 
 OWN = [name for name, entry in ENTRIES.items() if not entry.third_party]
-# One of the loader, one of the ranks, one that must stay silent.
-LIVE = ("slow_transform", "slow_rank", "healthy_gan")
+# One of the loader, one of the ranks.
+LIVE = ("slow_transform", "slow_rank")
 
 
 @pytest.mark.measured
