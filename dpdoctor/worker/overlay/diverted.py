@@ -17,6 +17,7 @@ from dpdoctor.worker.overlay.listing import Listing
 from dpdoctor.worker.overlay.overlay import Overlay
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_WRITES = frozenset("wax+")
 _NEW = os.O_CREAT | os.O_EXCL
 _real_open: Callable[..., Any] = io.open
 
@@ -26,20 +27,69 @@ class Diverted:
 
     def __init__(self, overlay: Overlay) -> None:
         self._overlay = overlay
+        self._access, self._chdir = self.reading(posix.access), self.reading(posix.chdir)
+        self._is_away = False
 
     def reading(self, real: Callable[..., Any], *, follow: bool = True) -> Callable[..., Any]:
         """Return `real`, a function of a path, made to look where the script's file is."""
-        overlay = self._overlay
+        overlay, differences, is_as_it_lies = self._overlay, self._overlay.differences, self._is_as_it_lies
 
         @functools.wraps(real)
         def read(path: Any = ".", *args: Any, **options: Any) -> Any:
-            if not overlay.is_used or isinstance(path, int):
+            if not differences.is_any or isinstance(path, int):
                 return real(path, *args, **options)
-            at = overlay.locate(path, follow=options.get("follow_symlinks", follow), dir_fd=options.pop("dir_fd", None))
+            follows = options.get("follow_symlinks", follow)
+            if options.get("dir_fd") is None and is_as_it_lies(path, posix.stat if follows else posix.lstat):
+                return real(path, *args, **options)
+            at = overlay.locate(path, follow=follows, dir_fd=options.pop("dir_fd", None))
             with raw.named(path):
                 return real(raw.alike(path, self._seen(at)), *args, **options)
 
         return read
+
+    def looking(self, real: Callable[..., Any], *, follow: bool = True) -> Callable[..., Any]:
+        """Return `posix.stat` or `posix.lstat`, which scripts call often, made to look where the script's file is."""
+        differences, slow = self._overlay.differences, self.reading(real, follow=follow)
+        hidden = differences.hidden
+
+        @functools.wraps(real)
+        def look(path: Any, **options: Any) -> Any:
+            if not differences.are_known or self._is_away or "dir_fd" in options:
+                return slow(path, **options)
+            try:
+                found = real(path, **options)
+            except OSError as error:
+                if differences.is_missing(path, error):
+                    raise
+                return slow(path, **options)
+            if hidden and _identity(found) in hidden and not isinstance(path, int):
+                return slow(path, **options)
+            return found
+
+        return look
+
+    def access(self, path: Any, mode: int, **options: Any) -> bool:
+        """Return whether the script may use what it sees at a path; False where there is nothing."""
+        try:
+            return bool(self._access(path, mode, **options))
+        except OSError:
+            return False
+
+    def chdir(self, path: Any) -> None:
+        """Change the working directory, maybe to one that the script made: from there the disk's paths are others."""
+        self._chdir(path)
+        self._is_away = self._overlay.holds(posix.getcwd())
+
+    def _is_as_it_lies(self, path: Any, look: Callable[..., os.stat_result]) -> bool:
+        """Return whether the script sees at `path` what the disk has there, or nothing where it has nothing."""
+        differences = self._overlay.differences
+        if not differences.are_known or self._is_away:
+            return False
+        try:
+            found = look(path)
+        except OSError as error:
+            return differences.is_missing(path, error)
+        return _identity(found) not in differences.hidden
 
     def changing(self, real: Callable[..., Any], *, follow: bool = True) -> Callable[..., Any]:
         """Return `real`, a function that changes what is at a path, made to change a copy."""
@@ -94,7 +144,9 @@ class Diverted:
         """Open a file, or its copy if it is opened for writing."""
         # O_TMPFILE makes a file without a name, which changes nothing.
         writes = flags & _WRITING and flags & os.O_TMPFILE != os.O_TMPFILE
-        if not writes and not self._overlay.is_used:
+        if not writes and (
+            not self._overlay.differences.is_any or (dir_fd is None and self._is_as_it_lies(path, _look(flags)))
+        ):
             return posix.open(path, flags, mode, dir_fd=dir_fd)
         at = self._overlay.locate(path, follow=not (flags & _NEW == _NEW or flags & os.O_NOFOLLOW), dir_fd=dir_fd)
         with raw.named(path):
@@ -116,10 +168,24 @@ class Diverted:
         opener: Callable[[Any, int], int] | None = None,
     ) -> Any:
         """Open a file as the builtin does; the file's name is the one that was asked for."""
-        concerns = self._overlay.is_used or set(mode) & set("wax+")
-        if concerns and opener is None and not isinstance(file, int):
-            opener = self._opener
-        return _real_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        others = (buffering, encoding, errors, newline, closefd)
+        if opener is not None or isinstance(file, int):
+            return _real_open(file, mode, *others, opener)
+        if _WRITES.isdisjoint(mode):
+            differences = self._overlay.differences
+            if not differences.is_any:
+                return _real_open(file, mode, *others)
+            if differences.are_known and not self._is_away:
+                try:
+                    found = _real_open(file, mode, *others)
+                except OSError as error:
+                    if differences.is_missing(file, error):
+                        raise
+                else:
+                    if not differences.hidden or _identity(posix.fstat(found.fileno())) not in differences.hidden:
+                        return found
+                    found.close()
+        return _real_open(file, mode, *others, self._opener)
 
     def _opener(self, path: Any, flags: int) -> int:
         return self.os_open(path, flags, 0o666)
@@ -195,7 +261,7 @@ class Diverted:
     def listdir(self, path: Any = None) -> Any:
         """Return the names in a directory."""
         path = "." if path is None else path
-        if not self._overlay.is_used or isinstance(path, int):
+        if self._lists_as_it_lies(path):
             return posix.listdir(path)
         with raw.named(path):
             return [raw.alike(path, name) for name in self._overlay.names(self._overlay.locate(path))]
@@ -203,11 +269,23 @@ class Diverted:
     def scandir(self, path: Any = None) -> Any:
         """Return the entries of a directory."""
         path = "." if path is None else path
-        if not self._overlay.is_used or isinstance(path, int):
+        if self._lists_as_it_lies(path):
             return posix.scandir(path)
         with raw.named(path):
             names = self._overlay.names(self._overlay.locate(path))
         return Listing(path, [raw.alike(path, name) for name in names], self.reading(posix.stat))
+
+    def _lists_as_it_lies(self, path: Any) -> bool:
+        differences = self._overlay.differences
+        if not differences.is_any or isinstance(path, int):
+            return True
+        if not self._is_as_it_lies(path, posix.stat):
+            return False
+        try:
+            found = posix.stat(path)
+        except OSError:
+            return True
+        return _identity(found) not in differences.merged
 
     def getcwd(self) -> str:
         """Return the working directory, which may be one that the script made."""
@@ -219,7 +297,7 @@ class Diverted:
 
     def to_read(self, path: Any) -> Any:
         """Return the path under which compiled code finds what the script calls `path`; no path: unchanged."""
-        if not self._overlay.is_used or not isinstance(path, (str, bytes, os.PathLike)):
+        if not self._overlay.differences.is_any or not isinstance(path, (str, bytes, os.PathLike)):
             return path
         at = self._overlay.locate(path)
         return raw.alike(path, self._overlay.place(at) or at)
@@ -245,6 +323,14 @@ class Diverted:
         if place is None:
             raise self._overlay.missing(at)
         return place
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _look(flags: int) -> Callable[..., os.stat_result]:
+    return posix.lstat if flags & os.O_NOFOLLOW else posix.stat
 
 
 def _move(source: str, target: str) -> None:

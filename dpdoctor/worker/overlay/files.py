@@ -22,11 +22,11 @@ from dpdoctor.worker.overlay.diverted import Diverted
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.patches import Patches
 
-_READING = ("access", "chdir", "getxattr", "listxattr", "stat", "statvfs")
+_READING = ("getxattr", "listxattr", "statvfs")
 _CHANGING = ("chmod", "chown", "removexattr", "setxattr", "truncate", "utime")
 _MAKING = ("mkdir", "mkfifo", "mknod")
 _REMOVING = ("remove", "rmdir", "unlink")
-_OWN_METHODS = ("getcwd", "getcwdb", "link", "listdir", "rename", "scandir", "symlink")
+_OWN_METHODS = ("access", "chdir", "getcwd", "getcwdb", "link", "listdir", "rename", "scandir", "symlink")
 # Sets in which `os` says what its functions can do; the diverted ones can do the same.
 _ABILITIES = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
 # These keep the originals: the overlay works with them, and so does Python when it imports.
@@ -54,7 +54,9 @@ def _functions(diverted: Diverted) -> dict[Any, Callable[..., Any]]:
     """Return what stands in for each original."""
     functions: dict[Any, Callable[..., Any]] = {io.open: diverted.open, posix.open: diverted.os_open}
     functions.update({getattr(posix, name): diverted.reading(getattr(posix, name)) for name in _READING})
-    functions.update({call: diverted.reading(call, follow=False) for call in (posix.lstat, posix.readlink)})
+    functions[posix.readlink] = diverted.reading(posix.readlink, follow=False)
+    functions[posix.stat] = diverted.looking(posix.stat)
+    functions[posix.lstat] = diverted.looking(posix.lstat, follow=False)
     functions.update({getattr(posix, name): diverted.changing(getattr(posix, name)) for name in _CHANGING})
     functions[posix.lchown] = diverted.changing(posix.lchown, follow=False)
     functions.update({getattr(posix, name): diverted.making(getattr(posix, name)) for name in _MAKING})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import posix
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 
 from dpdoctor.records import Written
 from dpdoctor.worker.overlay import raw
+from dpdoctor.worker.overlay.differences import Differences
 from dpdoctor.worker.overlay.territory import KERNEL
 
 MOST_LINKS = 40  # as Linux has it
@@ -35,20 +35,14 @@ class Overlay:
         self.is_free = is_free
         self._removed: set[str] = set()
         self._no_links: set[str] = set()
-        # One byte that forked children share: 0 until anything is changed, so that reading costs nothing before.
-        self._used = mmap.mmap(-1, 1)
+        self.differences = Differences()
         self._pid = posix.getpid()
-
-    @property
-    def is_used(self) -> bool:
-        """Return whether anything was ever written or removed."""
-        return self._used[0] != 0
 
     def locate(self, path: Any, *, follow: bool = True, dir_fd: int | None = None) -> str:
         """Return where `path` leads to; its last part may be a link when not `follow`.
 
         Raises:
-            FileNotFoundError: it is empty.
+            FileNotFoundError: it is empty, or goes up from what is not there.
             OSError: its links go round in circles.
         """
         text = os.fsdecode(path)
@@ -67,6 +61,9 @@ class Overlay:
         while parts:
             part = parts.pop()
             if part == "..":
+                kind = self.kind(at or "/")
+                if kind is None or not stat.S_ISDIR(kind):
+                    raise raw.refusal(errno.ENOENT if kind is None else errno.ENOTDIR, path)
                 at = at.rpartition("/")[0]
             if part in ("", ".", ".."):
                 continue
@@ -95,6 +92,10 @@ class Overlay:
     def cwd(self) -> str:
         """Return the working directory as the script knows it."""
         return self._unplaced(posix.getcwd())
+
+    def holds(self, place: str) -> bool:
+        """Return whether a path as it really is lies in the overlay."""
+        return self._unplaced(place) != place
 
     def _unplaced(self, place: str) -> str:
         return place[len(self._root) :] or "/" if f"{place}/".startswith(f"{self._root}/") else place
@@ -145,7 +146,7 @@ class Overlay:
         kind = self.kind(parent)
         if kind is None or not stat.S_ISDIR(kind):
             raise self.missing(at)
-        self._used[0] = 1
+        self.differences.made(at)
         raw.make_directories(self._over(parent))
         return self._over(at)
 
@@ -173,7 +174,7 @@ class Overlay:
         """Let nothing of the real tree be seen at `at` and below."""
         self.forget_links()
         if raw.kind(at) is not None and not self._is_removed(at):
-            self._used[0] = 1
+            self.differences.removed(at)
             self._removed.difference_update([gone for gone in self._removed if gone.startswith(f"{at}/")])
             self._removed.add(at)
 

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import posix
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -78,7 +79,7 @@ def written(overlay: Overlay, home: Path) -> dict[str, str]:
 
 
 def test_a_file_is_written_read_and_listed_with_its_size(overlay: Overlay, home: Path) -> None:
-    assert not overlay.is_used
+    assert not overlay.differences.is_any
     Path("new").write_text("12345")
     with open("a", "a") as file:
         file.write("!")
@@ -240,6 +241,37 @@ def test_what_a_child_writes_first_is_seen(overlay: Overlay, home: Path) -> None
     assert Path("first").read_text() == "child"
 
 
+def test_a_child_sees_what_its_parent_writes_later(overlay: Overlay, home: Path) -> None:
+    Path("early").write_text("early")
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def ask() -> None:
+        assert Path("a").read_text() == "a"
+        theirs.send("ready")
+        theirs.recv()
+        theirs.send((Path("a").read_text(), Path("late").exists(), sorted(os.listdir())))
+
+    child = context.Process(target=ask)
+    child.start()
+    assert ours.recv() == "ready"
+    Path("a").write_text("changed")
+    Path("late").write_text("late")
+    ours.send("go on")
+    assert ours.recv() == ("changed", True, ["a", "b", "data", "early", "late"])
+    child.join()
+
+
+def test_two_that_write_see_each_other(overlay: Overlay, home: Path) -> None:
+    Path("early").write_text("early")
+    child = multiprocessing.get_context("fork").Process(target=lambda: Path("a").write_text("child"))
+    child.start()
+    child.join()
+    assert Path("a").read_text() == "child"
+    Path("b").write_text("parent")
+    assert Path("b").read_text() == "parent"
+
+
 def test_free_paths_are_written_as_they_are(overlay: Overlay, home: Path, tmp_path: Path) -> None:
     Path(tmp_path / "own").mkdir(exist_ok=True)
     (tmp_path / "own" / "record").write_text("record")
@@ -272,10 +304,13 @@ def test_every_function_is_put_back() -> None:
     assert after == before
 
 
-NAMES = st.sampled_from(["a", "b", "data", "data/c", "data/d", "new", "new/a", "new/sub"])
+# Two links that lead somewhere, and one that leads to what is not there yet.
+LINKS = {"alias": "data", "last": "a", "future": "new"}
+SEEN = ("a", "b", "data", "data/c", "data/d", "new", "new/a", "new/sub", *LINKS, "alias/c", "future/a", "new/../a")
+NAMES = st.sampled_from(SEEN)
 ACTIONS = st.one_of(
-    st.tuples(st.sampled_from(["write", "append", "remove", "mkdir", "rmdir", "rmtree"]), NAMES, st.just("")),
-    st.tuples(st.just("rename"), NAMES, NAMES),
+    st.tuples(st.sampled_from(["write", "append", "remove", "mkdir", "rmdir", "rmtree", "chdir"]), NAMES, st.just("")),
+    st.tuples(st.sampled_from(["rename", "symlink"]), NAMES, NAMES),
 )
 
 
@@ -284,7 +319,7 @@ def append(name: str) -> None:
         file.write("+")
 
 
-def act(action: str, name: str, other: str) -> bool:
+def act(home: Path, action: str, name: str, other: str) -> bool:
     """Do one thing to the working directory; return whether the system let it. Of two errors either may come first."""
     calls: dict[str, Callable[[], object]] = {
         "write": lambda: Path(name).write_text("w"),
@@ -293,7 +328,9 @@ def act(action: str, name: str, other: str) -> bool:
         "mkdir": lambda: os.mkdir(name),
         "rmdir": lambda: os.rmdir(name),
         "rmtree": lambda: shutil.rmtree(name),
+        "chdir": lambda: os.chdir(home / name),
         "rename": lambda: os.rename(name, other),
+        "symlink": lambda: os.symlink(name, other),
     }
     try:
         calls[action]()
@@ -302,23 +339,56 @@ def act(action: str, name: str, other: str) -> bool:
     return True
 
 
-@settings(max_examples=60)
+def seen(name: str) -> object:
+    """Return all that can be asked about a path, None where the system refuses to answer."""
+
+    def answer(call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except OSError:
+            return None
+
+    return (
+        [ask(name) for ask in (os.path.exists, os.path.lexists, os.path.isdir, os.path.islink)],
+        os.access(name, os.R_OK),
+        answer(lambda: Path(name).read_text()),
+        answer(lambda: sorted(os.listdir(name))),
+        answer(lambda: sorted(entry.name for entry in os.scandir(name))),
+        answer(lambda: stat.S_ISREG(os.stat(name).st_mode) and os.stat(name).st_size),
+        answer(lambda: os.readlink(name)),
+        answer(lambda: os.close(os.open(name, os.O_RDONLY))),
+    )
+
+
+def story(home: Path, actions: list[tuple[str, str, str]]) -> list[object]:
+    """Do one thing after the other; return how each ended and what is there after it, asked for in two ways."""
+    told: list[object] = []
+    for action in actions:
+        told.append(act(home, *action))
+        told.append({name: (seen(name), seen(str(home / name))) for name in SEEN})
+    return told
+
+
+@settings(max_examples=150)
 @given(st.lists(ACTIONS, max_size=12))
 def test_any_sequence_gives_what_it_gives_without_an_overlay(actions: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         plain, home = Path(temporary, "plain"), Path(os.path.realpath(temporary), "home")
-        fill(plain)
-        fill(home)
+        for folder in (plain, home):
+            fill(folder)
+            for name, target in LINKS.items():
+                os.symlink(target, folder / name)
         before = snapshot(home)
         os.chdir(plain)
-        expected = [act(*action) for action in actions], snapshot(plain)
+        expected = story(plain, actions), snapshot(plain)
         os.chdir(home)
         with Diversion(home, Path(temporary, "own")) as overlay:
-            assert ([act(*action) for action in actions], snapshot(home)) == expected
+            assert (story(home, actions), snapshot(home)) == expected
             listed = {str(Path(file.path).relative_to(home)) for file in overlay.written()}
         assert snapshot(home) == before
         os.chdir("/")
     changed = {name for name in {*before, *expected[1]} if before.get(name, 0) != expected[1].get(name, 0)}
+    changed -= {*LINKS}  # they show what others hold
     # Removing a directory is listed, what went with it is not; making an empty one (None) is not listed.
     covered = {name for name in changed if any(name == seen or name.startswith(f"{seen}/") for seen in listed)}
     assert {name for name in changed - covered if expected[1].get(name, "removed") is not None} == set()
