@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import linecache
 import os
+import runpy
 import sys
 import sysconfig
 import traceback
+import types
 from pathlib import Path
 from types import FrameType, TracebackType
+
+import torch
+
+from dpdoctor.worker.patches import Patches
 
 _OWN = {Path(__file__).parents[1], Path(__file__).resolve().parents[1]}
 _LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 # With a separator at the end: `dpdoctor-examples/train.py` is not ours.
 _OURS = tuple(f"{path}{os.sep}" for path in _OWN)
+_RUNPY = runpy.run_path.__code__.co_filename
 _NOT_USERS = ("<", *_OURS, *(f"{path}{os.sep}" for path in _LIBRARIES))
 # A virtual environment may take torch from another one, or from the system.
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -47,6 +54,20 @@ def of_users(frame: FrameType | None) -> str | None:
 
 def _words(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def keep_stacks_short(patches: Patches) -> None:
+    """Leave our frames out of the stack that torch formats, at 10 us a frame, each time it is seeded before CUDA is."""
+    short = types.ModuleType(traceback.__name__)
+    vars(short).update({**vars(traceback), "format_stack": _format_stack})
+    patches.replace(torch.cuda, "traceback", short)
+
+
+def _format_stack() -> list[str]:
+    """Return what `traceback.format_stack()` returns where the script was started by Python itself."""
+    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    theirs = [frame for frame in frames if not frame.f_code.co_filename.startswith((*_OURS, _RUNPY))]
+    return traceback.StackSummary.extract((frame, frame.f_lineno) for frame in reversed(theirs)).format()
 
 
 def source(line: str) -> str:

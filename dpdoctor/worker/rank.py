@@ -199,6 +199,7 @@ class Rank:
     def _install(self) -> None:
         """Put every hook in place; the script has not begun."""
         launched.hide_process_group(self._patches, self._fail)
+        lines.keep_stacks_short(Patches(for_children=True))
         self._loaders.watch(
             self._patches,
             self._phases,

@@ -9,9 +9,11 @@ from types import TracebackType
 from typing import Any
 
 import pytest
+import torch
 
 import dpdoctor
 from dpdoctor.worker import lines
+from dpdoctor.worker.patches import Patches
 
 PACKAGE = Path(dpdoctor.__file__).parent
 TRAIN = "/home/me/train.py"
@@ -52,6 +54,19 @@ def test_the_caller_may_call_back_through_a_library() -> None:
 def test_a_folder_whose_name_begins_like_ours_is_the_users() -> None:
     path = f"{PACKAGE}-examples/train.py"
     assert chain([TRAIN, path], lines.caller) == f"{path}:3"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is initialised here, and torch formats no stack")
+def test_torch_remembers_who_seeded_it_without_our_frames() -> None:
+    patches = Patches()
+    lines.keep_stacks_short(patches)
+    files = [f"{PACKAGE}/worker/rank.py", "<frozen runpy>", TRAIN, f"{PACKAGE}/worker/data/loaders.py"]
+    chain(files, lambda: torch.cuda.manual_seed_all(0))
+    patches.undo()
+    _, stack = torch.cuda._lazy_seed_tracker.manual_seed_all_cb
+    assert [frame for frame in stack if str(PACKAGE) in frame or "runpy" in frame] == []
+    assert [frame for frame in stack if f'"{TRAIN}", line 3, in pass_on' in frame]
+    assert torch.cuda.traceback is traceback
 
 
 def fail() -> None:
