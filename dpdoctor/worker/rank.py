@@ -53,6 +53,7 @@ from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.calibration import hook_cost_ns
+from dpdoctor.worker.timing.pending import storages
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steplog import StepLog
@@ -212,7 +213,9 @@ class Rank:
         self._optimizers.watch(self._patches)
         hooks.watch_backward(self._patches, self._phases, self._before_backward, self._after_backward)
         if torch.cuda.is_available():
-            hooks.watch_copies(self._patches, self._phases, self._loaders.replay.copied_to_device)
+            hooks.watch_copies(
+                self._patches, self._phases, self._loaders.replay.copied_to_device, self._copied_to_device
+            )
         if self._ablation.names:
             self._precision.watch(self._patches)
         self._mode.prepare(self._patches)
@@ -251,6 +254,9 @@ class Rank:
 
     def _on_step(self) -> None:
         self._conductor.on_step()
+
+    def _copied_to_device(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
+        self._tally.copied(storages(tensor), storages(copy))
 
     def _before_backward(self, tensors: Any) -> None:
         self._ending.check()

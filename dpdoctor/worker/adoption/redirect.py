@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from dpdoctor.worker.facts.evaluations import Evaluations
+from dpdoctor.worker.timing.pending import storages
 from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 
@@ -113,7 +114,7 @@ class Watch:
             else:
                 self.evaluations.forward(with_gradients=True)
         rows, elements = _size(args, kwargs)
-        self.tally.trained(rows, elements=elements, in_eval_mode=not module.training)
+        self.tally.trained(rows, elements=elements, in_eval_mode=not module.training, storages=storages((args, kwargs)))
         if self.keep_inputs:
             self.inputs, self.keep_inputs = list(_tensors((args, kwargs))), False
 

@@ -23,6 +23,7 @@ from dpdoctor.worker.data.replay import Replay
 from dpdoctor.worker.data.shard import Draws, Shard
 from dpdoctor.worker.data.workers import inherits
 from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.timing.pending import storages
 from dpdoctor.worker.timing.phases import DATA_WAIT, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 
@@ -87,7 +88,13 @@ class Loaders:
             finally:
                 phases.pop(depth)
             # An iterator that a subclass of DataLoader built past __iter__ was never met.
-            tally.fetched(getattr(iterator, "dpdoctor_loader", UNMET), size, ahead=ahead)
+            tally.fetched(
+                getattr(iterator, "dpdoctor_loader", UNMET),
+                size,
+                ahead=ahead,
+                storages=storages(batch),
+                for_training=torch.is_grad_enabled(),
+            )
             return batch
 
         patches.replace(DataLoader, "_index_sampler", property(shared_index_sampler))

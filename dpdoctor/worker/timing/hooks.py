@@ -131,8 +131,13 @@ def watch_backward(
     patches.replace(torch.autograd, "backward", backward)
 
 
-def watch_copies(patches: Patches, phases: PhaseClock, seen: Callable[[torch.Tensor], None]) -> None:
-    """Charge the host's time in copies from the host to a device; `seen` gets each tensor before it is copied.
+def watch_copies(
+    patches: Patches,
+    phases: PhaseClock,
+    before: Callable[[torch.Tensor], None],
+    after: Callable[[torch.Tensor, torch.Tensor], None],
+) -> None:
+    """Charge the host's time in copies from the host to a device; `before` gets each tensor, `after` its copy, too.
 
     Only for machines with a device.
     """
@@ -145,12 +150,14 @@ def watch_copies(patches: Patches, phases: PhaseClock, seen: Callable[[torch.Ten
             targets = (*args[:1], kwargs.get("device"), kwargs.get("other"))
             if tensor.is_cuda or not (_always or any(map(_is_device, targets))):
                 return _original(tensor, *args, **kwargs)
-            seen(tensor)
+            before(tensor)
             depth = phases.push(H2D)
             try:
-                return _original(tensor, *args, **kwargs)
+                copied = _original(tensor, *args, **kwargs)
             finally:
                 phases.pop(depth)
+            after(tensor, copied)
+            return copied
 
         patches.replace(torch.Tensor, name, functools.wraps(original)(copy))
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from itertools import accumulate
 
 import msgspec
 
+from dpdoctor.worker.timing.pending import Batch, Pending
+
 UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samples-per-step"
 NOT_A_BATCH = "no loader counts them, and the model is not called with a tensor but with a list, or a type of its own"
+UNSURE = "several batches are fetched for one forward pass, and it cannot be told on which of them the script trains"
 NOT_ALIKE = "no loader counts them, and the optimizers of one step train on different numbers of rows"
 ASSUMED = (
     "no loader counts samples: they are taken to be dim 0 of the first tensor that the model is called with, {} per "
     "step; where that is not the batch, as in (time, batch), give --samples-per-step"
 )
+# Before a framework has fetched ahead for the first time it may seem so.
+LEAST_STEPS_TO_DOUBT = 8
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -28,75 +35,98 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Tally:
     """Counts a batch when a training forward follows its fetch.
 
-    Batches that only an evaluation saw are not counted, nor is a batch twice when the model runs twice on it.
-    Loaders are known by the number that the caller gives them. What entered the model counts where no loader does:
-    within a step, two optimizers that train in turn on one batch must not count it twice.
+    Batches that only an evaluation saw are not counted, nor those that the script passed over, nor is a batch twice
+    when the model runs twice on it. Loaders are known by the number that the caller gives them. What entered the model
+    counts where no loader does: within a step, two optimizers that train in turn on one batch must not count it twice.
     """
 
     def __init__(self) -> None:
-        self._pending: list[tuple[int, int]] = []
+        self._pending = Pending()
         self._only_evaluated = False
-        self._doubtful: tuple[int, int] | None = None
+        self._doubtful: tuple[int, int, tuple[int, ...]] | None = None
         self._fresh = True
-        self._drawn = self._entered = self._elements = self._fetches = self._backwards = 0
+        self._has_taken = False
+        self._rows: list[int] = []
+        self._drawn = self._entered = self._elements = self._fed_backwards = self._backwards = 0
         self._edge = False
         self._turns: list[int] = []
         self._most_entered = 0
         self._any_drawn = False
         self._uncounted: str | None = None
         self._steps = 0
-        # Batches per loader: in this step, and in all after the first that it fed. That first one is left out, because
-        # it also took what the script had fetched before it began to train.
+        # Batches per loader, those that were passed over with them: in this step, and in all after the first that it
+        # fed. That first one is left out, because it also took what the script had fetched before it began to train.
         self._fed: Counter[int] = Counter()
         self._fed_since: Counter[int] = Counter()
+        self._samples_of: Counter[int] = Counter()
         self._first_fed: dict[int, int] = {}
 
-    def fetched(self, loader: int, num_samples: int, *, ahead: bool = False) -> None:
+    def fetched(
+        self,
+        loader: int,
+        num_samples: int,
+        *,
+        ahead: bool = False,
+        storages: Iterable[int] = (),
+        for_training: bool = True,
+    ) -> None:
         """A batch of `num_samples` drawn indices was handed to the script; 0: the loader does not know.
 
         `ahead`: a thread of the script's fetched it, for some later forward. It is counted at once: step by step that
         is early, over a window it is exact, because such a thread runs ahead by a queue's length and no more.
+        `storages` and `for_training` are Batch's.
         """
-        if self._only_evaluated:
+        if self._only_evaluated and for_training:
             self._edge |= self._doubtful is not None
-            self._pending, self._only_evaluated, self._doubtful = [], False, None
+            self._pending.clear()
+            self._only_evaluated, self._doubtful = False, None
+        batch = Batch(loader=loader, size=num_samples, storages=set(storages), for_training=for_training)
         if ahead:
-            self._count(loader, num_samples)
+            self._count(batch)
         else:
-            self._pending.append((loader, num_samples))
+            self._pending.add(batch)
+
+    def copied(self, source: set[int], target: set[int]) -> None:
+        """The script copied a tensor to a device; both are where its data lies."""
+        self._pending.copied(source, target)
 
     def epoch_began(self, loader: int) -> None:
         """A loader was iterated anew; what it gave before and nobody trained on is not trained on any more."""
         self._edge = True
-        self._pending = [batch for batch in self._pending if batch[0] != loader]
+        self._pending.drop(loader)
 
-    def trained(self, num_entered: int, *, elements: int = 0, in_eval_mode: bool = False) -> None:
+    def trained(
+        self, num_entered: int, *, elements: int = 0, in_eval_mode: bool = False, storages: Iterable[int] = ()
+    ) -> None:
         """A forward with gradients began on `num_entered` samples, a tensor of `elements`; 0: nobody can tell.
 
         `in_eval_mode`: of a module that says it does not train. A script that forgot `no_grad` evaluates like that, one
         that fine-tunes a frozen model trains like that: the latter calls backward before it fetches the next batch.
+        `storages`: where the data of the tensors lies that it is called with.
         """
         if in_eval_mode:
             self._only_evaluated = True
-            self._doubtful = (num_entered, elements) if self._doubtful is None else self._doubtful
+            self._doubtful = (num_entered, elements, tuple(storages)) if self._doubtful is None else self._doubtful
         else:
-            self._consume(num_entered, elements)
+            self._consume(num_entered, elements, storages)
 
-    def _consume(self, num_entered: int, elements: int) -> None:
-        for loader, size in self._pending:
-            self._count(loader, size)
-            self._fetches += 1
-        self._pending, self._only_evaluated, self._doubtful = [], False, None
+    def _consume(self, num_entered: int, elements: int, storages: Iterable[int]) -> None:
+        for batch in self._pending.take(num_entered, storages, is_first=self._fresh):
+            self._count(batch)
+            self._has_taken = True
+        self._only_evaluated, self._doubtful = False, None
         if self._fresh:
             self._entered += num_entered
+            self._rows.append(num_entered)
             self._elements += elements
             self._fresh = False
             if not num_entered:
                 self._uncounted = NOT_A_BATCH
 
-    def _count(self, loader: int, num_samples: int) -> None:
-        self._drawn += num_samples
-        self._fed[loader] += 1
+    def _count(self, batch: Batch) -> None:
+        self._drawn += batch.size
+        self._fed[batch.loader] += 1
+        self._samples_of[batch.loader] += batch.size
 
     def evaluated(self) -> None:
         """A forward without gradients ran: what was fetched is an evaluation's, unless the script trains on it next."""
@@ -108,8 +138,10 @@ class Tally:
         if self._doubtful is not None:
             self._consume(*self._doubtful)
         if not self._fresh:
-            self._backwards += not in_step or not self._backwards
-            self._fresh = not in_step
+            counts = not in_step or not self._backwards
+            self._backwards += counts
+            self._fed_backwards += counts and self._has_taken
+            self._fresh, self._has_taken = not in_step, False
 
     def optimizer_stepped(self) -> None:
         """An optimizer took its step on what entered since the step before, of whichever optimizer."""
@@ -125,9 +157,15 @@ class Tally:
             self._uncounted = NOT_ALIKE
         return 0 if self._uncounted else next(iter(turns), 0)
 
+    def _micro_batches(self) -> int:
+        """Return the backward passes on other samples each; a second one on the same, or on noise, is none."""
+        rows = accumulate(self._rows)
+        in_parts = sum(entered <= self._drawn for entered in rows) if self._drawn else 0
+        return max(self._fed_backwards, min(in_parts, self._backwards)) or self._backwards
+
     def remarks(self) -> tuple[str, ...]:
         """Return what the reader must know of how samples were counted."""
-        if self._any_drawn:
+        if self._any_drawn and self._uncounted != UNSURE:
             return ()
         if self._uncounted:
             return (UNCOUNTED.format(self._uncounted),)
@@ -135,23 +173,29 @@ class Tally:
 
     def lap(self) -> Counted:
         """End a step: return what it consumed and begin the next."""
+        if 2 * self._pending.num_unsure > max(self._steps, LEAST_STEPS_TO_DOUBT):
+            self._uncounted, self._drawn = UNSURE, 0
         entered = self._entered_once()
         self._any_drawn |= self._drawn > 0
         self._most_entered = max(self._most_entered, entered)
         counted = Counted(
             samples_drawn=self._drawn,
             samples_entered=entered,
-            micro_batches=self._fetches or self._backwards,
+            micro_batches=self._micro_batches(),
             epoch_edge=self._edge,
             elements=self._elements,
         )
         self._steps += 1
+        self._fed += self._pending.passed
+        self._pending.passed.clear()
         for loader, batches in self._fed.items():
             if self._first_fed.setdefault(loader, self._steps) != self._steps:
                 self._fed_since[loader] += batches
         self._fed.clear()
-        self._drawn = self._elements = self._fetches = self._backwards = 0
-        self._edge, self._fresh = False, True
+        self._drawn = self._elements = self._fed_backwards = self._backwards = 0
+        self._rows.clear()
+        self._edge, self._fresh, self._has_taken = False, True, False
+        self._pending.step_ended()
         return counted
 
     def loaders(self) -> frozenset[int]:
@@ -159,8 +203,11 @@ class Tally:
         return frozenset(self._first_fed)
 
     def main_loader(self) -> tuple[int, float] | None:
-        """Return the loader that fed most and its batches per step; None while none has fed two steps."""
+        """Return the loader that fed most batches, of several the one that fed most samples, and its batches per step.
+
+        None while none has fed two steps.
+        """
         if not self._fed_since:
             return None
-        loader, batches = self._fed_since.most_common(1)[0]
+        loader, batches = max(self._fed_since.items(), key=lambda fed: (fed[1], self._samples_of[fed[0]]))
         return loader, batches / (self._steps - self._first_fed[loader])

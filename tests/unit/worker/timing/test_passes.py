@@ -68,7 +68,7 @@ def test_only_copies_to_a_device_are_charged(
     patches: Patches, clock: HandClock, target: tuple[Any, ...], options: dict[str, Any], charged: bool
 ) -> None:
     phases, seen = PhaseClock(clock), list[torch.Tensor]()
-    hooks.watch_copies(patches, phases, seen.append)
+    hooks.watch_copies(patches, phases, seen.append, lambda *_: None)
     tensor = torch.ones(3)
     # Where there is no GPU torch refuses, as it would unwatched.
     with contextlib.suppress(RuntimeError, AssertionError):
