@@ -140,7 +140,8 @@ class Written:
 class Adoption:
     """What was done to the script, and the proof that it took effect.
 
-    `written` is what the script would have written, empty when it was allowed to.
+    `written` is what the script would have written, empty when it was allowed to. `same_samples`: in each step that
+    precedes a window the same tensors entered the model on all ranks, and not the same ones in all of these steps.
     """
 
     units: tuple[Unit, ...] = ()
@@ -153,6 +154,7 @@ class Adoption:
     warnings: tuple[str, ...] = ()
     proof: tuple[Check, ...] = ()
     written: tuple[Written, ...] = ()
+    same_samples: bool = False
 
     @property
     def proved(self) -> bool | None:

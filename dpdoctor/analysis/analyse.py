@@ -64,6 +64,8 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader) -> Mode
     step = _over_launches(windows, Window.step, "s", reason)
     gains = arms(launches)
     spread = header.launch_spread.get(spec.name)
+    same = first is not None and first.adoption.same_samples
+    copies = spec.world_size if same else 1
     counted, uncounted = (windows, reason) if _are_counted(windows, samples) else ([], UNCOUNTED)
     return ModeSummary(
         status=shown.record.status,
@@ -76,12 +78,12 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader) -> Mode
         launches=len(launches),
         warmup_steady=first.warmup_steady if first else None,
         adoption=first.adoption if first else None,
-        batch=_batch(spec, counted, source, samples),
+        batch=_batch(spec, counted, source, samples, copies),
         throughput=stats.calibrated(
-            _over_launches(counted, lambda w: w.throughput(samples), "samples/s", uncounted), spread
+            _over_launches(counted, lambda w: w.throughput(samples, copies), "samples/s", uncounted), spread
         ),
         throughput_with_edges=stats.calibrated(
-            _over_launches(counted, lambda w: w.throughput_with_edges(samples), "samples/s", uncounted), spread
+            _over_launches(counted, lambda w: w.throughput_with_edges(samples, copies), "samples/s", uncounted), spread
         ),
         epoch_s=_epoch(stats.calibrated(step, spread), first.steps_per_epoch if first else None, windows),
         step=stats.calibrated(step, spread),
@@ -210,13 +212,14 @@ def _phase(name: str) -> Callable[[Window], tuple[float, int]]:
 
 
 def _batch(
-    spec: ModeSpec, windows: Sequence[Sequence[Window]], source: str, samples: Callable[[StepRecord], int]
+    spec: ModeSpec, windows: Sequence[Sequence[Window]], source: str, samples: Callable[[StepRecord], int], copies: int
 ) -> Batch:
+    """Return the mean batches; the global one has each sample once that `copies` ranks train on."""
     steps = [s for launch in windows for w in launch for r in w.ranks for s in r.steady]
     if not steps:
         return Batch(per_device=None, global_=None, rule=spec.batch_rule, source="none")
     of_all = sum(samples(s) for s in steps) / len(steps) * spec.world_size
-    return Batch(per_device=of_all / spec.num_devices, global_=of_all, rule=spec.batch_rule, source=source)
+    return Batch(per_device=of_all / spec.num_devices, global_=of_all / copies, rule=spec.batch_rule, source=source)
 
 
 def _epoch(step: Figure, steps_per_epoch: int | None, windows: Sequence[Sequence[Window]]) -> Figure:

@@ -60,13 +60,13 @@ class Window:
         seconds, steps = self.step()
         return seconds / steps
 
-    def throughput(self, samples: Callable[[StepRecord], int]) -> tuple[int, float]:
-        """Return (global samples, seconds) of the steady steps."""
-        return sum(samples(s) for r in self.ranks for s in r.steady), max(r.steady_s for r in self.ranks)
+    def throughput(self, samples: Callable[[StepRecord], int], copies: int = 1) -> tuple[float, float]:
+        """Return (global samples, seconds) of the steady steps; each sample once that `copies` ranks train on."""
+        return sum(samples(s) for r in self.ranks for s in r.steady) / copies, max(r.steady_s for r in self.ranks)
 
-    def throughput_with_edges(self, samples: Callable[[StepRecord], int]) -> tuple[int, float]:
-        """Return (global samples, seconds) of all counted steps."""
-        return sum(samples(s) for r in self.ranks for s in r.counted), max(r.wall_s for r in self.ranks)
+    def throughput_with_edges(self, samples: Callable[[StepRecord], int], copies: int = 1) -> tuple[float, float]:
+        """Return (global samples, seconds) of all counted steps; each sample once that `copies` ranks train on."""
+        return sum(samples(s) for r in self.ranks for s in r.counted) / copies, max(r.wall_s for r in self.ranks)
 
     def phase(self, name: str) -> tuple[float, int]:
         """Return (exclusive host seconds of one phase, steady steps), both added up over the ranks."""

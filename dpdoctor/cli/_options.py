@@ -41,6 +41,9 @@ _LAUNCHING = (
         help="Seed of torch, numpy and random.",
     ),
     click.option(
+        "--seed-per-rank", is_flag=True, help="Let ranks draw other random numbers, from the first backward pass on."
+    ),
+    click.option(
         "--warmup", type=click.IntRange(1), metavar="STEPS", help="Steps before measuring. Default: until steady."
     ),
     click.option(
@@ -79,7 +82,9 @@ _LAUNCHING = (
     click.option("--allow-writes", is_flag=True, help="Let the script really write, change and remove files."),
 )
 # Those that a RunSpec is made of as they are.
-_AS_THEY_ARE = ("modes", "nproc", "dp_devices", "batch", "seed", "timeout", "samples_per_step", "allow_writes")
+_AS_THEY_ARE = (
+    *("modes", "nproc", "dp_devices", "batch", "seed", "seed_per_rank", "timeout", "samples_per_step", "allow_writes"),
+)
 
 DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 tolerance = click.option(

@@ -43,6 +43,7 @@ class Options:
     fsdp_wrap: tuple[str, ...] | None
     recording: Recording
     allow_writes: bool = False
+    seed_per_rank: bool = False
     dp_devices: str | None = None
     directory: Path | None = None
 
@@ -102,6 +103,7 @@ def make_spec(options: Options) -> RunSpec:
         devices=devices,
         threads_per_device=max(1, machine.cores() // nproc),
         seed=options.seed,
+        seed_per_rank=options.seed_per_rank,
         repeat=options.repeat,
         timeout_s=options.timeout,
         samples_per_step=options.samples_per_step,

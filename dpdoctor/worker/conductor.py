@@ -67,6 +67,7 @@ class Conductor:
 
     def _open(self) -> None:
         """Begin the counted steps, with nothing of the uncounted ones left on the device."""
+        self._parts.watch.entered.is_on = False
         _synchronise()
         self._parts.loaders.replay.keep(on=False)
         if self._segment.kind == "measure" and self._segment.arm == FULL:
@@ -160,6 +161,7 @@ class Conductor:
         if parts.director:
             parts.report.warmed_up(parts.director.steady)
         self._switch(segment)
+        parts.watch.entered.is_on = segment.arm == FULL and segment.kind == "measure"
         self._segment, self._number, self._done = segment, self._number + 1, 0
         parts.heartbeat.enter(segment.kind if segment.arm == FULL else EXPERIMENT, self._number)
         parts.steplog.restart()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpdoctor.worker.adoption.entered import are_same
 from dpdoctor.worker.director import Facts
 from dpdoctor.worker.parts import Parts
 
@@ -22,10 +23,11 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     draws = parts.loaders.draws
     workers = max((loader.num_workers for loader in parts.loaders.records()), default=0)
     mine = [step_ns, parts.loaders.prefetch(), int(changed), now - parts.steplog.first_ns, workers]
-    everyone = parts.agreement.gather([*mine, draws.num, draws.digest])
+    everyone = parts.agreement.gather([*mine, draws.num, draws.digest, *parts.watch.entered.told()])
     # Ranks that fetched differently far ahead cannot be compared.
     if len({numbers[5] for numbers in everyone}) == 1 < len({numbers[6] for numbers in everyone}):
         parts.report.warn(DRAWN_APART)
+    parts.report.same_samples = are_same([numbers[7:] for numbers in everyone])
     facts = Facts(
         step_s=max(numbers[0] for numbers in everyone) * 1e-9,
         prefetch=max(numbers[1] for numbers in everyone),

@@ -114,6 +114,7 @@ class Rank:
         self._report = self._make_report(backend)
         self._conductor = self._make_conductor()
         self._warn_of_sums = where.world_size > 1
+        self._seeds_apart = task.spec.seed_per_rank
         self._install()
 
     def _make_overlay(self) -> Overlay:
@@ -260,6 +261,9 @@ class Rank:
 
     def _before_backward(self, tensors: Any) -> None:
         self._ending.check()
+        if self._seeds_apart:
+            self._seeds_apart = False
+            setup.seed_apart(self._where.rank)
         if self._warn_of_sums:
             self._warn_of_sums = False
             if loss.is_summed(tensors[0] if isinstance(tensors, (list, tuple)) else tensors):

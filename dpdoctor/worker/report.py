@@ -39,10 +39,19 @@ class Sources:
     arms: Callable[[], tuple[ArmRecord, ...]] = tuple
 
 
+SAME_SAMPLES = (
+    "all ranks train on the same samples, which are counted once: they do not come from a torch DataLoader, whose "
+    "batches dpdoctor shares out among the ranks"
+)
+
+
 class Report:
     """Collects the record and writes it. A killed rank leaves the last one written.
 
     `finds_unused`: the mode looks for trained parameters without a gradient where the baseline found some.
+
+    Attributes:
+        same_samples: Adoption's, as far as is known.
     """
 
     def __init__(
@@ -57,6 +66,7 @@ class Report:
         self._units: tuple[Unit, ...] = ()
         self._finds_unused = finds_unused
         self._peaks: tuple[int, list[int]] | None = None
+        self.same_samples = False
         rundir.write_json(self._path, record)
 
     def proved(self, checks: tuple[Check, ...], counters: Counters, touched: Container[int]) -> None:
@@ -125,9 +135,15 @@ class Report:
             num_threads=torch.get_num_threads(),
             find_unused_parameters=self._finds_unused and sources.adopter.has_unused,
             patched=sources.patches.names,
-            warnings=(*sources.adopter.warnings, *self._warnings, *sources.remarks()),
+            warnings=(
+                *sources.adopter.warnings,
+                *self._warnings,
+                *sources.remarks(),
+                *((SAME_SAMPLES,) if self.same_samples else ()),
+            ),
             proof=self._proof,
             written=sources.written(),
+            same_samples=self.same_samples,
         )
 
     def _steps_per_epoch(self) -> int | None:

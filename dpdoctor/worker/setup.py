@@ -47,6 +47,11 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
+def seed_apart(rank: int) -> None:
+    """Seed torch, numpy and random by the script's own seed and the rank."""
+    seed_all(torch.initial_seed() + rank)
+
+
 def device_type() -> str:
     """Return torch's name for the kind of device that this rank computes on."""
     return "cuda" if torch.cuda.is_available() else "cpu"

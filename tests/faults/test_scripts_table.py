@@ -39,7 +39,8 @@ class Case:
         line: source of the line that a cell with the words `with the line` has named.
         reason: part of the reason where it is `failed`.
         warning: part of the one warning where a cell of its rows has the words `with a warning`; elsewhere is none.
-        adopted_at: step at whose forward the model is adopted; the batches before are counted to it.
+        adopted_at: step at whose forward the model is adopted; what was trained on before is not counted.
+        same_samples: ranks train on the same samples, which is warned of in the modes that have ranks.
         also: what else must hold of the finished run.
     """
 
@@ -51,6 +52,7 @@ class Case:
     reason: str = ""
     warning: str = ""
     adopted_at: int = 1
+    same_samples: bool = False
     also: Callable[[Profiled], None] = nothing_more
 
 
@@ -100,7 +102,7 @@ ORDINARY = Case(
 )
 GAN = Case(command=("-m", "gan_package.train"))
 AMP = Case(command=("amp.py",))
-LANGUAGE_MODEL = Case(command=("language_model.py",), source=ENTERED, warning="taken to be dim 0")
+LANGUAGE_MODEL = Case(command=("language_model.py",), source=ENTERED, warning="taken to be dim 0", same_samples=True)
 NOTEBOOK = Case(command=("notebook.py",))
 TRAINER = Case(command=("class_trainer.py",), also=has_no_end)
 DETECTOR = Case(command=("lists_of_images.py",), also=knows_what_gets_no_gradient)
@@ -153,7 +155,7 @@ CASES = {
     "a sampler of the script's own, `num_workers`": ORDINARY,
     "an endless sampler, persistent workers": TRAINER,
     "a batch sampler, with batches of different sizes": Case(command=("batch_sampler.py",)),
-    "`IterableDataset`": Case(command=("iterable.py",), source=ENTERED, warning="taken to be dim 0"),
+    "`IterableDataset`": Case(command=("iterable.py",), source=ENTERED, warning="taken to be dim 0", same_samples=True),
     "a loop without a DataLoader": LANGUAGE_MODEL,
     "a loss that is summed over the batch": Case(
         command=("mathematics.py",), args=("sum",), warning="the loss is a sum"
@@ -236,9 +238,13 @@ def assert_right(done: Profiled, mode: str, case: Case) -> None:
     assert summary["status"] == ("inactive" if inactive else "ok"), summary["reason"]
     adoption = done.record(mode).adoption
     assert all(check.ok for check in adoption.proof), adoption.proof
-    assert [case.warning in text for text in adoption.warnings] == [True] * warns(case, mode), adoption.warnings
+    same = case.same_samples and summary["world_size"] > 1
+    expected = [case.warning] * warns(case, mode) + ["train on the same samples"] * same
+    assert len(adoption.warnings) == len(expected), adoption.warnings
+    assert all(part in text for part, text in zip(expected, adoption.warnings, strict=True)), adoption.warnings
     assert summary["batch"]["source"] == case.source
-    assert summary["batch"]["global"] == pytest.approx(summary["batch"]["per_device"] * summary["world_size"])
+    times = 1 if same else summary["world_size"]
+    assert summary["batch"]["global"] == pytest.approx(summary["batch"]["per_device"] * times)
     for rank in range(summary["world_size"]):
         assert_counted(done, mode, rank, case)
 
@@ -254,7 +260,7 @@ def assert_counted(done: Profiled, mode: str, rank: int, case: Case) -> None:
     printed = [int(number) for number in re.findall(r"^(\d+)\b", done.printed(mode, rank), re.MULTILINE)]
     steps = done.rank(mode, rank).steps
     counts = [step.samples_drawn if case.source == DRAWN else step.samples_entered for step in steps]
-    until = case.adopted_at
-    assert (sum(counts[:until]), counts[until:]) == (sum(printed[:until]), printed[until:])
+    before = case.adopted_at - 1
+    assert (sum(counts[:before]), counts[before:]) == (0, printed[before:])
     if len(set(printed)) == 1:
         assert done.mode(mode)["batch"]["per_device"] == printed[0]

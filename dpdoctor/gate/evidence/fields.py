@@ -94,6 +94,7 @@ RUN: tuple[Field[Recorded], ...] = (
     Field(name="recording", value=lambda run: workload(run.header.spec).recording, remedy=_ALIKE, hard=TIME),
     Field(name="warmup", value=_warmup, remedy=_SAME_STEP, hard=EXACT),
     Field(name="seed", value=lambda run: units.whole(run.header.spec.seed), remedy=_ALIKE, hard=EXACT),
+    Field(name="seed_per_rank", value=lambda run: str(run.header.spec.seed_per_rank), remedy=_ALIKE, hard=BOTH),
     Field(name="arms", value=lambda run: ", ".join(run.header.spec.recording.arms) or "none", remedy=_ALIKE),
     Field(name="dpdoctor", value=lambda run: run.header.dpdoctor, remedy=_INSTALL),
 )

@@ -60,7 +60,7 @@ def _script(analysis: Analysis) -> Facts:
             ("SHA-256", summary.script.sha256 or "unknown: the script could not be read as one file"),
             ("Created", summary.created),
             ("dpdoctor", summary.dpdoctor),
-            ("Seed", str(spec.seed)),
+            ("Seed", f"{spec.seed}{', then one per rank' if spec.seed_per_rank else ''}"),
             ("Threads per device", str(spec.threads_per_device)),
             ("Devices", ", ".join(spec.devices) or "CPU"),
             ("Launches per mode", str(spec.repeat)),

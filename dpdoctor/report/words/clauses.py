@@ -128,4 +128,6 @@ def scaling_words(mode: ModeSummary) -> str:
     """Return which kind of scaling the speedup shows."""
     if mode.batch.rule == "global":
         return "Strong scaling: the devices share the script's batch."
+    if mode.adoption is not None and mode.adoption.same_samples:
+        return "Each device trains on the same batches: a step trains on no more samples than on one device."
     return "Weak scaling: each device takes the script's whole batch, so a step trains on more samples."

@@ -34,11 +34,11 @@ def checksum(parameters: Iterable[nn.Parameter]) -> int:
     for parameter in parameters:
         if parameter.requires_grad:
             local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-            total = (total * 31 + _bits(local.detach())) % 2**62
+            total = (total * 31 + bits(local.detach())) % 2**62
     return total
 
 
-def _bits(tensor: torch.Tensor) -> int:
+def bits(tensor: torch.Tensor) -> int:
     """Return a position-weighted sum of a tensor's bits, in pieces: it must not need the memory of a second model."""
     integers = tensor.contiguous().flatten().view(_INTEGERS.get(tensor.element_size(), _WIDEST))
     total = 0

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpdoctor.worker.adoption.entered import Entered
 from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.timing.pending import storages
 from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
@@ -84,6 +85,7 @@ class Watch:
         through: calls a training forward's target with these arguments, in a way of its own; None: as it is.
         micro_batch: of the present step, from 1; counted like `forwards`, over all modules.
         micro_batches: how many each step had since the list was last cleared.
+        entered: what the steps trained on, told when `entered.is_on`.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Watch:
         self.micro_batch = 0
         self.micro_batches: list[int] = []
         self.inputs: list[torch.Tensor] = []
+        self.entered = Entered()
 
     def training_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward of the module begins on these arguments."""
@@ -115,6 +118,8 @@ class Watch:
                 self.evaluations.forward(with_gradients=True)
         rows, elements = _size(args, kwargs)
         self.tally.trained(rows, elements=elements, in_eval_mode=not module.training, storages=storages((args, kwargs)))
+        if self.entered.is_on:
+            self.entered.forward(_tensors((args, kwargs)))
         if self.keep_inputs:
             self.inputs, self.keep_inputs = list(_tensors((args, kwargs))), False
 
@@ -128,6 +133,7 @@ class Watch:
         """A step of the reference optimizer ended."""
         self.micro_batches.append(self.micro_batch)
         self.micro_batch = 0
+        self.entered.step_ended()
 
     @property
     def pass_is_open(self) -> bool:

@@ -55,6 +55,14 @@ class TestTwoModes:
         batch = two_modes.summary.modes["ddp"].batch
         assert (batch.per_device, batch.global_, batch.rule) == (32, 64, "per-device")
 
+    def test_samples_that_both_ranks_train_on_count_once(self) -> None:
+        ranks = [even_rank(100, index=i, world_size=2, adoption=Adoption(same_samples=True)) for i in range(2)]
+        found = analyse(run({"single": [launch(even_rank(100))], "ddp": [launch(*ranks, mode="ddp")]}, {"ddp": 2}))
+        ddp = found.summary.modes["ddp"]
+        assert (ddp.throughput.value, ddp.throughput_with_edges.value) == pytest.approx((320, 320))
+        assert (ddp.batch.per_device, ddp.batch.global_) == (32, 32)
+        assert (ddp.speedup.value, ddp.scaling_efficiency.value) == pytest.approx((1.0, 0.5))
+
     def test_the_summary_survives_json_under_its_names(self, two_modes: Analysis) -> None:
         data = msgspec.json.encode(two_modes.summary)
         assert msgspec.json.decode(data, type=RunSummary) == two_modes.summary

@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import pytest
 
+from dpdoctor.records import Adoption, Unit
 from dpdoctor.rules.unsharded_data import RULE
 from tests.builders import cases
 
 STREAM = cases.adoption(rule="whole", num_batches=None, dataset="Stream", note="an IterableDataset is read whole")
 
-FIRES = {"a stream": cases.case("ddp", world_size=4, adoption=STREAM)}
+SAME = Adoption(units=(Unit(name="Net", line="train.py:9", num_parameters=1, trainable_bytes=4),), same_samples=True)
+
+FIRES = {
+    "a stream": cases.case("ddp", world_size=4, adoption=STREAM),
+    "the same tensors": cases.case("ddp", world_size=4, adoption=SAME),
+}
 SILENT = {
     "one device": cases.case(adoption=STREAM),
     "shared by its sampler": cases.case("ddp", world_size=2, adoption=cases.adoption()),
@@ -21,3 +27,9 @@ def test_three_of_four_ranks_are_for_nothing() -> None:
     found = RULE.check(FIRES["a stream"])
     assert found.cost.value == pytest.approx(0.75)
     assert (found.of, found.status, found.line) == ("epoch", "inferred", "train.py:30")
+
+
+def test_what_was_seen_is_confirmed_where_the_model_is_called() -> None:
+    found = RULE.check(FIRES["the same tensors"])
+    assert found.cost.value == pytest.approx(0.75)
+    assert (found.of, found.status, found.severity, found.line) == ("epoch", "confirmed", "critical", "train.py:9")

@@ -44,6 +44,7 @@ RUNS = [
     ({"threads_per_device": 2}, "threads_per_device", True, False),
     ({"fsdp_wrap": ("Block",)}, "fsdp_wrap", True, True),
     ({"seed": 7}, "seed", False, True),
+    ({"seed_per_rank": True}, "seed_per_rank", True, True),
     ({"recording": Recording(arms=("no_comm",))}, "arms", False, False),
     ({"recording": Recording(steps=3)}, "recording", True, False),
     ({"samples_per_step": 3}, "recording", True, False),

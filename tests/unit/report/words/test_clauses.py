@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from dpdoctor.analysis import Figure, ModeSummary
+from dpdoctor.records import Adoption
 from dpdoctor.report.words import clauses
 from tests.builders import diagnosed_runs, runs
 
@@ -69,6 +70,11 @@ def test_what_was_kept_equal(rule: str, words: str) -> None:
     found = mode()
     batch = msgspec.structs.replace(found.batch, rule=rule)
     assert clauses.scaling_words(dataclasses.replace(found, batch=batch)) == words
+
+
+def test_who_trains_on_the_same_batches_trains_on_no_more_samples() -> None:
+    words = clauses.scaling_words(dataclasses.replace(mode(), adoption=Adoption(same_samples=True)))
+    assert words.startswith("Each device trains on the same batches")
 
 
 def test_what_the_loader_processes_alone_would_give() -> None:

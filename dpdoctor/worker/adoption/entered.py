@@ -1,0 +1,61 @@
+"""Do all ranks train on the same samples? A digest of what enters the model, in steps that are not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from dpdoctor.worker.adoption.proof import bits
+
+# Of larger tensors so many elements are read, evenly spread: the first ones may be the same black corner everywhere.
+MOST_ELEMENTS = 1 << 20
+
+
+class Entered:
+    """Digests of the tensors that training forwards were called with, over all steps in which it was on.
+
+    Noise that a script draws on each rank from the same seed is the same everywhere: all forwards of a step count.
+
+    Attributes:
+        is_on: whether this step is told.
+        num_steps: how many were.
+        digest: of all of them.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.num_steps = 0
+        self.digest = 0
+        self._of_step = 0
+        self._first: int | None = None
+        self.varies = False
+
+    def forward(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Add what a forward was called with."""
+        for tensor in tensors:
+            flat = tensor.detach().flatten()
+            some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]
+            self._of_step = hash((self._of_step, tuple(tensor.shape), bits(some)))
+
+    def step_ended(self) -> None:
+        """End a step; one without tensors tells nothing."""
+        if self._of_step:
+            self.num_steps += 1
+            self.digest = hash((self.digest, self._of_step))
+            self._first = self._first or self._of_step
+            self.varies |= self._of_step != self._first
+        self._of_step = 0
+
+    def told(self) -> list[int]:
+        """Return what the other ranks must know."""
+        return [self.num_steps, self.digest, int(self.varies)]
+
+
+def are_same(everyone: list[list[int]]) -> bool:
+    """Return whether several ranks trained on the same samples, given what each `told`.
+
+    A script that gives the model one and the same batch in every step has no samples to share out.
+    """
+    (num_steps, _, varies), *others = everyone
+    return bool(others) and num_steps > 1 and bool(varies) and all(told == everyone[0] for told in others)

@@ -1,0 +1,39 @@
+"""Ranks that draw their batches by themselves, from the same seed, train on the same samples: seen, counted once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.conftest import SHORT
+
+DDP = ("--modes", "ddp", "--no-baseline", *SHORT)
+
+
+def findings(done):
+    return [found["rule"] for found in done.summary["findings"]]
+
+
+def test_batches_drawn_from_the_same_seed(profile):
+    done = profile("language_model.py", *DDP)
+    assert done.exit_code == 0, done.output
+    assert done.printed("ddp", 0) == done.printed("ddp", 1)
+    mode = done.mode("ddp")
+    assert mode["adoption"]["same_samples"]
+    assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (8, 8)
+    assert mode["throughput"]["value"] == pytest.approx(8 / mode["step"]["value"], rel=0.01)
+    assert findings(done)[0] == "unsharded_data"
+
+
+def test_a_seed_for_each_rank_draws_them_apart(profile):
+    done = profile("language_model.py", *DDP, "--seed-per-rank")
+    # From the first backward pass on, of which a step has two.
+    assert not {*done.printed("ddp", 0).splitlines()} & {*done.printed("ddp", 1).splitlines()}
+    mode = done.mode("ddp")
+    assert not mode["adoption"]["same_samples"]
+    assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (8, 16)
+    assert "unsharded_data" not in findings(done)
+
+
+def test_batches_of_a_loader_are_shared_out(profile):
+    done = profile("ordinary.py", *DDP)
+    assert not done.mode("ddp")["adoption"]["same_samples"]
