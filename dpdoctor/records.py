@@ -229,10 +229,15 @@ class ArmRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineShare:
-    """A line of the script, and its share of the time that the traced steps spend in the loop's own code."""
+    """A line of the script, and its share of the time that the traced steps spend in the loop's own code.
+
+    `training`: which part of that share lies between the first forward pass of a step and its update, where a loss is
+    computed and gradients are clipped.
+    """
 
     line: str
     share: float
+    training: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

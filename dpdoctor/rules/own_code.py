@@ -1,4 +1,4 @@
-"""own_code: code of the training loop that is no training keeps the devices waiting in every step."""
+"""own_code: code of the loop, outside of loading, forward, backward and update, keeps the devices waiting."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ CAUSES = ("script", "annotation")
 KINDS = ("gc", "checkpoint", "evaluation", "compile")
 # A line with less of it is not worth naming.
 LEAST_LINE = 0.10
+MOSTLY = 0.5
 
 
 def _check(case: Case) -> Finding | CannotTell | None:
@@ -29,16 +30,17 @@ def _check(case: Case) -> Finding | CannotTell | None:
         why = NO_STEPS if found else "without a trace nothing shows whether it computes meanwhile"
         return CannotTell(reason=f"code of the loop runs in {units.share(clock.value)} of each step; {why}")
     traced = _by_trace(case, found)
-    cost = min(clock, traced, key=lambda figure: figure.value or 0.0)
+    seen = _seen(case)
+    cost = stats.scaled(min(clock, traced, key=lambda figure: figure.value or 0.0), 1 - _training(seen))
     if cost.value is None or cost.value < SMALL:
         return None
-    lines = _lines(case)
+    lines = [line for line in seen if line.share >= LEAST_LINE and line.training < MOSTLY]
     return Finding(
         rule="own_code",
         mode=case.name,
         severity=severity(cost.value),
         status="inferred",
-        title=f"code of the loop that is no training holds it up: {units.share(cost.value)} of each step",
+        title=f"code of the loop between the steps holds training up: {units.share(cost.value)} of each step",
         cost=cost,
         evidence=(
             f"Neither loading, forward, backward nor update runs in {units.share(clock.value)} of a step.",
@@ -46,9 +48,11 @@ def _check(case: Case) -> Finding | CannotTell | None:
             *(f"{line.line} has {units.share(line.share)} of it." for line in lines),
         ),
         cause=f"{lines[0].line} has {units.share(lines[0].share)} of it" if lines else None,
-        remedy="do it every few hundred steps only, or in a thread of its own: metrics, logging, images, uploads",
-        short=f"do less often what {PurePath(lines[0].line).name} does" if lines else "do less besides training",
-        code="if step % 200 == 0:",
+        remedy="metrics, logging, images, uploads: do them every few hundred steps only, or in a thread of their own. "
+        "What training needs in every step, such as an average of the weights: make it cheaper",
+        short=f"look at what {PurePath(lines[0].line).name} does in every step"
+        if lines
+        else "do less between the steps",
         line=lines[0].line if lines else None,
         predicted=faster_without(cost),
     )
@@ -74,22 +78,28 @@ def _by_trace(case: Case, found: Sequence[Digest]) -> Figure:
     return stats.scaled(least, step_s(found) / case.mode.step.value)
 
 
-def _lines(case: Case) -> tuple[LineShare, ...]:
+def _seen(case: Case) -> tuple[LineShare, ...]:
     """Return where the first rank that was looked at was seen most, of the launch that is shown."""
     launch = launch_of(case)
     records = [rank.record for rank in launch.ranks if rank.record] if launch else []
-    found = next((record.own_code for record in records if record.own_code), ())
-    return tuple(line for line in found if line.share >= LEAST_LINE)
+    return next((record.own_code for record in records if record.own_code), ())
+
+
+def _training(seen: Sequence[LineShare]) -> float:
+    """Return which part of these looks found the script between a forward pass and the update."""
+    every = sum(line.share for line in seen)
+    return sum(line.share * line.training for line in seen) / every if every else 0.0
 
 
 RULE = Rule(
     title="The loop's own code",
-    what="In every step the training loop does something that is no training, such as computing metrics on the CPU, "
-    "writing logs or images, or waiting for something else.",
+    what="After the update and before the next forward pass the loop does something, such as computing metrics on the "
+    "CPU, writing logs or images, or waiting for something else.",
     why="The training thread is busy with it and gives the device nothing to do; without a GPU it also takes the core.",
     how="The host's clock says how much of a step lies outside of loading, forward, backward and update, without "
     "evaluations, checkpoints and collections, which have rules of their own; the trace, in which of that time nothing "
-    "computes. The smaller one counts. The stack of the traced steps, looked at every millisecond, gives the line.",
+    "computes. The smaller one counts, without what lies between the first forward pass of a step and its update: "
+    "losses and clipping are training. The stack of the traced steps, looked at every millisecond, gives the line.",
     remedy="Do it every few hundred steps, move it to another thread or process, or let the device do it.",
     verified=True,
     check=_check,

@@ -156,7 +156,9 @@ class Conductor:
             parts.watch.keep_inputs = True
             parts.watch.forwards.clear()
         if segment.kind == "trace":
-            self._tracer = Tracer(parts.directory, segment, parts.phases)
+            self._tracer = Tracer(
+                parts.directory, segment, parts.phases, is_training=lambda: parts.watch.micro_batch > 0
+            )
             parts.agreement.gather([0])
         if parts.director:
             parts.report.warmed_up(parts.director.steady)

@@ -5,6 +5,7 @@ Each rank digests its own trace, so that many ranks do it side by side.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -25,11 +26,11 @@ class Tracer:
     The phases of the steps stand in the trace, and the script is looked at where it is in none of them.
     """
 
-    def __init__(self, directory: Path, segment: Segment, phases: PhaseClock) -> None:
+    def __init__(self, directory: Path, segment: Segment, phases: PhaseClock, is_training: Callable[[], bool]) -> None:
         self._directory = directory
         self._path = directory / rundir.TRACE
         self._phases = phases
-        self._own_code = OwnCode(phases.is_outside)
+        self._own_code = OwnCode(phases.is_outside, is_training)
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)

@@ -18,11 +18,16 @@ MOST_LINES = 5
 
 
 class OwnCode:
-    """Looks from `start` to `stop` at the thread that starts it, whenever `is_outside` says that no phase is open."""
+    """Looks from `start` to `stop` at the thread that starts it, whenever `is_outside` says that no phase is open.
 
-    def __init__(self, is_outside: Callable[[], bool]) -> None:
+    `is_training`: whether a forward pass of this step has begun.
+    """
+
+    def __init__(self, is_outside: Callable[[], bool], is_training: Callable[[], bool]) -> None:
         self._is_outside = is_outside
+        self._is_training = is_training
         self._counts: Counter[str] = Counter()
+        self._in_training: Counter[str] = Counter()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -41,7 +46,10 @@ class OwnCode:
     def found(self) -> tuple[LineShare, ...]:
         """Return the lines that it was seen at most often, each with its share of all looks outside of phases."""
         every = self._counts.total()
-        return tuple(LineShare(line=line, share=count / every) for line, count in self._counts.most_common(MOST_LINES))
+        return tuple(
+            LineShare(line=line, share=count / every, training=self._in_training[line] / count)
+            for line, count in self._counts.most_common(MOST_LINES)
+        )
 
     def _look(self, watched: int) -> None:
         while not self._stopping.wait(PERIOD_S):
@@ -49,3 +57,4 @@ class OwnCode:
             line = lines.of_users(frame) if frame is not None else None
             if line is not None:
                 self._counts[line] += 1
+                self._in_training[line] += self._is_training()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -17,10 +18,14 @@ from tests.builders.traced_cases import case, digest
 LINES = (LineShare(line="/a/train.py:88", share=0.9), LineShare(line="/a/train.py:90", share=0.06))
 
 
-def loop(other_ms: int, idle_ms: int, cause: str = "script", **fields: Any) -> Case:
-    """Return one rank with so much of a step of 100 ms outside of its phases, of which so much computes nothing."""
+def loop(other_ms: int, idle_ms: int, cause: str = "script", *, training: float = 0.0, **fields: Any) -> Case:
+    """Return one rank with so much of a step of 100 ms outside of its phases, of which so much computes nothing.
+
+    `training`: which part of that lies between a forward pass and the update.
+    """
     trace = digest(world_size=1, compute=100 - idle_ms, idle_by={cause: idle_ms}, gpu=False)
-    return case("single", trace, phases_s={"other": other_ms / 1000}, record={"own_code": LINES}, **fields)
+    seen = tuple(dataclasses.replace(line, training=training) for line in LINES)
+    return case("single", trace, phases_s={"other": other_ms / 1000}, record={"own_code": seen}, **fields)
 
 
 def ranks(*idle_ms: int) -> Case:
@@ -36,12 +41,14 @@ FIRES = {
     "code of the loop": loop(30, 40),
     "in a span that it named": loop(30, 30, "annotation"),
     "on all ranks": ranks(30, 20),
+    "beside a loss": loop(30, 40, training=0.4),
 }
 SILENT = {
     "a little": loop(4, 4),
     "it computes meanwhile": loop(30, 4),
     "between the operators of the phases": loop(30, 30, "python"),
     "one of two ranks": ranks(30, 0),
+    "a loss that is computed outside of the model": loop(30, 40, training=0.9),
     "nothing": cases.case(),
 }
 
@@ -59,6 +66,21 @@ def test_the_profiler_makes_steps_longer_but_not_what_waits_in_them() -> None:
     found = RULE.check(loop(40, 20, step=cases.figure(0.08)))
     assert isinstance(found, Finding)
     assert found.cost.value == pytest.approx(0.25)
+
+
+def test_what_lies_between_forward_and_update_is_training() -> None:
+    found = RULE.check(loop(30, 40, training=0.4))
+    assert isinstance(found, Finding)
+    assert found.cost.value == pytest.approx(0.18)
+    mostly = RULE.check(loop(30, 40, training=0.6))
+    assert isinstance(mostly, Finding)
+    assert mostly.line is None
+
+
+def test_nothing_is_advised_that_would_change_the_training() -> None:
+    found = RULE.check(FIRES["code of the loop"])
+    assert isinstance(found, Finding)
+    assert found.code is None
 
 
 def test_the_line_that_has_most_of_it_is_named() -> None:

@@ -34,7 +34,7 @@ def script(source: str, file: str = TRAIN) -> Callable[[], Any]:
 
 
 def seen(train: Callable[[], Any], *, outside: bool = True) -> dict[str, float]:
-    looking = OwnCode(lambda: outside)
+    looking = OwnCode(lambda: outside, lambda: False)
     looking.start()
     train()
     looking.stop()
@@ -59,11 +59,25 @@ def test_a_library_is_seen_at_the_line_that_calls_it() -> None:
     assert list(seen(names["train"])) == [f"{TRAIN}:3"]
 
 
+def test_what_lies_between_forward_and_update_is_told_apart() -> None:
+    state = {"training": True}
+    looking = OwnCode(lambda: True, lambda: state["training"])
+    looking.start()
+    script(SCRIPT)()
+    state["training"] = False
+    script(SCRIPT, "/home/me/log.py")()
+    looking.stop()
+    assert {found.line: found.training for found in looking.found() if found.line.endswith(":4")} == {
+        f"{TRAIN}:4": 1.0,
+        "/home/me/log.py:4": 0.0,
+    }
+
+
 def test_inside_of_a_phase_nothing_is_seen() -> None:
     assert seen(script(SCRIPT), outside=False) == {}
 
 
 def test_who_never_looked_saw_nothing() -> None:
-    looking = OwnCode(lambda: True)
+    looking = OwnCode(lambda: True, lambda: False)
     looking.stop()
     assert looking.found() == ()
