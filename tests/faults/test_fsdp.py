@@ -33,6 +33,17 @@ def test_fsdp_follows_single(profile, do):
     assert bool(norms[0]) is (do == "clip")
 
 
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_all_ranks_begin_with_the_weights_of_rank_0(profile, mode):
+    done = profile("begins_apart.py", "--modes", mode, "--no-baseline", *SHORT)
+    assert done.exit_code == 0, done.output
+    before = [numbers(done.printed(mode, rank), r"^before (\S+)$") for rank in (0, 1)]
+    trained = [numbers(done.printed(mode, rank), r"^trained (\S+)$") for rank in (0, 1)]
+    assert before[0] != pytest.approx(before[1])
+    assert [one[:1] for one in trained] == [pytest.approx(before[0], rel=1e-5)] * 2
+    assert trained[0] == pytest.approx(trained[1], rel=1e-5)
+
+
 def test_bytes_are_those_of_the_passes_over_the_parameters(profile):
     done = profile("blocks.py", "--modes", "fsdp", "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
-from dpdoctor.records import ArmRecord, RankRecord, StepRecord, WindowRecord
+from dpdoctor.records import ArmRecord, Check, RankRecord, StepRecord, WindowRecord
 from dpdoctor.spec import Recording
 from dpdoctor.worker.ablation import Ablation
 from dpdoctor.worker.agreement import Alone
@@ -23,6 +23,7 @@ from dpdoctor.worker.arms._precision import Precision
 from dpdoctor.worker.conductor import NOTHING_ADOPTED, Conductor
 from dpdoctor.worker.director import FULL, Director
 from dpdoctor.worker.ending import Ending, Stop
+from dpdoctor.worker.modes._base import Evidence, Mode
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.patches import Patches
@@ -42,6 +43,27 @@ class QuietEnding(Ending):
         raise Stop
 
 
+class Meetings(Alone):
+    """One process that notes what it would have told the others."""
+
+    def __init__(self) -> None:
+        self.told: list[list[int]] = []
+
+    def gather(self, numbers: list[int]) -> list[list[int]]:
+        self.told.append(numbers)
+        return super().gather(numbers)
+
+
+class Refuted(Mode):
+    """Mode `single`, whose proof fails."""
+
+    summary = "for tests"
+    convert = SINGLE.convert
+
+    def checks(self, evidence: Evidence) -> list[Check]:
+        return [*super().checks(evidence), Check(name="planted", ok=False, text="nothing was reduced")]
+
+
 class Conducted(Rig):
     """A rank in mode `single` whose steps all take STEP_NS, with a conductor that follows `recording`."""
 
@@ -53,6 +75,7 @@ class Conducted(Rig):
         *,
         has_unused: bool = False,
         arms: dict[str, Arm] | None = None,
+        mode: Mode = SINGLE,
     ) -> None:
         super().__init__(patches, unused=("weight",) if has_unused else ())
         self.directory = directory
@@ -86,8 +109,9 @@ class Conducted(Rig):
         )
         self.report = Report(directory, record, 0, sources, finds_unused=True)
         director = Director(recording, (FULL, *(arms or {})), seed=0)
+        self.meetings = Meetings()
         parts = Parts(
-            mode=SINGLE,
+            mode=mode,
             directory=directory,
             clock=self.clock,
             phases=self.phases,
@@ -98,7 +122,7 @@ class Conducted(Rig):
             loaders=self.loaders,
             recorder=self.recorder,
             heartbeat=heartbeat,
-            agreement=Alone(),
+            agreement=self.meetings,
             ablation=self.ablation,
             director=director,
             ending=self.ending,
@@ -187,6 +211,21 @@ def test_the_proof_settles_the_adoption_and_lets_go_of_the_inputs(conducted: Con
     assert record.counters.micro_batches == 1
     assert conducted.watch.inputs == []
     assert nn.Module.__call__ is nn.Module._wrapped_call_impl
+
+
+def test_a_proof_that_fails_ends_the_mode_before_anything_is_measured(patches: Patches, directory: Path) -> None:
+    conducted = Conducted(patches, directory, SHORT, mode=Refuted())
+    with pytest.raises(Stop):
+        conducted.train(1000)
+    conducted.conductor.close()
+    assert (conducted.ending.status, conducted.ending.reason) == ("failed", "nothing was reduced")
+    assert [window.kind for window in conducted.windows()] == ["warmup", "proof"]
+
+
+def test_ranks_meet_between_the_start_of_the_profiler_and_the_traced_steps(conducted: Conducted) -> None:
+    with pytest.raises(Stop):
+        conducted.train(1000)
+    assert conducted.meetings.told[-2] == [0], "after it only the end of the traced steps"
 
 
 def test_a_script_that_ends_in_a_window_leaves_what_it_trained_and_not_what_it_did_after(conducted: Conducted) -> None:
