@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from torch import nn
+
 _INHERITED = object()
 
 
@@ -29,7 +31,7 @@ class Patches:
         original = vars(owner).get(name, _INHERITED)
         self._originals.setdefault((id(owner), name), (owner, original))
         self._names.append(f"{_label(owner)}.{name}")
-        setattr(owner, name, value)
+        _assign(owner, name, value)
 
     def add(self, name: str, remove: Callable[[], None]) -> None:
         """Take note of a hook that is in place already and that `remove` takes away again."""
@@ -42,9 +44,9 @@ class Patches:
         if saved is None:
             return
         if saved[1] is _INHERITED:
-            delattr(owner, name)
+            object.__delattr__(owner, name) if isinstance(owner, nn.Module) else delattr(owner, name)
         else:
-            setattr(owner, name, saved[1])
+            _assign(owner, name, saved[1])
 
     def undo(self) -> None:
         """Put every original back and take every hook away."""
@@ -57,6 +59,14 @@ class Patches:
     def names(self) -> tuple[str, ...]:
         """Return the qualified names of everything that was ever replaced or added, in order."""
         return tuple(self._names)
+
+
+def _assign(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute on this very object: a wrapper of modules may pass on what is set, to the module inside."""
+    if isinstance(owner, nn.Module):
+        object.__setattr__(owner, name, value)
+    else:
+        setattr(owner, name, value)
 
 
 def _label(owner: Any) -> str:

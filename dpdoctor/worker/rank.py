@@ -312,8 +312,9 @@ class Rank:
         else:
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
-            what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
-            line = lines.raised_at(error.__traceback__)
+            what, line = _told(error), lines.raised_at(error.__traceback__)
+            if isinstance(error, SyntaxError):
+                line = f"{error.filename}:{error.lineno}"
             reason = self._mode.explain(error, line) or f"the script raised {what} ({line}){_way_out(error)}"
             if self._ablation.arm != FULL:
                 reason += f"; that was while the arm {self._ablation.arm} was on: does it with --arms none, too?"
@@ -336,6 +337,13 @@ class Rank:
         sys.stderr.flush()
         if dist.is_initialized() and self._ending.status == "ok":
             dist.destroy_process_group()
+
+
+def _told(error: BaseException) -> str:
+    """Return an exception's type and the first line of its message, as a traceback ends."""
+    if isinstance(error, SyntaxError):  # of which a traceback shows the line first
+        return f"{type(error).__name__}: {error.msg}"
+    return "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
 
 
 def _way_out(error: BaseException) -> str:

@@ -41,6 +41,35 @@ def test_the_outermost_module_that_is_called_is_adopted(rig: Rig, mode: Recordin
     assert unit.line.startswith(f"{__file__}:")
 
 
+class Passing(nn.Module):
+    """A wrapper that passes on what is set on it, as that of Lightning Fabric does."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "inner" in self._modules:
+            setattr(self._modules["inner"], name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def test_a_wrapper_that_passes_attributes_on_is_adopted_itself(rig: Rig, patches: Patches) -> None:
+    model = Passing(Net())
+    held = sgd(model)
+    for _ in range(2):
+        model(X).mean().backward()
+        held.step()
+    assert rig.adopter.modules == [model]
+    assert model.inner._compiled_call_impl is None
+    patches.undo()
+    assert "_compiled_call_impl" not in vars(model)
+
+
 def test_parts_called_inside_are_not_units(rig: Rig) -> None:
     model = Net()
     held = sgd(model)
