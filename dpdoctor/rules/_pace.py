@@ -55,12 +55,13 @@ class Pace:
         """By how much the rank is slower for certain, as a share of the full step; 0 where that is not certain.
 
         The whole step's excess or, where they agree and are known more exactly, the certain phases': the other phases
-        last longer here or there by chance, which widens the whole step's interval.
+        last longer here or there by chance, which widens the whole step's interval. A rank whose whole step came out
+        no longer than the others' is not called slow for a phase of it.
         """
         is_proved, certain = above_zero(self.excess), self.certain
         # One phase of several looks certain by chance more often than the whole step does.
         least = 0.0 if is_proved else SMALL
-        if is_more_exact(certain, self.excess) and (certain.low or 0.0) > least:
+        if self.excess_s > 0 and is_more_exact(certain, self.excess) and (certain.low or 0.0) > least:
             return certain
         return self.excess if is_proved else Figure(value=0.0, n=self.excess.n, unit="ratio")
 
