@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
 
 # Frameworks fetch one batch or two ahead; what is older when a step ends was passed over.
 MOST_AHEAD = 2
-# An object of the script's own may hold anything: a batch of graphs, say, has its tensors two objects deep.
-MOST_DEEP = 4
-MOST_STORAGES = 256
+# A batch may be an object that leads to anything, such as the whole data set: no more is looked at than this.
+MOST_VALUES = 1024
 
 
 def storages(value: Any) -> set[int]:
-    """Return where the data of the tensors in nested containers and objects lies, by address."""
+    """Return where the data of the tensors in nested containers and objects lies, by address; the nearest ones."""
     found: set[int] = set()
-    for tensor in _tensors(value, 0):
-        try:
-            found.add(tensor.untyped_storage().data_ptr())
-        except (RuntimeError, NotImplementedError):  # sparse ones and those inside of torch.func's transforms have none
-            continue
-        if len(found) == MOST_STORAGES:
+    values = deque([value])
+    for _ in range(MOST_VALUES):
+        if not values:
             break
+        value = values.popleft()
+        if isinstance(value, torch.Tensor):
+            # Sparse tensors, and those inside of torch.func's transforms, have no storage.
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                found.add(value.untyped_storage().data_ptr())
+        else:
+            values.extend(islice(_held(value), MOST_VALUES))
     found.discard(0)
     return found
 
 
-def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < MOST_DEEP and not isinstance(value, (str, bytes, int, float, torch.nn.Module)):
-        if isinstance(value, Mapping):
-            items: Iterable[Any] = value.values()
-        else:
-            items = value if isinstance(value, (list, tuple)) else getattr(value, "__dict__", {}).values()
-        for item in items:
-            yield from _tensors(item, depth + 1)
+def _held(value: Any) -> Iterable[Any]:
+    if isinstance(value, (str, bytes, int, float, torch.nn.Module)):
+        return ()
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else getattr(value, "__dict__", {}).values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

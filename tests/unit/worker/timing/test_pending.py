@@ -21,9 +21,15 @@ def test_storages_are_those_of_views_too_and_of_tensors_in_objects() -> None:
     assert storages({"x": [x[1:], (y,)], "path": "a"}) == storages(graph) | storages(y)
     assert len(storages([x, y, 1, None])) == 2
     assert storages([torch.empty(0), torch.ones(2).to_sparse(), torch.empty(3, device="meta")]) == set()
-    loop: list[object] = []
+    loop: list[object] = [x]
     loop.append(loop)
-    assert storages(loop) == set()
+    assert storages(loop) == storages(x)
+
+
+def test_tensors_that_are_near_are_found_in_whatever_is_large() -> None:
+    x = torch.ones(2)
+    assert storages([list(range(10_000_000)), x]) == storages(x)
+    assert storages(SimpleNamespace(whole=[torch.ones(1) for _ in range(100_000)], x=x)) >= storages(x)
 
 
 def test_a_forward_takes_the_batch_that_it_is_called_with_and_those_before_it_were_passed_over() -> None:
