@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from dpdoctor import units
 from dpdoctor.heartbeat import EXPERIMENT
 from dpdoctor.records import FULL, WindowRecord
 from dpdoctor.worker.adoption.proof import Proof, checksum
@@ -28,6 +29,10 @@ APART = (
     "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now. Does the "
     "script train past a call of its model, or change parameters by what only one rank has seen?"
 )
+REPLACED = (
+    "after {} the script trains another model, with an optimizer that it built then, and no window was measured yet. "
+    "Let one model train longer, or give --warmup and --steps that fit in, such as 5 and 10"
+)
 AFTER_ARMS = " Or does it keep a state beside model and optimizer that an arm could not put back? Then give --arms none"
 LEAST_STEPS_OF_A_CUT_WINDOW = 4
 
@@ -45,10 +50,13 @@ class Conductor:
         self._proof: Proof | None = None
         self._tracer: Tracer | None = None
         self._cpu = CpuMeter()
+        self._replaced = 0
 
     def on_step(self) -> None:
         """Record the step that ends here and, at the end of a segment, meet the other ranks."""
         segment = self._segment
+        if self._parts.counter.num_replaced != self._replaced:
+            self._optimizer_replaced()
         self._done += 1
         self._parts.steplog.step(self._number, counted=self._done > segment.skip)
         self._parts.watch.step_ended()
@@ -60,6 +68,17 @@ class Conductor:
         self._mark_trace()
         if self._done == segment.skip:
             self._open()
+
+    def _optimizer_replaced(self) -> None:
+        """The optimizer whose steps count is another one from now on; go on where it trains what was adopted."""
+        parts = self._parts
+        self._replaced = parts.counter.num_replaced
+        parts.steplog.interrupted()
+        if self._proof is None or not parts.adopter.unadopted():
+            return
+        status, _ = self.script_returned()
+        lasted = units.count(parts.steplog.num_steps, "step")
+        parts.ending.stop(status, None if status == "ok" else REPLACED.format(lasted))
 
     def _mark_trace(self) -> None:
         if self._tracer is not None:

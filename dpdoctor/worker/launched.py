@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import signal
 import sys
@@ -24,6 +25,9 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ONE_DEVICE = (
     "dpdoctor converts scripts that are written for one device; give this one the options with which it trains on one"
 )
+
+# What torch says where there is no group.
+NO_GROUP = "Default process group has not been initialized, please make sure to call init_process_group."
 
 _HIDDEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
 _HIDDEN_PREFIXES = ("MASTER_", "TORCHELASTIC_", "ROLE_", TASK_VARIABLE)
@@ -59,18 +63,21 @@ def hide() -> None:
             del os.environ[name]
 
 
-def hide_process_group(patches: Patches, fail: Callable[[str], NoReturn]) -> None:
+def hide_process_group(patches: Patches, of_children: Patches, fail: Callable[[str], NoReturn]) -> None:
     """Answer the script as if it ran alone, and end the mode when it distributes itself.
 
     `torch.distributed.is_initialized()` is False for everyone but torch: a script, or a metrics library, that takes
-    its distributed path would wait for ranks that take none.
+    its distributed path would wait for ranks that take none. In loader workers, too: the group that they inherit is
+    ours. There `of_children` stays in place.
     """
     original = dist.is_initialized
 
     def is_initialized() -> bool:
         return _is_trusted(sys._getframe(1)) and original()
 
-    patches.replace(dist, "is_initialized", is_initialized)
+    of_children.replace(dist, "is_initialized", is_initialized)
+    for name in ("get_rank", "get_world_size"):
+        _deny(of_children, name)
     _refuse(patches, dist, "init_process_group", fail)
     _refuse(patches, DistributedDataParallel, "__init__", fail)
     _refuse(patches, fsdp, "fully_shard", fail)
@@ -79,6 +86,18 @@ def hide_process_group(patches: Patches, fail: Callable[[str], NoReturn]) -> Non
 def _is_trusted(asking: FrameType) -> bool:
     """Return whether torch or dpdoctor itself is asking."""
     return asking.f_globals.get("__name__", "").partition(".")[0] in ("torch", "dpdoctor")
+
+
+def _deny(patches: Patches, name: str) -> None:
+    original = getattr(dist, name)
+
+    @functools.wraps(original)
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        if not _is_trusted(sys._getframe(1)):
+            raise ValueError(NO_GROUP)
+        return original(*args, **kwargs)
+
+    patches.replace(dist, name, ask)
 
 
 def _refuse(patches: Patches, owner: Any, name: str, fail: Callable[[str], NoReturn]) -> None:

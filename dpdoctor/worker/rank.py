@@ -200,8 +200,10 @@ class Rank:
 
     def _install(self) -> None:
         """Put every hook in place; the script has not begun."""
-        launched.hide_process_group(self._patches, self._fail)
-        lines.keep_stacks_short(Patches(for_children=True))
+        # Never undone: processes that the script forks live on while it unwinds.
+        of_children = Patches(for_children=True)
+        launched.hide_process_group(self._patches, of_children, self._fail)
+        lines.keep_stacks_short(of_children)
         self._loaders.watch(
             self._patches,
             self._phases,

@@ -77,3 +77,15 @@ def test_a_method_that_runs_the_backward_pass_too_fails_in_ddp_and_warns_in_sing
     assert "Net.fit" in done.mode("single")["adoption"]["warnings"][0]
     assert "gradients would not be synchronised" in done.mode("ddp")["reason"]
     assert "Net.fit" in done.mode("ddp")["reason"]
+
+
+@pytest.mark.parametrize(("steps", "status"), [(14, "ok"), (6, "failed")])
+def test_a_fresh_model_for_every_fold_ends_the_mode_after_the_first_that_was_proved(profile, steps, status):
+    done = profile("folds.py", "--modes", "single,ddp", *SHORT, "--warmup", "5", args=[str(steps)])
+    for name in ("single", "ddp"):
+        mode = done.mode(name)
+        assert mode["status"] == status, mode["reason"]
+        if status == "ok":
+            assert mode["batch"]["per_device"] == 8
+        else:
+            assert "the script trains another model" in mode["reason"]

@@ -82,6 +82,7 @@ class Optimizers:
             if ref() is optimizer:
                 return index
         self._created.append(weakref.ref(optimizer))
+        self._counter.built(len(self._created) - 1)
         return len(self._created) - 1
 
     def _begin(self, optimizer: Optimizer, *, scaled: bool = False) -> None:

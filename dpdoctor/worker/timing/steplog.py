@@ -40,6 +40,10 @@ class StepLog:
         self.first_ns: int | None = None
         self.last_ns = 0
 
+    def interrupted(self) -> None:
+        """What the script did since the step before is not what a step does: this one is no steady one."""
+        self._tally.interrupted()
+
     def step(self, window: int, *, counted: bool) -> None:
         """Record the step that ends now."""
         calls = self._phases.num_calls

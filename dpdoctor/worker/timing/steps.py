@@ -6,6 +6,10 @@ from collections import Counter
 
 # So many steps of others without one of the reference mean that the script has moved on (a pre-fit has ended).
 SILENT_AFTER = 200
+# Of an optimizer that was built since the reference's last step fewer are enough, where the reference is never silent:
+# a fold of a cross validation has its own. Inner loops with an optimizer for each batch make it silent in every step.
+REPLACED_AFTER = 8
+TIMES_SILENT = 4
 
 
 class StepCounter:
@@ -13,6 +17,9 @@ class StepCounter:
 
     Optimizers are known by their order of creation, alike on every rank of one script, so that all ranks agree on
     the reference without talking. A GradScaler's step encloses its optimizer's and counts even when it skips it.
+
+    Attributes:
+        num_replaced: how often an optimizer that the script built later took the place of the reference.
     """
 
     def __init__(self) -> None:
@@ -20,7 +27,13 @@ class StepCounter:
         self._counts: Counter[int] = Counter()
         self._others = 0
         self._inside = 0
+        self._built = self._built_before = self._longest_silence = 0
+        self.num_replaced = 0
         self.reference: int | None = None
+
+    def built(self, optimizer: int) -> None:
+        """The script built an optimizer, or a copy of one."""
+        self._built = max(self._built, optimizer + 1)
 
     def enter(self, optimizer: int, *, scaled: bool = False) -> None:
         """A step of `optimizer` begins; `scaled`: it is GradScaler.step that begins.
@@ -53,11 +66,15 @@ class StepCounter:
         if self.reference is None:
             self.reference = optimizer
         if optimizer == self.reference:
-            self._others = 0
+            self._longest_silence = max(self._longest_silence, self._others)
+            self._others, self._built_before = 0, self._built
             return True
         self._others += 1
-        if self._others >= SILENT_AFTER:
-            self.reference, self._others = optimizer, 0
+        is_new = optimizer >= self._built_before
+        patience = REPLACED_AFTER + TIMES_SILENT * self._longest_silence
+        if self._others >= (min(patience, SILENT_AFTER) if is_new else SILENT_AFTER):
+            self.reference, self._others, self._longest_silence = optimizer, 0, 0
+            self.num_replaced += is_new
         return False
 
     def elect(self) -> bool:

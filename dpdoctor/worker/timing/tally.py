@@ -45,7 +45,7 @@ class Tally:
         self._only_evaluated = False
         self._doubtful: tuple[int, int, tuple[int, ...]] | None = None
         self._fresh = True
-        self._has_taken = False
+        self._has_taken = self._is_interrupted = False
         self._rows: list[int] = []
         self._drawn = self._entered = self._elements = self._fed_backwards = self._backwards = 0
         self._edge = False
@@ -94,6 +94,10 @@ class Tally:
         """A loader was iterated anew; what it gave before and nobody trained on is not trained on any more."""
         self._edge = True
         self._pending.drop(loader)
+
+    def interrupted(self) -> None:
+        """What the script did in this step is not what a step does: other optimizers took many."""
+        self._edge = self._is_interrupted = True
 
     def trained(
         self, num_entered: int, *, elements: int = 0, in_eval_mode: bool = False, storages: Iterable[int] = ()
@@ -185,18 +189,23 @@ class Tally:
             epoch_edge=self._edge,
             elements=self._elements,
         )
-        self._steps += 1
-        self._fed += self._pending.passed
-        self._pending.passed.clear()
-        for loader, batches in self._fed.items():
-            if self._first_fed.setdefault(loader, self._steps) != self._steps:
-                self._fed_since[loader] += batches
-        self._fed.clear()
+        self._note_feeding()
         self._drawn = self._elements = self._fed_backwards = self._backwards = 0
         self._rows.clear()
         self._edge, self._fresh, self._has_taken = False, True, False
         self._pending.step_ended()
         return counted
+
+    def _note_feeding(self) -> None:
+        fed = self._fed + self._pending.passed
+        self._fed.clear()
+        self._pending.passed.clear()
+        if not self._is_interrupted:
+            self._steps += 1
+            for loader, batches in fed.items():
+                if self._first_fed.setdefault(loader, self._steps) != self._steps:
+                    self._fed_since[loader] += batches
+        self._is_interrupted = False
 
     def loaders(self) -> frozenset[int]:
         """Return the loaders that have fed training."""

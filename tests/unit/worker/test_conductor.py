@@ -228,6 +228,27 @@ def test_ranks_meet_between_the_start_of_the_profiler_and_the_traced_steps(condu
     assert conducted.meetings.told[-2] == [0], "after it only the end of the traced steps"
 
 
+@pytest.mark.parametrize(("num_steps", "status"), [(8, "failed"), (14, "ok")])
+def test_another_model_ends_the_mode_with_what_was_measured(conducted: Conducted, num_steps: int, status: str) -> None:
+    conducted.train(num_steps)
+    with pytest.raises(Stop):
+        conducted.train(1000)
+    assert conducted.ending.status == status
+    if status == "failed":
+        assert "the script trains another model" in (conducted.ending.reason or "")
+    else:
+        assert conducted.ending.reason is None
+    assert len(conducted.steps_taken()) == num_steps
+
+
+def test_another_model_before_the_proof_is_adopted_too(conducted: Conducted) -> None:
+    conducted.train(2)
+    with pytest.raises(Stop):
+        conducted.train(1000)
+    assert conducted.ending.status == "ok"
+    assert len(conducted.adopter.modules) == 2
+
+
 def test_a_script_that_ends_in_a_window_leaves_what_it_trained_and_not_what_it_did_after(conducted: Conducted) -> None:
     conducted.train(15)
     conducted.clock.tick(1000 * STEP_NS)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import fsdp
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from dpdoctor.spec import TASK_VARIABLE
 from dpdoctor.worker import launched
@@ -41,16 +42,35 @@ def test_only_the_launchers_variables_are_hidden() -> None:
 def grouped(tmp_path: Path, patches: Patches) -> Iterator[None]:
     """Give a process group that is hidden from this file, as it is from a script."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    launched.hide_process_group(patches, fail)
+    of_children = Patches(for_children=True)
+    launched.hide_process_group(patches, of_children, fail)
     yield
     patches.undo()
+    of_children.undo()
     dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("grouped")
 def test_a_script_finds_no_process_group_and_torch_finds_its_own() -> None:
     assert not dist.is_initialized()
-    assert dist.get_world_size() == 1
+    for ask in (dist.get_rank, dist.get_world_size):
+        with pytest.raises(ValueError, match="Default process group has not been initialized"):
+            ask()
+    assert DistributedSampler([1, 2]).num_replicas == 1
+
+
+class Asks(IterableDataset):
+    """What code in a loader's worker hears of the group that it inherited."""
+
+    def __iter__(self) -> Iterator[bool]:
+        yield dist.is_initialized()
+
+
+@pytest.mark.usefixtures("grouped")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_loader_worker_finds_no_process_group_either(num_workers: int) -> None:
+    assert list(DataLoader(Asks(), batch_size=None, num_workers=num_workers)) == [False]
 
 
 @pytest.mark.usefixtures("grouped")

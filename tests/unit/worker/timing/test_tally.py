@@ -192,6 +192,20 @@ def test_the_main_loader_fed_most() -> None:
     assert tally.main_loader() == (TRAIN, 2)
 
 
+def test_a_step_in_which_other_optimizers_took_many_tells_nothing_of_an_epoch() -> None:
+    tally = Tally()
+    for _ in range(4):
+        ordinary_step(tally)
+    for _ in range(9):
+        tally.fetched(TRAIN, 4)
+        trained(tally)
+    tally.interrupted()
+    counted = tally.lap()
+    assert (counted.samples_drawn, counted.epoch_edge) == (36, True)
+    ordinary_step(tally)
+    assert tally.main_loader() == (TRAIN, 1)
+
+
 def test_the_first_steps_without_a_batch_do_not_thin_out_the_rest() -> None:
     # A script without an optimizer is adopted at its second forward: its first step seems to have trained on nothing.
     tally = Tally()
