@@ -53,6 +53,10 @@ class Differences:
         """Know nothing from now on: what differs cannot be told by inodes and names."""
         self._number = _UNKNOWN
 
+    def look_again(self) -> None:
+        """Know nothing more of paths at which there was nothing: relative ones lead elsewhere."""
+        self._no_links.clear()
+
     def made(self, at: str) -> None:
         """Note that something is made at `at`, or a copy of what is there."""
         directory, _, name = at.rpartition("/")
@@ -109,7 +113,7 @@ class Differences:
         identity = (found.st_dev, found.st_ino)
         if identity not in self.hidden:
             self.hidden.add(identity)
-            self._no_links.clear()
+            self.look_again()
             self._count()
 
     def _merge(self, directory: str) -> None:

@@ -78,6 +78,7 @@ class Diverted:
     def chdir(self, path: Any) -> None:
         """Change the working directory, maybe to one that the script made: from there the disk's paths are others."""
         self._chdir(path)
+        self._overlay.differences.look_again()
         self._is_away = self._overlay.holds(posix.getcwd())
 
     def _is_as_it_lies(self, path: Any, look: Callable[..., os.stat_result]) -> bool:
