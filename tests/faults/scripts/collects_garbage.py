@@ -3,12 +3,12 @@
 import gc
 
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.utils.data import DataLoader, TensorDataset
 
 try:
-    rank = dist.get_rank()
+    rank = distributed_c10d.get_rank()  # torch.distributed answers scripts as if they ran alone
 except (RuntimeError, ValueError):
     rank = 1
 gc.freeze()

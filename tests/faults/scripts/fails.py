@@ -6,13 +6,13 @@ import sys
 import time
 
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.utils.data import DataLoader, TensorDataset
 
 how = sys.argv[1]
 try:
-    rank = dist.get_rank()
+    rank = distributed_c10d.get_rank()  # torch.distributed answers scripts as if they ran alone
 except ValueError:
     rank = 0
 model = nn.Linear(8, 2)
