@@ -64,7 +64,7 @@ def test_compilations_come_back_each_with_its_step(profile):
 
 @pytest.mark.measured
 def test_threads_beyond_the_cores_come_back(profile):
-    done = profile("too_many_threads.py", "--modes", "single", *SHORT, "--steps", "20", args=["6"])
+    done = profile("too_many_threads.py", "--modes", "single", *SHORT, "--steps", "60", args=["6"])
     assert done.exit_code == 0, done.output
     used = done.record("single").cpu
     measured = [window for window in done.rank("single").windows if window.kind == "measure"]
