@@ -6,63 +6,51 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, Loader
 from dpdoctor.rules._base import Case, Rule
 
+OF_A_STREAM = "let the dataset's __iter__ give each rank and each worker another part"
+CODE_OF_A_STREAM = "itertools.islice(items, rank * num_workers + worker, None, world_size * num_workers)"
+OF_A_LOOP = (
+    "draw the batches from a torch DataLoader with a sampler, which is shared out among the ranks, or let each rank "
+    "take a part of its own; where only the seed makes them the same, as in an environment, give --seed-per-rank"
+)
+
 
 def _check(case: Case) -> Finding | None:
-    return _seen(case) or _supposed(case)
-
-
-def _seen(case: Case) -> Finding | None:
-    """Return the finding where the same tensors entered the model on all ranks."""
-    adoption = case.mode.adoption
-    if adoption is None or not adoption.same_samples:
+    loader, adoption = _whole_loader(case), case.mode.adoption
+    is_seen = adoption is not None and adoption.same_samples
+    if adoption is None or (loader is None and not is_seen):
         return None
     ranks, size = units.count(case.mode.world_size, "rank"), case.mode.world_size
-    unit = adoption.units[0] if adoption.units else None
+    of_a_stream = OF_A_STREAM if is_seen else f"unless it already does, {OF_A_STREAM}"
     return Finding(
         rule="unsharded_data",
         mode=case.name,
-        severity="critical",
-        status="confirmed",
-        title=f"{ranks} train on the same samples: {size} devices do the work of one",
+        severity="critical" if is_seen else "warning",
+        status="confirmed" if is_seen else "inferred",
+        title=f"{ranks} train on the same samples: {size} devices do the work of one"
+        if is_seen
+        else f"each of {ranks} reads all of the data: an epoch is no shorter than on one device",
         cost=Figure(value=1 - 1 / size, n=1, unit="ratio"),
         of="epoch",
-        evidence=(
-            "In the steps before the measured windows, what entered the model was the same on all ranks, bit by bit.",
-            "Each sample is counted once.",
-        ),
+        evidence=(*_of_samples(size, is_seen=is_seen), *(_of_loader(loader) if loader else ())),
         cause=None,
-        remedy="draw the batches from a torch DataLoader, which is shared out among the ranks, or let each rank take "
-        "a part of its own; where only the seed makes them the same, as in an environment, give --seed-per-rank",
-        code="DataLoader(dataset, batch_size=..., shuffle=True)",
-        line=unit.line if unit else None,
+        remedy=of_a_stream if loader else OF_A_LOOP,
+        code=CODE_OF_A_STREAM if loader else None,
+        line=loader.line if loader else next((unit.line for unit in adoption.units), None),
     )
 
 
-def _supposed(case: Case) -> Finding | None:
-    """Return the finding where a loader was read whole by all ranks, but may have divided its data itself."""
-    loader = _whole_loader(case)
-    if loader is None:
-        return None
-    ranks, size = units.count(case.mode.world_size, "rank"), case.mode.world_size
-    wasted = 1 - 1 / size
-    return Finding(
-        rule="unsharded_data",
-        mode=case.name,
-        severity="warning",
-        status="inferred",
-        title=f"each of {ranks} reads all of the data: an epoch is no shorter than on one device",
-        cost=Figure(value=wasted, n=1, unit="ratio"),
-        of="epoch",
-        evidence=(
-            f"The loader over {loader.dataset} was iterated whole by every rank.",
-            *([f"{loader.note[0].upper()}{loader.note[1:]}."] if loader.note else []),
-            f"The throughput counts each sample {units.count(size, 'time')}.",
-        ),
-        cause=None,
-        remedy="unless it already does, let the dataset's __iter__ give each rank and each worker another part",
-        code="itertools.islice(items, rank * num_workers + worker, None, world_size * num_workers)",
-        line=loader.line,
+def _of_samples(size: int, *, is_seen: bool) -> tuple[str, ...]:
+    if not is_seen:
+        return (f"The throughput counts each sample {units.count(size, 'time')}.",)
+    return (
+        "In the steps before the measured windows what entered the model was the same on all ranks, bit by bit.",
+        "The throughput counts each sample once.",
     )
+
+
+def _of_loader(loader: Loader) -> tuple[str, ...]:
+    note = f"{loader.note[0].upper()}{loader.note[1:]}." if loader.note else ""
+    return tuple(filter(None, (f"The loader over {loader.dataset} was iterated whole by every rank.", note)))
 
 
 def _whole_loader(case: Case) -> Loader | None:

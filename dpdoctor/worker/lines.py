@@ -57,7 +57,7 @@ def _words(frame: FrameType) -> str:
 
 
 def keep_stacks_short(patches: Patches) -> None:
-    """Leave our frames out of the stack that torch formats, at 10 us a frame, each time it is seeded before CUDA is."""
+    """Leave our frames out of the stack that torch formats each time it is seeded while CUDA is not initialised."""
     short = types.ModuleType(traceback.__name__)
     vars(short).update({**vars(traceback), "format_stack": _format_stack})
     patches.replace(torch.cuda, "traceback", short)

@@ -39,10 +39,7 @@ class Sources:
     arms: Callable[[], tuple[ArmRecord, ...]] = tuple
 
 
-SAME_SAMPLES = (
-    "all ranks train on the same samples, which are counted once: they do not come from a torch DataLoader, whose "
-    "batches dpdoctor shares out among the ranks"
-)
+SAME_SAMPLES = "all ranks train on the same samples, which are counted once"
 
 
 class Report:

@@ -21,6 +21,7 @@ class Entered:
         is_on: whether this step is told.
         num_steps: how many were.
         digest: of all of them.
+        varies: whether they were not all the same.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from dpdoctor.records import Adoption, Unit
@@ -10,9 +12,12 @@ STREAM = cases.adoption(rule="whole", num_batches=None, dataset="Stream", note="
 
 SAME = Adoption(units=(Unit(name="Net", line="train.py:9", num_parameters=1, trainable_bytes=4),), same_samples=True)
 
+SAME_STREAM = dataclasses.replace(STREAM, same_samples=True)
+
 FIRES = {
     "a stream": cases.case("ddp", world_size=4, adoption=STREAM),
     "the same tensors": cases.case("ddp", world_size=4, adoption=SAME),
+    "a stream whose tensors were the same": cases.case("ddp", world_size=4, adoption=SAME_STREAM),
 }
 SILENT = {
     "one device": cases.case(adoption=STREAM),
@@ -33,3 +38,10 @@ def test_what_was_seen_is_confirmed_where_the_model_is_called() -> None:
     found = RULE.check(FIRES["the same tensors"])
     assert found.cost.value == pytest.approx(0.75)
     assert (found.of, found.status, found.severity, found.line) == ("epoch", "confirmed", "critical", "train.py:9")
+
+
+def test_a_stream_that_was_seen_is_divided_in_its_dataset() -> None:
+    seen, supposed = RULE.check(FIRES["a stream whose tensors were the same"]), RULE.check(FIRES["a stream"])
+    assert (seen.status, seen.severity, seen.line) == ("confirmed", "critical", "train.py:30")
+    assert seen.code == supposed.code
+    assert supposed.remedy == f"unless it already does, {seen.remedy}"
