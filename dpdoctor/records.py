@@ -285,6 +285,7 @@ class RankRecord:
         cpu: None: no window was measured to its end.
         clock: the host's monotonic clock and unix time at one moment, in ns: events are in the former, traces in the
             latter.
+        protected_by: what keeps a bare script from the user's files: kernel, python, or nothing where it may write.
     """
 
     rank: int
@@ -311,6 +312,7 @@ class RankRecord:
     own_code: tuple[LineShare, ...] = ()
     cpu: CpuUse | None = None
     clock: tuple[int, int] | None = None
+    protected_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,8 +371,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run directory in memory. `modes` maps a mode to its launches, in the order of the header."""
+    """A run directory in memory. `modes` maps a mode to its launches, in the order of the header.
+
+    `bare`: launches of the baseline in which nothing was watched but the ends of steps.
+    """
 
     path: Path
     header: RunHeader
     modes: dict[str, tuple[Launch, ...]]
+    bare: tuple[Launch, ...] = ()

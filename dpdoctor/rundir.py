@@ -4,7 +4,7 @@ A rank that died is data, not a crash: what it left is read, what is missing is 
 
     header.json                    RunHeader
     run.json                       the summary, written last
-    <mode>/launch.json             LaunchRecord; <mode>.2, <mode>.3 for repeated launches
+    <mode>/launch.json             LaunchRecord; <mode>.2, <mode>.3 for repeated launches; bare, bare.2, ...
     <mode>/node0.jsonl             Sample lines of the host and device samplers
     <mode>/rank<k>/rank.json       RankRecord
     <mode>/rank<k>/steps.jsonl     StepRecord lines
@@ -51,6 +51,10 @@ TIMELINE = "timeline.json.gz"
 STDOUT = "stdout.log"
 STDERR = "stderr.log"
 STACKS = "stacks.log"
+# What a rank's script writes, while it runs.
+OVERLAY = "overlay"
+# Stands for a mode in the directories of the bare launches.
+BARE = "bare"
 
 # What msgspec raises for bytes that are not the JSON they should be.
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError)
@@ -193,7 +197,8 @@ def read(path: Path) -> Run:
         )
     header = read_json(path / HEADER, RunHeader)
     modes = {spec.name: _read_launches(path, spec.name, header.spec.repeat) for spec in header.spec.modes}
-    return Run(path=path, header=header, modes=modes)
+    num_bare = len(list(path.glob(f"{BARE}*")))
+    return Run(path=path, header=header, modes=modes, bare=_read_launches(path, BARE, num_bare))
 
 
 def _check_schema(path: Path) -> None:

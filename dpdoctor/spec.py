@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from dpdoctor import units
 
@@ -120,6 +121,7 @@ class RunSpec:
         samples_per_step: per rank; None: counted.
         fsdp_wrap: class names of the modules that FSDP gathers as one unit; None: chosen.
         allow_writes: the script's files are really written.
+        control: the baseline is also launched bare, to measure what watching costs.
     """
 
     target: str
@@ -137,6 +139,7 @@ class RunSpec:
     samples_per_step: int | None = None
     fsdp_wrap: tuple[str, ...] | None = None
     allow_writes: bool = False
+    control: bool = False
     recording: Recording = Recording()
 
     def __post_init__(self) -> None:
@@ -146,6 +149,11 @@ class RunSpec:
             raise ValueError(f"repeat is {self.repeat}; it must be at least 1")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s is {self.timeout_s}; it must be above 0")
+
+    @property
+    def homes(self) -> tuple[Path, ...]:
+        """Return the directories in which the script lives and runs."""
+        return (Path(self.cwd),) if self.is_module else (Path(self.cwd), Path(self.target).parent)
 
     @property
     def collective_timeout_s(self) -> float:
@@ -204,13 +212,14 @@ class WorkerTask:
     """What the launcher hands to each rank of one launch, through the environment variable TASK_VARIABLE.
 
     `directory` is the launch's own directory; the rank writes below it and nowhere else. `unused` names the
-    parameters that got no gradient in the baseline.
+    parameters that got no gradient in the baseline. `bare`: nothing is watched but the ends of steps.
     """
 
     spec: RunSpec
     mode: ModeSpec
     directory: str
     unused: tuple[str, ...] = ()
+    bare: bool = False
 
 
 TASK_VARIABLE = "DPDOCTOR_TASK"

@@ -12,6 +12,7 @@ from dpdoctor.analysis.across import Pause, across, pauses_of
 from dpdoctor.analysis.cross_check import cross_checks
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.summarise import with_loaders
+from dpdoctor.analysis.own_cost import bare_step, launch_spread, with_own_cost
 from dpdoctor.analysis.rank_traces import rank_traces
 from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, RankSummary, RunSummary, Script
 from dpdoctor.analysis.trace_budget import trace_budget
@@ -30,9 +31,15 @@ MOST_STEPS_PER_EPOCH = 10_000_000
 def analyse(run: Run) -> Analysis:
     """Return the figures of a run; whatever is missing is unknown with its reason."""
     header = run.header
-    modes = {spec.name: _mode(spec, run.modes[spec.name], header) for spec in header.spec.modes}
+    bare = bare_step(run.bare, run.modes.get(BASELINE, ()))
+    here = launch_spread(bare)
+    modes = {
+        spec.name: _mode(spec, run.modes[spec.name], header, header.launch_spread.get(spec.name, here))
+        for spec in header.spec.modes
+    }
     baseline = modes.get(BASELINE)
     modes = {name: _against_baseline(mode, baseline) for name, mode in modes.items()}
+    modes = with_own_cost(modes, bare)
     launches = {name: shown_launch(found) for name, found in run.modes.items() if found}
     modes = with_loaders(modes, launches, header)
     digests = {name: _digests(run.modes[name]) for name in modes}
@@ -50,7 +57,7 @@ def analyse(run: Run) -> Analysis:
     return Analysis(summary=summary, run=run, across=compared)
 
 
-def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader) -> ModeSummary:
+def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread: float | None) -> ModeSummary:
     if not launches:
         return _never_launched(spec)
     shown = shown_launch(launches)
@@ -63,7 +70,6 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader) -> Mode
     reason = _why_unmeasured(shown, spec.world_size, explain=header.spec.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)
     gains = arms(launches)
-    spread = header.launch_spread.get(spec.name)
     same = first is not None and first.adoption.same_samples
     copies = spec.world_size if same else 1
     counted, uncounted = (windows, reason) if _are_counted(windows, samples) else ([], UNCOUNTED)
@@ -253,7 +259,7 @@ def _profiler_cost(launches: Sequence[Launch], step: Figure) -> Figure:
 
 
 def _observer_cost(records: Sequence[RankRecord], step: Figure) -> Figure:
-    """Return dpdoctor's own share of a step: calls per step times the calibrated cost of one."""
+    """Return dpdoctor's own share of a step as its hooks have it: calls per step times the calibrated cost of one."""
     costs = [r.observer_ns for r in records if r.observer_ns is not None]
     if not costs or not step.value:
         return stats.unknown("ratio", step.reason or "the rank ended before it calibrated its own cost")

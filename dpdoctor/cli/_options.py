@@ -129,6 +129,7 @@ def spec(
     *,
     baseline: bool = False,
     repeat: int = 1,
+    control: bool = False,
     directory: Path | None = None,
 ) -> RunSpec:
     """Return the run that the options ask for, in a directory; None: the present one.
@@ -147,6 +148,7 @@ def spec(
             args=args,
             baseline=baseline,
             repeat=repeat,
+            control=control,
             fsdp_wrap=_class_names(options["fsdp_wrap"]),
             recording=wanted,
             directory=directory,

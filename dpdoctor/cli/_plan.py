@@ -43,6 +43,7 @@ class Options:
     fsdp_wrap: tuple[str, ...] | None
     recording: Recording
     allow_writes: bool = False
+    control: bool = False
     seed_per_rank: bool = False
     dp_devices: str | None = None
     directory: Path | None = None
@@ -109,6 +110,7 @@ def make_spec(options: Options) -> RunSpec:
         samples_per_step=options.samples_per_step,
         fsdp_wrap=options.fsdp_wrap,
         allow_writes=options.allow_writes,
+        control=options.control,
         recording=options.recording,
     )
 

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 @_options.launching
 @click.option("--no-baseline", is_flag=True, help="Do not run `single` for comparison.")
 @click.option(
+    "--no-control",
+    is_flag=True,
+    help="Do not also run the script bare, a few seconds at a time, to measure what watching it costs.",
+)
+@click.option(
     "--trace-steps", type=click.IntRange(0), default=12, show_default=True, help="Steps to trace; 0: no trace."
 )
 @click.option(
@@ -76,7 +81,13 @@ def _spec(options: dict[str, Any]) -> RunSpec:
         explain=options["explain"],
         arms=_plan.known_arms(options["arms"]),
     )
-    return _options.spec(options, recording, baseline=not options["no_baseline"], repeat=options["repeat"])
+    return _options.spec(
+        options,
+        recording,
+        baseline=not options["no_baseline"],
+        repeat=options["repeat"],
+        control=not (options["no_control"] or options["no_baseline"] or options["explain"]),
+    )
 
 
 def _launch_spread(header: RunHeader) -> dict[str, float]:

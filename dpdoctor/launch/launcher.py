@@ -52,11 +52,29 @@ def launch_once(root: Path, spec: RunSpec, number: int, progress: Progress) -> l
     """Run every mode once, as the n-th of its `spec.repeat` launches; return as `launch` does."""
     records: list[LaunchRecord] = []
     with sigterm_as_ctrl_c():
-        for mode in spec.modes:
-            records.append(_launch_mode(root, spec, mode, number, progress))
+        for mode, bare in _with_control(spec):
+            if bare and any(record.mode in (rundir.BARE, BASELINE) and record.status == "failed" for record in records):
+                continue  # one that failed fails again, and a baseline that did has no cost
+            records.append(_launch_mode(root, spec, mode, number, progress, bare=bare))
             if records[-1].status == "interrupted":
                 break
     return records
+
+
+def _with_control(spec: RunSpec) -> Iterator[tuple[ModeSpec, bool]]:
+    """Yield the modes in their order and, before and after the baseline and at the end, the baseline bare.
+
+    Three of them: from how far they lie apart follows how exactly the difference to the baseline is known.
+    """
+    for mode in spec.modes:
+        is_control = spec.control and mode.name == BASELINE
+        if is_control:
+            yield mode, True
+        yield mode, False
+        if is_control:
+            yield mode, True
+    if spec.control and BASELINE in {mode.name for mode in spec.modes[:-1]}:
+        yield next(mode for mode in spec.modes if mode.name == BASELINE), True
 
 
 @contextlib.contextmanager
@@ -69,12 +87,19 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, number: int, progress: Progress) -> LaunchRecord:
+def _launch_mode(
+    root: Path, spec: RunSpec, mode: ModeSpec, number: int, progress: Progress, *, bare: bool
+) -> LaunchRecord:
+    name = rundir.BARE if bare else mode.name
+    if bare:
+        number = 1 + len(list(root.glob(f"{rundir.BARE}*")))
     # Absolute: the ranks run in other directories.
-    directory = rundir.launch_dir(root.absolute(), mode.name, number)
+    directory = rundir.launch_dir(root.absolute(), name, number)
     directory.mkdir()
-    task = WorkerTask(spec=spec, mode=mode, directory=str(directory), unused=_unused(root, mode))
-    title = mode.name if spec.repeat == 1 else f"{mode.name} (launch {number} of {spec.repeat})"
+    task = WorkerTask(spec=spec, mode=mode, directory=str(directory), unused=_unused(root, mode), bare=bare)
+    title = f"{mode.name}, bare" if bare else mode.name
+    if spec.repeat > 1 and not bare:
+        title += f" (launch {number} of {spec.repeat})"
     progress.began(title, directory)
     begin_ns = time.monotonic_ns()
     ranks: list[RankProcess] = []
@@ -87,10 +112,12 @@ def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, number: int, progres
             processes.end(ranks)
             verdict = Verdict(status="interrupted", reason=f"Ctrl-C {watch.where(ranks[0])}" if ranks else "Ctrl-C")
     (directory / "rendezvous").unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # what stands behind a wall cannot remove the place where that was mounted
+        (rundir.rank_dir(directory, 0) / rundir.OVERLAY).rmdir()
     if verdict.status == "ok" and mode.inactive:
         verdict = Verdict(status="inactive", reason=mode.inactive)
     record = LaunchRecord(
-        mode=mode.name,
+        mode=name,
         launch=number,
         status=verdict.status,
         reason=verdict.reason and redact.text(verdict.reason),

@@ -64,9 +64,12 @@ class RankProcess:
 def _started(
     task: WorkerTask, environment: dict[str, str], stdout: IO[bytes], stderr: IO[bytes]
 ) -> subprocess.Popen[bytes] | ForkedProcess:
-    """Start a rank as a new process or, where servers may be used and nothing computes on a GPU, as a forked one."""
+    """Start a rank as a new process or, where servers may be used and nothing computes on a GPU, as a forked one.
+
+    A bare one is always new: it is what people run, and its wall goes up before torch is there.
+    """
     servers = os.environ.get(forkserver.DIRECTORY_VARIABLE)
-    if servers and not task.spec.devices:
+    if servers and not task.spec.devices and not task.bare:
         request = forkserver.Request(module=MODULE, cwd=task.directory, environment=environment)
         forked = forkserver.start(servers, request, preload=PRELOAD, stdout=stdout, stderr=stderr)
         if forked is not None:

@@ -153,7 +153,7 @@ def _scope(figure: Figure) -> str:
     if figure.low is None:
         return f"No interval from {number}"
     if figure.scope == "calibrated":
-        return f"95 % intervals between launches, by the calibrated noise of this machine and {number}"
+        return f"95 % intervals between launches, by how far those of this script differ here, and {number}"
     return f"95 % intervals between {number}" if of_launches else f"95 % intervals within this run, over {number}"
 
 

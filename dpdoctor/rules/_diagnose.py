@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from dpdoctor import plugins
+from dpdoctor import plugins, units
 from dpdoctor.analysis import Analysis, Finding, ModeSummary, NotJudged
+from dpdoctor.analysis.own_cost import is_too_much
 from dpdoctor.rules._base import Case, Rule, judge
 
 # Modes that ended so trained nothing or, inactive, as the baseline did.
+# A finding must cost so many times what watching costs.
+LEAST_TIMES_OWN = 3.0
+OURS = "watching the script takes {} of a step, which may be a large part of this cost"
 _NOT_JUDGED = frozenset({"failed", "skipped", "inactive"})
 
 
@@ -27,11 +31,21 @@ def diagnose(analysis: Analysis) -> Analysis:
     """
     modes, known = analysis.summary.modes, rules()
     cases = [Case(analysis=analysis, name=name) for name, mode in modes.items() if _is_measured(mode)]
-    said = [judge(name, rule, case) for case in cases for name, rule in known.items()]
+    said = [_unless_ours(judge(name, rule, case), case) for case in cases for name, rule in known.items()]
     findings = sorted((s for s in said if isinstance(s, Finding)), key=lambda found: sort_key(found, modes))
     not_judged = tuple(s for s in said if isinstance(s, NotJudged))
     summary = dataclasses.replace(analysis.summary, findings=tuple(findings), not_judged=not_judged)
     return dataclasses.replace(analysis, summary=summary)
+
+
+def _unless_ours(said: Finding | NotJudged | None, case: Case) -> Finding | NotJudged | None:
+    """Return what a rule said, but no cost of which dpdoctor's own may be a large part."""
+    own = case.mode.observer_cost
+    if not isinstance(said, Finding) or not is_too_much(own) or own.value is None or said.cost.value is None:
+        return said
+    if said.of != "step" or said.cost.value > LEAST_TIMES_OWN * own.value:
+        return said
+    return NotJudged(rule=said.rule, mode=said.mode, reason=OURS.format(units.share(own.value)))
 
 
 def _is_measured(mode: ModeSummary) -> bool:

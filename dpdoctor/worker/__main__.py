@@ -1,10 +1,22 @@
 """`python -m dpdoctor.worker`: what the launcher, or torchrun, starts once per rank."""
 
+import os
 import sys
 
+import msgspec
+
 import dpdoctor.worker.leaving  # noqa: F401 - before torch
+from dpdoctor.spec import TASK_VARIABLE, WorkerTask
 
 if __name__ == "__main__":
-    from dpdoctor.worker.rank import main
+    task = msgspec.json.decode(os.environ[TASK_VARIABLE], type=WorkerTask)
+    if task.bare:
+        from dpdoctor.worker import wall
 
-    sys.exit(main())
+        protected_by = wall.protection(task)  # before torch, which starts threads
+        from dpdoctor.worker import bare
+
+        sys.exit(bare.main(task, protected_by))
+    from dpdoctor.worker import rank
+
+    sys.exit(rank.main(task))

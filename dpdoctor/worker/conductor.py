@@ -87,7 +87,7 @@ class Conductor:
     def _open(self) -> None:
         """Begin the counted steps, with nothing of the uncounted ones left on the device."""
         self._parts.watch.entered.is_on = False
-        _synchronise()
+        synchronise()
         self._parts.loaders.replay.keep(on=False)
         if self._segment.kind == "measure" and self._segment.arm == FULL:
             self._cpu.begin()
@@ -96,7 +96,7 @@ class Conductor:
 
     def _edge(self) -> None:
         parts, done = self._parts, self._segment
-        _synchronise()
+        synchronise()
         end_ns = parts.clock()
         self._cpu.end()
         self._mark_trace()
@@ -253,7 +253,7 @@ class Conductor:
         self._parts.recorder.close()
 
 
-def _synchronise() -> None:
+def synchronise() -> None:
     """Wait for every device: nn.DataParallel's process drives several."""
     for index in range(torch.cuda.device_count()):
         torch.cuda.synchronize(index)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import functools
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -16,6 +19,8 @@ import torch.distributed as dist
 from torch.distributed import fsdp
 from torch.nn.parallel import DistributedDataParallel
 
+from dpdoctor import rundir
+from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.spec import TASK_VARIABLE
 from dpdoctor.worker import lines
 from dpdoctor.worker.patches import Patches
@@ -54,6 +59,12 @@ def place() -> Place:
 def die_with_parent() -> None:
     """Have the kernel kill this process when its launcher dies, even by SIGKILL: nobody would end it then."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def show_life(directory: Path) -> Heartbeat:
+    """Return the heartbeat of this process in a rank's directory, to which it writes its stacks when it is asked."""
+    faulthandler.register(signal.SIGUSR1, file=(directory / rundir.STACKS).open("w"), all_threads=True)
+    return Heartbeat(directory, os.getpid(), time.monotonic_ns)
 
 
 def hide() -> None:

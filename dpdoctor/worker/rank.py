@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import faulthandler
 import gc
 import os
 import signal
@@ -16,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-import msgspec
 import torch
 import torch.distributed as dist
 
@@ -24,7 +22,7 @@ from dpdoctor import plugins, redact, rundir
 from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, RankRecord
-from dpdoctor.spec import TASK_VARIABLE, WorkerTask
+from dpdoctor.spec import WorkerTask
 from dpdoctor.worker import arms, launched, lines, modes, script, setup
 from dpdoctor.worker.ablation import Ablation, chosen
 from dpdoctor.worker.adoption import loss
@@ -66,16 +64,14 @@ SUMMED_LOSS = (
 )
 
 
-def main() -> int:
-    """Run the task that the environment describes; return the exit code of this rank, with which to leave."""
-    task = msgspec.json.decode(os.environ[TASK_VARIABLE], type=WorkerTask)
+def main(task: WorkerTask) -> int:
+    """Run the task; return the exit code of this rank, with which to leave."""
     gc.unfreeze()  # a forked rank's collections take what a new one's take
     where = launched.place()
     launched.die_with_parent()
     directory = rundir.rank_dir(Path(task.directory), where.rank)
     directory.mkdir(parents=True, exist_ok=True)
-    heartbeat = Heartbeat(directory, os.getpid(), time.monotonic_ns)
-    faulthandler.register(signal.SIGUSR1, file=(directory / rundir.STACKS).open("w"), all_threads=True)
+    heartbeat = launched.show_life(directory)
     backend = setup.set_up(task, where)
     launched.hide()
     code = Rank(task, where, directory, heartbeat, backend).run()
@@ -118,9 +114,8 @@ class Rank:
         self._install()
 
     def _make_overlay(self) -> Overlay:
-        spec, own = self._task.spec, Path(self._task.directory)
-        homes = [Path(spec.cwd)] if spec.is_module else [Path(spec.cwd), Path(spec.target).parent]
-        return Overlay(self._directory / "overlay", Territory(own, homes).is_free)
+        territory = Territory(Path(self._task.directory), self._task.spec.homes)
+        return Overlay(self._directory / rundir.OVERLAY, territory.is_free)
 
     def _make_report(self, backend: str | None) -> Report:
         record = RankRecord(
@@ -314,10 +309,7 @@ class Rank:
         else:
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
-            what, line = _told(error), lines.raised_at(error.__traceback__)
-            if isinstance(error, SyntaxError):
-                line = f"{error.filename}:{error.lineno}"
-            reason = self._mode.explain(error, line) or f"the script raised {what} ({line}){_way_out(error)}"
+            reason = self._mode.explain(error, script.raised_at(error)) or script.failure(error)
             if self._ablation.arm != FULL:
                 reason += f"; that was while the arm {self._ablation.arm} was on: does it with --arms none, too?"
         with contextlib.suppress(Stop):
@@ -339,17 +331,3 @@ class Rank:
         sys.stderr.flush()
         if dist.is_initialized() and self._ending.status == "ok":
             dist.destroy_process_group()
-
-
-def _told(error: BaseException) -> str:
-    """Return an exception's type and the first line of its message, as a traceback ends."""
-    if isinstance(error, SyntaxError):  # of which a traceback shows the line first
-        return f"{type(error).__name__}: {error.msg}"
-    return "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
-
-
-def _way_out(error: BaseException) -> str:
-    """Return what to do about an error that Python alone would have raised, too, where that is known."""
-    if isinstance(error, NameError) and error.name == "get_ipython":
-        return "; it is a magic of the notebook: take the line out, or export the notebook without magics"
-    return ""

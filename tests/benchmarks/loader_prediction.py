@@ -73,9 +73,9 @@ def profile(script: str, setting: Setting, options: list[str], pace: Pace) -> Pr
     args += ["--num-workers", str(workers), *(["--prefetch-factor", str(factor)] if factor else [])]
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "run"
-        command = [sys.executable, "-m", "dpdoctor", "profile", target, "--modes", "single", "--quiet", *options]
+        command = [sys.executable, "-m", "dpdoctor", "profile", target, "--modes", "single", "--no-control"]
         (machine, own), begin = cpu_s(), time.monotonic()
-        subprocess.run([*command, "--out", str(out), *args], check=True)
+        subprocess.run([*command, "--quiet", *options, "--out", str(out), *args], check=True)
         wall_s = time.monotonic() - begin
         others = cpu_s()[0] - machine - (cpu_s()[1] - own)
         mode = json.loads((out / "run.json").read_text())["modes"]["single"]

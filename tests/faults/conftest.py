@@ -18,7 +18,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 # Little, but enough for a proof and two windows; two ranks, and as many threads for each in every mode, on any machine.
 SHORT = (
     *("--nproc", "2", "--warmup", "3", "--steps", "4", "--rounds", "2"),
-    *("--trace-steps", "0", "--arms", "none"),
+    *("--trace-steps", "0", "--arms", "none", "--no-control"),
 )
 
 
@@ -61,8 +61,11 @@ def arguments(root: Path, script: str, options: Sequence[str], args: Sequence[st
 def profile(tmp_path: Path) -> Callable[..., Profiled]:
     """Return a function that profiles a script and returns what came of it."""
 
-    def run(script: str, *options: str, args: Sequence[str] = (), new_processes: bool = False) -> Profiled:
+    def run(
+        script: str, *options: str, args: Sequence[str] = (), new_processes: bool = False, control: bool = False
+    ) -> Profiled:
         root = tmp_path / "run"
+        options = options if control else ("--no-control", *options)
         done = dpdoctor(*arguments(root, script, options, args), cwd=tmp_path, new_processes=new_processes)
         return Profiled(exit_code=done.returncode, output=done.stdout + done.stderr, root=root)
 

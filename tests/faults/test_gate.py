@@ -270,7 +270,8 @@ def test_from_calibration_to_a_gate(tmp_path: Path) -> None:
 @pytest.mark.measured  # a run that was disturbed becomes no baseline
 def test_a_profile_becomes_a_baseline_that_another_is_judged_by(tmp_path: Path) -> None:
     write(tmp_path, SCRIPT)
-    options: Sequence[str] = (*SHORT, "--repeat", "3", "--trace-steps", "0", "--arms", "none", "train.py")
+    quick = ("--trace-steps", "0", "--arms", "none", "--no-control")
+    options: Sequence[str] = (*SHORT, "--repeat", "3", *quick, "train.py")
     for name in ("before", "after"):
         done = dpdoctor("profile", *options, "--out", str(tmp_path / name), cwd=tmp_path / "base")
         assert done.returncode == 0, done.stdout + done.stderr

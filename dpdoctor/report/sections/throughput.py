@@ -61,7 +61,10 @@ def _table(modes: dict[str, ModeSummary]) -> Table:
 
 def _costs(modes: dict[str, ModeSummary]) -> Table:
     return Table(
-        caption="What measuring cost. Throughput comes from windows without a profiler.",
+        caption=(
+            "What measuring cost. Throughput comes from windows without a profiler. dpdoctor's share is "
+            f"{_how_known(modes)}."
+        ),
         columns=(
             Column(title="Mode"),
             Column(title="dpdoctor's share of a step", numeric=True),
@@ -78,6 +81,13 @@ def _costs(modes: dict[str, ModeSummary]) -> Table:
             for name, mode in modes.items()
         ),
     )
+
+
+def _how_known(modes: dict[str, ModeSummary]) -> str:
+    known = [mode.observer_cost for mode in modes.values() if mode.observer_cost.value is not None]
+    if any(figure.reason for figure in known) or not known:
+        return "estimated from what one hook costs"
+    return "what a step of one device takes beyond the same step of the bare script, launched before and after"
 
 
 SECTION = Section(

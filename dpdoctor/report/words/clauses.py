@@ -120,7 +120,7 @@ def rests_on(figure: Figure) -> str:
     if figure.scope == "launches":
         return f"over {units.count(figure.n, 'launch')}."
     if figure.scope == "calibrated":
-        return "between launches, by the calibrated noise of this machine."
+        return "between launches, by how far those of this script differ here."
     return "over the windows of one launch each. Another launch may differ by more."
 
 

@@ -67,7 +67,7 @@ def test_intervals_by_calibrated_noise() -> None:
     rate = dataclasses.replace(RATE, scope="calibrated")
     calibrated = dataclasses.replace(runs.gpu_run().summary.modes["ddp"], throughput=rate)
     assert text.interval_words({"ddp": calibrated}) == (
-        "95 % intervals between launches, by the calibrated noise of this machine and 9 windows."
+        "95 % intervals between launches, by how far those of this script differ here, and 9 windows."
     )
 
 

@@ -52,7 +52,7 @@ class TestStepTime:
     [
         ("run", "over the windows of one launch each. Another launch may differ by more."),
         ("launches", "over 5 launches."),
-        ("calibrated", "between launches, by the calibrated noise of this machine."),
+        ("calibrated", "between launches, by how far those of this script differ here."),
     ],
 )
 def test_what_an_interval_rests_on(scope: str, words: str) -> None:

@@ -1,0 +1,119 @@
+"""What watching costs: the baseline against bare launches of the script, in which only the ends of steps are seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.summary import ModeSummary
+from dpdoctor.analysis.windows import measured
+from dpdoctor.records import Launch
+from dpdoctor.spec import BASELINE
+
+NO_CONTROL = "the script was not also run bare"
+# Above this share of a step, where the interval leaves no doubt that there is a cost, figures are not the script's.
+MOST_SHARE = 0.05
+TOO_MUCH = (
+    "watching this script takes {} of each step, so that what was measured is not what the script does; "
+    "if it writes files while it trains, --allow-writes watches less"
+)
+
+
+def bare_step(bare: Sequence[Launch], baseline: Sequence[Launch]) -> Figure:
+    """Return the seconds of a steady step of the bare launches: their mean, with its interval between launches.
+
+    The steps that are left out of the baseline, because an epoch began or an evaluation ran in them, are left out by
+    their numbers here, too.
+    """
+    edges = {step.step for launch in baseline for rank in launch.ranks for step in rank.steps if step.epoch_edge}
+    good = [_without(launch, edges) for launch in bare if launch.record.status == "ok"]
+    found = [stats.ratio_of_totals([window.step() for window in windows], "s") for windows in map(measured, good)]
+    values = [figure.value for figure in found if figure.value is not None]
+    reason = next((launch.record.reason for launch in bare if launch.record.reason), None)
+    why_not = f"the bare launch failed: {reason}" if reason else NO_CONTROL
+    return stats.mean_interval(values, "s", scope="launches", reason=why_not)
+
+
+def launch_spread(bare: Figure) -> float | None:
+    """Return half the width of the 95 % interval in which single launches lie within this run, relative to their mean.
+
+    None: there were too few of them to tell.
+    """
+    return None if bare.value is None or bare.high is None else stats.half_width(bare) * math.sqrt(bare.n) / bare.value
+
+
+def _without(launch: Launch, edges: set[int]) -> Launch:
+    (rank,) = launch.ranks
+    steps = tuple(msgspec.structs.replace(step, epoch_edge=True) if step.step in edges else step for step in rank.steps)
+    return dataclasses.replace(launch, ranks=(dataclasses.replace(rank, steps=steps),))
+
+
+def with_own_cost(modes: dict[str, ModeSummary], bare: Figure) -> dict[str, ModeSummary]:
+    """Return the modes with dpdoctor's own share of a step, and without figures that it makes untrue.
+
+    The other modes are watched like the baseline, so that a step of theirs holds as many seconds of it.
+    """
+    baseline = modes.get(BASELINE)
+    if baseline is None or baseline.step.value is None:
+        return modes
+    if bare.value is None:
+        return {name: _estimated(mode, bare.reason) for name, mode in modes.items()}
+    cost = stats.combination([(1.0, baseline.step), (-1.0, bare)], "s")
+    shares = {name: _share(cost, mode.step) for name, mode in modes.items()}
+    changed = {name: dataclasses.replace(mode, observer_cost=shares[name]) for name, mode in modes.items()}
+    if not is_too_much(shares[BASELINE]):
+        return changed
+    return {name: _corrected(mode, bare) if name == BASELINE else _withheld(mode) for name, mode in changed.items()}
+
+
+def is_too_much(share: Figure) -> bool:
+    """Return whether dpdoctor's own share of a step is such that what was measured is not what the script does."""
+    return share.value is not None and share.value > MOST_SHARE and share.low is not None and share.low > 0
+
+
+def _estimated(mode: ModeSummary, reason: str | None) -> ModeSummary:
+    """Return a mode whose own cost is only that of the hooks; the reason says so beside the figure."""
+    if mode.observer_cost.value is None:
+        return mode
+    return dataclasses.replace(mode, observer_cost=dataclasses.replace(mode.observer_cost, reason=reason))
+
+
+def _share(cost: Figure, step: Figure) -> Figure:
+    if step.value is None:
+        return stats.unknown("ratio", step.reason or "no step was measured")
+    return dataclasses.replace(stats.scaled(cost, 1 / step.value), unit="ratio", scope="launches")
+
+
+def _in_percent(share: Figure) -> str:
+    if share.value is None:
+        return "an unknown part"
+    spread = "" if share.low is None or share.high is None else f" ({share.low:.0%} to {share.high:.0%})"
+    return f"{share.value:.0%}{spread}"
+
+
+def _corrected(mode: ModeSummary, bare: Figure) -> ModeSummary:
+    """Return the baseline with the rate of the bare launches: they take the same steps."""
+    withheld = _withheld(mode)
+    samples = mode.batch.global_
+    if samples is None:
+        return withheld
+    rate = stats.ratio(Figure(value=samples, low=samples, high=samples, unit="samples"), bare, "samples/s")
+    return dataclasses.replace(withheld, throughput=dataclasses.replace(rate, scope="launches", n=bare.n))
+
+
+def _withheld(mode: ModeSummary) -> ModeSummary:
+    reason = TOO_MUCH.format(_in_percent(mode.observer_cost))
+    rate, ratio = stats.unknown("samples/s", reason), stats.unknown("ratio", reason)
+    return dataclasses.replace(
+        mode,
+        throughput=rate,
+        throughput_with_edges=rate,
+        epoch_s=stats.unknown("s", reason),
+        speedup=stats.unknown("x", reason),
+        scaling_efficiency=ratio,
+    )

@@ -1,0 +1,235 @@
+"""The bare control: the script on one device with nothing around it but the ends of its steps.
+
+What it takes per step is what the script takes without dpdoctor; the difference to the baseline is dpdoctor's own cost.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from dpdoctor import redact, rundir
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.records import FULL, PHASES, RankRecord, StepRecord, WindowRecord
+from dpdoctor.spec import Recording, WorkerTask
+from dpdoctor.worker import launched, lines, script, setup
+from dpdoctor.worker.conductor import LEAST_STEPS_OF_A_CUT_WINDOW, synchronise
+from dpdoctor.worker.director import Director, Facts
+from dpdoctor.worker.ending import Ending, Stop
+from dpdoctor.worker.leaving import LEAVING
+from dpdoctor.worker.overlay import files
+from dpdoctor.worker.overlay.overlay import Overlay
+from dpdoctor.worker.overlay.territory import Territory
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.timing import hooks
+from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.recorder import Recorder
+from dpdoctor.worker.timing.steps import StepCounter
+
+# A few seconds: as much as is needed for the mean of a step, not for its parts.
+MOST_S, ROUNDS = 8.0, 5
+SHARE_OF_BUDGET = 0.2
+
+
+def main(task: WorkerTask, protected_by: str) -> int:
+    """Run the task bare; return the exit code with which to leave. `protected_by` is RankRecord's."""
+    launched.die_with_parent()
+    directory = rundir.rank_dir(Path(task.directory), 0)
+    heartbeat = launched.show_life(directory)
+    setup.set_up(task, launched.place())
+    launched.hide()
+    if protected_by == "python":
+        overlay = Overlay(directory / rundir.OVERLAY, Territory(Path(task.directory), task.spec.homes).is_free)
+        files.divert(Patches(for_children=True), overlay)
+        atexit.register(overlay.discard)
+    code = Bare(task, directory, heartbeat, protected_by).run()
+    if not task.spec.allow_writes:
+        LEAVING.with_code(code)
+    return code
+
+
+class Bare:
+    """Times steps in windows like those of the baseline, and ends the script after a few."""
+
+    def __init__(self, task: WorkerTask, directory: Path, heartbeat: Heartbeat, protected_by: str) -> None:
+        self._task, self._directory, self._heartbeat = task, directory, heartbeat
+        self._clock = time.monotonic_ns
+        self._record = RankRecord(
+            rank=0,
+            world_size=1,
+            pid=os.getpid(),
+            host=redact.text(socket.gethostname()),
+            device=setup.device_name(task.spec.threads_per_device),
+            device_type=setup.device_type(),
+            backend=None,
+            status="running",
+            clock=(self._clock(), time.time_ns()),
+            protected_by=protected_by,
+        )
+        self._recorder = Recorder(directory, self._clock)
+        self._recorder.close()  # of collections it takes no notice
+        self._ending = Ending(self._finish, lambda: None)
+        self._director = Director(_recording(task.spec.recording), (FULL,), task.spec.seed)
+        self._segment = self._director.first()
+        self._counter = StepCounter()
+        self._number = self._done = self._begun_ns = self._first_ns = 0
+        self._windows_ns: list[int] = []
+        self._num_measured = 0
+        self._at_edge = False
+        self._last_ns = self._clock()
+        self._watch()
+
+    def _watch(self) -> None:
+        patches, phases = Patches(), PhaseClock(self._clock)
+        optimizers = hooks.Optimizers(self._counter, phases, self._ending.check, self._on_step, lambda: None)
+        optimizers.watch(patches)
+
+        def backward_ended() -> None:
+            if not optimizers.any_seen:
+                optimizers.backward_ended()
+
+        hooks.watch_backward(patches, phases, lambda _: self._ending.check(), backward_ended)
+        iterate = DataLoader.__iter__
+
+        def begin(loader: DataLoader[Any]) -> Any:
+            self._at_edge = True
+            return iterate(loader)
+
+        patches.replace(DataLoader, "__iter__", begin)
+
+    def run(self) -> int:
+        """Run the script; return 0 when windows were measured, 1 otherwise."""
+        signal.signal(signal.SIGTERM, self._terminated)
+        self._heartbeat.enter("script")
+        try:
+            script.run(self._task.spec)
+        except Stop:
+            pass
+        except SystemExit as leaving:
+            self._left("" if leaving.code in (None, 0) else f"the script ended itself with exit code {leaving.code!r}")
+        except BaseException as error:  # noqa: BLE001 - the user's script may raise anything; it is recorded
+            error.__traceback__ = lines.without_ours(error.__traceback__)
+            traceback.print_exception(error)
+            self._left(script.failure(error))
+        else:
+            self._left("")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return 0 if self._ending.status == "ok" else 1
+
+    def _on_step(self) -> None:
+        now = self._clock()
+        self._done += 1
+        self._recorder.step(self._step(now))
+        self._last_ns, self._at_edge = now, False
+        self._heartbeat.beat(self._recorder.num_steps, 0)
+        if self._number == 0 and self._done == 1:
+            self._first_ns = self._begun_ns = now
+            self._heartbeat.enter("warmup")
+        segment = self._segment
+        if self._done == segment.skip + segment.num_steps:
+            self._edge()
+        elif self._done == segment.skip:
+            self._open()
+
+    def _step(self, now: int) -> StepRecord:
+        duration_ns = now - self._last_ns
+        return StepRecord(
+            step=self._recorder.num_steps + 1,
+            window=self._number,
+            begin_ns=self._last_ns,
+            duration_ns=duration_ns,
+            phases_ns=(*([0] * (len(PHASES) - 1)), duration_ns),
+            samples_drawn=0,
+            samples_entered=0,
+            micro_batches=1,
+            epoch_edge=self._at_edge,
+            counted=self._done > self._segment.skip,
+        )
+
+    def _open(self) -> None:
+        synchronise()
+        self._begun_ns = self._last_ns = self._clock()
+
+    def _edge(self) -> None:
+        """End a segment, and begin the one that follows as the baseline's conductor does."""
+        synchronise()
+        done, end_ns = self._segment, self._clock()
+        self._close(end_ns, complete=done.kind == "measure")
+        facts = Facts(
+            step_s=(end_ns - self._begun_ns) * 1e-9 / max(1, self._done - done.skip),
+            prefetch=0,
+            elapsed_s=(end_ns - self._first_ns) * 1e-9,
+            reference_changed=self._counter.elect() if done.kind == "warmup" else False,
+        )
+        self._segment = self._director.after(done, facts)
+        self._number, self._done = self._number + 1, 0
+        if self._segment.kind == "stop":
+            self._ending.stop("ok")
+        self._heartbeat.enter(self._segment.kind, self._number)
+        self._open()
+
+    def _close(self, end_ns: int, *, complete: bool) -> None:
+        segment, counted = self._segment, max(0, self._done - self._segment.skip)
+        self._num_measured += complete
+        self._recorder.window(
+            WindowRecord(
+                window=self._number,
+                kind=segment.kind,
+                arm=FULL,
+                round=segment.round,
+                first_step=self._recorder.num_steps - counted + 1,
+                num_steps=counted,
+                begin_ns=self._begun_ns,
+                end_ns=end_ns,
+                barrier_ns=0,
+                complete=complete,
+            )
+        )
+
+    def _left(self, reason: str) -> None:
+        """The script ended by itself; one that was told to stop is judged already."""
+        if self._ending.begun:
+            return
+        counted = self._done - self._segment.skip
+        if self._segment.kind == "measure" and counted >= LEAST_STEPS_OF_A_CUT_WINDOW and not torch.cuda.is_available():
+            self._close(self._last_ns, complete=True)
+        if not reason and not self._num_measured:
+            reason = f"the script ended after {self._recorder.num_steps} steps, before a window could be measured"
+        with contextlib.suppress(Stop):
+            self._ending.stop("failed" if reason else "ok", reason or None)
+
+    def _finish(self, status: str, reason: str | None) -> None:
+        self._heartbeat.enter("finishing")
+        self._recorder.flush()
+        self._record = replace(self._record, status=status, reason=reason)
+        rundir.write_json(self._directory / rundir.RANK, self._record)
+        self._heartbeat.enter("done")
+
+    def _terminated(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler's signature
+        if os.getpid() == self._record.pid and not self._ending.begun:
+            self._finish("interrupted", "ended by the launcher")
+        os._exit(128 + signum)
+
+
+def _recording(of_modes: Recording) -> Recording:
+    return Recording(
+        warmup=of_modes.warmup,
+        rounds=ROUNDS,
+        time_budget_s=min(MOST_S, SHARE_OF_BUDGET * of_modes.time_budget_s),
+        trace_steps=0,
+        loader_trials=False,
+    )

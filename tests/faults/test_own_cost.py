@@ -1,0 +1,48 @@
+"""What watching costs, against bare launches of the real script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpdoctor import rundir
+from tests.faults.conftest import SHORT
+
+CONTROLLED = tuple(option for option in SHORT if option != "--no-control")
+
+
+def bare(root: Path) -> list[Path]:
+    return sorted(root.glob(f"{rundir.BARE}*"))
+
+
+@pytest.mark.measured
+def test_a_script_that_is_slower_while_it_is_watched_is_not_measured_by_that(profile):
+    done = profile("slowed_by_watching.py", "--modes", "ddp", *CONTROLLED, control=True)
+    assert done.exit_code == 0, done.output
+    single, ddp = done.mode("single"), done.mode("ddp")
+    step_s = single["step"]["value"]
+    assert single["observer_cost"]["value"] * step_s == pytest.approx(0.006, rel=0.25)
+    # Four samples in a bare step, which sleeps 4 ms and does little else.
+    assert 0.004 < 4 / single["throughput"]["value"] < 0.007
+    assert ddp["throughput"]["value"] is None
+    assert "watching this script takes" in ddp["throughput"]["reason"]
+    assert "watching this script takes" in " ".join(done.output.split())
+
+
+def test_bare_launches_leave_no_file_and_are_read_again(profile, tmp_path):
+    done = profile("slowed_by_watching.py", "--modes", "single", *CONTROLLED, control=True)
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    assert [path.name for path in bare(done.root)] == ["bare", "bare.2"]
+    run = rundir.read(done.root)
+    assert [launch.record.status for launch in run.bare] == ["ok", "ok"]
+    assert not list(done.root.rglob(rundir.OVERLAY))
+    assert {rank.record.protected_by for launch in run.bare for rank in launch.ranks} <= {"kernel", "python"}
+
+
+def test_a_script_that_fails_says_so_once_for_its_mode(profile):
+    done = profile("nothing.py", "--modes", "single", *CONTROLLED, args=["raise"], control=True)
+    assert done.exit_code == 1
+    assert [path.name for path in bare(done.root)] == ["bare"]
+    assert done.mode("single")["status"] == "failed"

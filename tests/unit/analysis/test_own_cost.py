@@ -1,0 +1,113 @@
+"""What watching costs, worked out on paper: bare steps of 100 ms against watched ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dpdoctor.analysis import analyse, stats
+from dpdoctor.analysis.own_cost import NO_CONTROL, bare_step, launch_spread
+from dpdoctor.analysis.summary import Analysis
+from dpdoctor.records import Launch, Rank
+from dpdoctor.rules import diagnose
+from tests.builders import records
+from tests.builders.records import even_rank, launch, rank, step, window
+
+
+def bare(*milliseconds: float) -> tuple[Launch, ...]:
+    """Return bare launches whose steps last so long, in two windows each."""
+    return tuple(launch(even_rank(ms, num_windows=2, num_steps=4), mode="bare") for ms in milliseconds)
+
+
+def watched(ms: float, control: Sequence[Launch], *, ddp_ms: float = 200) -> Analysis:
+    ddp = [even_rank(ddp_ms, num_windows=2, index=index, world_size=2) for index in range(2)]
+    modes = {"single": [launch(even_rank(ms, num_windows=2))], "ddp": [launch(*ddp, mode="ddp")]}
+    run = records.run(modes, {"ddp": 2})
+    return analyse(type(run)(path=run.path, header=run.header, modes=run.modes, bare=tuple(control)))
+
+
+def test_it_is_what_a_step_takes_beyond_a_bare_one() -> None:
+    share = watched(125, bare(100, 100, 100)).summary.modes["single"].observer_cost
+    assert share.value == pytest.approx(0.2)
+    assert (share.low, share.high) == pytest.approx((0.2, 0.2))
+
+
+def test_the_same_seconds_are_a_smaller_share_of_a_longer_step() -> None:
+    share = watched(125, bare(100, 100), ddp_ms=250).summary.modes["ddp"].observer_cost
+    assert share.value == pytest.approx(0.1)
+
+
+def test_launches_that_differ_leave_it_in_doubt() -> None:
+    modes = watched(110, bare(90, 100, 110)).summary.modes
+    share = modes["single"].observer_cost
+    assert share.value == pytest.approx(10 / 110)
+    # One launch lies within t(2) standard deviations of 10 ms of the mean, and the mean of three within 1 / sqrt(3).
+    half = stats.student_t(2) * 0.01 * (1.1**2 + 1 / 3) ** 0.5
+    assert share.high == pytest.approx((0.01 + half) / 0.11)
+    assert modes["single"].throughput.value == pytest.approx(32 / 0.11)
+
+
+def test_figures_of_modes_are_as_uncertain_as_launches_are_apart() -> None:
+    control = bare(90, 100, 110)
+    throughput = watched(100, control).summary.modes["single"].throughput
+    spread = launch_spread(bare_step(control, ()))
+    assert spread == pytest.approx(stats.student_t(2) * 0.1)
+    assert stats.half_width(throughput) == pytest.approx(320 * stats.student_t(2) * 0.1)
+    assert throughput.scope == "calibrated"
+
+
+class TestTooMuch:
+    @pytest.fixture
+    def analysis(self) -> Analysis:
+        return watched(200, bare(100, 101, 99))
+
+    def test_the_rate_of_one_device_is_that_of_the_bare_script(self, analysis: Analysis) -> None:
+        throughput = analysis.summary.modes["single"].throughput
+        assert throughput.value == pytest.approx(320)
+        assert throughput.scope == "launches"
+
+    def test_what_is_watched_alone_has_no_rate(self, analysis: Analysis) -> None:
+        mode = analysis.summary.modes["ddp"]
+        figures = (mode.throughput, mode.throughput_with_edges, mode.speedup, mode.epoch_s, mode.scaling_efficiency)
+        assert [figure.value for figure in figures] == [None] * 5
+        assert "watching this script takes 50%" in str(mode.throughput.reason)
+
+    def test_no_finding_is_made_of_it(self) -> None:
+        def steps(ms: float, wait: float) -> Rank:
+            phases = {"data_wait": wait, "forward": ms - wait}
+            return rank([step(ms, phases_ms=phases) for _ in range(8)], [window(8 * ms)])
+
+        def found(control: Sequence[Launch]) -> dict[str, str]:
+            run = records.run({"single": [launch(steps(200, 90))]})
+            run = type(run)(path=run.path, header=run.header, modes=run.modes, bare=tuple(control))
+            summary = diagnose(analyse(run)).summary
+            said = {finding.rule: "found" for finding in summary.findings}
+            return said | {item.rule: item.reason for item in summary.not_judged}
+
+        assert found(bare(199, 200, 201))["data_starved"] == "found"
+        assert "watching the script takes" in found(bare(100, 101, 99))["data_starved"]
+
+
+class TestUnknown:
+    def test_without_a_control_only_the_hooks_are_counted(self) -> None:
+        modes = analyse(records.run({"single": [launch(even_rank(100, observer_ns=1e6))]})).summary.modes
+        assert (modes["single"].observer_cost.value, modes["single"].observer_cost.reason) == (0.01, NO_CONTROL)
+
+    def test_a_control_that_failed_says_why(self) -> None:
+        failed = launch(mode="bare", status="failed", reason="the script raised OSError")
+        assert "OSError" in str(bare_step([failed], []).reason)
+
+    def test_one_launch_has_no_interval_and_proves_nothing(self) -> None:
+        mode = watched(200, bare(100)).summary.modes["single"]
+        assert mode.observer_cost.value == pytest.approx(0.5)
+        assert mode.observer_cost.low is None
+        assert mode.throughput.value == pytest.approx(160)
+
+
+def test_a_step_that_the_baseline_leaves_out_is_left_out_by_its_number() -> None:
+    steps = [step(900 if number == 3 else 100, step=number) for number in range(1, 9)]
+    edge = [step(100, step=number, epoch_edge=number == 3) for number in range(1, 9)]
+    control = launch(rank(steps, [window(1600)]), mode="bare")
+    assert bare_step([control], [launch(rank(edge, [window(800)]))]).value == pytest.approx(0.1)
+    assert bare_step([control], []).value == pytest.approx(0.2)
