@@ -72,7 +72,7 @@ class Recording:
         warmup: steps before the first window; None: until the step time is steady.
         steps: counted steps per window; None: at least 4 steps and 0.5 s.
         rounds: most rounds of windows; fewer when `time_budget_s` runs out.
-        time_budget_s: seconds a mode may train, from its first step to the trace.
+        time_budget_s: seconds a mode may train after its first step, with the trace.
         trace_steps: steps recorded by torch.profiler at the end; 0 turns the trace off.
         explain: stop after the proof of adoption, measure nothing.
         loader_trials: at the end, try what a loader's hand-offs and fetches cost, for predictions of other settings.

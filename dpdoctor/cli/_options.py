@@ -56,7 +56,7 @@ _LAUNCHING = (
         default=60.0,
         show_default=True,
         metavar="SECONDS",
-        help="Training time per mode and launch.",
+        help="Training time per mode and launch, after the first step.",
     ),
     click.option(
         "--samples-per-step",

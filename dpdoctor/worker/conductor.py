@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -33,6 +34,12 @@ REPLACED = (
     "after {} the script trains another model, with an optimizer that it built then, and no window was measured yet. "
     "Let one model train longer, or give --warmup and --steps that fit in, such as 5 and 10"
 )
+NO_WINDOW = (
+    "--time-budget was over before a window could be measured: {} took {}, with what the script does in between; give "
+    "--time-budget {} at least"
+)
+# Two of warm-up, the proof, a window of two steps, as profiled steps take longer.
+LEAST_STEPS_TO_A_WINDOW = 8
 AFTER_ARMS = " Or does it keep a state beside model and optimizer that an arm could not put back? Then give --arms none"
 LEAST_STEPS_OF_A_CUT_WINDOW = 4
 
@@ -115,6 +122,8 @@ class Conductor:
         else:
             self._refuse_unadopted()
         following = self._after(done, replace(facts, unfit=parts.ablation.unfit))
+        if following.kind == "over":
+            self._refuse_slow(facts)
         if done.kind == "measure" != following.kind:
             self._refuse_apart()
         self._enter(following)
@@ -125,9 +134,18 @@ class Conductor:
         following = parts.agreement.share(parts.director.after(done, facts) if parts.director else None)
         if done.kind in {"proof", "measure"}:
             parts.ablation.drop(parts.director.dropped if parts.director else ())
+        if parts.director and parts.director.given_way:
+            parts.report.warn(parts.director.given_way)
         if done.kind == "proof" and parts.ablation.is_running:
             parts.report.keep_peak()
         return following
+
+    def _refuse_slow(self, facts: Facts) -> None:
+        """No window fits: say what steps take, and what would be enough."""
+        steps = max(1, self._parts.steplog.num_steps - 1)
+        enough = math.ceil(LEAST_STEPS_TO_A_WINDOW * facts.elapsed_s / steps)
+        taken = units.count(steps, "step"), units.seconds(facts.elapsed_s)
+        self._parts.ending.stop("failed", NO_WINDOW.format(*taken, enough))
 
     def _refuse_apart(self) -> None:
         """What held after warm-up must hold when the last window was measured."""

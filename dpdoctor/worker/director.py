@@ -6,22 +6,31 @@ import math
 import random
 from dataclasses import dataclass
 
+from dpdoctor import units
 from dpdoctor.records import FULL
 from dpdoctor.spec import Recording
 
-KINDS = ("warmup", "proof", "measure", "trace", "stop")
+# `over`: the time is, and no window was measured.
+KINDS = ("warmup", "proof", "measure", "trace", "stop", "over")
 
 # A window shorter than this says more about the clock and its edges than about the script.
 LEAST_STEPS = 4
 LEAST_WINDOW_S = 0.5
+# What a script does between its steps is known only once it did it: a segment is at most so many times as long as all
+# before it together, so that a pause in every tenth step does not come as a surprise a hundred times.
+MOST_GROWTH = 2
 # Warm-up ends when the last chunk's median step is within this share of the one before it.
 STEADY_WITHIN = 0.05
 LEAST_WARMUP_STEPS = 10
 WARMUP_CHUNK_S = 0.2
 # A script that never becomes steady may spend this share of its budget on trying.
 MOST_WARMUP_SHARE = 0.25
-# Fewer windows than this give no usable interval (Student's t is 12.7 at two); they run even when time is short.
+# Fewer windows than this give no usable interval (Student's t is 12.7 at two). They may take the budget and a share of
+# it more, the first one a larger share; where that is too little, their steps give way, then they do.
 LEAST_ROUNDS = 3
+MOST_OVERRUN = 0.25
+MOST_OVERRUN_OF_FIRST = 0.4
+LEAST_STEPS_OF_SLOW = 2
 # The trace may take this share of the budget, at this many untraced steps for a traced one; never fewer than two steps.
 MOST_TRACE_SHARE = 0.15
 TRACED_STEP_COST = 2.0
@@ -30,6 +39,12 @@ LEAST_TRACE_STEPS = 2
 LEAST_KEPT = 2
 MOST_KEEPING_SHARE = 0.03
 MOST_SKIPPED = 64
+MOST_SKIPPED_SHARE = 0.3
+
+TOO_LITTLE = (
+    "--time-budget of {} is too little for {}{}: {} measured{}. From one step to the next it takes {}, with what the "
+    "script does in some of them only; give --time-budget {}"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +62,8 @@ class Segment:
 class Facts:
     """What the ranks found in the segment that ends: the slowest rank's median step, the deepest loader queue.
 
-    `num_workers`: of the loader that has most. `unfit`: arms that some rank cannot run, or not any more.
+    `elapsed_s`: since the first step, which sets up much. `num_workers`: of the loader that has most. `unfit`: arms
+    that some rank cannot run, or not any more.
     """
 
     step_s: float
@@ -63,7 +79,8 @@ class Director:
 
     `arms` begin with FULL, and the most important come first; `dropped` are those that there is no time for.
     `num_kept`: uncounted steps before the first window in which batches are kept for arms that replay them.
-    `tries_loaders`: whether loaders are tried before the end.
+    `tries_loaders`: whether loaders are tried before the end. `num_windows`: full ones that were measured.
+    `given_way`: what the reader must know of windows or a trace that there was no time for.
     """
 
     def __init__(self, recording: Recording, arms: tuple[str, ...], seed: int, *, num_kept: int = 0) -> None:
@@ -77,37 +94,71 @@ class Director:
         self._arms_left: list[str] = []
         self._round = 0
         self._step_s = 0.0
+        self._elapsed_s = self._between_s = self._most_extra_s = 0.0
+        self._steps = self._paced_steps = 0
+        self._kind_before = ""
+        self.num_windows = 0
+        self._is_growing = False
+        self._ready_s = 0.0
+        self.given_way: str | None = None
         self.tries_loaders = recording.loader_trials
         self.steady: bool | None = None
         self.dropped: tuple[str, ...] = ()
 
     def first(self) -> Segment:
-        """Return the first warm-up chunk."""
-        return Segment(
-            kind="warmup", num_steps=self._recording.warmup or (1 if self._recording.explain else LEAST_STEPS)
-        )
+        """Return the first warm-up chunk; the first step, which sets up much, tells nothing of the others."""
+        if self._recording.warmup or self._recording.explain:
+            return Segment(kind="warmup", num_steps=self._recording.warmup or 1)
+        return Segment(kind="warmup", skip=1, num_steps=1)
 
     def after(self, done: Segment, facts: Facts) -> Segment:
         """Return the segment that follows `done`."""
+        self._note_pace(done, facts)
         if done.kind != "proof":  # its only step ran under a profiler
             self._arm_step_s[done.arm] = facts.step_s
             self._step_s = self._arm_step_s[FULL]
+        if done.kind == "proof":
+            self._ready_s = facts.elapsed_s
         if done.kind == "warmup":
             return self._after_warmup(done, facts)
         if self._recording.explain or done.kind == "trace":
             return Segment(kind="stop")
         return self._next_window(facts, after_proof=done.kind == "proof")
 
+    def _note_pace(self, done: Segment, facts: Facts) -> None:
+        """Learn what steps cost beyond their usual time: what the script does in some of them only.
+
+        The segment after the proof began with its evaluation, which comes once.
+        """
+        steps, took_s = done.skip + done.num_steps, facts.elapsed_s - self._elapsed_s
+        is_plain = done.kind != "proof" and (self._kind_before != "proof" or not self._paced_steps)
+        if self._steps and is_plain:
+            extra_s = max(0.0, took_s - steps * facts.step_s)
+            self._between_s += extra_s
+            self._most_extra_s = max(self._most_extra_s, extra_s)
+            self._paced_steps += steps
+        self._steps += steps
+        self.num_windows += done.kind == "measure" and done.arm == FULL
+        self._elapsed_s, self._kind_before = facts.elapsed_s, done.kind
+
+    def _pace_s(self, arm: str = FULL) -> float:
+        """Return the seconds from one step to the next, with what only some steps do spread over all of them."""
+        return self._step_s_of(arm) + self._between_s / max(1, self._paced_steps)
+
     def _after_warmup(self, done: Segment, facts: Facts) -> Segment:
+        usual = _steps_in(WARMUP_CHUNK_S, facts.step_s)
         if facts.reference_changed:
             self._warmup_medians.clear()  # this chunk's steps were another optimizer's, too
             self.steady = None
-        else:
+        elif done.num_steps >= LEAST_STEPS and not self._is_growing:
             self._warmup_medians.append(facts.step_s)
         self._warmup_steps += done.num_steps
         if self._recording.warmup or self._recording.explain or self._is_warm(facts):
-            return Segment(kind="proof", num_steps=1)
-        return Segment(kind="warmup", num_steps=_steps_in(WARMUP_CHUNK_S, facts.step_s))
+            return Segment(kind="proof", num_steps=1) if self._is_time_to_measure(facts) else Segment(kind="over")
+        left_s = MOST_WARMUP_SHARE * self._recording.time_budget_s - facts.elapsed_s
+        fitting = max(1, min(usual, int(left_s / max(self._pace_s(), 1e-6))))
+        self._is_growing = fitting > MOST_GROWTH * self._steps
+        return Segment(kind="warmup", num_steps=min(fitting, MOST_GROWTH * self._steps))
 
     def _is_warm(self, facts: Facts) -> bool:
         """Return whether to begin to measure: step times repeat, or trying any longer costs too much of the budget."""
@@ -116,24 +167,48 @@ class Director:
             self.steady = abs(last - before) <= STEADY_WITHIN * before
         if self.steady and self._warmup_steps >= LEAST_WARMUP_STEPS:
             return True
-        return facts.elapsed_s > MOST_WARMUP_SHARE * self._recording.time_budget_s
+        return facts.elapsed_s + self._pace_s() > MOST_WARMUP_SHARE * self._recording.time_budget_s
+
+    def _is_time_to_measure(self, facts: Facts) -> bool:
+        """Return whether the proof, and a step of a window after it, may fit."""
+        recording = self._recording
+        is_asked_for = recording.explain or recording.warmup is not None or recording.steps is not None
+        return is_asked_for or 2 * self._pace_s() <= self._most_left_s(facts)
 
     def _next_window(self, facts: Facts, *, after_proof: bool) -> Segment:
-        self._arms_left = [arm for arm in self._arms_left if arm not in facts.unfit]
+        self._arms_left = [arm for arm in self._arms_left if self._may_follow(arm, facts)]
         if not self._arms_left and self._round < self._recording.rounds and self._affordable(facts):
             self._begin_round(facts)
         if self._arms_left:
             arm = self._arms_left.pop()
-            return Segment(
-                kind="measure",
-                arm=arm,
-                round=self._round,
-                skip=self._skip(facts, after_proof=after_proof),
-                num_steps=self._num_steps(arm, facts),
+            skip = self._skip(facts, after_proof=after_proof)
+            num_steps = self._fitting_steps(facts, skip) if arm == FULL else self._num_steps(arm, facts)
+            return Segment(kind="measure", arm=arm, round=self._round, skip=skip, num_steps=num_steps)
+        return self._after_windows(facts)
+
+    def _after_windows(self, facts: Facts) -> Segment:
+        if not self.num_windows:
+            return Segment(kind="over")
+        num_steps = self._trace_steps(facts)
+        wanted = min(LEAST_ROUNDS, self._recording.rounds)
+        has_trace = num_steps > 0 or not self._recording.trace_steps
+        if self.num_windows < wanted or not has_trace:
+            self.given_way = TOO_LITTLE.format(
+                units.seconds(self._recording.time_budget_s),
+                units.count(wanted, "window"),
+                "" if has_trace else " and a trace",
+                units.count(self.num_windows, "window"),
+                "" if has_trace else ", nothing traced",
+                units.seconds(self._pace_s()),
+                math.ceil(self._ready_s + wanted * self._window_s(FULL, facts) + self._trace_s()),
             )
-        if self._recording.trace_steps:
-            return Segment(kind="trace", skip=1, num_steps=self._trace_steps())
-        return Segment(kind="stop")
+        return Segment(kind="trace", skip=1, num_steps=num_steps) if num_steps else Segment(kind="stop")
+
+    def _may_follow(self, arm: str, facts: Facts) -> bool:
+        """Return whether an arm of a round under way can still run, and ends in time."""
+        if arm == FULL:
+            return self._fitting_steps(facts) > 0
+        return arm not in facts.unfit and self._window_s(arm, facts) <= self._most_left_s(facts)
 
     def _begin_round(self, facts: Facts) -> None:
         """Shuffle the windows of a round; the first begins with a full one, before which batches are kept."""
@@ -154,7 +229,7 @@ class Director:
         Once it has begun, only an arm that turned out slower than the full step is dropped.
         """
         left_s = self._recording.time_budget_s - facts.elapsed_s - self._trace_s()
-        rounds = max(0, min(LEAST_ROUNDS, self._recording.rounds) - self._round)
+        rounds = self._windows_needed()
         for arm in self._fit(facts):
             cost_s = rounds * self._window_s(arm, facts)
             may_stay = arm == FULL or (self._round > 0 and self._step_s_of(arm) <= self._step_s)
@@ -163,17 +238,33 @@ class Director:
             else:
                 self.dropped += (arm,)
 
+    def _windows_needed(self) -> int:
+        """Return the full windows that are still missing to an interval."""
+        return max(0, min(LEAST_ROUNDS, self._recording.rounds) - self.num_windows)
+
     def _affordable(self, facts: Facts) -> bool:
-        """Return whether another round fits the budget; the first three always do."""
+        """Return whether another round fits the budget; the first three may take a little more, with fewer steps."""
         round_s = sum(self._window_s(arm, facts) for arm in self._fit(facts))
-        left_s = self._recording.time_budget_s - facts.elapsed_s - self._trace_s()
-        return self._round < LEAST_ROUNDS or round_s <= left_s
+        if round_s <= self._recording.time_budget_s - facts.elapsed_s - self._trace_s():
+            return True
+        # How many steps to take is the word of the user where --steps gives it: one window is, whatever it takes.
+        is_asked_for = self._recording.steps is not None and not self.num_windows
+        return is_asked_for or (self._windows_needed() > 0 and self._fitting_steps(facts) > 0)
+
+    def _most_left_s(self, facts: Facts) -> float:
+        overrun = MOST_OVERRUN if self.num_windows else MOST_OVERRUN_OF_FIRST
+        return (1 + overrun) * self._recording.time_budget_s - facts.elapsed_s
 
     def _window_s(self, arm: str, facts: Facts) -> float:
-        return (self._num_steps(arm, facts) + 1) * self._step_s_of(arm)
+        return (self._num_steps(arm, facts) + 1) * self._pace_s(arm)
 
     def _trace_s(self) -> float:
-        return TRACED_STEP_COST * (self._trace_steps() + 1) * self._step_s
+        """Return the seconds of the trace as it is meant to be, which is short: it must not cost a round."""
+        return self._traced_s(min(self._recording.trace_steps, max(LEAST_TRACE_STEPS, self._affordable_trace_steps())))
+
+    def _traced_s(self, num_steps: int) -> float:
+        """Return the seconds of a trace, and of the step before it."""
+        return (num_steps + 1) * (TRACED_STEP_COST * self._step_s + self._pace_s() - self._step_s) if num_steps else 0.0
 
     def _step_s_of(self, arm: str) -> float:
         """Return the time of an arm's step; before its first window, that of a full one."""
@@ -187,15 +278,43 @@ class Director:
         turn = facts.num_workers if 1 < facts.num_workers <= num_steps else 1
         return math.ceil(num_steps / turn) * turn
 
-    def _trace_steps(self) -> int:
-        """Return the steps to trace: as many as asked for, fewer where steps are slow."""
+    def _fitting_steps(self, facts: Facts, skip: int = 1) -> int:
+        """Return the steps of a full window: fewer than usual, or none, where the time runs out.
+
+        Fewer windows are better than many of a step each, in which the script may have done nothing but evaluate.
+        """
+        usual = self._num_steps(FULL, facts)
+        if self._recording.steps:
+            return usual if self._window_s(FULL, facts) <= self._most_left_s(facts) or not self.num_windows else 0
+        left = self._most_left_s(facts) / max(self._pace_s(), 1e-6)
+        for rounds in range(max(1, self._windows_needed()), 0, -1):
+            fitting = int(left / rounds) - skip
+            if fitting >= min(usual, LEAST_STEPS_OF_SLOW):
+                return min(usual, fitting)
+        return max(0, min(usual, int(left) - skip))
+
+    def _trace_steps(self, facts: Facts) -> int:
+        """Return the steps to trace: as many as asked for, fewer where steps are slow, none where time has run out.
+
+        An evaluation, say, may fall into any segment, and this one can be done without.
+        """
+        num_steps = min(self._recording.trace_steps, max(LEAST_TRACE_STEPS, self._affordable_trace_steps()))
+        left_s = self._most_left_s(facts) - self._most_extra_s
+        while num_steps and self._traced_s(num_steps) > left_s:
+            num_steps -= 1
+        return num_steps
+
+    def _affordable_trace_steps(self) -> int:
         share_s = MOST_TRACE_SHARE * self._recording.time_budget_s
-        affordable = int(share_s / max(TRACED_STEP_COST * self._step_s, 1e-6))
-        return min(self._recording.trace_steps, max(LEAST_TRACE_STEPS, affordable))
+        return int(share_s / max(TRACED_STEP_COST * self._step_s, 1e-6))
 
     def _skip(self, facts: Facts, *, after_proof: bool) -> int:
         """Return the uncounted steps: one, and while the proof was evaluated the loader's queue filled up."""
-        return min(MOST_SKIPPED, 1 + max(2 * facts.prefetch, self._steps_to_keep(facts))) if after_proof else 1
+        if not after_proof:
+            return 1
+        wanted = 1 + max(2 * facts.prefetch, self._steps_to_keep(facts))
+        fitting = int(MOST_SKIPPED_SHARE * self._most_left_s(facts) / max(self._pace_s(), 1e-6))
+        return max(1, min(MOST_SKIPPED, wanted, fitting))
 
     def _steps_to_keep(self, facts: Facts) -> int:
         """Return the steps in which batches are kept: as many as there is place for, fewer where steps are slow."""

@@ -17,12 +17,11 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
 
     `step_ns` is this rank's usual step; `warming`: the optimizer that defines a step may still change.
     """
-    assert parts.steplog.first_ns is not None
     changed = parts.counter.elect() if warming else False
     now = parts.clock()
     draws = parts.loaders.draws
     workers = max((loader.num_workers for loader in parts.loaders.records()), default=0)
-    mine = [step_ns, parts.loaders.prefetch(), int(changed), now - parts.steplog.first_ns, workers]
+    mine = [step_ns, parts.loaders.prefetch(), int(changed), now - parts.steplog.since_ns, workers]
     everyone = parts.agreement.gather([*mine, draws.num, draws.digest, *parts.watch.entered.told()])
     # Ranks that fetched differently far ahead cannot be compared.
     if len({numbers[5] for numbers in everyone}) == 1 < len({numbers[6] for numbers in everyone}):

@@ -15,7 +15,7 @@ from dpdoctor.worker.timing.tally import Tally
 class StepLog:
     """Records each step, and what recording it cost at `hook_ns` for each phase entered.
 
-    `first_ns` is when the first step began, `last_ns` when the last one ended.
+    `first_ns` is when the first step began, `since_ns` when it ended, `last_ns` when the last one did.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one rank, built in one place
@@ -38,7 +38,7 @@ class StepLog:
         self._costs: list[float] = []
         self.num_steps = 0
         self.first_ns: int | None = None
-        self.last_ns = 0
+        self.since_ns = self.last_ns = 0
 
     def interrupted(self) -> None:
         """What the script did since the step before is not what a step does: this one is no steady one."""
@@ -50,6 +50,7 @@ class StepLog:
         begin_ns, duration_ns, phases_ns = self._phases.lap()
         self.first_ns = begin_ns if self.first_ns is None else self.first_ns
         self.last_ns = begin_ns + duration_ns
+        self.since_ns = self.since_ns or self.last_ns
         consumed = self._tally.lap()
         self.num_steps += 1
         self._samples += consumed.samples_drawn or consumed.samples_entered
