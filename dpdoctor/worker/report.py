@@ -149,7 +149,11 @@ class Report:
             return None
         loader, batches_per_step = main
         batches = self._sources.loaders.batches_per_epoch(loader)
-        return None if batches is None else max(1, round(batches / batches_per_step))
+        if batches is None:
+            return None
+        steps, seen = max(1, round(batches / batches_per_step)), self._sources.tally.steps_between_begins(loader)
+        # Beside a shorter loader, or in a loop that is left early, it is not read to its end.
+        return steps if seen is None or seen == 1 else min(steps, seen)
 
 
 def _peak_memory_bytes() -> int:

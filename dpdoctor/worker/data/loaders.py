@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -39,8 +40,10 @@ class Loaders:
         self._world_size = world_size
         self._seed = seed
         self._iterations = 0
-        # A script may build a new DataLoader for every epoch: what looks alike at one line is one loader.
-        self._numbers: dict[Loader, int] = {}
+        # A script may build a new DataLoader for every epoch: what looks alike at one line is one loader, unless both
+        # are read at the same time, as by zip(); then the second has another place.
+        self._numbers: dict[tuple[Loader, int], int] = {}
+        self._read: dict[int, weakref.ref[Any]] = {}
         self._prefetch = 0
         self._inside: Inside | None = None
         self.draws = Draws()
@@ -73,8 +76,9 @@ class Loaders:
                 number = self._meet(loader, index_sampler(loader), fail)
                 tally.epoch_began(number)
                 iterator = inside.begin(loader, number, begin)
-                iterator.dpdoctor_loader = number
-                self.replay.began(iterator, loader, number)
+                iterator.dpdoctor_loader, iterator.dpdoctor_is_over = number, False
+                self._read[number] = weakref.ref(iterator)
+                self.replay.began(iterator, number)
             finally:
                 phases.pop(depth)
             return iterator
@@ -85,6 +89,9 @@ class Loaders:
             ahead = phases.is_elsewhere()
             try:
                 batch, size = self.replay.next(iterator, fetch, ahead=ahead)
+            except StopIteration:
+                iterator.dpdoctor_is_over = True
+                raise
             finally:
                 phases.pop(depth)
             # An iterator that a subclass of DataLoader built past __iter__ was never met.
@@ -156,7 +163,22 @@ class Loaders:
             in_order=loader.in_order,
         )
         self._prefetch = max(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0))
-        return self._numbers.setdefault(record, len(self._numbers))
+        # One that the script iterates at two lines is one; with another rule it gives other batches.
+        known: dict[str, int] = vars(loader).setdefault("dpdoctor_numbers", {})
+        if rule not in known:
+            known[rule] = self._number(record)
+        return known[rule]
+
+    def _number(self, record: Loader) -> int:
+        """Return the number of a loader that is new to us: that of one it takes the place of, else the next."""
+        place = 0
+        while self._is_read(self._numbers.get((record, place))):
+            place += 1
+        return self._numbers.setdefault((record, place), len(self._numbers))
+
+    def _is_read(self, number: int | None) -> bool:
+        iterator = self._read[number]() if number in self._read else None
+        return iterator is not None and not iterator.dpdoctor_is_over
 
     def _note(self, rule: str, loader: DataLoader[Any], sampler: Any, *, iterable: bool) -> str:
         if self._world_size == 1:
@@ -175,7 +197,7 @@ class Loaders:
 
     def records(self) -> tuple[Loader, ...]:
         """Return the loaders that were iterated, in order; their places are the numbers that `Tally` knows them by."""
-        return tuple(self._numbers)
+        return tuple(record for record, _ in self._numbers)
 
     def transforms(self) -> tuple[TransformTime, ...]:
         """Return what the callables in their chains of transforms took; their `loader` is a place in `records()`."""

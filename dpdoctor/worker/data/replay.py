@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from dpdoctor.worker.agreement import Agreement
 from dpdoctor.worker.data.depth import depths
@@ -57,12 +56,10 @@ class Replay:
         self._spoilt: str | None = None
         self._wait: Callable[[], None] = _not_at_all
 
-    def began(self, iterator: Any, loader: DataLoader[Any], number: int) -> None:
+    def began(self, iterator: Any, number: int) -> None:
         """An iterator of a loader begins, perhaps not for the first time: persistent workers keep theirs."""
         iterator.dpdoctor_surplus = 0
-        # A script may iterate one DataLoader at two lines, which gives it two numbers.
-        iterator.dpdoctor_replay = vars(loader).setdefault("dpdoctor_replay", number)
-        if self.replays and iterator.dpdoctor_replay in self._turns and iterator._num_workers:
+        if self.replays and number in self._turns and iterator._num_workers:
             self._cut = BEGAN
 
     def next(self, iterator: Any, fetch: Fetch, *, ahead: bool = False) -> tuple[Any, int]:
@@ -71,7 +68,7 @@ class Replay:
         Raises:
             StopIteration: as many batches were handed out as the loader has.
         """
-        loader = getattr(iterator, "dpdoctor_replay", None)
+        loader = getattr(iterator, "dpdoctor_loader", None)
         if self._is_over(iterator):
             raise StopIteration
         if loader is None or not torch.is_grad_enabled():
@@ -84,7 +81,7 @@ class Replay:
         batch = fetch(iterator)
         size = _drawn(iterator)
         if self.replays:
-            self._asked.add(iterator.dpdoctor_loader)
+            self._asked.add(loader)
         self._live[loader] = weakref.ref(iterator), fetch
         self._look(iterator, loader, batch)
         if self._keeps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -20,6 +20,10 @@ ASSUMED = (
 )
 # Before a framework has fetched ahead for the first time it may seem so.
 LEAST_STEPS_TO_DOUBT = 8
+# Loaders that are read side by side may be a batch or two apart.
+ALIKE = 0.9
+# From so many distances of begins on the length of an epoch is taken to be known.
+LEAST_EPOCHS, MOST_EPOCHS = 2, 50
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -60,6 +64,9 @@ class Tally:
         self._fed_since: Counter[int] = Counter()
         self._samples_of: Counter[int] = Counter()
         self._first_fed: dict[int, int] = {}
+        # Per loader, the steps that had ended when it began last, and those between its latest begins.
+        self._began: dict[int, int] = {}
+        self._between: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=MOST_EPOCHS))
 
     def fetched(
         self,
@@ -94,6 +101,9 @@ class Tally:
         """A loader was iterated anew; what it gave before and nobody trained on is not trained on any more."""
         self._edge = True
         self._pending.drop(loader)
+        before, self._began[loader] = self._began.get(loader), self._steps
+        if before is not None and self._steps > before:
+            self._between[loader].append(self._steps - before)
 
     def interrupted(self) -> None:
         """What the script did in this step is not what a step does: other optimizers took many."""
@@ -212,11 +222,21 @@ class Tally:
         return frozenset(self._first_fed)
 
     def main_loader(self) -> tuple[int, float] | None:
-        """Return the loader that fed most batches, of several the one that fed most samples, and its batches per step.
+        """Return the loader that fed most batches, of those that fed about as many the one that fed most samples.
 
-        None while none has fed two steps.
+        With it its batches per step. None while none has fed two steps.
         """
         if not self._fed_since:
             return None
-        loader, batches = max(self._fed_since.items(), key=lambda fed: (fed[1], self._samples_of[fed[0]]))
+        most = max(self._fed_since.values())
+        alike = {loader: batches for loader, batches in self._fed_since.items() if batches >= ALIKE * most}
+        loader, batches = max(alike.items(), key=lambda fed: (self._samples_of[fed[0]], fed[1]))
         return loader, batches / (self._steps - self._first_fed[loader])
+
+    def steps_between_begins(self, loader: int) -> int | None:
+        """Return the most steps between two begins of a loader; None where fewer than three were seen.
+
+        The most, as batches that an arm throws away make it fewer.
+        """
+        found = self._between[loader]
+        return max(found) if len(found) >= LEAST_EPOCHS else None

@@ -336,6 +336,19 @@ def test_explain_takes_two_steps(patches: Patches, directory: Path) -> None:
     assert len(conducted.steps_taken()) == 2
 
 
+def test_beside_a_shorter_loader_an_epoch_is_as_long_as_that_one(conducted: Conducted) -> None:
+    long, short = (DataLoader(TensorDataset(torch.ones(n, 3)), batch_size=size) for n, size in ((20, 4), (3, 1)))
+    module = nn.Linear(3, 1)
+    conducted.optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(4):
+        for (x,), (y,) in zip(long, short, strict=False):
+            conducted.clock.tick(STEP_NS)
+            module(torch.cat((x, y))).mean().backward()
+            conducted.optimizer.step()
+    conducted.report.write("running")
+    assert rundir.read_json(conducted.directory / rundir.RANK, RankRecord).steps_per_epoch == 3
+
+
 @pytest.mark.parametrize(("accumulate", "expected"), [(1, 5), (2, 2)])
 def test_the_steps_of_an_epoch_are_counted(conducted: Conducted, accumulate: int, expected: int) -> None:
     module = nn.Linear(3, 1)

@@ -160,6 +160,21 @@ def test_samples_are_counted_in_the_step_that_trains_on_them(rig: Rig, workers: 
     assert len(rig.loaders.records()) == 1, "built anew for every epoch, but the same by all that can be seen"
 
 
+def test_a_loader_that_is_iterated_at_two_lines_is_one(rig: Rig) -> None:
+    loader = DataLoader(Numbers(10), batch_size=4)
+    list(loader)
+    list(loader)
+    assert len(rig.loaders.records()) == 1
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=FORKS)])
+def test_loaders_that_are_alike_and_read_side_by_side_are_two(rig: Rig, workers: int) -> None:
+    for _ in range(3):
+        pair = [DataLoader(Numbers(10), batch_size=4, num_workers=workers) for _ in range(2)]
+        assert len(list(zip(*pair, strict=True))) == 3
+    assert len(rig.loaders.records()) == 2
+
+
 def test_an_iterable_data_set_leaves_the_counting_to_the_forward(rig: Rig) -> None:
     module = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)

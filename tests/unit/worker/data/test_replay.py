@@ -230,7 +230,7 @@ def test_training_without_a_loader_that_is_known(rig: Rig) -> None:
 
 def test_a_thread_that_fetches_ahead_cannot_be_replayed() -> None:
     class Iterator:
-        dpdoctor_replay, dpdoctor_surplus, _auto_collation, _sampler_iter = 0, 0, True, None
+        dpdoctor_loader, dpdoctor_surplus, _auto_collation, _sampler_iter = 0, 0, True, None
 
     replay = Replay()
     replay.next(Iterator(), lambda _: torch.ones(1), ahead=True)

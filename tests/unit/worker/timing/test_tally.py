@@ -192,6 +192,31 @@ def test_the_main_loader_fed_most() -> None:
     assert tally.main_loader() == (TRAIN, 2)
 
 
+def test_of_loaders_that_are_read_side_by_side_the_one_with_most_samples_is_the_main_one() -> None:
+    # A few labelled samples beside many without a label; the former's loader was asked once more.
+    tally = Tally()
+    for number in range(21):
+        tally.fetched(OTHER, 4)
+        if number != 1:
+            tally.fetched(TRAIN, 28)
+        trained(tally)
+        tally.lap()
+    main = tally.main_loader()
+    assert main is not None
+    assert main[0] == TRAIN
+
+
+def test_the_most_steps_between_two_begins_are_an_epoch() -> None:
+    tally = Tally()
+    for steps in (0, 5, 5, 3, 5):
+        tally.epoch_began(TRAIN)
+        assert tally.steps_between_begins(TRAIN) in {None, 5}
+        for _ in range(steps):
+            ordinary_step(tally)
+    assert tally.steps_between_begins(TRAIN) == 5
+    assert tally.steps_between_begins(OTHER) is None
+
+
 def test_a_step_in_which_other_optimizers_took_many_tells_nothing_of_an_epoch() -> None:
     tally = Tally()
     for _ in range(4):
