@@ -1,22 +1,26 @@
-"""What it costs the loader to begin anew: the excess of the steps in which an epoch, or an iterator, begins."""
+"""What it costs the loader that feeds the training to begin anew: the excess of the steps in which it does."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from dpdoctor.analysis import PHASES, Figure, Rank, StepRecord, stats
+from dpdoctor.analysis import PHASES, Figure, Loader, LoaderSummary, Rank, StepRecord, stats
 from dpdoctor.analysis.windows import NS
 from dpdoctor.rules._base import Case, share_beside
 from dpdoctor.rules._steps import events_by_step, launches, windows
 
 _DATA_WAIT = PHASES.index("data_wait")
+# An epoch that ends with fewer of its batches was left early.
+READ_TO_ITS_END = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edges:
-    """The beginnings that were seen in measured windows; steps in which nothing begins are the usual ones.
+    """The beginnings that were seen in measured windows, beside steps in which nothing begins, the usual ones.
 
     Attributes:
         seconds: that the loader takes at one more than in a usual step.
@@ -31,30 +35,82 @@ class Edges:
 
 
 def edges(case: Case) -> Edges | None:
-    """Return what beginnings cost; None: none was seen beside usual steps, or the length of an epoch is not known."""
+    """Return what beginnings cost; None: none was seen beside usual steps, or nobody knows how often they come."""
+    loader = case.mode.loader
+    if loader is None:
+        return None
     parts = [(launch.ranks[i], part) for launch, window in windows(case) for i, part in enumerate(window.ranks)]
     usual = [step for _, part in parts for step in part.counted if not step.epoch_edge]
-    if not usual:
+    every = _every(case, loader)
+    if not usual or every is None:
         return None
     wait_s, step_s = (float(np.mean(values)) for values in zip(*map(_times, usual), strict=True))
     excess = [
-        _excess_s(step, elsewhere.get(step.step, 0.0), wait_s, step_s)
+        _excess_s(waits.get(step.step, _times(step)[0]), step, elsewhere.get(step.step, 0.0), wait_s, step_s)
         for rank, part in parts
-        for elsewhere in [_evaluations_s(rank)]
+        for begun, elsewhere, waits in [_of_rank(rank, loader)]
         for step in part.counted
-        if step.epoch_edge
+        if step.epoch_edge and step.step in begun
     ]
-    every = (len(usual) + len(excess)) / len(excess) if len(excess) > case.mode.world_size else _steps_per_epoch(case)
-    if not excess or every is None:
+    if not excess:
         return None
     seconds = stats.mean_interval(excess, "s")
     return Edges(count=len(excess), seconds=seconds, every=every, share=share_beside(seconds, every * step_s))
 
 
 def begins_every_step(case: Case) -> bool:
-    """Return whether beginnings are what most measured steps consist of."""
-    counted = [step for _, window in windows(case) for part in window.ranks for step in part.counted]
-    return 2 * sum(step.epoch_edge for step in counted) > len(counted)
+    """Return whether most measured steps begin to iterate the loader that feeds them."""
+    loader = case.mode.loader
+    if loader is None:
+        return False
+    found = [
+        step.step in begun
+        for launch, window in windows(case)
+        for rank, part in zip(launch.ranks, window.ranks, strict=True)
+        for begun in [_begins(rank, loader)]
+        for step in part.counted
+    ]
+    return 2 * sum(found) > len(found)
+
+
+def is_left_early(case: Case) -> bool:
+    """Return whether the script begins the loader anew though it has more batches to give."""
+    loader, length = case.mode.loader, _batches_per_iteration(case)
+    ranks = [rank for launch in launches(case) for rank in launch.ranks]
+    seen = [(b.iteration, b.batch + 1) for r in ranks for b in r.batches if loader and b.loader == loader.number]
+    if length is None or len({iteration for iteration, _ in seen}) < 2:
+        return False
+    return max(batch for _, batch in seen) < READ_TO_ITS_END * length
+
+
+def _batches_per_iteration(case: Case) -> int | None:
+    """Return the batches that a rank gets in one pass over the loader that feeds it; None: no end known."""
+    loader, adoption = case.mode.loader, case.mode.adoption
+    if loader is None or adoption is None or not 0 <= loader.number < len(adoption.loaders):
+        return None
+    found: Loader = adoption.loaders[loader.number]
+    shared_by = case.mode.world_size if found.rule == "per-device" else 1
+    return None if found.num_batches is None else found.num_batches // shared_by
+
+
+def _of_rank(rank: Rank, loader: LoaderSummary) -> tuple[set[int], dict[int, float], dict[int, float]]:
+    """Return the steps in which the loader begins, the seconds of evaluations, and of waits where another begins, too.
+
+    What a step waits for two loaders is told apart by the batches of this one.
+    """
+    begun = _begins(rank, loader)
+    details = {event.detail for event in rank.events if event.kind == "iterator"} - {str(loader.number)}
+    others = {step for detail in details for step in events_by_step(rank, "iterator", detail)}
+    waits: defaultdict[int, float] = defaultdict(float)
+    for batch in rank.batches:
+        if batch.loader == loader.number and batch.step in begun & others:
+            waits[batch.step] += (batch.wait_ns + batch.opening_ns) * NS
+    elsewhere = {step: duration_ns * NS for step, duration_ns in events_by_step(rank, "evaluation").items()}
+    return begun, elsewhere, waits
+
+
+def _begins(rank: Rank, loader: LoaderSummary) -> set[int]:
+    return set(events_by_step(rank, "iterator", str(loader.number)))
 
 
 def _times(step: StepRecord) -> tuple[float, float]:
@@ -62,15 +118,16 @@ def _times(step: StepRecord) -> tuple[float, float]:
     return step.phases_ns[_DATA_WAIT] * NS, step.duration_ns * NS
 
 
-def _excess_s(step: StepRecord, evaluating_s: float, wait_s: float, step_s: float) -> float:
+def _excess_s(wait_s: float, step: StepRecord, evaluating_s: float, usual_wait_s: float, usual_s: float) -> float:
     """Return what a step waited for data beyond the usual, but no more than it is longer without its evaluation."""
-    wait, duration = _times(step)
-    return max(0.0, min(wait - wait_s, duration - evaluating_s - step_s))
+    return max(0.0, min(wait_s - usual_wait_s, step.duration_ns * NS - evaluating_s - usual_s))
 
 
-def _evaluations_s(rank: Rank) -> dict[int, float]:
-    return {step: duration_ns * NS for step, duration_ns in events_by_step(rank, "evaluation").items()}
-
-
-def _steps_per_epoch(case: Case) -> int | None:
-    return next((r.record.steps_per_epoch for launch in launches(case) for r in launch.ranks if r.record), None)
+def _every(case: Case, loader: LoaderSummary) -> float | None:
+    """Return the steps from one beginning to the next: those of an epoch, else as seen on a rank."""
+    ranks = [rank for launch in launches(case) for rank in launch.ranks]
+    known = next((r.record.steps_per_epoch for r in ranks if r.record and r.record.steps_per_epoch), None)
+    if known is not None:
+        return known
+    between = [after - before for r in ranks for before, after in pairwise(sorted(_begins(r, loader)))]
+    return float(np.median(between)) if between else None

@@ -23,12 +23,12 @@ def windows(case: Case) -> Iterator[tuple[Launch, Window]]:
             yield from ((launch, window) for window in measured(launch))
 
 
-def events_by_step(rank: Rank, kind: str) -> dict[int, int]:
-    """Return the ns that events of one kind took in each step of a rank, by the step's number."""
+def events_by_step(rank: Rank, kind: str, detail: str | None = None) -> dict[int, int]:
+    """Return the ns that events of one kind, or with one detail, took in each step of a rank, by the step's number."""
     begins = [step.begin_ns for step in rank.steps]
     found: dict[int, int] = defaultdict(int)
     for event in rank.events:
-        if event.kind != kind:
+        if event.kind != kind or detail not in {None, event.detail}:
             continue
         index = bisect_right(begins, event.at_ns) - 1
         if index >= 0 and event.at_ns < begins[index] + rank.steps[index].duration_ns:

@@ -20,7 +20,7 @@ from dpdoctor.rules._base import (
     share_of_step,
     weigh,
 )
-from dpdoctor.rules._edges import Edges, begins_every_step, edges
+from dpdoctor.rules._edges import Edges, begins_every_step, edges, is_left_early
 from dpdoctor.rules._traced import digests, idle_share, on_gpu
 
 ARM = "cached_batches"
@@ -54,13 +54,7 @@ def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
     advice = _starvation.advice(case, loader) if loader else None
     cause = _starvation.cause(case, loader) if loader else None
     if begins_every_step(case):
-        cause = "a new iterator over the loader is made in nearly every step"
-        advice = _starvation.Advice(
-            remedy="make the iterator once per epoch and read it to its end",
-            short="make the iterator once per epoch",
-            code="for batch in loader:",
-            predicted=faster_without(weighed.cost),
-        )
+        cause, advice = _of_short_iterations(case, weighed.cost)
     return Finding(
         rule="data_starved",
         mode=case.name,
@@ -75,6 +69,23 @@ def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
         code=advice.code if advice else None,
         line=_line(case),
         predicted=_predicted(advice, weighed.cost),
+    )
+
+
+def _of_short_iterations(case: Case, cost: Figure) -> tuple[str, _starvation.Advice]:
+    """Return cause and advice where the loader begins anew in nearly every step."""
+    if is_left_early(case):
+        return "a new iterator over the loader is made in nearly every step", _starvation.Advice(
+            remedy="make the iterator once per epoch and read it to its end",
+            short="make the iterator once per epoch",
+            code="for batch in loader:",
+            predicted=faster_without(cost),
+        )
+    return "the loader has no more batches than a step or two take, and begins anew after them", _starvation.Advice(
+        remedy="let one iterator last for many epochs: RandomSampler(dataset, num_samples=100 * len(dataset)) shuffles "
+        "as often, and gives the same batches where their size divides the data",
+        short="let one iterator last for many epochs",
+        predicted=faster_without(cost),
     )
 
 
@@ -106,9 +117,12 @@ def _at_edges(case: Case, begun: Edges) -> Finding:
     assert begun.share.value is not None
     assert begun.seconds.value is not None
     restarts = loader is not None and loader.num_workers > 0 and not loader.persistent_workers
-    remedy = "read the loader to its end before a new iterator over it is made"
+    remedy, short = None, None
+    if is_left_early(case):
+        remedy = short = "read the loader to its end before it begins anew"
     if restarts:
-        remedy = "keep the loader's processes from one epoch to the next; and " + remedy
+        kept = "keep the loader's processes from one epoch to the next"
+        remedy, short = f"{kept}; and {remedy}" if remedy else kept, "set persistent_workers=True"
     every = units.count(round(begun.every), "step")
     return Finding(
         rule="data_starved",
@@ -124,10 +138,10 @@ def _at_edges(case: Case, begun: Edges) -> Finding:
         ),
         cause="the loader's processes are started anew at each beginning" if restarts else None,
         remedy=remedy,
-        short="set persistent_workers=True" if restarts else "read the loader to its end",
+        short=short,
         code="DataLoader(..., persistent_workers=True)" if restarts else None,
         line=_line(case),
-        predicted=faster_without(begun.share),
+        predicted=faster_without(begun.share) if remedy else None,
     )
 
 

@@ -74,6 +74,7 @@ class LoaderSummary:
         predictions: for every number of workers and prefetch factor within the budget of cores and memory.
         advice: the prediction to follow; None: leave it as it is, or unknown; `advice_reason` says which and why.
         control: what one device would take with as many loader processes as all ranks have; None for one device.
+        number: place in Adoption.loaders.
     """
 
     line: str
@@ -98,3 +99,4 @@ class LoaderSummary:
     advice_reason: str = ""
     control: LoaderPrediction | None = None
     slow: SlowFetches | None = None
+    number: int = 0

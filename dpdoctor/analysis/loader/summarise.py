@@ -71,6 +71,7 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
     if loader.sampler == _ITERABLE_SAMPLER:
         chosen, reason = None, advice.ITERABLE
     return LoaderSummary(
+        number=found.number,
         line=loader.line,
         dataset=loader.dataset,
         num_workers=loader.num_workers,

@@ -13,7 +13,7 @@ from dpdoctor.records import CpuUse, Rank
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.data_starved import RULE
-from tests.builders import cases, records
+from tests.builders import cases, feeding, records
 
 AFFINE = TransformSummary(name="RandomAffine", per_batch=cases.figure(0.02), share=0.49)
 BUSY = CpuUse(cpu_s=1.0, workers_cpu_s=1.0, wall_s=1.0, involuntary_switches=5, num_threads=4)
@@ -32,8 +32,10 @@ def with_workers(**fields: object) -> LoaderSummary:
     return cases.loader(num_workers=2, prefetch_factor=2, **fields)
 
 
-def beginning(every: int, seconds: float, of_epoch: int | None = None, elsewhere_s: float = 0.0) -> list[Rank]:
-    """Return steps of 100 ms; every so many-th begins an epoch, waits for it and evaluates before."""
+def beginning(
+    every: int, seconds: float, of_epoch: int | None = None, elsewhere_s: float = 0.0, loader: int = 0
+) -> list[Rank]:
+    """Return steps of 100 ms; every so many-th begins to iterate a loader, waits for it and evaluates before."""
     steps = [
         records.step(
             1000 * (0.1 + (number % every == 0) * (seconds + elsewhere_s)),
@@ -44,13 +46,26 @@ def beginning(every: int, seconds: float, of_epoch: int | None = None, elsewhere
         for number in range(16)
     ]
     windows = [records.window(0, window=w, begin_ns=0, end_ns=sum(s.duration_ns for s in steps[:8])) for w in (1, 2)]
-    rank = cases.laid_out(records.rank(steps, windows, steps_per_epoch=of_epoch))
+    rank = cases.laid_out(records.rank(steps, windows, steps_per_epoch=of_epoch, adoption=cases.adoption()))
+    edges = [step for step in rank.steps if step.epoch_edge]
+    one = cases.eventful(rank, "iterator", 16, seconds, str(loader)).events[0]
+    events = [dataclasses.replace(one, at_ns=step.begin_ns, step=step.step) for step in edges]
+    batches = [
+        feeding.batch(step.step, asked=0, wait=0, iteration=step.step // every, batch=step.step % every)
+        for step in rank.steps
+    ]
+    rank = dataclasses.replace(rank, events=tuple(events), batches=tuple(batches))
     if not elsewhere_s:
         return [rank]
-    edges = [step for step in rank.steps if step.epoch_edge]
-    one = cases.eventful(rank, "evaluation", 16, elsewhere_s).events[0]
-    events = [dataclasses.replace(one, at_ns=step.begin_ns, step=step.step) for step in edges]
-    return [dataclasses.replace(rank, events=tuple(events))]
+    one = cases.eventful(rank, "evaluation", 16, elsewhere_s).events[-1]
+    evaluations = [dataclasses.replace(one, at_ns=step.begin_ns, step=step.step) for step in edges]
+    return [dataclasses.replace(rank, events=(*rank.events, *evaluations))]
+
+
+def reading(num_batches: int, of: Sequence[Rank], loader: LoaderSummary | None = None) -> Case:
+    """Return steps that wait for nothing but beginnings of a loader, which has so many batches."""
+    adoption = cases.adoption(num_batches=num_batches)
+    return cases.case(phases_s={"data_wait": 0.0}, loader=loader or cases.loader(), of=of, adoption=adoption)
 
 
 FIRES = {
@@ -59,14 +74,15 @@ FIRES = {
     "only by the clock": waiting(0.4, 0.0),
     "not by the clock, but the arm": waiting(0.01, 0.2),
     "processes started anew": waiting(0.0, loader=with_workers(), of=beginning(4, 0.3)),
-    "at the end of each epoch": waiting(0.0, of=beginning(16, 3.0, of_epoch=50)),
+    "at the end of each epoch": waiting(0.0, loader=cases.loader(), of=beginning(16, 3.0, of_epoch=50)),
 }
 SILENT = {
     "a healthy one": waiting(0.02, 0.01),
     "no wait": waiting(0.0),
-    "short beginnings": waiting(0.0, of=beginning(4, 0.01)),
-    "an epoch of unknown length": waiting(0.0, of=beginning(16, 3.0)),
-    "an evaluation's own wait": waiting(0.0, of=beginning(4, 0.0, elsewhere_s=0.3)),
+    "short beginnings": waiting(0.0, loader=cases.loader(), of=beginning(4, 0.01)),
+    "an epoch of unknown length": waiting(0.0, loader=cases.loader(), of=beginning(16, 3.0)),
+    "an evaluation's own wait": waiting(0.0, loader=cases.loader(), of=beginning(4, 0.0, elsewhere_s=0.3)),
+    "another loader's beginnings": waiting(0.0, loader=cases.loader(), of=beginning(4, 0.3, loader=1)),
 }
 
 
@@ -204,6 +220,43 @@ def test_an_iterator_for_each_step_is_named() -> None:
     found = RULE.check(waiting(0.4, 0.39, with_workers(), [rank]))
     assert "iterator" in found.cause
     assert found.code == "for batch in loader:"
+
+
+def test_an_epoch_of_one_batch_is_read_as_it_should_be() -> None:
+    short = cases.case(
+        phases_s={"data_wait": 0.04},
+        loader=cases.loader(),
+        of=beginning(1, 0.04),
+        adoption=cases.adoption(num_batches=1),
+    )
+    found = RULE.check(short)
+    assert "no more batches" in found.cause
+    assert found.code is None
+    assert "for batch in" not in found.remedy
+
+
+def test_evaluations_in_every_step_begin_no_loader() -> None:
+    found = RULE.check(waiting(0.4, 0.39, cases.loader(), beginning(1, 0.04, loader=1)))
+    assert "begin" not in (found.cause or "")
+
+
+def test_a_loader_is_to_be_read_to_its_end_only_where_it_is_not() -> None:
+    early, whole = RULE.check(reading(9, beginning(4, 0.3))), RULE.check(reading(4, beginning(4, 0.3)))
+    assert "every 4 steps" in whole.title
+    assert "to its end" in early.remedy
+    assert (whole.remedy, whole.short, whole.predicted) == (None, None, None)
+
+
+def test_what_a_beginning_takes_is_the_loaders_own_where_another_begins_too() -> None:
+    (rank,) = beginning(4, 0.3)
+    other = [dataclasses.replace(event, detail="1") for event in rank.events]
+    both = dataclasses.replace(rank, events=(*rank.events, *other))
+    assert RULE.check(reading(4, [both])) is None
+
+
+def test_an_epoch_is_as_long_as_its_steps_say_whatever_else_begins() -> None:
+    (rank,) = beginning(4, 0.3, of_epoch=6)
+    assert "every 6 steps" in RULE.check(reading(6, [rank])).title
 
 
 def test_without_clock_and_arm_it_cannot_tell() -> None:
