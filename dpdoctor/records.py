@@ -71,7 +71,8 @@ class EventRecord:
 
     Attributes:
         kind: gc, a pause of Python's garbage collector; evaluation, all forwards without gradients between two steps,
-            with their loaders; checkpoint, one torch.save or save_file of safetensors; compile, what torch.compile did
+            with their loader; inference, those that read no loader, with what lies between them and training, such as
+            a rollout; checkpoint, one torch.save or save_file of safetensors; compile, what torch.compile did
             at once; iterator, DataLoader.__iter__.
         at_ns: when it began.
         step: steps that had ended by then.

@@ -30,7 +30,7 @@ class Edges:
 
     count: int
     seconds: Figure
-    every: float
+    every: int
     share: Figure
 
 
@@ -123,11 +123,12 @@ def _excess_s(wait_s: float, step: StepRecord, evaluating_s: float, usual_wait_s
     return max(0.0, min(wait_s - usual_wait_s, step.duration_ns * NS - evaluating_s - usual_s))
 
 
-def _every(case: Case, loader: LoaderSummary) -> float | None:
-    """Return the steps from one beginning to the next: those of an epoch, else as seen on a rank."""
+def _every(case: Case, loader: LoaderSummary) -> int | None:
+    """Return the steps from one beginning to the next: those of an epoch, or fewer where a rank shows it.
+
+    The most that were seen, as batches that an arm throws away make it fewer.
+    """
     ranks = [rank for launch in launches(case) for rank in launch.ranks]
-    known = next((r.record.steps_per_epoch for r in ranks if r.record and r.record.steps_per_epoch), None)
-    if known is not None:
-        return known
-    between = [after - before for r in ranks for before, after in pairwise(sorted(_begins(r, loader)))]
-    return float(np.median(between)) if between else None
+    known = [r.record.steps_per_epoch for r in ranks if r.record and r.record.steps_per_epoch]
+    between = [after - before for rank in ranks for before, after in pairwise(sorted(_begins(rank, loader)))]
+    return min([*known[:1], *([max(between)] if between else [])], default=None)

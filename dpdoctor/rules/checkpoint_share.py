@@ -19,7 +19,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         rule="checkpoint_share",
         mode=case.name,
         severity=severity(share.value),
-        status="confirmed",
+        status="inferred",
         title=f"checkpoints take {units.share(share.value)} of the time",
         cost=share,
         of="epoch",

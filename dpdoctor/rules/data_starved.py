@@ -123,7 +123,7 @@ def _at_edges(case: Case, begun: Edges) -> Finding:
     if restarts:
         kept = "keep the loader's processes from one epoch to the next"
         remedy, short = f"{kept}; and {remedy}" if remedy else kept, "set persistent_workers=True"
-    every = units.count(round(begun.every), "step")
+    every = units.count(begun.every, "step")
     return Finding(
         rule="data_starved",
         mode=case.name,

@@ -29,7 +29,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         rule="evaluation_share",
         mode=case.name,
         severity=severity(share.value),
-        status="confirmed",
+        status="inferred",
         title=f"evaluation takes {units.share(share.value)} of the time",
         cost=share,
         of="epoch",
@@ -50,8 +50,9 @@ RULE = Rule(
     title="Evaluation takes much of the time",
     what="Training pauses for evaluations so often, or for so long, that they are a large part of the time.",
     why="No sample is trained on meanwhile; where every rank evaluates everything, more devices do not help either.",
-    how="Each evaluation is timed by the host's clock, on the slowest rank. Its share is its time over its own and "
-    "that of the steps from one to the next. The predicted gain is that of no evaluation at all, the most there is.",
+    how="Forward passes without gradients that read a loader of their own are an evaluation. Each is timed by the "
+    "host's clock, on the slowest rank. Its share is its time over its own and that of the steps from one to the next. "
+    "The predicted gain is that of no evaluation at all, the most there is.",
     remedy="Evaluate less often, or on fewer samples; under DDP and FSDP, on each rank its part.",
     verified=True,
     check=_check,

@@ -15,7 +15,7 @@ from dpdoctor.rules._traced import NO_STEPS, digests, launch_of, share, step_s, 
 # Of idle time: in the loop's own code, or in a span that the script named there.
 CAUSES = ("script", "annotation")
 # What other rules tell of.
-KINDS = ("gc", "checkpoint", "evaluation", "compile")
+KINDS = ("gc", "checkpoint", "evaluation", "inference", "compile")
 # A line with less of it is not worth naming.
 LEAST_LINE = 0.10
 MOSTLY = 0.5

@@ -46,6 +46,7 @@ CAUSES = {
     "gc": "Python's garbage collector stops it",
     "checkpoint": "it writes checkpoints",
     "evaluation": "it evaluates",
+    "inference": "its forward passes without gradients take longer",
     "compile": "it compiles",
     "sync": "it waits for its device in the host's code",
     "allocator": "allocating memory takes longer on it",

@@ -96,7 +96,7 @@ class Rank:
         self._overlay = self._make_overlay()
         self._phases, self._tally, self._counter = PhaseClock(self._clock), Tally(), StepCounter()
         self._recorder = Recorder(directory, self._clock)
-        self._evaluations = Evaluations(self._clock, self._recorder.evaluation)
+        self._evaluations = Evaluations(self._clock, self._recorder.ran)
         self._watch = Watch(self._phases, self._tally, self._ending.check, self._evaluations)
         self._optimizers = hooks.Optimizers(
             self._counter, self._phases, self._ending.check, self._on_step, self._tally.optimizer_stepped

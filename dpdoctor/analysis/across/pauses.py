@@ -17,7 +17,7 @@ from dpdoctor.analysis.across.steps import COVERAGE
 from dpdoctor.records import Rank
 
 # Kinds of EventRecord during which a rank does not train.
-KINDS = ("gc", "checkpoint", "compile", "evaluation")
+KINDS = ("gc", "checkpoint", "compile", "evaluation", "inference")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

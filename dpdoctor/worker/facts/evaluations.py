@@ -1,4 +1,4 @@
-"""When the script evaluates: from its first forward without gradients to what comes before it trains again."""
+"""When the script evaluates, or runs its model without gradients for another purpose, before it trains again."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ from collections.abc import Callable
 
 import torch
 
-# Without any loader, so many forwards make a pass: a single one is a generator's sample or a pseudo-label.
-LEAST_FORWARDS = 2
+EVALUATION, INFERENCE = "evaluation", "inference"
 
 
 class Evaluations:
-    """Tells `ended` the begin and the end, in ns of `clock`, of every pass in which the script evaluates.
+    """Tells `ended` the kind, the begin and the end, in ns of `clock`, of every pass of forwards without gradients.
 
     A pass begins with a forward without gradients, or with the iteration of a loader without gradients that precedes
     it. It ends where the script turns to something else after its last forward: a loader with gradients enabled, a
-    checkpoint, a training forward. It counts when a loader was asked for a batch meanwhile: a generator that runs
-    without gradients inside a training step evaluates nothing.
+    checkpoint, a training forward.
+
+    It is an evaluation when it reads a loader of its own: one that is asked with gradients off, or that is asked for
+    another batch after a forward, upon which a forward follows or the loader ends. Else it is an inference, of which
+    nobody knows what for: a rollout or generated text that is trained on next, a generator's sample for its critic, an
+    evaluation of tensors that lie in memory.
 
     A module in eval mode whose forward has gradients evaluates, too, in a script that forgot `no_grad`, unless it calls
     backward before it fetches the next batch: then it trains.
     """
 
-    def __init__(self, clock: Callable[[], int], ended: Callable[[int, int], None]) -> None:
+    def __init__(self, clock: Callable[[], int], ended: Callable[[str, int, int], None]) -> None:
         self._clock = clock
         self._ended = ended
-        self._any_fetched = False
+        self._source: int | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -33,8 +36,12 @@ class Evaluations:
         self._begin_ns: int | None = None
         self._left_ns: int | None = None
         self._doubt_ns: int | None = None
-        self._fetched = False
-        self._forwards = 0
+        self._asked = self._reads = False
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether the script has run a forward without gradients and not turned to something else since."""
+        return self._begin_ns is not None and self._left_ns is None
 
     def iterates(self) -> None:
         """The script begins to iterate a loader."""
@@ -42,13 +49,19 @@ class Evaluations:
             self._iterated_ns = self._iterated_ns or self._clock()
         self.leaves()
 
-    def fetches(self) -> None:
-        """The script asks a loader for a batch."""
-        self._any_fetched = True
+    def fetches(self, iterator: int = 0) -> None:
+        """The script asks an iterator over a loader, known by this number, for a batch."""
+        if self._begin_ns is None:
+            self._source = iterator
         if self._begin_ns is not None or self._iterated_ns is not None:
-            self._fetched = True
+            self._asked |= iterator == self._source
+            self._reads |= not torch.is_grad_enabled()
             self._doubt_ns = None
             self.leaves()
+
+    def ran_out(self, iterator: int = 0) -> None:
+        """The script asked an iterator that had no batch left."""
+        self._reads |= self._begin_ns is not None and iterator == self._source
 
     def leaves(self) -> None:
         """What begins now is no part of an evaluation, unless another of its forwards follows."""
@@ -60,12 +73,13 @@ class Evaluations:
         now = self._clock()
         if self._begin_ns is None:
             self._begin_ns = self._iterated_ns or now
+        else:
+            self._reads |= self._asked
         if not with_gradients:
             self._doubt_ns = None
         elif self._doubt_ns is None:
             self._doubt_ns = self._left_ns or now
         self._left_ns = None
-        self._forwards += 1
 
     def backward(self) -> None:
         """A backward pass ended."""
@@ -77,11 +91,9 @@ class Evaluations:
         """A training forward begins, or the script ends: no evaluation goes on."""
         if self._begin_ns is not None:
             end_ns = self._left_ns or self._clock()
-            if end_ns > self._begin_ns and self._is_pass():
-                self._ended(self._begin_ns, end_ns)
+            if end_ns > self._begin_ns:
+                self._ended(EVALUATION if self._reads else INFERENCE, self._begin_ns, end_ns)
             self._forget()
         elif self._iterated_ns is not None:
             self._forget()
-
-    def _is_pass(self) -> bool:
-        return self._fetched or (not self._any_fetched and self._forwards >= LEAST_FORWARDS)
+        self._source = None

@@ -40,8 +40,13 @@ def watch_iterators(
     @functools.wraps(fetch)
     def announced_next(iterator: Any) -> Any:
         if not phases.is_elsewhere():
-            evaluations.fetches()
-        return fetch(iterator)
+            evaluations.fetches(id(iterator))
+        try:
+            return fetch(iterator)
+        except StopIteration:
+            if not phases.is_elsewhere():
+                evaluations.ran_out(id(iterator))
+            raise
 
     patches.replace(DataLoader, "__iter__", timed_iter)
     patches.replace(_BaseDataLoaderIter, "__next__", announced_next)

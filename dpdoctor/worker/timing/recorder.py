@@ -47,9 +47,9 @@ class Recorder:
             EventRecord(kind=kind, at_ns=at_ns, duration_ns=duration_ns, step=self.num_steps, detail=detail)
         )
 
-    def evaluation(self, begin_ns: int, end_ns: int) -> None:
-        """Keep a pass in which the script evaluated."""
-        self.event("evaluation", at_ns=begin_ns, duration_ns=end_ns - begin_ns)
+    def ran(self, kind: str, begin_ns: int, end_ns: int) -> None:
+        """Keep a pass of forwards without gradients."""
+        self.event(kind, at_ns=begin_ns, duration_ns=end_ns - begin_ns)
 
     def batch(self, record: BatchRecord) -> None:
         """Keep one batch of a loader."""

@@ -254,9 +254,10 @@ def test_what_a_beginning_takes_is_the_loaders_own_where_another_begins_too() ->
     assert RULE.check(reading(4, [both])) is None
 
 
-def test_an_epoch_is_as_long_as_its_steps_say_whatever_else_begins() -> None:
-    (rank,) = beginning(4, 0.3, of_epoch=6)
-    assert "every 6 steps" in RULE.check(reading(6, [rank])).title
+@pytest.mark.parametrize(("every", "of_epoch", "said"), [(8, 6, 6), (4, 50, 4), (4, None, 4)])
+def test_beginnings_are_as_far_apart_as_an_epoch_is_long_or_nearer(every: int, of_epoch: int | None, said: int) -> None:
+    found = RULE.check(reading(6, beginning(every, 0.6, of_epoch)))
+    assert f"every {said} steps" in found.title
 
 
 def test_without_clock_and_arm_it_cannot_tell() -> None:

@@ -39,8 +39,8 @@ class Watched:
         self.clock = HandClock(1)
         self.phases = PhaseClock(self.clock)
         self.recorder = Recorder(directory, self.clock)
-        self.passes: list[tuple[int, int]] = []
-        self.evaluations = Evaluations(self.clock, lambda begin, end: self.passes.append((begin, end)))
+        self.passes: list[tuple[str, int, int]] = []
+        self.evaluations = Evaluations(self.clock, lambda *ended: self.passes.append(ended))
         self._directory = directory
         Checkpoints(self.clock, self.phases, self.recorder, self.evaluations).watch(patches)
 
@@ -115,7 +115,7 @@ def test_an_evaluation_ends_where_a_save_begins(watched: Watched, tmp_path: Path
     watched.clock.tick(100)
     torch.save(Slow(watched.clock), tmp_path / "best.pt")
     watched.evaluations.trains()
-    assert watched.passes == [(1, 101)]
+    assert watched.passes == [("evaluation", 1, 101)]
 
 
 def test_safetensors_are_checkpoints_too(tmp_path: Path, patches: Patches) -> None:

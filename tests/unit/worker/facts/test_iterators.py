@@ -39,8 +39,8 @@ class Watched:
     def __init__(self, rig: Rig, patches: Patches, directory: Path) -> None:
         self.rig, self._directory = rig, directory
         self.recorder = Recorder(directory, rig.clock)
-        self.passes: list[tuple[int, int]] = []
-        self.evaluations = Evaluations(rig.clock, lambda begin, end: self.passes.append((begin, end)))
+        self.passes: list[tuple[str, int, int]] = []
+        self.evaluations = Evaluations(rig.clock, lambda *ended: self.passes.append(ended))
         watch_iterators(patches, rig.clock, rig.phases, self.recorder, self.evaluations)
 
     def events(self) -> list[EventRecord]:
@@ -86,4 +86,4 @@ def test_evaluations_are_told_of_loaders(watched: Watched) -> None:
     next(iter(LOADER))
     watched.rig.clock.tick(100)
     watched.evaluations.trains()
-    assert watched.passes == [(begin, end)]
+    assert watched.passes == [("evaluation", begin, end)]

@@ -1,0 +1,71 @@
+"""inference_share: much of the time passes in forward passes without gradients that are no evaluation."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import Figure, Finding
+from dpdoctor.rules._base import CannotTell, Case, Rule
+from dpdoctor.rules._occasions import Occasions, occasions
+from dpdoctor.rules._steps import share_of_events, slowest_by_step, windows
+from dpdoctor.rules._traced import launch_of
+from dpdoctor.rules.evaluation_share import WARNING
+
+KIND = "inference"
+
+
+def _check(case: Case) -> Finding | CannotTell | None:
+    launch = launch_of(case)
+    seen = slowest_by_step(launch, KIND) if launch else {}
+    if not seen:
+        return None
+    if _is_usual(case):
+        return _finding(case, share_of_events(case, KIND), ("It runs in most steps.",))
+    found = occasions(case, KIND)
+    if not isinstance(found, Occasions):
+        return found
+    left_out = "The steady throughput leaves out the steps in which it runs; the one with edges has them."
+    return _finding(case, found.share, (*found.evidence, left_out))
+
+
+def _is_usual(case: Case) -> bool:
+    """Return whether most steady steps have such a pass."""
+    steps = [
+        step.step in seen
+        for launch, window in windows(case)
+        for seen in [slowest_by_step(launch, KIND)]
+        for step in window.ranks[0].steady
+    ]
+    return 2 * sum(steps) > len(steps)
+
+
+def _finding(case: Case, share: Figure, evidence: tuple[str, ...]) -> Finding | None:
+    if share.value is None or share.value < WARNING:
+        return None
+    return Finding(
+        rule="inference_share",
+        mode=case.name,
+        severity="info",
+        status="inferred",
+        title=f"forward passes without gradients, and what lies between them and training, take "
+        f"{units.share(share.value)} of the time",
+        cost=share,
+        of="epoch",
+        evidence=("They read no loader: a rollout, generated samples, or tensors in memory.", *evidence),
+        cause=None,
+        remedy=None,
+    )
+
+
+RULE = Rule(
+    title="Forward passes without gradients",
+    what="Before it trains on, the script runs its model without gradients and reads no loader for it: a rollout in an "
+    "environment, text or images that are generated, an evaluation of tensors that lie in memory.",
+    why="No sample is trained on meanwhile. Whether training needs it nobody knows but who wrote the script, and so it "
+    "is told as a fact.",
+    how="Each such pass is timed by the host's clock, on the slowest rank, from its first forward to the next one that "
+    "trains, with what lies between, such as an environment's steps.",
+    remedy="Where training needs it, none that is known here: larger batches of forwards, or several environments at "
+    "once, may make it cheaper.",
+    verified=True,
+    check=_check,
+)

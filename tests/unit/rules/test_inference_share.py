@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.rules import Case
+from dpdoctor.rules.evaluation_share import RULE as EVALUATION
+from dpdoctor.rules.inference_share import RULE
+from tests.builders import cases
+
+
+def running(every: int, seconds: float, kind: str = "inference") -> Case:
+    """Return steps of 100 ms, with a pass of forwards without gradients in every so many-th."""
+    return cases.case("single", of=[cases.eventful(rank, kind, every, seconds) for rank in cases.ranks()])
+
+
+FIRES = {"a rollout now and then": running(2, 0.1), "in every step": running(1, 0.04)}
+SILENT = {"a little": running(1, 0.005), "none": running(100, 1), "an evaluation": running(2, 0.1, "evaluation")}
+
+
+def test_its_cost_is_the_share_of_all_time() -> None:
+    assert RULE.check(FIRES["a rollout now and then"]).cost.value == pytest.approx(0.1 / (0.1 + 2 * 0.1))
+    assert RULE.check(FIRES["in every step"]).cost.value == pytest.approx(0.4)
+
+
+def test_it_is_a_fact_and_advises_nothing() -> None:
+    for case in FIRES.values():
+        found = RULE.check(case)
+        assert (found.severity, found.status) == ("info", "inferred")
+        assert (found.remedy, found.short, found.code, found.predicted) == (None, None, None, None)
+        assert EVALUATION.check(case) is None
+
+
+def test_throughput_that_leaves_it_out_is_said_to() -> None:
+    said = {name: " ".join(RULE.check(case).evidence) for name, case in FIRES.items()}
+    assert "leaves out" in said["a rollout now and then"]
+    assert "leaves out" not in said["in every step"]
