@@ -29,6 +29,14 @@ IDLE_CAUSES = (
 PHASES = ("forward", "backward", "optimizer", "other")
 # On the host's clock; of two that are nested the first is the inner one.
 HOST_PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
+# What lies between two of them in one step is of this one: a loss that is computed outside of the module is forward,
+# clipping is the update's. Data and copies may lie between, too.
+BETWEEN_PHASES = {
+    ("forward", "backward"): "forward",
+    ("forward", "optimizer"): "forward",
+    ("backward", "backward"): "backward",
+    ("backward", "optimizer"): "optimizer",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from dpdoctor.digest import HOST_PHASES, Digest
+from dpdoctor.digest import BETWEEN_PHASES, HOST_PHASES, Digest
 from dpdoctor.loading import BatchRecord, HandOff, TransformTime
 from dpdoctor.spec import RunHeader
 
 # The "arm" of windows in which nothing is switched off.
 FULL = "full"
 PHASES = HOST_PHASES
+BETWEEN = BETWEEN_PHASES
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -232,13 +233,19 @@ class ArmRecord:
 class LineShare:
     """A line of the script, and its share of the time that the traced steps spend in the loop's own code.
 
-    `training`: which part of that share lies between the first forward pass of a step and its update, where a loss is
-    computed and gradients are clipped.
+    Attributes:
+        training: which part of that share lies between the first forward pass of a step and its update, where a loss is
+            computed and gradients are clipped.
+        preparing: which part lies between a batch that a loader gave and the forward pass.
+        library: what of an installed library runs there, which also runs the training loop that this line started;
+            empty: the line is of the loop itself.
     """
 
     line: str
     share: float
     training: float = 0.0
+    preparing: float = 0.0
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

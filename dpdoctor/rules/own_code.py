@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LineShare, stats
 from dpdoctor.digest import Digest
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity, share_of_step
-from dpdoctor.rules._steps import share_of_events
+from dpdoctor.rules._steps import share_of_events, windows
 from dpdoctor.rules._traced import NO_STEPS, digests, launch_of, share, step_s, whole_steps
 
 # Of idle time: in the loop's own code, or in a span that the script named there.
@@ -21,13 +22,48 @@ LEAST_LINE = 0.10
 MOSTLY = 0.5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Advice:
+    """What is said of the line that has most of the cost: what it may be, and what to do that breaks no training.
+
+    `removes`: whether following it may take all of the cost away.
+    """
+
+    words: str
+    remedy: str
+    removes: bool = True
+
+
+BETWEEN_STEPS = _Advice(
+    words="",
+    remedy="metrics, logging, images, uploads: do them every few hundred steps only, or in a thread of their own. "
+    "What training needs in every step, such as an average of the weights: make it cheaper",
+)
+PREPARING = _Advice(
+    words=", between a batch that the loader gave and the forward pass",
+    remedy="what makes a batch ready for the model: let the loader's workers do it, in the data set or in collate_fn. "
+    "What needs the model or another one: make it cheaper",
+)
+WITHOUT_LOADER = _Advice(
+    words="; no loader feeds the training, so what makes its batches is a part of this",
+    remedy="what makes the batches: let a DataLoader with workers make them beside the training. What an environment "
+    "or training needs in every step: make it cheaper. What only reports: do it every few hundred steps",
+    removes=False,
+)
+OF_A_LIBRARY = _Advice(
+    words="",
+    remedy="callbacks, progress bars and loggers that only report can be called less often",
+    removes=False,
+)
+
+
 def _check(case: Case) -> Finding | CannotTell | None:
     clock = _by_clock(case)
     if clock.value is None or clock.value < SMALL:
         return None
     found = digests(case)
-    if not whole_steps(found):
-        why = NO_STEPS if found else "without a trace nothing shows whether it computes meanwhile"
+    why = _why_not(case, found)
+    if why is not None:
         return CannotTell(reason=f"code of the loop runs in {units.share(clock.value)} of each step; {why}")
     traced = _by_trace(case, found)
     seen = _seen(case)
@@ -35,6 +71,9 @@ def _check(case: Case) -> Finding | CannotTell | None:
     if cost.value is None or cost.value < SMALL:
         return None
     lines = [line for line in seen if line.share >= LEAST_LINE and line.training < MOSTLY]
+    first = lines[0] if lines else None
+    advice = _advice(case, first)
+    is_loops = first is not None and not first.library
     return Finding(
         rule="own_code",
         mode=case.name,
@@ -45,17 +84,46 @@ def _check(case: Case) -> Finding | CannotTell | None:
         evidence=(
             f"Neither loading, forward, backward nor update runs in {units.share(clock.value)} of a step.",
             f"By the trace nothing computes because of that for {units.share(traced.value or 0.0)} of a step.",
-            *(f"{line.line} has {units.share(line.share)} of it." for line in lines),
+            *(f"{_name(line)} has {units.share(line.share)} of it." for line in lines),
         ),
-        cause=f"{lines[0].line} has {units.share(lines[0].share)} of it" if lines else None,
-        remedy="metrics, logging, images, uploads: do them every few hundred steps only, or in a thread of their own. "
-        "What training needs in every step, such as an average of the weights: make it cheaper",
-        short=f"look at what {PurePath(lines[0].line).name} does in every step"
-        if lines
-        else "do less between the steps",
-        line=lines[0].line if lines else None,
-        predicted=faster_without(cost),
+        cause=f"{_name(first)} has {units.share(first.share)} of it{advice.words}" if first else None,
+        remedy=advice.remedy,
+        short=_short(first) if advice.removes else None,
+        line=first.line if first is not None and is_loops else None,
+        predicted=faster_without(cost) if advice.removes else None,
     )
+
+
+def _why_not(case: Case, found: Sequence[Digest]) -> str | None:
+    """Return why nothing can be said of the time outside of all phases; None: it can."""
+    if not whole_steps(found):
+        return NO_STEPS if found else "without a trace nothing shows whether it computes meanwhile"
+    adoption = case.mode.adoption
+    if adoption is not None and adoption.units and not adoption.optimizers:
+        return "without an optimizer of torch's the update is a part of it that is not known"
+    return None
+
+
+def _advice(case: Case, first: LineShare | None) -> _Advice:
+    if first is not None and first.library:
+        return OF_A_LIBRARY
+    if not _is_fed(case):
+        return WITHOUT_LOADER
+    return PREPARING if first is not None and first.preparing > MOSTLY else BETWEEN_STEPS
+
+
+def _is_fed(case: Case) -> bool:
+    """Return whether batches of a loader enter the training."""
+    steps = (step for _, window in windows(case) for rank in window.ranks for step in rank.counted)
+    return case.mode.loader is not None or any(step.samples_drawn for step in steps)
+
+
+def _name(line: LineShare) -> str:
+    return line.library or line.line
+
+
+def _short(first: LineShare | None) -> str:
+    return f"look at what {PurePath(first.line).name} does in every step" if first else "do less between the steps"
 
 
 def _by_clock(case: Case) -> Figure:
@@ -93,14 +161,16 @@ def _training(seen: Sequence[LineShare]) -> float:
 
 RULE = Rule(
     title="The loop's own code",
-    what="After the update and before the next forward pass the loop does something, such as computing metrics on the "
-    "CPU, writing logs or images, or waiting for something else.",
+    what="After the update and before the next forward pass the loop does something, such as making its batches, "
+    "computing metrics on the CPU, writing logs or images, or waiting for something else.",
     why="The training thread is busy with it and gives the device nothing to do; without a GPU it also takes the core.",
     how="The host's clock says how much of a step lies outside of loading, forward, backward and update, without "
     "evaluations, checkpoints and collections, which have rules of their own; the trace, in which of that time nothing "
     "computes. The smaller one counts, without what lies between the first forward pass of a step and its update: "
-    "losses and clipping are training. The stack of the traced steps, looked at every millisecond, gives the line.",
-    remedy="Do it every few hundred steps, move it to another thread or process, or let the device do it.",
+    "losses and clipping are training. The stack of the traced steps, looked at every millisecond, gives the line; "
+    "where a library runs the loop, its callback or function.",
+    remedy="What only reports: do it every few hundred steps, or in another thread or process. What makes batches: let "
+    "the loader's workers do it. What training needs in every step: make it cheaper.",
     verified=True,
     check=_check,
 )

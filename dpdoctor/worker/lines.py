@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import runpy
 import sys
 import sysconfig
@@ -24,6 +25,10 @@ _RUNPY = runpy.run_path.__code__.co_filename
 _NOT_USERS = ("<", *_OURS, *(f"{path}{os.sep}" for path in _LIBRARIES))
 # A virtual environment may take torch from another one, or from the system.
 _INSTALLED = ("/site-packages/", "/dist-packages/")
+# As frameworks call what runs before, after or on something.
+_CALLBACK = re.compile(r"_?(?:on|before|after)_\w")
+# Of a frame: its identity, and the instruction that it is at.
+Place = tuple[int, int]
 
 
 def _is_users(filename: str) -> bool:
@@ -40,16 +45,62 @@ def caller() -> str:
     return "unknown line"
 
 
-def of_users(frame: FrameType | None) -> str | None:
-    """Return `file:line` of the user's frame that runs, or that called a library that does; None: it called us."""
+def under_way() -> frozenset[Place]:
+    """Return where the user's frames on the caller's stack are."""
+    found: set[Place] = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            found.add(_place(frame))
+        frame = frame.f_back
+    return frozenset(found)
+
+
+def of_users(frame: FrameType | None, driving: frozenset[Place] = frozenset()) -> tuple[str, str] | None:
+    """Return `file:line` of the user's frame that runs, or that called a library that does; None: it called us.
+
+    With it what of that library runs, where the frame is at one of the places `driving`; else nothing: a line that has
+    not been left for a whole step called a library that runs the loop, and says nothing of what the loop does.
+    """
+    inner: list[FrameType] = []
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(_OURS):
             return None
         if _is_users(name):
-            return _words(frame)
+            return _words(frame), _library(inner) if _place(frame) in driving else ""
+        inner.append(frame)
         frame = frame.f_back
     return None
+
+
+def _place(frame: FrameType) -> Place:
+    return id(frame), frame.f_lasti
+
+
+def _library(inner: list[FrameType]) -> str:
+    """Return what runs of the library that the user's frame called: the innermost callback, else its innermost code.
+
+    Args:
+        inner: its frames and those of what it calls, the innermost first; empty: what runs is not Python.
+    """
+    packages = [_package(frame.f_code.co_filename) for frame in inner]
+    package = next(filter(None, reversed(packages)), "")
+    theirs = [frame for frame, of in zip(inner, packages, strict=True) if of == package]
+    callback = next((frame for frame in inner if _CALLBACK.match(frame.f_code.co_name)), None)
+    shown = callback or next(iter(theirs), None)
+    return "another library" if shown is None else f"{_qualified(shown)} ({package or 'installed'})"
+
+
+def _package(filename: str) -> str:
+    """Return the name of the installed package that a file is of; empty: of none."""
+    _, found, rest = filename.rpartition("-packages/")
+    return rest.partition(os.sep)[0].removesuffix(".py") if found else ""
+
+
+def _qualified(frame: FrameType) -> str:
+    """Return the name of the function that runs, with its class where this Python knows it."""
+    return str(getattr(frame.f_code, "co_qualname", frame.f_code.co_name))
 
 
 def _words(frame: FrameType) -> str:

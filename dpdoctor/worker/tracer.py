@@ -5,7 +5,6 @@ Each rank digests its own trace, so that many ranks do it side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,8 +13,9 @@ from torch.profiler import ProfilerActivity, record_function, schedule
 from dpdoctor import rundir
 from dpdoctor.attribution.digesting import digest_file
 from dpdoctor.records import PHASES, LineShare
+from dpdoctor.worker.adoption.redirect import Watch
 from dpdoctor.worker.director import Segment
-from dpdoctor.worker.facts.own_code import OwnCode
+from dpdoctor.worker.facts.own_code import Moment, OwnCode
 from dpdoctor.worker.profiler import Profile
 from dpdoctor.worker.timing.phases import PhaseClock
 
@@ -26,11 +26,12 @@ class Tracer:
     The phases of the steps stand in the trace, and the script is looked at where it is in none of them.
     """
 
-    def __init__(self, directory: Path, segment: Segment, phases: PhaseClock, is_training: Callable[[], bool]) -> None:
+    def __init__(self, directory: Path, segment: Segment, phases: PhaseClock, watch: Watch) -> None:
         self._directory = directory
         self._path = directory / rundir.TRACE
         self._phases = phases
-        self._own_code = OwnCode(phases.is_outside, is_training)
+        self._watch = watch
+        self._own_code = OwnCode(self._moment, phases.claimed)
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
@@ -42,11 +43,13 @@ class Tracer:
         )
         self._profile.start()
         phases.mark(lambda phase: record_function(f"dpdoctor: {PHASES[phase]}"))
+        self._own_code.step_ended()
         self._own_code.start()
 
     def step(self) -> None:
         """Mark the end of a step."""
         self._profile.step()
+        self._own_code.step_ended()
 
     def stop(self) -> None:
         """Stop the profiler, and keep what it recorded, if it came to record anything."""
@@ -56,6 +59,13 @@ class Tracer:
         if self._path.exists():
             digest = digest_file(self._path)
             rundir.write_whole(self._directory / rundir.DIGEST, rundir.encode(digest))
+
+    def _moment(self) -> Moment | None:
+        """Return where in a step the script is; None: in a phase, or in forwards without gradients."""
+        phases, evaluations = self._phases, self._watch.evaluations
+        if not phases.is_outside() or (evaluations is not None and evaluations.is_on):
+            return None
+        return Moment(gap=phases.gap, is_training=self._watch.micro_batch > 0, is_preparing=phases.has_fetched)
 
     def own_code(self) -> tuple[LineShare, ...]:
         """Return where the script was seen between the phases of a step."""

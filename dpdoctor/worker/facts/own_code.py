@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Container
+from dataclasses import dataclass
 
 from dpdoctor.records import LineShare
 from dpdoctor.worker import lines
@@ -17,17 +18,26 @@ PERIOD_S = 0.001
 MOST_LINES = 5
 
 
-class OwnCode:
-    """Looks from `start` to `stop` at the thread that starts it, whenever `is_outside` says that no phase is open.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Where in a step the script is. `gap` is PhaseClock's; the others say which part of LineShare it counts to."""
 
-    `is_training`: whether a forward pass of this step has begun.
+    gap: int
+    is_training: bool = False
+    is_preparing: bool = False
+
+
+class OwnCode:
+    """Looks from `start` to `stop` at the thread that starts it, whenever `moment` says that it is in no phase.
+
+    What was seen in one of the gaps that are `claimed` by then belonged to a phase all the same.
     """
 
-    def __init__(self, is_outside: Callable[[], bool], is_training: Callable[[], bool]) -> None:
-        self._is_outside = is_outside
-        self._is_training = is_training
-        self._counts: Counter[str] = Counter()
-        self._in_training: Counter[str] = Counter()
+    def __init__(self, moment: Callable[[], Moment | None], claimed: Container[int] = ()) -> None:
+        self._moment = moment
+        self._claimed = claimed
+        self._looks: defaultdict[tuple[str, str], list[Moment]] = defaultdict(list)
+        self._driving: frozenset[lines.Place] = frozenset()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -37,6 +47,10 @@ class OwnCode:
         self._thread = threading.Thread(target=self._look, args=(watched,), name="dpdoctor own code", daemon=True)
         self._thread.start()
 
+    def step_ended(self) -> None:
+        """The thread that is looked at ends a step: lines that are under way now do not make up the loop."""
+        self._driving = lines.under_way()
+
     def stop(self) -> None:
         """Look no more."""
         self._stopping.set()
@@ -45,16 +59,24 @@ class OwnCode:
 
     def found(self) -> tuple[LineShare, ...]:
         """Return the lines that it was seen at most often, each with its share of all looks outside of phases."""
-        every = self._counts.total()
+        seen = {where: [m for m in looks if m.gap not in self._claimed] for where, looks in self._looks.items()}
+        every = sum(map(len, seen.values()))
         return tuple(
-            LineShare(line=line, share=count / every, training=self._in_training[line] / count)
-            for line, count in self._counts.most_common(MOST_LINES)
+            LineShare(
+                line=line,
+                share=len(looks) / every,
+                training=sum(look.is_training for look in looks) / len(looks),
+                preparing=sum(look.is_preparing for look in looks) / len(looks),
+                library=library,
+            )
+            for (line, library), looks in sorted(seen.items(), key=lambda item: -len(item[1]))[:MOST_LINES]
+            if looks
         )
 
     def _look(self, watched: int) -> None:
         while not self._stopping.wait(PERIOD_S):
-            frame = sys._current_frames().get(watched) if self._is_outside() else None
-            line = lines.of_users(frame) if frame is not None else None
-            if line is not None:
-                self._counts[line] += 1
-                self._in_training[line] += self._is_training()
+            moment = self._moment()
+            frame = sys._current_frames().get(watched) if moment is not None else None
+            where = lines.of_users(frame, self._driving) if frame is not None else None
+            if moment is not None and where is not None:
+                self._looks[where].append(moment)

@@ -116,8 +116,19 @@ def watch_backward(
     before: Callable[[Any], None],
     after: Callable[[], None],
 ) -> None:
-    """See every backward pass; `before` gets what it starts from, `after` is called when it has ended."""
-    original = torch.autograd.backward
+    """See every backward pass; `before` gets what it starts from, `after` is called when it has ended.
+
+    Of torch.autograd.grad only the time is taken: it may be a penalty's, and leaves no gradients in parameters.
+    """
+    original, grad = torch.autograd.backward, torch.autograd.grad
+
+    @functools.wraps(grad)
+    def timed_grad(*args: Any, **kwargs: Any) -> Any:
+        depth = phases.push(BACKWARD)
+        try:
+            return grad(*args, **kwargs)
+        finally:
+            phases.pop(depth)
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -130,6 +141,7 @@ def watch_backward(
         after()
 
     patches.replace(torch.autograd, "backward", backward)
+    patches.replace(torch.autograd, "grad", timed_grad)
 
 
 def watch_copies(

@@ -7,18 +7,26 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from dpdoctor.records import PHASES
+from dpdoctor.records import BETWEEN, PHASES
 
 ELSEWHERE = -1
 DATA_WAIT, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
+_BETWEEN = {(PHASES.index(a), PHASES.index(b)): PHASES.index(of) for (a, b), of in BETWEEN.items()}
+_TRAINING = frozenset((FORWARD, BACKWARD, OPTIMIZER))
 
 
 class PhaseClock:
     """Charges every nanosecond to the phase on top of the stack; what no phase claims is `other`.
 
-    Nested phases (a forward inside an LBFGS closure inside the optimizer) are charged to the innermost. It is the time
-    of one thread, the one that trains: what a prefetching thread of the script does at the same moment is not charged.
+    Nested phases (a forward inside an LBFGS closure inside the optimizer) are charged to the innermost; what lies
+    between two phases of one step may be of one of them, as records.BETWEEN says. It is the time of one thread, the one
+    that trains: what a prefetching thread of the script does at the same moment is not charged.
     `num_calls` counts the phases entered in the present step.
+
+    Attributes:
+        gap: number of the present or the next stretch between two of forward, backward and update.
+        claimed: the gaps that belong to a phase, of those that ended while phases were marked.
+        has_fetched: whether a loader was asked in this gap.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -32,6 +40,11 @@ class PhaseClock:
         # Of the phases that are open, the innermost last, each with its place in the stack.
         self._marks: list[tuple[int, AbstractContextManager[Any]]] = []
         self.num_calls = 0
+        self._last: int | None = None
+        self._other_before = 0
+        self.gap = 0
+        self.claimed: set[int] = set()
+        self.has_fetched = False
 
     def belongs_here(self) -> None:
         """Charge this thread from now on, and no other."""
@@ -58,6 +71,8 @@ class PhaseClock:
         now = self._clock()
         self._totals[self._stack[-1]] += now - self._since
         self._since = now
+        if len(self._stack) == 1 and phase in _TRAINING:
+            self._end_gap(phase)
         self._stack.append(phase)
         self.num_calls += 1
         if self._marker is not None:
@@ -74,9 +89,26 @@ class PhaseClock:
         self._totals[self._stack[-1]] += now - self._since
         self._since = now
         depth = max(depth, 1)
+        if depth == 1 and len(self._stack) > 1:
+            self._begin_gap(self._stack[1])
         del self._stack[depth:]
         if self._marks:
             self._unmark(depth)
+
+    def _end_gap(self, phase: int) -> None:
+        of = _BETWEEN.get((self._last, phase)) if self._last is not None else None
+        if of is not None:
+            self._totals[of] += self._totals[OTHER] - self._other_before
+            self._totals[OTHER] = self._other_before
+            if self._marker is not None:
+                self.claimed.add(self.gap)
+
+    def _begin_gap(self, phase: int) -> None:
+        if phase in _TRAINING:
+            self._last, self._other_before = phase, self._totals[OTHER]
+            self.gap, self.has_fetched = self.gap + 1, False
+        else:
+            self.has_fetched |= phase == DATA_WAIT
 
     def lap(self) -> tuple[int, int, tuple[int, ...]]:
         """End a step: return its begin, its duration and its time per phase in ns, and begin the next.
@@ -87,6 +119,8 @@ class PhaseClock:
         self._totals[self._stack[-1]] += now - self._since
         begin, phases = self._begin, tuple(self._totals)
         self._stack = [OTHER]
+        self._last, self._other_before = None, 0
+        self.gap, self.has_fetched = self.gap + 1, False
         self._unmark(1)
         self._totals = [0] * len(PHASES)
         self._since = self._begin = now

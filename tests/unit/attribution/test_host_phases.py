@@ -7,6 +7,7 @@ from dpdoctor.attribution.devices import devices
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.host_phases import host_phases
 from dpdoctor.attribution.host_steps import host_steps
+from dpdoctor.attribution.intervals import length
 from dpdoctor.digest import DeviceStep
 from tests.builders.traces import AUTOGRAD, GLOO, MAIN, US, Recording
 
@@ -22,7 +23,7 @@ def step_of(recording: Recording) -> DeviceStep:
 
 
 def recorded() -> Recording:
-    """A step of 200 us: it waits 20 for data, forward takes 50, backward 80, and 50 are between them."""
+    """A step of 200 us: it waits 20 for data, forward takes 50, backward 80, and 15 are between them."""
     recording = Recording()
     recording.span("ProfilerStep#0", 0, 200)
     recording.op("aten::mm", 30, 40)
@@ -36,9 +37,9 @@ def test_what_no_phase_holds_is_other() -> None:
     step = step_of(recorded())
     assert {phase: ns / US for phase, ns in step.host_phases_ns.items()} == {
         "data_wait": 20,
-        "forward": 50,
+        "forward": 50 + 15,
         "backward": 80,
-        "other": 50,
+        "other": 35,
     }
     assert sum(step.host_phases_ns.values()) == step.budget.total_ns
 
@@ -48,6 +49,30 @@ def test_a_forward_inside_of_the_optimizer_is_forward() -> None:
     recording.span("dpdoctor: optimizer", 20, 180)
     found = step_of(recording).host_phases_ns
     assert (found["forward"], found["backward"], found["optimizer"]) == (50 * US, 80 * US, 30 * US)
+
+
+def test_what_lies_between_two_phases_is_as_the_clock_of_the_phases_has_it() -> None:
+    recording = recorded()
+    recording.span("dpdoctor: data_wait", 80, 83)
+    recording.span("dpdoctor: optimizer", 180, 190)
+    found = step_of(recording).host_phases_ns
+    assert {phase: ns / US for phase, ns in found.items()} == {
+        "data_wait": 23,
+        "forward": 50 + 12,
+        "backward": 80,
+        "optimizer": 10 + 10,
+        "other": 5 + 10,
+    }
+
+
+def test_a_gap_from_one_step_to_the_next_is_of_no_phase() -> None:
+    recording = recorded()
+    recording.span("ProfilerStep#1", 200, 300)
+    recording.span("dpdoctor: backward", 250, 260)
+    trace = recording.trace()
+    steps = host_steps(trace)
+    (device,) = device_events(trace, steps.thread)
+    assert length(host_phases(trace, steps, device)["backward"]) == 90 * US
 
 
 def test_a_phase_of_another_thread_is_none_of_the_step() -> None:

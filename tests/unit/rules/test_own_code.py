@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from dpdoctor.analysis import Finding
-from dpdoctor.records import LineShare
+from dpdoctor.records import Adoption, LineShare, Unit
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.own_code import RULE
@@ -18,14 +19,16 @@ from tests.builders.traced_cases import case, digest
 LINES = (LineShare(line="/a/train.py:88", share=0.9), LineShare(line="/a/train.py:90", share=0.06))
 
 
-def loop(other_ms: int, idle_ms: int, cause: str = "script", *, training: float = 0.0, **fields: Any) -> Case:
+def loop(
+    other_ms: int, idle_ms: int, cause: str = "script", *, seen: dict[str, Any] | None = None, **fields: Any
+) -> Case:
     """Return one rank with so much of a step of 100 ms outside of its phases, of which so much computes nothing.
 
-    `training`: which part of that lies between a forward pass and the update.
+    `seen`: fields of the LineShares.
     """
     trace = digest(world_size=1, compute=100 - idle_ms, idle_by={cause: idle_ms}, gpu=False)
-    seen = tuple(dataclasses.replace(line, training=training) for line in LINES)
-    return case("single", trace, phases_s={"other": other_ms / 1000}, record={"own_code": seen}, **fields)
+    lines = tuple(dataclasses.replace(line, **(seen or {})) for line in LINES)
+    return case("single", trace, phases_s={"other": other_ms / 1000}, record={"own_code": lines}, **fields)
 
 
 def ranks(*idle_ms: int) -> Case:
@@ -41,14 +44,14 @@ FIRES = {
     "code of the loop": loop(30, 40),
     "in a span that it named": loop(30, 30, "annotation"),
     "on all ranks": ranks(30, 20),
-    "beside a loss": loop(30, 40, training=0.4),
+    "beside a loss": loop(30, 40, seen={"training": 0.4}),
 }
 SILENT = {
     "a little": loop(4, 4),
     "it computes meanwhile": loop(30, 4),
     "between the operators of the phases": loop(30, 30, "python"),
     "one of two ranks": ranks(30, 0),
-    "a loss that is computed outside of the model": loop(30, 40, training=0.9),
+    "a loss that is computed outside of the model": loop(30, 40, seen={"training": 0.9}),
     "nothing": cases.case(),
 }
 
@@ -69,10 +72,10 @@ def test_the_profiler_makes_steps_longer_but_not_what_waits_in_them() -> None:
 
 
 def test_what_lies_between_forward_and_update_is_training() -> None:
-    found = RULE.check(loop(30, 40, training=0.4))
+    found = RULE.check(loop(30, 40, seen={"training": 0.4}))
     assert isinstance(found, Finding)
     assert found.cost.value == pytest.approx(0.18)
-    mostly = RULE.check(loop(30, 40, training=0.6))
+    mostly = RULE.check(loop(30, 40, seen={"training": 0.6}))
     assert isinstance(mostly, Finding)
     assert mostly.line is None
 
@@ -81,6 +84,56 @@ def test_nothing_is_advised_that_would_change_the_training() -> None:
     found = RULE.check(FIRES["code of the loop"])
     assert isinstance(found, Finding)
     assert found.code is None
+
+
+UPDATED_BY_HAND = Adoption(units=(Unit(name="net", line="/a/train.py:80", num_parameters=1, trainable_bytes=4),))
+
+
+def test_an_update_that_no_torch_optimizer_makes_is_not_blamed() -> None:
+    found = RULE.check(loop(30, 40, adoption=UPDATED_BY_HAND))
+    assert isinstance(found, CannotTell)
+    assert "update" in found.reason
+    trained = dataclasses.replace(UPDATED_BY_HAND, optimizers=("Adam",))
+    assert isinstance(RULE.check(loop(30, 40, adoption=trained)), Finding)
+
+
+def without_loader() -> Case:
+    """Return the loop of a rank whose steps no loader feeds."""
+    made = loop(30, 40)
+    ((launch,),) = made.analysis.run.modes.values()
+    (rank,) = launch.ranks
+    fed_by_none = tuple(msgspec.structs.replace(step, samples_drawn=0) for step in rank.steps)
+    launch = dataclasses.replace(launch, ranks=(dataclasses.replace(rank, steps=fed_by_none),))
+    run = dataclasses.replace(made.analysis.run, modes={made.name: (launch,)})
+    return dataclasses.replace(made, analysis=dataclasses.replace(made.analysis, run=run))
+
+
+def test_the_remedy_fits_where_the_line_lies() -> None:
+    said = {
+        "every few hundred steps only": loop(30, 40),
+        "in the data set or in collate_fn": loop(30, 40, seen={"preparing": 0.9}),
+        "let a DataLoader with workers": without_loader(),
+        "callbacks": loop(30, 40, seen={"library": "Bar.on_step_end (lightfast)"}),
+    }
+    for words, of in said.items():
+        found = RULE.check(of)
+        assert isinstance(found, Finding)
+        assert found.remedy is not None
+        assert [other for other in said if other in found.remedy] == [words]
+        assert (
+            (found.predicted is None)
+            == (found.short is None)
+            == (words in {"callbacks", "let a DataLoader with workers"})
+        )
+
+
+def test_where_a_library_runs_the_loop_its_callback_is_named_and_no_line() -> None:
+    found = RULE.check(loop(30, 40, seen={"library": "Bar.on_step_end (lightfast)"}))
+    assert isinstance(found, Finding)
+    assert found.line is None
+    assert found.cause is not None
+    assert found.cause.startswith("Bar.on_step_end (lightfast) has")
+    assert "train.py" not in " ".join(found.evidence)
 
 
 def test_the_line_that_has_most_of_it_is_named() -> None:

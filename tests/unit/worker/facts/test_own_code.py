@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dpdoctor.worker.facts.own_code import OwnCode
+from dpdoctor.worker.facts.own_code import Moment, OwnCode
 
 pytestmark = pytest.mark.measured
 
@@ -34,7 +34,7 @@ def script(source: str, file: str = TRAIN) -> Callable[[], Any]:
 
 
 def seen(train: Callable[[], Any], *, outside: bool = True) -> dict[str, float]:
-    looking = OwnCode(lambda: outside, lambda: False)
+    looking = OwnCode(lambda: Moment(gap=0) if outside else None)
     looking.start()
     train()
     looking.stop()
@@ -59,18 +59,61 @@ def test_a_library_is_seen_at_the_line_that_calls_it() -> None:
     assert list(seen(names["train"])) == [f"{TRAIN}:3"]
 
 
-def test_what_lies_between_forward_and_update_is_told_apart() -> None:
-    state = {"training": True}
-    looking = OwnCode(lambda: True, lambda: state["training"])
+def test_what_lies_between_forward_and_update_and_what_follows_a_fetch_is_told_apart() -> None:
+    now = Moment(gap=0, is_training=True)
+    looking = OwnCode(lambda: now)
     looking.start()
     script(SCRIPT)()
-    state["training"] = False
+    now = Moment(gap=1, is_preparing=True)
     script(SCRIPT, "/home/me/log.py")()
     looking.stop()
-    assert {found.line: found.training for found in looking.found() if found.line.endswith(":4")} == {
-        f"{TRAIN}:4": 1.0,
-        "/home/me/log.py:4": 0.0,
-    }
+    found = {seen.line: (seen.training, seen.preparing) for seen in looking.found() if seen.line.endswith(":4")}
+    assert found == {f"{TRAIN}:4": (1.0, 0.0), "/home/me/log.py:4": (0.0, 1.0)}
+
+
+def test_what_was_seen_in_a_gap_that_belongs_to_a_phase_does_not_count() -> None:
+    now, claimed = Moment(gap=0), set[int]()
+    looking = OwnCode(lambda: now, claimed)
+    looking.start()
+    script(SCRIPT)()
+    now = Moment(gap=1)
+    script(SCRIPT, "/home/me/loss.py")()
+    claimed.add(1)
+    looking.stop()
+    assert {seen.line for seen in looking.found()} == {f"{TRAIN}:4", f"{TRAIN}:5"}
+    assert sum(seen.share for seen in looking.found()) == pytest.approx(1)
+
+
+FRAMEWORK = """
+import time
+class Bar:
+    def on_step_end(self):
+        time.sleep(0.03)
+class Trainer:
+    def fit(self, step_ended, own):
+        for _ in range(2):
+            step_ended()
+            Bar().on_step_end()
+            time.sleep(0.02)
+            own()
+"""
+
+
+def test_a_library_that_runs_the_loop_is_named_instead_of_the_line_that_started_it() -> None:
+    framework: dict[str, Any] = {}
+    exec(compile(FRAMEWORK, "/opt/lib/site-packages/lightfast/trainer.py", "exec"), framework)
+    looking = OwnCode(lambda: Moment(gap=0))
+    names: dict[str, Any] = {**framework, "ended": looking.step_ended, "own": script(SCRIPT)}
+    exec(compile("\ndef train():\n    Trainer().fit(ended, own)", "/home/me/main.py", "exec"), names)
+    looking.start()
+    names["train"]()
+    looking.stop()
+    found = {seen.line: seen.library for seen in looking.found()}
+    assert found[f"{TRAIN}:4"] == "", "the user's own code inside of it is named by its line"
+    assert found["/home/me/main.py:3"]
+    libraries = {seen.library for seen in looking.found() if seen.library}
+    assert {name.partition(" ")[2] for name in libraries} == {"(lightfast)"}
+    assert {name.partition(" ")[0].rpartition(".")[2] for name in libraries} == {"on_step_end", "fit"}
 
 
 def test_inside_of_a_phase_nothing_is_seen() -> None:
@@ -78,6 +121,6 @@ def test_inside_of_a_phase_nothing_is_seen() -> None:
 
 
 def test_who_never_looked_saw_nothing() -> None:
-    looking = OwnCode(lambda: True, lambda: False)
+    looking = OwnCode(lambda: Moment(gap=0))
     looking.stop()
     assert looking.found() == ()

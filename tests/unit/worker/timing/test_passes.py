@@ -39,6 +39,19 @@ def test_a_backward_pass_that_raises_is_none_and_its_phase_ends(patches: Patches
     assert phases.lap()[2] == (0, 0, 0, 3, 0, 4)
 
 
+def test_gradients_that_are_asked_for_take_time_of_the_backward_and_end_no_pass(
+    patches: Patches, clock: HandClock
+) -> None:
+    phases, ended = PhaseClock(clock), list[int]()
+    hooks.watch_backward(patches, phases, lambda _: None, lambda: ended.append(1))
+    x = torch.ones(2, requires_grad=True)
+    y = (x * 2).sum()
+    x.register_hook(lambda _: clock.tick(3))
+    (gradient,) = torch.autograd.grad(y, x)
+    assert gradient.tolist() == [2, 2]
+    assert (phases.lap()[2][3], ended) == (3, [])
+
+
 def test_a_backward_pass_from_several_tensors_is_seen(rig: Rig) -> None:
     module = SlowLinear(rig.clock)
     optimizer = slow_sgd(module, rig.clock)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.records import PHASES
+from dpdoctor.records import BETWEEN, PHASES
 from dpdoctor.worker.timing.phases import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER, OTHER, PhaseClock
 from tests.builders.handclock import HandClock
 
@@ -22,19 +22,37 @@ actions = st.one_of(
 
 
 class Oracle:
-    """Charges each tick, when it passes, to the innermost open phase."""
+    """Charges each tick, when it passes, to the innermost open phase; what passed outside of all at the step's end."""
 
     def __init__(self) -> None:
         self.open: list[int] = []
+        self.begin()
+
+    def begin(self) -> None:
         self.totals = dict.fromkeys(range(len(PHASES)), 0)
+        self.trained: list[int] = []
+        # How many phases of training had begun, and how much passed then.
+        self.outside: list[tuple[int, int]] = []
+
+    def push(self, phase: int) -> None:
+        if not self.open and PHASES[phase] in {"forward", "backward", "optimizer"}:
+            self.trained.append(phase)
+        self.open.append(phase)
 
     def tick(self, amount: int) -> None:
-        self.totals[self.open[-1] if self.open else OTHER] += amount
+        if self.open:
+            self.totals[self.open[-1]] += amount
+        else:
+            self.outside.append((len(self.trained), amount))
 
     def lap(self) -> tuple[int, ...]:
-        totals, self.totals = self.totals, dict.fromkeys(range(len(PHASES)), 0)
+        for begun, amount in self.outside:
+            between = tuple(PHASES[phase] for phase in self.trained[max(0, begun - 1) : begun + 1]) if begun else ()
+            self.totals[PHASES.index(BETWEEN.get(between, "other"))] += amount
+        totals = tuple(self.totals.values())
+        self.begin()
         self.open.clear()
-        return tuple(totals.values())
+        return totals
 
 
 @given(st.lists(actions, max_size=60), st.integers(0, 10**15))
@@ -44,7 +62,7 @@ def test_every_tick_goes_to_the_innermost_phase(script: list[tuple[str, int]], s
     for what, number in [*script, ("lap", 0)]:
         if what == "push":
             depths.append(watched.push(number))
-            oracle.open.append(number)
+            oracle.push(number)
         elif what == "tick":
             clock.tick(number)
             oracle.tick(number)
@@ -91,6 +109,51 @@ def test_a_phase_that_outlives_its_step_is_charged_to_neither_twice(clock: HandC
     _, duration, totals = watched.lap()
     assert duration == sum(totals) == 15
     assert totals[BACKWARD] == 5
+
+
+STEP = ("data_wait", 3), ("other", 5), ("forward", 7), ("other", 11), ("backward", 13), ("other", 17), ("optimizer", 19)
+
+
+def taken(clock: HandClock, parts: tuple[tuple[str, int], ...]) -> dict[str, int]:
+    """Return what each phase of a step is charged with that consists of these parts."""
+    watched = PhaseClock(clock)
+    for name, amount in parts:
+        depth = watched.push(PHASES.index(name)) if name != "other" else 0
+        clock.tick(amount)
+        if name != "other":
+            watched.pop(depth)
+    charged = dict(zip(PHASES, watched.lap()[2], strict=True))
+    return {name: amount for name, amount in charged.items() if amount}
+
+
+def test_a_loss_is_forward_and_clipping_is_the_update(clock: HandClock) -> None:
+    assert taken(clock, STEP) == {"data_wait": 3, "other": 5, "forward": 7 + 11, "backward": 13, "optimizer": 17 + 19}
+
+
+def test_what_is_copied_or_fetched_before_the_loss_does_not_part_it_from_its_forward(clock: HandClock) -> None:
+    parts = (*STEP[:4], ("h2d", 1), ("other", 2), ("data_wait", 4), ("other", 8), *STEP[4:5])
+    assert taken(clock, parts) == {"data_wait": 7, "h2d": 1, "other": 5, "forward": 7 + 11 + 2 + 8, "backward": 13}
+
+
+def test_between_micro_batches_and_forwards_lies_code_of_the_loop(clock: HandClock) -> None:
+    micro_batches = (*STEP[2:6], *STEP[1:])
+    assert taken(clock, micro_batches)["other"] == 17 + 5
+    of_an_environment = (*STEP[2:4], *STEP[2:])
+    assert taken(clock, of_an_environment)["other"] == 11
+
+
+def test_gaps_that_belong_to_a_phase_are_known_while_phases_are_marked(clock: HandClock) -> None:
+    watched = PhaseClock(clock)
+    watched.mark(Marks())
+    watched.pop(watched.push(DATA_WAIT))
+    assert watched.has_fetched
+    watched.pop(watched.push(FORWARD))
+    loss = watched.gap
+    assert not watched.has_fetched
+    watched.pop(watched.push(BACKWARD))
+    watched.lap()
+    assert watched.claimed == {loss}
+    assert watched.gap > loss + 1
 
 
 def test_only_the_thread_that_trains_is_charged(clock: HandClock) -> None:
