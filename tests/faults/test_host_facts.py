@@ -6,7 +6,7 @@ import pytest
 
 from dpdoctor import rundir
 from dpdoctor.analysis import analyse
-from dpdoctor.records import EventRecord, Rank
+from dpdoctor.records import PHASES, EventRecord, Rank
 from tests.faults.conftest import SCRIPTS, SHORT
 
 EVALUATION_NS = 60_000_000
@@ -48,6 +48,25 @@ def test_waits_evaluations_and_checkpoints_come_back(profile, gradients):
     of_training = [event for event in events(rank, "iterator") if event.detail == "0"]
     assert [event.step for event in of_training] == [EPOCH_STEPS * i for i in range(len(printed) + 1)]
     assert {step.elements for step in rank.steps} == {4 * 8}
+
+
+def test_a_rollout_is_no_evaluation_and_a_loss_no_code_of_the_loop(profile):
+    options = ("--arms", "none", "--warmup", "3", "--steps", "8", "--rounds", "3", "--trace-steps", "6")
+    done = profile("rolls_out.py", "--modes", "single", *options)
+    assert done.exit_code == 0, done.output
+    rank = done.rank("single")
+    rollouts = events(rank, "inference")
+    assert len(rollouts) >= 24
+    assert min(event.duration_ns for event in rollouts) >= 40_000_000
+    assert events(rank, "evaluation") == []
+    steady = [step for step in rank.steps if step.counted]
+    phases = {name: min(step.phases_ns[place] for step in steady) for place, name in enumerate(PHASES)}
+    assert phases["forward"] >= 30_000_000
+    assert phases["optimizer"] >= 20_000_000
+    found = {finding["rule"]: finding for finding in done.summary["findings"]}
+    assert "own_code" not in found
+    assert "evaluation_share" not in found
+    assert found["inference_share"]["remedy"] is None
 
 
 @pytest.mark.measured
