@@ -40,6 +40,7 @@ from dpdoctor.worker.facts.checkpoints import Checkpoints
 from dpdoctor.worker.facts.compilations import CompileEvents
 from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.facts.iterators import watch_iterators
+from dpdoctor.worker.facts.updates import Updates
 from dpdoctor.worker.launched import Place
 from dpdoctor.worker.leaving import LEAVING
 from dpdoctor.worker.modes._base import Mode
@@ -102,6 +103,7 @@ class Rank:
             self._counter, self._phases, self._ending.check, self._on_step, self._tally.optimizer_stepped
         )
         self._adopter = Adopter(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
+        self._phases.updates = Updates(lambda: self._adopter.modules)
         self._loaders = Loaders(task.mode.batch_rule, where.rank, where.world_size, task.spec.seed)
         hook_ns = hook_cost_ns(self._clock)
         self._steplog = StepLog(self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_ns)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from dpdoctor.records import BETWEEN, PHASES
+from dpdoctor.worker.facts.updates import Updates
 
 ELSEWHERE = -1
 DATA_WAIT, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
@@ -19,7 +20,8 @@ class PhaseClock:
     """Charges every nanosecond to the phase on top of the stack; what no phase claims is `other`.
 
     Nested phases (a forward inside an LBFGS closure inside the optimizer) are charged to the innermost; what lies
-    between two phases of one step may be of one of them, as records.BETWEEN says. It is the time of one thread, the one
+    between two phases of one step may be of one of them, as records.BETWEEN says. Between a backward and a forward it
+    is the optimizer's where parameters changed meanwhile: the first step of SAM. It is the time of one thread, the one
     that trains: what a prefetching thread of the script does at the same moment is not charged.
     `num_calls` counts the phases entered in the present step.
 
@@ -27,6 +29,7 @@ class PhaseClock:
         gap: number of the present or the next stretch between two of forward, backward and update.
         claimed: the gaps that belong to a phase, of those that ended while phases were marked.
         has_fetched: whether a loader was asked in this gap.
+        updates: tells whether parameters have changed; None: nobody knows.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -45,6 +48,7 @@ class PhaseClock:
         self.gap = 0
         self.claimed: set[int] = set()
         self.has_fetched = False
+        self.updates: Updates | None = None
 
     def belongs_here(self) -> None:
         """Charge this thread from now on, and no other."""
@@ -97,6 +101,8 @@ class PhaseClock:
 
     def _end_gap(self, phase: int) -> None:
         of = _BETWEEN.get((self._last, phase)) if self._last is not None else None
+        if (self._last, phase) == (BACKWARD, FORWARD) and self.updates is not None and self.updates.changed():
+            of = OPTIMIZER
         if of is not None:
             self._totals[of] += self._totals[OTHER] - self._other_before
             self._totals[OTHER] = self._other_before
@@ -107,6 +113,8 @@ class PhaseClock:
         if phase in _TRAINING:
             self._last, self._other_before = phase, self._totals[OTHER]
             self.gap, self.has_fetched = self.gap + 1, False
+            if phase == BACKWARD and self.updates is not None:
+                self.updates.note()
         else:
             self.has_fetched |= phase == DATA_WAIT
 

@@ -5,10 +5,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from dpdoctor.records import BETWEEN, PHASES
+from dpdoctor.worker.facts.updates import Updates
 from dpdoctor.worker.timing.phases import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER, OTHER, PhaseClock
 from tests.builders.handclock import HandClock
 
@@ -140,6 +143,24 @@ def test_between_micro_batches_and_forwards_lies_code_of_the_loop(clock: HandClo
     assert taken(clock, micro_batches)["other"] == 17 + 5
     of_an_environment = (*STEP[2:4], *STEP[2:])
     assert taken(clock, of_an_environment)["other"] == 11
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_what_changes_parameters_between_backward_and_forward_is_the_optimizers(
+    clock: HandClock, *, changes: bool
+) -> None:
+    module = nn.Linear(2, 1)
+    watched = PhaseClock(clock)
+    watched.updates = Updates(lambda: [module])
+    watched.pop(watched.push(FORWARD))
+    watched.pop(watched.push(BACKWARD))
+    clock.tick(5)
+    if changes:
+        with torch.no_grad():
+            module.weight.add_(1)
+    watched.pop(watched.push(FORWARD))
+    watched.pop(watched.push(BACKWARD))
+    assert watched.lap()[2][OPTIMIZER if changes else OTHER] == 5
 
 
 def test_gaps_that_belong_to_a_phase_are_known_while_phases_are_marked(clock: HandClock) -> None:

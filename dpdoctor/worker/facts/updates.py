@@ -1,0 +1,38 @@
+"""Whether the script has changed its model's parameters, without asking a device for their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+# Whoever updates the model changes all of its trained parameters: a few of them show it.
+LOOKED_AT = 4
+
+
+class Updates:
+    """Tells whether parameters changed between `note` and `changed`: in place, or by getting other memory."""
+
+    def __init__(self, modules: Callable[[], Sequence[nn.Module]]) -> None:
+        self._modules = modules
+        self._num_modules = 0
+        self._parameters: list[nn.Parameter] = []
+        self._noted: list[tuple[int, int]] = []
+
+    def note(self) -> None:
+        """Keep what the parameters are now."""
+        self._noted = self._state()
+
+    def changed(self) -> bool:
+        """Return whether they are others than when they were noted."""
+        return bool(self._noted) and self._state() != self._noted
+
+    def _state(self) -> list[tuple[int, int]]:
+        modules = self._modules()
+        if len(modules) != self._num_modules:
+            self._num_modules = len(modules)
+            # Of others, such as shards, it is not known what these attributes tell.
+            plain = (p for module in modules for p in module.parameters() if type(p) is nn.Parameter)
+            trained = [parameter for parameter in plain if parameter.requires_grad]
+            self._parameters = trained[:: max(1, len(trained) // LOOKED_AT)]
+        return [(parameter._version, parameter.data_ptr()) for parameter in self._parameters]
