@@ -61,6 +61,15 @@ def test_a_model_called_twice_before_its_backward_is_gathered_once_for_both(prof
     assert all(check.ok for check in done.record("fsdp").adoption.proof), done.record("fsdp").adoption.proof
 
 
+def test_an_agent_acts_without_gradients_by_the_trained_method_by_others_and_by_its_parts(profile):
+    done = profile("rollouts.py", "--modes", "ddp,fsdp", "--no-baseline", *SHORT)
+    assert done.exit_code == 0, done.output
+    assert not [check for check in done.record("fsdp").adoption.proof if check.ok is False]
+    replicated, sharded = (numbers(done.printed(mode), r"^([-\d.e]+)$")[:12] for mode in ("ddp", "fsdp"))
+    assert len(sharded) == 12
+    assert sharded == pytest.approx(replicated, rel=1e-3)
+
+
 def test_wrap_units_can_be_named(profile):
     done = profile("blocks.py", "--modes", "fsdp", "--no-baseline", *SHORT, "--fsdp-wrap", "Linear")
     assert done.exit_code == 0, done.output

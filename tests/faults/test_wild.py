@@ -24,6 +24,14 @@ def test_a_buffer_that_ddp_cannot_broadcast_is_laid_out_anew_and_named(profile):
     assert "the buffer positions was laid out anew" in done.record("ddp").adoption.warnings[0]
 
 
+def test_what_fsdp_cannot_shard_as_it_lies_is_laid_out_anew_and_named(profile):
+    done = profile("wild_channels_last.py", "--modes", "ddp,fsdp", "--no-baseline", *SHORT)
+    assert done.exit_code == 0, done.output
+    assert "2 parameters of Net made contiguous, layers.0.weight first" in done.record("fsdp").adoption.warnings[0]
+    replicated, sharded = ([float(line) for line in done.printed(mode).split()[:10]] for mode in ("ddp", "fsdp"))
+    assert sharded == pytest.approx(replicated, rel=1e-4)
+
+
 def test_without_a_loader_the_summary_says_what_a_sample_was_taken_to_be(profile):
     done = profile("wild_positions.py", *SINGLE)
     assert done.mode("single")["batch"]["per_device"] == 11

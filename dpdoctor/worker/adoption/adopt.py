@@ -227,7 +227,8 @@ class Adopter:
                 parameters[name].grad = torch.zeros_like(parameters[name])
         if entry.method != "forward":
             target = methods.as_forward(module, method, target)
-        redirect = Redirect(module, self._as_unit(target), self._watch, method=method)
+        own_call = self._mode.without_gradients(module, method)
+        redirect = Redirect(module, self._as_unit(target), self._watch, own_call, method=method)
         self._patches.replace(module, entry.method, redirect)
         self._note(module, module, class_name, line)
         self.warnings.append(f"nobody calls the model itself: it is trained through {told}, which stands for its call")

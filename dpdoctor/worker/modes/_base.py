@@ -94,6 +94,10 @@ class Mode:
         """
         raise AdoptionError(f"{type(self).__name__} converts nothing, so it cannot take {type(module).__name__}")
 
+    def without_gradients(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+        """Return what a call of a converted module's method does while gradients are disabled."""
+        return method
+
     def num_devices(self, num_devices: int) -> int:
         """Return how many of so many devices the mode drives."""
         return num_devices if self.distributed else 1

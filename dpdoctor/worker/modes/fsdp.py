@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from dpdoctor.worker.modes._gathering import Shards
     from dpdoctor.worker.patches import Patches
 
 # Small collectives of the script's own stay below this.
@@ -38,6 +39,7 @@ class FSDP(CommunicatingMode):
         self._sharded: list[nn.Module] = []
         self._gathered_per_forward: dict[int, tuple[int, int]] = {}
         self._padding: dict[int, int] = {}
+        self._shards: dict[int, Shards] = {}
 
     def prepare(self, patches: Patches) -> None:
         """Have clip_grad_norm_ return a plain tensor: scripts print and compare the norm."""
@@ -52,6 +54,7 @@ class FSDP(CommunicatingMode):
             norm = clip(*args, **kwargs)
             return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
+        self._patches = patches
         patches.replace(utils, "clip_grad_norm_", clip_grad_norm_)
         patches.replace(clip_grad, "clip_grad_norm_", clip_grad_norm_)
 
@@ -71,9 +74,12 @@ class FSDP(CommunicatingMode):
         from torch.distributed.fsdp import fully_shard
 
         from dpdoctor.worker.adoption import repoint, wrap
+        from dpdoctor.worker.modes._gathering import Shards
 
         _refuse_scalars(module)
+        name = type(module).__name__
         blocks = wrap.repeated_blocks(module) if how.fsdp_wrap is None else wrap.named_blocks(module, how.fsdp_wrap)
+        _lay_out(module, how.warn)
         before = dict(module.named_parameters(remove_duplicate=False))
         _broadcast(module)
         self._gathered_per_forward[id(module)] = _gathered_bytes(module, blocks, how.optimizers)
@@ -83,9 +89,15 @@ class FSDP(CommunicatingMode):
         for block in blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(module, mesh=mesh)
-        self._sharded.append(module)
         repoint.repoint(repoint.replacements(before, module), how.optimizers, _distribute)
+        self._sharded.append(module)
+        shards = self._shards[id(module)] = Shards(module)
+        self._patches.add(f"calls of the parts of {name}", shards.release)
         return module._call_impl
+
+    def without_gradients(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what gathers the module for its method."""
+        return self._shards[id(module)].method(method)
 
     def communicate(self, *, on: bool) -> None:
         """Gather and scatter over the ranks, or copy this rank's own shard to where the others' would come."""
@@ -171,6 +183,20 @@ def _refuse_scalars(module: nn.Module) -> None:
             raise AdoptionError(f"FSDP cannot shard the parameter {name}: it has no dimension. Give it the shape (1,)")
 
 
+def _lay_out(module: nn.Module, warn: Callable[[str], None]) -> None:
+    """Make every parameter contiguous: fully_shard takes no other."""
+    others = [name for name, parameter in module.named_parameters() if not parameter.is_contiguous()]
+    for name in others:
+        parameter = module.get_parameter(name)
+        parameter.data = parameter.data.contiguous()
+    if others:
+        laid_out = units.count(len(others), "parameter")
+        warn(
+            f"{laid_out} of {type(module).__name__} made contiguous, {others[0]} first: fully_shard takes no others, "
+            "such as those of memory_format=torch.channels_last. An input in that format keeps it"
+        )
+
+
 def _broadcast(module: nn.Module) -> None:
     """Give every rank rank 0's parameters and buffers; fully_shard would make a patchwork of different ones."""
     import torch
@@ -178,7 +204,10 @@ def _broadcast(module: nn.Module) -> None:
 
     with torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):
-            dist.broadcast(tensor.detach(), src=0)
+            whole = tensor.detach().contiguous()
+            dist.broadcast(whole, src=0)
+            if not tensor.is_contiguous():
+                tensor.copy_(whole)
 
 
 def _world_size() -> int:
