@@ -23,7 +23,7 @@ from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, RankRecord
 from dpdoctor.spec import WorkerTask
-from dpdoctor.worker import arms, launched, lines, modes, script, setup
+from dpdoctor.worker import arms, launched, lines, modes, script, setup, terminal
 from dpdoctor.worker.ablation import Ablation, chosen
 from dpdoctor.worker.adoption import loss
 from dpdoctor.worker.adoption.adopt import Adopter
@@ -201,6 +201,7 @@ class Rank:
         of_children = Patches(for_children=True)
         launched.hide_process_group(self._patches, of_children, self._fail)
         lines.keep_stacks_short(of_children)
+        terminal.give(of_children)
         self._loaders.watch(
             self._patches,
             self._phases,

@@ -97,3 +97,10 @@ def test_a_fresh_model_for_every_fold_ends_the_mode_after_the_first_that_was_pro
             assert mode["batch"]["per_device"] == 8
         else:
             assert "the script trains another model" in mode["reason"]
+
+
+@pytest.mark.parametrize("new_processes", [False, True])
+def test_a_script_that_asks_the_terminal_on_stdin_finds_one_on_which_nobody_types(profile, new_processes):
+    done = profile("wild_terminal.py", *DDP_ALONE, new_processes=new_processes)
+    assert done.exit_code == 0, done.output
+    assert done.printed("ddp", 1).splitlines()[:3] == ["width 80 80", "read '' b'' False", "programs end"]

@@ -20,10 +20,10 @@ from torch import nn
 
 
 def opened():
-    """Where the descriptors lead, but for the one that reads them; sockets and pipes without their numbers."""
+    """Where the descriptors lead, but for the one that reads them; sockets, pipes and terminals without numbers."""
     links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
     found = [os.readlink(link).split(":")[0] for link in links if os.path.lexists(link)]
-    return sorted(os.path.basename(path) for path in found)
+    return sorted("pts" if path.startswith("/dev/pts/") else os.path.basename(path) for path in found)
 
 
 def status(*names):
