@@ -219,11 +219,12 @@ class Rank:
             )
         if self._ablation.names:
             self._precision.watch(self._patches)
-        self._mode.prepare(self._patches)
         if not self._task.spec.allow_writes:
             # Never undone: the script writes while it unwinds and at exit, and so do the processes that it forked.
             files.divert(Patches(for_children=True), self._overlay)
             atexit.register(self._overlay.discard)
+        # Not before: what it imports takes hold of functions that write.
+        self._mode.prepare(self._patches)
         self._watch_facts()
         self._adopter.seek(unused=self._task.unused, fsdp_wrap=self._task.spec.fsdp_wrap)
 

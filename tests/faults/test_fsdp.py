@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 
@@ -68,6 +69,15 @@ def test_an_agent_acts_without_gradients_by_the_trained_method_by_others_and_by_
     replicated, sharded = (numbers(done.printed(mode), r"^([-\d.e]+)$")[:12] for mode in ("ddp", "fsdp"))
     assert len(sharded) == 12
     assert sharded == pytest.approx(replicated, rel=1e-3)
+
+
+def test_a_wrapper_that_passes_on_what_is_set_is_sharded_and_saves_each_ranks_part(profile):
+    done = profile("wild_wrapper.py", "--modes", "fsdp", "--no-baseline", *SHORT)
+    assert done.exit_code == 0, done.output
+    assert [unit.name for unit in done.record("fsdp").adoption.units] == ["Wrapper"]
+    if importlib.util.find_spec("safetensors"):
+        saved = [int(done.printed("fsdp", rank).split()[0]) for rank in (0, 1)]
+        assert saved == [4 * 8 + 4 + 7 + 1, 3 * 8 + 3 + 7 + 1]
 
 
 def test_wrap_units_can_be_named(profile):

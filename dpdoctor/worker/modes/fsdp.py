@@ -7,7 +7,8 @@ import linecache
 import math
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
@@ -42,11 +43,14 @@ class FSDP(CommunicatingMode):
         self._shards: dict[int, Shards] = {}
 
     def prepare(self, patches: Patches) -> None:
-        """Have clip_grad_norm_ return a plain tensor: scripts print and compare the norm."""
+        """Have clip_grad_norm_ return a plain tensor, which scripts print and compare, and any library save a shard."""
         from torch.distributed.tensor import DTensor
         from torch.nn import utils
         from torch.nn.utils import clip_grad
 
+        from dpdoctor.worker.modes import _saving
+
+        _saving.save_parts(patches)
         clip = utils.clip_grad_norm_
 
         @functools.wraps(clip)
@@ -86,9 +90,9 @@ class FSDP(CommunicatingMode):
         self._padding[id(module)] = sum(_padded_bytes(p) - p.numel() * p.element_size() for p in module.parameters())
         device = next(iter(before.values())).device.type
         mesh = init_device_mesh(device, (_world_size(),))
-        for block in blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(module, mesh=mesh)
+        for part in (*blocks, module):
+            with _own_attributes(type(part)):
+                fully_shard(part, mesh=mesh)
         repoint.repoint(repoint.replacements(before, module), how.optimizers, _distribute)
         self._sharded.append(module)
         shards = self._shards[id(module)] = Shards(module)
@@ -181,6 +185,22 @@ def _refuse_scalars(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if parameter.dim() == 0:
             raise AdoptionError(f"FSDP cannot shard the parameter {name}: it has no dimension. Give it the shape (1,)")
+
+
+@contextmanager
+def _own_attributes(kind: type[nn.Module]) -> Iterator[None]:
+    """Let what is set on a module stay there: a wrapper may pass it on to the module inside, its new class as well."""
+    from torch import nn
+
+    own = vars(kind).get("__setattr__")
+    kind.__setattr__ = nn.Module.__setattr__  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if own is None:
+            del kind.__setattr__
+        else:
+            kind.__setattr__ = own  # type: ignore[method-assign]
 
 
 def _lay_out(module: nn.Module, warn: Callable[[str], None]) -> None:
