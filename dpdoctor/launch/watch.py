@@ -22,7 +22,7 @@ TAIL_BYTES = 64_000
 MOST_LEAVING_S = 15.0
 
 # Lines that torch's profiler prints on every machine; they explain no failure.
-_NOISE = re.compile(rb"^(USDT:|ERROR:.*DeviceProperties\.cpp)")
+_NOISE = re.compile(rb"^(USDT:|ERROR:.*DeviceProperties\.cpp|.*\bCPUAllocator\.cpp:\d+\] Memory block of unknown size)")
 _STACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
 
 
@@ -85,8 +85,14 @@ def judge(ranks: Sequence[RankProcess]) -> Verdict:
         status="failed",
         reason=_reason(culprit, alone=len(ranks) == 1 or _failed_alike(ranks)),
         failed_rank=culprit.rank,
-        stderr_tail=tail(culprit.directory / rundir.STDERR),
+        stderr_tail=() if _was_refused(culprit) else tail(culprit.directory / rundir.STDERR),
     )
+
+
+def _was_refused(rank: RankProcess) -> bool:
+    """Return whether dpdoctor itself ended the rank for a reason: what the script printed before is none."""
+    record = record_of(rank)
+    return record is not None and (record.status, record.ending) == ("failed", "stopped")
 
 
 def _failed_alike(ranks: Sequence[RankProcess]) -> bool:

@@ -26,10 +26,8 @@ NO_STEP = (
     "the script ended without a training step: no optimizer.step() and no backward() was seen. "
     "Processes that it starts itself are not watched"
 )
-APART = (
-    "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now. Does the "
-    "script train past a call of its model, or change parameters by what only one rank has seen?"
-)
+APART = "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now"
+ASKED = ". Does the script train past a call of its model, or change parameters by what only one rank has seen?"
 REPLACED = (
     "after {} the script trains another model, with an optimizer that it built then, and no window was measured yet. "
     "Let one model train longer, or give --warmup and --steps that fit in, such as 5 and 10"
@@ -153,7 +151,9 @@ class Conductor:
         if parts.mode.replicates:
             sums = parts.agreement.gather([checksum(parts.adopter.parameters())])
             if len({numbers[0] for numbers in sums}) > 1:
-                parts.ending.stop("failed", f"{APART}{AFTER_ARMS if parts.ablation.is_running else ''}")
+                why = parts.mode.why_apart()
+                doubt = f"{ASKED}{AFTER_ARMS if parts.ablation.is_running else ''}"
+                parts.ending.stop("failed", f"{APART}{why or doubt}")
 
     def _step_ns(self, end_ns: int) -> int:
         """Return the usual time of a step; a GPU's host runs ahead of it, so that there the window's wall counts."""

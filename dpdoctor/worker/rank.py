@@ -25,7 +25,7 @@ from dpdoctor.records import FULL, RankRecord
 from dpdoctor.spec import WorkerTask
 from dpdoctor.worker import arms, launched, lines, modes, script, setup, terminal
 from dpdoctor.worker.ablation import Ablation, chosen
-from dpdoctor.worker.adoption import loss
+from dpdoctor.worker.adoption import loss, passes
 from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.adoption.redirect import Watch
 from dpdoctor.worker.agreement import Agreement, Alone, Ranks
@@ -43,7 +43,7 @@ from dpdoctor.worker.facts.iterators import watch_iterators
 from dpdoctor.worker.facts.updates import Updates
 from dpdoctor.worker.launched import Place
 from dpdoctor.worker.leaving import LEAVING
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.modes._base import Mode, Passes
 from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
@@ -90,6 +90,8 @@ class Rank:
     ) -> None:
         self._task, self._where, self._directory, self._heartbeat = task, where, directory, heartbeat
         self._mode: Mode = plugins.collect(modes, "MODE")[task.mode.name]
+        self._mode.passes = Passes()
+        self._repeats = passes.Repeats(self._mode.passes)
         self._pid = os.getpid()
         self._clock = time.monotonic_ns
         self._ending, self._left = Ending(self._finish, self._forced), "stopped"
@@ -212,6 +214,7 @@ class Rank:
             log=self._recorder,
         )
         self._optimizers.watch(self._patches)
+        passes.watch(self._patches, self._mode.passes)
         hooks.watch_backward(self._patches, self._phases, self._before_backward, self._after_backward)
         if torch.cuda.is_available():
             hooks.watch_copies(
@@ -262,6 +265,8 @@ class Rank:
 
     def _before_backward(self, tensors: Any) -> None:
         self._ending.check()
+        if self._mode.replicates:
+            self._repeats.before_backward(tensors, self._adopter.parameters, after_forward=self._watch.pass_is_open)
         if self._seeds_apart:
             self._seeds_apart = False
             setup.seed_apart(self._where.rank)

@@ -107,6 +107,19 @@ def test_what_sharding_makes_impossible_is_named_with_its_line(profile, do, said
     assert said.format(script=script) in done.mode("fsdp")["reason"]
 
 
+def test_gradients_of_gradients_are_refused_with_the_line_that_asks_for_them(profile):
+    done = profile("gradient_penalty.py", "--modes", "fsdp", "--no-baseline", *SHORT)
+    reason, script = done.mode("fsdp")["reason"], done.summary["script"]["path"]
+    assert reason.startswith("FSDP lets go of whole parameters in the first backward pass through them")
+    assert f"{script}:12 asks for gradients of gradients (create_graph=True), for which {script}:20" in reason
+
+
+def test_gradients_of_sharded_parameters_by_grad_are_refused_with_their_line(profile):
+    done = profile("gradients_by_hand.py", "--modes", "fsdp", "--no-baseline", *SHORT, args=["--by", "grad"])
+    reason, script = done.mode("fsdp")["reason"], done.summary["script"]["path"]
+    assert reason.startswith(f"FSDP shards parameters: torch.autograd.grad at {script}:26")
+
+
 def test_dp_without_a_gpu_is_inactive_with_the_figures_of_the_plain_module(profile):
     done = profile("blocks.py", "--modes", "dp", *SHORT)
     assert done.exit_code == 0, done.output

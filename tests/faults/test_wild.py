@@ -104,3 +104,18 @@ def test_a_script_that_asks_the_terminal_on_stdin_finds_one_on_which_nobody_type
     done = profile("wild_terminal.py", *DDP_ALONE, new_processes=new_processes)
     assert done.exit_code == 0, done.output
     assert done.printed("ddp", 1).splitlines()[:3] == ["width 80 80", "read '' b'' False", "programs end"]
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        ("grad", "torch.autograd.grad at {script}:26 takes gradients of parameters"),
+        ("backward", "the backward pass at {script}:30 goes through a forward that another one went through"),
+    ],
+)
+def test_gradients_that_ddp_does_not_reduce_are_named_with_their_line(profile, by, said):
+    done = profile("gradients_by_hand.py", *DDP_ALONE, args=["--by", by])
+    mode, script = done.mode("ddp"), done.summary["script"]["path"]
+    assert mode["status"] == "failed"
+    assert mode["reason"].startswith(f"gradients were not synchronised: {said.format(script=script)}")
+    assert "CPUAllocator" not in done.output

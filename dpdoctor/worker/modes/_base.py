@@ -65,6 +65,30 @@ class Evidence:
     counters: Counters
 
 
+@dataclass(slots=True, kw_only=True)
+class Passes:
+    """Lines of the script at which gradients flow in a way that a parallel wrapper may not follow; empty: nowhere yet.
+
+    Attributes:
+        by_grad: torch.autograd.grad gives gradients of parameters.
+        repeated: a backward pass goes through a forward that another one went through before.
+        with_graph: a backward pass, or torch.autograd.grad, makes a graph of its own (create_graph=True).
+    """
+
+    by_grad: str = ""
+    repeated: str = ""
+    with_graph: str = ""
+
+    def past_hooks(self) -> str:
+        """Return which gradients no wrapper sees, as the end of a sentence; or nothing."""
+        if not self.by_grad:
+            return ""
+        return (
+            f": torch.autograd.grad at {self.by_grad} takes gradients of parameters, and parallel wrappers act in "
+            "backward() alone. Let loss.backward() fill their .grad"
+        )
+
+
 class Mode:
     """A way to run one script. Subclasses override what differs; each module offers one as MODE.
 
@@ -72,6 +96,7 @@ class Mode:
         replicates: all ranks hold the same parameters, bit for bit, after every step.
         routes_methods: what `convert` returns may be called for a method of the module, put in place of its forward.
         in_threads: forwards run in threads other than the script's.
+        passes: what is known of the script's backward passes; a rank gives its own.
     """
 
     summary: str
@@ -81,6 +106,7 @@ class Mode:
     replicates = False
     routes_methods = False
     in_threads = False
+    passes = Passes()
 
     def world_size(self, num_devices: int) -> int:
         """Return the number of processes for so many devices."""
@@ -112,6 +138,10 @@ class Mode:
     def explain(self, error: BaseException, line: str) -> str | None:  # noqa: ARG002
         """Return why the mode made the script raise this error at this line; None: it did not."""
         return None
+
+    def why_apart(self) -> str:
+        """Return which backward passes the mode does not see, as the end of a sentence; nothing where it sees all."""
+        return self.passes.past_hooks()
 
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return what proves that the conversion took effect; a process alone only needs to see what is trained."""

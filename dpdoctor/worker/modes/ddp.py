@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
+
+
+UNSYNCHRONISED = "gradients were not synchronised"
+# What the reducer says when a gradient comes twice, or not at all, after one forward.
+_LOST_COUNT = re.compile(r"mark a variable ready only once|finished reduction in the prior iteration")
 
 
 class DDP(CommunicatingMode):
@@ -47,6 +53,13 @@ class DDP(CommunicatingMode):
         self._wrappers.append(wrapper)
         return wrapper
 
+    def explain(self, error: BaseException, line: str) -> str | None:
+        """Return which backward passes DistributedDataParallel cannot follow, where it says that it cannot."""
+        why = self.why_apart()
+        if not why or not _LOST_COUNT.search(str(error)):
+            return None
+        return f"{UNSYNCHRONISED}{why} (raised at {line})"
+
     def communicate(self, *, on: bool) -> None:
         """Turn the reduction of gradients and the broadcast of buffers on or off."""
         for wrapper in self._wrappers:
@@ -59,7 +72,18 @@ class DDP(CommunicatingMode):
 
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return whether the ranks hold one model and as many bytes were reduced as there are gradients."""
-        return [*super().checks(evidence), _parameters_equal(evidence), _gradients_reduced(evidence)]
+        why = self.why_apart()
+        return [*super().checks(evidence), _parameters_equal(evidence, why), _gradients_reduced(evidence, why)]
+
+    def why_apart(self) -> str:
+        """Return which backward passes are not reduced, as the end of a sentence; nothing where all are."""
+        repeated = self.passes.repeated
+        if self.passes.by_grad or not repeated:
+            return self.passes.past_hooks()
+        return (
+            f": the backward pass at {repeated} goes through a forward that another one went through before, and "
+            "DistributedDataParallel reduces in the first alone. Call the model once for each, or add the losses up"
+        )
 
 
 def _is_laid_out_oddly(buffer: torch.Tensor) -> bool:
@@ -70,23 +94,23 @@ def _is_laid_out_oddly(buffer: torch.Tensor) -> bool:
     return buffer.is_contiguous() and buffer.stride() != buffer.new_empty(buffer.shape, device="meta").stride()
 
 
-def _parameters_equal(evidence: Evidence) -> Check:
+def _parameters_equal(evidence: Evidence, why: str) -> Check:
     name = "parameters equal"
     if len(set(evidence.checksums)) > 1:
-        return Check(name=name, ok=False, text="gradients were not synchronised: parameters differ between ranks")
+        return Check(name=name, ok=False, text=f"{UNSYNCHRONISED}{why or ': parameters differ between ranks'}")
     if not evidence.moved:
         return Check(name=name, ok=None, text="parameters did not move yet, so that they are equal proves nothing")
     ranks = units.count(len(evidence.checksums), "rank")
     return Check(name=name, ok=True, text=f"parameters are equal, bit for bit, on {ranks} after they moved")
 
 
-def _gradients_reduced(evidence: Evidence) -> Check:
+def _gradients_reduced(evidence: Evidence, why: str) -> Check:
     name = "gradients reduced"
     reduced = evidence.counters.collectives.get("all_reduce")
     num_bytes = reduced.num_bytes if reduced else 0
     text = f"{units.size(num_bytes)} all-reduced in a step that made {units.size(evidence.gradient_bytes)} of gradients"
     if num_bytes < evidence.gradient_bytes:
-        return Check(name=name, ok=False, text=f"gradients were not synchronised: {text}")
+        return Check(name=name, ok=False, text=f"{UNSYNCHRONISED}{why or f': {text}'}")
     return Check(name=name, ok=True, text=text)
 
 

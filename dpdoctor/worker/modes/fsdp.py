@@ -9,6 +9,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 BYTES_WITHIN = 0.02
 # Where torch raises, and what it says, when plain and sharded tensors meet.
 _SHARDING = "/torch/distributed/"
-_SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute")
+_SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute|invalid python storage")
+# What autograd says where it meets parameters that were gathered and let go of again.
+_LET_GO = re.compile(r"setStorage: .* storage of size 0|does not require grad")
 
 
 class FSDP(CommunicatingMode):
@@ -64,12 +67,20 @@ class FSDP(CommunicatingMode):
 
     def explain(self, error: BaseException, line: str) -> str | None:
         """Return the reason when the script met a sharded parameter where it expected a whole one."""
+        what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+        if self.passes.with_graph and _LET_GO.search(what):
+            return (
+                f"FSDP lets go of whole parameters in the first backward pass through them; {self.passes.with_graph} "
+                f"asks for gradients of gradients (create_graph=True), for which {line} needs them again. Such a "
+                "model can be trained in ddp"
+            )
+        if self.passes.by_grad:
+            return f"FSDP shards parameters{self.passes.past_hooks()}. It raised {what} at {line}"
         raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
         if _SHARDING not in raised_in and not _SHARDED.search(str(error)):
             return None
         path, _, number = line.rpartition(":")
         source = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
-        what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
         return f"FSDP shards parameters; {line} does `{source}`, which needs them whole ({what})"
 
     def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
@@ -140,7 +151,9 @@ class FSDP(CommunicatingMode):
         padding = sum(self._padding.get(module, 0) * times for module, times in evidence.forwards.items())
         # Only what has a gradient is scattered, so not all of the padding need be there.
         least = evidence.gradient_bytes
-        return _bytes_fit("gradients scattered", "reduce_scatter", least, least + padding, evidence)
+        check = _bytes_fit("gradients scattered", "reduce_scatter", least, least + padding, evidence)
+        why = self.why_apart() if check.ok is False else ""
+        return replace(check, text=f"gradients were not synchronised{why}") if why else check
 
 
 def _bytes_fit(name: str, collective: str, least: int, most: int, evidence: Evidence) -> Check:

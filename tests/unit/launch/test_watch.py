@@ -23,7 +23,7 @@ from tests.unit.launch.conftest import Start, until
 Ended = Callable[..., RankProcess]
 
 
-def told(rank: RankProcess, status: str, reason: str | None = None) -> None:
+def told(rank: RankProcess, status: str, reason: str | None = None, ending: str = "") -> None:
     """Write what a rank says of itself."""
     record = RankRecord(
         rank=rank.rank,
@@ -34,6 +34,7 @@ def told(rank: RankProcess, status: str, reason: str | None = None) -> None:
         backend="gloo",
         status=status,
         reason=reason,
+        ending=ending,
     )
     rundir.write_json(rank.directory / rundir.RANK, record)
 
@@ -70,6 +71,7 @@ def test_patience_forgets_nothing_about_a_rank_that_is_not_asked_about() -> None
 def test_the_tail_is_the_last_lines_without_the_profilers_own(tmp_path: Path) -> None:
     log = tmp_path / "stderr.log"
     noise = ["USDT:2026 profiler_start", "ERROR:2026 DeviceProperties.cpp:56] gpuGetDeviceCount failed", "", "  "]
+    noise.append("[rank1]:[W1123 19:35:04.036 CPUAllocator.cpp:245] Memory block of unknown size was allocated before")
     log.write_text("\n".join(line for i in range(30) for line in (f"line {i}", *noise)))
     assert watch.tail(log) == tuple(f"line {i}" for i in range(30 - TAIL_LINES, 30))
     assert watch.tail(log, 2) == ("line 28", "line 29")
@@ -117,6 +119,13 @@ def test_the_first_rank_to_fail_is_to_blame(ended: Ended) -> None:
     assert (verdict.status, verdict.failed_rank) == ("failed", 1)
     assert verdict.reason == f"rank 1: {said}"
     assert verdict.stderr_tail == ("oh no",)
+
+
+def test_a_rank_that_dpdoctor_refused_has_its_reason_and_no_unrelated_lines(ended: Ended) -> None:
+    rank = ended("import sys; print('UserWarning: of the script', file=sys.stderr); sys.exit(1)")
+    for ending, tail in (("raised", ("UserWarning: of the script",)), ("stopped", ())):
+        told(rank, "failed", "gradients were not synchronised", ending)
+        assert watch.judge([rank]).stderr_tail == tail
 
 
 def test_a_rank_that_was_killed_is_to_blame_for_what_its_peers_say(ended: Ended) -> None:
