@@ -370,11 +370,15 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One launch of one mode."""
+    """One launch of one mode.
+
+    `traced`: how the launch ended that was made for the trace alone, where the script had ended before it.
+    """
 
     record: LaunchRecord
     ranks: tuple[Rank, ...]
     samples: tuple[Sample, ...]
+    traced: LaunchRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ A rank that died is data, not a crash: what it left is read, what is missing is 
 
     header.json                    RunHeader
     run.json                       the summary, written last
-    <mode>/launch.json             LaunchRecord; <mode>.2, <mode>.3 for repeated launches; bare, bare.2, ...
+    <mode>/launch.json             LaunchRecord; <mode>.2, <mode>.3 for repeated launches; bare, bare.2, ...;
+                                   <mode>.trace where a mode's script ended before its trace
     <mode>/node0.jsonl             Sample lines of the host and device samplers
     <mode>/rank<k>/rank.json       RankRecord
     <mode>/rank<k>/steps.jsonl     StepRecord lines
@@ -18,6 +19,7 @@ A rank that died is data, not a crash: what it left is read, what is missing is 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import threading
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from dpdoctor.digest import Digest
 from dpdoctor.errors import OutputError, RunDirectoryError
@@ -67,6 +70,11 @@ _building = threading.Lock()
 def launch_dir(root: Path, mode: str, launch: int = 1) -> Path:
     """Return the directory of the n-th launch of a mode: `ddp`, `ddp.2`, ..."""
     return root / (mode if launch == 1 else f"{mode}.{launch}")
+
+
+def trace_dir(root: Path, mode: str) -> Path:
+    """Return the directory of the launch of a mode that was made for its trace alone: `ddp.trace`."""
+    return root / f"{mode}.trace"
 
 
 def rank_dir(launch_path: Path, rank: int) -> Path:
@@ -196,7 +204,7 @@ def read(path: Path) -> Run:
             "Give the directory that `dpdoctor profile` printed at its end."
         )
     header = read_json(path / HEADER, RunHeader)
-    modes = {spec.name: _read_launches(path, spec.name, header.spec.repeat) for spec in header.spec.modes}
+    modes = {spec.name: _read_mode(path, spec.name, header.spec.repeat) for spec in header.spec.modes}
     num_bare = len(list(path.glob(f"{BARE}*")))
     return Run(path=path, header=header, modes=modes, bare=_read_launches(path, BARE, num_bare))
 
@@ -217,6 +225,42 @@ def _writer(version: Any) -> str:
     if isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version):
         return f"dpdoctor {version}, which wrote it"
     return "the version of dpdoctor that wrote it"
+
+
+def _read_mode(root: Path, mode: str, repeat: int) -> tuple[Launch, ...]:
+    launches, traced = _read_launches(root, mode, repeat), trace_dir(root, mode)
+    if not launches or not traced.is_dir():
+        return launches
+    return (_with_trace(launches[0], read_launch(traced, mode)), *launches[1:])
+
+
+def _with_trace(launch: Launch, traced: Launch) -> Launch:
+    """Return a launch whose ranks went on, for the trace, in another one: its steps follow those of the first."""
+    ranks = launch.ranks
+    if len(ranks) == len(traced.ranks) and all(rank.digest for rank in traced.ranks):
+        ranks = tuple(map(_gone_on, ranks, traced.ranks))
+    return dataclasses.replace(launch, ranks=ranks, traced=traced.record)
+
+
+def _gone_on(rank: Rank, traced: Rank) -> Rank:
+    steps, windows = len(rank.steps), 1 + max((window.window for window in rank.windows), default=0)
+    record = rank.record
+    if record is not None and traced.record is not None:
+        record = dataclasses.replace(record, own_code=traced.record.own_code)
+    return dataclasses.replace(
+        rank,
+        record=record,
+        trace=traced.trace,
+        digest=traced.digest,
+        steps=rank.steps
+        + tuple(structs.replace(step, step=step.step + steps, window=step.window + windows) for step in traced.steps),
+        windows=rank.windows
+        + tuple(
+            dataclasses.replace(window, window=window.window + windows, first_step=window.first_step + steps)
+            for window in traced.windows
+        ),
+        events=rank.events + tuple(dataclasses.replace(event, step=event.step + steps) for event in traced.events),
+    )
 
 
 def _read_launches(root: Path, mode: str, repeat: int) -> tuple[Launch, ...]:

@@ -75,6 +75,7 @@ class Recording:
         time_budget_s: seconds a mode may train after its first step, with the trace.
         trace_steps: steps recorded by torch.profiler at the end; 0 turns the trace off.
         explain: stop after the proof of adoption, measure nothing.
+        trace_only: trace right after the proof, measure nothing.
         loader_trials: at the end, try what a loader's hand-offs and fetches cost, for predictions of other settings.
         arms: names of the ablation arms to interleave with full windows, files of dpdoctor/worker/arms; each mode runs
             those that it can.
@@ -86,6 +87,7 @@ class Recording:
     time_budget_s: float = 60.0
     trace_steps: int = 12
     explain: bool = False
+    trace_only: bool = False
     loader_trials: bool = True
     arms: tuple[str, ...] = ()
 

@@ -19,8 +19,8 @@ from dpdoctor.analysis.trace_budget import trace_budget
 from dpdoctor.analysis.waterfall import waterfalls
 from dpdoctor.analysis.windows import NS, Window, measured
 from dpdoctor.digest import Digest
-from dpdoctor.records import PHASES, Adoption, Launch, Rank, RankRecord, Run, StepRecord
-from dpdoctor.spec import BASELINE, ModeSpec, RunHeader
+from dpdoctor.records import PHASES, Adoption, Launch, LaunchRecord, Rank, RankRecord, Run, StepRecord
+from dpdoctor.spec import BASELINE, ModeSpec, Recording, RunHeader
 
 UNCOUNTED = "the samples of some steps could not be counted; give --samples-per-step"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
@@ -83,7 +83,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         backend=first.backend if first else None,
         launches=len(launches),
         warmup_steady=first.warmup_steady if first else None,
-        adoption=first.adoption if first else None,
+        adoption=_with_remark(first.adoption, shown) if first else None,
         batch=_batch(spec, counted, source, samples, copies),
         throughput=stats.calibrated(
             _over_launches(counted, lambda w: w.throughput(samples, copies), "samples/s", uncounted), spread
@@ -99,13 +99,44 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         observer_cost=_observer_cost(records, step),
         phases=_phases(windows, first.adoption if first else None, reason),
         budget=None if shown.record.status == "failed" else trace_budget(_digests(launches)),
+        no_trace=_why_untraced(shown, header.spec.recording),
         traces=() if shown.record.status == "failed" else rank_traces(_digests(launches)),
         arms=gains,
         cross_checks=cross_checks(gains, shown, header.fingerprint.cores),
         counters=first.counters if first else None,
         ranks=tuple(_rank(rank, of_shown, index) for index, rank in enumerate(shown.ranks)),
-        wall_s=sum(launch.record.end_ns - launch.record.begin_ns for launch in launches) * NS,
+        wall_s=sum(_wall_s(record) for launch in launches for record in (launch.record, launch.traced) if record),
     )
+
+
+def _wall_s(record: LaunchRecord) -> float:
+    return (record.end_ns - record.begin_ns) * NS
+
+
+def _with_remark(adoption: Adoption, launch: Launch) -> Adoption:
+    """Return what was done to the script, a launch for the trace alone included."""
+    if launch.traced is None or launch.traced.status not in ("ok", "inactive"):
+        return adoption
+    took = units.seconds(_wall_s(launch.traced))
+    remark = f"the script ended before its trace: the mode was launched once more for that alone, in {took}"
+    return dataclasses.replace(adoption, warnings=(*adoption.warnings, remark))
+
+
+def _why_untraced(launch: Launch, recording: Recording) -> str:
+    """Return why the script left no time for the trace that was asked for; empty where there is one, or time was over.
+
+    For the latter the adoption has a warning.
+    """
+    is_asked_for = recording.trace_steps and not recording.explain and launch.record.status in ("ok", "inactive")
+    if not is_asked_for or any(rank.digest for rank in launch.ranks):
+        return ""
+    if launch.traced is not None:
+        ended = launch.traced.reason or f"it was {launch.traced.status}"
+        return f"the script ended before its trace, and the launch for the trace alone left none: {ended}"
+    if any(rank.record and rank.record.ending == "returned" for rank in launch.ranks):
+        steps = units.count(max(len(rank.steps) for rank in launch.ranks), "step")
+        return f"the script ended after {steps}, which are too few to warm up, prove and trace"
+    return ""
 
 
 def shown_launch(launches: Sequence[Launch]) -> Launch:

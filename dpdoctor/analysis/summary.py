@@ -159,6 +159,8 @@ WATERFALL_TERMS = ("loader_processes", "input", "transfer", "peers", "contention
 class ModeSummary:
     """One mode of a run. Throughput is global samples per second, always. `placement` is ModeSpec's.
 
+    `no_trace`: why the script left no time for a trace; empty where there is one, or none for another reason.
+
     `waterfall` is None for the baseline and where `waterfall_reason` says why.
     `traces` are those of the launch that speaks for the mode, in the order of its ranks.
     """
@@ -184,6 +186,7 @@ class ModeSummary:
     observer_cost: Figure
     phases: dict[str, Figure]
     budget: TraceBudget | None = None
+    no_trace: str = ""
     traces: tuple[RankTrace, ...] = ()
     arms: dict[str, ArmSummary] = field(default_factory=dict)
     cross_checks: tuple[CrossCheck, ...] = ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import signal
 import time
 from collections.abc import Iterator
@@ -19,6 +21,8 @@ from dpdoctor.spec import BASELINE, ModeSpec, RunHeader, RunSpec, WorkerTask
 PERIOD_S = 0.25
 # A rank that failed makes its peers fail too; they get this long to say why before they are ended.
 PEERS_GRACE_S = 3.0
+# Steps of warm-up before a trace for which a mode is launched once more.
+MOST_WARMUP = 10
 # Time for faulthandler to write the stacks of a stuck rank.
 STACKS_S = 1.0
 
@@ -55,7 +59,8 @@ def launch_once(root: Path, spec: RunSpec, number: int, progress: Progress) -> l
         for mode, bare in _with_control(spec):
             if bare and any(record.mode in (rundir.BARE, BASELINE) and record.status == "failed" for record in records):
                 continue  # one that failed fails again, and a baseline that did has no cost
-            records.append(_launch_mode(root, spec, mode, number, progress, bare=bare))
+            launch_one = _launch_bare if bare else functools.partial(_launch_mode, number=number)
+            records += launch_one(root, spec, mode, progress)
             if records[-1].status == "interrupted":
                 break
     return records
@@ -87,19 +92,59 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _launch_mode(
-    root: Path, spec: RunSpec, mode: ModeSpec, number: int, progress: Progress, *, bare: bool
-) -> LaunchRecord:
-    name = rundir.BARE if bare else mode.name
-    if bare:
-        number = 1 + len(list(root.glob(f"{rundir.BARE}*")))
+def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress, *, number: int) -> list[LaunchRecord]:
+    """Return how a launch of a mode ended and, where one for its trace followed that was interrupted, that one, too."""
+    title = mode.name if spec.repeat == 1 else f"{mode.name} (launch {number} of {spec.repeat})"
+    task = _task(rundir.launch_dir(root, mode.name, number), spec, mode, unused=_unused(root, mode))
+    record = _launch(task, mode.name, number, title, progress)
+    for_trace = _task_for_trace(root, task) if number == 1 and record.status in ("ok", "inactive") else None
+    if for_trace is None:
+        return [record]
+    title = f"{mode.name}, again for its trace, as the script had ended before it"
+    traced = _launch(for_trace, mode.name, 1, title, progress)
+    return [record, traced] if traced.status == "interrupted" else [record]
+
+
+def _launch_bare(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress) -> list[LaunchRecord]:
+    number = 1 + len(list(root.glob(f"{rundir.BARE}*")))
+    task = _task(rundir.launch_dir(root, rundir.BARE, number), spec, mode, bare=True)
+    return [_launch(task, rundir.BARE, number, f"{mode.name}, bare", progress)]
+
+
+def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
+    """Return the task of a launch for the trace alone, where the script ended before it.
+
+    None: there is no need, or the script takes too few steps. A quarter of them at most warms up, and three are left
+    for the proof and for the profiler to begin.
+    """
+    recording = done.spec.recording
+    ranks = rundir.read_launch(Path(done.directory), done.mode.name).ranks
+    has_ended = all(rank.record and rank.record.ending == "returned" for rank in ranks)
+    if recording.explain or not has_ended or all(rank.digest for rank in ranks):
+        return None
+    num_steps = min(len(rank.steps) for rank in ranks)
+    warmup = max(1, min(MOST_WARMUP, num_steps // 4))
+    trace_steps = min(recording.trace_steps, num_steps - warmup - 3)
+    if trace_steps < 1:
+        return None
+    recording = dataclasses.replace(
+        recording, trace_only=True, warmup=warmup, trace_steps=trace_steps, arms=(), loader_trials=False
+    )
+    spec = dataclasses.replace(done.spec, recording=recording)
+    return _task(rundir.trace_dir(root, done.mode.name), spec, done.mode, unused=done.unused)
+
+
+def _task(
+    directory: Path, spec: RunSpec, mode: ModeSpec, *, unused: tuple[str, ...] = (), bare: bool = False
+) -> WorkerTask:
     # Absolute: the ranks run in other directories.
-    directory = rundir.launch_dir(root.absolute(), name, number)
+    return WorkerTask(spec=spec, mode=mode, directory=str(directory.absolute()), unused=unused, bare=bare)
+
+
+def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Progress) -> LaunchRecord:
+    """Launch the ranks of a task, wait for their end, and write how it went."""
+    spec, mode, directory = task.spec, task.mode, Path(task.directory)
     directory.mkdir()
-    task = WorkerTask(spec=spec, mode=mode, directory=str(directory), unused=_unused(root, mode), bare=bare)
-    title = f"{mode.name}, bare" if bare else mode.name
-    if spec.repeat > 1 and not bare:
-        title += f" (launch {number} of {spec.repeat})"
     progress.began(title, directory)
     begin_ns = time.monotonic_ns()
     ranks: list[RankProcess] = []

@@ -180,6 +180,8 @@ class Bare:
         self._number, self._done = self._number + 1, 0
         if self._segment.kind == "stop":
             self._ending.stop("ok")
+        if self._segment.kind == "over":
+            self._ending.stop("failed", "its time was over before a window could be measured")
         self._heartbeat.enter(self._segment.kind, self._number)
         self._open()
 

@@ -123,6 +123,8 @@ class Director:
             return self._after_warmup(done, facts)
         if self._recording.explain or done.kind == "trace":
             return Segment(kind="stop")
+        if self._recording.trace_only:
+            return Segment(kind="trace", skip=1, num_steps=self._recording.trace_steps)
         return self._next_window(facts, after_proof=done.kind == "proof")
 
     def _note_pace(self, done: Segment, facts: Facts) -> None:

@@ -16,7 +16,7 @@ from dpdoctor import rundir
 from dpdoctor.errors import OutputError, RunDirectoryError
 from dpdoctor.records import Adoption, Check, Collective, Counters, EventRecord, InputTensor, Loader, Sample, Unit
 from dpdoctor.spec import SCHEMA
-from tests.builders import records
+from tests.builders import records, traced_runs
 
 ADOPTION = Adoption(
     units=(Unit(name="LeNet", line="train.py:12", num_parameters=10, trainable_bytes=40),),
@@ -270,3 +270,37 @@ class TestWriteWhole:
 def test_adoption_is_proved_when_no_check_failed(oks: tuple[bool | None, ...], proved: bool | None) -> None:
     checks = tuple(Check(name="x", ok=ok, text="") for ok in oks)
     assert Adoption(proof=checks).proved is proved
+
+
+class TestTraceOfAnotherLaunch:
+    """A launch for the trace alone goes on where the first one ended."""
+
+    @pytest.fixture
+    def traced(self, directory: Path) -> Path:
+        path = rundir.trace_dir(directory, "ddp")
+        path.mkdir()
+        rundir.write_json(path / rundir.LAUNCH, dataclasses.replace(LAUNCH.record, end_ns=8_000_000_000))
+        for rank in LAUNCH.ranks:
+            write_rank(path, rank)
+            self.leave_digest(path, rank.index)
+        return directory
+
+    @staticmethod
+    def leave_digest(path: Path, rank: int) -> None:
+        digest = dataclasses.replace(traced_runs.everything(), rank=rank)
+        rundir.write_whole(rundir.rank_dir(path, rank) / rundir.DIGEST, rundir.encode(digest))
+
+    def test_its_digests_and_steps_are_the_modes(self, traced: Path) -> None:
+        (launch,) = rundir.read(traced).modes["ddp"]
+        for rank, alone in zip(launch.ranks, LAUNCH.ranks, strict=True):
+            assert rank.digest is not None
+            assert len(rank.steps) == 2 * len(alone.steps)
+            assert {step.window for step in rank.steps[len(alone.steps) :]} & {s.window for s in alone.steps} == set()
+        assert launch.traced is not None
+        assert launch.traced.end_ns == 8_000_000_000
+
+    def test_one_without_the_trace_of_every_rank_adds_nothing_but_its_end(self, traced: Path) -> None:
+        (rundir.rank_dir(rundir.trace_dir(traced, "ddp"), 1) / rundir.DIGEST).unlink()
+        (launch,) = rundir.read(traced).modes["ddp"]
+        assert [len(rank.steps) for rank in launch.ranks] == [len(rank.steps) for rank in LAUNCH.ranks]
+        assert launch.traced is not None

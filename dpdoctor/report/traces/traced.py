@@ -137,7 +137,7 @@ def _why_no_trace(analysis: Analysis, mode: str) -> str:
     summary, recording = analysis.summary.modes[mode], analysis.run.header.spec.recording
     if recording.explain or not recording.trace_steps:
         return "no trace was asked for"
-    return standing.withheld_briefly(summary) or summary.reason or "no rank left a trace"
+    return standing.withheld_briefly(summary) or summary.no_trace or summary.reason or "no rank left a trace"
 
 
 def _named(analysis: Analysis, mode: str) -> tuple[TracedRank, ...]:

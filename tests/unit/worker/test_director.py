@@ -187,6 +187,11 @@ def test_explain_takes_two_steps_and_stops() -> None:
     assert [(s.kind, s.num_steps) for s in segments] == [("warmup", 1), ("proof", 1)]
 
 
+def test_for_the_trace_alone_nothing_is_measured() -> None:
+    segments, _ = plan(Recording(trace_only=True, warmup=5, trace_steps=7), repeat(0.01))
+    assert [(s.kind, s.num_steps) for s in segments] == [("warmup", 5), ("proof", 1), ("trace", 7)]
+
+
 def test_no_trace_when_none_is_wanted() -> None:
     segments, _ = plan(Recording(trace_steps=0), repeat(0.1))
     assert kinds(segments) == ["warmup", "proof", "measure"]

@@ -1,0 +1,43 @@
+"""Wherever a script ends, each measured mode has a trace of whole steps, or says why it has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor import rundir
+from tests.faults.conftest import SHORT
+
+TRACED = (*SHORT, "--trace-steps", "3")
+
+
+# Three steps warm up, one is profiled, then come windows of four and one before each: the second ends at step 14.
+@pytest.mark.parametrize(("mode", "steps"), [("single", 12), ("ddp", 12), ("ddp", 14), ("fsdp", 11)])
+def test_a_mode_whose_script_ended_before_the_trace_is_launched_once_more_for_it(profile, mode, steps):
+    done = profile("ends_early.py", "--modes", mode, *TRACED, "--no-baseline", args=[str(steps)])
+    assert done.exit_code == 0, done.output
+    assert rundir.trace_dir(done.root, mode).is_dir()
+    summary = done.mode(mode)
+    assert summary["budget"]["step"]["value"] > 0
+    assert summary["no_trace"] == ""
+    assert any("launched once more" in warning for warning in summary["adoption"]["warnings"])
+    assert all(rank.digest and rank.digest.devices[0].steps for rank in done.launch(mode).ranks)
+
+
+def test_one_that_ends_inside_the_trace_keeps_what_there_is(profile):
+    done = profile("ends_early.py", "--modes", "ddp", *TRACED, "--no-baseline", args=["17"])
+    assert done.exit_code == 0, done.output
+    assert done.mode("ddp")["budget"]["step"]["value"] > 0
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_one_that_ends_before_any_window_says_so(profile, steps):
+    done = profile("ends_early.py", "--modes", "ddp", *TRACED, "--no-baseline", args=[str(steps)])
+    assert done.exit_code == 1
+    assert not rundir.trace_dir(done.root, "ddp").exists()
+    assert f"after {steps} step" in done.mode("ddp")["reason"]
+
+
+def test_no_trace_is_made_where_none_was_asked_for(profile):
+    done = profile("ends_early.py", "--modes", "single", *SHORT, args=["12"])
+    assert done.exit_code == 0, done.output
+    assert not rundir.trace_dir(done.root, "single").exists()
