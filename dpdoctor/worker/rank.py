@@ -23,7 +23,7 @@ from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, RankRecord
 from dpdoctor.spec import WorkerTask
-from dpdoctor.worker import arms, launched, lines, modes, script, setup, terminal
+from dpdoctor.worker import arms, launched, lines, modes, script, setup, terminal, trackers
 from dpdoctor.worker.ablation import Ablation, chosen
 from dpdoctor.worker.adoption import loss, passes
 from dpdoctor.worker.adoption.adopt import Adopter
@@ -226,6 +226,8 @@ class Rank:
             # Never undone: the script writes while it unwinds and at exit, and so do the processes that it forked.
             files.divert(Patches(for_children=True), self._overlay)
             atexit.register(self._overlay.discard)
+        overlay = None if self._task.spec.allow_writes else self._overlay
+        trackers.keep_home(self._task.spec.cwd, overlay, self._report.warn)
         # Not before: what it imports takes hold of functions that write.
         self._mode.prepare(self._patches)
         self._watch_facts()

@@ -80,3 +80,20 @@ def test_allowed_to_it_really_writes(folder: Path, profile: Callable[..., Profil
     assert not REMOVED & set(after)
     assert (folder / "log.txt").read_text() == "yesterday\nstep 1\n"
     assert done.record("single").adoption.written == ()
+
+
+@pytest.mark.parametrize("within", [(), ("logs",)])
+def test_a_tracker_uploads_nothing_and_its_folder_is_kept_away_whoever_writes_it(
+    tmp_path: Path, profile: Callable[..., Profiled], monkeypatch: pytest.MonkeyPatch, within: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    done = profile("tracker/train.py", "--modes", "ddp", "--no-baseline", *SHORT, args=within)
+    assert done.exit_code == 0, done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    for rank in done.launch("ddp").ranks:
+        assert done.printed("ddp", rank.index).startswith("mode offline ['process', 'program', 'thread']")
+        written = {Path(each.path).relative_to(tmp_path).as_posix() for each in rank.record.adoption.written}
+        assert written == {"/".join((*within, "wandb/run-p", name)) for name in ("process", "program", "thread")}
+        assert not (done.root / "ddp" / f"rank{rank.index}" / "overlay").exists()
+    (said,) = (text for text in done.record("ddp").adoption.warnings if "wandb" in text)
+    assert said.startswith(f"wandb at {SCRIPTS}/tracker/train.py:15 runs offline: nothing is uploaded")
