@@ -31,7 +31,8 @@ _CALLBACK = re.compile(r"_?(?:on|before|after)_\w")
 Place = tuple[int, int]
 
 
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
+    """Return whether a file is the user's own: neither ours nor an installed library's."""
     return not filename.startswith(_NOT_USERS) and not any(name in filename for name in _INSTALLED)
 
 
@@ -39,7 +40,7 @@ def caller() -> str:
     """Return `file:line` of the innermost frame on the stack that is neither ours nor an installed library's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             return _words(frame)
         frame = frame.f_back
     return "unknown line"
@@ -50,7 +51,7 @@ def under_way() -> frozenset[Place]:
     found: set[Place] = set()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             found.add(_place(frame))
         frame = frame.f_back
     return frozenset(found)
@@ -67,7 +68,7 @@ def of_users(frame: FrameType | None, driving: frozenset[Place] = frozenset()) -
         name = frame.f_code.co_filename
         if name.startswith(_OURS):
             return None
-        if _is_users(name):
+        if is_users(name):
             return _words(frame), _library(inner) if _place(frame) in driving else ""
         inner.append(frame)
         frame = frame.f_back
@@ -130,7 +131,7 @@ def source(line: str) -> str:
 def without_ours(trace: TracebackType | None) -> TracebackType | None:
     """Return a traceback from the user's first frame on; the whole of it when none is the user's."""
     entry = trace
-    while entry is not None and not _is_users(entry.tb_frame.f_code.co_filename):
+    while entry is not None and not is_users(entry.tb_frame.f_code.co_filename):
         entry = entry.tb_next
     return entry or trace
 
@@ -138,6 +139,6 @@ def without_ours(trace: TracebackType | None) -> TracebackType | None:
 def raised_at(trace: TracebackType | None) -> str:
     """Return `file:line` of the innermost frame of the user's code in a traceback."""
     for entry in reversed(traceback.extract_tb(trace)):
-        if _is_users(entry.filename):
+        if is_users(entry.filename):
             return f"{entry.filename}:{entry.lineno}"
     return "unknown line"

@@ -23,7 +23,7 @@ from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, RankRecord
 from dpdoctor.spec import WorkerTask
-from dpdoctor.worker import arms, launched, lines, modes, script, setup, terminal, trackers
+from dpdoctor.worker import arms, blame, launched, lines, modes, script, setup, terminal, trackers
 from dpdoctor.worker.ablation import Ablation, chosen
 from dpdoctor.worker.adoption import loss, passes
 from dpdoctor.worker.adoption.adopt import Adopter
@@ -320,9 +320,10 @@ class Rank:
         else:
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
-            reason = self._mode.explain(error, script.raised_at(error)) or script.failure(error)
-            if self._ablation.arm != FULL:
-                reason += f"; that was while the arm {self._ablation.arm} was on: does it with --arms none, too?"
+            explained = self._mode.explain(error, script.raised_at(error))
+            reason = explained or script.failure(error)
+            if self._ablation.arm != FULL and not explained and blame.may_be_an_arms(error):
+                reason += f"; the arm {self._ablation.arm} was on: does it with --arms none, too?"
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)
 
