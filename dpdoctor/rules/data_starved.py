@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, stats
+from dpdoctor.analysis import Figure, Finding, LoaderSummary, stats
 from dpdoctor.rules import _starvation
 from dpdoctor.rules._base import (
     SMALL,
@@ -53,7 +53,7 @@ def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
     loader = case.mode.loader
     advice = _starvation.advice(case, loader) if loader else None
     cause = _starvation.cause(case, loader) if loader else None
-    if begins_every_step(case):
+    if loader and begins_every_step(case) and not _fetches_mostly(loader):
         cause, advice = _of_short_iterations(case, weighed.cost)
     return Finding(
         rule="data_starved",
@@ -70,6 +70,12 @@ def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
         line=_line(case),
         predicted=_predicted(advice, weighed.cost),
     )
+
+
+def _fetches_mostly(loader: LoaderSummary) -> bool:
+    """Return whether most of the wait is the training thread's own fetch, whatever begins."""
+    fetch, wait = loader.fetch.value, loader.wait.value
+    return loader.num_workers == 0 and fetch is not None and wait is not None and fetch > wait / 2
 
 
 def _of_short_iterations(case: Case, cost: Figure) -> tuple[str, _starvation.Advice]:

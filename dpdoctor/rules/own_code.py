@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -50,6 +51,7 @@ WITHOUT_LOADER = _Advice(
     "or training needs in every step: make it cheaper. What only reports: do it every few hundred steps",
     removes=False,
 )
+UNSEEN = dataclasses.replace(BETWEEN_STEPS, removes=False)
 OF_A_LIBRARY = _Advice(
     words="",
     remedy="callbacks, progress bars and loggers that only report can be called less often",
@@ -88,7 +90,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         ),
         cause=f"{_name(first)} has {units.share(first.share)} of it{advice.words}" if first else None,
         remedy=advice.remedy,
-        short=_short(first) if advice.removes else None,
+        short=f"look at what {PurePath(first.line).name} does in every step" if first and advice.removes else None,
         line=first.line if first is not None and is_loops else None,
         predicted=faster_without(cost) if advice.removes else None,
     )
@@ -105,6 +107,8 @@ def _why_not(case: Case, found: Sequence[Digest]) -> str | None:
 
 
 def _advice(case: Case, first: LineShare | None) -> _Advice:
+    if first is None and _is_fed(case):
+        return UNSEEN
     if first is not None and first.library:
         return OF_A_LIBRARY
     if not _is_fed(case):
@@ -120,10 +124,6 @@ def _is_fed(case: Case) -> bool:
 
 def _name(line: LineShare) -> str:
     return line.library or line.line
-
-
-def _short(first: LineShare | None) -> str:
-    return f"look at what {PurePath(first.line).name} does in every step" if first else "do less between the steps"
 
 
 def _by_clock(case: Case) -> Figure:

@@ -12,6 +12,7 @@ OF_A_LOOP = (
     "draw the batches from a torch DataLoader with a sampler, which is shared out among the ranks, or let each rank "
     "take a part of its own; where only the seed makes them the same, as in an environment, give --seed-per-rank"
 )
+TOO_SHORT = "give the loader a batch for each rank at least, by smaller ones, or let ranks share each one: --batch global"
 
 
 def _check(case: Case) -> Finding | None:
@@ -20,6 +21,8 @@ def _check(case: Case) -> Finding | None:
     if adoption is None or (loader is None and not is_seen):
         return None
     ranks, size = units.count(case.mode.world_size, "rank"), case.mode.world_size
+    short = None if loader else _short_loader(case)
+    whole = loader or short
     of_a_stream = OF_A_STREAM if is_seen else f"unless it already does, {OF_A_STREAM}"
     return Finding(
         rule="unsharded_data",
@@ -31,11 +34,11 @@ def _check(case: Case) -> Finding | None:
         else f"each of {ranks} reads all of the data: an epoch is no shorter than on one device",
         cost=Figure(value=1 - 1 / size, n=1, unit="ratio"),
         of="epoch",
-        evidence=(*_of_samples(size, is_seen=is_seen), *(_of_loader(loader) if loader else ())),
+        evidence=(*_of_samples(size, is_seen=is_seen), *(_of_loader(whole) if whole else ())),
         cause=None,
-        remedy=of_a_stream if loader else OF_A_LOOP,
+        remedy=of_a_stream if loader else TOO_SHORT if short else OF_A_LOOP,
         code=CODE_OF_A_STREAM if loader else None,
-        line=loader.line if loader else next((unit.line for unit in adoption.units), None),
+        line=whole.line if whole else next((unit.line for unit in adoption.units), None),
     )
 
 
@@ -51,6 +54,16 @@ def _of_samples(size: int, *, is_seen: bool) -> tuple[str, ...]:
 def _of_loader(loader: Loader) -> tuple[str, ...]:
     note = f"{loader.note[0].upper()}{loader.note[1:]}." if loader.note else ""
     return tuple(filter(None, (f"The loader over {loader.dataset} was iterated whole by every rank.", note)))
+
+
+def _short_loader(case: Case) -> Loader | None:
+    """Return the loader that feeds the training and has fewer batches than there are ranks; None: it has enough."""
+    adoption, loader, size = case.mode.adoption, case.mode.loader, case.mode.world_size
+    if adoption is None or loader is None or not 0 <= loader.number < len(adoption.loaders):
+        return None
+    found = adoption.loaders[loader.number]
+    is_short = found.rule == "whole" and found.num_batches is not None and found.num_batches < size
+    return found if is_short else None
 
 
 def _whole_loader(case: Case) -> Loader | None:

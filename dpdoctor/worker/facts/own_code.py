@@ -1,6 +1,7 @@
 """Where the script's own code spends the training thread's time: its stack, looked at again and again.
 
-A thread of ours looks; it gets to it where the training thread lets go of the interpreter, within 5 ms at the latest.
+A thread of ours looks; meanwhile the training thread lets go of the interpreter soon after it is asked to, as otherwise
+only lines that wait for something would be seen.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from dataclasses import dataclass
 from dpdoctor.records import LineShare
 from dpdoctor.worker import lines
 
-PERIOD_S = 0.001
+PERIOD_S, LETS_GO_AFTER_S = 0.001, 0.0001
 MOST_LINES = 5
+# Fewer looks than this outside of phases say nothing about lines.
+LEAST_LOOKS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +43,12 @@ class OwnCode:
         self._driving: frozenset[lines.Place] = frozenset()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._switch_s = sys.getswitchinterval()
 
     def start(self) -> None:
         """Begin to look at the calling thread."""
         watched = threading.get_ident()
+        sys.setswitchinterval(LETS_GO_AFTER_S)
         self._thread = threading.Thread(target=self._look, args=(watched,), name="dpdoctor own code", daemon=True)
         self._thread.start()
 
@@ -56,11 +61,17 @@ class OwnCode:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
+            sys.setswitchinterval(self._switch_s)
 
     def found(self) -> tuple[LineShare, ...]:
-        """Return the lines that it was seen at most often, each with its share of all looks outside of phases."""
+        """Return the lines that it was seen at most often, each with its share of all looks outside of phases.
+
+        None where there were too few looks.
+        """
         seen = {where: [m for m in looks if m.gap not in self._claimed] for where, looks in self._looks.items()}
         every = sum(map(len, seen.values()))
+        if every < LEAST_LOOKS:
+            return ()
         return tuple(
             LineShare(
                 line=line,

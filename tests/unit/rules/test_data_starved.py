@@ -225,7 +225,7 @@ def test_an_iterator_for_each_step_is_named() -> None:
 def test_an_epoch_of_one_batch_is_read_as_it_should_be() -> None:
     short = cases.case(
         phases_s={"data_wait": 0.04},
-        loader=cases.loader(),
+        loader=cases.loader(fetch=cases.figure(0.004)),
         of=beginning(1, 0.04),
         adoption=cases.adoption(num_batches=1),
     )
@@ -233,6 +233,12 @@ def test_an_epoch_of_one_batch_is_read_as_it_should_be() -> None:
     assert "no more batches" in found.cause
     assert found.code is None
     assert "for batch in" not in found.remedy
+
+
+def test_a_new_iterator_is_no_cause_where_fetching_takes_the_time() -> None:
+    found = RULE.check(waiting(0.4, 0.39, cases.loader(transforms=(AFFINE,)), beginning(1, 0.04)))
+    assert "RandomAffine" in found.remedy
+    assert "begins anew" not in (found.cause or "")
 
 
 def test_evaluations_in_every_step_begin_no_loader() -> None:

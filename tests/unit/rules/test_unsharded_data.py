@@ -45,3 +45,12 @@ def test_a_stream_that_was_seen_is_divided_in_its_dataset() -> None:
     assert (seen.status, seen.severity, seen.line) == ("confirmed", "critical", "train.py:30")
     assert seen.code == supposed.code
     assert supposed.remedy == f"unless it already does, {seen.remedy}"
+
+
+def test_a_loader_with_fewer_batches_than_ranks_is_to_have_more() -> None:
+    of_one = dataclasses.replace(cases.adoption(rule="whole", num_batches=1), same_samples=True)
+    found = RULE.check(cases.case("ddp", world_size=2, adoption=of_one, loader=cases.loader()))
+    assert "--batch global" in found.remedy
+    assert "draw the batches from a torch DataLoader" not in found.remedy
+    assert (found.line, found.status) == ("train.py:30", "confirmed")
+    assert "--batch global" not in RULE.check(FIRES["the same tensors"]).remedy

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,24 @@ def test_what_lies_between_forward_and_update_and_what_follows_a_fetch_is_told_a
     looking.stop()
     found = {seen.line: (seen.training, seen.preparing) for seen in looking.found() if seen.line.endswith(":4")}
     assert found == {f"{TRAIN}:4": (1.0, 0.0), "/home/me/log.py:4": (0.0, 1.0)}
+
+
+def test_lines_that_take_less_than_the_interpreters_switch_are_told_apart() -> None:
+    source = "def slow():\n" + " begin = perf_counter()\n while perf_counter() - begin < 0.002:\n  pass\n"
+    names = vars(__import__("time")).copy()
+    exec(compile(f"{source}def train():\n for _ in range(40):\n  slow()\n  sleep(0.0005)", TRAIN, "exec"), names)
+    found = seen(names["train"])
+    assert sum(share for line, share in found.items() if line in {f"{TRAIN}:3", f"{TRAIN}:4"}) > 0.5
+
+
+def test_a_few_looks_name_no_line() -> None:
+    assert seen(script("import time\ndef train(): time.sleep(0.004)")) == {}
+
+
+def test_the_interpreter_switches_as_before_afterwards() -> None:
+    before = sys.getswitchinterval()
+    seen(script(SCRIPT))
+    assert sys.getswitchinterval() == before
 
 
 def test_what_was_seen_in_a_gap_that_belongs_to_a_phase_does_not_count() -> None:
