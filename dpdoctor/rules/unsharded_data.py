@@ -12,7 +12,7 @@ OF_A_LOOP = (
     "draw the batches from a torch DataLoader with a sampler, which is shared out among the ranks, or let each rank "
     "take a part of its own; where only the seed makes them the same, as in an environment, give --seed-per-rank"
 )
-TOO_SHORT = "give the loader a batch for each rank at least, by smaller ones, or let ranks share each one: --batch global"
+TOO_SHORT = "make batches smaller, so that there is one for each rank, or let ranks share each one: --batch global"
 
 
 def _check(case: Case) -> Finding | None:
