@@ -29,6 +29,9 @@ from dpdoctor.rules._traced import on_gpu
 # TraceML 0.5 warns of a straggler at 10 % of the step; below, from SMALL on, it is told without alarm.
 CRITICAL = 0.10
 NS = 1e-9
+# Where the traced steps are slower than this, who is late in them says little of the others.
+MOST_SLOWER = 2.0
+DISTURBED = "a traced step takes {} the time of one that is not, and only the trace shows a rank that is late"
 HOW = "profile with --arms no_comm and more --rounds, or with --trace-steps 12"
 # What a rank did in the time by which it is late: host phases and garbage collection (arm), causes of a trace.
 CAUSES = {
@@ -97,7 +100,7 @@ def _of_pace(case: Case, own: Pace, verdict: Verdict) -> Finding | None:
     return _finding(case, weighed, verdict if verdict.rank == own.rank else by_arm, own, _pace_words(own))
 
 
-def _of_trace(case: Case, verdict: Verdict, claim: Figure, own: Pace | None) -> Finding | None:
+def _of_trace(case: Case, verdict: Verdict, claim: Figure, own: Pace | None) -> Finding | CannotTell | None:
     if verdict.rank is not None:
         weighed, evidence = _against_pace(verdict, claim, own), _pace_words(own)
     else:
@@ -105,6 +108,9 @@ def _of_trace(case: Case, verdict: Verdict, claim: Figure, own: Pace | None) -> 
         weighed, evidence = _against_turns(case, claim, turns), _turn_words(turns)
     if weighed.status == "refuted" or weighed.value < SMALL:
         return None
+    slower = case.mode.profiler_cost.value
+    if not evidence and slower is not None and slower > MOST_SLOWER:
+        return CannotTell(reason=f"{DISTURBED.format(units.times(slower))}; {HOW}")
     return _finding(case, weighed, verdict, own, evidence)
 
 

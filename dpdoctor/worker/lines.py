@@ -61,7 +61,8 @@ def of_users(frame: FrameType | None, driving: frozenset[Place] = frozenset()) -
     """Return `file:line` of the user's frame that runs, or that called a library that does; None: it called us.
 
     With it what of that library runs, where the frame is at one of the places `driving`; else nothing: a line that has
-    not been left for a whole step called a library that runs the loop, and says nothing of what the loop does.
+    not been left for a whole step called a library that runs the loop, and says nothing of what the loop does. Torch
+    runs no loop: a step of its optimizer is all that such a line called.
     """
     inner: list[FrameType] = []
     while frame is not None:
@@ -84,9 +85,13 @@ def _library(inner: list[FrameType]) -> str:
 
     Args:
         inner: its frames and those of what it calls, the innermost first; empty: what runs is not Python.
+
+    Empty where that library is torch.
     """
     packages = [_package(frame.f_code.co_filename) for frame in inner]
     package = next(filter(None, reversed(packages)), "")
+    if package == "torch":
+        return ""
     theirs = [frame for frame, of in zip(inner, packages, strict=True) if of == package]
     callback = next((frame for frame in inner if _CALLBACK.match(frame.f_code.co_name)), None)
     shown = callback or next(iter(theirs), None)

@@ -29,6 +29,7 @@ class Evaluations:
         self._clock = clock
         self._ended = ended
         self._source: int | None = None
+        self._reads_aside = False
         self._forget()
 
     def _forget(self) -> None:
@@ -40,8 +41,11 @@ class Evaluations:
 
     @property
     def is_on(self) -> bool:
-        """Return whether the script has run a forward without gradients and not turned to something else since."""
-        return self._begin_ns is not None and self._left_ns is None
+        """Return whether the script has run a forward without gradients and not turned to something else since.
+
+        Or read a loader without gradients, as for another model: an average of the weights that is evaluated.
+        """
+        return self._reads_aside or (self._begin_ns is not None and self._left_ns is None)
 
     def iterates(self) -> None:
         """The script begins to iterate a loader."""
@@ -51,6 +55,7 @@ class Evaluations:
 
     def fetches(self, iterator: int = 0) -> None:
         """The script asks an iterator over a loader, known by this number, for a batch."""
+        self._reads_aside = not torch.is_grad_enabled()
         if self._begin_ns is None:
             self._source = iterator
         if self._begin_ns is not None or self._iterated_ns is not None:
@@ -96,4 +101,4 @@ class Evaluations:
             self._forget()
         elif self._iterated_ns is not None:
             self._forget()
-        self._source = None
+        self._source, self._reads_aside = None, False

@@ -87,6 +87,7 @@ class Tally:
             self._edge |= self._doubtful is not None
             self._pending.clear()
             self._only_evaluated, self._doubtful = False, None
+        self._edge |= not for_training
         batch = Batch(loader=loader, size=num_samples, storages=set(storages), for_training=for_training)
         if ahead:
             self._count(batch)

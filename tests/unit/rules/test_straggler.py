@@ -106,6 +106,12 @@ SILENT = {
 }
 
 
+def test_a_trace_that_slows_steps_much_says_little_of_who_is_late() -> None:
+    for factor, expected in ((1.5, Finding), (2.9, CannotTell)):
+        cost = cases.figure(factor, unit="ratio")
+        assert isinstance(RULE.check(case("ddp", *traces(every_step(30)), profiler_cost=cost)), expected)
+
+
 def finding(of: Case) -> Finding:
     found = RULE.check(of)
     assert isinstance(found, Finding)

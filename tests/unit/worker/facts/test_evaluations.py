@@ -228,6 +228,18 @@ def test_it_is_on_until_the_script_turns_to_something_else(script: Script) -> No
     assert not script.watched.is_on
 
 
+def test_it_is_on_while_a_loader_is_read_for_another_model(script: Script) -> None:
+    with torch.no_grad():
+        script.fetch()
+    assert script.watched.is_on
+    script.fetch()
+    assert not script.watched.is_on
+    with torch.no_grad():
+        script.fetch()
+    script.train()
+    assert not script.watched.is_on
+
+
 def test_with_gradients_left_on_an_evaluation_is_one(script: Script) -> None:
     script.iterate()
     script.fetch()

@@ -60,6 +60,18 @@ def test_a_library_is_seen_at_the_line_that_calls_it() -> None:
     assert list(seen(names["train"])) == [f"{TRAIN}:3"]
 
 
+def test_torch_runs_no_loop() -> None:
+    framework: dict[str, Any] = {}
+    exec(compile(FRAMEWORK, "/opt/lib/site-packages/torch/optim.py", "exec"), framework)
+    looking = OwnCode(lambda: Moment(gap=0))
+    names: dict[str, Any] = {**framework, "ended": looking.step_ended, "own": script(SCRIPT)}
+    exec(compile("\ndef train():\n    Trainer().fit(ended, own)", "/home/me/main.py", "exec"), names)
+    looking.start()
+    names["train"]()
+    looking.stop()
+    assert {seen.library for seen in looking.found()} == {""}
+
+
 def test_what_lies_between_forward_and_update_and_what_follows_a_fetch_is_told_apart() -> None:
     now = Moment(gap=0, is_training=True)
     looking = OwnCode(lambda: now)

@@ -178,6 +178,15 @@ def test_an_epoch_that_begins_marks_its_step_only() -> None:
     assert not ordinary_step(tally).epoch_edge
 
 
+def test_a_step_in_which_a_loader_is_read_without_gradients_is_no_usual_one() -> None:
+    # An average of the weights is evaluated, which is no adopted model.
+    tally = Tally()
+    ordinary_step(tally)
+    tally.fetched(OTHER, 4, for_training=False)
+    assert ordinary_step(tally).epoch_edge
+    assert not ordinary_step(tally).epoch_edge
+
+
 def test_the_main_loader_fed_most() -> None:
     tally = Tally()
     assert tally.main_loader() is None
