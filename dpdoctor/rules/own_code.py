@@ -79,7 +79,8 @@ def _check(case: Case) -> Finding | CannotTell | None:
     return Finding(
         rule="own_code",
         mode=case.name,
-        severity=severity(cost.value),
+        # Of a few looks no line is known, and so nothing to do.
+        severity=severity(cost.value) if first else "info",
         status="inferred",
         title=f"code of the loop between the steps holds training up: {units.share(cost.value)} of each step",
         cost=cost,

@@ -77,7 +77,7 @@ def test_what_lies_between_forward_and_update_is_training() -> None:
     assert found.cost.value == pytest.approx(0.18)
     mostly = RULE.check(loop(30, 40, seen={"training": 0.6}))
     assert isinstance(mostly, Finding)
-    assert (mostly.line, mostly.short, mostly.predicted) == (None, None, None)
+    assert (mostly.line, mostly.short, mostly.predicted, mostly.severity) == (None, None, None, "info")
 
 
 def test_nothing_is_advised_that_would_change_the_training() -> None:
