@@ -31,6 +31,9 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         epoch_edge: an epoch began, or an evaluation ran, inside this step.
         counted: False for the first step after a window edge.
         elements: of the first tensor of the first forward of each micro-batch: more in longer sequences; 0: not known.
+        samples_handed: indices drawn for what these loaders handed out, of which the script may pass some over, or be
+            ahead; None: not recorded.
+        reconciled: the samples drawn are to be found in what entered the model; false: tensors of other sizes did.
     """
 
     step: int
@@ -44,6 +47,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch_edge: bool
     counted: bool
     elements: int = 0
+    samples_handed: int | None = None
+    reconciled: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,15 +14,15 @@ from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.summarise import with_loaders
 from dpdoctor.analysis.own_cost import bare_step, launch_spread, with_own_cost
 from dpdoctor.analysis.rank_traces import rank_traces
+from dpdoctor.analysis.samples import counting
 from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, RankSummary, RunSummary, Script
 from dpdoctor.analysis.trace_budget import trace_budget
 from dpdoctor.analysis.waterfall import waterfalls
 from dpdoctor.analysis.windows import NS, Window, measured
 from dpdoctor.digest import Digest
-from dpdoctor.records import PHASES, Adoption, Launch, LaunchRecord, Rank, RankRecord, Run, StepRecord
+from dpdoctor.records import PHASES, Adoption, Check, Launch, LaunchRecord, Rank, RankRecord, Run, StepRecord
 from dpdoctor.spec import BASELINE, ModeSpec, Recording, RunHeader
 
-UNCOUNTED = "the samples of some steps could not be counted; give --samples-per-step"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
 # An epoch of more steps than this never ends in practice (samplers with replacement and a huge length).
 MOST_STEPS_PER_EPOCH = 10_000_000
@@ -63,7 +63,8 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
     shown = shown_launch(launches)
     # What was measured before a launch failed looks like a result and is none; its files keep it.
     windows = [[] if launch.record.status == "failed" else measured(launch) for launch in launches]
-    source, samples = _sample_counter(windows, header.spec.samples_per_step)
+    count = counting(windows, header.spec.samples_per_step)
+    samples = count.samples
     of_shown = measured(shown)
     records = [rank.record for rank in shown.ranks if rank.record]
     first = records[0] if records else None
@@ -72,7 +73,8 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
     gains = arms(launches)
     same = first is not None and first.adoption.same_samples
     copies = spec.world_size if same else 1
-    counted, uncounted = (windows, reason) if _are_counted(windows, samples) else ([], UNCOUNTED)
+    counted, uncounted = ([], count.unknown) if count.unknown else (windows, reason)
+    adoption = _with_proof(first.adoption, count.check) if first else None
     return ModeSummary(
         status=shown.record.status,
         reason=shown.record.reason,
@@ -83,8 +85,8 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         backend=first.backend if first else None,
         launches=len(launches),
         warmup_steady=first.warmup_steady if first else None,
-        adoption=_with_remark(first.adoption, shown) if first else None,
-        batch=_batch(spec, counted, source, samples, copies),
+        adoption=_with_remark(adoption, shown) if adoption else None,
+        batch=_batch(spec, counted, count.source, samples, copies),
         throughput=stats.calibrated(
             _over_launches(counted, lambda w: w.throughput(samples, copies), "samples/s", uncounted), spread
         ),
@@ -97,7 +99,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         scaling_efficiency=stats.unknown("ratio", "no baseline"),
         profiler_cost=_profiler_cost(launches, step),
         observer_cost=_observer_cost(records, step),
-        phases=_phases(windows, first.adoption if first else None, reason),
+        phases=_phases(windows, adoption, reason),
         budget=None if shown.record.status == "failed" else trace_budget(_digests(launches)),
         no_trace=_why_untraced(shown, header.spec.recording),
         traces=() if shown.record.status == "failed" else rank_traces(_digests(launches)),
@@ -202,21 +204,8 @@ def _named(ranks: Sequence[int]) -> str:
     return f"{units.count(len(ranks), 'rank')}, the first of them rank {ranks[0]},"
 
 
-def _sample_counter(
-    windows: Sequence[Sequence[Window]], samples_per_step: int | None
-) -> tuple[str, Callable[[StepRecord], int]]:
-    """Return where samples are counted, and the counter: the user's word, else loaders' indices, else forwards."""
-    if samples_per_step is not None:
-        return "--samples-per-step", lambda _: samples_per_step
-    drawn = any(s.samples_drawn for launch in windows for w in launch for r in w.ranks for s in r.counted)
-    if drawn:
-        return "indices drawn by the loader", lambda step: step.samples_drawn
-    return "dim 0 of the first tensor of forward", lambda step: step.samples_entered
-
-
-def _are_counted(windows: Sequence[Sequence[Window]], samples: Callable[[StepRecord], int]) -> bool:
-    """Return whether every step trained on samples that were counted; a step that trains on none is no step."""
-    return all(samples(step) for launch in windows for w in launch for rank in w.ranks for step in rank.counted)
+def _with_proof(adoption: Adoption, check: Check | None) -> Adoption:
+    return dataclasses.replace(adoption, proof=(*adoption.proof, check)) if check else adoption
 
 
 def _over_launches(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections import Counter
@@ -15,7 +16,10 @@ from dpdoctor.worker.adoption.entered import Entered
 from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.timing.pending import storages
 from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
-from dpdoctor.worker.timing.tally import Tally
+from dpdoctor.worker.timing.tally import Look, Pass, Tally
+
+# A model that returns more tensors than this is not followed: a hook for each would cost more than it tells.
+MOST_NODES = 16
 
 
 class Redirect:
@@ -65,13 +69,17 @@ class Redirect:
 
     def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watch = self._watch
-        watch.training_forward(self._module, args, kwargs)
+        training = watch.training_forward(self._module, args, kwargs)
         depth = watch.phases.push(FORWARD)
         self._thread = threading.get_ident()
         try:
             if watch.through is not None:
-                return watch.through(self._target, args, kwargs)
-            return self._target(*args, **kwargs)
+                output = watch.through(self._target, args, kwargs)
+            else:
+                output = self._target(*args, **kwargs)
+            if training is not None:
+                follow(training, output)
+            return output
         finally:
             self._thread = None
             watch.phases.pop(depth)
@@ -104,8 +112,8 @@ class Watch:
         self.inputs: list[torch.Tensor] = []
         self.entered = Entered()
 
-    def training_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A training forward of the module begins on these arguments."""
+    def training_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass | None:
+        """A training forward of the module begins on these arguments; return Tally.trained's."""
         self._check()
         if id(module) not in self._open:
             self._open.add(id(module))
@@ -117,11 +125,18 @@ class Watch:
             else:
                 self.evaluations.forward(with_gradients=True)
         rows, elements = _size(args, kwargs)
-        self.tally.trained(rows, elements=elements, in_eval_mode=not module.training, storages=storages((args, kwargs)))
+        training = self.tally.trained(
+            rows,
+            elements=elements,
+            in_eval_mode=not module.training,
+            storages=storages((args, kwargs)),
+            look=functools.partial(_look, (args, kwargs)),
+        )
         if self.entered.is_on:
             self.entered.forward(_tensors((args, kwargs)))
         if self.keep_inputs:
             self.inputs, self.keep_inputs = list(_tensors((args, kwargs))), False
+        return training
 
     def evaluating_forward(self) -> None:
         """A forward without gradients begins."""
@@ -159,6 +174,43 @@ def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     if not isinstance(first, torch.Tensor):
         return 0, 0
     return (first.shape[0] if first.dim() else 0), first.numel()
+
+
+def follow(training: Pass, output: Any) -> None:
+    """Let a forward know when a backward pass comes to what it returned, where that is tensors and nothing else."""
+    nodes: list[Any] = []
+    if _gather_nodes(output, nodes) and 0 < len(nodes) <= MOST_NODES:
+        training.followed()
+        for node in nodes:
+            node.register_prehook(training.reach)
+
+
+def _gather_nodes(value: Any, nodes: list[Any]) -> bool:
+    """Add the nodes of autograd that made the tensors in nested containers; return False at anything unknown."""
+    if isinstance(value, torch.Tensor):
+        if value.grad_fn is not None:
+            nodes.append(value.grad_fn)
+        return True
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return value is None or isinstance(value, (bool, int, float, str))
+    return all(_gather_nodes(item, nodes) for item in value)
+
+
+def _look(value: Any) -> Look:
+    """Return dim 0 of the tensors in nested containers, and dim 1 where that may be the batch: not of (rows, features).
+
+    A tensor is a part where more lies in its memory than it shows.
+    """
+    sizes: set[int] = set()
+    is_part = False
+    for tensor in _tensors(value):
+        is_matrix = tensor.dim() == 2 and tensor.is_floating_point()
+        sizes.update(tensor.shape[: 1 if is_matrix else 2])
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse tensors have no storage
+            is_part |= tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
+    return Look(frozenset(sizes), is_part)
 
 
 def _items(value: Any) -> Iterable[Any]:

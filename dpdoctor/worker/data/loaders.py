@@ -24,7 +24,7 @@ from dpdoctor.worker.data.replay import Replay
 from dpdoctor.worker.data.shard import Draws, Shard
 from dpdoctor.worker.data.workers import inherits
 from dpdoctor.worker.patches import Patches
-from dpdoctor.worker.timing.pending import storages
+from dpdoctor.worker.timing.pending import live_storages
 from dpdoctor.worker.timing.phases import DATA_WAIT, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 
@@ -99,7 +99,7 @@ class Loaders:
                 getattr(iterator, "dpdoctor_loader", UNMET),
                 size,
                 ahead=ahead,
-                storages=storages(batch),
+                references=live_storages(batch),
                 for_training=torch.is_grad_enabled(),
             )
             return batch

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 # Frameworks fetch one batch or two ahead; what is older when a step ends was passed over.
 MOST_AHEAD = 2
@@ -19,7 +20,15 @@ MOST_VALUES = 1024
 
 def storages(value: Any) -> set[int]:
     """Return where the data of the tensors in nested containers and objects lies, by address; the nearest ones."""
-    found: set[int] = set()
+    return {address for storage in _storages(value) if (address := storage.data_ptr())}
+
+
+def live_storages(value: Any) -> dict[int, StorageWeakRef]:
+    """Return what `storages` does, with references that tell when the memory is free for others."""
+    return {address: StorageWeakRef(storage) for storage in _storages(value) if (address := storage.data_ptr())}
+
+
+def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
     values = deque([value])
     for _ in range(MOST_VALUES):
         if not values:
@@ -28,11 +37,9 @@ def storages(value: Any) -> set[int]:
         if isinstance(value, torch.Tensor):
             # Sparse tensors, and those inside of torch.func's transforms, have no storage.
             with contextlib.suppress(RuntimeError, NotImplementedError):
-                found.add(value.untyped_storage().data_ptr())
+                yield value.untyped_storage()
         else:
             values.extend(islice(_held(value), MOST_VALUES))
-    found.discard(0)
-    return found
 
 
 def _held(value: Any) -> Iterable[Any]:
@@ -45,20 +52,29 @@ def _held(value: Any) -> Iterable[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """What a loader gave. `storages`: where its tensors' data lies; `for_training`: fetched with gradients enabled."""
+    """What a loader gave. `storages`: where its tensors' data lies; `for_training`: fetched with gradients enabled.
+
+    `references`: to the storages, where there are some: memory that was freed is no longer the batch's.
+    """
 
     loader: int
     size: int
     storages: set[int] = field(default_factory=set)
     for_training: bool = True
+    references: Mapping[int, StorageWeakRef] = field(default_factory=dict)
+
+    def lies_at(self, storage: int) -> bool:
+        """Return whether its data lies there, still."""
+        reference = self.references.get(storage)
+        return storage in self.storages and not (reference is not None and reference.expired())
 
 
 class Pending:
     """Batches that were fetched and not trained on yet, by loader and oldest first.
 
     A forward pass takes the batches whose tensors it is called with. Where the script made other tensors of them, only
-    numbers can tell: the one batch that there is, those that have as many samples together as entered, or the oldest
-    that has as many alone.
+    numbers can tell: the one batch that there is, those that have as many samples together as entered, the oldest that
+    has as many alone, or the oldest that has more, of which the rest may follow.
 
     Attributes:
         num_known: batches that were taken by their tensors.
@@ -72,10 +88,16 @@ class Pending:
         self._holders: dict[int, Batch] = {}
         self.num_known = self.num_taken = self.num_unsure = 0
         self.passed: Counter[int] = Counter()
+        # Where the batch lies that was taken last by its tensors, by loader: its other slices may follow.
+        self._last: dict[int, Batch] = {}
+        # Rows of the batch that was taken last by its numbers, which did not enter yet.
+        self._left: dict[int, int] = {}
 
     def add(self, batch: Batch) -> None:
         """A batch was handed to the script; memory of an older one that it lies in was free again."""
         self._queues.setdefault(batch.loader, deque()).append(batch)
+        self._left.pop(batch.loader, None)
+        self._last.pop(batch.loader, None)
         self._holders.update(dict.fromkeys(batch.storages, batch))
         if not batch.for_training:
             self._shorten(batch.loader)
@@ -104,16 +126,18 @@ class Pending:
     def take(self, rows: int, storages: Iterable[int], *, is_first: bool) -> list[Batch]:
         """Return the batches of a forward pass on so many rows, which are gone from here then.
 
-        `is_first`: since the last backward pass. A later one trains on the same batches, or on none: it takes only what
-        it is called with.
+        `is_first`: since the last backward pass, or since a batch was fetched. A later one trains on the same batches,
+        or on none: it takes only what it is called with.
         """
-        held = (self._holders.get(storage) for storage in storages)
-        taken = list(dict.fromkeys(batch for batch in held if batch is not None))
+        storages = set(storages)
+        held = ((storage, self._holders.get(storage)) for storage in storages)
+        taken = list(dict.fromkeys(batch for storage, batch in held if batch is not None and batch.lies_at(storage)))
         self.num_known += len(taken)
         if taken:
             for batch in taken:
                 self._pass_over(batch)
-        elif is_first:
+                self._last[batch.loader] = batch
+        elif is_first and not any(last.lies_at(storage) for last in self._last.values() for storage in storages):
             taken = [batch for loader in self._queues for batch in self._fitting(loader, rows)]
         for batch in taken:
             self._queues[batch.loader].remove(batch)
@@ -129,12 +153,19 @@ class Pending:
             self.passed[batch.loader] += 1
 
     def _fitting(self, loader: int, rows: int) -> list[Batch]:
+        """Return the batches of a loader that so many rows may have been made of; none: a part of the last one."""
+        if 0 < rows <= self._left.get(loader, 0):
+            self._left[loader] -= rows
+            return []
         found = [batch for batch in self._queues[loader] if batch.for_training]
-        if len(found) < 2 or sum(batch.size for batch in found) == rows:
-            return found
-        alike = [batch for batch in found if batch.size == rows]
-        self.num_unsure += not alike
-        return alike[:1] or found
+        if len(found) > 1 and sum(batch.size for batch in found) != rows:
+            alike = [batch for batch in found if batch.size == rows]
+            larger = [batch for batch in found if batch.size > rows > 0]
+            self.num_unsure += not (alike or larger)
+            found = alike[:1] or larger[:1] or found
+        if rows:
+            self._left[loader] = sum(batch.size for batch in found) - rows
+        return found
 
     def _shorten(self, loader: int) -> None:
         queue = self._queues[loader]

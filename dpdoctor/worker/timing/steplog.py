@@ -67,6 +67,8 @@ class StepLog:
                 epoch_edge=consumed.epoch_edge,
                 counted=counted,
                 elements=consumed.elements,
+                samples_handed=consumed.samples_handed,
+                reconciled=consumed.reconciled,
             )
         )
         self._heartbeat.beat(self.num_steps, self._samples)

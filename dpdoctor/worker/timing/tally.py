@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import msgspec
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from dpdoctor.worker.timing.pending import Batch, Pending
 
@@ -34,10 +37,52 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     micro_batches: int
     epoch_edge: bool
     elements: int = 0
+    samples_handed: int = 0
+    reconciled: bool = True
+
+
+class Look(NamedTuple):
+    """What more there is to know of the tensors of a forward, where their rows are not the samples of the batches.
+
+    `sizes`: dimensions that may be the batch's. `is_part`: one of them is not all of the data that lies there.
+    """
+
+    sizes: frozenset[int] = frozenset()
+    is_part: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Pass:
+    """One training forward: on so many rows, with the batches that it took.
+
+    Attributes:
+        reached: whether a backward pass came to what it returned; None: nobody can tell.
+        is_repeat: of a closure that runs again on the same samples.
+        fits: whether the samples of its batches are to be found in the shapes that it was called with.
+        is_part: whether it was called with a part of a batch's own tensor.
+        laps: steps that ended since.
+    """
+
+    rows: int
+    elements: int
+    batches: Sequence[Batch]
+    is_repeat: bool
+    fits: bool
+    is_part: bool
+    reached: bool | None = None
+    laps: int = 0
+
+    def followed(self) -> None:
+        """It is told when a backward pass comes."""
+        self.reached = False
+
+    def reach(self, *_: object) -> None:
+        """A backward pass came to what the forward returned; a hook of autograd's node."""
+        self.reached = True
 
 
 class Tally:
-    """Counts a batch when a training forward follows its fetch.
+    """Counts a batch when a training forward follows its fetch, and a backward pass that forward.
 
     Batches that only an evaluation saw are not counted, nor those that the script passed over, nor is a batch twice
     when the model runs twice on it. Loaders are known by the number that the caller gives them. What entered the model
@@ -47,9 +92,13 @@ class Tally:
     def __init__(self) -> None:
         self._pending = Pending()
         self._only_evaluated = False
-        self._doubtful: tuple[int, int, tuple[int, ...]] | None = None
+        self._doubtful: tuple[int, int, tuple[int, ...], Callable[[], Look]] | None = None
         self._fresh = True
-        self._has_taken = self._is_interrupted = False
+        self._has_taken = self._has_rows = self._repeats = self._is_interrupted = False
+        self._passes: list[Pass] = []
+        self._all_rows = 0
+        self._fits, self._is_part, self._is_news = True, False, False
+        self._handed: Counter[int] = Counter()
         self._rows: list[int] = []
         self._drawn = self._entered = self._elements = self._fed_backwards = self._backwards = 0
         self._edge = False
@@ -75,20 +124,30 @@ class Tally:
         *,
         ahead: bool = False,
         storages: Iterable[int] = (),
+        references: Mapping[int, StorageWeakRef] | None = None,
         for_training: bool = True,
     ) -> None:
         """A batch of `num_samples` drawn indices was handed to the script; 0: the loader does not know.
 
         `ahead`: a thread of the script's fetched it, for some later forward. It is counted at once: step by step that
         is early, over a window it is exact, because such a thread runs ahead by a queue's length and no more.
-        `storages` and `for_training` are Batch's.
+        `storages`, `references` and `for_training` are Batch's.
         """
         if self._only_evaluated and for_training:
             self._edge |= self._doubtful is not None
             self._pending.clear()
             self._only_evaluated, self._doubtful = False, None
         self._edge |= not for_training
-        batch = Batch(loader=loader, size=num_samples, storages=set(storages), for_training=for_training)
+        batch = Batch(
+            loader=loader,
+            size=num_samples,
+            storages=set(references or storages),
+            for_training=for_training,
+            references=references or {},
+        )
+        if for_training:
+            self._handed[loader] += num_samples
+            self._is_news = True
         if ahead:
             self._count(batch)
         else:
@@ -111,37 +170,90 @@ class Tally:
         self._edge = self._is_interrupted = True
 
     def trained(
-        self, num_entered: int, *, elements: int = 0, in_eval_mode: bool = False, storages: Iterable[int] = ()
-    ) -> None:
+        self,
+        num_entered: int,
+        *,
+        elements: int = 0,
+        in_eval_mode: bool = False,
+        storages: Iterable[int] = (),
+        look: Callable[[], Look] = Look,
+    ) -> Pass | None:
         """A forward with gradients began on `num_entered` samples, a tensor of `elements`; 0: nobody can tell.
 
+        Return what is to be told when a backward pass comes to it; None: it is not known yet whether it trains.
         `in_eval_mode`: of a module that says it does not train. A script that forgot `no_grad` evaluates like that, one
         that fine-tunes a frozen model trains like that: the latter calls backward before it fetches the next batch.
-        `storages`: where the data of the tensors lies that it is called with.
+        `storages`: where the data of the tensors lies that it is called with. `look`: looks at them more closely.
         """
         if in_eval_mode:
             self._only_evaluated = True
-            self._doubtful = (num_entered, elements, tuple(storages)) if self._doubtful is None else self._doubtful
-        else:
-            self._consume(num_entered, elements, storages)
+            if self._doubtful is None:
+                looked = look()  # now: it must not keep the tensors
+                self._doubtful = (num_entered, elements, tuple(storages), lambda: looked)
+            return None
+        return self._consume(num_entered, elements, storages, look)
 
-    def _consume(self, num_entered: int, elements: int, storages: Iterable[int]) -> None:
-        for batch in self._pending.take(num_entered, storages, is_first=self._fresh):
-            self._count(batch)
-            self._has_taken = True
-        self._only_evaluated, self._doubtful = False, None
-        if self._fresh:
-            self._entered += num_entered
-            self._rows.append(num_entered)
-            self._elements += elements
-            self._fresh = False
-            if not num_entered:
-                self._uncounted = NOT_A_BATCH
+    def _consume(self, rows: int, elements: int, storages: Iterable[int], look: Callable[[], Look]) -> Pass:
+        num_known, num_unsure = self._pending.num_known, self._pending.num_unsure
+        batches = self._pending.take(rows, storages, is_first=self._fresh or self._is_news)
+        self._is_news = False
+        size = sum(batch.size for batch in batches)
+        fits, is_part = True, False
+        if size not in {0, rows}:
+            looked, is_known = look(), self._pending.num_known > num_known
+            is_part = looked.is_part and is_known and 0 < rows < size
+            # More rows are several of each sample, as in views of an image; fewer may be samples that were left out.
+            is_whole = rows > size and rows % size == 0
+            is_sure = self._pending.num_unsure == num_unsure
+            fits = (is_whole and is_sure) or size in looked.sizes or (is_known and not is_part)
+        training = Pass(
+            rows=rows,
+            elements=elements,
+            batches=batches,
+            is_repeat=self._repeats,
+            fits=fits,
+            is_part=is_part,
+        )
+        self._passes.append(training)
+        self._only_evaluated, self._doubtful, self._fresh = False, None, False
+        return training
+
+    def _settle(self, *, after_backward: bool = False) -> None:
+        """Count the forwards that a backward pass came to, and those of which nobody can tell.
+
+        After a backward pass that came to none of them it was one of a loss that the module kept, and all count.
+        """
+        found = [training for training in self._passes if training.reached is not False]
+        if after_backward and not found:
+            found = self._passes
+        self._passes = [training for training in self._passes if training not in found]
+        for training in found:
+            self._has_taken |= bool(training.batches)
+            self._fits &= training.fits
+            self._is_part |= training.is_part
+            self._all_rows += training.rows
+            for batch in training.batches:
+                self._count(batch)
+            if not self._has_rows and not training.is_repeat:
+                self._has_rows = True
+                self._entered += training.rows
+                self._rows.append(training.rows)
+                self._elements += training.elements
+                if not training.rows:
+                    self._uncounted = NOT_A_BATCH
+
+    def _let_go(self) -> None:
+        """Forget forwards that no backward pass came to for a whole step: what they were called with was looked at."""
+        for training in self._passes:
+            training.laps += 1
+        self._passes = [training for training in self._passes if training.laps <= 1]
 
     def _count(self, batch: Batch) -> None:
         self._drawn += batch.size
         self._fed[batch.loader] += 1
         self._samples_of[batch.loader] += batch.size
+        if not batch.for_training:
+            self._handed[batch.loader] += batch.size
 
     def evaluated(self) -> None:
         """A forward without gradients ran: what was fetched is an evaluation's, unless the script trains on it next."""
@@ -153,13 +265,19 @@ class Tally:
         if self._doubtful is not None:
             self._consume(*self._doubtful)
         if not self._fresh:
+            self._settle(after_backward=True)
             counts = not in_step or not self._backwards
             self._backwards += counts
             self._fed_backwards += counts and self._has_taken
-            self._fresh, self._has_taken = not in_step, False
+            self._begin_pass(repeats=in_step)
+
+    def _begin_pass(self, *, repeats: bool = False) -> None:
+        self._fresh, self._repeats = not repeats, repeats
+        self._has_taken = self._has_rows = False
 
     def optimizer_stepped(self) -> None:
         """An optimizer took its step on what entered since the step before, of whichever optimizer."""
+        self._settle()
         if self._entered:
             self._turns.append(self._entered)
             self._entered = 0
@@ -191,19 +309,28 @@ class Tally:
         if 2 * self._pending.num_unsure > max(self._steps, LEAST_STEPS_TO_DOUBT):
             self._uncounted, self._drawn = UNSURE, 0
         entered = self._entered_once()
+        if self._is_part and self._all_rows < self._drawn:
+            self._drawn = self._all_rows  # the rest of the batch trains nothing, or later steps
+        reconciled = self._fits or self._drawn in {sum(self._rows), self._all_rows}
         self._any_drawn |= self._drawn > 0
         self._most_entered = max(self._most_entered, entered)
+        self._note_feeding()
         counted = Counted(
             samples_drawn=self._drawn,
             samples_entered=entered,
             micro_batches=self._micro_batches(),
             epoch_edge=self._edge,
             elements=self._elements,
+            samples_handed=sum(self._handed[loader] for loader in self._first_fed),
+            reconciled=reconciled,
         )
-        self._note_feeding()
+        self._handed.clear()
+        self._fits, self._is_part, self._all_rows = True, False, 0
         self._drawn = self._elements = self._fed_backwards = self._backwards = 0
         self._rows.clear()
-        self._edge, self._fresh, self._has_taken = False, True, False
+        self._edge = False
+        self._begin_pass()
+        self._let_go()
         self._pending.step_ended()
         return counted
 

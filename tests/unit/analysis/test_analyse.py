@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary, analyse
-from dpdoctor.analysis.analyse import NO_OPTIMIZER, UNCOUNTED
+from dpdoctor.analysis.analyse import NO_OPTIMIZER
+from dpdoctor.analysis.samples import UNCOUNTED
 from dpdoctor.records import PHASES, Adoption, Launch, Rank, StepRecord
 from tests.builders.records import even_rank, launch, rank, run, step, window
 from tests.builders.specs import MS

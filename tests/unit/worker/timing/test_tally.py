@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.worker.timing.tally import ASSUMED, NOT_A_BATCH, NOT_ALIKE, UNCOUNTED, Counted, Tally
+from dpdoctor.worker.timing.tally import ASSUMED, NOT_A_BATCH, NOT_ALIKE, UNCOUNTED, Counted, Look, Pass, Tally
 
 TRAIN, OTHER = 0, 1
 
@@ -21,7 +24,10 @@ def ordinary_step(tally: Tally, size: int = 4) -> Counted:
 
 
 def test_one_batch_one_step() -> None:
-    assert ordinary_step(Tally()) == Counted(samples_drawn=4, samples_entered=4, micro_batches=1, epoch_edge=False)
+    counted = ordinary_step(Tally())
+    assert counted == Counted(
+        samples_drawn=4, samples_entered=4, micro_batches=1, epoch_edge=False, samples_handed=4, reconciled=True
+    )
 
 
 def test_batches_that_only_an_evaluation_saw_are_not_counted() -> None:
@@ -116,8 +122,10 @@ def test_a_model_that_is_tuned_in_eval_mode_is_trained() -> None:
             tally.trained(4, in_eval_mode=True)
             tally.trained(3, in_eval_mode=True)
             tally.backward()
-            expected = Counted(samples_drawn=4 * len(loader), samples_entered=4, micro_batches=1, epoch_edge=False)
-            assert tally.lap() == expected
+            drawn = 4 * len(loader)
+            assert tally.lap() == Counted(
+                samples_drawn=drawn, samples_entered=4, micro_batches=1, epoch_edge=False, samples_handed=drawn
+            )
 
 
 def test_a_part_in_eval_mode_does_not_make_a_step_an_evaluation() -> None:
@@ -126,7 +134,8 @@ def test_a_part_in_eval_mode_does_not_make_a_step_an_evaluation() -> None:
     tally.trained(4, in_eval_mode=True)
     tally.trained(4)
     tally.backward()
-    assert tally.lap() == Counted(samples_drawn=4, samples_entered=4, micro_batches=1, epoch_edge=False)
+    counted = tally.lap()
+    assert (counted.samples_drawn, counted.micro_batches, counted.epoch_edge) == (4, 1, False)
 
 
 def test_an_evaluation_with_gradients_left_on_is_an_evaluation() -> None:
@@ -135,7 +144,7 @@ def test_an_evaluation_with_gradients_left_on_is_an_evaluation() -> None:
         tally.fetched(OTHER, 100)
         tally.trained(100, in_eval_mode=True)
     counted = ordinary_step(tally)
-    assert counted == Counted(samples_drawn=4, samples_entered=4, micro_batches=1, epoch_edge=True)
+    assert counted == Counted(samples_drawn=4, samples_entered=4, micro_batches=1, epoch_edge=True, samples_handed=4)
 
 
 def test_without_a_loader_the_first_forward_of_each_micro_batch_counts() -> None:
@@ -350,3 +359,109 @@ def test_there_is_nothing_to_remark_where_a_loader_counts() -> None:
     turn(tally, 0)
     assert tally.lap().samples_drawn == 4
     assert tally.remarks() == ()
+
+
+def look(*sizes: int, is_part: bool = False) -> Callable[[], Look]:
+    return lambda: Look(frozenset(sizes), is_part)
+
+
+def followed(tally: Tally, entered: int, **how: Any) -> Pass:
+    training = tally.trained(entered, **how)
+    assert training is not None
+    training.followed()
+    return training
+
+
+def test_a_forward_that_no_backward_pass_comes_to_trains_on_nothing() -> None:
+    # An evaluation of a script that forgot both `no_grad` and `eval`.
+    tally = Tally()
+    for number in range(6):
+        if number % 3 == 2:
+            for _ in range(4):
+                tally.fetched(OTHER, 100)
+                followed(tally, 100)
+        tally.fetched(TRAIN, 4)
+        followed(tally, 4).reach()
+        tally.backward()
+        counted = tally.lap()
+        assert (counted.samples_drawn, counted.samples_entered, counted.micro_batches) == (4, 4, 1)
+        assert (counted.samples_handed, counted.reconciled) == (4, True)
+    assert tally.main_loader() == (TRAIN, 1)
+    assert tally.loaders() == {TRAIN}
+
+
+def test_a_forward_that_is_stepped_on_in_the_next_step_counts_there() -> None:
+    # A generator's forward, whose output trains the discriminator first.
+    tally = Tally()
+    drawn = []
+    for _ in range(4):
+        tally.fetched(TRAIN, 4)
+        late = followed(tally, 4)
+        drawn.append(tally.lap().samples_drawn)
+        late.reach()
+        tally.backward()
+    assert drawn == [0, 4, 4, 4]
+
+
+def test_where_a_backward_pass_comes_to_no_output_the_model_kept_its_loss_and_all_counts() -> None:
+    tally = Tally()
+    for _ in range(3):
+        tally.fetched(TRAIN, 4)
+        followed(tally, 4)
+        tally.backward()
+        assert tally.lap().samples_drawn == 4
+
+
+def test_a_part_of_a_batch_counts_as_the_rows_that_entered() -> None:
+    tally = Tally()
+    for number in range(4):
+        tally.fetched(TRAIN, 64, storages={number})
+        tally.trained(16, storages={number}, look=look(16, is_part=True))
+        tally.backward()
+        counted = tally.lap()
+        assert (counted.samples_drawn, counted.samples_handed, counted.reconciled) == (16, 64, True)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_slices_of_a_batch_are_micro_batches_that_make_it_whole(parts: int) -> None:
+    tally = Tally()
+    tally.fetched(TRAIN, 64, storages={1})
+    for _ in range(parts):
+        tally.trained(64 // parts, storages={1}, look=look(64 // parts, is_part=True))
+        tally.backward()
+    counted = tally.lap()
+    assert (counted.samples_drawn, counted.micro_batches, counted.reconciled) == (64, parts, True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes", "known", "reconciled"),
+    [
+        (64, (), False, True),
+        (35, (35, 64), False, True),  # time first
+        (30, (30, 8), False, False),  # rows left out, or packed
+        (30, (30, 8), True, True),  # the loader's own tensors, as a whole
+        (128, (128, 8), False, True),  # two views of each
+        (100, (100, 8), False, False),
+    ],
+)
+def test_what_entered_is_held_against_what_was_drawn(
+    rows: int, sizes: tuple[int, ...], known: bool, reconciled: bool
+) -> None:
+    tally = Tally()
+    tally.fetched(TRAIN, 64, storages={1})
+    tally.trained(rows, storages={1} if known else (), look=look(*sizes))
+    tally.backward()
+    counted = tally.lap()
+    assert (counted.samples_drawn, counted.reconciled) == (64, reconciled)
+    assert ordinary_step(tally).reconciled
+
+
+def test_halves_that_enter_one_after_the_other_reconcile() -> None:
+    tally = Tally()
+    tally.fetched(TRAIN, 4)
+    tally.fetched(OTHER, 12)
+    tally.trained(4, look=look(4))
+    tally.trained(12, look=look(12))
+    tally.backward()
+    counted = tally.lap()
+    assert (counted.samples_drawn, counted.reconciled) == (16, True)

@@ -1,0 +1,136 @@
+"""How the samples of a mode are counted, and the proof: what was handed out, entered the model and was stepped on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dpdoctor import units
+from dpdoctor.analysis.windows import Window
+from dpdoctor.records import Check, StepRecord
+
+CHECK = "samples"
+GIVEN, DRAWN, ENTERED = (
+    "--samples-per-step",
+    "indices drawn by the loader",
+    "dim 0 of the first tensor of forward",
+)
+UNCOUNTED = "the samples of some steps could not be counted; give --samples-per-step"
+UNRECONCILED = (
+    "of {} measured steps {} trained on {} rows where the loader's batches have {} samples, and it cannot be told "
+    "whether rows are samples of which some were left out, or hold several each; give --samples-per-step"
+)
+# Of so many steps one may be odd: one in which the script looks at something with its model, say.
+MOST_ODD_SHARE = 0.05
+# Frameworks fetch so many batches ahead, which may fall to another window.
+MOST_AHEAD = 3
+NO_PROOF = "--samples-per-step counts; nothing was compared with it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting:
+    """How samples are counted.
+
+    Attributes:
+        source: in words.
+        samples: of a step of one rank.
+        check: the proof; None: nothing was measured.
+        unknown: why they could not be counted; None: they could.
+    """
+
+    source: str
+    samples: Callable[[StepRecord], int]
+    check: Check | None
+    unknown: str | None = None
+
+
+def counting(launches: Sequence[Sequence[Window]], samples_per_step: int | None) -> Counting:
+    """Return where samples are counted: the user's word, else loaders' indices that were trained on, else forwards."""
+    steps = [step for launch in launches for window in launch for rank in window.ranks for step in rank.counted]
+    if samples_per_step is not None:
+        check = Check(name=CHECK, ok=None, text=NO_PROOF) if steps else None
+        return Counting(source=GIVEN, samples=lambda _: samples_per_step, check=check)
+    if not any(step.samples_drawn for step in steps):
+        return _by_rows(steps)
+    if _takes_several_steps_to_a_batch(steps):
+        text = f"{_entered(steps)}; the script takes several steps on each batch: rows that entered count"
+        return Counting(source=ENTERED, samples=_rows, check=Check(name=CHECK, ok=True, text=text))
+    unknown = _why_unknown(steps)
+    num_windows = sum(map(len, launches))
+    return Counting(
+        source=DRAWN,
+        samples=_drawn,
+        check=Check(name=CHECK, ok=None if unknown else True, text=unknown or _proof(steps, num_windows)),
+        unknown=unknown,
+    )
+
+
+def _drawn(step: StepRecord) -> int:
+    return step.samples_drawn
+
+
+def _rows(step: StepRecord) -> int:
+    return step.samples_entered
+
+
+def _by_rows(steps: Sequence[StepRecord]) -> Counting:
+    """Return the counting of a script whose training no loader feeds that counts; it has nothing to be held against."""
+    unknown = UNCOUNTED if not all(step.samples_entered for step in steps) else None
+    check = None
+    if steps:
+        text = unknown or f"{_entered(steps)}; no loader counts samples that this could be compared with"
+        check = Check(name=CHECK, ok=None, text=text)
+    return Counting(source=ENTERED, samples=_rows, check=check, unknown=unknown)
+
+
+def _takes_several_steps_to_a_batch(steps: Sequence[StepRecord]) -> bool:
+    """Return whether steps without a fresh batch train on the rows of an older one: fewer, or as many, at a time."""
+    fresh = [step for step in steps if step.samples_drawn]
+    return len(fresh) < len(steps) and all(
+        step.samples_entered and step.samples_drawn % step.samples_entered == 0 for step in steps
+    )
+
+
+def _why_unknown(steps: Sequence[StepRecord]) -> str | None:
+    if not all(step.samples_drawn for step in steps):
+        return UNCOUNTED
+    odd = [step for step in steps if not step.reconciled]
+    if len(odd) <= MOST_ODD_SHARE * len(steps):
+        return None
+    return UNRECONCILED.format(
+        len(steps), len(odd), _range([s.samples_entered for s in odd]), _range([s.samples_drawn for s in odd])
+    )
+
+
+def _proof(steps: Sequence[StepRecord], num_windows: int) -> str:
+    trained, rows = sum(step.samples_drawn for step in steps), sum(step.samples_entered for step in steps)
+    text = (
+        f"{units.whole(trained)} samples of {units.count(len(steps), 'measured step')} entered the model with "
+        "gradients on, a backward pass came to them, and they were stepped on"
+    )
+    if rows != trained:
+        text += f"; {units.digits(rows / len(steps))} rows of its first tensor hold those of a step"
+    if any(step.samples_handed is None for step in steps):
+        return text
+    return f"{text}; {_handed_out(sum(step.samples_handed or 0 for step in steps), trained, len(steps), num_windows)}"
+
+
+def _handed_out(handed: int, trained: int, num_steps: int, num_windows: int) -> str:
+    per_step = trained / num_steps
+    if abs(handed - trained) <= MOST_AHEAD * per_step * num_windows:
+        return "the loaders handed out as many" + ("" if handed == trained else ", but for what lies ahead")
+    told = (
+        f"the loaders handed out {units.digits(handed / num_steps)} per step, {units.digits(per_step)} were trained on"
+    )
+    if handed > trained:
+        return f"{told}: the script passes batches over, or parts of them"
+    return f"{told}: batches that were fetched long before, or apart from the training, count when they are trained on"
+
+
+def _entered(steps: Sequence[StepRecord]) -> str:
+    return f"{_range([step.samples_entered for step in steps])} rows per step entered the model with gradients on"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return units.whole(low) if low == high else f"{units.whole(low)} to {units.whole(high)}"
