@@ -12,6 +12,10 @@ OF_A_LOOP = (
     "draw the batches from a torch DataLoader with a sampler, which is shared out among the ranks, or let each rank "
     "take a part of its own; where only the seed makes them the same, as in an environment, give --seed-per-rank"
 )
+OF_A_DATASET = (
+    "the loader is shared out, but its dataset draws what it returns by random numbers that the script seeds alike on "
+    "every rank: seed them by the rank, or give --seed-per-rank"
+)
 TOO_SHORT = "make batches smaller, so that there is one for each rank, or let ranks share each one: --batch global"
 
 
@@ -36,7 +40,7 @@ def _check(case: Case) -> Finding | None:
         of="epoch",
         evidence=(*_of_samples(size, is_seen=is_seen), *(_of_loader(whole) if whole else ())),
         cause=None,
-        remedy=of_a_stream if loader else TOO_SHORT if short else OF_A_LOOP,
+        remedy=of_a_stream if loader else TOO_SHORT if short else OF_A_DATASET if case.mode.loader else OF_A_LOOP,
         code=CODE_OF_A_STREAM if loader else None,
         line=whole.line if whole else next((unit.line for unit in adoption.units), None),
     )

@@ -10,6 +10,10 @@ DRAWN_APART = (
     "ranks draw different batches and may train on the same samples: a sampler goes on to draw from the global random "
     "state, which differs between ranks. Throughput is not affected; to distribute it, give it a generator of its own"
 )
+APART = (
+    "all ranks drew the same samples by random numbers that the script does not seed, but dpdoctor, alike ({}): since "
+    "the first measured window each rank draws its own, as processes of the script would"
+)
 
 
 def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
@@ -26,7 +30,7 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     # Ranks that fetched differently far ahead cannot be compared.
     if len({numbers[5] for numbers in everyone}) == 1 < len({numbers[6] for numbers in everyone}):
         parts.report.warn(DRAWN_APART)
-    parts.report.same_samples = are_same([numbers[7:] for numbers in everyone])
+    parts.report.same_samples = _train_on_the_same(parts, [numbers[7:] for numbers in everyone])
     facts = Facts(
         step_s=max(numbers[0] for numbers in everyone) * 1e-9,
         prefetch=max(numbers[1] for numbers in everyone),
@@ -35,3 +39,24 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
         num_workers=max(numbers[4] for numbers in everyone),
     )
     return facts, parts.clock() - now
+
+
+def _train_on_the_same(parts: Parts, told: list[list[int]]) -> bool:
+    """Return whether the ranks train on the same samples, given what each has told of those that entered its model.
+
+    Once they do, they draw apart what only dpdoctor's seed makes alike, and are looked at anew; what the script seeds
+    stays alike.
+    """
+    seeding, entered, were_same = parts.seeding, parts.watch.entered, parts.report.same_samples
+    if not entered.is_anew:
+        same = are_same(told)
+        if same and seeding.unseeded and not seeding.is_apart:
+            seeding.draw_apart(seeding.unseeded)
+            entered.begin_anew()
+        return same
+    if not told[0][0]:
+        return were_same
+    same = all(of_rank == told[0] for of_rank in told)
+    if were_same and not same:
+        parts.report.warn(APART.format(", ".join(seeding.unseeded)))
+    return same

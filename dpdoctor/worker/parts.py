@@ -16,6 +16,7 @@ from dpdoctor.worker.director import Director
 from dpdoctor.worker.ending import Ending
 from dpdoctor.worker.modes._base import Mode
 from dpdoctor.worker.report import Report
+from dpdoctor.worker.seeding import Seeding
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steplog import StepLog
@@ -42,3 +43,4 @@ class Parts:
     director: Director | None
     ending: Ending
     report: Report
+    seeding: Seeding

@@ -50,6 +50,7 @@ from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.report import Report, Sources
+from dpdoctor.worker.seeding import Seeding
 from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.calibration import hook_cost_ns
 from dpdoctor.worker.timing.pending import storages
@@ -106,6 +107,7 @@ class Rank:
         )
         self._adopter = Adopter(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
         self._phases.updates = Updates(lambda: self._adopter.modules)
+        self._seeding = Seeding(where.rank)
         self._loaders = Loaders(task.mode.batch_rule, where.rank, where.world_size, task.spec.seed)
         hook_ns = hook_cost_ns(self._clock)
         self._steplog = StepLog(self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_ns)
@@ -194,6 +196,7 @@ class Rank:
             director=director if self._where.rank == 0 else None,
             ending=self._ending,
             report=self._report,
+            seeding=self._seeding,
         )
         return Conductor(parts, director.first())
 
@@ -203,6 +206,7 @@ class Rank:
         of_children = Patches(for_children=True)
         launched.hide_process_group(self._patches, of_children, self._fail)
         lines.keep_stacks_short(of_children)
+        self._seeding.watch(self._patches)
         terminal.give(of_children)
         self._loaders.watch(
             self._patches,
@@ -271,7 +275,7 @@ class Rank:
             self._repeats.before_backward(tensors, self._adopter.parameters, after_forward=self._watch.pass_is_open)
         if self._seeds_apart:
             self._seeds_apart = False
-            setup.seed_apart(self._where.rank)
+            self._seeding.draw_apart()
         if self._warn_of_sums:
             self._warn_of_sums = False
             if loss.is_summed(tensors[0] if isinstance(tensors, (list, tuple)) else tensors):

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import platform
-import random
 from datetime import timedelta
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from dpdoctor import units
 from dpdoctor.records import Device
 from dpdoctor.spec import WorkerTask
+from dpdoctor.worker import seeding
 from dpdoctor.worker.launched import Place
 
 
 def set_up(task: WorkerTask, where: Place) -> str | None:
     """Prepare this process for its mode; return the backend of its process group, None where it has none."""
     torch.set_num_threads(task.spec.threads_per_device)
-    seed_all(task.spec.seed)
+    seeding.seed_all(task.spec.seed)
     if not task.mode.distributed:
         return None
     backend = "gloo"
@@ -38,18 +37,6 @@ def set_up(task: WorkerTask, where: Place) -> str | None:
         timeout=timedelta(seconds=task.spec.collective_timeout_s),
     )
     return backend
-
-
-def seed_all(seed: int) -> None:
-    """Seed torch, numpy and random, alike on every rank and in every mode."""
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-
-
-def seed_apart(rank: int) -> None:
-    """Seed torch, numpy and random by the script's own seed and the rank."""
-    seed_all(torch.initial_seed() + rank)
 
 
 def device_type() -> str:

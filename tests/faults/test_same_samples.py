@@ -37,3 +37,24 @@ def test_a_seed_for_each_rank_draws_them_apart(profile):
 def test_batches_of_a_loader_are_shared_out(profile):
     done = profile("ordinary.py", *DDP)
     assert not done.mode("ddp")["adoption"]["same_samples"]
+
+
+def test_numbers_that_only_dpdoctor_seeded_are_drawn_apart(profile):
+    done = profile("unseeded_pairs.py", *DDP)
+    mode = done.mode("ddp")
+    first, last = ([done.printed("ddp", rank).splitlines()[place] for rank in (0, 1)] for place in (0, -1))
+    assert first[0] == first[1]
+    assert last[0] != last[1]
+    assert not mode["adoption"]["same_samples"]
+    assert mode["batch"]["global"] == 8
+    assert "unsharded_data" not in findings(done)
+    assert any("does not seed" in warning for warning in mode["adoption"]["warnings"])
+
+
+def test_numbers_that_the_script_seeds_stay_alike(profile):
+    done = profile("unseeded_pairs.py", *DDP, args=["seeded"])
+    mode = done.mode("ddp")
+    assert mode["adoption"]["same_samples"]
+    assert mode["batch"]["global"] == 4
+    (found,) = (found for found in done.summary["findings"] if found["rule"] == "unsharded_data")
+    assert "dataset draws" in found["remedy"]

@@ -22,6 +22,7 @@ class Entered:
         num_steps: how many were.
         digest: of all of them.
         varies: whether they were not all the same.
+        is_anew: whether the looking began anew.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class Entered:
         self.digest = 0
         self._of_step = 0
         self._first: int | None = None
-        self.varies = False
+        self.varies = self.is_anew = False
 
     def forward(self, tensors: Iterable[torch.Tensor]) -> None:
         """Add what a forward was called with."""
@@ -47,6 +48,11 @@ class Entered:
             self._first = self._first or self._of_step
             self.varies |= self._of_step != self._first
         self._of_step = 0
+
+    def begin_anew(self) -> None:
+        """Forget what entered: from now on it may be something else."""
+        self.num_steps = self.digest = self._of_step = 0
+        self._first, self.varies, self.is_anew = None, False, True
 
     def told(self) -> list[int]:
         """Return what the other ranks must know."""

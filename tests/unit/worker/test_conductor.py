@@ -28,6 +28,7 @@ from dpdoctor.worker.modes.single import MODE as SINGLE
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.report import Report, Sources
+from dpdoctor.worker.seeding import Seeding
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steplog import StepLog
 from tests.builders.rig import Rig
@@ -127,6 +128,7 @@ class Conducted(Rig):
             director=director,
             ending=self.ending,
             report=self.report,
+            seeding=Seeding(0),
         )
         self.conductor = Conductor(parts, director.first())
 

@@ -108,14 +108,14 @@ def test_a_traceback_of_ours_alone_is_kept() -> None:
     assert lines.without_ours(trace) is trace
 
 
-def frame_of(files: list[str]) -> str | None:
+def frame_of(files: list[str]) -> tuple[str, str] | None:
     """Return what is said of a stack of these files."""
     return chain(files, lambda: lines.of_users(sys._getframe(1)))
 
 
 @pytest.mark.parametrize("library", [functools.__file__, "<string>", "/usr/lib/python3/dist-packages/numpy/core.py"])
 def test_a_frame_of_a_library_is_of_the_users_line_that_called_it(library: str) -> None:
-    assert frame_of([TRAIN, library]) == f"{TRAIN}:3"
+    assert frame_of([TRAIN, library]) == (f"{TRAIN}:3", "")
 
 
 def test_a_frame_of_ours_is_nobodys() -> None:

@@ -1,0 +1,86 @@
+"""Random numbers: alike on every rank at first, and which of them the script seeds by itself."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpdoctor.worker.patches import Patches
+
+_OURS = ("torch", "numpy", "dpdoctor")
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch, numpy and random, alike on every rank and in every mode."""
+    for sow in _SOWERS.values():
+        sow(seed)
+
+
+_seed_numpy = np.random.seed  # the original, as those below: a script's calls are noted, dpdoctor's are not
+
+
+def _sow_numpy(seed: int) -> None:
+    _seed_numpy(seed % 2**32)
+
+
+_SOWERS: dict[str, Callable[[int], object]] = {
+    "torch": torch.manual_seed,
+    "numpy": _sow_numpy,
+    "random": random.seed,
+}
+
+
+class Seeding:
+    """Knows the generators that the script seeds.
+
+    Those that it does not seed are seeded by dpdoctor, so that every mode begins with the same model; processes of the
+    script's own would draw apart from them.
+
+    Attributes:
+        is_apart: whether ranks draw numbers of their own from some.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._by_script: set[str] = set()
+        self.is_apart = False
+
+    def watch(self, patches: Patches) -> None:
+        """Note which generators the script seeds from now on."""
+        for name, owner, attribute in (
+            ("torch", torch, "manual_seed"),
+            ("numpy", np.random, "seed"),
+            ("random", random, "seed"),
+        ):
+            patches.replace(owner, attribute, self._noting(name, getattr(owner, attribute)))
+
+    def _noting(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def seed(*args: Any, **kwargs: Any) -> Any:
+            if name not in self._by_script and not _is_ours(sys._getframe(1).f_globals.get("__name__", "")):
+                self._by_script.add(name)
+            return original(*args, **kwargs)
+
+        return seed
+
+    @property
+    def unseeded(self) -> tuple[str, ...]:
+        """Return the modules whose numbers are alike on all ranks only because dpdoctor seeded them."""
+        return tuple(name for name in _SOWERS if name not in self._by_script)
+
+    def draw_apart(self, names: tuple[str, ...] = tuple(_SOWERS)) -> None:
+        """Let this rank draw numbers of its own from these generators from now on."""
+        self.is_apart = True
+        seed = torch.initial_seed() + self._rank
+        for name in names:
+            _SOWERS[name](seed)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in _OURS

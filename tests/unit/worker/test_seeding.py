@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.seeding import Seeding, seed_all
+
+
+def drawn() -> tuple[float, float, float]:
+    return float(torch.rand(1)), float(np.random.random()), random.random()
+
+
+@pytest.fixture
+def seeding() -> Iterator[Seeding]:
+    found, patches = Seeding(1), Patches()
+    found.watch(patches)
+    yield found
+    patches.undo()
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**40])
+def test_seeds_make_all_random_numbers_repeat(seed: int) -> None:
+    seed_all(seed)
+    first = drawn()
+    assert drawn() != first
+    seed_all(seed)
+    assert drawn() == first
+
+
+def test_what_a_script_seeds_is_its_own(seeding: Seeding) -> None:
+    assert seeding.unseeded == ("torch", "numpy", "random")
+    torch.manual_seed(3)
+    random.seed(3)
+    assert seeding.unseeded == ("numpy",)
+    assert torch.initial_seed() == 3
+
+
+def test_what_dpdoctor_and_torch_seed_is_not_the_scripts(seeding: Seeding) -> None:
+    seed_all(5)
+    exec("import random; random.seed(1)", {"__name__": "dpdoctor.worker.data.loaders"})
+    exec("import torch; torch.manual_seed(1)", {"__name__": "torch.utils.data"})
+    assert len(seeding.unseeded) == 3
+
+
+def test_only_what_is_named_is_drawn_apart(seeding: Seeding) -> None:
+    seed_all(5)
+    alike = drawn()
+    seed_all(5)
+    seeding.draw_apart(("random",))
+    mine = drawn()
+    assert mine[:2] == alike[:2]
+    assert mine[2] != alike[2]
+    assert seeding.is_apart
