@@ -60,6 +60,7 @@ class Pass:
         is_repeat: of a closure that runs again on the same samples.
         fits: whether the samples of its batches are to be found in the shapes that it was called with.
         is_part: whether it was called with a part of a batch's own tensor.
+        is_known: whether it took its batches by their tensors, not by numbers.
         laps: steps that ended since.
     """
 
@@ -69,6 +70,7 @@ class Pass:
     is_repeat: bool
     fits: bool
     is_part: bool
+    is_known: bool
     reached: bool | None = None
     laps: int = 0
 
@@ -195,12 +197,17 @@ class Tally:
 
     def _consume(self, rows: int, elements: int, storages: Iterable[int], look: Callable[[], Look]) -> Pass:
         num_known, num_unsure = self._pending.num_known, self._pending.num_unsure
-        batches = self._pending.take(rows, storages, is_first=self._fresh or self._is_news)
+        storages = set(storages)
+        batches = self._taken_wrongly(storages)
+        is_known = bool(batches)
+        if not is_known:
+            batches = self._pending.take(rows, storages, is_first=self._fresh or self._is_news)
+            is_known = self._pending.num_known > num_known
         self._is_news = False
         size = sum(batch.size for batch in batches)
         fits, is_part = True, False
         if size not in {0, rows}:
-            looked, is_known = look(), self._pending.num_known > num_known
+            looked = look()
             is_part = looked.is_part and is_known and 0 < rows < size
             # More rows are several of each sample, as in views of an image; fewer may be samples that were left out.
             is_whole = rows > size and rows % size == 0
@@ -213,10 +220,25 @@ class Tally:
             is_repeat=self._repeats,
             fits=fits,
             is_part=is_part,
+            is_known=is_known,
         )
         self._passes.append(training)
         self._only_evaluated, self._doubtful, self._fresh = False, None, False
         return training
+
+    def _taken_wrongly(self, storages: set[int]) -> list[Batch]:
+        """Return the batches whose tensors these are and that an open forward took by their numbers; it loses them.
+
+        A generator that is called on noise before the discriminator is called on the batch does so.
+        """
+        found = []
+        for training in self._passes:
+            own = [batch for batch in training.batches if any(batch.lies_at(storage) for storage in storages)]
+            if own and not training.is_known:
+                found += own
+                training.batches = [batch for batch in training.batches if batch not in own]
+                training.fits = True
+        return found
 
     def _settle(self, *, after_backward: bool = False) -> None:
         """Count the forwards that a backward pass came to, and those of which nobody can tell.
@@ -313,6 +335,7 @@ class Tally:
             self._drawn = self._all_rows  # the rest of the batch trains nothing, or later steps
         reconciled = self._fits or self._drawn in {sum(self._rows), self._all_rows}
         self._any_drawn |= self._drawn > 0
+        reconciled &= self._drawn > 0 or not (self._any_drawn and self._all_rows)
         self._most_entered = max(self._most_entered, entered)
         self._note_feeding()
         counted = Counted(

@@ -124,7 +124,12 @@ def test_a_model_that_is_tuned_in_eval_mode_is_trained() -> None:
             tally.backward()
             drawn = 4 * len(loader)
             assert tally.lap() == Counted(
-                samples_drawn=drawn, samples_entered=4, micro_batches=1, epoch_edge=False, samples_handed=drawn
+                samples_drawn=drawn,
+                samples_entered=4,
+                micro_batches=1,
+                epoch_edge=False,
+                samples_handed=drawn,
+                reconciled=bool(loader),
             )
 
 
@@ -465,3 +470,20 @@ def test_halves_that_enter_one_after_the_other_reconcile() -> None:
     tally.backward()
     counted = tally.lap()
     assert (counted.samples_drawn, counted.reconciled) == (16, True)
+
+
+def test_a_batch_that_a_forward_on_noise_took_by_its_size_is_that_of_the_forward_that_is_called_with_it() -> None:
+    # generator(noise), discriminator(real), backward, step; discriminator(fake), backward, step.
+    tally = Tally()
+    drawn = []
+    for number in range(4):
+        tally.fetched(TRAIN, 8, storages={number})
+        generated = followed(tally, 8)
+        followed(tally, 8, storages={number}).reach()
+        tally.backward()
+        drawn.append(tally.lap().samples_drawn)
+        generated.reach()
+        followed(tally, 8).reach()
+        tally.backward()
+        tally.optimizer_stepped()
+    assert drawn == [8] * 4
