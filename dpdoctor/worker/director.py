@@ -311,13 +311,10 @@ class Director:
         return int(share_s / max(TRACED_STEP_COST * self._step_s, 1e-6))
 
     def _skip(self, facts: Facts, *, after_proof: bool) -> int:
-        """Return the uncounted steps: one; after the proof, while which the loader's queue filled up, two or more.
-
-        Two, because less than two do not tell whether the ranks train on the same samples.
-        """
+        """Return the uncounted steps: one, and while the proof was evaluated the loader's queue filled up."""
         if not after_proof:
             return 1
-        wanted = 1 + max(1, 2 * facts.prefetch, self._steps_to_keep(facts))
+        wanted = 1 + max(2 * facts.prefetch, self._steps_to_keep(facts))
         fitting = int(MOST_SKIPPED_SHARE * self._most_left_s(facts) / max(self._pace_s(), 1e-6))
         return max(1, min(MOST_SKIPPED, wanted, fitting))
 

@@ -7,8 +7,8 @@ from dpdoctor.worker.director import Facts
 from dpdoctor.worker.parts import Parts
 
 DRAWN_APART = (
-    "ranks draw different batches and may train on the same samples: a sampler goes on to draw from the global random "
-    "state, which differs between ranks. Throughput is not affected; to distribute it, give it a generator of its own"
+    "in the first steps all ranks drew the same samples; random numbers that the script does not seed ({}) were alike "
+    "on all ranks only by dpdoctor's seed, and are drawn apart since, as processes of the script would"
 )
 APART = (
     "all ranks drew the same samples by random numbers that the script does not seed, but dpdoctor, alike ({}): since "
@@ -44,19 +44,16 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
 def _train_on_the_same(parts: Parts, told: list[list[int]]) -> bool:
     """Return whether the ranks train on the same samples, given what each has told of those that entered its model.
 
-    Once they do, they draw apart what only dpdoctor's seed makes alike, and are looked at anew; what the script seeds
-    stays alike.
+    Where dpdoctor's seed may have made them the same, they draw apart first and are looked at anew; what the script
+    seeds stays alike.
     """
-    seeding, entered, were_same = parts.seeding, parts.watch.entered, parts.report.same_samples
-    if not entered.is_anew:
-        same = are_same(told)
-        if same and seeding.unseeded and not seeding.is_apart:
-            seeding.draw_apart(seeding.unseeded)
-            entered.begin_anew()
+    seeding, entered = parts.seeding, parts.watch.entered
+    if entered.is_anew:
+        return all(of_rank == told[0] for of_rank in told) if told[0][0] else parts.report.same_samples
+    same = are_same(told)
+    if not same or seeding.is_apart or not seeding.unseeded:
         return same
-    if not told[0][0]:
-        return were_same
-    same = all(of_rank == told[0] for of_rank in told)
-    if were_same and not same:
-        parts.report.warn(APART.format(", ".join(seeding.unseeded)))
-    return same
+    parts.report.warn(APART.format(", ".join(seeding.unseeded)))
+    seeding.draw_apart(seeding.unseeded)
+    entered.begin_anew()
+    return False

@@ -6,7 +6,8 @@ import pytest
 
 from tests.faults.conftest import SHORT
 
-DDP = ("--modes", "ddp", "--no-baseline", *SHORT)
+# Two windows to see that ranks draw alike, and more after they were let draw apart.
+DDP = ("--modes", "ddp", "--no-baseline", *SHORT, "--rounds", "4")
 
 
 def findings(done):
