@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpdoctor.analysis import stats
+from dpdoctor.analysis.common_steps import CommonSteps, common_steps
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.feed import feed
-from dpdoctor.analysis.trace_budget import NO_STEPS, NO_TRACE
 from dpdoctor.analysis.windows import NS, RankWindow, measured
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.records import PHASES, Launch
 
+NO_TIME = "the traced steps took no time"
 NO_PHASES = "the trace does not say in which phase of a step the host was"
 NOT_COUNTED = "nobody counted how long the training thread waits for a core"
 
@@ -26,10 +27,12 @@ def exposed_share(digests: Sequence[Digest]) -> Figure:
     communication a step takes E[max_r w_r] + transfer, without max_r E[w_r]; the difference is what the rank with the
     largest E[w_r] spends in communication.)
     """
-    last = _last(digests)
+    common = common_steps(digests)
+    last = _last(digests, common)
     if last is None:
-        return stats.unknown("ratio", NO_STEPS if digests else NO_TRACE)
-    return _share(last, lambda step: step.budget.exposed_comm_ns)
+        return stats.unknown("ratio", common.left_out or NO_TIME)
+    parts = [(step.budget.exposed_comm_ns, step.budget.total_ns) for step in _steps(last, common)]
+    return stats.ratio_of_totals(parts, "ratio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,33 +63,35 @@ def removable(launch: Launch, cores: int) -> Removable:
     rest longer: so the exposed part is of the untraced step.
     """
     digests = [rank.digest for rank in launch.ranks if rank.digest]
-    last = _last(digests)
+    common = common_steps(digests)
+    last = _last(digests, common)
     if last is None or not on_shared_cores(launch, cores):
         return Removable(exposed=exposed_share(digests))
-    exposed = _of_untraced(launch, _per_step(last, lambda step: step.budget.exposed_comm_ns))
-    return Removable(exposed=exposed, on_cores=_on_cores(launch, last))
+    steps = _steps(last, common)
+    exposed = _of_untraced(launch, _per_step(steps, lambda step: step.budget.exposed_comm_ns))
+    return Removable(exposed=exposed, on_cores=_on_cores(launch, last, steps))
 
 
-def _on_cores(launch: Launch, last: Digest) -> Figure:
+def _on_cores(launch: Launch, last: Digest, steps: Sequence[DeviceStep]) -> Figure:
     """Return the share of a step that communication takes from computing on the same cores.
 
     There is what the host does for it without communicating. And beside communication the training thread waits for a
     core: the kernel counts that in the measured windows, where other processes are in it; it is no longer than that
     communication is. Where nobody counted, it is as long.
     """
-    beside = _of_untraced(launch, _per_step(last, lambda step: step.budget.comm_ns - step.budget.exposed_comm_ns))
+    beside = _of_untraced(launch, _per_step(steps, lambda step: step.budget.comm_ns - step.budget.exposed_comm_ns))
     waited = _of_untraced(launch, _wait_for_core(launch, last))
     if waited.value is not None and beside.value is not None and waited.value < beside.value:
         beside = waited
-    return stats.combination([(1.0, _of_untraced(launch, _handling(launch, last))), (1.0, beside)], "ratio")
+    return stats.combination([(1.0, _of_untraced(launch, _handling(launch, last, steps))), (1.0, beside)], "ratio")
 
 
-def _handling(launch: Launch, last: Digest) -> Figure:
+def _handling(launch: Launch, last: Digest, steps: Sequence[DeviceStep]) -> Figure:
     """Return the seconds of an untraced step in which the host works for communication without communicating.
 
     The profiler slows it as it slows the phase that it is in, and not all phases alike: of each it has the same share.
     """
-    steps, rank = _steps(last), next(index for index, rank in enumerate(launch.ranks) if rank.digest is last)
+    rank = next(index for index, rank in enumerate(launch.ranks) if rank.digest is last)
     windows = [window.ranks[rank] for window in measured(launch)]
     phases = [phase for phase in PHASES if any(step.host_phases_ns.get(phase) for step in steps)]
     if not phases:
@@ -137,24 +142,20 @@ def _of_untraced(launch: Launch, seconds: Figure) -> Figure:
     return stats.ratio(seconds, step, "ratio")
 
 
-def _last(digests: Sequence[Digest]) -> Digest | None:
-    """Return that of the rank which communicates least while nothing computes; None: no trace holds a whole step."""
-    whole = [digest for digest in digests if sum(step.budget.total_ns for step in _steps(digest))]
-    return min(whole, key=lambda digest: _exposed_ratio(_steps(digest)), default=None)
+def _last(digests: Sequence[Digest], common: CommonSteps) -> Digest | None:
+    """Return that of the rank which communicates least while nothing computes; None: no step counts for any."""
+    whole = [digest for digest in digests if sum(step.budget.total_ns for step in _steps(digest, common))]
+    return min(whole, key=lambda digest: _exposed_ratio(_steps(digest, common)), default=None)
 
 
 def _exposed_ratio(steps: Sequence[DeviceStep]) -> float:
     return sum(s.budget.exposed_comm_ns for s in steps) / sum(s.budget.total_ns for s in steps)
 
 
-def _steps(digest: Digest) -> list[DeviceStep]:
-    return [step for device in digest.devices for step in device.steps]
+def _steps(digest: Digest, common: CommonSteps) -> list[DeviceStep]:
+    return [step for device in digest.devices for step in common.of(device)]
 
 
-def _per_step(digest: Digest, part: Callable[[DeviceStep], int]) -> Figure:
+def _per_step(steps: Sequence[DeviceStep], part: Callable[[DeviceStep], int]) -> Figure:
     """Return the seconds of a part of a traced step."""
-    return stats.mean_interval([part(step) * NS for step in _steps(digest)], "s")
-
-
-def _share(digest: Digest, part: Callable[[DeviceStep], int]) -> Figure:
-    return stats.ratio_of_totals([(part(step), step.budget.total_ns) for step in _steps(digest)], "ratio")
+    return stats.mean_interval([part(step) * NS for step in steps], "s")

@@ -53,7 +53,8 @@ def _waited_share(launch: Launch) -> Figure:
 
 def _check(what: str, arm: str, seen: Figure, arms: Mapping[str, ArmSummary]) -> CrossCheck:
     gained = arms[arm].share
-    limit, reason, agrees = allowed(seen, gained), seen.reason or gained.reason or "", None
+    limit, agrees = allowed(seen, gained), None
+    reason = next((figure.reason or "" for figure in (seen, gained) if figure.value is None), "")
     if seen.value is not None and gained.value is not None:
         agrees = abs(seen.value - gained.value) <= limit
         if not agrees and gained.low is None:

@@ -1,88 +1,96 @@
-"""Where a step's time goes on the devices, from the digests of all ranks of a mode."""
+"""The figures of a traced step, from the digests of all ranks of a mode: over the steps that count, see common_steps.
+
+A share is the total of a part over the total of the time; its interval is over the steps.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from dpdoctor.analysis import stats
+from dpdoctor.analysis.common_steps import NO_STEPS, CommonSteps, common_steps
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.spent import PARTS, Spent, of_steps, spent
 from dpdoctor.analysis.summary import TraceBudget
-from dpdoctor.digest import IDLE_CAUSES, Budget, DeviceStep, Digest
+from dpdoctor.digest import IDLE_CAUSES, DeviceStep, Digest
 
 NS = 1e-9
-NO_STEPS = "the trace holds no whole step"
-NO_TRACE = "no rank left a trace"
-NOT_STEPS = "the trace holds no whole step: the share is of all that was traced"
-PARTS = ("compute", "exposed_comm", "h2d", "copy", "idle")
-
-# A stretch of time on one device, and its idle part by cause.
-Stretch = tuple[Budget, Mapping[str, int]]
+OF_ALL = "{}: the share is of all that was traced"
+CAUSE = "idle.{}"
 
 
 def trace_budget(digests: Sequence[Digest]) -> TraceBudget | None:
-    """Return the mean budget per traced step and device; None: no rank left a trace.
+    """Return the mean budget per traced step and device; None: no rank left a trace with a whole step.
 
     The profiler slows steps, the host's part most: shares of these seconds are to be trusted, not the seconds.
     """
-    if not digests:
+    if not any(device.steps for digest in digests for device in digest.devices):
         return None
-    devices = [device.steps for digest in digests for device in digest.devices if device.steps]
-    if not devices:
-        return None
-    per_step = list(zip(*devices, strict=False))  # the steps that every device has
+    common = common_steps(digests)
+    steps = [of_steps(at_once) for at_once in common.steps]
 
-    def mean(part: Callable[[DeviceStep], int]) -> Figure:
-        values = [float(np.mean([part(step) for step in steps])) * NS for steps in per_step]
-        return stats.mean_interval(values, "s", reason=NO_STEPS)
+    def mean(part: Callable[[Spent], int]) -> Figure:
+        values = [part(one) / one.num_steps * NS for one in steps]
+        return _noted(stats.mean_interval(values, "s", reason=common.left_out or NO_STEPS), common)
 
     return TraceBudget(
-        step=mean(lambda step: step.budget.total_ns),
-        compute=mean(lambda step: step.budget.compute_ns),
-        exposed_comm=mean(lambda step: step.budget.exposed_comm_ns),
-        h2d=mean(lambda step: step.budget.h2d_ns),
-        copy=mean(lambda step: step.budget.copy_ns),
-        idle=mean(lambda step: step.budget.idle_ns),
-        comm=mean(lambda step: step.budget.comm_ns),
-        idle_by={cause: mean(_idle(cause)) for cause in IDLE_CAUSES},
+        step=mean(lambda one: one.total_ns),
+        comm=mean(lambda one: one.comm_ns),
+        idle_by={cause: mean(_part(CAUSE.format(cause))) for cause in IDLE_CAUSES},
+        **{name: mean(_part(name)) for name in PARTS},
     )
 
 
 def budget_shares(digests: Sequence[Digest]) -> dict[str, Figure]:
-    """Return the shares of the traced steps over all devices: PARTS, which add up to 1, and `idle.<cause>`.
+    """Return the shares of the traced time of all devices: PARTS, which add up to 1, and `idle.<cause>`.
 
-    Totals over totals, step by step. Without whole steps of all that was traced, and without an interval; `reason` then
-    says so. Empty: nothing was traced.
+    Without steps that count of all that was traced, and without an interval; `reason` then says so. Empty: nothing was
+    traced.
     """
     devices = [device for digest in digests for device in digest.devices if device.whole.total_ns]
-    steps = [device.steps for device in devices if device.steps]
-    stretches = [[(step.budget, step.idle_by) for step in at_once] for at_once in zip(*steps, strict=False)]
-    if stretches:
-        return _shares(stretches)
-    whole = _shares([[(device.whole, device.idle_by) for device in devices]]) if devices else {}
-    return {key: dataclasses.replace(figure, reason=NOT_STEPS) for key, figure in whole.items()}
+    common, keys = common_steps(digests), (*PARTS, *map(CAUSE.format, IDLE_CAUSES))
+    if common.steps:
+        return {key: _share(common, key) for key in keys}
+    if not devices:
+        return {}
+    whole, reason = spent(devices, common), OF_ALL.format(common.left_out)
+    return {key: Figure(value=_part(key)(whole) / whole.total_ns, n=1, unit="ratio", reason=reason) for key in keys}
 
 
-def _shares(stretches: Sequence[Sequence[Stretch]]) -> dict[str, Figure]:
-    """Return the shares over stretches of time, each of all devices."""
-
-    def share(part: Callable[[Stretch], int]) -> Figure:
-        totals = [(sum(map(part, one)), sum(budget.total_ns for budget, _ in one)) for one in stretches]
-        return stats.ratio_of_totals(totals, "ratio")
-
-    parts = {name: share(_part(name)) for name in PARTS}
-    return {**parts, **{f"idle.{cause}": share(_cause(cause)) for cause in IDLE_CAUSES}}
+def part_share(digests: Sequence[Digest], *keys: str) -> Figure:
+    """Return the share that some of the `budget_shares` have together, of the steps that count; else unknown."""
+    return _share(common_steps(digests), *keys)
 
 
-def _part(name: str) -> Callable[[Stretch], int]:
-    return lambda stretch: int(getattr(stretch[0], f"{name}_ns"))
+def share(digests: Sequence[Digest], part: Callable[[Sequence[DeviceStep]], float]) -> Figure:
+    """Return `part` (ns, of the same step on every device) over the steps' mean length, of the steps that count."""
+    common = common_steps(digests)
+    parts = [(part(at_once), _length(at_once)) for at_once in common.steps]
+    return _noted(stats.ratio_of_totals(parts, "ratio", reason=common.left_out), common)
 
 
-def _cause(name: str) -> Callable[[Stretch], int]:
-    return lambda stretch: stretch[1].get(name, 0)
+def step_s(digests: Sequence[Digest]) -> float:
+    """Return the mean seconds of the steps that count, of which there is one at least."""
+    return fmean(map(_length, common_steps(digests).steps)) * NS
 
 
-def _idle(cause: str) -> Callable[[DeviceStep], int]:
-    return lambda step: step.idle_by.get(cause, 0)
+def _share(common: CommonSteps, *keys: str) -> Figure:
+    steps = [of_steps(at_once) for at_once in common.steps]
+    parts = [(sum(_part(key)(one) for key in keys), one.total_ns) for one in steps]
+    return _noted(stats.ratio_of_totals(parts, "ratio", reason=common.left_out), common)
+
+
+def _noted(figure: Figure, common: CommonSteps) -> Figure:
+    """Return a figure with what it leaves out."""
+    return dataclasses.replace(figure, reason=common.left_out) if common.left_out else figure
+
+
+def _part(key: str) -> Callable[[Spent], int]:
+    name, _, cause = key.partition(".")
+    return lambda one: one.idle_by.get(cause, 0) if cause else one.parts_ns[name]
+
+
+def _length(at_once: Sequence[DeviceStep]) -> float:
+    return fmean(step.budget.total_ns for step in at_once)

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.analysis import PHASES, Figure, StepRecord, stats
+from dpdoctor.analysis.trace_budget import part_share
 from dpdoctor.analysis.windows import NS, Window
 from dpdoctor.rules._base import COVERAGE, Case
 from dpdoctor.rules._steps import windows
-from dpdoctor.rules._traced import on_gpu
+from dpdoctor.rules._traced import digests, on_gpu
 
 _FORWARD, _BACKWARD = PHASES.index("forward"), PHASES.index("backward")
 Array = NDArray[np.float64]
@@ -105,10 +106,12 @@ def _on_host(
 
 
 def _on_device(case: Case, sizes: list[Array]) -> tuple[Figure, float | None]:
-    if case.mode.budget is None:
-        return stats.unknown("ratio", "without a trace it is not known how much of a step the device computes"), None
-    computing = stats.ratio(case.mode.budget.compute, case.mode.budget.step, "ratio").value or 0.0
-    lost = [(computing * float((_excess(window) / window.max(axis=1)).sum()), len(window)) for window in sizes]
+    found = digests(case)
+    computing = part_share(found, "compute")
+    if computing.value is None:
+        nothing = "without a trace it is not known how much of a step the device computes"
+        return stats.unknown("ratio", (computing.reason if found else None) or nothing), None
+    lost = [(computing.value * float((_excess(window) / window.max(axis=1)).sum()), len(window)) for window in sizes]
     return stats.ratio_of_totals(lost, "ratio"), None
 
 

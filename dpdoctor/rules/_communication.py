@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import ArmSummary, Figure, stats
 from dpdoctor.analysis.communication import exposed_share, removable
+from dpdoctor.analysis.trace_budget import part_share
 from dpdoctor.rules._base import COVERAGE, Case, Weighed, above_zero, agree, measured_arm, weigh
-from dpdoctor.rules._traced import digests, launch_of, on_gpu, share
+from dpdoctor.rules._traced import digests, launch_of, on_gpu
 
 ARM = "no_comm"
 NEITHER = "no trace and no arm no_comm shows what communication costs: profile with --trace-steps 10 --arms no_comm"
@@ -47,7 +47,7 @@ def communicates(case: Case) -> bool:
 def exposure(case: Case) -> Exposure | None:
     """Return the exposed communication of the mode's traces; None: they hold no whole step."""
     found, launch = digests(case), launch_of(case)
-    total = share(found, lambda steps: fmean(step.budget.exposed_comm_ns for step in steps))
+    total = part_share(found, "exposed_comm")
     if launch is None or total.value is None:
         return None
     world_size = max([case.mode.world_size, *(digest.world_size or 1 for digest in found)])
@@ -112,8 +112,10 @@ def trace_words(seen: Exposure) -> str:
     if seen.on_cores is not None and seen.on_cores.value:
         taken = units.share(seen.on_cores.value)
         which += f"; of the cores that compute it takes another {taken}, beside computing and by what is done around it"
+    left_out = f" ({seen.total.reason})" if seen.total.reason else ""
     return (
-        f"in the trace communication beside which nothing computes is {units.share(seen.total.value)} of a step{which}"
+        f"in the trace communication beside which nothing computes is {units.share(seen.total.value)} of a step"
+        f"{left_out}{which}"
     )
 
 

@@ -1,18 +1,16 @@
-"""What rules read from the traces of a mode: shares of its whole steps."""
+"""What rules read from the traces of a mode: shares of the steps that count for all of its devices."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from statistics import fmean
 
-from dpdoctor.analysis import Figure, Launch, stats
+from dpdoctor.analysis import Figure, Launch
 from dpdoctor.analysis.analyse import shown_launch
-from dpdoctor.analysis.windows import NS
+from dpdoctor.analysis.trace_budget import CAUSE, part_share, share
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.rules._base import Case
 
-NO_STEPS = "the trace holds no whole step"
 # A mode that ended like this trained nothing that a rule could judge.
 _NOTHING_TRAINED = frozenset({"failed", "skipped", "inactive"})
 
@@ -36,30 +34,9 @@ def on_gpu(case: Case) -> bool:
     )
 
 
-def whole_steps(found: Sequence[Digest]) -> list[tuple[DeviceStep, ...]]:
-    """Return the steps that every device of these traces holds whole, one entry per device."""
-    by_number: defaultdict[int, list[DeviceStep]] = defaultdict(list)
-    devices = [device for digest in found for device in digest.devices if device.steps]
-    for device in devices:
-        for step in device.steps:
-            by_number[step.step].append(step)
-    return [tuple(steps) for _, steps in sorted(by_number.items()) if len(steps) == len(devices)]
-
-
-def share(found: Sequence[Digest], part: Callable[[Sequence[DeviceStep]], float]) -> Figure:
-    """Return `part` (ns, of the same step on every device) over the steps' length, of all whole steps."""
-    parts = [(part(steps), _length(steps)) for steps in whole_steps(found)]
-    return stats.ratio_of_totals(parts, "ratio", reason=NO_STEPS)
-
-
-def step_s(found: Sequence[Digest]) -> float:
-    """Return the mean seconds of the whole steps, of which there is one at least."""
-    return fmean(_length(steps) for steps in whole_steps(found)) * NS
-
-
 def idle_share(found: Sequence[Digest], *causes: str) -> Figure:
     """Return the share of a step in which a device idles for one of these causes; mean over devices."""
-    return share(found, lambda steps: fmean(sum(step.idle_by.get(cause, 0) for cause in causes) for step in steps))
+    return part_share(found, *map(CAUSE.format, causes))
 
 
 def exposed_calls_share(found: Sequence[Digest], wanted: Callable[[str, int], bool]) -> Figure:
@@ -68,9 +45,7 @@ def exposed_calls_share(found: Sequence[Digest], wanted: Callable[[str, int], bo
     `wanted` is asked with a call's operation and bytes (-1: unknown). The rank with least waits least for the others:
     what is left is transfer. Calls that overlap are counted once at most, by the step's own exposed communication.
     """
-    exposed = [_exposed_ns(digest, wanted) for digest in found]
-    if not exposed:
-        return stats.unknown("ratio", "there is no trace")
+    exposed = [_exposed_ns(digest, wanted) for digest in found if any(device.steps for device in digest.devices)]
 
     def least(steps: Sequence[DeviceStep]) -> float:
         of_calls = min(by_step.get(steps[0].step, 0) for by_step in exposed)
@@ -87,7 +62,3 @@ def _exposed_ns(digest: Digest, wanted: Callable[[str, int], bool]) -> dict[int,
         if wanted(calls.names[operation], num_bytes):
             found[step] += ns
     return dict(found)
-
-
-def _length(steps: Sequence[DeviceStep]) -> float:
-    return fmean(step.budget.total_ns for step in steps)

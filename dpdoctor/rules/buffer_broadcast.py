@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding
+from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
 from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part
-from dpdoctor.rules._traced import digests, exposed_calls_share, whole_steps
+from dpdoctor.rules._traced import digests, exposed_calls_share
 
 OPERATION = "broadcast"
 
@@ -16,10 +17,12 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return None
     counted = case.mode.counters.collectives.get(OPERATION) if case.mode.counters else None
     found = digests(case)
-    if not whole_steps(found):
+    if not common_steps(found).steps:
         if not counted:
             return None
-        return CannotTell(reason="buffers are broadcast, and no trace holds a whole step that shows what it costs")
+        return CannotTell(
+            reason="buffers are broadcast, and no traced step is whole on every device to show what it costs"
+        )
     weighed = weigh_part(case, exposed_calls_share(found, lambda operation, _: operation == OPERATION))
     if weighed.value < SMALL or weighed.status == "refuted":
         return None

@@ -7,9 +7,10 @@ from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, stats
+from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.digest import Digest
 from dpdoctor.rules._base import SMALL, Case, Rule, faster_without, severity
-from dpdoctor.rules._traced import digests, whole_steps
+from dpdoctor.rules._traced import digests
 
 NS = 1e-9
 
@@ -19,7 +20,7 @@ def _check(case: Case) -> Finding | None:
 
 
 def _of_rank(case: Case, digest: Digest) -> Finding | None:
-    steps = whole_steps([digest])
+    steps = common_steps([digest]).steps
     if digest.data_parallel is None or len(digest.data_parallel.device_ns) < 2 or not steps:
         return None
     busy = {index: parts["busy"] for index, parts in digest.data_parallel.device_ns.items()}

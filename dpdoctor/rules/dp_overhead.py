@@ -6,9 +6,10 @@ from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeSummary, stats
+from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.digest import DataParallelCost, Digest
 from dpdoctor.rules._base import SMALL, Case, Rule, Status, faster_without, severity
-from dpdoctor.rules._traced import digests, whole_steps
+from dpdoctor.rules._traced import digests
 
 NS = 1e-9
 PARTS = ("scatter", "replicate", "gather", "reduce")
@@ -19,7 +20,7 @@ def _check(case: Case) -> Finding | None:
 
 
 def _of_rank(case: Case, digest: Digest) -> Finding | None:
-    steps = whole_steps([digest])
+    steps = common_steps([digest]).steps
     if digest.data_parallel is None or not steps:
         return None
     step_ns = fmean(step.budget.total_ns for of_step in steps for step in of_step)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, HostSync
+from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._traced import NO_STEPS, digests, idle_share, on_gpu, whole_steps
+from dpdoctor.rules._traced import digests, idle_share, on_gpu
 
 
 def _check(case: Case) -> Finding | CannotTell | None:
@@ -14,9 +15,12 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return None
     calls = sorted(case.mode.counters.syncs, key=lambda call: -call.count) if case.mode.counters else []
     found = digests(case)
-    if not whole_steps(found):
+    common = common_steps(found)
+    if not common.steps:
         asked = f"a step waits for the GPU at {calls[0].line}, but " if calls else ""
-        return CannotTell(reason=asked + (NO_STEPS if found else "no trace shows what waiting for the GPU costs"))
+        return CannotTell(
+            reason=asked + (common.left_out if found else "no trace shows what waiting for the GPU costs")
+        )
     cost = idle_share(found, "sync")
     if cost.value is None or cost.value < SMALL:
         return None

@@ -7,9 +7,11 @@ from statistics import fmean, median
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, stats
+from dpdoctor.analysis.common_steps import common_steps
+from dpdoctor.analysis.trace_budget import part_share
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.rules._base import CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._traced import NO_STEPS, digests, idle_share, on_gpu, share, whole_steps
+from dpdoctor.rules._traced import digests, idle_share, on_gpu
 
 # Host-bound begins at 10 % of the step in TraceML 0.5 (residual) and gpuprof; a profiler's own cost lies below that.
 WARNING = 0.10
@@ -24,8 +26,9 @@ def _check(case: Case) -> Finding | CannotTell | None:
     found = digests(case)
     if not on_gpu(case):
         return None
-    if not whole_steps(found):
-        return CannotTell(reason=NO_STEPS if found else "without a trace nothing shows what the GPU waits for")
+    common = common_steps(found)
+    if not common.steps:
+        return CannotTell(reason=common.left_out if found else "without a trace nothing shows what the GPU waits for")
     delay_ns = _delay_ns(found)
     if delay_ns is None:
         return CannotTell(reason="the trace does not say which call launched which kernel")
@@ -62,7 +65,7 @@ def _cost(case: Case, found: Sequence[Digest]) -> Figure:
     """
     traced = idle_share(found, *CAUSES)
     step_s, busy_s = case.mode.step.value, _busy_s(found)
-    idle = share(found, lambda steps: fmean(step.budget.idle_ns for step in steps))
+    idle = part_share(found, "idle")
     if not step_s or not idle.value or traced.value is None:
         return traced
     untraced = max(0.0, 1 - busy_s / step_s)
@@ -73,7 +76,7 @@ def _busy_s(found: Sequence[Digest]) -> float:
     def busy(step: DeviceStep) -> int:
         return step.budget.total_ns - step.budget.idle_ns
 
-    return fmean(busy(step) for steps in whole_steps(found) for step in steps) * NS
+    return fmean(busy(step) for steps in common_steps(found).steps for step in steps) * NS
 
 
 def _delay_ns(found: Sequence[Digest]) -> float | None:

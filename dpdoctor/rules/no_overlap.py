@@ -7,10 +7,13 @@ from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding
+from dpdoctor.analysis.common_steps import common_steps
+from dpdoctor.analysis.spent import of_steps
+from dpdoctor.analysis.trace_budget import part_share, share
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
 from dpdoctor.rules._communication import adopted_line, arm_words, communicates, exposure, weigh_part
-from dpdoctor.rules._traced import NO_STEPS, digests, on_gpu, share, whole_steps
+from dpdoctor.rules._traced import digests, on_gpu
 
 # Of all communication: nsys-ai calls less than this poor overlap.
 POOR = 0.30
@@ -24,22 +27,22 @@ def _check(case: Case) -> Finding | CannotTell | None:
     # On the CPU both sides would share the cores: to overlap them gains nothing that one could promise.
     if not communicates(case) or not on_gpu(case):
         return None
-    steps = whole_steps(found)
-    if not steps:
-        return CannotTell(reason=NO_STEPS if found else "without a trace nothing shows what runs beside communication")
-    comm = fmean(step.budget.comm_ns for of_step in steps for step in of_step)
-    exposed = fmean(step.budget.exposed_comm_ns for of_step in steps for step in of_step)
-    if not comm or 1 - exposed / comm >= POOR:
+    common = common_steps(found)
+    if not common.steps:
+        nothing = "without a trace nothing shows what runs beside communication"
+        return CannotTell(reason=common.left_out if found else nothing)
+    overlap = of_steps([step for at_once in common.steps for step in at_once]).overlap_ratio
+    if overlap is None or overlap >= POOR:
         return None
     weighed = weigh_part(case, share(found, _hideable(found)))
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
-    return _finding(case, weighed, overlap=1 - exposed / comm)
+    return _finding(case, weighed, overlap)
 
 
 def _finding(case: Case, weighed: Weighed, overlap: float) -> Finding:
     cause, remedy, code = _reason(digests(case))
-    compute = share(digests(case), lambda steps: fmean(step.budget.compute_ns for step in steps))
+    compute = part_share(digests(case), "compute")
     assert compute.value is not None
     return Finding(
         rule="no_overlap",

@@ -9,10 +9,12 @@ from pathlib import PurePath
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LineShare, stats
+from dpdoctor.analysis.common_steps import common_steps
+from dpdoctor.analysis.trace_budget import share, step_s
 from dpdoctor.digest import Digest
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity, share_of_step
 from dpdoctor.rules._steps import share_of_events, windows
-from dpdoctor.rules._traced import NO_STEPS, digests, launch_of, share, step_s, whole_steps
+from dpdoctor.rules._traced import digests, launch_of
 
 # Of idle time: in the loop's own code, or in a span that the script named there.
 CAUSES = ("script", "annotation")
@@ -99,8 +101,9 @@ def _check(case: Case) -> Finding | CannotTell | None:
 
 def _why_not(case: Case, found: Sequence[Digest]) -> str | None:
     """Return why nothing can be said of the time outside of all phases; None: it can."""
-    if not whole_steps(found):
-        return NO_STEPS if found else "without a trace nothing shows whether it computes meanwhile"
+    common = common_steps(found)
+    if not common.steps:
+        return common.left_out if found else "without a trace nothing shows whether it computes meanwhile"
     adoption = case.mode.adoption
     if adoption is not None and adoption.units and not adoption.optimizers:
         return "without an optimizer of torch's the update is a part of it that is not known"

@@ -9,10 +9,11 @@ from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, stats
+from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.digest import Digest
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
 from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part
-from dpdoctor.rules._traced import digests, exposed_calls_share, whole_steps
+from dpdoctor.rules._traced import digests, exposed_calls_share
 
 # Smaller calls are latency-bound where the trace has too few sizes to tell the limit: nccl-tests published for eight
 # A100 take as long for 32 KiB as for 1 byte, and gloo's loopback 0.1 ms at 1 to 3 GB/s.
@@ -27,15 +28,16 @@ def _check(case: Case) -> Finding | CannotTell | None:
     found = digests(case)
     if not communicates(case):
         return None
-    if not whole_steps(found):
-        return CannotTell(reason="no trace holds a whole step with its collectives: profile with --trace-steps 10")
+    common = common_steps(found)
+    if not common.steps:
+        return CannotTell(reason="no step with its collectives is whole on every device: profile with --trace-steps 10")
     limits = _limits(found)
 
     def is_small(operation: str, num_bytes: int) -> bool:
         return operation not in NOT_HERE and 0 < num_bytes < limits.get(operation, LIMIT_BYTES)
 
     sizes = [size for operation, size in _in_whole_steps(found) if is_small(operation, size)]
-    per_step = len(sizes) / (len(whole_steps(found)) * len(found))
+    per_step = len(sizes) / (len(common.steps) * len(found))
     needed = math.ceil(per_step * fmean(sizes) / BUCKET_BYTES) if sizes else 0
     if per_step <= needed:
         return None
@@ -82,7 +84,7 @@ def _limits(found: Sequence[Digest]) -> dict[str, int]:
 
 def _in_whole_steps(found: Sequence[Digest]) -> Iterator[tuple[str, int]]:
     """Yield operation and bytes of each call in the steps that all traces hold whole."""
-    numbers = {steps[0].step for steps in whole_steps(found)}
+    numbers = {steps[0].step for steps in common_steps(found).steps}
     for digest in found:
         calls = digest.calls
         for operation, num_bytes, step in zip(calls.operation, calls.num_bytes, calls.step, strict=True):

@@ -71,8 +71,8 @@ DEFECTS = {
     # analysis
     "shares_of_busy_time": Defect(
         "analysis/trace_budget.py",
-        "sum(budget.total_ns for budget, _ in one)",
-        "sum(budget.total_ns - budget.idle_ns for budget, _ in one)",
+        "for key in keys), one.total_ns) for one in steps]",
+        'for key in keys), one.total_ns - one.parts_ns["idle"]) for one in steps]',
     ),
     "intervals_of_90_percent": Defect("analysis/stats.py", "stats.t.ppf(0.975", "stats.t.ppf(0.95"),
     "rank_that_came_first_is_blamed": Defect(

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from dpdoctor.analysis import Analysis, ArmSummary, Figure, LoaderPrediction, LoaderSummary, analyse, stats
-from dpdoctor.analysis.summary import TraceBudget
 from dpdoctor.records import Adoption, EventRecord, Loader, Rank, Sample
 from dpdoctor.rules import Case
 from tests.builders import records
@@ -167,18 +166,3 @@ def cases_of(name: str, kind: str) -> dict[str, Case]:
     """Return the cases of one kind that the rule's test file offers."""
     found: dict[str, Case] = getattr(importlib.import_module(f"tests.unit.rules.test_{name}"), kind)
     return found
-
-
-def receiving_budget(h2d: float) -> TraceBudget:
-    """Return a traced step of 100 ms that receives for this share of it, and computes otherwise."""
-    none = figure(0.0)
-    return TraceBudget(
-        step=figure(0.1, 0.001),
-        compute=figure(0.1 * (1 - h2d)),
-        exposed_comm=none,
-        h2d=figure(0.1 * h2d, 0.0005),
-        copy=none,
-        idle=none,
-        comm=none,
-        idle_by={},
-    )

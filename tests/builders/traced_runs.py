@@ -118,6 +118,16 @@ def late_rank(num_ranks: int = 4, late: int = 2, *, num_steps: int = NUM_STEPS) 
     ]
 
 
+def receiving(ranks: Sequence[Rank], percent: int) -> list[Rank]:
+    """Return the ranks with traces whose steps receive for this share of their time, and compute otherwise."""
+    of = device(of=budget(100 - percent, h2d=percent))
+    on_gpu = any(rank.record is not None and rank.record.device_type == "cuda" for rank in ranks)
+    return [
+        dataclasses.replace(rank, digest=dataclasses.replace(digest, devices=(of,), has_device=on_gpu))
+        for rank, digest in zip(ranks, late_rank(len(ranks), 0), strict=True)
+    ]
+
+
 def trace_run(*found: Digest, errors: Sequence[str] = ()) -> Analysis:
     """Return what `dpdoctor analyze` makes of these digests."""
     ranks = [

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.analyse import shown_launch
+from dpdoctor.analysis.common_steps import NO_STEPS, NO_TRACE
 from dpdoctor.analysis.comparison.counters import counter_facts
 from dpdoctor.analysis.comparison.figures import compared
 from dpdoctor.analysis.comparison.model import Compared, ModeComparison, ModeState
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.summary import Analysis, ModeSummary
-from dpdoctor.analysis.trace_budget import NO_STEPS, NO_TRACE, budget_shares
+from dpdoctor.analysis.trace_budget import budget_shares
 from dpdoctor.analysis.withheld import why_withheld
 from dpdoctor.records import PHASES
 from dpdoctor.spec import BASELINE, TRACE_MODE

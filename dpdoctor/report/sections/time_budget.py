@@ -8,12 +8,13 @@ from itertools import islice
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
+from dpdoctor.analysis.common_steps import CommonSteps
+from dpdoctor.analysis.spent import Spent, spent
 from dpdoctor.digest import HOST, PHASES, DeviceDigest
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.share_bars import MOST_ROWS, Part, Row, share_bars
 from dpdoctor.report.text import NOTHING, amount_cell, figure_text, mode_label
-from dpdoctor.report.traces.spent import Spent, spent
 from dpdoctor.report.traces.traced import TracedMode, by_mode, damage, is_trace_run, not_judged, traced_modes
 from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds, time_cell
 
@@ -75,8 +76,9 @@ def build(analysis: Analysis) -> Sequence[Block]:
 
 def _side_by_side(analysis: Analysis) -> Iterator[Chart]:
     """Yield a bar per mode, all of its devices together, where there are several."""
-    devices = {mode.mode: [device for _, device in mode.devices] for mode in traced_modes(analysis)}
-    found = {mode_label(mode): spent(of_mode) for mode, of_mode in devices.items() if of_mode}
+    found = {
+        mode_label(mode.mode): _pooled(mode, mode.common_steps()) for mode in traced_modes(analysis) if mode.devices
+    }
     if len(found) > 1:
         yield _parts(found, "The time of all devices, by mode")
 
@@ -86,16 +88,16 @@ def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
     troubles = [] if alone else damage(mode)
     if not mode.devices:
         return [*troubles, *missing]
-    devices = _least_computing(mode)
-    found = {name: spent([device]) for name, device in devices.items()}
-    pooled = spent([device for _, device in mode.devices])
+    common = mode.common_steps()
+    devices = _least_computing(mode, common)
+    found = {name: spent([device], common) for name, device in devices.items()}
     on_cpu = any(device.index == HOST for _, device in mode.devices)
     return [
         *troubles,
-        *([] if alone else [_source(mode)]),
+        *([] if alone else [_source(mode, common)]),
         *_order(mode),
         _parts(found, "The time of each device"),
-        *_idle(found, pooled),
+        *_idle(found, _pooled(mode, common)),
         *_phases(found),
         _table(devices, found),
         Paragraph(text=f"{MEANING} {ON_CPU}" if on_cpu else MEANING),
@@ -103,11 +105,16 @@ def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
     ]
 
 
-def _least_computing(mode: TracedMode) -> dict[str, DeviceDigest]:
+def _pooled(mode: TracedMode, common: CommonSteps) -> Spent:
+    """Return where the time of all devices went."""
+    return spent([device for _, device in mode.devices], common)
+
+
+def _least_computing(mode: TracedMode, common: CommonSteps) -> dict[str, DeviceDigest]:
     """Return the devices to show: all or, of many, those that compute for the least share of their time, first."""
     if len(mode.devices) <= MOST_ROWS:
         return dict(mode.devices)
-    ordered = sorted(mode.devices, key=lambda item: spent([item[1]]).ratio("compute"))
+    ordered = sorted(mode.devices, key=lambda item: spent([item[1]], common).ratio("compute"))
     return dict(islice(ordered, MOST_DEVICES))
 
 
@@ -119,13 +126,14 @@ def _order(mode: TracedMode) -> Iterator[Paragraph]:
         yield Paragraph(text=f"Devices that compute for the least share of their time come first{left_out}.")
 
 
-def _source(mode: TracedMode) -> Paragraph:
+def _source(mode: TracedMode, common: CommonSteps) -> Paragraph:
     """Return which figures are the trace's and which are not."""
     cost = mode.summary.profiler_cost
     slower = "" if cost.value is None else f" here to {figure_text(cost)} of the untraced step"
+    left_out = f": {common.left_out}" if common.left_out else ""
     return Paragraph(
-        text=f"Shares are of traced steps. The profiler slows them{slower}, the host's part most: trust the shares and "
-        "take durations from the measured windows, which had no profiler."
+        text=f"Shares are of traced steps{left_out}. The profiler slows them{slower}, the host's part most: trust the "
+        "shares and take durations from the measured windows, which had no profiler."
     )
 
 
@@ -208,7 +216,7 @@ def _cells(name: str, device: DeviceDigest, one: Spent) -> tuple[Cell, ...]:
         *(amount_cell(one.ratio(part), "ratio") for part in PART_WORDS),
         amount_cell(overlap, "ratio", missing=NOTHING),
         _launch_delay(device),
-        _launches(device, one),
+        _launches(device),
     )
 
 
@@ -219,9 +227,9 @@ def _launch_delay(device: DeviceDigest) -> Cell:
     return time_cell(delay.p50_ns, note=f"90 % within {seconds(delay.p90_ns)}")
 
 
-def _launches(device: DeviceDigest, one: Spent) -> Cell:
+def _launches(device: DeviceDigest) -> Cell:
     """Return the kernels launched per step."""
-    per_step = device.launches / one.num_steps if device.launches and one.num_steps else None
+    per_step = device.launches / len(device.steps) if device.launches and device.steps else None
     return amount_cell(per_step, "", missing=NOTHING)
 
 

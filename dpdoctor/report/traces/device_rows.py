@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpdoctor import units
+from dpdoctor.analysis.common_steps import CommonSteps
+from dpdoctor.analysis.spent import spent
 from dpdoctor.digest import DeviceDigest
 from dpdoctor.report.text import NOTHING
-from dpdoctor.report.traces.spent import spent
 from dpdoctor.report.traces.traced import TracedMode, device_words
 from dpdoctor.report.traces.words import PART_WORDS, seconds
 
@@ -23,9 +24,10 @@ MOST_ROWS = 40
 def device_rows(mode: TracedMode) -> list[tuple[str, ...]]:
     """Return a row under HEADS for each of the first devices: the parts' shares, the time per step and the overlap.
 
-    Shares are of the whole steps or, where there is none, of the whole trace.
+    Shares are of the steps that are whole on every device or, where there is none, of the whole trace.
     """
-    return [(name, device_words(device), *_figures(device)) for name, device in _devices(mode)[:MOST_ROWS]]
+    common = mode.common_steps()
+    return [(name, device_words(device), *_figures(device, common)) for name, device in _devices(mode)[:MOST_ROWS]]
 
 
 def left_to_the_report(mode: TracedMode) -> str:
@@ -38,8 +40,8 @@ def _devices(mode: TracedMode) -> list[tuple[str, DeviceDigest]]:
     return [(rank.name, device) for rank in mode.ranks for device in rank.digest.devices if device.whole.total_ns]
 
 
-def _figures(device: DeviceDigest) -> Iterator[str]:
-    found = spent([device])
+def _figures(device: DeviceDigest, common: CommonSteps) -> Iterator[str]:
+    found = spent([device], common)
     yield from (units.share(found.ratio(part)) for part in PART_WORDS)
     yield f"{seconds(found.total_ns / found.num_steps)}/step" if found.num_steps else seconds(found.total_ns)
     yield NOTHING if found.overlap_ratio is None else units.share(found.overlap_ratio)

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.across import AcrossRanks, ClockOffset, CommonCalls
+from dpdoctor.analysis.spent import parts
 from dpdoctor.digest import Budget, Calls, DeviceDigest
 from dpdoctor.report.text import mode_label
-from dpdoctor.report.traces.spent import parts
 from dpdoctor.report.traces.traced import TracedMode, TracedRank, device_words, traced_modes
 from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dpdoctor.analysis import TRACE_MODE, Analysis, ModeSummary
 from dpdoctor.analysis.across import AcrossRanks
 from dpdoctor.analysis.analyse import shown_launch
+from dpdoctor.analysis.common_steps import CommonSteps, common_steps
 from dpdoctor.digest import HOST, DeviceDigest, Digest
 from dpdoctor.report.blocks import Absent, Block, Callout, Fold
 from dpdoctor.report.text import absent, clipped, mode_label, sentence
@@ -36,6 +37,10 @@ class TracedMode:
     summary: ModeSummary
     ranks: tuple[TracedRank, ...]
     across: AcrossRanks
+
+    def common_steps(self) -> CommonSteps:
+        """Return the steps that count for all devices together."""
+        return common_steps([rank.digest for rank in self.ranks])
 
     @property
     def devices(self) -> list[tuple[str, DeviceDigest]]:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
+from dpdoctor.analysis.common_steps import CommonSteps
+from dpdoctor.analysis.spent import Spent, spent
 from dpdoctor.digest import HOST
 from dpdoctor.report.blocks import Verdict
-from dpdoctor.report.text import listed, mode_label, sentence
+from dpdoctor.report.text import capital, listed, mode_label, sentence
 from dpdoctor.report.traces import words as trace_words
-from dpdoctor.report.traces.spent import Spent, spent
 from dpdoctor.report.traces.traced import TracedMode, traced_modes
 
 # A smaller part of a step is not worth a word in the first sentence.
@@ -48,10 +49,11 @@ def _verdict(mode: TracedMode) -> Verdict:
     if not devices:
         nothing = "the traces hold neither device events nor operators"
         return Verdict(tone="bad", sentence=sentence(f"{subject}: {nothing}"))
-    found = spent(devices)
+    common = mode.common_steps()
+    found = spent(devices, common)
     clauses = [f"{subject}: {_shares(found)}", *_late(mode)]
     kind = mode.across.verdict.kind if len(mode.ranks) > 1 else "none"
-    detail = " ".join(_detail(mode, found))
+    detail = " ".join(_detail(mode, found, common))
     return Verdict(tone=_TONES.get(kind, "warn"), sentence=sentence("; ".join(clauses)), detail=detail)
 
 
@@ -76,15 +78,18 @@ def _late(mode: TracedMode) -> Iterator[str]:
         yield clause
 
 
-def _detail(mode: TracedMode, found: Spent) -> Iterator[str]:
+def _detail(mode: TracedMode, found: Spent, common: CommonSteps) -> Iterator[str]:
     """Yield what the shares are taken over, which ranks are missing and why nobody is blamed."""
     number = units.count(len(mode.devices), "device")
     if all(device.index == HOST for _, device in mode.devices):
         number = units.count(len(mode.devices), "training thread")
     if found.num_steps:
         yield f"Shares of {units.count(found.num_steps, 'whole step')} on {number}, added up."
+        if common.left_out:
+            yield sentence(capital(common.left_out))
     else:
-        yield f"No whole step is in the traces: shares are of all that was traced on {number}."
+        nothing = capital(common.left_out)
+        yield f"{nothing}: shares are of all that was traced on {number}."
     yield "A profiler slows what it watches, the host most."
     if mode.across.missing:
         world = len(mode.across.ranks) + len(mode.across.missing)

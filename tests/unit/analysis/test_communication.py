@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dpdoctor.analysis.common_steps import NO_STEPS, NO_TRACE
 from dpdoctor.analysis.communication import NO_PHASES, exposed_share, on_shared_cores, removable
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.trace_budget import NO_STEPS, NO_TRACE
 from dpdoctor.digest import Budget, Digest
 from dpdoctor.records import PHASES, Adoption, Launch, Rank
 from tests.builders import records, traced_runs

@@ -6,7 +6,9 @@ import dataclasses
 
 import pytest
 
-from dpdoctor.analysis.trace_budget import NOT_STEPS, PARTS, budget_shares, trace_budget
+from dpdoctor.analysis.common_steps import NO_STEPS
+from dpdoctor.analysis.spent import PARTS
+from dpdoctor.analysis.trace_budget import OF_ALL, budget_shares, trace_budget
 from dpdoctor.digest import Digest
 from tests.builders import traced_runs
 
@@ -42,7 +44,7 @@ def test_without_a_whole_step_it_is_of_all_that_was_traced() -> None:
     (found,) = traced_runs.late_rank(1, 0)
     shares = budget_shares([dataclasses.replace(found, devices=(traced_runs.device(steps=0),))])
     assert shares["compute"].value == pytest.approx(0.46)
-    assert (shares["compute"].low, shares["compute"].reason) == (None, NOT_STEPS)
+    assert (shares["compute"].low, shares["compute"].reason) == (None, OF_ALL.format(NO_STEPS))
 
 
 def test_where_nothing_was_traced_there_are_no_shares() -> None:

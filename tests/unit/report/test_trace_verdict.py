@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 
 from dpdoctor.analysis.across import LateStep, Verdict
+from dpdoctor.analysis.common_steps import CommonSteps, common_steps
+from dpdoctor.analysis.spent import spent
+from dpdoctor.digest import DeviceDigest
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces import words as trace_words
-from dpdoctor.report.traces.spent import spent
 from tests.builders import traced_runs
 from tests.builders.specs import MS
 
@@ -95,22 +97,27 @@ def test_who_is_late(verdict: Verdict, clause: str | None) -> None:
     assert trace_words.lateness(verdict) == clause
 
 
+def common(devices: list[DeviceDigest]) -> CommonSteps:
+    """Return the steps that count for the devices of one rank."""
+    return common_steps([dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=tuple(devices))])
+
+
 class TestSpent:
     def test_whole_steps_are_added_up_and_other_devices_left_out(self) -> None:
         busy = traced_runs.device(0, steps=2, of=traced_runs.budget(80, 20, comm=40))
-        found = spent([busy, traced_runs.device(1, steps=0)])
+        found = spent(of := [busy, traced_runs.device(1, steps=0)], common(of))
         assert (found.num_steps, found.total_ns, found.ratio("compute")) == (2, 200 * MS, 0.8)
         assert found.overlap_ratio == 0.5
         assert found.phases_ns == {"forward": 40 * MS, "backward": 52 * MS}
 
     def test_without_a_whole_step_it_is_the_whole_trace(self) -> None:
-        found = spent([traced_runs.device(steps=0)])
+        found = spent(of := [traced_runs.device(steps=0)], common(of))
         assert (found.num_steps, found.total_ns) == (0, 100 * MS)
         assert sum(found.idle_by.values()) == found.parts_ns["idle"]
 
     def test_nothing_has_no_shares(self) -> None:
         with pytest.raises(ValueError, match="nothing took any time"):
-            spent([traced_runs.device(steps=0, of=traced_runs.budget(0))])
+            spent([traced_runs.device(steps=0, of=traced_runs.budget(0))], CommonSteps(steps=()))
 
 
 def test_a_cause_is_the_largest_only_with_more_than_half() -> None:

@@ -6,17 +6,18 @@ from dpdoctor.records import Counters, InputTensor
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.h2d_exposed import RULE
-from tests.builders import cases
+from tests.builders import cases, traced_runs
 
 INPUTS = Counters(
     operators=10, collectives={}, inputs=(InputTensor(dtype="float32", shape=(8, 3), num_bytes=38_500_000),)
 )
 
 
-def receiving(h2d: float | None, *, device: str = "cuda:0", **fields: object) -> Case:
+def receiving(percent: int | None, *, device: str = "cuda:0", **fields: object) -> Case:
     """Return a mode on a GPU whose trace says so much of receiving; None: there is none."""
-    traced = None if h2d is None else cases.receiving_budget(h2d)
-    return cases.case(of=cases.ranks(device=device), budget=traced, counters=INPUTS, **fields)
+    ranks = cases.ranks(device=device)
+    traced = ranks if percent is None else traced_runs.receiving(ranks, percent)
+    return cases.case(of=traced, counters=INPUTS, **fields)
 
 
 def arms(host: float, device: float, half: float = 0.005) -> dict[str, object]:
@@ -25,14 +26,14 @@ def arms(host: float, device: float, half: float = 0.005) -> dict[str, object]:
 
 
 FIRES = {
-    "in the trace": receiving(0.2),
-    "in both": receiving(0.2, arms=arms(0.05, 0.23), loader=cases.loader()),
-    "only in the trace": receiving(0.2, arms=arms(0.05, 0.051)),
+    "in the trace": receiving(20),
+    "in both": receiving(20, arms=arms(0.05, 0.23), loader=cases.loader()),
+    "only in the trace": receiving(20, arms=arms(0.05, 0.051)),
 }
 SILENT = {
-    "on the CPU": receiving(0.2, device="cpu"),
-    "hidden": receiving(0.01),
-    "hidden, by both": receiving(0.01, arms=arms(0.05, 0.06)),
+    "on the CPU": receiving(20, device="cpu"),
+    "hidden": receiving(1),
+    "hidden, by both": receiving(1, arms=arms(0.05, 0.06)),
 }
 
 

@@ -10,17 +10,19 @@ from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules._batches import explain
 from dpdoctor.rules.uneven_batches import RULE
-from tests.builders import cases, records
-from tests.builders.cases import receiving_budget
+from tests.builders import cases, records, traced_runs
 
 # Of forward; backward takes twice as long and then as long as the slowest rank's.
 MS_PER_ELEMENT = 0.01
 
 
-def training(*elements: tuple[int, ...], slower: float = 0.0, device: str = "cpu", **fields: object) -> Case:
-    """Return one rank for each row: the elements of its steps, over and over; the first rank is slower by ms."""
+def training(*elements: tuple[int, ...], slower: float = 0.0, device: str = "cpu", receiving: int = 0) -> Case:
+    """Return one rank for each row: the elements of its steps, over and over; the first rank is slower by ms.
+
+    With `receiving` there are traces, whose steps receive for that many percent of their time.
+    """
     ranks = [_rank(index, elements, slower, device) for index in range(len(elements))]
-    return cases.case("ddp", of=ranks, **fields)
+    return cases.case("ddp", of=traced_runs.receiving(ranks, receiving) if receiving else ranks)
 
 
 def _rank(index: int, elements: tuple[tuple[int, ...], ...], slower: float, device: str) -> Rank:
@@ -40,7 +42,7 @@ def _rank(index: int, elements: tuple[tuple[int, ...], ...], slower: float, devi
 FIRES = {
     "one rank": training((4000,), (1000,)),
     "in turn": training((4000, 1000), (1000, 4000)),
-    "on GPUs": training((4000,), (1000,), device="cuda:0", budget=receiving_budget(0.2)),
+    "on GPUs": training((4000,), (1000,), device="cuda:0", receiving=20),
 }
 SILENT = {
     "all alike": training((4000,), (4000,)),
@@ -77,7 +79,7 @@ def test_on_gpus_the_work_is_taken_to_grow_with_the_size() -> None:
     found = RULE.check(FIRES["on GPUs"])
     assert found.status == "inferred"
     assert found.cost.value == pytest.approx(0.8 * (1 - 2500 / 4000))
-    assert isinstance(RULE.check(training((4000,), (1000,), device="cuda:0", budget=None)), CannotTell)
+    assert isinstance(RULE.check(training((4000,), (1000,), device="cuda:0")), CannotTell)
 
 
 def test_samples_are_counted_where_elements_are_not() -> None:
