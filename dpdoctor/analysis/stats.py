@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdoctor.analysis import distributions
 from dpdoctor.analysis.figure import Figure
 
 # A modified z-score above this is an outlier.
@@ -18,13 +18,9 @@ MODIFIED_Z = 3.5
 MAD_TO_SIGMA = 1.4826
 
 
-@cache
 def student_t(degrees: int) -> float:
     """Return the quantile of Student's t that bounds a two-sided 95 % interval."""
-    # Loaded late: it takes a second, and the rules are listed without it.
-    from scipy import stats
-
-    return float(stats.t.ppf(0.975, degrees))
+    return distributions.student_t(0.95, degrees)
 
 
 def unknown(unit: str, reason: str) -> Figure:
@@ -79,10 +75,7 @@ def median_interval(values: Sequence[float], unit: str, *, reason: str = "nothin
     median = float(np.median(ordered))
     if n < 6:
         return Figure(value=median, n=n, unit=unit)
-    # The k-th smallest and k-th largest value: fewer than k of n fall below the median with less than 2.5 %.
-    from scipy import stats
-
-    k = int(stats.binom.ppf(0.025, n, 0.5))
+    k = distributions.median_rank(n)
     return Figure(value=median, low=float(ordered[k - 1]), high=float(ordered[n - k]), n=n, unit=unit)
 
 

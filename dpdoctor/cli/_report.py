@@ -83,7 +83,7 @@ def print_run(run: Run, console: Console, *, as_format: str) -> None:
 
 
 def _analysed(run: Run) -> Analysis:
-    """Return what the run's records say. Imports late, as all do from here on: scipy and plotly take their time."""
+    """Return what the run's records say. Imports late, as all do from here on: numpy and plotly take their time."""
     from dpdoctor.analysis import analyse
     from dpdoctor.rules import diagnose
 

@@ -74,7 +74,7 @@ DEFECTS = {
         "for key in keys), one.total_ns) for one in steps]",
         'for key in keys), one.total_ns - one.parts_ns["idle"]) for one in steps]',
     ),
-    "intervals_of_90_percent": Defect("analysis/stats.py", "stats.t.ppf(0.975", "stats.t.ppf(0.95"),
+    "intervals_of_90_percent": Defect("analysis/stats.py", "student_t(0.95, degrees)", "student_t(0.90, degrees)"),
     "rank_that_came_first_is_blamed": Defect(
         "analysis/across/stragglers.py", "lateness_ns.argmax(axis=1)", "lateness_ns.argmin(axis=1)"
     ),

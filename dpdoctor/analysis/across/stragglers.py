@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dpdoctor import units
 from dpdoctor.analysis.across.model import Kind, LateStep, StepLateness, Verdict
+from dpdoctor.analysis.distributions import at_least
 from dpdoctor.analysis.stats import MAD_TO_SIGMA
 
 # A step is late when a rank comes later than this share of a step: half of where TraceML warns ...
@@ -86,9 +87,7 @@ def steps_needed(num_ranks: int) -> int:
 
 def _by_chance(num_last: int, num_steps: int, num_ranks: int) -> float:
     """Return how probable it is that any of the ranks is last so often if each is as likely to be."""
-    from scipy import stats  # loaded late: it takes a second
-
-    return float(num_ranks * stats.binom.sf(num_last - 1, num_steps, 1 / num_ranks))
+    return num_ranks * at_least(num_last, num_steps, num_ranks)
 
 
 def _late(steps: StepLateness, ranks: tuple[int, ...], step_ns: int) -> _Late:
