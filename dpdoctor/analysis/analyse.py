@@ -12,7 +12,7 @@ from dpdoctor.analysis.across import Pause, across, pauses_of
 from dpdoctor.analysis.cross_check import cross_checks
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.summarise import with_loaders
-from dpdoctor.analysis.own_cost import bare_step, launch_spread, with_own_cost
+from dpdoctor.analysis.own_cost import bare_step, bare_steps, launch_spread, pace, with_own_cost
 from dpdoctor.analysis.rank_traces import rank_traces
 from dpdoctor.analysis.samples import counting
 from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, RankSummary, RunSummary, Script
@@ -31,7 +31,7 @@ MOST_STEPS_PER_EPOCH = 10_000_000
 def analyse(run: Run) -> Analysis:
     """Return the figures of a run; whatever is missing is unknown with its reason."""
     header = run.header
-    bare = bare_step(run.bare, run.modes.get(BASELINE, ()))
+    bare = bare_steps(run.bare, run.modes.get(BASELINE, ()))
     here = launch_spread(bare)
     modes = {
         spec.name: _mode(spec, run.modes[spec.name], header, header.launch_spread.get(spec.name, here))
@@ -39,7 +39,7 @@ def analyse(run: Run) -> Analysis:
     }
     baseline = modes.get(BASELINE)
     modes = {name: _against_baseline(mode, baseline) for name, mode in modes.items()}
-    modes = with_own_cost(modes, bare)
+    modes = with_own_cost(modes, bare_step(bare, run.bare))
     launches = {name: shown_launch(found) for name, found in run.modes.items() if found}
     modes = with_loaders(modes, launches, header)
     digests = {name: _digests(run.modes[name]) for name in modes}
@@ -53,6 +53,7 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
+        pace=pace(bare),
     )
     return Analysis(summary=summary, run=run, across=compared)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
 
 import msgspec
 
+from dpdoctor import units
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.summary import ModeSummary
@@ -18,14 +20,16 @@ from dpdoctor.spec import BASELINE
 NO_CONTROL = "the script was not also run bare"
 # Above this share of a step, where the interval leaves no doubt that there is a cost, figures are not the script's.
 MOST_SHARE = 0.05
+# Where launches of one program are further apart than this, so may modes be that are the same.
+MOST_APART = 1.08
 TOO_MUCH = (
     "watching this script takes {} of each step, so that what was measured is not what the script does; "
     "if it writes files while it trains, --allow-writes watches less"
 )
 
 
-def bare_step(bare: Sequence[Launch], baseline: Sequence[Launch]) -> Figure:
-    """Return the seconds of a steady step of the bare launches: their mean, with its interval between launches.
+def bare_steps(bare: Sequence[Launch], baseline: Sequence[Launch]) -> list[Figure]:
+    """Return the seconds of a steady step of each bare launch that went well.
 
     The steps that are left out of the baseline, because an epoch began or an evaluation ran in them, are left out by
     their numbers here, too.
@@ -33,18 +37,41 @@ def bare_step(bare: Sequence[Launch], baseline: Sequence[Launch]) -> Figure:
     edges = {step.step for launch in baseline for rank in launch.ranks for step in rank.steps if step.epoch_edge}
     good = [_without(launch, edges) for launch in bare if launch.record.status == "ok"]
     found = [stats.ratio_of_totals([window.step() for window in windows], "s") for windows in map(measured, good)]
-    values = [figure.value for figure in found if figure.value is not None]
+    return [figure for figure in found if figure.value is not None]
+
+
+def bare_step(steps: Sequence[Figure], bare: Sequence[Launch]) -> Figure:
+    """Return the mean seconds of a step of the bare launches, with its interval between launches."""
     reason = next((launch.record.reason for launch in bare if launch.record.reason), None)
     why_not = f"the bare launch failed: {reason}" if reason else NO_CONTROL
-    return stats.mean_interval(values, "s", scope="launches", reason=why_not)
+    return stats.mean_interval([step.value or 0.0 for step in steps], "s", scope="launches", reason=why_not)
 
 
-def launch_spread(bare: Figure) -> float | None:
-    """Return half the width of the 95 % interval in which single launches lie within this run, relative to their mean.
+def launch_spread(steps: Sequence[Figure]) -> float | None:
+    """Return half the width of the 95 % interval in which launches lie within this run, relative to their mean.
 
-    None: there were too few of them to tell.
+    It holds what launches differ by beyond what their own windows do: the component of variance between groups, by its
+    moments (Searle, Casella and McCulloch, Variance Components, 1992, chapter 3), 0 where it comes out below. None:
+    there were too few launches or windows to tell.
     """
-    return None if bare.value is None or bare.high is None else stats.half_width(bare) * math.sqrt(bare.n) / bare.value
+    if len(steps) < 2 or any(step.high is None for step in steps):
+        return None
+    means = [step.value or 0.0 for step in steps]
+    within = [stats.half_width(step) / stats.student_t(step.n - 1) for step in steps]
+    between = statistics.variance(means) - statistics.fmean(error**2 for error in within)
+    return stats.student_t(len(steps) - 1) * math.sqrt(max(0.0, between)) / statistics.fmean(means)
+
+
+def pace(steps: Sequence[Figure]) -> str:
+    """Return that the machine did not keep its pace, where one program differs much between the bare launches."""
+    seconds = [step.value or 0.0 for step in steps]
+    if len(seconds) < 2 or max(seconds) <= MOST_APART * min(seconds):
+        return ""
+    slow, fast = units.seconds(max(seconds)), units.seconds(min(seconds))
+    return (
+        f"the machine did not keep its pace: a step of the bare script took {fast} in one launch of this run and {slow} "
+        "in another. Differences between modes may be its doing: repeat the run while nothing else uses it"
+    )
 
 
 def _without(launch: Launch, edges: set[int]) -> Launch:

@@ -262,7 +262,11 @@ class NotJudged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """run.json."""
+    """run.json.
+
+    `pace`: how far launches of one program lie apart within this run, where that is so far that differences between
+    modes may be due to it; empty: they do not, or nobody looked.
+    """
 
     schema: int = SCHEMA
     dpdoctor: str
@@ -273,6 +277,7 @@ class RunSummary:
     modes: dict[str, ModeSummary]
     findings: tuple[Finding, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
+    pace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ def mode_verdict(name: str, mode: ModeSummary, cost: str | None = None, last: Se
 
 
 def unmeasured(summary: RunSummary) -> Iterator[str]:
-    """Yield in a sentence each which modes were adopted but not measured, or not traced, once for each reason."""
+    """Yield in a sentence each what is missing or unsure: modes that were not measured, or not traced; the pace."""
     missing = {
         name: mode.throughput.reason or "no reason was recorded"
         for name, mode in shown_modes(summary).items()
@@ -65,6 +65,8 @@ def unmeasured(summary: RunSummary) -> Iterator[str]:
     untraced = {name: mode.no_trace for name, mode in shown_modes(summary).items() if mode.no_trace}
     for reason, labels in by_reason((mode_label(name), reason) for name, reason in untraced.items()).items():
         yield sentence(f"No trace of {labels}: {reason}")
+    if summary.pace:
+        yield sentence(capital(summary.pace))
 
 
 def _speed(name: str, mode: ModeSummary) -> str:

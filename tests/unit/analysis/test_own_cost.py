@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from dpdoctor.analysis import analyse, stats
-from dpdoctor.analysis.own_cost import NO_CONTROL, bare_step, launch_spread
+from dpdoctor.analysis.own_cost import NO_CONTROL, bare_step, bare_steps, launch_spread
 from dpdoctor.analysis.summary import Analysis
 from dpdoctor.records import Launch, Rank
+from dpdoctor.report.words.verdict import unmeasured
 from dpdoctor.rules import diagnose
 from tests.builders import records
 from tests.builders.records import even_rank, launch, rank, step, window
@@ -51,7 +52,7 @@ def test_launches_that_differ_leave_it_in_doubt() -> None:
 def test_figures_of_modes_are_as_uncertain_as_launches_are_apart() -> None:
     control = bare(90, 100, 110)
     throughput = watched(100, control).summary.modes["single"].throughput
-    spread = launch_spread(bare_step(control, ()))
+    spread = launch_spread(bare_steps(control, ()))
     assert spread == pytest.approx(stats.student_t(2) * 0.1)
     assert stats.half_width(throughput) == pytest.approx(320 * stats.student_t(2) * 0.1)
     assert throughput.scope == "calibrated"
@@ -96,7 +97,7 @@ class TestUnknown:
 
     def test_a_control_that_failed_says_why(self) -> None:
         failed = launch(mode="bare", status="failed", reason="the script raised OSError")
-        assert "OSError" in str(bare_step([failed], []).reason)
+        assert "OSError" in str(bare_step(bare_steps([failed], []), [failed]).reason)
 
     def test_one_launch_has_no_interval_and_proves_nothing(self) -> None:
         mode = watched(200, bare(100)).summary.modes["single"]
@@ -109,5 +110,29 @@ def test_a_step_that_the_baseline_leaves_out_is_left_out_by_its_number() -> None
     steps = [step(900 if number == 3 else 100, step=number) for number in range(1, 9)]
     edge = [step(100, step=number, epoch_edge=number == 3) for number in range(1, 9)]
     control = launch(rank(steps, [window(1600)]), mode="bare")
-    assert bare_step([control], [launch(rank(edge, [window(800)]))]).value == pytest.approx(0.1)
-    assert bare_step([control], []).value == pytest.approx(0.2)
+    (without,) = bare_steps([control], [launch(rank(edge, [window(800)]))])
+    (with_it,) = bare_steps([control], [])
+    assert (without.value, with_it.value) == (pytest.approx(0.1), pytest.approx(0.2))
+
+
+def test_what_windows_of_one_launch_differ_by_is_no_difference_of_launches() -> None:
+    unsteady = rank(
+        [step(ms, window=n) for n, ms in enumerate((80, 100, 120), 1)],
+        [window(80), window(100, window=2), window(120, window=3)],
+    )
+    other = rank(
+        [step(ms, window=n) for n, ms in enumerate((81, 101, 121), 1)],
+        [window(81), window(101, window=2), window(121, window=3)],
+    )
+    control = [launch(unsteady, mode="bare"), launch(other, mode="bare")]
+    assert launch_spread(bare_steps(control, ())) == 0
+
+
+@pytest.mark.parametrize(("milliseconds", "is_said"), [((100, 107), False), ((100, 120, 101), True), ((100,), False)])
+def test_a_machine_that_did_not_keep_its_pace_is_named(milliseconds: tuple[float, ...], is_said: bool) -> None:
+    summary = watched(100, bare(*milliseconds)).summary
+    assert bool(summary.pace) == is_said
+    assert any("did not keep its pace" in text for text in unmeasured(summary)) == is_said
+    if is_said:
+        assert "100 ms" in summary.pace
+        assert "120 ms" in summary.pace
