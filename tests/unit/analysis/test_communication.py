@@ -36,7 +36,7 @@ class TestExposedShare:
 
     def test_shares_are_of_total_time(self) -> None:
         steps = traced_runs.device().steps
-        longer = dataclasses.replace(steps[0], budget=traced_runs.budget(300))
+        longer = dataclasses.replace(steps[0], step=steps[0].step + 1, budget=traced_runs.budget(300))
         device = dataclasses.replace(traced_runs.device(), steps=(steps[0], longer))
         digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=(device,))
         found = exposed_share([digest])

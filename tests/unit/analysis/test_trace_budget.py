@@ -9,7 +9,7 @@ import pytest
 from dpdoctor.analysis.common_steps import NO_STEPS
 from dpdoctor.analysis.spent import PARTS
 from dpdoctor.analysis.trace_budget import OF_ALL, budget_shares, trace_budget
-from dpdoctor.digest import Digest
+from dpdoctor.digest import DeviceStep, Digest
 from tests.builders import traced_runs
 
 
@@ -17,8 +17,12 @@ def digest(*compute_ms: int) -> Digest:
     """Return a rank whose steps compute so long and idle for 10 ms; a quarter of that is not for data."""
     (found,) = traced_runs.late_rank(1, 0)
     parts = [traced_runs.device(steps=1, of=traced_runs.budget(ms, idle=10)) for ms in compute_ms]
-    device = dataclasses.replace(parts[0], steps=tuple(part.steps[0] for part in parts))
+    device = dataclasses.replace(parts[0], steps=tuple(_numbered(part.steps[0], n) for n, part in enumerate(parts)))
     return dataclasses.replace(found, devices=(device,))
+
+
+def _numbered(step: DeviceStep, number: int) -> DeviceStep:
+    return dataclasses.replace(step, step=number)
 
 
 def test_a_share_is_all_of_a_part_over_all_of_the_time() -> None:
