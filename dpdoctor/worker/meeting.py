@@ -7,12 +7,12 @@ from dpdoctor.worker.director import Facts
 from dpdoctor.worker.parts import Parts
 
 DRAWN_APART = (
-    "in the first steps all ranks drew the same samples; random numbers that the script does not seed ({}) were alike "
-    "on all ranks only by dpdoctor's seed, and are drawn apart since, as processes of the script would"
+    "ranks draw different batches and may train on the same samples: a sampler goes on to draw from the global random "
+    "state, which differs between ranks. Throughput is not affected; to distribute it, give it a generator of its own"
 )
 APART = (
-    "all ranks drew the same samples by random numbers that the script does not seed, but dpdoctor, alike ({}): since "
-    "the first measured window each rank draws its own, as processes of the script would"
+    "in the first steps all ranks drew the same samples; random numbers that the script does not seed ({}) were alike "
+    "on all ranks only by dpdoctor's seed, and are drawn apart since, as processes of the script would"
 )
 
 
@@ -49,11 +49,13 @@ def _train_on_the_same(parts: Parts, told: list[list[int]]) -> bool:
     """
     seeding, entered = parts.seeding, parts.watch.entered
     if entered.is_anew:
-        return all(of_rank == told[0] for of_rank in told) if told[0][0] else parts.report.same_samples
+        same = all(of_rank == told[0] for of_rank in told)
+        if not same:
+            parts.report.warn(APART.format(", ".join(seeding.unseeded)))
+        return same and (told[0][0] > 0 or parts.report.same_samples)
     same = are_same(told)
     if not same or seeding.is_apart or not seeding.unseeded:
         return same
-    parts.report.warn(APART.format(", ".join(seeding.unseeded)))
     seeding.draw_apart(seeding.unseeded)
     entered.begin_anew()
     return False
