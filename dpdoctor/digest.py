@@ -6,7 +6,10 @@ does not hold is None, and `not_judged` says why.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from dpdoctor import units
 
 SCHEMA = 1
 # The index of the "device" of a rank that has none: its training thread, with the backend's threads for communication.
@@ -26,6 +29,10 @@ IDLE_CAUSES = (
     "dependency",  # launched long ago, waiting for other work of the device
     "unknown",  # the trace does not hold the call that launched what came next
 )
+# How many kernels are named that might be communication, and to how many characters: most up to their parameters.
+MOST_SUSPECTS = 3
+LONGEST_SUSPECT = 80
+NAME_THEM = "--comm-kernels REGEX names those that do"
 PHASES = ("forward", "backward", "optimizer", "other")
 # On the host's clock; of two that are nested the first is the inner one.
 HOST_PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
@@ -46,29 +53,33 @@ class Budget:
     What runs beside compute is compute; beside communication, communication; then copies to the device, then others.
 
     Attributes:
-        comm_ns: all communication, hidden or not; not one of the five.
+        compute_ns: may hold communication where that is unknown.
+        exposed_comm_ns: None: unknown; the other four then add up.
+        comm_ns: all communication, hidden or not; not one of the five. None: unknown.
     """
 
     compute_ns: int
-    exposed_comm_ns: int
+    exposed_comm_ns: int | None
     h2d_ns: int
     copy_ns: int
     idle_ns: int
-    comm_ns: int
+    comm_ns: int | None
 
     def __post_init__(self) -> None:
-        if min(self.compute_ns, self.exposed_comm_ns, self.h2d_ns, self.copy_ns, self.idle_ns) < 0:
+        if min(self.compute_ns, self.exposed_comm_ns or 0, self.h2d_ns, self.copy_ns, self.idle_ns) < 0:
             raise ValueError(f"a part of the budget is negative: {self}")
+        if (self.exposed_comm_ns is None) != (self.comm_ns is None):
+            raise ValueError(f"only a part of the communication is unknown: {self}")
 
     @property
     def total_ns(self) -> int:
         """The length of the stretch."""
-        return self.compute_ns + self.exposed_comm_ns + self.h2d_ns + self.copy_ns + self.idle_ns
+        return self.compute_ns + (self.exposed_comm_ns or 0) + self.h2d_ns + self.copy_ns + self.idle_ns
 
-    @property
-    def overlap_ratio(self) -> float | None:
-        """Communication beside compute, of all communication; None without any."""
-        return 1 - self.exposed_comm_ns / self.comm_ns if self.comm_ns else None
+    def without_communication(self) -> Budget:
+        """Return the same time where communication is unknown: what was taken for it may as well be compute."""
+        busy = self.compute_ns + (self.exposed_comm_ns or 0)
+        return replace(self, compute_ns=busy, exposed_comm_ns=None, comm_ns=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +232,21 @@ class Calls:
     num_dropped: int = 0
 
 
+NO_CALLS = Calls(
+    names=(),
+    causes=(),
+    operation=(),
+    group=(),
+    seq=(),
+    num_bytes=(),
+    begin_ns=(),
+    end_ns=(),
+    exposed_ns=(),
+    step=(),
+    segment_cause=(),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
     """One gradient bucket of DDP, medians over backward passes; times from the begin of the backward's compute.
@@ -291,6 +317,7 @@ class Digest:
         source: the trace's file name.
         has_device: False on CPU-only traces; `devices` then holds the HOST.
         step_source: what the steps were read from: ProfilerStep, Optimizer.step, none.
+        unknown_communication: why it is unknown what the rank communicates, in a clause; nothing here rests on it then.
         damage: where and why the file stops being readable.
     """
 
@@ -313,6 +340,40 @@ class Digest:
     buckets: tuple[Bucket, ...] = ()
     shard_units: tuple[ShardUnit, ...] = ()
     data_parallel: DataParallelCost | None = None
+    unknown_communication: str | None = None
     damage: str | None = None
     notes: tuple[str, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
+
+    def without_communication(self, reason: str) -> Digest:
+        """Return the digest of a rank whose communication is unknown: what would rest on it is left out."""
+        return replace(
+            self,
+            devices=tuple(map(_without_communication, self.devices)),
+            collectives=(),
+            calls=NO_CALLS,
+            small_calls=(),
+            buckets=(),
+            shard_units=(),
+            unknown_communication=reason,
+        )
+
+
+def _without_communication(device: DeviceDigest) -> DeviceDigest:
+    steps = tuple(replace(step, budget=step.budget.without_communication()) for step in device.steps)
+    return replace(device, whole=device.whole.without_communication(), steps=steps)
+
+
+def nothing_known(of: str, suspects: Sequence[str], notes: Sequence[str] = ()) -> str:
+    """Return in a clause why the communication of a rank with devices is unknown: it is one `of` so many."""
+    largest = f"the largest that may: {', '.join(suspects)}" if suspects else "operators of torch launched them all"
+    clauses = [f"this is one of {of}, and no kernel is known to communicate", *notes, largest, NAME_THEM]
+    return "; ".join(clauses)
+
+
+def kernel_words(name: str, total_ns: int) -> str:
+    """Return a kernel's name without its parameters, and its time."""
+    short = name.removeprefix("void ").partition("(")[0] or name
+    if len(short) > LONGEST_SUSPECT:
+        short = f"{short[:LONGEST_SUSPECT]}..."
+    return f"{short} ({units.seconds(total_ns * 1e-9)})"

@@ -74,6 +74,7 @@ class Recording:
         rounds: most rounds of windows; fewer when `time_budget_s` runs out.
         time_budget_s: seconds a mode may train after its first step, with the trace.
         trace_steps: steps recorded by torch.profiler at the end; 0 turns the trace off.
+        comm_kernels: what kernels that communicate are called, too, as a regular expression; None: nothing else.
         explain: stop after the proof of adoption, measure nothing.
         trace_only: trace right after the proof, measure nothing.
         loader_trials: at the end, try what a loader's hand-offs and fetches cost, for predictions of other settings.
@@ -86,6 +87,7 @@ class Recording:
     rounds: int = 10
     time_budget_s: float = 60.0
     trace_steps: int = 12
+    comm_kernels: str | None = None
     explain: bool = False
     trace_only: bool = False
     loader_trials: bool = True

@@ -17,6 +17,7 @@ from dpdoctor.analysis.rank_traces import rank_traces
 from dpdoctor.analysis.samples import counting
 from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, RankSummary, RunSummary, Script
 from dpdoctor.analysis.trace_budget import trace_budget
+from dpdoctor.analysis.unknown_communication import with_unknown
 from dpdoctor.analysis.waterfall import waterfalls
 from dpdoctor.analysis.windows import NS, Window, measured
 from dpdoctor.digest import Digest
@@ -30,6 +31,7 @@ MOST_STEPS_PER_EPOCH = 10_000_000
 
 def analyse(run: Run) -> Analysis:
     """Return the figures of a run; whatever is missing is unknown with its reason."""
+    run = with_unknown(run)
     header = run.header
     bare = bare_steps(run.bare, run.modes.get(BASELINE, ()))
     here = launch_spread(bare)

@@ -10,6 +10,7 @@ from dpdoctor.analysis import stats
 from dpdoctor.analysis.common_steps import CommonSteps, common_steps
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.feed import feed
+from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns, why_unknown
 from dpdoctor.analysis.windows import NS, RankWindow, measured
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.records import PHASES, Launch
@@ -27,11 +28,11 @@ def exposed_share(digests: Sequence[Digest]) -> Figure:
     communication a step takes E[max_r w_r] + transfer, without max_r E[w_r]; the difference is what the rank with the
     largest E[w_r] spends in communication.)
     """
-    common = common_steps(digests)
-    last = _last(digests, common)
+    common, reason = common_steps(digests), why_unknown(digests)
+    last = _last(digests, common) if reason is None else None
     if last is None:
-        return stats.unknown("ratio", common.left_out or NO_TIME)
-    parts = [(step.budget.exposed_comm_ns, step.budget.total_ns) for step in _steps(last, common)]
+        return stats.unknown("ratio", reason or common.left_out or NO_TIME)
+    parts = [(exposed_ns(step), step.budget.total_ns) for step in _steps(last, common)]
     return stats.ratio_of_totals(parts, "ratio")
 
 
@@ -64,11 +65,11 @@ def removable(launch: Launch, cores: int) -> Removable:
     """
     digests = [rank.digest for rank in launch.ranks if rank.digest]
     common = common_steps(digests)
-    last = _last(digests, common)
+    last = _last(digests, common) if why_unknown(digests) is None else None
     if last is None or not on_shared_cores(launch, cores):
         return Removable(exposed=exposed_share(digests))
     steps = _steps(last, common)
-    exposed = _of_untraced(launch, _per_step(steps, lambda step: step.budget.exposed_comm_ns))
+    exposed = _of_untraced(launch, _per_step(steps, exposed_ns))
     return Removable(exposed=exposed, on_cores=_on_cores(launch, last, steps))
 
 
@@ -79,7 +80,7 @@ def _on_cores(launch: Launch, last: Digest, steps: Sequence[DeviceStep]) -> Figu
     core: the kernel counts that in the measured windows, where other processes are in it; it is no longer than that
     communication is. Where nobody counted, it is as long.
     """
-    beside = _of_untraced(launch, _per_step(steps, lambda step: step.budget.comm_ns - step.budget.exposed_comm_ns))
+    beside = _of_untraced(launch, _per_step(steps, hidden_ns))
     waited = _of_untraced(launch, _wait_for_core(launch, last))
     if waited.value is not None and beside.value is not None and waited.value < beside.value:
         beside = waited
@@ -149,7 +150,7 @@ def _last(digests: Sequence[Digest], common: CommonSteps) -> Digest | None:
 
 
 def _exposed_ratio(steps: Sequence[DeviceStep]) -> float:
-    return sum(s.budget.exposed_comm_ns for s in steps) / sum(s.budget.total_ns for s in steps)
+    return sum(map(exposed_ns, steps)) / sum(s.budget.total_ns for s in steps)
 
 
 def _steps(digest: Digest, common: CommonSteps) -> list[DeviceStep]:

@@ -18,6 +18,7 @@ def rank_traces(digests: Sequence[Digest]) -> tuple[RankTrace, ...]:
             source=digest.source,
             damage=digest.damage,
             notes=digest.notes,
+            unknown_communication=digest.unknown_communication,
             devices=tuple(map(_device_time, digest.devices)),
         )
         for digest in digests
@@ -29,10 +30,14 @@ def _device_time(device: DeviceDigest) -> DeviceTime:
     return DeviceTime(
         device=None if device.index == HOST else device.index,
         compute_s=whole.compute_ns / NS_PER_S,
-        exposed_comm_s=whole.exposed_comm_ns / NS_PER_S,
+        exposed_comm_s=_seconds(whole.exposed_comm_ns),
         h2d_s=whole.h2d_ns / NS_PER_S,
         copy_s=whole.copy_ns / NS_PER_S,
         idle_s=whole.idle_ns / NS_PER_S,
         total_s=whole.total_ns / NS_PER_S,
-        comm_s=whole.comm_ns / NS_PER_S,
+        comm_s=_seconds(whole.comm_ns),
     )
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns / NS_PER_S

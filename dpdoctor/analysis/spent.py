@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpdoctor.analysis.common_steps import CommonSteps
-from dpdoctor.digest import Budget, DeviceDigest, DeviceStep
+from dpdoctor.analysis.unknown_communication import why_unknown
+from dpdoctor.digest import Budget, DeviceDigest, DeviceStep, Digest
 
 PARTS = ("compute", "exposed_comm", "h2d", "copy", "idle")
 
@@ -17,13 +18,15 @@ class Spent:
     """The time of one or more devices, by its five parts.
 
     Attributes:
-        parts_ns: by PARTS; they add up to total_ns.
+        parts_ns: by PARTS; they add up to total_ns. Where communication is unknown exposed_comm is missing, and compute
+            may hold it.
+        comm_ns: None: unknown.
         idle_by, phases_ns: as in DeviceStep.
         num_steps: over all devices; 0: these are whole traces.
     """
 
     parts_ns: Mapping[str, int]
-    comm_ns: int
+    comm_ns: int | None
     idle_by: Mapping[str, int]
     phases_ns: Mapping[str, int]
     num_steps: int
@@ -38,8 +41,19 @@ class Spent:
         """Communication beside compute, of all communication; None without any."""
         return 1 - self.parts_ns["exposed_comm"] / self.comm_ns if self.comm_ns else None
 
+    @property
+    def knows_communication(self) -> bool:
+        """Whether it is known what all of the devices communicated."""
+        return self.comm_ns is not None
+
+    def without_communication(self) -> Spent:
+        """Return the same time where communication is unknown: see Budget."""
+        others = {part: time_ns for part, time_ns in self.parts_ns.items() if part != "exposed_comm"}
+        others["compute"] += self.parts_ns.get("exposed_comm", 0)
+        return replace(self, parts_ns=others, comm_ns=None)
+
     def ratio(self, part: str) -> float:
-        """Return the share of one of the five parts."""
+        """Return the share of one of the parts in `parts_ns`."""
         return self.parts_ns[part] / self.total_ns
 
 
@@ -56,11 +70,22 @@ def spent(devices: Sequence[DeviceDigest], common: CommonSteps) -> Spent:
     return found
 
 
+def together(digests: Sequence[Digest], common: CommonSteps) -> Spent:
+    """Return where the time of all devices of these traces went; communication is known of all of them or unknown.
+
+    Raises:
+        ValueError: nothing took any time.
+    """
+    found = spent([device for digest in digests for device in digest.devices], common)
+    return found if why_unknown(digests) is None else found.without_communication()
+
+
 def of_steps(steps: Sequence[DeviceStep]) -> Spent:
     """Return where the time of these steps went, of any devices."""
+    parts_ns, comm_ns = _added([step.budget for step in steps])
     return Spent(
-        parts_ns=_sum(parts(step.budget) for step in steps),
-        comm_ns=sum(step.budget.comm_ns for step in steps),
+        parts_ns=parts_ns,
+        comm_ns=comm_ns,
         idle_by=_sum(step.idle_by for step in steps),
         phases_ns=_sum(step.phases_ns for step in steps),
         num_steps=len(steps),
@@ -68,24 +93,29 @@ def of_steps(steps: Sequence[DeviceStep]) -> Spent:
 
 
 def _of_whole(devices: Sequence[DeviceDigest]) -> Spent:
-    return Spent(
-        parts_ns=_sum(parts(device.whole) for device in devices),
-        comm_ns=sum(device.whole.comm_ns for device in devices),
-        idle_by=_sum(device.idle_by for device in devices),
-        phases_ns={},
-        num_steps=0,
-    )
+    parts_ns, comm_ns = _added([device.whole for device in devices])
+    idle_by = _sum(device.idle_by for device in devices)
+    return Spent(parts_ns=parts_ns, comm_ns=comm_ns, idle_by=idle_by, phases_ns={}, num_steps=0)
+
+
+def _added(budgets: Sequence[Budget]) -> tuple[dict[str, int], int | None]:
+    """Return the parts and all communication, which is known of all of them or unknown."""
+    comm_ns = [budget.comm_ns for budget in budgets if budget.comm_ns is not None]
+    if len(comm_ns) == len(budgets):
+        return _sum(map(parts, budgets)), sum(comm_ns)
+    return _sum(parts(budget.without_communication()) for budget in budgets), None
 
 
 def parts(budget: Budget) -> dict[str, int]:
-    """Return the five parts of a budget by name."""
-    return {
+    """Return the five parts of a budget by name; exposed_comm is missing where it is unknown."""
+    found = {
         "compute": budget.compute_ns,
         "exposed_comm": budget.exposed_comm_ns,
         "h2d": budget.h2d_ns,
         "copy": budget.copy_ns,
         "idle": budget.idle_ns,
     }
+    return {part: time_ns for part, time_ns in found.items() if time_ns is not None}
 
 
 def _sum(times: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -45,7 +45,8 @@ class RankSummary:
 class TraceBudget:
     """Means per traced step and device, in seconds; compute, exposed_comm, h2d, copy and idle add up to step.
 
-    `comm` is all communication, exposed or not. `idle_by` splits idle by digest.IDLE_CAUSES.
+    `comm` is all communication, exposed or not; where it is unknown so is exposed_comm, and the reason of compute says
+    that it may hold communication. `idle_by` splits idle by digest.IDLE_CAUSES.
     """
 
     step: Figure
@@ -63,6 +64,7 @@ class DeviceTime:
     """Where the time of one device went, from the first event of its trace to the end of the last, in seconds.
 
     compute_s, exposed_comm_s, h2d_s, copy_s and idle_s add up to total_s; comm_s is all communication, exposed or not.
+    Both are None where RankTrace.unknown_communication says why, and compute_s may hold communication then.
 
     Attributes:
         device: as CUDA counts in its process; None: there is none, this is the training thread.
@@ -70,12 +72,12 @@ class DeviceTime:
 
     device: int | None
     compute_s: float
-    exposed_comm_s: float
+    exposed_comm_s: float | None
     h2d_s: float
     copy_s: float
     idle_s: float
     total_s: float
-    comm_s: float
+    comm_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +89,14 @@ class RankTrace:
         source: the file's name.
         damage: where and why the file stops being readable; None: it is whole.
         notes: what was noticed while reading.
+        unknown_communication: why it is unknown what the rank communicates; None: it is known.
     """
 
     rank: int | None
     source: str
     damage: str | None
     notes: tuple[str, ...]
+    unknown_communication: str | None = None
     devices: tuple[DeviceTime, ...]
 
 

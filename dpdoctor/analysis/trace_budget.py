@@ -6,14 +6,15 @@ A share is the total of a part over the total of the time; its interval is over 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from statistics import fmean
 
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.common_steps import NO_STEPS, CommonSteps, common_steps
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.spent import PARTS, Spent, of_steps, spent
+from dpdoctor.analysis.spent import PARTS, Spent, of_steps, together
 from dpdoctor.analysis.summary import TraceBudget
+from dpdoctor.analysis.unknown_communication import MAY_HOLD, why_unknown
 from dpdoctor.digest import IDLE_CAUSES, DeviceStep, Digest
 
 NS = 1e-9
@@ -28,8 +29,8 @@ def trace_budget(digests: Sequence[Digest]) -> TraceBudget | None:
     """
     if not any(device.steps for digest in digests for device in digest.devices):
         return None
-    common = common_steps(digests)
-    steps = [of_steps(at_once) for at_once in common.steps]
+    common, unknown = common_steps(digests), why_unknown(digests)
+    steps = _each(common, unknown)
 
     def mean(part: Callable[[Spent], int]) -> Figure:
         values = [part(one) / one.num_steps * NS for one in steps]
@@ -37,9 +38,9 @@ def trace_budget(digests: Sequence[Digest]) -> TraceBudget | None:
 
     return TraceBudget(
         step=mean(lambda one: one.total_ns),
-        comm=mean(lambda one: one.comm_ns),
+        comm=_told(["comm"], mean(lambda one: one.comm_ns or 0), unknown),
         idle_by={cause: mean(_part(CAUSE.format(cause))) for cause in IDLE_CAUSES},
-        **{name: mean(_part(name)) for name in PARTS},
+        **{name: _told([name], mean(_part(name)), unknown) for name in PARTS},
     )
 
 
@@ -47,21 +48,22 @@ def budget_shares(digests: Sequence[Digest]) -> dict[str, Figure]:
     """Return the shares of the traced time of all devices: PARTS, which add up to 1, and `idle.<cause>`.
 
     Without steps that count of all that was traced, and without an interval; `reason` then says so. Empty: nothing was
-    traced.
+    traced. Where communication is unknown its share is, and compute may hold it.
     """
-    devices = [device for digest in digests for device in digest.devices if device.whole.total_ns]
-    common, keys = common_steps(digests), (*PARTS, *map(CAUSE.format, IDLE_CAUSES))
+    common, unknown = common_steps(digests), why_unknown(digests)
+    keys = (*PARTS, *map(CAUSE.format, IDLE_CAUSES))
     if common.steps:
-        return {key: _share(common, key) for key in keys}
-    if not devices:
+        return {key: _share(common, unknown, key) for key in keys}
+    if not any(device.whole.total_ns for digest in digests for device in digest.devices):
         return {}
-    whole, reason = spent(devices, common), OF_ALL.format(common.left_out)
-    return {key: Figure(value=_part(key)(whole) / whole.total_ns, n=1, unit="ratio", reason=reason) for key in keys}
+    whole, reason = together(digests, common), OF_ALL.format(common.left_out)
+    found = {key: Figure(value=_part(key)(whole) / whole.total_ns, n=1, unit="ratio", reason=reason) for key in keys}
+    return {key: _told([key], figure, unknown) for key, figure in found.items()}
 
 
 def part_share(digests: Sequence[Digest], *keys: str) -> Figure:
     """Return the share that some of the `budget_shares` have together, of the steps that count; else unknown."""
-    return _share(common_steps(digests), *keys)
+    return _share(common_steps(digests), why_unknown(digests), *keys)
 
 
 def share(digests: Sequence[Digest], part: Callable[[Sequence[DeviceStep]], float]) -> Figure:
@@ -76,10 +78,26 @@ def step_s(digests: Sequence[Digest]) -> float:
     return fmean(map(_length, common_steps(digests).steps)) * NS
 
 
-def _share(common: CommonSteps, *keys: str) -> Figure:
+def _share(common: CommonSteps, unknown: str | None, *keys: str) -> Figure:
+    parts = [(sum(_part(key)(one) for key in keys), one.total_ns) for one in _each(common, unknown)]
+    return _told(keys, _noted(stats.ratio_of_totals(parts, "ratio", reason=common.left_out), common), unknown)
+
+
+def _each(common: CommonSteps, unknown: str | None) -> list[Spent]:
+    """Return where each step that counts went, of all devices; communication is known of all traces or unknown."""
     steps = [of_steps(at_once) for at_once in common.steps]
-    parts = [(sum(_part(key)(one) for key in keys), one.total_ns) for one in steps]
-    return _noted(stats.ratio_of_totals(parts, "ratio", reason=common.left_out), common)
+    return steps if unknown is None else [one.without_communication() for one in steps]
+
+
+def _told(keys: Collection[str], figure: Figure, unknown: str | None) -> Figure:
+    """Return the figure of these parts; `unknown`: why communication is, and compute may hold it."""
+    if unknown is None:
+        return figure
+    if not {"comm", "exposed_comm"}.isdisjoint(keys):
+        return stats.unknown(figure.unit, unknown)
+    if "compute" not in keys or figure.value is None:
+        return figure
+    return dataclasses.replace(figure, reason=f"{MAY_HOLD}{f'; {figure.reason}' if figure.reason else ''}")
 
 
 def _noted(figure: Figure, common: CommonSteps) -> Figure:
@@ -89,7 +107,8 @@ def _noted(figure: Figure, common: CommonSteps) -> Figure:
 
 def _part(key: str) -> Callable[[Spent], int]:
     name, _, cause = key.partition(".")
-    return lambda one: one.idle_by.get(cause, 0) if cause else one.parts_ns[name]
+    # A part is missing only where its figure is unknown, too.
+    return lambda one: one.idle_by.get(cause, 0) if cause else one.parts_ns.get(name, 0)
 
 
 def _length(at_once: Sequence[DeviceStep]) -> float:

@@ -52,20 +52,23 @@ class DeviceEvents:
     call_thread: NDArray[np.int32]
 
 
-def device_events(trace: Trace, training_thread: int) -> tuple[DeviceEvents, ...]:
-    """Return what ran on each device, by index; without devices, what ran on the HOST; empty where nothing did."""
+def device_events(trace: Trace, training_thread: int, comm_kernels: str | None = None) -> tuple[DeviceEvents, ...]:
+    """Return what ran on each device, by index; without devices, what ran on the HOST; empty where nothing did.
+
+    `comm_kernels` as in `parts`.
+    """
     rows = trace.rows(*ON_DEVICE)
     rows = rows[trace.events.device[rows] != UNKNOWN]
     if len(rows):
-        return _on_devices(trace, rows)
+        return _on_devices(trace, rows, comm_kernels)
     host = _on_host(trace, training_thread)
     return (host,) if len(host.rows) else ()
 
 
-def _on_devices(trace: Trace, rows: NDArray[np.int64]) -> tuple[DeviceEvents, ...]:
+def _on_devices(trace: Trace, rows: NDArray[np.int64], comm_kernels: str | None) -> tuple[DeviceEvents, ...]:
     events = trace.events
     rows = rows[np.argsort(events.begin_ns[rows], kind="stable")]
-    part, call, unseen = parts(trace)[rows], launches(events, rows), _launched_unseen(events, rows)
+    part, call, unseen = parts(trace, comm_kernels)[rows], launches(events, rows), _launched_unseen(events, rows)
     by_device = [(int(index), events.device[rows] == index) for index in np.unique(events.device[rows])]
     return tuple(
         _joined(trace, index, rows[on], part=part[on], call=call[on], unseen=unseen[on]) for index, on in by_device

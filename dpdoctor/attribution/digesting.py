@@ -14,6 +14,7 @@ from dpdoctor.attribution.comm.data_parallel import data_parallel_cost
 from dpdoctor.attribution.comm.ddp_buckets import buckets
 from dpdoctor.attribution.comm.fsdp_units import shard_units
 from dpdoctor.attribution.comm.small_calls import small_calls
+from dpdoctor.attribution.comm.unknown import why_unknown
 from dpdoctor.attribution.device_events import DeviceEvents, device_events
 from dpdoctor.attribution.device_steps import step_windows
 from dpdoctor.attribution.devices import devices
@@ -25,24 +26,27 @@ from dpdoctor.trace.reader import read
 from dpdoctor.trace.stream import MAX_BYTES
 
 
-def digest_file(path: Path, *, max_bytes: int = MAX_BYTES) -> Digest:
-    """Return the digest of a trace file.
+def digest_file(path: Path, *, max_bytes: int = MAX_BYTES, comm_kernels: str | None = None) -> Digest:
+    """Return the digest of a trace file; `comm_kernels` as in `parts`.
 
     Raises:
         TraceError: not readable, no trace, or more than `max_bytes` of JSON.
     """
-    return digest(read(path, max_bytes=max_bytes))
+    return digest(read(path, max_bytes=max_bytes), comm_kernels)
 
 
-def digest(trace: Trace) -> Digest:
-    """Return what is kept of a trace: at most about 1 MB as JSON, however long the trace is."""
+def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
+    """Return what is kept of a trace: at most about 1 MB as JSON, however long the trace is.
+
+    `comm_kernels` as in `parts`.
+    """
     steps = host_steps(trace)
-    observed = device_events(trace, steps.thread)
+    observed = device_events(trace, steps.thread, comm_kernels)
     host = activities(trace, observed, steps.thread)
     found = collectives(trace, observed)
     windows = {device.index: step_windows(steps, device) for device in observed}
     causes = {device.index: local_causes(device, occupancy(device), host, steps.thread) for device in observed}
-    return Digest(
+    made = Digest(
         source=trace.path.name,
         rank=trace.rank,
         world_size=trace.world_size,
@@ -65,6 +69,8 @@ def digest(trace: Trace) -> Digest:
         notes=trace.notes,
         not_judged=tuple(_not_judged(trace, steps, observed)),
     )
+    reason = why_unknown(trace, observed, comm_kernels)
+    return made if reason is None else made.without_communication(reason)
 
 
 def _not_judged(trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents]) -> Iterator[NotJudged]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,6 +96,31 @@ calibrations = click.option(
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Where the noise of machines is kept. Default: dpdoctor/calibrations in your XDG data directory.",
+)
+
+
+def _regular_expression(context: click.Context, option: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
+    """Return the value of an option that is a regular expression.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if value is None:
+        return None
+    try:
+        matches_all = re.search(value, "") is not None
+    except re.error as error:
+        raise UsageError(f"{option.opts[0]} {value!r} is no regular expression of Python: {error}") from error
+    if matches_all:
+        raise UsageError(f"{option.opts[0]} {value!r} is found in every name; write what only the ones meant have")
+    return value
+
+
+comm_kernels = click.option(
+    "--comm-kernels",
+    metavar="REGEX",
+    callback=_regular_expression,
+    help="Kernels that communicate, too: a regular expression found in their names, whatever the case.",
 )
 
 

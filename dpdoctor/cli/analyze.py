@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from dpdoctor import __version__, redact, rundir, units
-from dpdoctor.cli import _report
+from dpdoctor.cli import _options, _report
 from dpdoctor.digest import Digest
 from dpdoctor.errors import OutputError, TraceError, UsageError
 from dpdoctor.launch import machine
@@ -34,6 +34,7 @@ from dpdoctor.trace.stream import MAX_BYTES
 @click.option(
     "--max-bytes", type=click.IntRange(1), default=MAX_BYTES, show_default=True, help="Most bytes of JSON in a file."
 )
+@_options.comm_kernels
 @_report.options
 @click.option("--open", "open_page", is_flag=True, help="Open the report in the browser.")
 def analyze(paths: tuple[Path, ...], **options: Any) -> None:
@@ -81,7 +82,7 @@ def _digests(found: Sequence[Path], options: dict[str, Any]) -> tuple[dict[int, 
 
     part = options["part"]
     places = range(len(found)) if part is None else shard.select(_sizes(found), shard.parse(part))
-    function = functools.partial(digest_file, max_bytes=options["max_bytes"])
+    function = functools.partial(digest_file, max_bytes=options["max_bytes"], comm_kernels=options["comm_kernels"])
     processes = options["processes"] or machine.cores()
     read = list(parallel.each(function, [found[place] for place in places], processes=processes))
     digests = {place: item for place, item in zip(places, read, strict=True) if isinstance(item, Digest)}

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--trace-steps", type=click.IntRange(0), default=12, show_default=True, help="Steps to trace; 0: no trace."
 )
+@_options.comm_kernels
 @click.option(
     "--arms",
     default="all",
@@ -78,6 +79,7 @@ def _spec(options: dict[str, Any]) -> RunSpec:
     recording = _options.recording(
         options,
         trace_steps=options["trace_steps"],
+        comm_kernels=options["comm_kernels"],
         explain=options["explain"],
         arms=_plan.known_arms(options["arms"]),
     )

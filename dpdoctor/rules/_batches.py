@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpdoctor.analysis import PHASES, Figure, StepRecord, stats
 from dpdoctor.analysis.trace_budget import part_share
+from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.analysis.windows import NS, Window
 from dpdoctor.rules._base import COVERAGE, Case
 from dpdoctor.rules._steps import windows
@@ -107,10 +108,10 @@ def _on_host(
 
 def _on_device(case: Case, sizes: list[Array]) -> tuple[Figure, float | None]:
     found = digests(case)
-    computing = part_share(found, "compute")
-    if computing.value is None:
+    computing, reason = part_share(found, "compute"), why_unknown(found)
+    if computing.value is None or reason is not None:
         nothing = "without a trace it is not known how much of a step the device computes"
-        return stats.unknown("ratio", (computing.reason if found else None) or nothing), None
+        return stats.unknown("ratio", reason or (computing.reason if found else None) or nothing), None
     lost = [(computing.value * float((_excess(window) / window.max(axis=1)).sum()), len(window)) for window in sizes]
     return stats.ratio_of_totals(lost, "ratio"), None
 

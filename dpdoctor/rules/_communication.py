@@ -8,6 +8,7 @@ from dpdoctor import units
 from dpdoctor.analysis import ArmSummary, Figure, stats
 from dpdoctor.analysis.communication import exposed_share, removable
 from dpdoctor.analysis.trace_budget import part_share
+from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.rules._base import COVERAGE, Case, Weighed, above_zero, agree, measured_arm, weigh
 from dpdoctor.rules._traced import digests, launch_of, on_gpu
 
@@ -41,11 +42,16 @@ def communicates(case: Case) -> bool:
     found = digests(case)
     if launch_of(case) is None or case.name == "dp" or any(digest.data_parallel for digest in found):
         return False
-    return case.mode.world_size > 1 or any(digest.collectives for digest in found)
+    return case.mode.world_size > 1 or any(digest.collectives or digest.unknown_communication for digest in found)
+
+
+def why_untold(case: Case) -> str | None:
+    """Return why the mode's traces do not tell what its ranks communicate; None: they do, or there are none."""
+    return why_unknown(digests(case))
 
 
 def exposure(case: Case) -> Exposure | None:
-    """Return the exposed communication of the mode's traces; None: they hold no whole step."""
+    """Return the exposed communication of the mode's traces; None: they hold no whole step, or do not tell it."""
     found, launch = digests(case), launch_of(case)
     total = part_share(found, "exposed_comm")
     if launch is None or total.value is None:

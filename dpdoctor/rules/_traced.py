@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from dpdoctor.analysis import Figure, Launch
+from dpdoctor.analysis import Figure, Launch, stats
 from dpdoctor.analysis.analyse import shown_launch
 from dpdoctor.analysis.trace_budget import CAUSE, part_share, share
+from dpdoctor.analysis.unknown_communication import exposed_ns, why_unknown
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.rules._base import Case
 
@@ -49,9 +50,10 @@ def exposed_calls_share(found: Sequence[Digest], wanted: Callable[[str, int], bo
 
     def least(steps: Sequence[DeviceStep]) -> float:
         of_calls = min(by_step.get(steps[0].step, 0) for by_step in exposed)
-        return min(of_calls, *(step.budget.exposed_comm_ns for step in steps))
+        return min(of_calls, *map(exposed_ns, steps))
 
-    return share(found, least)
+    reason = why_unknown(found)
+    return share(found, least) if reason is None else stats.unknown("ratio", reason)
 
 
 def _exposed_ns(digest: Digest, wanted: Callable[[str, int], bool]) -> dict[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, stats
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, measured_arm, severity, weigh
-from dpdoctor.rules._communication import adopted_line, communicates, core_words, exposure
+from dpdoctor.rules._communication import adopted_line, communicates, core_words, exposure, why_untold
 from dpdoctor.rules._steps import windows
 
 ARM = "no_sync_accumulation"
@@ -21,7 +21,8 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return None
     seen, arm = exposure(case), measured_arm(case, ARM)
     if seen is None and arm is None:
-        return CannotTell(reason=f"no trace and no arm shows what it costs: profile with --arms {ARM}")
+        how = f"no trace and no arm shows what it costs: profile with --arms {ARM}"
+        return CannotTell(reason=why_untold(case) or how)
     claim = stats.scaled(seen.removable, 1 - 1 / micro_batches) if seen else _nothing()
     weighed = weigh(claim, arm)
     refuted = weighed.status == "refuted"

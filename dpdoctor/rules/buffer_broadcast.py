@@ -6,7 +6,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Finding
 from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part
+from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part, why_untold
 from dpdoctor.rules._traced import digests, exposed_calls_share
 
 OPERATION = "broadcast"
@@ -17,6 +17,8 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return None
     counted = case.mode.counters.collectives.get(OPERATION) if case.mode.counters else None
     found = digests(case)
+    if (reason := why_untold(case)) is not None:
+        return CannotTell(reason=reason)
     if not common_steps(found).steps:
         if not counted:
             return None

@@ -36,6 +36,7 @@ from dpdoctor.rules._communication import (
     core_words,
     exposure,
     trace_words,
+    why_untold,
 )
 from dpdoctor.rules._traced import on_gpu
 
@@ -61,7 +62,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return None
     seen, arm = exposure(case), arm_of(case)
     if seen is None and arm is None:
-        return CannotTell(reason=NEITHER)
+        return CannotTell(reason=why_untold(case) or NEITHER)
     claim = seen.removable if seen else None
     weighed = _weighed(case, claim)
     if max(weighed.value, (claim.value or 0.0) if claim and weighed.status == "refuted" else 0.0) < SMALL:

@@ -10,9 +10,10 @@ from dpdoctor.analysis import Finding
 from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.analysis.spent import of_steps
 from dpdoctor.analysis.trace_budget import part_share, share
+from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
-from dpdoctor.rules._communication import adopted_line, arm_words, communicates, exposure, weigh_part
+from dpdoctor.rules._communication import adopted_line, arm_words, communicates, exposure, weigh_part, why_untold
 from dpdoctor.rules._traced import digests, on_gpu
 
 # Of all communication: nsys-ai calls less than this poor overlap.
@@ -27,6 +28,8 @@ def _check(case: Case) -> Finding | CannotTell | None:
     # On the CPU both sides would share the cores: to overlap them gains nothing that one could promise.
     if not communicates(case) or not on_gpu(case):
         return None
+    if (reason := why_untold(case)) is not None:
+        return CannotTell(reason=reason)
     common = common_steps(found)
     if not common.steps:
         nothing = "without a trace nothing shows what runs beside communication"
@@ -70,12 +73,11 @@ def _hideable(found: Sequence[Digest]) -> Callable[[Sequence[DeviceStep]], int]:
     in_backward = any(digest.buckets for digest in found)
 
     def of_device(step: DeviceStep) -> int:
-        budget = step.budget
-        beside = budget.compute_ns
+        exposed, beside = exposed_ns(step), step.budget.compute_ns
         # DDP reduces during the backward only, whose busy time is compute and the communication beside which is none.
         if in_backward and "backward" in step.phases_ns:
-            beside = min(beside, step.phases_ns["backward"] - budget.exposed_comm_ns)
-        return max(0, min(budget.exposed_comm_ns, beside - (budget.comm_ns - budget.exposed_comm_ns)))
+            beside = min(beside, step.phases_ns["backward"] - exposed)
+        return max(0, min(exposed, beside - hidden_ns(step)))
 
     return lambda steps: min(of_device(step) for step in steps)
 

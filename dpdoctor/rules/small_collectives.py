@@ -12,7 +12,7 @@ from dpdoctor.analysis import Finding, stats
 from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.digest import Digest
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
-from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part
+from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part, why_untold
 from dpdoctor.rules._traced import digests, exposed_calls_share
 
 # Smaller calls are latency-bound where the trace has too few sizes to tell the limit: nccl-tests published for eight
@@ -28,6 +28,8 @@ def _check(case: Case) -> Finding | CannotTell | None:
     found = digests(case)
     if not communicates(case):
         return None
+    if (reason := why_untold(case)) is not None:
+        return CannotTell(reason=reason)
     common = common_steps(found)
     if not common.steps:
         return CannotTell(reason="no step with its collectives is whole on every device: profile with --trace-steps 10")

@@ -21,7 +21,7 @@ from dpdoctor.rules._base import (
     weigh_against,
 )
 from dpdoctor.rules._batches import explain
-from dpdoctor.rules._communication import ARM, arm_of, communicates
+from dpdoctor.rules._communication import ARM, arm_of, communicates, why_untold
 from dpdoctor.rules._pace import Pace, pace
 from dpdoctor.rules._steps import launches
 from dpdoctor.rules._traced import on_gpu
@@ -84,7 +84,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return _of_trace(case, verdict, _claim(across.steps, across.ranks, verdict), own)
     if verdict.kind == "unknown" and not _is_even(own):
         how = "give the traces of more ranks or steps" if case.name == TRACE_MODE else HOW
-        return CannotTell(reason=f"{verdict.reason}; {how}")
+        return CannotTell(reason=why_untold(case) or f"{verdict.reason}; {how}")
     return None
 
 

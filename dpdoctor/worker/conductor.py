@@ -193,7 +193,7 @@ class Conductor:
             parts.watch.keep_inputs = True
             parts.watch.forwards.clear()
         if segment.kind == "trace":
-            self._tracer = Tracer(parts.directory, segment, parts.phases, parts.watch)
+            self._tracer = Tracer(parts.directory, segment, parts.phases, parts.watch, parts.comm_kernels)
             parts.agreement.gather([0])
         if parts.director:
             parts.report.warmed_up(parts.director.steady)

@@ -25,7 +25,10 @@ from dpdoctor.worker.timing.steps import StepCounter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the conductor conducts. `director` decides on rank 0 and is None on the others."""
+    """What the conductor conducts.
+
+    `director` decides on rank 0 and is None on the others; `comm_kernels` is that of Recording.
+    """
 
     mode: Mode
     directory: Path
@@ -44,3 +47,4 @@ class Parts:
     ending: Ending
     report: Report
     seeding: Seeding
+    comm_kernels: str | None = None

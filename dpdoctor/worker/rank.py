@@ -197,6 +197,7 @@ class Rank:
             ending=self._ending,
             report=self._report,
             seeding=self._seeding,
+            comm_kernels=spec.recording.comm_kernels,
         )
         return Conductor(parts, director.first())
 

@@ -26,8 +26,11 @@ class Tracer:
     The phases of the steps stand in the trace, and the script is looked at where it is in none of them.
     """
 
-    def __init__(self, directory: Path, segment: Segment, phases: PhaseClock, watch: Watch) -> None:
+    def __init__(
+        self, directory: Path, segment: Segment, phases: PhaseClock, watch: Watch, comm_kernels: str | None
+    ) -> None:
         self._directory = directory
+        self._comm_kernels = comm_kernels
         self._path = directory / rundir.TRACE
         self._phases = phases
         self._watch = watch
@@ -57,7 +60,7 @@ class Tracer:
         self._phases.mark(None)
         self._profile.stop()
         if self._path.exists():
-            digest = digest_file(self._path)
+            digest = digest_file(self._path, comm_kernels=self._comm_kernels)
             rundir.write_whole(self._directory / rundir.DIGEST, rundir.encode(digest))
 
     def _moment(self) -> Moment | None:

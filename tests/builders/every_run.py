@@ -16,6 +16,8 @@ EVERY_RUN = (
     traced_runs.cpu_trace,
     traced_runs.hostile_traces,
     traced_runs.unreadable,
+    traced_runs.unknown_communication,
+    traced_runs.partly_unknown_communication,
     traced_runs.traced_profile,
     diagnosed_runs.diagnosed_run,
     diagnosed_runs.hostile_findings,

@@ -101,6 +101,10 @@ class Kineto:
     def _add(self, name: str, begin: float, end: float, **fields: Any) -> None:
         self._events.append(complete(name, begin, end - begin, **fields))
 
+    def write(self, path: Path) -> None:
+        """Write it into a file."""
+        path.write_bytes(document(*self._events, **self._header))
+
     def observe(self, folder: Path) -> Observed:
         """Write it into a folder, and read it back."""
         return observe(read_bytes(folder, document(*self._events, **self._header)))

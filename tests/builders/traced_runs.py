@@ -223,6 +223,17 @@ def hostile_traces() -> Analysis:
     return trace_run(everything(), dataclasses.replace(everything(), rank=None), errors=HOSTILE[:2])
 
 
+def unknown_communication(reason: str = "no kernel is known to communicate") -> Analysis:
+    """Return four ranks of which nobody knows what they communicate: 77 ms of each step may be it, 18 are idle."""
+    return trace_run(*(digest.without_communication(reason) for digest in late_rank()))
+
+
+def partly_unknown_communication() -> Analysis:
+    """Return four ranks of which one does not know what it communicates, for a reason with hostile names."""
+    first, *others = late_rank()
+    return trace_run(first.without_communication("; ".join(HOSTILE)), *others)
+
+
 def unreadable() -> Analysis:
     """Return a run of traces none of which could be read."""
     return trace_run(errors=["/data/traces/rank7.json: not JSON"])

@@ -14,6 +14,7 @@ from dpdoctor import rundir
 from dpdoctor.cli import main
 from dpdoctor.digest import Digest
 from dpdoctor.trace.locate import locate
+from tests.builders.kineto import Kineto
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 REAL = Path(__file__).parents[3] / "shared" / "traces"
@@ -116,6 +117,8 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(ranks: Path, tmp_pat
         (("--format", "json", "--open"), "makes no report without --out"),
         (("--format", "markdown", "--plotlyjs", "directory"), "makes no report without --out"),
         (("--max-bytes", "100", "--format", "json"), "raise --max-bytes"),
+        (("--comm-kernels", "ep::(", "--format", "json"), "--comm-kernels 'ep::(' is no regular expression of Python"),
+        (("--comm-kernels", "x*", "--format", "json"), "is found in every name"),
     ],
 )
 def test_what_is_asked_for_wrongly(
@@ -125,6 +128,21 @@ def test_what_is_asked_for_wrongly(
     done = run("analyze", ranks, "--processes", 1, *args)
     assert done.exit_code in {1, 2}
     assert why in done.output
+
+
+def test_kernels_are_named_for_every_file_in_every_process(tmp_path: Path) -> None:
+    for rank in range(2):
+        made = Kineto(distributedInfo={"rank": rank, "world_size": 2})
+        made.kernel("gemm", 10, 20, called=1)
+        made.kernel("xyz::main", 20, 30, called=2)
+        made.write(tmp_path / f"rank{rank}.json")
+    unnamed, named = (
+        json.loads(run("analyze", tmp_path, "--format", "json", "--processes", 2, *more).stdout)["modes"]["trace"]
+        for more in ((), ("--comm-kernels", "XYZ"))
+    )
+    assert {trace["devices"][0]["exposed_comm_s"] for trace in unnamed["traces"]} == {None}
+    assert [trace["devices"][0]["exposed_comm_s"] for trace in named["traces"]] == pytest.approx([1e-5] * 2)
+    assert all("xyz::main" in trace["unknown_communication"] for trace in unnamed["traces"])
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:

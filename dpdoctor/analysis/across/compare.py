@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from dpdoctor import units
 from dpdoctor.analysis.across.clocks import clock_offsets
 from dpdoctor.analysis.across.columns import RankCalls, columns
 from dpdoctor.analysis.across.matching import Match, match
-from dpdoctor.analysis.across.model import AcrossRanks, GroupAcross
+from dpdoctor.analysis.across.model import AcrossRanks, GroupAcross, Verdict
 from dpdoctor.analysis.across.pauses import Pause, pause_behind
 from dpdoctor.analysis.across.skew import common_calls
 from dpdoctor.analysis.across.steps import cause_of, step_lateness
 from dpdoctor.analysis.across.stragglers import judge
+from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.digest import Digest
 
 
@@ -37,10 +39,16 @@ def across(digests: Iterable[Digest], pauses: Mapping[int, Sequence[Pause]] | No
         missing=tuple(rank for rank in range(world_size) if rank not in ranks),
         groups=groups,
         steps=steps,
-        verdict=judge(steps, tuple(ranks), cause),
+        verdict=_known(judge(steps, tuple(ranks), cause), chosen.values()),
         clocks=clock_offsets(groups, ranks),
         notes=notes,
     )
+
+
+def _known(verdict: Verdict, digests: Collection[Digest]) -> Verdict:
+    """Return the verdict; where there is none because communication is unknown, with that reason."""
+    reason = why_unknown(tuple(digests)) if verdict.kind == "unknown" else None
+    return verdict if reason is None else replace(verdict, reason=reason)
 
 
 def _by_rank(digests: Iterable[Digest]) -> tuple[dict[int, Digest], tuple[str, ...]]:
@@ -57,6 +65,10 @@ def _by_rank(digests: Iterable[Digest]) -> tuple[dict[int, Digest], tuple[str, .
         if digest.calls.num_dropped:
             dropped = units.count(digest.calls.num_dropped, "collective call")
             notes.append(f"{digest.source}: {dropped} beyond the limit are not compared")
+    unknown = [rank for rank, digest in sorted(chosen.items()) if digest.unknown_communication]
+    if 0 < len(unknown) < len(chosen):
+        others = f" and of {units.count(len(unknown) - 1, 'other rank')}" if len(unknown) > 1 else ""
+        notes.append(f"what is communicated is unknown of rank {unknown[0]}{others}: compared with no other")
     return dict(sorted(chosen.items())), tuple(notes)
 
 

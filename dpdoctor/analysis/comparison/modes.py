@@ -118,7 +118,11 @@ def _budget(name: str, analyses: Sequence[Analysis], sides: Sides) -> dict[str, 
 
 def _shares(analysis: Analysis, name: str) -> Mapping[str, Figure] | str:
     ranks = shown_launch(analysis.run.modes[name]).ranks
-    return budget_shares([rank.digest for rank in ranks if rank.digest]) or NO_TRACE
+    shares = budget_shares([rank.digest for rank in ranks if rank.digest])
+    if shares and shares["exposed_comm"].value is None:
+        # What holds communication and what does not are no two values of one figure.
+        return {**shares, "compute": shares["exposed_comm"]}
+    return shares or NO_TRACE
 
 
 def _share(shares: Mapping[str, Figure] | str, key: str) -> Figure:

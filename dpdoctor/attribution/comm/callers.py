@@ -14,9 +14,6 @@ from dpdoctor.attribution.nesting import running_at
 from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Trace
 
-_RECORD = r"^record_param_comms$"
-_ANNOTATION = r"^(?:nccl|xccl):"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callers:
@@ -43,9 +40,10 @@ def callers(trace: Trace, rows: NDArray[np.int64], launch: NDArray[np.int64]) ->
     """
     events = trace.events
     is_kernel = events.kind[rows] == Kind.KERNEL
-    operators, records, annotations = (host_rows(trace, sign) for sign in (marks.COMM_CALL, _RECORD, _ANNOTATION))
+    signs = (marks.COMM_CALL, marks.COMM_RECORD, marks.COMM_ANNOTATION)
+    operators, records, annotations = (host_rows(trace, sign) for sign in signs)
     launch = np.where(is_kernel, launch, UNKNOWN)
-    origin = np.where(launch == UNKNOWN, _of_same_id(trace, rows, records), launch)
+    origin = np.where(launch == UNKNOWN, of_same_id(trace, rows, records), launch)
     threads, times = np.where(origin == UNKNOWN, UNKNOWN, events.thread[origin]), events.begin_ns[origin]
     operator = running_at(events, operators, threads, times)
     operator[~is_kernel] = queued_by(trace, rows[~is_kernel], operators)
@@ -63,7 +61,7 @@ def host_rows(trace: Trace, pattern: str) -> NDArray[np.int64]:
     return rows[trace.named(pattern)[trace.events.name[rows]]]
 
 
-def _of_same_id(trace: Trace, rows: NDArray[np.int64], host: NDArray[np.int64]) -> NDArray[np.int64]:
+def of_same_id(trace: Trace, rows: NDArray[np.int64], host: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return which of the host's rows has the external id of each row, else UNKNOWN.
 
     Old exporters write the correlation in its place, which is no operator's id.

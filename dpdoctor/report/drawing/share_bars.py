@@ -18,7 +18,7 @@ LONGEST_NAME = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One bar: the share of each part, and how long that is."""
+    """One bar: the share of each part, and how long that is; a part that is missing is unknown, or nothing."""
 
     name: str
     ratios: Mapping[str, float]

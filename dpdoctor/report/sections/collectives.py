@@ -9,6 +9,7 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
+from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.digest import CollectiveSize, SmallCalls
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
@@ -72,6 +73,9 @@ def build(analysis: Analysis) -> Sequence[Block]:
 def _mode(mode: TracedMode) -> Sequence[Block] | str:
     sizes = _sizes(mode)
     if not sizes:
+        unknown = why_unknown([rank.digest for rank in mode.ranks])
+        if unknown is not None:
+            return unknown
         alone = mode.summary.world_size == 1 and len(mode.ranks) == 1
         return "one process calls no collective" if alone else "the traces hold no collective"
     return [

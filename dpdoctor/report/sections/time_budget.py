@@ -9,9 +9,10 @@ from itertools import islice
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.common_steps import CommonSteps
-from dpdoctor.analysis.spent import Spent, spent
+from dpdoctor.analysis.spent import Spent, spent, together
+from dpdoctor.analysis.unknown_communication import MAY_HOLD, why_unknown
 from dpdoctor.digest import HOST, PHASES, DeviceDigest
-from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
+from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.share_bars import MOST_ROWS, Part, Row, share_bars
 from dpdoctor.report.text import NOTHING, amount_cell, figure_text, mode_label
@@ -42,6 +43,7 @@ CAUSE_COLORS = (
     (charts.PURPLE, charts.DARK_INK),
 )
 OTHER_CAUSES = Part(key="other causes", name="other causes", colors=(charts.GREY, charts.DARK_INK))
+MAY_HOLD_WORDS = {**PART_WORDS, "compute": f"compute ({MAY_HOLD})"}
 COLUMNS = (
     Column(title="Rank"),
     Column(title="Traced", numeric=True),
@@ -84,7 +86,7 @@ def _side_by_side(analysis: Analysis) -> Iterator[Chart]:
 
 
 def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
-    missing = not_judged(mode, lambda what: what != "memory")
+    missing = [*_unknown_communication(mode), *not_judged(mode, lambda what: what != "memory")]
     troubles = [] if alone else damage(mode)
     if not mode.devices:
         return [*troubles, *missing]
@@ -107,7 +109,13 @@ def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
 
 def _pooled(mode: TracedMode, common: CommonSteps) -> Spent:
     """Return where the time of all devices went."""
-    return spent([device for _, device in mode.devices], common)
+    return together([rank.digest for rank in mode.ranks], common)
+
+
+def _unknown_communication(mode: TracedMode) -> Iterator[Absent]:
+    reason = why_unknown([rank.digest for rank in mode.ranks])
+    if reason is not None:
+        yield Absent(what="Communication", reason=reason)
 
 
 def _least_computing(mode: TracedMode, common: CommonSteps) -> dict[str, DeviceDigest]:
@@ -146,9 +154,16 @@ def _parts(found: Mapping[str, Spent], title: str) -> Chart:
         title=title,
         whole=_whole(found),
         rows=[_row(name, one, one.parts_ns) for name, one in found.items()],
-        parts=[Part(key=key, name=name, colors=PART_COLORS[key]) for key, name in PART_WORDS.items()],
+        parts=_colored(found),
         how_to_read="A bar is all of the time. Communication is only what nothing hid; idle is explained below.",
     )
+
+
+def _colored(found: Mapping[str, Spent]) -> list[Part]:
+    """Return the parts with their colours; only communication may be unknown, and then it is in compute."""
+    known = {part for one in found.values() for part in one.parts_ns}
+    words = PART_WORDS if all(one.knows_communication for one in found.values()) else MAY_HOLD_WORDS
+    return [Part(key=key, name=name, colors=PART_COLORS[key]) for key, name in words.items() if key in known]
 
 
 def _idle(found: Mapping[str, Spent], pooled: Spent) -> Iterator[Chart]:
@@ -213,11 +228,18 @@ def _cells(name: str, device: DeviceDigest, one: Spent) -> tuple[Cell, ...]:
     return (
         Cell(text=name, note=device.name),
         time_cell(one.total_ns / steps, note=stretch),
-        *(amount_cell(one.ratio(part), "ratio") for part in PART_WORDS),
-        amount_cell(overlap, "ratio", missing=NOTHING),
+        *(_share(one, part) for part in PART_WORDS),
+        amount_cell(overlap, "ratio", missing=NOTHING if one.knows_communication else "unknown"),
         _launch_delay(device),
         _launches(device),
     )
+
+
+def _share(one: Spent, part: str) -> Cell:
+    if part not in one.parts_ns:
+        return Cell(text="unknown")
+    is_mixed = part == "compute" and not one.knows_communication
+    return amount_cell(one.ratio(part), "ratio", note=MAY_HOLD if is_mixed else "")
 
 
 def _launch_delay(device: DeviceDigest) -> Cell:

@@ -42,6 +42,7 @@ def _devices(mode: TracedMode) -> list[tuple[str, DeviceDigest]]:
 
 def _figures(device: DeviceDigest, common: CommonSteps) -> Iterator[str]:
     found = spent([device], common)
-    yield from (units.share(found.ratio(part)) for part in PART_WORDS)
+    yield from (units.share(found.ratio(part)) if part in found.parts_ns else "unknown" for part in PART_WORDS)
     yield f"{seconds(found.total_ns / found.num_steps)}/step" if found.num_steps else seconds(found.total_ns)
-    yield NOTHING if found.overlap_ratio is None else units.share(found.overlap_ratio)
+    nothing = NOTHING if found.knows_communication else "unknown"
+    yield nothing if found.overlap_ratio is None else units.share(found.overlap_ratio)

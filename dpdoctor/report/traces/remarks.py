@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from dpdoctor import units
 from dpdoctor.analysis import RunSummary
-from dpdoctor.report.text import sentence
-from dpdoctor.report.traces.traced import TracedMode
+from dpdoctor.analysis.unknown_communication import MAY_HOLD
+from dpdoctor.report.text import listed, sentence
+from dpdoctor.report.traces.traced import MOST_NAMES, TracedMode
 from dpdoctor.report.traces.words import event_words
 
 
@@ -19,7 +20,12 @@ def damage(mode: TracedMode) -> Iterator[str]:
 
 
 def notes(mode: TracedMode) -> Iterator[str]:
-    """Yield what was noticed while reading."""
+    """Yield what was noticed while reading, and what the figures of devices may hold."""
+    unknown = [rank for rank in mode.ranks if rank.digest.unknown_communication]
+    if unknown:
+        which = "" if len(unknown) == len(mode.ranks) else f" of {listed([rank.name for rank in unknown[:MOST_NAMES]])}"
+        more = f" and {units.whole(len(unknown) - MOST_NAMES)} more" if len(unknown) > MOST_NAMES else ""
+        yield sentence(f"The compute{which}{more} {MAY_HOLD}, which is unknown")
     yield from (f"{rank.name}: {sentence(note)}" for rank in mode.ranks for note in rank.digest.notes)
 
 

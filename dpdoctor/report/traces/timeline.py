@@ -117,7 +117,8 @@ def _steps(device: DeviceDigest, axis: _Axis) -> Iterator[_Slice]:
 
 
 def _shares(budget: Budget) -> dict[str, Any]:
-    return {PART_WORDS[part]: seconds(time_ns) for part, time_ns in parts(budget).items()}
+    found = parts(budget)
+    return {words: seconds(found[part]) if part in found else "unknown" for part, words in PART_WORDS.items()}
 
 
 def _idle(process: int, device: DeviceDigest, axis: _Axis) -> Iterator[Event]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.common_steps import CommonSteps
-from dpdoctor.analysis.spent import Spent, spent
+from dpdoctor.analysis.spent import Spent, together
+from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.digest import HOST
 from dpdoctor.report.blocks import Verdict
 from dpdoctor.report.text import capital, listed, mode_label, sentence
@@ -50,7 +51,7 @@ def _verdict(mode: TracedMode) -> Verdict:
         nothing = "the traces hold neither device events nor operators"
         return Verdict(tone="bad", sentence=sentence(f"{subject}: {nothing}"))
     common = mode.common_steps()
-    found = spent(devices, common)
+    found = together([rank.digest for rank in mode.ranks], common)
     clauses = [f"{subject}: {_shares(found)}", *_late(mode)]
     kind = mode.across.verdict.kind if len(mode.ranks) > 1 else "none"
     detail = " ".join(_detail(mode, found, common))
@@ -62,7 +63,10 @@ def _shares(found: Spent) -> str:
     rest = sorted((part for part in found.parts_ns if part != "compute"), key=found.ratio, reverse=True)
     parts = [_part(part, found) for part in rest if found.ratio(part) >= NOTABLE_RATIO]
     whole = "the step" if found.num_steps else f"the {trace_words.seconds(found.total_ns)} traced"
-    return listed([f"{units.share(found.ratio('compute'))} of {whole} computes", *parts])
+    if found.knows_communication:
+        return listed([f"{units.share(found.ratio('compute'))} of {whole} computes", *parts])
+    computes = f"{units.share(found.ratio('compute'))} of {whole} computes or communicates"
+    return f"communication is unknown; {listed([computes, *parts])}"
 
 
 def _part(part: str, found: Spent) -> str:
@@ -90,9 +94,12 @@ def _detail(mode: TracedMode, found: Spent, common: CommonSteps) -> Iterator[str
     else:
         nothing = capital(common.left_out)
         yield f"{nothing}: shares are of all that was traced on {number}."
+    reason = why_unknown([rank.digest for rank in mode.ranks])
+    if reason is not None:
+        yield sentence(f"Why communication is unknown: {reason}")
     yield "A profiler slows what it watches, the host most."
     if mode.across.missing:
         world = len(mode.across.ranks) + len(mode.across.missing)
         yield f"{units.whole(len(mode.across.missing))} of {units.count(world, 'rank')} left no trace here."
-    if len(mode.ranks) > 1 and mode.across.verdict.reason:
+    if len(mode.ranks) > 1 and mode.across.verdict.reason and reason is None:
         yield sentence(f"Who is late cannot be told: {mode.across.verdict.reason}")

@@ -45,5 +45,6 @@ def test_a_kernel_that_is_described_as_a_collective_is_one() -> None:
     recording = Recording()
     recording.kernel(0, 1, "vendor_ring_reduce")
     recording.collective("allreduce")
-    recording.kernel(1, 2, "vendor_ring_reduce")
-    assert parts(recording.trace()).tolist() == [Part.COMM, Part.COMPUTE]
+    assert parts(recording.trace()).tolist() == [Part.COMM]
+    recording.launched(1, 5, 6, "vendor_ring_reduce")  # by no collective
+    assert parts(recording.trace()).tolist() == [Part.COMM, UNKNOWN, Part.COMPUTE]

@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 from dpdoctor import rundir, units
 from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.common_steps import NO_STEPS, NONE_IN_COMMON
+from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.comparison import compare
 from dpdoctor.analysis.spent import PARTS, parts
+from dpdoctor.analysis.trace_budget import budget_shares
+from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.digest import Digest
 from dpdoctor.report.blocks import Table
 from dpdoctor.report.comparison.rows import budget_rows
@@ -160,3 +163,29 @@ def test_a_rank_without_any_whole_step_is_named() -> None:
     none = diagnose(traced_runs.trace_run(*without(ranks(2), [frozenset(STEPS)] * 2)))
     assert none.summary.modes[MODE].budget is None
     assert f"{NO_STEPS[1:]}: shares are of all that was traced" in terminal.shown(none, width=400)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [[()] * 3, [STEPS, (), ()], [range(4), (), range(4, 8)]],
+    ids=["none missing", "none of the rank that does not tell it", "none in common"],
+)
+def test_what_one_rank_communicates_is_unknown(missing: Sequence[Sequence[int]]) -> None:
+    gone, (first, *others) = [frozenset(numbers) for numbers in missing], ranks(3)
+    truth = true_shares(without([first, *others], gone))
+    digests = without([first.without_communication("no kernel is known"), *others], gone)
+    analysis, found = diagnose(traced_runs.trace_run(*digests)), budget_shares(digests)
+    busy = truth["compute"] + truth["exposed_comm"]
+    assert found["exposed_comm"].value is None
+    assert found["compute"].value == pytest.approx(float(busy))
+    assert sum(found[part].value or 0.0 for part in PARTS) == pytest.approx(1)
+    assert exposed_share(digests).reason == found["exposed_comm"].reason == why_unknown(digests)
+    assert not [one for one in analysis.summary.findings if one.rule in ("exposed_communication", "no_overlap")]
+    budget = analysis.summary.modes[MODE].budget
+    assert budget is not None
+    assert budget.exposed_comm.value is None
+    if budget.step.value is not None:
+        assert (budget.compute.value or 0.0) / budget.step.value == pytest.approx(float(busy))
+    for text in (terminal.shown(analysis, width=400), seen(markdown.comment(analysis))):
+        assert f"communication is unknown; {units.share(float(busy))} of" in text
+        assert "is exposed communication" not in text
