@@ -6,7 +6,7 @@ import numpy as np
 
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Figure, Finding, stats
-from dpdoctor.analysis.across import StepLateness, Verdict
+from dpdoctor.analysis.across import AcrossRanks, StepLateness, Verdict
 from dpdoctor.analysis.turns import lost_in_turns
 from dpdoctor.rules._base import (
     SMALL,
@@ -84,7 +84,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return _of_trace(case, verdict, _claim(across.steps, across.ranks, verdict), own)
     if verdict.kind == "unknown" and not _is_even(own):
         how = "give the traces of more ranks or steps" if case.name == TRACE_MODE else HOW
-        return CannotTell(reason=why_untold(case) or f"{verdict.reason}; {how}")
+        return CannotTell(reason=why_untold(case) or f"{_last_words(across)}{verdict.reason}; {how}")
     return None
 
 
@@ -179,6 +179,15 @@ def _trace_words(verdict: Verdict) -> list[str]:
     steps = f"{units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'traced step')}"
     pattern = "one rank" if verdict.rank is not None else "now one rank, now another"
     return [f"in {steps} {pattern} comes late to a collective by {units.seconds(verdict.lateness_ns * NS)}"]
+
+
+def _last_words(across: AcrossRanks | None) -> str:
+    """Return what is no pattern yet: who came last to most collectives."""
+    last = across.came_last if across is not None else None
+    if last is None:
+        return ""
+    often = f"{units.whole(last.times)} of {units.count(last.of, 'collective')}"
+    return f"rank {last.rank} came last to {often}, and the others waited {units.seconds(last.waited_ns * NS)}; "
 
 
 def _turn_words(turns: Figure) -> list[str]:

@@ -3,6 +3,7 @@
 from dpdoctor.analysis.across.compare import across
 from dpdoctor.analysis.across.model import (
     AcrossRanks,
+    CameLast,
     ClockOffset,
     CommonCalls,
     GroupAcross,
@@ -14,6 +15,7 @@ from dpdoctor.analysis.across.pauses import Pause, pauses_of
 
 __all__ = [
     "AcrossRanks",
+    "CameLast",
     "ClockOffset",
     "CommonCalls",
     "GroupAcross",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dpdoctor import units
+from dpdoctor.analysis.across.came_last import came_last
 from dpdoctor.analysis.across.clocks import clock_offsets
 from dpdoctor.analysis.across.columns import RankCalls, columns
 from dpdoctor.analysis.across.matching import Match, match
@@ -13,7 +14,7 @@ from dpdoctor.analysis.across.model import AcrossRanks, GroupAcross, Verdict
 from dpdoctor.analysis.across.pauses import Pause, pause_behind
 from dpdoctor.analysis.across.skew import common_calls
 from dpdoctor.analysis.across.steps import cause_of, step_lateness
-from dpdoctor.analysis.across.stragglers import judge
+from dpdoctor.analysis.across.stragglers import judge, steps_needed, too_few
 from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.digest import Digest
 
@@ -39,15 +40,25 @@ def across(digests: Iterable[Digest], pauses: Mapping[int, Sequence[Pause]] | No
         missing=tuple(rank for rank in range(world_size) if rank not in ranks),
         groups=groups,
         steps=steps,
-        verdict=_known(judge(steps, tuple(ranks), cause), chosen.values()),
+        verdict=_with_reason(judge(steps, tuple(ranks), cause), groups, tuple(chosen.values())),
+        came_last=came_last(groups, ranks),
         clocks=clock_offsets(groups, ranks),
         notes=notes,
     )
 
 
-def _known(verdict: Verdict, digests: Collection[Digest]) -> Verdict:
-    """Return the verdict; where there is none because communication is unknown, with that reason."""
-    reason = why_unknown(tuple(digests)) if verdict.kind == "unknown" else None
+def _with_reason(verdict: Verdict, groups: Sequence[GroupAcross], digests: Sequence[Digest]) -> Verdict:
+    """Return the verdict; where it is unknown, with the reason that lies furthest back."""
+    if verdict.kind != "unknown" or len(digests) < 2:
+        return verdict
+    steps = {step for group in groups if group.calls is not None for step in group.calls.step.tolist()} - {-1}
+    needed = steps_needed(len(digests))
+    refused = next((group.reason for group in groups if group.reason), None)
+    reason = why_unknown(digests)
+    if reason is None and not steps:
+        reason = refused
+    elif reason is None and len(steps) < needed:
+        reason = too_few(needed, len(steps))
     return verdict if reason is None else replace(verdict, reason=reason)
 
 

@@ -117,6 +117,20 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CameLast:
+    """One rank came last to `times` of its `of` common calls, whether or not that is a pattern.
+
+    Attributes:
+        waited_ns: for it, by the median of the others; without the first call, before which a profiler may have begun.
+    """
+
+    rank: int
+    times: int
+    of: int
+    waited_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClockOffset:
     """What to subtract from a rank's times to draw them on the first rank's axis. For drawing only.
 
@@ -145,6 +159,7 @@ class AcrossRanks:
     Attributes:
         ranks: that are here.
         missing: of the job and not here.
+        came_last: who came last to most calls; None: nobody.
         clocks: of the ranks that could be put on the axis of the first one.
         notes: what was left out, one sentence each.
     """
@@ -155,4 +170,5 @@ class AcrossRanks:
     steps: StepLateness
     verdict: Verdict
     clocks: tuple[ClockOffset, ...]
+    came_last: CameLast | None = None
     notes: tuple[str, ...] = ()

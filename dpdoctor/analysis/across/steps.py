@@ -27,7 +27,7 @@ def step_lateness(groups: Sequence[GroupAcross], ranks: Mapping[int, RankCalls])
         members = np.array([place[rank] for rank in group.ranks])
         cells = np.ix_(np.searchsorted(steps, calls.step[chosen]), members)
         np.add.at(lateness, cells, calls.lateness_ns[chosen])
-        np.add.at(wait, cells, _waited(calls, [ranks[rank] for rank in group.ranks])[chosen])
+        np.add.at(wait, cells, waited(calls, [ranks[rank] for rank in group.ranks])[chosen])
     step_ns = _step_ns(held, ranks)
     return StepLateness(steps=steps, lateness_ns=lateness, wait_ns=wait, step_ns=step_ns)
 
@@ -56,7 +56,7 @@ def _judged_steps(groups: Sequence[CommonCalls]) -> NDArray[np.int64]:
     return np.array(sorted(every - unjudged - {-1}), np.int64)
 
 
-def _waited(calls: CommonCalls, ranks: Sequence[RankCalls]) -> NDArray[np.int64]:
+def waited(calls: CommonCalls, ranks: Sequence[RankCalls]) -> NDArray[np.int64]:
     """Return int64[n, k]: the wait in each call, without what overlaps with earlier calls."""
     own = alone(taken(calls.rows, [r.begin_ns for r in ranks]), taken(calls.rows, [r.end_ns for r in ranks]))
     wait: NDArray[np.int64] = own - own.min(axis=1, keepdims=True)

@@ -67,8 +67,7 @@ def judge(steps: StepLateness, ranks: tuple[int, ...], cause: Cause) -> Verdict:
     late = _late(steps, ranks, steps.step_ns)
     needed = steps_needed(len(ranks))
     if len(late) and num < needed:
-        reason = f"to tell a pattern from chance {units.count(needed, 'whole step')} are needed, {num} are here"
-        return Verdict(kind="unknown", num_late=len(late), num_steps=num, reason=reason)
+        return Verdict(kind="unknown", num_late=len(late), num_steps=num, reason=too_few(needed, num))
     events = _events(steps, ranks, steps.step_ns, cause)
     verdict = (
         _persistent(late, num, len(ranks), cause)
@@ -78,6 +77,12 @@ def judge(steps: StepLateness, ranks: tuple[int, ...], cause: Cause) -> Verdict:
         or Verdict(kind="none")
     )
     return replace(verdict, num_late=len(late), num_steps=num, events=_beyond(events, verdict))
+
+
+def too_few(needed: int, num_steps: int) -> str:
+    """Return in a clause that this is no number of steps to judge from."""
+    here = "1 is" if num_steps == 1 else f"{num_steps} are"
+    return f"to tell a pattern from chance {units.count(needed, 'whole step')} are needed, {here} here"
 
 
 def steps_needed(num_ranks: int) -> int:

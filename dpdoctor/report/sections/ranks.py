@@ -8,12 +8,12 @@ import numpy as np
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
-from dpdoctor.analysis.across import AcrossRanks, GroupAcross, Verdict
+from dpdoctor.analysis.across import AcrossRanks, CameLast, GroupAcross, Verdict
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Paragraph, Section, Table
-from dpdoctor.report.text import NOTHING, name_cell, sentence, whole_cell
+from dpdoctor.report.text import NOTHING, capital, name_cell, sentence, whole_cell
 from dpdoctor.report.traces.lateness_map import lateness_map
 from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
-from dpdoctor.report.traces.words import cause_words, lateness, seconds, time_cell
+from dpdoctor.report.traces.words import came_last, cause_words, lateness, seconds, time_cell
 
 MOST_RANKS = 128
 MOST_GROUPS = 32
@@ -46,7 +46,7 @@ def _mode(mode: TracedMode) -> Sequence[Block] | str:
         missing = len(across.missing)
         return f"traces of {units.count(missing, 'other rank')} are not here" if missing else "there is one rank"
     return [
-        _verdict(across.verdict),
+        _came_last(across.came_last, across.verdict) or _verdict(across.verdict),
         *_missing(across),
         *lateness_map(across),
         *_ranks(across),
@@ -66,6 +66,14 @@ def _verdict(verdict: Verdict) -> Callout:
     tone = {"none": "good", "unknown": "muted"}.get(verdict.kind, "warn")
     text = sentence(said[0].upper() + said[1:]) + (judged if verdict.num_steps else "")
     return Callout(tone=tone, title=LATE_TITLES[verdict.kind], text=text)
+
+
+def _came_last(last: CameLast | None, verdict: Verdict) -> Callout | None:
+    """Return what is known where there is no verdict; None: there is one, or nobody came last to most."""
+    if last is None or verdict.kind != "unknown":
+        return None
+    said = f"{sentence(capital(came_last(last)))} Whether it is so in most steps cannot be told: "
+    return Callout(tone="muted", title="One rank came last to most", text=said + sentence(str(verdict.reason)))
 
 
 def _missing(across: AcrossRanks) -> Iterator[Absent]:

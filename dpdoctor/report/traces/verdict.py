@@ -77,9 +77,14 @@ def _part(part: str, found: Spent) -> str:
 
 
 def _late(mode: TracedMode) -> Iterator[str]:
-    clause = trace_words.lateness(mode.across.verdict) if len(mode.ranks) > 1 else None
+    """Yield who keeps the others waiting; where there is no verdict, who came last."""
+    if len(mode.ranks) < 2:
+        return
+    clause, last = trace_words.lateness(mode.across.verdict), mode.across.came_last
     if clause is not None:
         yield clause
+    elif last is not None:
+        yield trace_words.came_last(last)
 
 
 def _detail(mode: TracedMode, found: Spent, common: CommonSteps) -> Iterator[str]:
@@ -102,4 +107,5 @@ def _detail(mode: TracedMode, found: Spent, common: CommonSteps) -> Iterator[str
         world = len(mode.across.ranks) + len(mode.across.missing)
         yield f"{units.whole(len(mode.across.missing))} of {units.count(world, 'rank')} left no trace here."
     if len(mode.ranks) > 1 and mode.across.verdict.reason and reason is None:
-        yield sentence(f"Who is late cannot be told: {mode.across.verdict.reason}")
+        what = "Who is late" if mode.across.came_last is None else "Whether it is so in most steps"
+        yield sentence(f"{what} cannot be told: {mode.across.verdict.reason}")

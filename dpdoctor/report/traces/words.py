@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dpdoctor import units
-from dpdoctor.analysis.across import LateStep, Verdict
+from dpdoctor.analysis.across import CameLast, LateStep, Verdict
 from dpdoctor.report.blocks import Cell
 from dpdoctor.report.text import listed
 
@@ -78,6 +78,12 @@ def lateness(verdict: Verdict) -> str | None:
         return f"{who} is late by {by} every {units.count(verdict.period or 0, 'step')}{why}"
     often = "nearly every step" if verdict.num_late >= NEARLY_EVERY * verdict.num_steps else "most steps"
     return f"{who} is late by {by} in {often}{why}"
+
+
+def came_last(found: CameLast) -> str:
+    """Return in a clause who came last to most collectives, and how long the others waited for it."""
+    often = f"{units.whole(found.times)} of {units.count(found.of, 'collective')}"
+    return f"rank {found.rank} came last to {often}, and the others waited {seconds(found.waited_ns)} for it"
 
 
 def event_words(event: LateStep) -> str:

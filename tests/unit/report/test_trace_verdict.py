@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
+from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.across import LateStep, Verdict
 from dpdoctor.analysis.common_steps import CommonSteps, common_steps
 from dpdoctor.analysis.spent import spent
 from dpdoctor.digest import DeviceDigest
+from dpdoctor.report.blocks import Callout
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces import words as trace_words
+from dpdoctor.rules import diagnose
 from tests.builders import traced_runs
+from tests.builders.sections import build, only
+from tests.builders.simulated_ranks import digests, lockstep
 from tests.builders.specs import MS
 
 
@@ -124,3 +130,34 @@ def test_a_cause_is_the_largest_only_with_more_than_half() -> None:
     assert trace_words.largest_cause({"data": 6, "sync": 4}) == "data"
     assert trace_words.largest_cause({"data": 5, "sync": 5}) is None
     assert trace_words.largest_cause({}) is None
+
+
+class TestWhoCameLast:
+    """One step: a fact, and no verdict."""
+
+    def one_step(self) -> Analysis:
+        """Return four ranks of which rank 2 comes 30 ms later than the others to each of eight calls of one step."""
+        segments = np.full((8, 4), 60 * MS)
+        segments[:, 2] += 30 * MS
+        made = digests(lockstep(segments, [10 * MS] * 8, per_step=8, numbered=False))
+        device = traced_runs.device(steps=1)
+        return traced_runs.trace_run(
+            *(dataclasses.replace(digest, has_device=True, devices=(device,)) for digest in made)
+        )
+
+    def test_the_first_screen_has_the_fact(self) -> None:
+        found = trace_verdict.headline(self.one_step())
+        assert "rank 2 came last to 8 of 8 collectives, and the others waited 210 ms for it" in found.sentence
+        assert "Whether it is so in most steps cannot be told" in found.detail
+        assert found.tone == "plain"
+
+    def test_the_section_of_ranks_has_it_with_what_is_missing(self) -> None:
+        (callout, *_) = only(Callout, build("ranks", self.one_step()))
+        assert callout.title == "One rank came last to most"
+        assert "5 whole steps are needed, 1 is here" in callout.text
+
+    def test_the_rule_of_stragglers_names_it_and_does_not_judge(self) -> None:
+        summary = diagnose(self.one_step()).summary
+        assert "straggler" not in {finding.rule for finding in summary.findings}
+        (said,) = [item.reason for item in summary.not_judged if item.rule == "straggler"]
+        assert "rank 2 came last to 8 of 8 collectives" in said
