@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpdoctor.analysis import Analysis
+from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.report.blocks import Block, Section
 from dpdoctor.report.traces import data_parallel_table, gradient_buckets, shard_unit_table
 from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
@@ -21,7 +22,10 @@ def build(analysis: Analysis) -> Sequence[Block]:
 
 def _mode(mode: TracedMode) -> Sequence[Block] | str:
     found = [*gradient_buckets.blocks(mode), *shard_unit_table.blocks(mode), *data_parallel_table.blocks(mode)]
-    return found or (ONE_DEVICE if standing.is_baseline(mode.mode) else NOTHING_FOUND)
+    if found:
+        return found
+    unknown = why_unknown([rank.digest for rank in mode.ranks])
+    return unknown or (ONE_DEVICE if standing.is_baseline(mode.mode) else NOTHING_FOUND)
 
 
 SECTION = Section(

@@ -52,8 +52,9 @@ def test_where_the_time_goes() -> None:
 
 
 def test_the_sections_of_communication_say_why_they_are_empty() -> None:
-    (collectives,) = only(Absent, build("collectives", FOUND))
-    assert REASON in collectives.reason
+    for section in ("collectives", "parallel"):
+        (absent,) = only(Absent, build(section, FOUND))
+        assert REASON in absent.reason
 
 
 def test_the_page_and_the_timeline_have_no_share_of_it() -> None:
