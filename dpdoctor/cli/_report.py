@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console, RenderableType
 
 from dpdoctor import rundir
 from dpdoctor.records import Run
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
     from dpdoctor.analysis import Analysis
 
 TERMINAL, MARKDOWN, JSON = FORMATS = ("terminal", "markdown", "json")
@@ -46,6 +47,8 @@ def options(verb: Verb) -> Verb:
 
 def console_for(as_format: str, *, quiet: bool = False) -> Console:
     """Return the console for people: stdout, unless that is for another format."""
+    from rich.console import Console  # here: what is printed for programs needs none
+
     return Console(stderr=as_format != TERMINAL, quiet=quiet)
 
 
@@ -77,9 +80,9 @@ def make(
         click.launch(str(path))
 
 
-def print_run(run: Run, console: Console, *, as_format: str) -> None:
-    """Print a run of which no directory is kept."""
-    _print(_analysed(run), console, as_format)
+def print_run(run: Run, *, as_format: str) -> None:
+    """Print a run of which no directory is kept, as Markdown or JSON."""
+    click.echo(_text(_analysed(run), as_format), nl=False)
 
 
 def _analysed(run: Run) -> Analysis:
@@ -122,9 +125,14 @@ def _print(analysis: Analysis, console: Console, as_format: str) -> None:
         from dpdoctor.report.formats import terminal
 
         console.print(terminal.summary(analysis))
-    elif as_format == MARKDOWN:
-        from dpdoctor.report.formats import markdown
-
-        click.echo(markdown.comment(analysis), nl=False)
     else:
-        click.echo(rundir.indented(analysis.summary), nl=False)
+        click.echo(_text(analysis, as_format), nl=False)
+
+
+def _text(analysis: Analysis, as_format: str) -> str | bytes:
+    """Return what is printed for other programs: Markdown or JSON."""
+    if as_format == JSON:
+        return rundir.indented(analysis.summary)
+    from dpdoctor.report.formats import markdown
+
+    return markdown.comment(analysis)

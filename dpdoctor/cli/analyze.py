@@ -48,16 +48,17 @@ def analyze(paths: tuple[Path, ...], **options: Any) -> None:
 
     found = locate(paths)
     digests, errors = _digests(found, options)
-    header, console = _header(paths, len(found)), _report.console_for(options["as_format"])
+    header = _header(paths, len(found))
     if digests and kept:
         root = options["out"] or Path("reports", f"{_stem(paths[0])}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
         _write_digests(root, header, digests, errors)
         if options["part"] is not None:
             click.echo(f"Part {options['part']} is in {root}; when all are: dpdoctor report {root}", err=True)
         else:
+            console = _report.console_for(options["as_format"])
             _report.make(root, console, **{name: options[name] for name in ("as_format", "plotlyjs", "open_page")})
     elif digests:
-        _report.print_run(_run(header, digests, errors), console, as_format=options["as_format"])
+        _report.print_run(_run(header, digests, errors), as_format=options["as_format"])
     for error in errors:
         click.echo(f"Error: {error}", err=True)
     if errors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.metadata
 import math
@@ -9,9 +10,6 @@ import os
 import platform
 import socket
 from pathlib import Path
-
-import psutil
-import pynvml
 
 from dpdoctor import redact
 from dpdoctor.spec import Fingerprint, Gpu
@@ -42,6 +40,10 @@ def cores() -> int:
 
 def gpus() -> tuple[tuple[Gpu, ...], str | None]:
     """Return all GPUs in NVML's order and the driver's version; no GPUs where there is no driver."""
+    if not _has_driver():
+        return (), None
+    import pynvml  # here: most machines that traces are read on have no GPU, and it takes its time
+
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -59,6 +61,15 @@ def gpus() -> tuple[tuple[Gpu, ...], str | None]:
         return found, pynvml.nvmlSystemGetDriverVersion()
     finally:
         pynvml.nvmlShutdown()
+
+
+def _has_driver() -> bool:
+    """Return whether the driver's library is there, which pynvml loads by this name."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def visible_devices(all_gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
@@ -80,7 +91,7 @@ def fingerprint(script: Path | None) -> Fingerprint:
         host=redact.text(socket.gethostname()),
         cpu=_cpu_name(),
         cores=cores(),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         gpus=all_gpus,
         driver=driver,
         system=f"{platform.system()} {platform.release()}",

@@ -34,7 +34,6 @@ _KINDS = {
 }
 _MAX_US = 3.2e15  # about a hundred years: what lies beyond is no time
 _MAX_DEVICE = 1 << 15
-_ALSO_USED = {Instant, Meta}
 _HOST_DEVICE_TYPES = (0, None)
 
 Key = TypeVar("Key")
@@ -69,14 +68,15 @@ class Builder:
     def add(self, events: Sequence[Event]) -> None:
         """Take one slice."""
         self._add_complete([event for event in events if type(event) is Complete])
-        others = [event for event in events if type(event) in _ALSO_USED]
+        others = [event for event in events if (of := type(event)) is Instant or of is Meta]
         self._add_memory([event for event in others if type(event) is Instant and event.name == "[memory]"])
         for event in others:
             if type(event) is Meta and event.name == "thread_name" and event.args is not None:
                 self._thread_names[event.pid, event.tid] = str(event.args.name)
 
     def _add_complete(self, events: list[Complete]) -> None:
-        kind = _column([_KINDS.get(event.cat, UNKNOWN) for event in events], np.int8)
+        kind_of = _KINDS.get
+        kind = _column([kind_of(event.cat, UNKNOWN) for event in events], np.int8)
         ts = _column([event.ts for event in events], np.float64)
         dur = _column([event.dur for event in events], np.float64)
         is_used = kind != UNKNOWN
