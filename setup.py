@@ -56,7 +56,7 @@ setup(
         "dpdoctor": ["py.typed"],
         "dpdoctor.report": ["**/*.html", "**/*.css", "**/*.js"],
     },
-    entry_points={"console_scripts": ["dpdoctor=dpdoctor.cli:main"]},
+    entry_points={"console_scripts": ["dpdoctor=dpdoctor.__main__:run"]},
     install_requires=[
         "torch>=2.11",
         "torchvision",
