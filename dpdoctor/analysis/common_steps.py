@@ -5,7 +5,7 @@ A step that one device lacks would be weighed by the others alone, and a figure 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -41,21 +41,28 @@ class CommonSteps:
 def common_steps(digests: Sequence[Digest]) -> CommonSteps:
     """Return the steps that every device of these traces holds whole, but for devices that hold none."""
     devices = [(_name(digest, device), device.steps) for digest in digests for device in digest.devices]
-    held = [(name, Counter(step.step for step in steps)) for name, steps in devices if steps]
+    held = [(name, _by_number(steps)) for name, steps in devices if steps]
     if not held:
         return CommonSteps(steps=(), left_out=NO_STEPS if digests else NO_TRACE)
-    every: set[int] = set().union(*(counts for _, counts in held))
-    # Of a number that a device has twice nobody knows which one is the others'.
-    numbers = sorted(number for number in every if all(counts[number] == 1 for _, counts in held))
+    # Of a number that one device has once and another twice nobody knows which is which.
+    every: set[int] = set().union(*(steps for _, steps in held))
+    times = {number: max(len(steps.get(number, ())) for _, steps in held) for number in sorted(every)}
+    lacking = [name for name, of in held if any(len(of.get(number, ())) < most for number, most in times.items())]
+    numbers = [number for number, most in times.items() if all(len(of.get(number, ())) == most for _, of in held)]
     if not numbers:
         return CommonSteps(steps=(), left_out=NONE_IN_COMMON)
-    by_number = [{step.step: step for step in steps} for _, steps in devices if steps]
-    lacking = [name for name, counts in held if any(counts[number] != 1 for number in every)]
     without = [name for name, steps in devices if not steps]
     return CommonSteps(
-        steps=tuple(tuple(steps[number] for steps in by_number) for number in numbers),
-        left_out="; ".join(_left_out(len(every), len(numbers), lacking, without)),
+        steps=tuple(at_once for number in numbers for at_once in zip(*(of[number] for _, of in held), strict=True)),
+        left_out="; ".join(_left_out(len(times), len(numbers), lacking, without)),
     )
+
+
+def _by_number(steps: Sequence[DeviceStep]) -> dict[int, list[DeviceStep]]:
+    found: defaultdict[int, list[DeviceStep]] = defaultdict(list)
+    for step in steps:
+        found[step.step].append(step)
+    return dict(found)
 
 
 def _left_out(num_traced: int, num_common: int, lacking: Sequence[str], without: Sequence[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from dpdoctor.analysis.common_steps import NO_STEPS
+from dpdoctor.analysis.common_steps import NO_STEPS, NONE_IN_COMMON, CommonSteps, common_steps
 from dpdoctor.analysis.spent import PARTS
 from dpdoctor.analysis.trace_budget import OF_ALL, budget_shares, trace_budget
 from dpdoctor.digest import DeviceStep, Digest
@@ -54,3 +54,13 @@ def test_without_a_whole_step_it_is_of_all_that_was_traced() -> None:
 def test_where_nothing_was_traced_there_are_no_shares() -> None:
     (found,) = traced_runs.late_rank(1, 0)
     assert budget_shares([]) == budget_shares([dataclasses.replace(found, devices=())]) == {}
+
+
+def test_a_number_that_comes_twice_is_paired_where_it_does_so_everywhere() -> None:
+    twice, once = digest(30, 90), digest(50, 30)
+    (device,) = twice.devices
+    again = tuple(dataclasses.replace(step, step=0) for step in device.steps)
+    twice = dataclasses.replace(twice, devices=(dataclasses.replace(device, steps=again),))
+    assert len(common_steps([twice]).steps) == 2
+    assert len(common_steps([twice, twice]).steps) == 2
+    assert common_steps([twice, once]) == CommonSteps(steps=(), left_out=NONE_IN_COMMON)
