@@ -53,8 +53,8 @@ DEFECTS = {
     "fsdp_ranks_begin_apart": Defect("worker/modes/fsdp.py", "        _broadcast(module)\n", ""),
     "nested_phase_counts_twice": Defect(
         "worker/timing/phases.py",
-        "        self._since = now\n        self._stack.append(phase)\n",
-        "        self._stack.append(phase)\n",
+        "        self._since = now\n        if len(self._stack) == 1 and phase in _TRAINING:\n",
+        "        if len(self._stack) == 1 and phase in _TRAINING:\n",
     ),
     "home_in_a_temporary_directory_is_free": Defect(
         "worker/overlay/territory.py", "        if inside.startswith(self._homes):\n            return False\n", ""
