@@ -71,8 +71,8 @@ DEFECTS = {
     # analysis
     "shares_of_busy_time": Defect(
         "analysis/trace_budget.py",
-        "for key in keys), one.total_ns) for one in steps]",
-        'for key in keys), one.total_ns - one.parts_ns["idle"]) for one in steps]',
+        "for key in keys), one.total_ns) for one in _each(common, unknown)]",
+        'for key in keys), one.total_ns - one.parts_ns["idle"]) for one in _each(common, unknown)]',
     ),
     "intervals_of_90_percent": Defect("analysis/stats.py", "student_t(0.95, degrees)", "student_t(0.90, degrees)"),
     "rank_that_came_first_is_blamed": Defect(
