@@ -20,6 +20,8 @@ DATA_PARALLEL = "dp"
 DEFAULT_CPU_RANKS = 2
 # Seconds that starting Python, torch and a small script take; only for the estimate that is printed.
 STARTUP_S = 10.0
+# The bare launches at most, and the seconds that each trains.
+BARE_LAUNCHES, BARE_S = 3, 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +229,11 @@ def describe(spec: RunSpec) -> str:
     modes = ", ".join(map(_mode_words, spec.modes))
     launches = len(spec.modes) * spec.repeat
     per_launch = STARTUP_S + (0 if spec.recording.explain else spec.recording.time_budget_s)
-    return f"Plan: {modes} on {device}; at most about {units.seconds(launches * per_launch)}, often much less"
+    seconds, control = launches * per_launch, ""
+    if spec.control:
+        seconds += BARE_LAUNCHES * spec.repeat * (STARTUP_S + BARE_S)
+        control = f", and {BASELINE} bare in between"
+    return f"Plan: {modes}{control} on {device}; at most about {units.seconds(seconds)}, often much less"
 
 
 def _mode_words(mode: ModeSpec) -> str:
