@@ -41,7 +41,7 @@ def test_ordinary_script_in_both_modes(profile):
     [
         ("dataset", "data_wait"),
         ("forward", "forward"),
-        ("before backward", "other"),
+        ("before backward", "forward"),
         ("backward", "backward"),
         ("optimizer", "optimizer"),
     ],
