@@ -34,14 +34,13 @@ def analyse(run: Run) -> Analysis:
     run = with_unknown(run)
     header = run.header
     bare = bare_steps(run.bare, run.modes.get(BASELINE, ()))
-    here = launch_spread(bare)
     modes = {
-        spec.name: _mode(spec, run.modes[spec.name], header, header.launch_spread.get(spec.name, here))
+        spec.name: _mode(spec, run.modes[spec.name], header, header.launch_spread.get(spec.name))
         for spec in header.spec.modes
     }
     baseline = modes.get(BASELINE)
     modes = {name: _against_baseline(mode, baseline) for name, mode in modes.items()}
-    modes = with_own_cost(modes, bare_step(bare, run.bare))
+    modes = with_own_cost(modes, bare_step(bare, run.bare), launch_spread(bare))
     launches = {name: shown_launch(found) for name, found in run.modes.items() if found}
     modes = with_loaders(modes, launches, header)
     digests = {name: _digests(run.modes[name]) for name in modes}

@@ -15,7 +15,7 @@ class Figure:
         n: number of values behind it: windows of one launch, or launches.
         scope: "run": the interval holds within one launch, whose windows are correlated and say nothing of
             another launch; "launches": between launches; "calibrated": between launches, too, of which only one was
-            measured, by how far launches of this workload differ on this machine or within this run.
+            measured, by how far launches of this workload differ on this machine.
     """
 
     value: float | None

@@ -80,7 +80,7 @@ def _without(launch: Launch, edges: set[int]) -> Launch:
     return dataclasses.replace(launch, ranks=(dataclasses.replace(rank, steps=steps),))
 
 
-def with_own_cost(modes: dict[str, ModeSummary], bare: Figure) -> dict[str, ModeSummary]:
+def with_own_cost(modes: dict[str, ModeSummary], bare: Figure, spread: float | None) -> dict[str, ModeSummary]:
     """Return the modes with dpdoctor's own share of a step, and without figures that it makes untrue.
 
     The other modes are watched like the baseline, so that a step of theirs holds as many seconds of it.
@@ -90,7 +90,8 @@ def with_own_cost(modes: dict[str, ModeSummary], bare: Figure) -> dict[str, Mode
         return modes
     if bare.value is None:
         return {name: _estimated(mode, bare.reason) for name, mode in modes.items()}
-    cost = stats.combination([(1.0, baseline.step), (-1.0, bare)], "s")
+    # The baseline is one launch more, which may lie as far from the others as these from each other.
+    cost = stats.combination([(1.0, stats.calibrated(baseline.step, spread)), (-1.0, bare)], "s")
     shares = {name: _share(cost, mode.step) for name, mode in modes.items()}
     changed = {name: dataclasses.replace(mode, observer_cost=shares[name]) for name, mode in modes.items()}
     if not is_too_much(shares[BASELINE]):

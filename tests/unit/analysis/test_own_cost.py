@@ -49,13 +49,14 @@ def test_launches_that_differ_leave_it_in_doubt() -> None:
     assert modes["single"].throughput.value == pytest.approx(32 / 0.11)
 
 
-def test_figures_of_modes_are_as_uncertain_as_launches_are_apart() -> None:
-    control = bare(90, 100, 110)
-    throughput = watched(100, control).summary.modes["single"].throughput
-    spread = launch_spread(bare_steps(control, ()))
-    assert spread == pytest.approx(stats.student_t(2) * 0.1)
-    assert stats.half_width(throughput) == pytest.approx(320 * stats.student_t(2) * 0.1)
-    assert throughput.scope == "calibrated"
+def test_launches_that_differ_do_not_widen_the_figures_of_modes() -> None:
+    throughput = watched(100, bare(90, 100, 110)).summary.modes["single"].throughput
+    assert (throughput.scope, stats.half_width(throughput)) == ("run", 0)
+
+
+def test_how_far_launches_lie_apart() -> None:
+    assert launch_spread(bare_steps(bare(90, 100, 110), ())) == pytest.approx(stats.student_t(2) * 0.1)
+    assert launch_spread(bare_steps(bare(90), ())) is None
 
 
 class TestTooMuch:
