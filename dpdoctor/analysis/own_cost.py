@@ -120,8 +120,10 @@ def _share(cost: Figure, step: Figure) -> Figure:
 def _in_percent(share: Figure) -> str:
     if share.value is None:
         return "an unknown part"
-    spread = "" if share.low is None or share.high is None else f" ({share.low:.0%} to {share.high:.0%})"
-    return f"{share.value:.0%}{spread}"
+    value = units.share(share.value)
+    if share.low is None or share.high is None:
+        return value
+    return f"{value} ({units.share(share.low)} to {units.share(share.high)})"
 
 
 def _corrected(mode: ModeSummary, bare: Figure) -> ModeSummary:

@@ -25,7 +25,7 @@ from dpdoctor import redact, rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, PHASES, RankRecord, StepRecord, WindowRecord
 from dpdoctor.spec import Recording, WorkerTask
-from dpdoctor.worker import launched, lines, script, setup, terminal
+from dpdoctor.worker import launched, lines, script, setup, terminal, trackers
 from dpdoctor.worker.conductor import LEAST_STEPS_OF_A_CUT_WINDOW, synchronise
 from dpdoctor.worker.director import Director, Facts
 from dpdoctor.worker.ending import Ending, Stop
@@ -52,10 +52,12 @@ def main(task: WorkerTask, protected_by: str) -> int:
     setup.set_up(task, launched.place())
     launched.hide()
     terminal.give(Patches(for_children=True))
+    overlay = None
     if protected_by == "python":
         overlay = Overlay(directory / rundir.OVERLAY, Territory(Path(task.directory), task.spec.homes).is_free)
         files.divert(Patches(for_children=True), overlay)
         atexit.register(overlay.discard)
+    trackers.keep_home(task.spec.cwd, overlay, lambda _: None)  # the baseline says it
     code = Bare(task, directory, heartbeat, protected_by).run()
     if not task.spec.allow_writes:
         LEAVING.with_code(code)

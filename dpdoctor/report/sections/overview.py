@@ -52,7 +52,7 @@ def _troubles(summary: RunSummary) -> Iterator[Callout]:
 
 def _other_verdicts(summary: RunSummary) -> Iterator[Paragraph]:
     """Yield sentences for the modes that neither the headline nor a callout has told of."""
-    yield from (Paragraph(text=text) for text in verdict.unmeasured(summary))
+    yield from (Paragraph(text=text) for text in verdict.limits(summary))
     leading = standing.leaders(summary)
     for name, mode in standing.shown_modes(summary).items():
         measured = mode.status == "ok" and mode.throughput.value is not None

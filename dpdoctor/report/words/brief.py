@@ -54,7 +54,7 @@ def brief(analysis: Analysis) -> Brief:
 
 def troubles(summary: RunSummary) -> Iterator[Trouble]:
     """Yield what was not measured and why, then every mode that did not end well."""
-    yield from (Trouble(tone="plain", sentence=text) for text in verdict.unmeasured(summary))
+    yield from (Trouble(tone="plain", sentence=text) for text in verdict.limits(summary))
     for name, mode in summary.modes.items():
         if standing.why_withheld(mode) is not None or mode.status != "ok":
             found = verdict.mode_verdict(name, mode)

@@ -53,7 +53,7 @@ def mode_verdict(name: str, mode: ModeSummary, cost: str | None = None, last: Se
     return Verdict(tone=_tone(mode), sentence=sentence("; ".join(parts)), detail=_detail(mode))
 
 
-def unmeasured(summary: RunSummary) -> Iterator[str]:
+def limits(summary: RunSummary) -> Iterator[str]:
     """Yield in a sentence each what is missing or unsure: modes that were not measured, or not traced; the pace."""
     missing = {
         name: mode.throughput.reason or "no reason was recorded"

@@ -10,7 +10,7 @@ from dpdoctor.analysis import analyse, stats
 from dpdoctor.analysis.own_cost import NO_CONTROL, bare_step, bare_steps, launch_spread
 from dpdoctor.analysis.summary import Analysis
 from dpdoctor.records import Launch, Rank
-from dpdoctor.report.words.verdict import unmeasured
+from dpdoctor.report.words.verdict import limits
 from dpdoctor.rules import diagnose
 from tests.builders import records
 from tests.builders.records import even_rank, launch, rank, step, window
@@ -73,7 +73,7 @@ class TestTooMuch:
         mode = analysis.summary.modes["ddp"]
         figures = (mode.throughput, mode.throughput_with_edges, mode.speedup, mode.epoch_s, mode.scaling_efficiency)
         assert [figure.value for figure in figures] == [None] * 5
-        assert "watching this script takes 50%" in str(mode.throughput.reason)
+        assert "watching this script takes 50.0 %" in str(mode.throughput.reason)
 
     def test_no_finding_is_made_of_it(self) -> None:
         def steps(ms: float, wait: float) -> Rank:
@@ -133,7 +133,7 @@ def test_what_windows_of_one_launch_differ_by_is_no_difference_of_launches() -> 
 def test_a_machine_that_did_not_keep_its_pace_is_named(milliseconds: tuple[float, ...], is_said: bool) -> None:
     summary = watched(100, bare(*milliseconds)).summary
     assert bool(summary.pace) == is_said
-    assert any("did not keep its pace" in text for text in unmeasured(summary)) == is_said
+    assert any("did not keep its pace" in text for text in limits(summary)) == is_said
     if is_said:
         assert "100 ms" in summary.pace
         assert "120 ms" in summary.pace

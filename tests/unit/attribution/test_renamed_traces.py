@@ -18,14 +18,10 @@ from dpdoctor.digest import Digest
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.reader import read
 from tests.builders.documents import REAL, needs_real_traces
+from tests.builders.kineto import WITH_COLLECTIVES
 
 FILES = (
-    "v100x2_ddp_rank1.json.gz",
-    "a100x2_ddp_rank0_collective_args.json.gz",
-    "a100x8_rank3.json.gz",
-    "a100x16_sendrecv_rank0.json.gz",
-    "mi300_resnet_rccl.json.gz",
-    "two_ranks_of_128/rank-0.json.gz",
+    *WITH_COLLECTIVES,
     "two_ranks_of_128/rank-1.json.gz",
     "gloo_world300_rank34.json.gz",
 )

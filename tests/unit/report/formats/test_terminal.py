@@ -88,7 +88,7 @@ def test_why_an_epoch_is_unknown_is_said_once() -> None:
 
 def test_why_a_mode_has_no_figures_is_said() -> None:
     found = with_mode("ddp", throughput=Figure(value=None, unit="samples/s", reason="no window was complete"))
-    (said,) = verdict.unmeasured(found.summary)
+    (said,) = verdict.limits(found.summary)
     assert said in shown(found)
 
 

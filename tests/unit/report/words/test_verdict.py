@@ -142,7 +142,7 @@ def test_nothing_was_measured() -> None:
 def test_why_modes_have_no_figures_is_said_once() -> None:
     explained = mode(throughput=Figure(value=None, unit="samples/s", reason="--explain measures nothing"))
     found = summary(single=explained, ddp=explained, fsdp=mode(status="failed", reason="x"), dp=mode())
-    assert list(verdict.unmeasured(found)) == ["No figures of One device and DDP: --explain measures nothing."]
+    assert list(verdict.limits(found)) == ["No figures of One device and DDP: --explain measures nothing."]
 
 
 def test_a_run_without_modes() -> None:

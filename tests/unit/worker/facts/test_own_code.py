@@ -60,15 +60,21 @@ def test_a_library_is_seen_at_the_line_that_calls_it() -> None:
     assert list(seen(names["train"])) == [f"{TRAIN}:3"]
 
 
-def test_torch_runs_no_loop() -> None:
+def under_a_framework(path: str) -> OwnCode:
+    """Return what was seen of a script that a framework in that file trains."""
     framework: dict[str, Any] = {}
-    exec(compile(FRAMEWORK, "/opt/lib/site-packages/torch/optim.py", "exec"), framework)
+    exec(compile(FRAMEWORK, path, "exec"), framework)
     looking = OwnCode(lambda: Moment(gap=0))
     names: dict[str, Any] = {**framework, "ended": looking.step_ended, "own": script(SCRIPT)}
     exec(compile("\ndef train():\n    Trainer().fit(ended, own)", "/home/me/main.py", "exec"), names)
     looking.start()
     names["train"]()
     looking.stop()
+    return looking
+
+
+def test_torch_runs_no_loop() -> None:
+    looking = under_a_framework("/opt/lib/site-packages/torch/optim.py")
     assert {seen.library for seen in looking.found()} == {""}
 
 
@@ -131,14 +137,7 @@ class Trainer:
 
 
 def test_a_library_that_runs_the_loop_is_named_instead_of_the_line_that_started_it() -> None:
-    framework: dict[str, Any] = {}
-    exec(compile(FRAMEWORK, "/opt/lib/site-packages/lightfast/trainer.py", "exec"), framework)
-    looking = OwnCode(lambda: Moment(gap=0))
-    names: dict[str, Any] = {**framework, "ended": looking.step_ended, "own": script(SCRIPT)}
-    exec(compile("\ndef train():\n    Trainer().fit(ended, own)", "/home/me/main.py", "exec"), names)
-    looking.start()
-    names["train"]()
-    looking.stop()
+    looking = under_a_framework("/opt/lib/site-packages/lightfast/trainer.py")
     found = {seen.line: seen.library for seen in looking.found()}
     assert found[f"{TRAIN}:4"] == "", "the user's own code inside of it is named by its line"
     assert found["/home/me/main.py:3"]

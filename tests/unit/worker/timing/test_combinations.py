@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -131,6 +131,8 @@ class Script:
 
 @settings(max_examples=60)
 @given(HABITS)
+@example(Habits(ahead=0, accumulate=1, rest=0, skips=False, validates="", second=0, parts=1, remakes=False))
+@example(Habits(ahead=2, accumulate=4, rest=3, skips=True, validates="no_grad", second=3, parts=4, remakes=True))
 def test_samples_per_step_are_those_that_the_script_counts(habits: Habits) -> None:
     patches = Patches()
     try:
@@ -146,12 +148,3 @@ def test_samples_per_step_are_those_that_the_script_counts(habits: Habits) -> No
         assert [s.samples_drawn for s in counted if s.reconciled] == [
             own for own, s in zip(script.own, counted, strict=True) if s.reconciled
         ]
-
-
-def test_every_habit_alone_and_all_together_are_among_the_examples() -> None:
-    plain = Habits(ahead=0, accumulate=1, rest=0, skips=False, validates="", second=0, parts=1, remakes=False)
-    all_at_once = Habits(
-        ahead=2, accumulate=4, rest=3, skips=True, validates="no_grad", second=3, parts=4, remakes=True
-    )
-    for habits in (plain, all_at_once):
-        test_samples_per_step_are_those_that_the_script_counts.hypothesis.inner_test(habits)  # type: ignore[attr-defined]
