@@ -130,7 +130,9 @@ def _largest_part(case: Case) -> Finding | None:
 
 
 def _remedy(case: Case) -> str:
-    larger = "train on twice the batch per device, or accumulate gradients over two batches under no_sync()"
+    larger = "train on twice the batch per device"
+    if case.name == "ddp":  # FSDP gathers parameters for every batch, whether or not gradients are accumulated
+        larger += ", or accumulate gradients over two batches under no_sync()"
     if not on_gpu(case):
         return f"{larger}: half as much communication for each sample"
     return f"exchange bfloat16 instead of float32: half the bytes; or {larger}"
@@ -162,8 +164,8 @@ RULE = Rule(
     "copy for it or to start it, too; from the arm no_comm, the time that a step without communication saves. Both are "
     "shown, and whether they agree within 5 % of the step or their 95 % intervals; then the more exact one is the "
     "cost, else the arm's.",
-    remedy="More work per exchange (a larger batch per device, accumulation under no_sync), fewer bytes (bfloat16), a "
-    "faster link, or another of the rules about communication where one names the reason.",
+    remedy="More work per exchange (a larger batch per device; in DDP accumulation under no_sync), fewer bytes "
+    "(bfloat16), a faster link, or another of the rules about communication where one names the reason.",
     verified=True,
     check=_check,
 )

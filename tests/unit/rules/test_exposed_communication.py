@@ -81,6 +81,14 @@ def test_the_remedy_halves_the_cost() -> None:
     assert found.predicted.value == pytest.approx(1 / (1 - 15 / 110))
 
 
+@pytest.mark.parametrize(("mode", "is_advised"), [("ddp", True), ("fsdp", False)])
+def test_accumulation_is_advised_where_it_saves_communication(mode: str, is_advised: bool) -> None:
+    found = finding(case(mode, *pair(gpu=False), arms={"no_comm": arm(0.3)}))
+    assert found.remedy is not None
+    assert ("no_sync" in found.remedy) == is_advised
+    assert "twice the batch" in found.remedy
+
+
 def test_without_a_gpu_the_cores_are_named() -> None:
     assert any("cores" in text for text in finding(case("ddp", *pair(gpu=False))).evidence)
     assert not any("cores" in text for text in finding(case("ddp", *pair())).evidence)
