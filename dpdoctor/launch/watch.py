@@ -21,6 +21,11 @@ TAIL_BYTES = 64_000
 # A rank whose record is complete may take this long to leave; a `finally` of the script may take longer.
 MOST_LEAVING_S = 15.0
 
+ENDED_APART = (
+    "the script of rank {} ended after {}, while that of rank {} trained on and waited for it: ranks must take equally "
+    "many steps. Does what it draws or computes by itself decide when to end?"
+)
+
 # Lines that torch's profiler prints on every machine; they explain no failure.
 _NOISE = re.compile(rb"^(USDT:|ERROR:.*DeviceProperties\.cpp|.*\bCPUAllocator\.cpp:\d+\] Memory block of unknown size)")
 _STACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
@@ -81,12 +86,23 @@ def judge(ranks: Sequence[RankProcess]) -> Verdict:
     if not failed:
         return Verdict(status="ok")
     culprit = min(failed, key=_blame)
+    returned = next((rank for rank in ranks if _has_returned(rank)), None)
+    if returned is not None and _was_refused(culprit):
+        # It waited for one whose script had come to its end.
+        reason = ENDED_APART.format(returned.rank, units.count(_steps(returned), "step"), culprit.rank)
+        return Verdict(status="failed", reason=reason, failed_rank=culprit.rank)
     return Verdict(
         status="failed",
         reason=_reason(culprit, alone=len(ranks) == 1 or _failed_alike(ranks)),
         failed_rank=culprit.rank,
         stderr_tail=() if _was_refused(culprit) else tail(culprit.directory / rundir.STDERR),
     )
+
+
+def _has_returned(rank: RankProcess) -> bool:
+    """Return whether a rank's script came to its end by itself, with enough recorded."""
+    record = record_of(rank)
+    return record is not None and (record.status, record.ending) == ("ok", "returned")
 
 
 def _was_refused(rank: RankProcess) -> bool:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import statistics
 import sys
 import time
 import traceback
@@ -41,7 +42,6 @@ from dpdoctor.worker.timing.steps import StepCounter
 
 # A few seconds: as much as is needed for the mean of a step, not for its parts.
 MOST_S, ROUNDS = 8.0, 5
-SHARE_OF_BUDGET = 0.2
 
 
 def main(task: WorkerTask, protected_by: str) -> int:
@@ -89,7 +89,7 @@ class Bare:
         self._segment = self._director.first()
         self._counter = StepCounter()
         self._number = self._done = self._begun_ns = self._first_ns = 0
-        self._windows_ns: list[int] = []
+        self._durations_ns: list[int] = []  # of the counted steps of this segment
         self._num_measured = 0
         self._at_edge = False
         self._last_ns = self._clock()
@@ -137,6 +137,8 @@ class Bare:
         now = self._clock()
         self._done += 1
         self._recorder.step(self._step(now))
+        if self._done > self._segment.skip:
+            self._durations_ns.append(now - self._last_ns)
         self._last_ns, self._at_edge = now, False
         self._heartbeat.beat(self._recorder.num_steps, 0)
         if self._number == 0 and self._done == 1:
@@ -173,13 +175,14 @@ class Bare:
         done, end_ns = self._segment, self._clock()
         self._close(end_ns, complete=done.kind == "measure")
         facts = Facts(
-            step_s=(end_ns - self._begun_ns) * 1e-9 / max(1, self._done - done.skip),
+            step_s=statistics.median(self._durations_ns or [end_ns - self._begun_ns]) * 1e-9,
             prefetch=0,
             elapsed_s=(end_ns - self._first_ns) * 1e-9,
             reference_changed=self._counter.elect() if done.kind == "warmup" else False,
         )
         self._segment = self._director.after(done, facts)
         self._number, self._done = self._number + 1, 0
+        self._durations_ns.clear()
         if self._segment.kind == "stop":
             self._ending.stop("ok")
         if self._segment.kind == "over":
@@ -234,7 +237,7 @@ def _recording(of_modes: Recording) -> Recording:
     return Recording(
         warmup=of_modes.warmup,
         rounds=ROUNDS,
-        time_budget_s=min(MOST_S, SHARE_OF_BUDGET * of_modes.time_budget_s),
+        time_budget_s=min(MOST_S, of_modes.time_budget_s),
         trace_steps=0,
         loader_trials=False,
     )

@@ -160,6 +160,25 @@ def test_when_all_say_the_same_the_script_failed_and_not_a_rank(ended: Ended) ->
     assert watch.judge(ranks).reason == "the script raised ValueError: planted"
 
 
+def test_a_rank_whose_script_ended_is_named_where_another_waited_for_it(ended: Ended) -> None:
+    returned, waited = ended(), ended("raise SystemExit(1)")
+    told(returned, "ok", ending="returned")
+    beat(returned, "done", 321)
+    told(waited, "failed", "the other ranks did not come to the end of this window: Connection reset", "stopped")
+    verdict = watch.judge([waited, returned])
+    assert verdict.failed_rank == waited.rank
+    assert verdict.reason is not None
+    assert verdict.reason.startswith(f"the script of rank {returned.rank} ended after 321 steps")
+    assert f"rank {waited.rank} trained on" in verdict.reason
+
+
+def test_what_a_script_raises_is_told_although_another_ended_well(ended: Ended) -> None:
+    returned, raised = ended(), ended("raise SystemExit(1)")
+    told(returned, "ok", ending="returned")
+    told(raised, "failed", "the script raised ValueError: planted", "raised")
+    assert "planted" in str(watch.judge([raised, returned]).reason)
+
+
 def test_alone_no_rank_is_named(ended: Ended) -> None:
     rank = ended()
     beat(rank, "script", 0)
