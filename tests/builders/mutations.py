@@ -90,7 +90,8 @@ def replace(rng: random.Random, trace: Any) -> None:
 def replace_in_all(rng: random.Random, trace: Any) -> None:
     """Give every event the same strange value in one field, or in one of its arguments."""
     field, strange = rng.choice(("ts", "dur", "pid", "tid", "name", "cat", "args")), rng.choice(STRANGE)
-    for event in trace.get("traceEvents") or ():
+    events = trace.get("traceEvents")
+    for event in events if isinstance(events, list) else ():
         if isinstance(event, dict):
             event[field] = copy.deepcopy(strange)
 
