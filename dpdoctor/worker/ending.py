@@ -59,7 +59,7 @@ class Ending:
 
     def check(self) -> None:
         """Raise Stop again when the script goes on after it was told to stop."""
-        if self.begun:
+        if self.status is not None:
             self._raise()
 
     def _raise(self) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,28 +28,35 @@ def live_storages(value: Any) -> dict[int, StorageWeakRef]:
 
 
 def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
-    values = deque([value])
-    for _ in range(MOST_VALUES):
-        if not values:
-            break
-        value = values.popleft()
-        if isinstance(value, torch.Tensor):
-            # Sparse tensors, and those inside of torch.func's transforms, have no storage.
-            with contextlib.suppress(RuntimeError, NotImplementedError):
-                yield value.untyped_storage()
-        else:
-            values.extend(islice(_held(value), MOST_VALUES))
+    values = [value]
+    for nearest in values:  # it grows meanwhile
+        if isinstance(nearest, torch.Tensor):
+            storage = _storage(nearest)
+            if storage is not None:
+                yield storage
+        elif len(values) < MOST_VALUES:
+            values += islice(_held(nearest), MOST_VALUES - len(values))
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return where a tensor's data lies; None: sparse ones, and those inside of torch.func's transforms, have none."""
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 def _held(value: Any) -> Iterable[Any]:
+    if isinstance(value, (list, tuple)):
+        return value
     if isinstance(value, (str, bytes, int, float, torch.nn.Module)):
         return ()
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):
         return value.values()
-    return value if isinstance(value, (list, tuple)) else getattr(value, "__dict__", {}).values()
+    return getattr(value, "__dict__", {}).values()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Batch:
     """What a loader gave. `storages`: where its tensors' data lies; `for_training`: fetched with gradients enabled.
 
@@ -130,8 +136,11 @@ class Pending:
         or on none: it takes only what it is called with.
         """
         storages = set(storages)
-        held = ((storage, self._holders.get(storage)) for storage in storages)
-        taken = list(dict.fromkeys(batch for storage, batch in held if batch is not None and batch.lies_at(storage)))
+        taken: list[Batch] = []
+        for storage in storages:
+            batch = self._holders.get(storage)
+            if batch is not None and batch not in taken and batch.lies_at(storage):
+                taken.append(batch)
         self.num_known += len(taken)
         if taken:
             for batch in taken:

@@ -70,38 +70,39 @@ class PhaseClock:
 
     def push(self, phase: int) -> int:
         """Enter a phase and return the depth to hand to `pop`; in another thread nothing happens."""
-        if self.is_elsewhere():
+        if self._thread is not None and self._thread != threading.get_ident():
             return ELSEWHERE
-        now = self._clock()
-        self._totals[self._stack[-1]] += now - self._since
+        now, stack = self._clock(), self._stack
+        depth = len(stack)
+        self._totals[stack[-1]] += now - self._since
         self._since = now
-        if len(self._stack) == 1 and phase in _TRAINING:
-            self._end_gap(phase)
-        self._stack.append(phase)
+        if depth == 1 and self._last is not None and phase in _TRAINING:
+            self._end_gap(self._last, phase)
+        stack.append(phase)
         self.num_calls += 1
         if self._marker is not None:
             mark = self._marker(phase)
             mark.__enter__()
-            self._marks.append((len(self._stack) - 1, mark))
-        return len(self._stack) - 1
+            self._marks.append((depth, mark))
+        return depth
 
     def pop(self, depth: int) -> None:
         """Leave the phase entered at `depth`, and whatever an exception left open above it."""
         if depth == ELSEWHERE:
             return
-        now = self._clock()
-        self._totals[self._stack[-1]] += now - self._since
+        now, stack = self._clock(), self._stack
+        self._totals[stack[-1]] += now - self._since
         self._since = now
-        depth = max(depth, 1)
-        if depth == 1 and len(self._stack) > 1:
-            self._begin_gap(self._stack[1])
-        del self._stack[depth:]
+        depth = depth or 1
+        if depth == 1 and len(stack) > 1:
+            self._begin_gap(stack[1])
+        del stack[depth:]
         if self._marks:
             self._unmark(depth)
 
-    def _end_gap(self, phase: int) -> None:
-        of = _BETWEEN.get((self._last, phase)) if self._last is not None else None
-        if (self._last, phase) == (BACKWARD, FORWARD) and self.updates is not None and self.updates.changed():
+    def _end_gap(self, last: int, phase: int) -> None:
+        of = _BETWEEN.get((last, phase))
+        if last == BACKWARD and phase == FORWARD and self.updates is not None and self.updates.changed():
             of = OPTIMIZER
         if of is not None:
             self._totals[of] += self._totals[OTHER] - self._other_before

@@ -231,7 +231,7 @@ class Tally:
 
         A generator that is called on noise before the discriminator is called on the batch does so.
         """
-        found = []
+        found: list[Batch] = []
         for training in self._passes:
             own = [batch for batch in training.batches if any(batch.lies_at(storage) for storage in storages)]
             if own and not training.is_known:
@@ -245,6 +245,8 @@ class Tally:
 
         After a backward pass that came to none of them it was one of a loss that the module kept, and all count.
         """
+        if not self._passes:
+            return
         found = [training for training in self._passes if training.reached is not False]
         if after_backward and not found:
             found = self._passes
@@ -268,7 +270,8 @@ class Tally:
         """Forget forwards that no backward pass came to for a whole step: what they were called with was looked at."""
         for training in self._passes:
             training.laps += 1
-        self._passes = [training for training in self._passes if training.laps <= 1]
+        if self._passes:
+            self._passes = [training for training in self._passes if training.laps <= 1]
 
     def _count(self, batch: Batch) -> None:
         self._drawn += batch.size
@@ -314,6 +317,8 @@ class Tally:
 
     def _micro_batches(self) -> int:
         """Return the backward passes on other samples each; a second one on the same, or on noise, is none."""
+        if self._backwards <= 1:
+            return self._backwards
         rows = accumulate(self._rows)
         in_parts = sum(entered <= self._drawn for entered in rows) if self._drawn else 0
         return max(self._fed_backwards, min(in_parts, self._backwards)) or self._backwards
@@ -358,14 +363,14 @@ class Tally:
         return counted
 
     def _note_feeding(self) -> None:
-        fed = self._fed + self._pending.passed
-        self._fed.clear()
-        self._pending.passed.clear()
         if not self._is_interrupted:
             self._steps += 1
-            for loader, batches in fed.items():
-                if self._first_fed.setdefault(loader, self._steps) != self._steps:
-                    self._fed_since[loader] += batches
+            for fed in (self._fed, self._pending.passed):
+                for loader, batches in fed.items():
+                    if self._first_fed.setdefault(loader, self._steps) != self._steps:
+                        self._fed_since[loader] += batches
+        self._fed.clear()
+        self._pending.passed.clear()
         self._is_interrupted = False
 
     def loaders(self) -> frozenset[int]:
