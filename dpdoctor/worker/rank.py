@@ -53,7 +53,7 @@ from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.seeding import Seeding
 from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.calibration import hook_cost_ns
-from dpdoctor.worker.timing.pending import storages
+from dpdoctor.worker.timing.pending import live_storages, storages
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steplog import StepLog
@@ -268,7 +268,7 @@ class Rank:
         self._conductor.on_step()
 
     def _copied_to_device(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
-        self._tally.copied(storages(tensor), storages(copy))
+        self._tally.copied(storages(tensor), live_storages(copy))
 
     def _before_backward(self, tensors: Any) -> None:
         self._ending.check()

@@ -15,6 +15,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 MOST_AHEAD = 2
 # A batch may be an object that leads to anything, such as the whole data set: no more is looked at than this.
 MOST_VALUES = 1024
+# Of batches that are gone no more than so many are remembered in vain.
+LEAST_GONE = 64
 
 
 def storages(value: Any) -> set[int]:
@@ -61,13 +63,15 @@ class Batch:
     """What a loader gave. `storages`: where its tensors' data lies; `for_training`: fetched with gradients enabled.
 
     `references`: to the storages, where there are some: memory that was freed is no longer the batch's.
+    `counted_in`: the last step that trained on it; None: none did.
     """
 
     loader: int
     size: int
     storages: set[int] = field(default_factory=set)
     for_training: bool = True
-    references: Mapping[int, StorageWeakRef] = field(default_factory=dict)
+    references: dict[int, StorageWeakRef] = field(default_factory=dict)
+    counted_in: int | None = None
 
     def lies_at(self, storage: int) -> bool:
         """Return whether its data lies there, still."""
@@ -94,8 +98,9 @@ class Pending:
         self._holders: dict[int, Batch] = {}
         self.num_known = self.num_taken = self.num_unsure = 0
         self.passed: Counter[int] = Counter()
-        # Where the batch lies that was taken last by its tensors, by loader: its other slices may follow.
-        self._last: dict[int, Batch] = {}
+        # Batches that were taken or forgotten, by where they lie: a script that holds them may train on them again.
+        self._gone: dict[int, Batch] = {}
+        self._most_gone = LEAST_GONE
         # Rows of the batch that was taken last by its numbers, which did not enter yet.
         self._left: dict[int, int] = {}
 
@@ -103,16 +108,17 @@ class Pending:
         """A batch was handed to the script; memory of an older one that it lies in was free again."""
         self._queues.setdefault(batch.loader, deque()).append(batch)
         self._left.pop(batch.loader, None)
-        self._last.pop(batch.loader, None)
         self._holders.update(dict.fromkeys(batch.storages, batch))
         if not batch.for_training:
             self._shorten(batch.loader)
 
-    def copied(self, source: set[int], target: set[int]) -> None:
+    def copied(self, source: Iterable[int], target: Mapping[int, StorageWeakRef]) -> None:
         """The script copied a tensor to a device: it may train on the copy."""
-        for batch in {holder for storage in source if (holder := self._holders.get(storage)) is not None}:
-            batch.storages.update(target)
-            self._holders.update(dict.fromkeys(target, batch))
+        for holders in (self._holders, self._gone):
+            for batch in {holder for storage in source if (holder := holders.get(storage)) is not None}:
+                batch.storages.update(target)
+                batch.references.update(target)
+                holders.update(dict.fromkeys(target, batch))
 
     def drop(self, loader: int) -> None:
         """Nobody trains any more on what this loader gave."""
@@ -121,8 +127,8 @@ class Pending:
 
     def clear(self) -> None:
         """Nobody trains any more on anything that was fetched."""
-        self._queues.clear()
-        self._holders.clear()
+        for loader in list(self._queues):
+            self.drop(loader)
 
     def step_ended(self) -> None:
         """Keep what may have been fetched ahead, and no more."""
@@ -133,26 +139,25 @@ class Pending:
         """Return the batches of a forward pass on so many rows, which are gone from here then.
 
         `is_first`: since the last backward pass, or since a batch was fetched. A later one trains on the same batches,
-        or on none: it takes only what it is called with.
+        or on none: it takes only what it is called with. So does one that is called with a batch that is gone.
         """
         storages = set(storages)
-        taken: list[Batch] = []
-        for storage in storages:
-            batch = self._holders.get(storage)
-            if batch is not None and batch not in taken and batch.lies_at(storage):
-                taken.append(batch)
+        taken = _lying_at(storages, self._holders)
         self.num_known += len(taken)
         if taken:
             for batch in taken:
                 self._pass_over(batch)
-                self._last[batch.loader] = batch
-        elif is_first and not any(last.lies_at(storage) for last in self._last.values() for storage in storages):
+        elif is_first and not self.gone(storages):
             taken = [batch for loader in self._queues for batch in self._fitting(loader, rows)]
         for batch in taken:
             self._queues[batch.loader].remove(batch)
             self._forget(batch)
         self.num_taken += len(taken)
         return taken
+
+    def gone(self, storages: Iterable[int]) -> list[Batch]:
+        """Return the batches that are gone from here and lie there, still: the script holds them."""
+        return _lying_at(storages, self._gone)
 
     def _pass_over(self, batch: Batch) -> None:
         """Let go of what the loader gave before: a loader's batches are trained on in their order, or never."""
@@ -185,3 +190,16 @@ class Pending:
         for storage in batch.storages:
             if self._holders.get(storage) is batch:
                 del self._holders[storage]
+                self._gone[storage] = batch
+        if len(self._gone) > self._most_gone:
+            self._gone = {storage: batch for storage, batch in self._gone.items() if batch.lies_at(storage)}
+            self._most_gone = LEAST_GONE + 2 * len(self._gone)
+
+
+def _lying_at(storages: Iterable[int], holders: Mapping[int, Batch]) -> list[Batch]:
+    found: list[Batch] = []
+    for storage in storages:
+        batch = holders.get(storage)
+        if batch is not None and batch not in found and batch.lies_at(storage):
+            found.append(batch)
+    return found

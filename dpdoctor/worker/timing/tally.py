@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from dpdoctor.worker.timing.pending import Batch, Pending
+from dpdoctor.worker.timing.pending import MOST_AHEAD, Batch, Pending
 
 UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samples-per-step"
 NOT_A_BATCH = "no loader counts them, and the model is not called with a tensor but with a list, or a type of its own"
@@ -58,6 +58,8 @@ class Pass:
     Attributes:
         reached: whether a backward pass came to what it returned; None: nobody can tell.
         is_repeat: of a closure that runs again on the same samples.
+        again: batches that were gone already and that it was called with; only where it took none.
+        gave: loaders that had given batches in its step before it.
         fits: whether the samples of its batches are to be found in the shapes that it was called with.
         is_part: whether it was called with a part of a batch's own tensor.
         is_known: whether it took its batches by their tensors, not by numbers.
@@ -67,12 +69,19 @@ class Pass:
     rows: int
     elements: int
     batches: Sequence[Batch]
+    again: Sequence[Batch]
+    gave: Collection[int]
     is_repeat: bool
     fits: bool
     is_part: bool
     is_known: bool
     reached: bool | None = None
     laps: int = 0
+
+    @property
+    def is_of_nothing(self) -> bool:
+        """Return whether it was called with rows of which no batch is known."""
+        return self.rows > 0 and not self.batches and not self.again
 
     def followed(self) -> None:
         """It is told when a backward pass comes."""
@@ -87,8 +96,11 @@ class Tally:
     """Counts a batch when a training forward follows its fetch, and a backward pass that forward.
 
     Batches that only an evaluation saw are not counted, nor those that the script passed over, nor is a batch twice
-    when the model runs twice on it. Loaders are known by the number that the caller gives them. What entered the model
-    counts where no loader does: within a step, two optimizers that train in turn on one batch must not count it twice.
+    when the model runs twice on it. Batches that the script holds, in a list or by itertools.cycle, count in each step
+    that trains on them. Only one that was counted in the step before, and whose loader gives another afterwards, is of
+    that step: two optimizers train on it in turn. Loaders are known by the number that the caller gives them. What
+    entered the model counts where no loader does: within a step, two optimizers that train in turn on one batch must
+    not count it twice.
     """
 
     def __init__(self) -> None:
@@ -99,7 +111,10 @@ class Tally:
         self._has_taken = self._has_rows = self._repeats = self._is_interrupted = False
         self._passes: list[Pass] = []
         self._all_rows = 0
-        self._fits, self._is_part, self._is_news = True, False, False
+        self._settled: list[Pass] = []
+        self._is_news = False
+        # Loaders that gave batches in this step.
+        self._gave: set[int] = set()
         self._handed: Counter[int] = Counter()
         self._rows: list[int] = []
         self._drawn = self._entered = self._elements = self._fed_backwards = self._backwards = 0
@@ -107,14 +122,18 @@ class Tally:
         self._turns: list[int] = []
         self._most_entered = 0
         self._any_drawn = False
+        # Steps in a row for which no loader counted.
+        self._undrawn = 0
         self._uncounted: str | None = None
-        self._steps = 0
+        self._steps = self._laps = 0
         # Batches per loader, those that were passed over with them: in this step, and in all after the first that it
         # fed. That first one is left out, because it also took what the script had fetched before it began to train.
         self._fed: Counter[int] = Counter()
         self._fed_since: Counter[int] = Counter()
         self._samples_of: Counter[int] = Counter()
         self._first_fed: dict[int, int] = {}
+        self._last_fed: dict[int, int] = {}
+        self._most_silent: Counter[int] = Counter()
         # Per loader, the steps that had ended when it began last, and those between its latest begins.
         self._began: dict[int, int] = {}
         self._between: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=MOST_EPOCHS))
@@ -126,7 +145,7 @@ class Tally:
         *,
         ahead: bool = False,
         storages: Iterable[int] = (),
-        references: Mapping[int, StorageWeakRef] | None = None,
+        references: dict[int, StorageWeakRef] | None = None,
         for_training: bool = True,
     ) -> None:
         """A batch of `num_samples` drawn indices was handed to the script; 0: the loader does not know.
@@ -149,13 +168,14 @@ class Tally:
         )
         if for_training:
             self._handed[loader] += num_samples
+            self._gave.add(loader)
             self._is_news = True
         if ahead:
             self._count(batch)
         else:
             self._pending.add(batch)
 
-    def copied(self, source: set[int], target: set[int]) -> None:
+    def copied(self, source: Iterable[int], target: Mapping[int, StorageWeakRef]) -> None:
         """The script copied a tensor to a device; both are where its data lies."""
         self._pending.copied(source, target)
 
@@ -204,7 +224,9 @@ class Tally:
             batches = self._pending.take(rows, storages, is_first=self._fresh or self._is_news)
             is_known = self._pending.num_known > num_known
         self._is_news = False
-        size = sum(batch.size for batch in batches)
+        again = [] if batches else self._pending.gone(storages)
+        is_known |= bool(again)
+        size = sum(batch.size for batch in batches or again)
         fits, is_part = True, False
         if size not in {0, rows}:
             looked = look()
@@ -217,6 +239,8 @@ class Tally:
             rows=rows,
             elements=elements,
             batches=batches,
+            again=again,
+            gave=frozenset(self._gave),
             is_repeat=self._repeats,
             fits=fits,
             is_part=is_part,
@@ -253,8 +277,7 @@ class Tally:
         self._passes = [training for training in self._passes if training not in found]
         for training in found:
             self._has_taken |= bool(training.batches)
-            self._fits &= training.fits
-            self._is_part |= training.is_part
+            self._settled.append(training)
             self._all_rows += training.rows
             for batch in training.batches:
                 self._count(batch)
@@ -273,9 +296,30 @@ class Tally:
         if self._passes:
             self._passes = [training for training in self._passes if training.laps <= 1]
 
+    def _count_again(self) -> list[Pass]:
+        """Count the batches that the script holds and trained on again; return the forwards that tell of this step."""
+        taken = {batch for training in self._settled for batch in training.batches}
+        passes = [training for training in self._settled if not self._is_of_the_step_before(training)]
+        for batch in dict.fromkeys(batch for training in passes for batch in training.again):
+            if batch not in taken:
+                self._count(batch)
+        return passes
+
+    def _is_a_loader_silent(self) -> bool:
+        """Return whether a loader feeds training no more: what entered may be made of its batches, which are held."""
+        return any(
+            self._steps - fed >= max(MOST_AHEAD, self._most_silent[loader]) for loader, fed in self._last_fed.items()
+        )
+
+    def _is_of_the_step_before(self, training: Pass) -> bool:
+        found = (batch for batch in training.again if batch.counted_in == self._laps - 1)
+        return any(batch.loader in self._gave and batch.loader not in training.gave for batch in found)
+
     def _count(self, batch: Batch) -> None:
         self._drawn += batch.size
-        self._fed[batch.loader] += 1
+        # One that several steps train on, in a row, is still one that the loader gave.
+        self._fed[batch.loader] += batch.counted_in != self._laps - 1
+        batch.counted_in = self._laps
         self._samples_of[batch.loader] += batch.size
         if not batch.for_training:
             self._handed[batch.loader] += batch.size
@@ -325,7 +369,7 @@ class Tally:
 
     def remarks(self) -> tuple[str, ...]:
         """Return what the reader must know of how samples were counted."""
-        if self._any_drawn and self._uncounted != UNSURE:
+        if self._any_drawn and self._undrawn < LEAST_STEPS_TO_DOUBT and self._uncounted != UNSURE:
             return ()
         if self._uncounted:
             return (UNCOUNTED.format(self._uncounted),)
@@ -333,14 +377,17 @@ class Tally:
 
     def lap(self) -> Counted:
         """End a step: return what it consumed and begin the next."""
+        entered = self._entered_once()
+        passes = self._count_again()
         if 2 * self._pending.num_unsure > max(self._steps, LEAST_STEPS_TO_DOUBT):
             self._uncounted, self._drawn = UNSURE, 0
-        entered = self._entered_once()
-        if self._is_part and self._all_rows < self._drawn:
+        if self._all_rows < self._drawn and any(training.is_part for training in passes):
             self._drawn = self._all_rows  # the rest of the batch trains nothing, or later steps
-        reconciled = self._fits or self._drawn in {sum(self._rows), self._all_rows}
+        reconciled = all(training.fits for training in passes) or self._drawn in {sum(self._rows), self._all_rows}
         self._any_drawn |= self._drawn > 0
+        self._undrawn = 0 if self._drawn else self._undrawn + 1
         reconciled &= self._drawn > 0 or not (self._any_drawn and self._all_rows)
+        reconciled &= not (self._is_a_loader_silent() and any(training.is_of_nothing for training in passes))
         self._most_entered = max(self._most_entered, entered)
         self._note_feeding()
         counted = Counted(
@@ -353,7 +400,10 @@ class Tally:
             reconciled=reconciled,
         )
         self._handed.clear()
-        self._fits, self._is_part, self._all_rows = True, False, 0
+        self._settled.clear()
+        self._gave.clear()
+        self._laps += 1
+        self._all_rows = 0
         self._drawn = self._elements = self._fed_backwards = self._backwards = 0
         self._rows.clear()
         self._edge = False
@@ -369,6 +419,9 @@ class Tally:
                 for loader, batches in fed.items():
                     if self._first_fed.setdefault(loader, self._steps) != self._steps:
                         self._fed_since[loader] += batches
+                    silence = self._steps - self._last_fed.get(loader, self._steps)
+                    self._most_silent[loader] = max(self._most_silent[loader], silence)
+                    self._last_fed[loader] = self._steps
         self._fed.clear()
         self._pending.passed.clear()
         self._is_interrupted = False

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.timing.pending import MOST_AHEAD
 from tests.builders.rig import Rig
 
 NUM_STEPS = 14
@@ -35,6 +37,7 @@ class Habits:
         second: batch size of a second loader whose batches enter with the first's; 0: none.
         parts: slices of a batch that enter one after the other, each with a backward pass of its own.
         remakes: whether other tensors enter than those that were fetched.
+        holds: whether batches are fetched once and trained on in each epoch: by itertools.cycle, or in a list.
     """
 
     ahead: int
@@ -45,6 +48,7 @@ class Habits:
     second: int
     parts: int
     remakes: bool
+    holds: str = ""
 
 
 HABITS = st.builds(
@@ -57,6 +61,7 @@ HABITS = st.builds(
     second=st.sampled_from([0, 0, 3, 4]),
     parts=st.sampled_from([1, 1, 2, 4]),
     remakes=st.booleans(),
+    holds=st.sampled_from(["", "", "cycle", "list"]),
 )
 
 
@@ -93,9 +98,11 @@ class Script:
 
     def run(self) -> None:
         habits = self._habits
-        training, validation = loader(5 * BATCH + habits.rest, BATCH), loader(6, 5)
+        training, validation = loader(9 * BATCH + habits.rest, BATCH), loader(6, 5)
+        cached, kept = itertools.cycle(training), list(training) if habits.holds == "list" else []
         while len(self.own) < NUM_STEPS:
-            for number, (x,) in enumerate(fetched_ahead(training, habits.ahead)):
+            batches = kept or (itertools.islice(cached, len(training)) if habits.holds == "cycle" else training)
+            for number, (x,) in enumerate(fetched_ahead(batches, habits.ahead)):
                 if not (habits.skips and number % 2):
                     self._train_on(x)
             self._validate(validation)
@@ -134,6 +141,8 @@ class Script:
 @example(Habits(ahead=0, accumulate=1, rest=0, skips=False, validates="", second=0, parts=1, remakes=False))
 @example(Habits(ahead=2, accumulate=4, rest=3, skips=True, validates="no_grad", second=3, parts=4, remakes=True))
 def test_samples_per_step_are_those_that_the_script_counts(habits: Habits) -> None:
+    # A validation with gradients is all that fetches then, and nothing tells its batches from the training's.
+    assume(not (habits.holds and habits.remakes and habits.validates in {"eval", "carelessly"}))
     patches = Patches()
     try:
         rig, script = Rig(patches), Script(habits)
@@ -145,6 +154,6 @@ def test_samples_per_step_are_those_that_the_script_counts(habits: Habits) -> No
         assert [step.samples_drawn for step in counted] == script.own
         assert all(step.reconciled for step in counted)
     else:
-        assert [s.samples_drawn for s in counted if s.reconciled] == [
-            own for own, s in zip(script.own, counted, strict=True) if s.reconciled
-        ]
+        wrong = [s.samples_drawn != own for own, s in zip(script.own, counted, strict=True) if s.reconciled]
+        # By numbers alone, it is not known at once that a loader gives no more batches.
+        assert sum(wrong) <= (MOST_AHEAD if habits.holds else 0)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.worker.timing.pending import Batch, Pending, storages
+from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, Pending, storages
 from dpdoctor.worker.timing.tally import UNCOUNTED, UNSURE, Tally
 
 TRAIN, OTHER = 0, 1
@@ -49,15 +49,40 @@ def test_memory_that_was_used_again_is_the_later_batchs() -> None:
     assert [batch.size for batch in pending.take(0, {1}, is_first=True)] == [5]
 
 
-def test_a_copy_stands_for_its_batch() -> None:
-    pending = Pending()
+class Memory:
+    """Stands for a reference to a storage."""
+
+    def __init__(self) -> None:
+        self.is_free = False
+
+    def expired(self) -> bool:
+        return self.is_free
+
+
+def test_a_copy_stands_for_its_batch_as_long_as_it_is_there() -> None:
+    pending, copy, original = Pending(), Memory(), Memory()
     for place in (1, 2):
-        pending.add(Batch(loader=TRAIN, size=4, storages={place}))
-    pending.copied({2}, {7})
-    pending.copied({8}, {9})
+        pending.add(Batch(loader=TRAIN, size=4, storages={place}, references={2: original} if place == 2 else {}))
+    pending.copied({2}, {7: copy})
+    pending.copied({8}, {9: copy})
     assert [batch.storages for batch in pending.take(4, {7, 9}, is_first=True)] == [{2, 7}]
     pending.add(Batch(loader=TRAIN, size=4, storages={3}))
-    assert [batch.storages for batch in pending.take(4, {7, 2}, is_first=True)] == [{3}], "both are forgotten"
+    assert pending.take(4, {7, 2}, is_first=True) == []
+    assert [batch.storages for batch in pending.gone({7})] == [{2, 7}]
+    copy.is_free = original.is_free = True
+    assert pending.gone({7, 2}) == []
+    assert [batch.storages for batch in pending.take(4, {7, 2}, is_first=True)] == [{3}]
+
+
+def test_batches_whose_memory_is_free_are_not_remembered() -> None:
+    pending, memories = Pending(), []
+    for place in range(10 * LEAST_GONE):
+        memories.append(Memory())
+        pending.add(Batch(loader=TRAIN, size=4, storages={place}, references={place: memories[-1]}))
+        pending.take(4, {place}, is_first=True)
+        memories[-1].is_free = place >= LEAST_GONE
+    assert len(pending._gone) <= 4 * LEAST_GONE
+    assert [pending.gone({place})[0].storages for place in range(LEAST_GONE)] == [{n} for n in range(LEAST_GONE)]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,12 @@ def ordinary_step(tally: Tally, size: int = 4) -> Counted:
     return tally.lap()
 
 
+def step_on(tally: Tally, place: int, *, rows: int = 4, is_part: bool = False) -> Counted:
+    tally.trained(rows, storages={place}, look=lambda: Look(frozenset({rows}), is_part))
+    tally.backward()
+    return tally.lap()
+
+
 def test_one_batch_one_step() -> None:
     counted = ordinary_step(Tally())
     assert counted == Counted(
@@ -487,3 +493,53 @@ def test_a_batch_that_a_forward_on_noise_took_by_its_size_is_that_of_the_forward
         tally.backward()
         tally.optimizer_stepped()
     assert drawn == [8] * 4
+
+
+def test_a_batch_that_is_held_counts_in_each_step_that_trains_on_it() -> None:
+    tally = Tally()
+    for place in (1, 2):
+        tally.fetched(TRAIN, 4, storages={place})
+    counted = [step_on(tally, place) for place in (1, 1, 2, 1, 2, 1)]
+    assert [(c.samples_drawn, c.reconciled) for c in counted] == [(4, True)] * 6
+    assert tally.main_loader() == (TRAIN, 4 / 5), "the second step has no batch of its own"
+    assert tally.remarks() == ()
+
+
+def test_a_batch_that_a_second_optimizer_trains_on_after_the_step_is_counted_once() -> None:
+    tally, counted = Tally(), []
+    for place in range(1, 5):
+        # As in pix2pix: the discriminator sees the batch after the generator's step, whose end is the step's.
+        tally.fetched(TRAIN, 4, storages={place})
+        counted.append(step_on(tally, place))
+        tally.trained(4, storages={place})
+        tally.backward()
+    assert [c.samples_drawn for c in counted] == [4] * 4
+
+
+def test_slices_of_a_batch_of_which_each_step_takes_one_are_one_batch() -> None:
+    tally, counted = Tally(), []
+    for place in (1, 2, 3):
+        tally.fetched(TRAIN, 8, storages={place})
+        counted += [step_on(tally, place, rows=2, is_part=True) for _ in range(4)]
+    assert [(c.samples_drawn, c.reconciled) for c in counted] == [(2, True)] * 12
+    assert tally.main_loader() == (TRAIN, 2 / 11)
+
+
+def test_of_batches_that_are_held_and_made_anew_it_is_said_that_they_are_not_counted() -> None:
+    tally = Tally()
+    tally.fetched(TRAIN, 4, storages={1})
+    for _ in range(20):
+        step_on(tally, 9)
+    assert tally.remarks() == (ASSUMED.format(4),)
+
+
+def test_a_loader_that_gives_no_more_leaves_what_enters_beside_another_unknown() -> None:
+    tally, counted = Tally(), []
+    for number in range(12):
+        tally.fetched(OTHER, 4, storages={number})
+        tally.trained(4, storages={number})
+        if number < 4:
+            tally.fetched(TRAIN, 4)
+        counted.append(step_on(tally, 99))
+    assert [c.samples_drawn for c in counted] == [8] * 4 + [4] * 8
+    assert [c.reconciled for c in counted] == [True] * 6 + [False] * 6
