@@ -106,7 +106,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loader:
-    """One DataLoader that the script iterated, and what was done to its batches."""
+    """One DataLoader that the script iterated at `line`, and what was done to its batches.
+
+    `built` is where its arguments are, of the first one where several look alike; empty: that was not seen.
+    """
 
     line: str
     dataset: str
@@ -120,6 +123,8 @@ class Loader:
     pin_memory: bool = False
     persistent_workers: bool = False
     in_order: bool = True
+    # Not compared: what looks alike where it is iterated is one loader, wherever it was built.
+    built: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

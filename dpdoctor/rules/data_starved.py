@@ -53,7 +53,9 @@ def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
     loader = case.mode.loader
     advice = _starvation.advice(case, loader) if loader else None
     cause = _starvation.cause(case, loader) if loader else None
+    line = _line(case)
     if loader and begins_every_step(case) and not _fetches_mostly(loader):
+        line = loader.line if is_left_early(case) else line
         cause, advice = _of_short_iterations(case, weighed.cost)
     return Finding(
         rule="data_starved",
@@ -67,7 +69,7 @@ def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
         remedy=advice.remedy if advice else None,
         short=advice.short if advice else None,
         code=advice.code if advice else None,
-        line=_line(case),
+        line=line,
         predicted=_predicted(advice, weighed.cost),
     )
 
@@ -146,7 +148,7 @@ def _at_edges(case: Case, begun: Edges) -> Finding:
         remedy=remedy,
         short=short,
         code="DataLoader(..., persistent_workers=True)" if restarts else None,
-        line=_line(case),
+        line=_line(case) if restarts else loader.line if loader else None,
         predicted=faster_without(begun.share) if remedy else None,
     )
 
@@ -177,7 +179,8 @@ def _arm_words(case: Case, claim: Figure) -> str:
 
 
 def _line(case: Case) -> str | None:
-    return case.mode.loader.line if case.mode.loader else None
+    """Return where what feeds the training is built: nearly all that helps is an argument of it, or of its dataset."""
+    return case.mode.loader.arguments_line if case.mode.loader else None
 
 
 RULE = Rule(

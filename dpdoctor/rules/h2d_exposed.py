@@ -36,7 +36,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         code="DataLoader(..., pin_memory=True); x = x.to(device, non_blocking=True)"
         if pageable and not refuted
         else None,
-        line=case.mode.loader.line if case.mode.loader else None,
+        line=case.mode.loader.arguments_line if case.mode.loader else None,
         predicted=None if refuted else faster_without(weighed.cost),
     )
 

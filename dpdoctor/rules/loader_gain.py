@@ -34,7 +34,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         cause="each rank brings loader processes of its own, and the baseline is starved by its loader",
         remedy=f"give one device the workers first: num_workers={control.num_workers}",
         code=f"DataLoader(..., num_workers={control.num_workers})",
-        line=loader.line,
+        line=loader.arguments_line,
         predicted=None,
     )
 

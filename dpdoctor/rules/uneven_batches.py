@@ -33,7 +33,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         remedy="give the ranks batches of like size in each step: shuffle, or sort by length into groups of as many "
         "batches as there are ranks and deal these out",
         short="give the ranks batches of like size",
-        line=case.mode.loader.line if case.mode.loader else None,
+        line=case.mode.loader.arguments_line if case.mode.loader else None,
         predicted=faster_without(found.share),
     )
 

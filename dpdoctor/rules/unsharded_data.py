@@ -42,7 +42,7 @@ def _check(case: Case) -> Finding | None:
         cause=None,
         remedy=of_a_stream if loader else TOO_SHORT if short else OF_A_DATASET if case.mode.loader else OF_A_LOOP,
         code=CODE_OF_A_STREAM if loader else None,
-        line=whole.line if whole else next((unit.line for unit in adoption.units), None),
+        line=whole.built or whole.line if whole else next((unit.line for unit in adoption.units), None),
     )
 
 

@@ -62,6 +62,7 @@ class LoaderSummary:
 
     Attributes:
         line: where the script iterates it; the other settings are the script's own.
+        built: where the script builds it; empty: that was not seen.
         fetch: seconds that a worker (or the training thread, without workers) takes for a batch; wall.
         fetch_cv: standard deviation of the fetches over their mean; what an event simulation needs and a mean hides.
         slow: the few that take far longer than the others; None: there are none.
@@ -100,3 +101,9 @@ class LoaderSummary:
     control: LoaderPrediction | None = None
     slow: SlowFetches | None = None
     number: int = 0
+    built: str = ""
+
+    @property
+    def arguments_line(self) -> str:
+        """Where an argument of the DataLoader is to be changed: where it is built, as far as that was seen."""
+        return self.built or self.line

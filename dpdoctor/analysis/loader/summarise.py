@@ -73,6 +73,7 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
     return LoaderSummary(
         number=found.number,
         line=loader.line,
+        built=loader.built,
         dataset=loader.dataset,
         num_workers=loader.num_workers,
         prefetch_factor=loader.prefetch_factor,

@@ -110,6 +110,8 @@ def _advice(loader: LoaderSummary) -> Iterator[Callout]:
 
 def _facts(loader: LoaderSummary) -> Iterator[tuple[str, str]]:
     prefetch = "" if loader.prefetch_factor is None else f", prefetch_factor={loader.prefetch_factor}"
+    if loader.built:
+        yield "Built at", loader.built
     yield "Iterated at", loader.line
     yield "Dataset", loader.dataset
     yield "Workers", f"num_workers={loader.num_workers}{prefetch}"

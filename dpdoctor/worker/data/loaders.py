@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import weakref
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from dpdoctor.worker.timing.phases import DATA_WAIT, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 
 UNMET = -1
+_BUILT = "dpdoctor_built"
 
 
 class Loaders:
@@ -64,8 +66,14 @@ class Loaders:
         """Take part in every loader's length, iteration and fetch; `log` gets a record of each training batch."""
         inside = self._inside = Inside(clock, log, phases.is_elsewhere)
         index_sampler = vars(DataLoader)["_index_sampler"].fget
+        build = vars(DataLoader)["__init__"]
         begin = vars(DataLoader)["__iter__"]
         fetch = inside.recorded(vars(_BaseDataLoaderIter)["__next__"])
+
+        @functools.wraps(build)  # frameworks ask for its arguments' names
+        def noted_init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
+            vars(loader)[_BUILT] = lines.caller()
+            build(loader, *args, **kwargs)
 
         def shared_index_sampler(loader: DataLoader[Any]) -> Any:
             return self._share(loader, index_sampler(loader))
@@ -104,6 +112,7 @@ class Loaders:
             )
             return batch
 
+        patches.replace(DataLoader, "__init__", noted_init)
         patches.replace(DataLoader, "_index_sampler", property(shared_index_sampler))
         patches.replace(DataLoader, "__iter__", timed_iter)
         patches.replace(_BaseDataLoaderIter, "__next__", timed_next)
@@ -161,6 +170,7 @@ class Loaders:
             pin_memory=loader.pin_memory,
             persistent_workers=loader.persistent_workers,
             in_order=loader.in_order,
+            built=vars(loader).get(_BUILT, ""),
         )
         self._prefetch = max(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0))
         # One that the script iterates at two lines is one; with another rule it gives other batches.

@@ -132,6 +132,13 @@ def test_the_number_to_set_is_named_with_what_it_gives() -> None:
     assert any("RandomAffine" in line and "49.0 %" in line for line in found.evidence)
 
 
+def test_an_argument_is_changed_where_the_loader_is_built_and_a_loop_where_it_is_iterated() -> None:
+    loader = with_workers(built="train.py:12")
+    assert RULE.check(waiting(0.4, 0.39, loader)).line == "train.py:12"
+    every_step = waiting(0.4, 0.39, loader, beginning(1, 0.04))
+    assert RULE.check(every_step).line == "train.py:30"
+
+
 def test_a_fetch_that_does_not_compute_waits_for_something() -> None:
     predictions = (cases.prediction(4, 0.061, 0.001),)
     loader = cases.loader(predictions=predictions, cpu_ratio=cases.figure(0.05, 0.01, "ratio"))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import inspect
 import random
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,28 @@ def test_alone_every_batch_is_taken(rig: Rig) -> None:
     assert taken(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     (record,) = rig.loaders.records()
     assert (record.rule, record.note, record.num_batches) == ("whole", "", 3)
+
+
+def line_of(text: str) -> str:
+    """Return where the only line of this file stands that ends like this."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    (number,) = (number for number, line in enumerate(lines, 1) if line.endswith(text))
+    return f"{__file__}:{number}"
+
+
+def test_a_loader_is_known_by_where_it_is_iterated_and_where_it_was_built(rig: Rig) -> None:
+    for _ in range(2):
+        loader = DataLoader(Numbers(10), batch_size=4)  # built
+        for _ in loader:  # iterated
+            pass
+    (record,) = rig.loaders.records()
+    assert (record.built, record.line) == (line_of("# built"), line_of("# iterated"))
+
+
+def test_frameworks_read_the_names_of_a_loaders_arguments(patches: Patches) -> None:
+    names = [*inspect.signature(DataLoader).parameters]
+    Rig(patches)
+    assert [*inspect.signature(DataLoader).parameters] == names
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=FORKS)])
