@@ -217,7 +217,7 @@ class Finding:
 
     Attributes:
         cost: share of the time that `of` names; unit "ratio".
-        of: step, or epoch for what happens between steps.
+        of: step, or epoch for what happens between steps, or linear for what is lost against linear scaling.
         status: confirmed, an arm or a counter agrees; refuted, the arm says that removing it gains nothing; inferred,
             only the trace or the clock says so.
         title: in one line, with its main number: "the loader starves training: 46 % of each step".
@@ -236,7 +236,7 @@ class Finding:
     status: Literal["confirmed", "refuted", "inferred"]
     title: str
     cost: Figure
-    of: Literal["step", "epoch"] = "step"
+    of: Literal["step", "epoch", "linear"] = "step"
     ranks: tuple[int, ...] = ()
     evidence: tuple[str, ...]
     cause: str | None

@@ -5,7 +5,8 @@ an arm: D without waiting for data, C without communication, DC without both. k 
 batches of the script (weak scaling) and 1/N where it takes a part (strong). Then
 
     ideal             k S
-    loader_processes  k (control - S)                 one device with as many loader processes as all ranks have
+    loader_processes  k (control - S)                 one device with as many loader processes as all ranks have; 0
+                                                      where they have none
     input             g_D(mode) - k g_D(single) - loader_processes
     transfer          g_C(mode) - R
     peers             P + R
@@ -56,6 +57,7 @@ NO_DATA, NO_COMM, CEILING = "cached_batches", "no_comm", "no_data_no_comm"
 COPIES = "ddp"
 NO_ARMS = "no arm was measured that tells where the time goes; --arms all runs them"
 ONE_PROCESS = "one process drives all devices; what that costs is in overhead"
+NO_MORE = "the mode has no more loader processes than one device"
 IN_OTHER = "unknown, so it is in other"
 
 # A term and where it comes from.
@@ -90,6 +92,25 @@ def waterfalls(
     """Return the modes with their waterfalls from the baseline; launches, ranks compared and digests by mode."""
     sides = {name: _side(mode, launches[name], across.get(name), digests[name]) for name, mode in modes.items()}
     return {name: with_waterfall(found, modes.get(BASELINE), sides.get(COPIES)) for name, found in sides.items()}
+
+
+def told_apart(fall: Waterfall) -> dict[str, Figure]:
+    """Return the terms as they were measured: waiting for data whole, in the place of its two simulated parts.
+
+    What the control is simulated to give back is in both of them, with opposite signs: their sum is what the wait
+    changed by, and knows nothing of the control's interval.
+    """
+    loader, rest = fall.terms["loader_processes"], fall.terms["input"]
+    terms = {name: figure for name, figure in fall.terms.items() if name != "loader_processes"}
+    if loader.value is None or rest.value is None:
+        return terms
+    value = loader.value + rest.value
+    half = math.sqrt(max(0.0, stats.half_width(rest) ** 2 - stats.half_width(loader) ** 2))
+    known = rest.low is not None
+    whole = dataclasses.replace(
+        rest, value=value, low=value - half if known else None, high=value + half if known else None
+    )
+    return {**terms, "input": whole}
 
 
 def _side(mode: ModeSummary, launches: Sequence[Launch], across: AcrossRanks | None, digests: Sequence[Digest]) -> Side:
@@ -157,6 +178,8 @@ def _terms(found: Side, single: ModeSummary, copies: Side | None) -> dict[str, T
 
 def _loader_processes(mode: ModeSummary, single: ModeSummary) -> Term:
     control = mode.loader.control if mode.loader else None
+    if mode.loader is not None and (mode.world_size == 1 or not mode.loader.num_workers):
+        return Figure(value=0.0, low=0.0, high=0.0, n=mode.step.n, unit="s"), NO_MORE
     if control is None:
         return stats.unknown("s", "what one device would take with as many loader processes is unknown"), IN_OTHER
     part = _part(mode)

@@ -30,6 +30,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         title=f"what {case.name} gains are its loader processes: one device with as many would be "
         f"{units.times(alone.value)} as fast",
         cost=_cost(equal, case.mode.num_devices),
+        of="linear",
         evidence=_evidence(case, alone, equal, control.num_workers),
         cause="each rank brings loader processes of its own, and the baseline is starved by its loader",
         remedy=f"give one device the workers first: num_workers={control.num_workers}",

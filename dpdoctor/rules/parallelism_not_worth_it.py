@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import BASELINE, WATERFALL_TERMS, Figure, Finding
+from dpdoctor.analysis import BASELINE, Figure, Finding
+from dpdoctor.analysis.waterfall import told_apart
 from dpdoctor.rules._base import SMALL, Case, Rule, faster_without, main_part, severity
 
 # What the terms of the waterfall are, in words.
 TERMS = {
-    "loader_processes": "other numbers of loader processes",
     "input": "waiting for data",
     "transfer": "communication that nothing hides",
     "peers": "waiting for slower ranks",
@@ -67,8 +67,7 @@ def _parts(case: Case) -> dict[str, float]:
     waterfall = case.mode.waterfall
     if waterfall is None:
         return {}
-    terms = {name: waterfall.terms[name].value for name in WATERFALL_TERMS if name in waterfall.terms}
-    return {name: value for name, value in terms.items() if value is not None}
+    return {name: figure.value for name, figure in told_apart(waterfall).items() if figure.value is not None}
 
 
 def _evidence(case: Case, parts: dict[str, float], devices: str) -> list[str]:

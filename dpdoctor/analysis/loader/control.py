@@ -9,8 +9,5 @@ from dpdoctor.analysis.loader.simulate import Setting
 
 
 def as_many_processes(baseline: Measured, num_workers: int, world_size: int) -> Setting:
-    """Return the baseline's setting with as many loader processes as all ranks of a mode have together.
-
-    Ranks without workers load each in its own process.
-    """
-    return dataclasses.replace(baseline.setting, num_workers=world_size * max(1, num_workers))
+    """Return the baseline's setting with as many loader processes as all ranks of a mode have together."""
+    return dataclasses.replace(baseline.setting, num_workers=world_size * num_workers)

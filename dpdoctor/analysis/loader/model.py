@@ -74,7 +74,8 @@ class LoaderSummary:
         edge: seconds that the first batch of an iteration takes beyond the usual.
         predictions: for every number of workers and prefetch factor within the budget of cores and memory.
         advice: the prediction to follow; None: leave it as it is, or unknown; `advice_reason` says which and why.
-        control: what one device would take with as many loader processes as all ranks have; None for one device.
+        control: what one device would take with as many loader processes as all ranks have; None for one device,
+            and where the ranks have none, as each then fetches for itself.
         number: place in Adoption.loaders.
     """
 

@@ -99,7 +99,8 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
 
 
 def _control(fed: _Fed, baseline: _Fed | None) -> LoaderPrediction | None:
-    if fed.mode.world_size == 1 or baseline is None or baseline.predictor is None:
+    """Return the control; None where the ranks have no more loader processes than one device, or nothing is known."""
+    if fed.mode.world_size == 1 or not fed.feed.loader.num_workers or baseline is None or baseline.predictor is None:
         return None
     setting = control.as_many_processes(
         baseline.predictor.present.measured, fed.feed.loader.num_workers, fed.mode.world_size

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpdoctor import units
-from dpdoctor.analysis import WATERFALL_TERMS, Analysis, Figure, ModeSummary, Waterfall
+from dpdoctor.analysis import WATERFALL_TERMS, Analysis, Figure, ModeSummary, Waterfall, stats
+from dpdoctor.analysis.waterfall import told_apart
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import (
@@ -43,7 +44,8 @@ COLUMNS = (
 MEANING = (
     "Linear scaling would take each device's part of one device's step, waiting for data and all. Each term is what "
     "the mode takes more; a negative one gives time back. More loader processes: what one device alone would gain if "
-    "it had as many as all ranks together; what the mode waits for data beyond that is the next term. Slower "
+    "it had as many as all ranks together, simulated; what the mode waits for data beyond that is the next term. The "
+    "two together are what the wait measurably changed by, which is what the first sentence tells. Slower "
     "computing: the same work takes longer beside the others, on shared cores or memory, or in smaller parts of a "
     "batch. Other is what is left, because gains do not add up: what is hidden behind something else gains nothing "
     "alone."
@@ -82,16 +84,20 @@ def _sentence(name: str, mode: ModeSummary, fall: Waterfall) -> str:
     share = clauses.linear(mode)
     reached = f" reaches {figure_text(share)} of linear" if share is not None and share.value is not None else ""
     took = f"a step takes {figure_text(fall.measured)}, linear would be {figure_text(fall.ideal)}"
-    lost = [f"{TERM_WORDS[term]} {figure_text(fall.terms[term])}" for term in _losses(fall)]
-    what = f"Lost: {listed(lost)}" if lost else "No single loss stands clear of the noise of this run"
-    return sentence(f"{mode_label(name)}{reached}: {took}. {what}")
+    terms = told_apart(fall)
+    lost = _notable(terms, fall)
+    gained = _notable({term: stats.combination([(-1, figure)], "s") for term, figure in terms.items()}, fall)
+    what = f"Lost: {lost}" if lost else "No single loss stands clear of the noise of this run"
+    back = f". Given back: {gained}" if gained else ""
+    return sentence(f"{mode_label(name)}{reached}: {took}. {what}{back}")
 
 
-def _losses(fall: Waterfall) -> list[str]:
-    """Return the terms that are worth a word, the largest first; one whose interval reaches zero may be none at all."""
+def _notable(terms: Mapping[str, Figure], fall: Waterfall) -> str:
+    """Return the terms that are worth a word, the largest first; one whose interval reaches 0 may be none."""
     least = NOTABLE_RATIO * _value(fall.measured)
-    found = [term for term, figure in fall.terms.items() if _value(figure) >= least and (figure.low or 0.0) >= 0]
-    return sorted(found, key=lambda term: -_value(fall.terms[term]))
+    found = {term: figure for term, figure in terms.items() if _value(figure) >= least and (figure.low or 0.0) >= 0}
+    largest = sorted(found, key=lambda term: -_value(found[term]))
+    return listed([f"{TERM_WORDS[term]} {figure_text(found[term])}" for term in largest]) if largest else ""
 
 
 def _value(figure: Figure) -> float:

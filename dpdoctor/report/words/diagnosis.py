@@ -11,6 +11,7 @@ from dpdoctor.report.words import standing
 # So many bottlenecks stand on the first screen; more would hide what comes after them.
 MOST_FIRST = 3
 SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "muted"}
+OF_WORDS = {"step": "each step", "epoch": "an epoch", "linear": "linear scaling"}
 STATUS_TONES = {"confirmed": "good", "inferred": "plain", "refuted": "muted"}
 
 
@@ -63,7 +64,7 @@ def cost_words(finding: Finding) -> str:
     """Return what a finding costs, with its interval."""
     if finding.cost.value is None:
         return f"unknown: {finding.cost.reason}"
-    return f"{with_interval(finding.cost)} of {'an epoch' if finding.of == 'epoch' else 'each step'}"
+    return f"{with_interval(finding.cost)} of {OF_WORDS[finding.of]}"
 
 
 def gain_words(finding: Finding) -> str | None:

@@ -17,8 +17,9 @@ from dpdoctor.analysis import (
     ModeSummary,
     Waterfall,
     analyse,
+    stats,
 )
-from dpdoctor.analysis.waterfall import NO_ARMS, ONE_PROCESS, Side, with_waterfall
+from dpdoctor.analysis.waterfall import NO_ARMS, NO_MORE, ONE_PROCESS, Side, told_apart, with_waterfall
 from tests.builders.records import even_rank, launch, run
 
 UNKNOWN = Figure(value=None, unit="s", reason="not measured here")
@@ -168,6 +169,28 @@ class TestDoubleCounting:
         made = fall(planted(one, {**NOTHING, "loader_processes": -0.040, "input": 0.040}), one)
         assert made.measured.value == pytest.approx(0.100)
         assert (made.terms["loader_processes"].value, made.terms["input"].value) == pytest.approx((-0.04, 0.04))
+
+    def test_without_workers_no_rank_has_more_loader_processes_than_one_device(self) -> None:
+        one = single(0.100, 0.040)
+        found = planted(one, {**NOTHING, "input": 0.010})
+        assert found.mode.loader is not None
+        without = dataclasses.replace(found.mode.loader, num_workers=0, prefetch_factor=None, control=None)
+        made = fall(dataclasses.replace(found, mode=dataclasses.replace(found.mode, loader=without)), one)
+        assert (made.terms["loader_processes"].value, made.sources["loader_processes"]) == (0.0, NO_MORE)
+        assert made.terms["input"].value == pytest.approx(0.010)
+        assert "unknown" not in made.sources["other"]
+
+    @given(simulated=st.floats(-0.05, 0.05), half=st.floats(0, 0.02), waits=st.floats(-0.05, 0.05))
+    def test_waiting_as_it_was_measured_knows_nothing_of_what_was_simulated(
+        self, simulated: float, half: float, waits: float
+    ) -> None:
+        one = single(0.100, 0.040)
+        loader = seconds(simulated, half)
+        rest = stats.combination([(1, seconds(waits, 0.003)), (-1, loader)], "s")
+        made = fall(planted(one, NOTHING), one)
+        made = dataclasses.replace(made, terms={**made.terms, "loader_processes": loader, "input": rest})
+        told = told_apart(made)["input"]
+        assert (told.value, told.low, told.high) == pytest.approx((waits, waits - 0.003, waits + 0.003), abs=1e-9)
 
     def test_a_slow_rank_is_in_peers_and_not_in_contention(self) -> None:
         one = single(0.100, 0.0)

@@ -190,14 +190,27 @@ class TestWaterfall:
         said = only(Paragraph, build("waterfall", diagnosed_runs.diagnosed_run()))[0].text
         assert said == (
             "DDP reaches 70.7 % of linear: a step takes 143 ms, linear would be 100 ms. "
-            "Lost: waiting for data 60.0 ms, transfer between ranks 12.0 ms and other 7.00 ms."
+            "Lost: waiting for data 20.0 ms, transfer between ranks 12.0 ms and other 7.00 ms."
+        )
+
+    def test_the_sentence_blames_waiting_for_what_changed_by_measurement_only(self) -> None:
+        # Simulated loader processes give 40 ms back, which one device would have and the mode has not: no change.
+        analysis = diagnosed_runs.diagnosed_run()
+        ddp = analysis.summary.modes["ddp"]
+        assert ddp.waterfall is not None
+        terms = {**ddp.waterfall.terms, "input": figure(0.040, 0.002), "contention": figure(-0.010, 0.001)}
+        fall = dataclasses.replace(ddp.waterfall, terms=terms)
+        changed = with_modes(analysis, ddp=dataclasses.replace(ddp, waterfall=fall))
+        said = only(Paragraph, build("waterfall", changed))[0].text
+        assert said.endswith(
+            "Lost: transfer between ranks 12.0 ms and other 7.00 ms. Given back: slower computing 10.0 ms."
         )
 
     def test_where_all_is_noise_no_loss_is_named(self) -> None:
         analysis = diagnosed_runs.diagnosed_run()
         ddp = analysis.summary.modes["ddp"]
         assert ddp.waterfall is not None
-        noise = {term: figure(0.005, 0.1) for term in ddp.waterfall.terms}
+        noise = {term: figure(0.005, 0.1) for term in ddp.waterfall.terms} | {"input": figure(0.005, 0.15)}
         fall = dataclasses.replace(ddp.waterfall, terms=noise)
         noisy = with_modes(analysis, ddp=dataclasses.replace(ddp, waterfall=fall))
         said = only(Paragraph, build("waterfall", noisy))[0].text

@@ -16,6 +16,7 @@ from dpdoctor.report.comparison.words import (
     signed_interval,
 )
 from dpdoctor.report.text import NOTHING, mode_label, sentence, short_interval
+from dpdoctor.report.words import diagnosis
 from dpdoctor.rules import rules
 
 MEANING = (
@@ -46,7 +47,7 @@ def _table(comparison: Comparison) -> Table:
 def _row(found: FindingComparison) -> tuple[Cell, ...]:
     known = rules()
     title = known[found.rule].title if found.rule in known else found.rule
-    of = "" if found.of == "step" else f", of {found.of}s"
+    of = "" if found.of == "step" else f", of {diagnosis.OF_WORDS[found.of]}"
     return (
         Cell(text=title, note=f"{mode_label(found.mode)}, {found.rule}{of}"),
         *(_state(state) for state in found.runs),

@@ -12,7 +12,7 @@ from dpdoctor.analysis.loader import advice
 from dpdoctor.analysis.loader.measured import NO_SENDING
 from dpdoctor.analysis.loader.model import LoaderSummary
 from dpdoctor.loading import HandOff
-from dpdoctor.records import Launch
+from dpdoctor.records import Launch, Rank
 from tests.builders import records
 from tests.builders.feeding import even_batches, launch, loader, rank
 from tests.builders.specs import MS
@@ -43,19 +43,31 @@ def test_a_starved_script_is_told_the_number_to_set() -> None:
     assert found.control is None
 
 
-def test_the_control_is_the_baseline_with_as_many_processes() -> None:
+def test_ranks_that_fetch_for_themselves_have_no_more_loader_processes_than_one_device() -> None:
     ranks = [rank(even_batches(8, wait=70.0), index=index, world_size=2, hand_offs=HAND_OFFS) for index in range(2)]
     modes = {"single": [single()], "ddp": [launch(*ranks, mode="ddp")]}
     found = loaders(modes, {"ddp": 2})
     baseline, ddp = found["single"], found["ddp"]
     assert baseline is not None
     assert ddp is not None
-    assert ddp.control is not None
-    assert ddp.control.num_workers == 2
-    same = next(p for p in baseline.predictions if (p.num_workers, p.prefetch_factor) == (2, 2))
-    assert ddp.control == same
+    assert ddp.control is None
     # Two ranks that compute have a core each: a worker would take it from them.
     assert max(prediction.num_workers for prediction in ddp.predictions) == 1
+
+
+def test_the_control_is_the_baseline_with_as_many_processes() -> None:
+    loaders_used = (loader(num_workers=1, prefetch_factor=2),)
+
+    def fed(index: int, world_size: int) -> Rank:
+        batches = even_batches(8, wait=70.0, worker=0)
+        return rank(batches, index=index, world_size=world_size, loaders=loaders_used, hand_offs=HAND_OFFS)
+
+    ranks = [fed(index, 2) for index in range(2)]
+    found = loaders({"single": [launch(fed(0, 1))], "ddp": [launch(*ranks, mode="ddp")]}, {"ddp": 2})
+    ddp = found["ddp"]
+    assert ddp is not None
+    assert ddp.control is not None
+    assert ddp.control.num_workers == 2
 
 
 def test_what_cannot_be_predicted_has_its_reason() -> None:
