@@ -158,7 +158,7 @@ class NamedTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveSize:
-    """All calls of one operation with one size in one group. Bandwidths: nccl-tests' definitions, GB = 1e9.
+    """All calls of one operation with one size and type in one group. Bandwidths: nccl-tests' definitions, GB = 1e9.
 
     Attributes:
         operation: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send, recv, ...
@@ -167,6 +167,7 @@ class CollectiveSize:
         exposed_ns: of total_ns, while nothing computed.
         algbw_gb_s: at the median duration, which includes waiting for peers; None without a size.
         busbw_gb_s: None also where it depends on the number of ranks and that is not known.
+        dtype: of the elements as the trace has it, in small letters: float, bfloat16, ...; empty: it does not say.
     """
 
     operation: str
@@ -180,6 +181,7 @@ class CollectiveSize:
     min_ns: int
     algbw_gb_s: float | None
     busbw_gb_s: float | None
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpdoctor import units
-from dpdoctor.analysis import ArmSummary, Figure, stats
+from dpdoctor.analysis import TRACE_MODE, ArmSummary, Figure, stats
 from dpdoctor.analysis.communication import exposed_share, removable
 from dpdoctor.analysis.trace_budget import part_share
 from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.rules._base import COVERAGE, Case, Weighed, above_zero, agree, measured_arm, weigh
-from dpdoctor.rules._traced import digests, launch_of, on_gpu
+from dpdoctor.rules._traced import digests, how_to_trace, launch_of, on_gpu
 
 ARM = "no_comm"
-NEITHER = "no trace and no arm no_comm shows what communication costs: profile with --trace-steps 10 --arms no_comm"
 ON_CORES = "without a GPU communication takes the cores that compute, and slows what it runs beside"
 
 
@@ -48,6 +47,22 @@ def communicates(case: Case) -> bool:
 def why_untold(case: Case) -> str | None:
     """Return why the mode's traces do not tell what its ranks communicate; None: they do, or there are none."""
     return why_unknown(digests(case))
+
+
+def neither(case: Case) -> str:
+    """Return that neither trace nor arm shows what communication costs, and what would; no option given already."""
+    shown = f"no trace shows what communication costs: {how_to_trace(case)}"
+    if case.name == TRACE_MODE:
+        return shown
+    return f"{shown}; and no arm does: {how_to_arm(case)}"
+
+
+def how_to_arm(case: Case) -> str:
+    """Return in a clause what would make the arm without communication tell more."""
+    arm = case.mode.arms.get(ARM)
+    if arm is None:
+        return f"profile with --arms {ARM}"
+    return f"{ARM} was not measured: {arm.share.reason}" if arm.share.value is None else "profile with more --rounds"
 
 
 def exposure(case: Case) -> Exposure | None:

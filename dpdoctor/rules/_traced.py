@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from dpdoctor.analysis import Figure, Launch, stats
+from dpdoctor.analysis import TRACE_MODE, Figure, Launch, stats
 from dpdoctor.analysis.analyse import shown_launch
 from dpdoctor.analysis.trace_budget import CAUSE, part_share, share
 from dpdoctor.analysis.unknown_communication import exposed_ns, why_unknown
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.rules._base import Case
 
+# A few whole steps more than are lost at the ends.
+TRACE_STEPS = 12
 # A mode that ended like this trained nothing that a rule could judge.
 _NOTHING_TRAINED = frozenset({"failed", "skipped", "inactive"})
 
@@ -26,6 +28,18 @@ def digests(case: Case) -> tuple[Digest, ...]:
     """Return what is kept of the traces of the mode's ranks; empty where there are none."""
     launch = launch_of(case)
     return tuple(rank.digest for rank in launch.ranks if rank.digest) if launch else ()
+
+
+def how_to_trace(case: Case) -> str:
+    """Return in a clause what would give a trace of enough whole steps; never an option that was given already."""
+    asked = case.analysis.run.header.spec.recording.trace_steps
+    if case.name == TRACE_MODE:
+        return "give traces of more ranks or steps"
+    if case.mode.no_trace:
+        return case.mode.no_trace
+    if asked and not digests(case):
+        return "a longer --time-budget leaves time for one"
+    return f"profile with --trace-steps {2 * asked or TRACE_STEPS}"
 
 
 def on_gpu(case: Case) -> bool:

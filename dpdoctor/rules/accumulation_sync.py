@@ -21,7 +21,9 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return None
     seen, arm = exposure(case), measured_arm(case, ARM)
     if seen is None and arm is None:
-        how = f"no trace and no arm shows what it costs: profile with --arms {ARM}"
+        skipped = case.mode.arms.get(ARM)
+        why = f"{ARM} was not measured: {skipped.share.reason}" if skipped else f"profile with --arms {ARM}"
+        how = f"no trace and no arm shows what it costs: {why}"
         return CannotTell(reason=why_untold(case) or how)
     claim = stats.scaled(seen.removable, 1 - 1 / micro_batches) if seen else _nothing()
     weighed = weigh(claim, arm)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, stats
+from dpdoctor.digest import CollectiveSize
 from dpdoctor.rules import (
     accumulation_sync,
     buffer_broadcast,
@@ -28,17 +33,17 @@ from dpdoctor.rules._base import (
     weigh,
 )
 from dpdoctor.rules._communication import (
-    NEITHER,
     agreement_words,
     arm_of,
     arm_words,
     communicates,
     core_words,
     exposure,
+    neither,
     trace_words,
     why_untold,
 )
-from dpdoctor.rules._traced import on_gpu
+from dpdoctor.rules._traced import digests, on_gpu
 
 # Rules that name a part of exposed communication, and what to do about it.
 SPECIFIC = (
@@ -55,6 +60,13 @@ SPECIFIC = (
 NAMED = 1 / 3
 # Twice the batch, or half the bytes of each number: half of the communication per sample.
 HALF = 0.5
+# What DDP and FSDP exchange, and how many bytes it is does not go by the batch.
+OF_PARAMETERS = frozenset({"all_reduce", "reduce_scatter", "all_gather", "broadcast"})
+BFLOAT16 = {
+    "ddp": "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+    "fsdp": "fully_shard(module, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, "
+    "reduce_dtype=torch.bfloat16))",
+}
 
 
 def _check(case: Case) -> Finding | CannotTell | None:
@@ -62,7 +74,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return None
     seen, arm = exposure(case), arm_of(case)
     if seen is None and arm is None:
-        return CannotTell(reason=why_untold(case) or NEITHER)
+        return CannotTell(reason=why_untold(case) or neither(case))
     claim = seen.removable if seen else None
     weighed = _weighed(case, claim)
     if max(weighed.value, (claim.value or 0.0) if claim and weighed.status == "refuted" else 0.0) < SMALL:
@@ -85,11 +97,17 @@ def _weighed(case: Case, claim: Figure | None) -> Weighed:
     return Weighed(cost=cost, status="confirmed")
 
 
-def _found(case: Case, weighed: Weighed, evidence: list[str]) -> Finding:
+def _found(case: Case, weighed: Weighed, evidence: list[str]) -> Finding | None:
+    """Return the finding; None where another one says the same, with what to do about it."""
     part = _largest_part(case)
     of_cost = (part.cost.value or 0.0) / weighed.value if part else 0.0
+    if of_cost >= COVERAGE:
+        return None
     if part is not None:
-        evidence.append(f"{part.rule} names {units.share(min(1.0, of_cost))} of it")
+        evidence.append(f"the finding {part.rule} is {units.share(of_cost)} of it")
+    advice = _advice(case)
+    if advice is None and (longest := _longest_words(case)):
+        evidence.append(longest)
     level: Severity = "info" if of_cost >= NAMED else severity(weighed.value)
     return Finding(
         rule="exposed_communication",
@@ -99,11 +117,11 @@ def _found(case: Case, weighed: Weighed, evidence: list[str]) -> Finding:
         title=f"communication takes {units.share(weighed.value)} of each step",
         cost=weighed.cost,
         evidence=tuple(evidence),
-        cause=part.title if part is not None and of_cost >= COVERAGE else None,
-        remedy=_remedy(case),
-        short=_short(case),
-        code=_code(case),
-        predicted=faster_without(stats.scaled(weighed.cost, HALF)),
+        cause=None,
+        remedy=advice.remedy if advice else None,
+        short=advice.short if advice else None,
+        code=advice.code if advice else None,
+        predicted=faster_without(stats.scaled(weighed.cost, HALF)) if advice else None,
     )
 
 
@@ -129,30 +147,46 @@ def _largest_part(case: Case) -> Finding | None:
     return max(found, key=lambda part: part.cost.value or 0.0, default=None)
 
 
-def _remedy(case: Case) -> str:
-    larger = "train on twice the batch per device"
-    if case.name == "ddp":  # FSDP gathers parameters for every batch, whether or not gradients are accumulated
-        larger += ", or accumulate gradients over two batches under no_sync()"
-    if not on_gpu(case):
-        return f"{larger}: half as much communication for each sample"
-    return f"exchange bfloat16 instead of float32: half the bytes; or {larger}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Advice:
+    remedy: str
+    short: str
+    code: str | None = None
 
 
-def _short(case: Case) -> str:
-    return "exchange bfloat16 instead of float32" if on_gpu(case) else "train on twice the batch per device"
-
-
-def _code(case: Case) -> str | None:
-    if not on_gpu(case):
+def _advice(case: Case) -> _Advice | None:
+    """Return what halves the communication per sample; None: for all we know it grows with the batch."""
+    if not _is_of_parameters(case):
         return None
-    if case.name == "ddp":
-        return "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
-    if case.name == "fsdp":
-        return (
-            "fully_shard(module, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, "
-            "reduce_dtype=torch.bfloat16))"
-        )
-    return None
+    short = remedy = "train on twice the batch per device"
+    if case.name == "ddp":  # FSDP gathers parameters for every batch, whether or not gradients are accumulated
+        remedy += ", or accumulate gradients over two batches under no_sync()"
+    if not on_gpu(case) or not _mostly(case, lambda call: call.dtype == "float"):
+        return _Advice(remedy=f"{remedy}: half as much communication for each sample", short=short)
+    short = "exchange bfloat16 instead of float32"
+    return _Advice(remedy=f"{short}: half the bytes; or {remedy}", short=short, code=BFLOAT16.get(case.name))
+
+
+def _is_of_parameters(case: Case) -> bool:
+    """Return whether most is gradients or parameters, of which a step exchanges as many whatever the batch."""
+    is_wrapped = case.name in BFLOAT16 or any(digest.buckets or digest.shard_units for digest in digests(case))
+    return is_wrapped and not _mostly(case, lambda call: call.operation not in OF_PARAMETERS)
+
+
+def _mostly(case: Case, is_one: Callable[[CollectiveSize], bool]) -> bool:
+    """Return whether calls like that are most of the exposed communication in the traces."""
+    calls = [call for digest in digests(case) for call in digest.collectives]
+    return 2 * sum(call.exposed_ns for call in calls if is_one(call)) > sum(call.exposed_ns for call in calls)
+
+
+def _longest_words(case: Case) -> str:
+    """Return in a clause which operations the most of the exposed communication is."""
+    exposed: Counter[str] = Counter()
+    for digest in digests(case):
+        for call in digest.collectives:
+            exposed[call.operation] += call.exposed_ns
+    first = [name for name, ns in exposed.most_common(2) if ns]
+    return f"the most of it is {' and '.join(first)}, which may exchange more where a batch is larger" if first else ""
 
 
 RULE = Rule(

@@ -13,7 +13,7 @@ from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.digest import Digest
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
 from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part, why_untold
-from dpdoctor.rules._traced import digests, exposed_calls_share
+from dpdoctor.rules._traced import digests, exposed_calls_share, how_to_trace
 
 # Smaller calls are latency-bound where the trace has too few sizes to tell the limit: nccl-tests published for eight
 # A100 take as long for 32 KiB as for 1 byte, and gloo's loopback 0.1 ms at 1 to 3 GB/s.
@@ -32,7 +32,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return CannotTell(reason=reason)
     common = common_steps(found)
     if not common.steps:
-        return CannotTell(reason="no step with its collectives is whole on every device: profile with --trace-steps 10")
+        return CannotTell(reason=f"no step with its collectives is whole on every device: {how_to_trace(case)}")
     limits = _limits(found)
 
     def is_small(operation: str, num_bytes: int) -> bool:

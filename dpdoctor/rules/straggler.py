@@ -21,10 +21,10 @@ from dpdoctor.rules._base import (
     weigh_against,
 )
 from dpdoctor.rules._batches import explain
-from dpdoctor.rules._communication import ARM, arm_of, communicates, why_untold
+from dpdoctor.rules._communication import ARM, arm_of, communicates, how_to_arm, why_untold
 from dpdoctor.rules._pace import Pace, pace
 from dpdoctor.rules._steps import launches
-from dpdoctor.rules._traced import on_gpu
+from dpdoctor.rules._traced import how_to_trace, on_gpu
 
 # TraceML 0.5 warns of a straggler at 10 % of the step; below, from SMALL on, it is told without alarm.
 CRITICAL = 0.10
@@ -32,7 +32,6 @@ NS = 1e-9
 # Where the traced steps are slower than this, who is late in them says little of the others.
 MOST_SLOWER = 2.0
 DISTURBED = "a traced step takes {} the time of one that is not, and only the trace shows a rank that is late"
-HOW = "profile with --arms no_comm and more --rounds, or with --trace-steps 12"
 # What a rank did in the time by which it is late: host phases and garbage collection (arm), causes of a trace.
 CAUSES = {
     "data_wait": "it waits longer for its loader",
@@ -83,7 +82,8 @@ def _check(case: Case) -> Finding | CannotTell | None:
     if across is not None and verdict.kind in ("persistent", "periodic", "rotating"):
         return _of_trace(case, verdict, _claim(across.steps, across.ranks, verdict), own)
     if verdict.kind == "unknown" and not _is_even(own):
-        how = "give the traces of more ranks or steps" if case.name == TRACE_MODE else HOW
+        trace = how_to_trace(case)
+        how = trace if case.name == TRACE_MODE else f"{how_to_arm(case)}; or {trace}"
         return CannotTell(reason=why_untold(case) or f"{_last_words(across)}{verdict.reason}; {how}")
     return None
 
@@ -110,7 +110,7 @@ def _of_trace(case: Case, verdict: Verdict, claim: Figure, own: Pace | None) -> 
         return None
     slower = case.mode.profiler_cost.value
     if not evidence and slower is not None and slower > MOST_SLOWER:
-        return CannotTell(reason=f"{DISTURBED.format(units.times(slower))}; {HOW}")
+        return CannotTell(reason=f"{DISTURBED.format(units.times(slower))}; {how_to_arm(case)}")
     return _finding(case, weighed, verdict, own, evidence)
 
 

@@ -16,7 +16,7 @@ from dpdoctor.trace.model import Collective, Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What is known of one communication event; None, and for the group "": the trace does not say.
+    """What is known of one communication event; None, and for group and dtype "": the trace does not say.
 
     Attributes:
         num_bytes: of the whole tensor.
@@ -27,6 +27,7 @@ class Description:
     group_size: int | None
     num_bytes: int | None
     seq: int | None
+    dtype: str = ""
 
 
 def descriptions(trace: Trace, rows: NDArray[np.int64], by: Callers) -> tuple[Description, ...]:
@@ -60,6 +61,7 @@ def _from_metadata(operation: str, said: Collective, default_size: int | None) -
         group_size=group_size,
         num_bytes=whole_bytes(operation, said.in_bytes, said.out_bytes, group_size),
         seq=said.seq,
+        dtype=(said.dtype or "").lower(),
     )
 
 

@@ -30,7 +30,7 @@ class Collectives:
         begin_ns, end_ns: of the kernel, or of the span on the backend's thread.
         exposed_ns: while nothing computed on the same device; on a host, while its training thread ran no operator.
         operations: n names of `collective_names`.
-        groups: n names; empty: the trace does not say.
+        groups, dtypes: n names; empty: the trace does not say.
         group_size, num_bytes, seq: UNKNOWN where the trace does not say. Bytes are those of the whole tensor.
     """
 
@@ -42,6 +42,7 @@ class Collectives:
     exposed_ns: NDArray[np.int64]
     operations: tuple[str, ...]
     groups: tuple[str, ...]
+    dtypes: tuple[str, ...]
     group_size: NDArray[np.int64]
     num_bytes: NDArray[np.int64]
     seq: NDArray[np.int64]
@@ -68,6 +69,7 @@ def collectives(trace: Trace, devices: Sequence[DeviceEvents]) -> Collectives:
         exposed_ns=_join([_exposed(device, at) for device, at in zip(devices, parts, strict=True)])[order],
         operations=tuple(call.operation for call in calls),
         groups=tuple(call.group for call in calls),
+        dtypes=tuple(call.dtype for call in calls),
         group_size=_column([call.group_size for call in calls]),
         num_bytes=_column([call.num_bytes for call in calls]),
         seq=_column([call.seq for call in calls]),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dpdoctor.analysis import Finding
+from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.records import Collective, Counters
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
@@ -13,11 +15,13 @@ from tests.builders.cases import arm, skipped
 from tests.builders.cases import case as untraced
 from tests.builders.documents import needs_real_traces
 from tests.builders.traced_cases import case, digest, real_cases
+from tests.builders.traced_runs import size
 
 
 def pair(exposed: int = 30, *, gpu: bool = True) -> tuple:
-    """Return two ranks, of which the second waits 10 ms more than the first."""
-    return digest(0, exposed=exposed, gpu=gpu), digest(1, exposed=exposed + 10, compute=70, gpu=gpu)
+    """Return two ranks, of which the second waits 10 ms more than the first; half is hidden: no_overlap is silent."""
+    hidden = {"hidden": exposed + 10, "gpu": gpu}
+    return digest(0, exposed=exposed, **hidden), digest(1, exposed=exposed + 10, compute=70, **hidden)
 
 
 FIRES = {
@@ -89,20 +93,61 @@ def test_accumulation_is_advised_where_it_saves_communication(mode: str, is_advi
     assert "twice the batch" in found.remedy
 
 
+def exchanging(operation: str, dtype: str, mode: str = "ddp") -> Finding:
+    """Return what is found where all communication is one operation on elements of one type."""
+    return finding(case(mode, *(replace(d, collectives=(size(operation, dtype=dtype),)) for d in pair())))
+
+
+def test_bfloat16_is_advised_where_float32_was_read() -> None:
+    assert "bf16" in str(exchanging("all_reduce", "float").code)
+    for dtype in ("", "bfloat16", "char"):
+        found = exchanging("all_reduce", dtype)
+        assert (found.code, found.short) == (None, "train on twice the batch per device")
+        assert "bfloat16" not in str(found.remedy)
+
+
+def test_what_goes_by_the_batch_is_not_halved_by_a_larger_one() -> None:
+    found = exchanging("all_to_all", "float")
+    assert (found.remedy, found.predicted) == (None, None)
+    assert any("all_to_all" in text for text in found.evidence)
+    # Nobody knows what ranks exchange in traces that show neither DDP nor FSDP.
+    assert exchanging("all_reduce", "float", TRACE_MODE).remedy is None
+
+
+def test_how_to_know_names_no_option_that_was_given_and_no_arm_that_was_skipped() -> None:
+    def reason(**fields: object) -> str:
+        said = RULE.check(untraced("ddp", world_size=2, **fields))
+        assert isinstance(said, CannotTell)
+        return said.reason
+
+    assert "--arms no_comm" in reason()
+    assert "--trace-steps" not in reason()  # 12 were asked for
+    known = reason(arms={"no_comm": skipped()}, no_trace="the script ended after 3 steps")
+    assert "the script ended after 3 steps" in known
+    assert str(skipped().share.reason) in known
+    assert "--arms" not in known
+
+
 def test_without_a_gpu_the_cores_are_named() -> None:
     assert any("cores" in text for text in finding(case("ddp", *pair(gpu=False))).evidence)
     assert not any("cores" in text for text in finding(case("ddp", *pair())).evidence)
 
 
-def test_a_part_with_a_name_of_its_own_makes_it_a_fact_behind() -> None:
-    calls = [("broadcast", 10_000_000, 28, 28)]
+def broadcasting(exposed: int) -> Case:
+    """Return a step of 110 ms, 30 of them exposed communication, of which broadcasts are so many."""
+    calls = [("broadcast", 10_000_000, exposed, exposed)]
     counters = Counters(operators=1, collectives={"broadcast": Collective(count=1, num_bytes=10_000_000)}, inputs=())
-    ranks = [digest(rank, exposed=30, calls=calls, gpu=False) for rank in range(2)]
-    found = finding(case("ddp", *ranks, counters=counters))
+    return case("ddp", *(digest(rank, exposed=30, calls=calls, gpu=False) for rank in range(2)), counters=counters)
+
+
+def test_a_part_with_a_name_of_its_own_makes_it_a_fact_behind() -> None:
+    found = finding(broadcasting(15))
     assert found.severity == "info"
-    assert found.cause is not None
-    assert "broadcasting buffers" in found.cause
-    assert any(text.startswith("buffer_broadcast names") for text in found.evidence)
+    assert "the finding buffer_broadcast is 50.0 % of it" in found.evidence
+
+
+def test_what_another_finding_says_is_not_said_twice() -> None:
+    assert RULE.check(broadcasting(28)) is None
 
 
 @pytest.mark.parametrize("arms", [{}, {"no_comm": skipped()}])
