@@ -228,6 +228,8 @@ class Finding:
         short: the remedy in a few words, for a headline: "set num_workers=4"; None where no few words name a
             change that gives what is predicted.
         predicted: throughput after the remedy over that of now; unit "x".
+        gain: what that is: predicted, of a change that was simulated or whose effect is known; measured, in windows of
+            this run in which the change was made; or at most, if the remedy took away all of the cost.
     """
 
     rule: str
@@ -245,6 +247,7 @@ class Finding:
     code: str | None = None
     line: str | None = None
     predicted: Figure | None = None
+    gain: Literal["predicted", "measured", "at most"] = "predicted"
 
     def __post_init__(self) -> None:
         if not self.evidence:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from dpdoctor import units
 from dpdoctor.analysis import Analysis, ArmSummary, Figure, Finding, ModeSummary, NotJudged, stats
 from dpdoctor.analysis.cross_check import allowed
 
@@ -64,13 +65,19 @@ class Rule:
 
 
 def judge(name: str, rule: Rule, case: Case) -> Finding | NotJudged | None:
-    """Return what a rule says of one mode; a cost that may be nothing, by its own interval, is no alarm."""
+    """Return what a rule says of one mode; a cost that may be nothing, by its own interval, is not known to be one."""
     found = rule.check(case)
     if isinstance(found, CannotTell):
         return NotJudged(rule=name, mode=case.name, reason=found.reason)
-    if found is not None and found.cost.low is not None and found.cost.low <= 0:
-        return dataclasses.replace(found, severity="info")
-    return found
+    if found is None or found.severity == "info" or found.cost.low is None or found.cost.low > 0:
+        return found
+    assert found.cost.value is not None
+    assert found.cost.high is not None
+    interval = units.span(units.share(found.cost.low), units.share(found.cost.high))
+    reason = (
+        f"what it would cost, {units.share(found.cost.value)} ({interval}) by this run, cannot be told from nothing"
+    )
+    return NotJudged(rule=name, mode=case.name, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from dpdoctor import plugins, units
 from dpdoctor.analysis import Analysis, Finding, ModeSummary, NotJudged
 from dpdoctor.analysis.own_cost import is_too_much
-from dpdoctor.rules._base import Case, Rule, judge
+from dpdoctor.rules._base import Case, Rule, faster_without, judge
 
-# Modes that ended so trained nothing or, inactive, as the baseline did.
+# A gain that is this part of a larger one is about as large: predictions are known no better.
+ALIKE = 0.8
 # A finding must cost so many times what watching costs.
 LEAST_TIMES_OWN = 3.0
 OURS = "watching the script takes {} of a step, which may be a large part of this cost"
+# Modes that ended so trained nothing or, inactive, as the baseline did.
 _NOT_JUDGED = frozenset({"failed", "skipped", "inactive"})
 
 
@@ -25,14 +28,14 @@ def rules() -> dict[str, Rule]:
 
 
 def diagnose(analysis: Analysis) -> Analysis:
-    """Return the analysis with what the rules find, most costly first, and with what they could not judge.
+    """Return the analysis with what the rules find, what gives most first, and with what they could not judge.
 
     Modes of which nothing was measured say why themselves; rules are asked about the others.
     """
     modes, known = analysis.summary.modes, rules()
     cases = [Case(analysis=analysis, name=name) for name, mode in modes.items() if _is_measured(mode)]
     said = [_unless_ours(judge(name, rule, case), case) for case in cases for name, rule in known.items()]
-    findings = sorted((s for s in said if isinstance(s, Finding)), key=lambda found: sort_key(found, modes))
+    findings = in_order(s for s in said if isinstance(s, Finding))
     not_judged = tuple(s for s in said if isinstance(s, NotJudged))
     summary = dataclasses.replace(analysis.summary, findings=tuple(findings), not_judged=not_judged)
     return dataclasses.replace(analysis, summary=summary)
@@ -52,12 +55,27 @@ def _is_measured(mode: ModeSummary) -> bool:
     return mode.status not in _NOT_JUDGED and (mode.step.value is not None or mode.budget is not None)
 
 
-def sort_key(finding: Finding, modes: Mapping[str, ModeSummary]) -> tuple[bool, bool, float]:
-    """Return the key that puts what is to be mended first, then by lost time; refuted ones and mere facts come last."""
-    return finding.status == "refuted", finding.severity == "info", -_seconds(finding, modes[finding.mode])
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return what is to be mended first, by what that gives, then mere facts, then what was refuted.
+
+    Of gains that are about alike, one that was measured comes first, or a cost that is confirmed.
+    """
+    levels: defaultdict[tuple[bool, bool], list[Finding]] = defaultdict(list)
+    for finding in findings:
+        levels[finding.status == "refuted", finding.severity == "info"].append(finding)
+    return [finding for level in sorted(levels) for finding in _by_gain(levels[level])]
 
 
-def _seconds(finding: Finding, mode: ModeSummary) -> float:
-    """Return the time lost per step; a share of an epoch is spread over its steps. Of traces alone, traced time."""
-    step = mode.step.value or (mode.budget.step.value if mode.budget else None) or 0.0
-    return (finding.cost.value or 0.0) * step
+def _by_gain(findings: list[Finding]) -> Iterator[Finding]:
+    left = sorted(findings, key=_gain, reverse=True)
+    while left:
+        alike = [finding for finding in left if _gain(finding) >= ALIKE * _gain(left[0])]
+        first = max(alike, key=lambda finding: (finding.gain == "measured", finding.status == "confirmed"))
+        left = [finding for finding in left if finding is not first]
+        yield first
+
+
+def _gain(finding: Finding) -> float:
+    """Return by how much throughput grows with the remedy; where nobody predicted that, without all of the cost."""
+    gain = finding.predicted if finding.predicted is not None else faster_without(finding.cost)
+    return (gain.value or 1.0) - 1.0

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, SlowFetches, stats
-from dpdoctor.rules._base import Case, main_part
+from dpdoctor.analysis import ArmSummary, Figure, LoaderPrediction, LoaderSummary, SlowFetches, stats
+from dpdoctor.analysis.loader.advice import AS_GOOD
+from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
+from dpdoctor.analysis.loader.tried import ARM as ONE_WORKER
+from dpdoctor.rules._base import Case, main_part, measured_arm
 from dpdoctor.rules._cores import BUSY, cores, is_busy
 
 # Share of its fetch's wall time that a worker computes, below which it waits for a disk, a network or a lock. Stricter
@@ -19,7 +22,7 @@ COLLATE = "collate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to do about a loader; `predicted` is the throughput after it over that of now.
+    """What to do about a loader; `predicted` is the throughput after it over that of now, `measured` in this run.
 
     `short` is the remedy in a few words, `removes` the most of the cost that it can take away, where nothing was
     predicted.
@@ -29,6 +32,7 @@ class Advice:
     short: str | None = None
     code: str | None = None
     predicted: Figure | None = None
+    measured: bool = False
     removes: float = 1.0
 
 
@@ -125,9 +129,9 @@ def advice(case: Case, loader: LoaderSummary) -> Advice | None:
     if share < NAMED:
         return None
     return Advice(
-        remedy=f"make {name} cheaper, which is {units.share(share)} of a fetch: do it once and store the result, or do "
-        "it for a whole batch at once on the device",
-        short=None if name == COLLATE else f"take {name} out of the loader",
+        remedy=f"make {name} cheaper, which is {units.share(share)} of a fetch: do it for a whole batch at once, on "
+        "the device, or where its result is always the same, once, and store that",
+        short=None if name == COLLATE else f"make {name} cheaper",
         removes=share,
     )
 
@@ -143,18 +147,29 @@ def _without_slow(case: Case, loader: LoaderSummary) -> Advice:
 
 
 def _settings(case: Case, loader: LoaderSummary, to: LoaderPrediction) -> Advice:
+    arm = _tried(case, loader, to)
+    prefetch = DEFAULT_PREFETCH if arm is not None else to.prefetch_factor
     changes = [] if to.num_workers == loader.num_workers else [f"num_workers={to.num_workers}"]
-    if to.prefetch_factor is not None and to.prefetch_factor != loader.prefetch_factor:
-        changes.append(f"prefetch_factor={to.prefetch_factor}")
+    if prefetch is not None and prefetch != (loader.prefetch_factor or DEFAULT_PREFETCH):
+        changes.append(f"prefetch_factor={prefetch}")
     if to.num_workers and not loader.persistent_workers:
         changes.append("persistent_workers=True")
-    predicted = stats.ratio(case.mode.step, to.step, "x")
+    predicted = stats.ratio(case.mode.step, arm.step if arm is not None else to.step, "x")
     return Advice(
         remedy=f"set {', '.join(changes)}; now it is num_workers={loader.num_workers}",
         short=f"set {', '.join(changes)}",
         code=f"DataLoader(..., {', '.join(changes)})",
         predicted=predicted if predicted.value is not None else None,
+        measured=arm is not None,
     )
+
+
+def _tried(case: Case, loader: LoaderSummary, to: LoaderPrediction) -> ArmSummary | None:
+    """Return the arm that tried the number of workers to set; None: it did not, or more fetched ahead is faster yet."""
+    arm = measured_arm(case, ONE_WORKER)
+    if arm is None or loader.num_workers or to.num_workers != 1 or arm.step.value is None or to.step.value is None:
+        return None
+    return arm if arm.step.value <= AS_GOOD * to.step.value else None
 
 
 def slowest_part(loader: LoaderSummary) -> tuple[str, float]:

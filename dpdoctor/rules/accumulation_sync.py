@@ -53,6 +53,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         code=None if refuted else CODE.get(case.name, CODE["ddp"]),
         line=None if refuted else adopted_line(case),
         predicted=None if refuted else faster_without(weighed.cost),
+        gain="measured" if weighed.status == "confirmed" else "predicted",
     )
 
 

@@ -29,6 +29,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         "training while it writes",
         short="write checkpoints in the background",
         predicted=faster_without(share),
+        gain="at most",
     )
 
 

@@ -56,7 +56,7 @@ def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
     line = _line(case)
     if loader and begins_every_step(case) and not _fetches_mostly(loader):
         line = loader.line if is_left_early(case) else line
-        cause, advice = _of_short_iterations(case, weighed.cost)
+        cause, advice = _of_short_iterations(case)
     return Finding(
         rule="data_starved",
         mode=case.name,
@@ -71,6 +71,11 @@ def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
         code=advice.code if advice else None,
         line=line,
         predicted=_predicted(advice, weighed.cost),
+        gain="at most"
+        if advice is None or advice.predicted is None
+        else "measured"
+        if advice.measured
+        else "predicted",
     )
 
 
@@ -80,20 +85,18 @@ def _fetches_mostly(loader: LoaderSummary) -> bool:
     return loader.num_workers == 0 and fetch is not None and wait is not None and fetch > wait / 2
 
 
-def _of_short_iterations(case: Case, cost: Figure) -> tuple[str, _starvation.Advice]:
+def _of_short_iterations(case: Case) -> tuple[str, _starvation.Advice]:
     """Return cause and advice where the loader begins anew in nearly every step."""
     if is_left_early(case):
         return "a new iterator over the loader is made in nearly every step", _starvation.Advice(
             remedy="make the iterator once per epoch and read it to its end",
             short="make the iterator once per epoch",
             code="for batch in loader:",
-            predicted=faster_without(cost),
         )
     return "the loader has no more batches than a step or two take, and begins anew after them", _starvation.Advice(
         remedy="let one iterator last for many epochs: RandomSampler(dataset, num_samples=100 * len(dataset)) shuffles "
         "as often, and gives the same batches where their size divides the data",
         short="let one iterator last for many epochs",
-        predicted=faster_without(cost),
     )
 
 
@@ -150,6 +153,7 @@ def _at_edges(case: Case, begun: Edges) -> Finding:
         code="DataLoader(..., persistent_workers=True)" if restarts else None,
         line=_line(case) if restarts else loader.line if loader else None,
         predicted=faster_without(begun.share) if remedy else None,
+        gain="at most",
     )
 
 

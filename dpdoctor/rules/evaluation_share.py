@@ -37,6 +37,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         cause=f"an evaluation every {units.count(round(found.every), 'step')}",
         remedy=remedy,
         predicted=faster_without(share),
+        gain="at most",
     )
 
 

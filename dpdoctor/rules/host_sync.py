@@ -43,6 +43,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         code="total += loss.detach()  # and total.item() only where it is printed",
         line=calls[0].line if calls else None,
         predicted=faster_without(cost),
+        gain="at most",
     )
 
 

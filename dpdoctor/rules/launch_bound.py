@@ -54,6 +54,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         "work by torch.compile, which fuses kernels and replays them as CUDA graphs, and a fused optimizer",
         code='model = torch.compile(model, mode="reduce-overhead")',
         predicted=faster_without(cost),
+        gain="at most",
     )
 
 

@@ -65,6 +65,7 @@ def _finding(case: Case, weighed: Weighed, overlap: float) -> Finding:
         code=code,
         line=adopted_line(case),
         predicted=faster_without(weighed.cost),
+        gain="at most",
     )
 
 

@@ -96,6 +96,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         short=f"look at what {PurePath(first.line).name} does in every step" if first and advice.removes else None,
         line=first.line if first is not None and is_loops else None,
         predicted=faster_without(cost) if advice.removes else None,
+        gain="at most",
     )
 
 

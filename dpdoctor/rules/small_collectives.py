@@ -72,6 +72,7 @@ def _finding(case: Case, weighed: Weighed, per_step: float, mean_bytes: float) -
         code=code,
         line=adopted_line(case) if code else None,
         predicted=faster_without(weighed.cost),
+        gain="at most",
     )
 
 

@@ -170,6 +170,7 @@ def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None, b
         cause=CAUSES.get(cause) if cause else None,
         remedy=_remedy(verdict, cause),
         predicted=faster_without(weighed.cost),
+        gain="at most",
     )
 
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, Launch, Sample, stats
-from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
+from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, above_zero, faster_without, severity
 from dpdoctor.rules._traced import launch_of, on_gpu
 
 # Bits of NVML's clocks event reasons that say something is wrong, as nvml.h names them. The power cap (0x4) is usual
@@ -34,11 +34,13 @@ def _check(case: Case) -> Finding | CannotTell | None:
     cost = _cost(known[source], [sample for found in known.values() for sample in found])
     if share < SMALL or (cost.value is not None and cost.value < SMALL):
         return None
-    lost = f": up to {units.share(cost.value)} of each step" if cost.value is not None else ""
+    # Throttled it was; only what that costs may be nothing.
+    is_told = cost.low is None or above_zero(cost)
+    lost = f": up to {units.share(cost.value)} of each step" if cost.value is not None and is_told else ""
     return Finding(
         rule="throttling",
         mode=case.name,
-        severity="warning" if cost.value is None else severity(cost.value),
+        severity=("warning" if cost.value is None else severity(cost.value)) if is_told else "info",
         status="inferred",
         title=f"{source} is throttled in {units.share(share)} of the time{lost}",
         cost=cost,
@@ -51,6 +53,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         remedy="cool the machine and look at its power supply; nothing in the script mends this, and figures of this "
         "run should not be compared with another's",
         predicted=faster_without(cost) if cost.value is not None else None,
+        gain="at most",
     )
 
 

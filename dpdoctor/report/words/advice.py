@@ -15,11 +15,12 @@ LONGEST_TITLE, LONGEST_REMEDY = 120, 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """A remedy in a few words, and what it is predicted to give in one mode."""
+    """A remedy in a few words, and what it gives in one mode; `basis` is Finding.gain."""
 
     mode: str
     rule: str
     short: str
+    basis: str
     gain: Figure
 
 
@@ -40,10 +41,14 @@ def advice(summary: RunSummary, modes: Collection[str]) -> str | None:
     if not found:
         return None
     first = found[0]
-    same = {change.mode: change for change in found if (change.rule, change.short) == (first.rule, first.short)}
+    same = {change.mode: change for change in found if _words(change) == _words(first)}
     where = "" if len(same) == len(modes) else f"for {listed([mode_label(mode) for mode in same])} "
     gains = listed_figures([same[mode].gain for mode in modes if mode in same])
-    return f"{where}{clipped(first.short, LONGEST_REMEDY)}: predicted {gains} of today's throughput"
+    return f"{where}{clipped(first.short, LONGEST_REMEDY)}: {first.basis} {gains} of today's throughput"
+
+
+def _words(change: _Change) -> tuple[str, str, str]:
+    return change.rule, change.short, change.basis
 
 
 def _costliest(summary: RunSummary, modes: Collection[str]) -> Finding | None:
@@ -55,7 +60,8 @@ def _changes(summary: RunSummary, modes: Collection[str]) -> Iterator[_Change]:
     for finding in diagnosis.parts(summary).costly:
         gain = finding.predicted
         if finding.mode in modes and finding.short and gain is not None and _least(gain) > 1:
-            yield _Change(mode=finding.mode, rule=finding.rule, short=finding.short, gain=gain)
+            shown = diagnosis.at_most(gain) if finding.gain == "at most" else gain
+            yield _Change(mode=finding.mode, rule=finding.rule, short=finding.short, basis=finding.gain, gain=shown)
 
 
 def _least(gain: Figure) -> float:

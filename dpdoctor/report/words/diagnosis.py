@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpdoctor.analysis import Finding, RunSummary
-from dpdoctor.report.text import with_interval
+from dpdoctor.analysis import Figure, Finding, RunSummary
+from dpdoctor.report.text import figure_text, with_interval
 from dpdoctor.report.words import standing
 
 # So many bottlenecks stand on the first screen; more would hide what comes after them.
@@ -73,4 +73,17 @@ def gain_words(finding: Finding) -> str | None:
         return None
     if finding.predicted.value is None:
         return f"unknown: {finding.predicted.reason}"
-    return f"{with_interval(finding.predicted)} of today's throughput"
+    return f"{gain_clause(finding)} of today's throughput"
+
+
+def gain_clause(finding: Finding) -> str:
+    """Return the known gain with what it is, and its interval; of the most that can be had, the upper end alone."""
+    assert finding.predicted is not None
+    if finding.gain == "at most":
+        return f"at most {figure_text(at_most(finding.predicted))}"
+    return f"{with_interval(finding.predicted)}{', measured,' if finding.gain == 'measured' else ''}"
+
+
+def at_most(gain: Figure) -> Figure:
+    """Return the most that a gain may be."""
+    return Figure(value=gain.value if gain.high is None else gain.high, unit=gain.unit)

@@ -132,6 +132,21 @@ def test_the_number_to_set_is_named_with_what_it_gives() -> None:
     assert any("RandomAffine" in line and "49.0 %" in line for line in found.evidence)
 
 
+@pytest.mark.parametrize(("best_s", "is_measured"), [(0.070, True), (0.060, False)])
+def test_the_gain_of_one_worker_is_the_measured_one(best_s: float, is_measured: bool) -> None:
+    predictions = (cases.prediction(1, 0.0705, 0.01), cases.prediction(1, best_s, 0.01, 4))
+    loader = cases.loader(predictions=predictions, advice=predictions[1])
+    arms = {"cached_batches": cases.arm(0.39, 0.001), "one_worker": cases.arm(0.295, 0.001)}
+    found = RULE.check(cases.case(phases_s={"data_wait": 0.4 * cases.STEP_S}, arms=arms, loader=loader))
+    assert found.gain == ("measured" if is_measured else "predicted")
+    assert found.predicted.value == pytest.approx(1 / 0.705 if is_measured else 0.1 / best_s)
+    assert ("prefetch_factor" in found.code) is not is_measured
+
+
+def test_what_a_cheaper_transform_gives_is_an_upper_bound() -> None:
+    assert RULE.check(waiting(0.4, 0.39, cases.loader(transforms=(AFFINE,)))).gain == "at most"
+
+
 def test_an_argument_is_changed_where_the_loader_is_built_and_a_loop_where_it_is_iterated() -> None:
     loader = with_workers(built="train.py:12")
     assert RULE.check(waiting(0.4, 0.39, loader)).line == "train.py:12"

@@ -11,8 +11,8 @@ from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, Figure, Finding
 from dpdoctor.attribution.digesting import digest_file
 from dpdoctor.rules import Case, diagnose, rules
-from dpdoctor.rules._diagnose import sort_key
-from tests.builders import cases, records, runs, traced_runs
+from dpdoctor.rules._diagnose import in_order
+from tests.builders import cases, runs, traced_runs
 from tests.builders.cases import cases_of
 from tests.builders.kineto import RECORDED
 
@@ -114,17 +114,29 @@ def finding(mode: str, cost: float | None, **fields: Any) -> Finding:
     return Finding(**{**known, "mode": mode, "cost": figure, "cause": None, "remedy": None, **fields})
 
 
-def test_what_costs_most_time_comes_first_and_facts_last() -> None:
-    launches = {
-        name: [records.launch(records.even_rank(ms), mode=name)] for name, ms in (("single", 100), ("ddp", 300))
-    }
-    modes = cases.analyse(records.run(launches)).summary.modes
+def gaining(times: float, **fields: Any) -> Finding:
+    """Return a finding whose remedy gives so many times the throughput."""
+    return finding("ddp", 0.5, predicted=Figure(value=times, unit="x"), **fields)
+
+
+def test_what_gives_most_comes_first_and_facts_last() -> None:
     wanted = [
-        finding("ddp", 0.2),
-        finding("single", 0.5),
-        finding("single", 0.1),
+        gaining(1.6),
+        finding("ddp", 0.3),  # nothing is predicted: at most 1.43x
+        gaining(1.1, status="confirmed"),
+        gaining(1.01),
         finding("single", None),
-        finding("ddp", 0.9, severity="info"),
-        finding("ddp", 0.9, status="refuted"),
+        gaining(3.0, severity="info"),
+        gaining(3.0, status="refuted"),
     ]
-    assert sorted([wanted[i] for i in (4, 2, 5, 3, 0, 1)], key=lambda found: sort_key(found, modes)) == wanted
+    assert in_order([wanted[i] for i in (4, 2, 5, 3, 6, 0, 1)]) == wanted
+
+
+def test_of_gains_about_alike_the_measured_one_comes_first() -> None:
+    wanted = [
+        gaining(1.42, gain="measured", status="confirmed"),
+        gaining(1.45, status="confirmed"),
+        gaining(1.48),
+        gaining(1.30, gain="measured", status="confirmed"),
+    ]
+    assert in_order(wanted[i] for i in (3, 2, 1, 0)) == wanted

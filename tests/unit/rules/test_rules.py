@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dpdoctor.analysis import Finding
+from dpdoctor.analysis import Finding, NotJudged
 from dpdoctor.rules import Rule, rules
 from dpdoctor.rules._base import judge
 from tests.builders.cases import case, cases_of, figure
@@ -39,13 +39,18 @@ def test_a_case_keeps_it_silent(name: str) -> None:
         assert judge(name, RULES[name], of) is None, shown
 
 
-@pytest.mark.parametrize(("half", "severity"), [(0.39, "critical"), (0.41, "info")])
-def test_a_cost_that_may_be_nothing_is_no_alarm(half: float, severity: str) -> None:
+@pytest.mark.parametrize(
+    ("half", "severity", "is_told"), [(0.39, "critical", 1), (0.41, "critical", 0), (0.41, "info", 1)]
+)
+def test_a_cost_that_may_be_nothing_is_no_finding_but_a_fact_may_be(half: float, severity: str, is_told: int) -> None:
     cost = figure(0.4, half, "ratio")
-    found = finding("any", "single", cost=cost)
+    found = finding("any", "single", cost=cost, severity=severity)
     said = judge("any", dataclasses.replace(RULES["data_starved"], check=lambda _: found), case("single"))
-    assert isinstance(said, Finding)
-    assert (said.severity, said.cost) == (severity, cost)
+    if is_told:
+        assert said == found
+    else:
+        assert isinstance(said, NotJudged)
+        assert "40.0 % (-1.0 to 81.0 %)" in said.reason
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)

@@ -27,6 +27,11 @@ def test_it_says_what_to_change_and_what_that_gives() -> None:
     assert said(short()) == "set num_workers=4: predicted 1.70x of today's throughput"
 
 
+def test_it_says_whether_that_is_measured_or_the_most_there_is() -> None:
+    assert said(short(gain="measured")) == "set num_workers=4: measured 1.70x of today's throughput"
+    assert said(short(gain="at most")) == "set num_workers=4: at most 1.80x of today's throughput"
+
+
 def test_the_costliest_finding_speaks() -> None:
     words = said(short("this one", rule="a"), short("costs less", rule="b"))
     assert words == said(short("this one"))

@@ -18,6 +18,9 @@ def test_what_a_finding_costs() -> None:
 
 def test_what_a_remedy_would_give() -> None:
     assert gain_words(finding()) == "1.70x (1.60x to 1.80x) of today's throughput"
+    measured = finding(gain="measured")
+    assert gain_words(measured) == "1.70x (1.60x to 1.80x), measured, of today's throughput"
+    assert gain_words(finding(gain="at most")) == "at most 1.80x of today's throughput"
     assert gain_words(finding(predicted=unknown("no simulation", "x"))) == "unknown: no simulation"
     assert gain_words(finding(predicted=None)) is None
 
