@@ -40,6 +40,8 @@ NO_WINDOW = (
 LEAST_STEPS_TO_A_WINDOW = 8
 AFTER_ARMS = " Or does it keep a state beside model and optimizer that an arm could not put back? Then give --arms none"
 LEAST_STEPS_OF_A_CUT_WINDOW = 4
+# So that it is known before a window is measured whether ranks trained on the same samples, and whether they still do.
+TOLD_STEPS_OF_WARMUP = 2
 
 
 class Conductor:
@@ -56,6 +58,7 @@ class Conductor:
         self._tracer: Tracer | None = None
         self._cpu = CpuMeter()
         self._replaced = 0
+        parts.watch.entered.is_on = first.kind == "warmup"
 
     def on_step(self) -> None:
         """Record the step that ends here and, at the end of a segment, meet the other ranks."""
@@ -71,6 +74,8 @@ class Conductor:
             self._edge()
             return
         self._mark_trace()
+        if segment.kind == "warmup" and self._done == TOLD_STEPS_OF_WARMUP:
+            self._parts.watch.entered.is_on = False
         if self._done == segment.skip:
             self._open()
 
@@ -91,7 +96,8 @@ class Conductor:
 
     def _open(self) -> None:
         """Begin the counted steps, with nothing of the uncounted ones left on the device."""
-        self._parts.watch.entered.is_on = False
+        if self._segment.kind == "measure":
+            self._parts.watch.entered.is_on = False
         synchronise()
         self._parts.loaders.replay.keep(on=False)
         if self._segment.kind == "measure" and self._segment.arm == FULL:
@@ -198,7 +204,7 @@ class Conductor:
         if parts.director:
             parts.report.warmed_up(parts.director.steady)
         self._switch(segment)
-        parts.watch.entered.is_on = segment.arm == FULL and segment.kind == "measure"
+        parts.watch.entered.is_on = segment.arm == FULL and segment.kind in {"warmup", "measure"}
         self._segment, self._number, self._done = segment, self._number + 1, 0
         parts.heartbeat.enter(segment.kind if segment.arm == FULL else EXPERIMENT, self._number)
         parts.steplog.restart()

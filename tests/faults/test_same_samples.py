@@ -6,8 +6,8 @@ import pytest
 
 from tests.faults.conftest import SHORT
 
-# Two windows to see that ranks draw alike, and more after they were let draw apart.
-DDP = ("--modes", "ddp", "--no-baseline", *SHORT, "--rounds", "4")
+DDP = ("--modes", "ddp", "--no-baseline", *SHORT)
+ONE_WINDOW = (*DDP, "--rounds", "1")
 
 
 def findings(done):
@@ -59,3 +59,15 @@ def test_numbers_that_the_script_seeds_stay_alike(profile):
     assert mode["batch"]["global"] == 4
     (found,) = (found for found in done.summary["findings"] if found["rule"] == "unsharded_data")
     assert "dataset draws" in found["remedy"]
+
+
+def test_one_window_is_enough_to_see_them_drawn_apart(profile):
+    mode = profile("unseeded_pairs.py", *ONE_WINDOW).mode("ddp")
+    assert mode["batch"]["global"] == 8
+    assert any("does not seed" in warning for warning in mode["adoption"]["warnings"])
+
+
+def test_one_window_is_enough_to_see_that_they_stay_alike(profile):
+    mode = profile("language_model.py", *ONE_WINDOW).mode("ddp")
+    assert mode["adoption"]["same_samples"]
+    assert mode["batch"]["global"] == 8
