@@ -119,3 +119,16 @@ def test_gradients_that_ddp_does_not_reduce_are_named_with_their_line(profile, b
     assert mode["status"] == "failed"
     assert mode["reason"].startswith(f"gradients were not synchronised: {said.format(script=script)}")
     assert "CPUAllocator" not in done.output
+
+
+def test_a_head_without_a_gradient_of_its_own_in_a_backward_pass_is_named(profile):
+    mode = profile("wild_heads.py", *DDP_ALONE).mode("ddp")
+    assert mode["status"] == "failed"
+    assert "gave none to heads.1.weight and 1 more" in mode["reason"]
+    assert "wild_heads.py:20" in mode["reason"]
+
+
+def test_a_module_that_two_parts_hold_is_sharded_once(profile):
+    done = profile("wild_tied_modules.py", "--modes", "fsdp", "--no-baseline", *SHORT)
+    assert done.exit_code == 0, done.output
+    assert done.mode("fsdp")["status"] == "ok"

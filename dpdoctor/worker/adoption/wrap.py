@@ -16,20 +16,21 @@ def repeated_blocks(root: nn.Module) -> list[nn.Module]:
     """Return the outermost repeated blocks of a model, in order: its transformer layers, its residual blocks.
 
     A block has children, is no mere container, has at least LEAST_PARAMETERS, and its class occurs more than once.
-    A block that shares a parameter with the rest of the model stays outside: shared parameters must lie in one unit.
+    One that shares a parameter with the rest of the model is none, but what it holds may be: shared parameters must
+    lie in one unit.
     """
     occurrences = Counter(type(module) for module in root.modules())
     blocks: list[nn.Module] = []
 
     def visit(module: nn.Module) -> None:
         for child in module.children():
-            if _is_block(child, occurrences):
+            if _is_block(child, occurrences) and not _shares(root, child):
                 blocks.append(child)
             else:
                 visit(child)
 
     visit(root)
-    return without_sharing(root, list(dict.fromkeys(blocks)))
+    return list(dict.fromkeys(blocks))
 
 
 def _is_block(module: nn.Module, occurrences: Counter[type[nn.Module]]) -> bool:
@@ -42,7 +43,7 @@ def _is_block(module: nn.Module, occurrences: Counter[type[nn.Module]]) -> bool:
 
 
 def named_blocks(root: nn.Module, class_names: Sequence[str]) -> list[nn.Module]:
-    """Return every submodule of the given classes, inner ones first, as FSDP wants them.
+    """Return every submodule of the given classes that shares no parameter, inner ones first, as FSDP wants them.
 
     Raises:
         ValueError: the model has none of a class; the message lists what it has.
@@ -52,19 +53,19 @@ def named_blocks(root: nn.Module, class_names: Sequence[str]) -> list[nn.Module]
         if not any(type(module).__name__ == name for module in inside):
             known = ", ".join(sorted({type(module).__name__ for module in inside}))
             raise ValueError(f"--fsdp-wrap names {name}, but the model holds no module of that class; it holds {known}")
-    return without_sharing(root, [module for module in reversed(inside) if type(module).__name__ in class_names])
+    return [m for m in reversed(inside) if type(m).__name__ in class_names and not _shares(root, m)]
 
 
-def without_sharing(root: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return the blocks that share no parameter with a module outside of them."""
-    holders: Counter[int] = Counter()
-    for module in root.modules():
-        holders.update(id(p) for p in module.parameters(recurse=False))
-    kept = []
-    for block in blocks:
-        inside: Counter[int] = Counter()
-        for module in block.modules():
-            inside.update(id(p) for p in module.parameters(recurse=False))
-        if all(holders[parameter] == inside[parameter] for parameter in inside):
-            kept.append(block)
-    return kept
+def _shares(root: nn.Module, block: nn.Module) -> bool:
+    """Return whether a parameter of a block is also reached past it: by a weight, or a module, that two places hold."""
+    inside = {id(p) for p in block.parameters()}
+    seen, left = {id(block)}, [root]
+    while left:
+        module = left.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        if any(id(p) in inside for p in module.parameters(recurse=False)):
+            return True
+        left.extend(module.children())
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 UNSYNCHRONISED = "gradients were not synchronised"
 # What the reducer says when a gradient comes twice, or not at all, after one forward.
 _LOST_COUNT = re.compile(r"mark a variable ready only once|finished reduction in the prior iteration")
+_WITHOUT = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 
 class DDP(CommunicatingMode):
@@ -56,9 +58,31 @@ class DDP(CommunicatingMode):
     def explain(self, error: BaseException, line: str) -> str | None:
         """Return which backward passes DistributedDataParallel cannot follow, where it says that it cannot."""
         why = self.why_apart()
-        if not why or not _LOST_COUNT.search(str(error)):
+        if why and _LOST_COUNT.search(str(error)):
+            return f"{UNSYNCHRONISED}{why} (raised at {line})"
+        names = self._without_gradient(error)
+        if not names:
             return None
-        return f"{UNSYNCHRONISED}{why} (raised at {line})"
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return (
+            "DistributedDataParallel waits for a gradient of every parameter in each backward pass, and the one before "
+            f"{line} gave none to {names[0]}{others}: what the model computes with them is no part of that loss. Make "
+            "it a module of its own, or add 0 times its sum to the loss"
+        )
+
+    def _without_gradient(self, error: BaseException) -> list[str]:
+        """Return the parameters for which a wrapper says, in this error, that it waited in vain."""
+        told = _WITHOUT.search(str(error))
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            wrapper = frame.f_locals.get("self")
+            if told and any(wrapper is one for one in self._wrappers):
+                awaited = [
+                    name
+                    for name, parameter in wrapper.module.named_parameters()
+                    if parameter.requires_grad and name not in wrapper.parameters_to_ignore
+                ]
+                return [awaited[int(index)] for index in told[1].split()]
+        return []
 
     def communicate(self, *, on: bool) -> None:
         """Turn the reduction of gradients and the broadcast of buffers on or off."""

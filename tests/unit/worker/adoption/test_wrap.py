@@ -64,6 +64,15 @@ def test_a_block_that_shares_a_parameter_with_the_rest_stays_outside() -> None:
     assert wrap.named_blocks(root, ["Block"]) == [blocks[2], blocks[0]]
 
 
+def test_a_module_that_two_blocks_hold_lies_in_neither() -> None:
+    bundles = [Bundle(), Bundle()]
+    bundles[0].embedding = bundles[1].embedding = nn.Embedding(9, 400)
+    inner = [*bundles[0].inner, *bundles[1].inner]
+    root = nn.Sequential(*bundles)
+    assert wrap.repeated_blocks(root) == inner
+    assert wrap.named_blocks(root, ["Bundle"]) == []
+
+
 def test_a_block_that_shares_only_within_itself_is_kept() -> None:
     block, other = Block(), Block()
     block.norm.bias = block.norm.weight
