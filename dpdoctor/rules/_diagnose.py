@@ -69,7 +69,8 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 def _by_gain(findings: list[Finding]) -> Iterator[Finding]:
     left = sorted(findings, key=_gain, reverse=True)
     while left:
-        alike = [finding for finding in left if _gain(finding) >= ALIKE * _gain(left[0])]
+        most = _gain(left[0])
+        alike = [finding for finding in left if _gain(finding) >= min(most, ALIKE * most)]
         first = max(alike, key=lambda finding: (finding.gain == "measured", finding.status == "confirmed"))
         left = [finding for finding in left if finding is not first]
         yield first

@@ -6,6 +6,8 @@ import dataclasses
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, Figure, Finding
@@ -140,3 +142,9 @@ def test_of_gains_about_alike_the_measured_one_comes_first() -> None:
         gaining(1.30, gain="measured", status="confirmed"),
     ]
     assert in_order(wanted[i] for i in (3, 2, 1, 0)) == wanted
+
+
+@given(st.lists(st.floats(-0.9, 0.9), max_size=8))
+def test_none_is_lost_where_a_remedy_would_make_it_slower(costs: list[float]) -> None:
+    findings = [finding("ddp", cost) for cost in costs]
+    assert sorted(map(id, in_order(findings))) == sorted(map(id, findings))
