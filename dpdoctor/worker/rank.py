@@ -29,7 +29,7 @@ from dpdoctor.worker.adoption import loss, passes
 from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.adoption.redirect import Watch
 from dpdoctor.worker.agreement import Agreement, Alone, Ranks
-from dpdoctor.worker.arms._base import Bench
+from dpdoctor.worker.arms._base import Arm, Bench
 from dpdoctor.worker.arms._precision import Precision
 from dpdoctor.worker.conductor import Conductor
 from dpdoctor.worker.data.loaders import Loaders
@@ -108,11 +108,14 @@ class Rank:
         self._adopter = Adopter(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
         self._phases.updates = Updates(lambda: self._adopter.modules)
         self._seeding = Seeding(where.rank)
+        self._arms = self._chosen_arms()
+        # Its connections are not the script's: they are open before the loaders look.
+        self._agreement = self._meet_others()
         self._loaders = Loaders(task.mode.batch_rule, where.rank, where.world_size, task.spec.seed)
         hook_ns = hook_cost_ns(self._clock)
         self._steplog = StepLog(self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_ns)
         self._precision = Precision()
-        self._ablation, self._agreement = self._make_ablation()
+        self._ablation = self._make_ablation()
         self._report = self._make_report(backend)
         self._conductor = self._make_conductor()
         self._warn_of_sums = where.world_size > 1
@@ -156,12 +159,16 @@ class Rank:
             finds_unused=self._mode.needs_unused,
         )
 
-    def _make_ablation(self) -> tuple[Ablation, Agreement]:
-        spec = self._task.spec
-        names = () if spec.recording.explain else spec.recording.arms
-        found = chosen(plugins.collect(arms, "ARM"), names, self._mode)
-        alone = not self._task.mode.distributed
-        agreement: Agreement = Alone() if alone else Ranks((FULL, *found), spec.collective_timeout_s, self._fail)
+    def _chosen_arms(self) -> dict[str, Arm]:
+        recording = self._task.spec.recording
+        return chosen(plugins.collect(arms, "ARM"), () if recording.explain else recording.arms, self._mode)
+
+    def _meet_others(self) -> Agreement:
+        if not self._task.mode.distributed:
+            return Alone()
+        return Ranks((FULL, *self._arms), self._task.spec.collective_timeout_s, self._fail)
+
+    def _make_ablation(self) -> Ablation:
         bench = Bench(
             mode=self._mode,
             world_size=self._where.world_size,
@@ -172,8 +179,8 @@ class Rank:
             companion=self._loaders.companion,
             precision=self._precision,
         )
-        budget_s = spec.recording.time_budget_s
-        return Ablation(found, bench, self._optimizers.alive, agreement, time_budget_s=budget_s), agreement
+        budget_s = self._task.spec.recording.time_budget_s
+        return Ablation(self._arms, bench, self._optimizers.alive, self._agreement, time_budget_s=budget_s)
 
     def _make_conductor(self) -> Conductor:
         spec = self._task.spec

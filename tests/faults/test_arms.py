@@ -65,6 +65,13 @@ def test_one_worker_is_tried_where_the_script_has_none(profile):
     assert predicted[1] == pytest.approx(STEP_S, rel=0.15)
 
 
+def test_each_rank_tries_one_worker(profile):
+    options = ("--modes", "ddp", "--no-baseline", "--arms", "one_worker", "--rounds", "1", "--trace-steps", "0")
+    done = profile("slow_loader.py", *options, args=["--batch-s", str(PLANTED_S)])
+    assert done.exit_code == 0, done.output
+    assert skipped(done, "ddp") == {"one_worker": None}
+
+
 def losses(done: Profiled, mode: str, rank: int, arm: str) -> list[float]:
     """Return what the script printed as its losses in all steps but those of the arm's windows."""
     record = done.rank(mode, rank)

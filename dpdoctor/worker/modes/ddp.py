@@ -73,9 +73,9 @@ class DDP(CommunicatingMode):
     def _without_gradient(self, error: BaseException) -> list[str]:
         """Return the parameters for which a wrapper says, in this error, that it waited in vain."""
         told = _WITHOUT.search(str(error))
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            wrapper = frame.f_locals.get("self")
-            if told and any(wrapper is one for one in self._wrappers):
+        called = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        for wrapper in self._wrappers:
+            if told and any(wrapper is one for one in called):
                 awaited = [
                     name
                     for name, parameter in wrapper.module.named_parameters()
