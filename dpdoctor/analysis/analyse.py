@@ -22,8 +22,9 @@ from dpdoctor.analysis.waterfall import waterfalls
 from dpdoctor.analysis.windows import NS, Window, measured
 from dpdoctor.digest import Digest
 from dpdoctor.records import PHASES, Adoption, Check, Launch, LaunchRecord, Rank, RankRecord, Run, StepRecord
-from dpdoctor.spec import BASELINE, ModeSpec, Recording, RunHeader
+from dpdoctor.spec import BASELINE, TRACE_MODE, ModeSpec, Recording, RunHeader
 
+TRACES_ALONE = "the run is made of traces: nothing was measured without a profiler"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
 # An epoch of more steps than this never ends in practice (samplers with replacement and a huge length).
 MOST_STEPS_PER_EPOCH = 10_000_000
@@ -70,36 +71,41 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
     of_shown = measured(shown)
     records = [rank.record for rank in shown.ranks if rank.record]
     first = records[0] if records else None
-    reason = _why_unmeasured(shown, spec.world_size, explain=header.spec.recording.explain)
+    reason = _why_unmeasured(shown, spec, explain=header.spec.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)
     gains = arms(launches)
+    epoch = _epoch(stats.calibrated(step, spread), first.steps_per_epoch if first else None, windows, shown)
     same = first is not None and first.adoption.same_samples
     copies = spec.world_size if same else 1
     counted, uncounted = ([], count.unknown) if count.unknown else (windows, reason)
     adoption = _with_proof(first.adoption, count.check) if first else None
+    batch = _batch(spec, counted, count.source, samples, copies)
+    with_edges = stats.calibrated(
+        _over_launches(counted, lambda w: w.throughput_with_edges(samples, copies), "samples/s", uncounted), spread
+    )
     return ModeSummary(
         status=shown.record.status,
         reason=shown.record.reason,
         stderr_tail=shown.record.stderr_tail,
-        world_size=spec.world_size,
+        world_size=max([spec.world_size, *(digest.world_size or 1 for digest in _traces_alone(spec, launches))]),
         num_devices=spec.num_devices,
         placement=spec.placement,
         backend=first.backend if first else None,
         launches=len(launches),
         warmup_steady=first.warmup_steady if first else None,
         adoption=_with_remark(adoption, shown) if adoption else None,
-        batch=_batch(spec, counted, count.source, samples, copies),
+        batch=batch,
         throughput=stats.calibrated(
             _over_launches(counted, lambda w: w.throughput(samples, copies), "samples/s", uncounted), spread
         ),
-        throughput_with_edges=stats.calibrated(
-            _over_launches(counted, lambda w: w.throughput_with_edges(samples, copies), "samples/s", uncounted), spread
-        ),
-        epoch_s=_epoch(stats.calibrated(step, spread), first.steps_per_epoch if first else None, windows),
+        throughput_with_edges=_over_epoch(batch, first.steps_per_epoch if first else None, epoch) or with_edges,
+        epoch_s=epoch,
         step=stats.calibrated(step, spread),
         speedup=stats.unknown("x", "no baseline"),
         scaling_efficiency=stats.unknown("ratio", "no baseline"),
-        profiler_cost=_profiler_cost(launches, step),
+        profiler_cost=_profiler_cost(launches, step)
+        if spec.name != TRACE_MODE
+        else stats.unknown("ratio", TRACES_ALONE),
         observer_cost=_observer_cost(records, step),
         phases=_phases(windows, adoption, reason),
         budget=None if shown.record.status == "failed" else trace_budget(_digests(launches)),
@@ -111,6 +117,11 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         ranks=tuple(_rank(rank, of_shown, index) for index, rank in enumerate(shown.ranks)),
         wall_s=sum(_wall_s(record) for launch in launches for record in (launch.record, launch.traced) if record),
     )
+
+
+def _traces_alone(spec: ModeSpec, launches: Sequence[Launch]) -> list[Digest]:
+    """Return the traces of a run that is made of nothing else, which may be of more ranks than are there."""
+    return _digests(launches) if spec.name == TRACE_MODE else []
 
 
 def _wall_s(record: LaunchRecord) -> float:
@@ -189,13 +200,15 @@ def _never_launched(spec: ModeSpec) -> ModeSummary:
     )
 
 
-def _why_unmeasured(launch: Launch, world_size: int, *, explain: bool) -> str:
+def _why_unmeasured(launch: Launch, spec: ModeSpec, *, explain: bool) -> str:
+    if spec.name == TRACE_MODE:
+        return TRACES_ALONE
     if launch.record.reason:
         return launch.record.reason
     if explain:
         return "--explain measures nothing"
     here = {rank.index for rank in launch.ranks}
-    if lost := [rank for rank in range(world_size) if rank not in here]:
+    if lost := [rank for rank in range(spec.world_size) if rank not in here]:
         return f"{_named(lost)} left nothing"
     return "no measured window was complete on every rank"
 
@@ -250,8 +263,8 @@ def _batch(
     return Batch(per_device=of_all / spec.num_devices, global_=of_all / copies, rule=spec.batch_rule, source=source)
 
 
-def _epoch(step: Figure, steps_per_epoch: int | None, windows: Sequence[Sequence[Window]]) -> Figure:
-    """Return seconds per epoch: its steady steps, and the mean of the measured steps in which one began."""
+def _epoch(step: Figure, steps_per_epoch: int | None, windows: Sequence[Sequence[Window]], shown: Launch) -> Figure:
+    """Return seconds per epoch: its steady steps, and its edges, each the mean of those that were measured."""
     if step.value is None:
         return stats.unknown("s", step.reason or "no step time")
     if steps_per_epoch is None:
@@ -262,8 +275,11 @@ def _epoch(step: Figure, steps_per_epoch: int | None, windows: Sequence[Sequence
     if not edges:
         left_out = "no epoch began inside a measured window: the cost of its edge is left out"
         return dataclasses.replace(stats.scaled(step, steps_per_epoch), reason=left_out)
-    edge = sum(edges) / len(edges)
-    figure = stats.scaled(step, steps_per_epoch - 1)
+    # Where most steps are edges, the steady step is one of them.
+    are_usual = any(s.epoch_edge for launch in windows for w in launch for s in w.ranks[0].steady)
+    number = 1 if are_usual else _edges_per_epoch(shown, steps_per_epoch)
+    edge = number * sum(edges) / len(edges)
+    figure = stats.scaled(step, steps_per_epoch - number)
     assert figure.value is not None
     return dataclasses.replace(
         figure,
@@ -271,6 +287,27 @@ def _epoch(step: Figure, steps_per_epoch: int | None, windows: Sequence[Sequence
         low=None if figure.low is None else figure.low + edge,
         high=None if figure.high is None else figure.high + edge,
     )
+
+
+def _edges_per_epoch(launch: Launch, steps_per_epoch: int) -> int:
+    """Return how many steps of an epoch are edges: the one that begins it, and those with an evaluation."""
+    edges = [step.step for rank in launch.ranks[:1] for step in rank.steps if step.epoch_edge]
+    if len(edges) < 2 or edges[-1] == edges[0]:
+        return 1
+    often = (len(edges) - 1) / (edges[-1] - edges[0])
+    return min(steps_per_epoch, max(1, round(often * steps_per_epoch)))
+
+
+def _over_epoch(batch: Batch, steps_per_epoch: int | None, epoch: Figure) -> Figure | None:
+    """Return the samples of an epoch over its seconds; None where they are unknown, or no edge of one was measured.
+
+    Of windows it would go by how many edges fell into them.
+    """
+    if batch.global_ is None or steps_per_epoch is None or not epoch.value or epoch.reason is not None:
+        return None
+    of_epoch = batch.global_ * steps_per_epoch
+    samples = Figure(value=of_epoch, low=of_epoch, high=of_epoch, n=epoch.n, unit="samples", scope=epoch.scope)
+    return _positive(stats.ratio(samples, epoch, "samples/s"))
 
 
 def _profiler_cost(launches: Sequence[Launch], step: Figure) -> Figure:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpdoctor.analysis import stats
-from dpdoctor.records import PHASES, EventRecord, Rank, StepRecord
+from dpdoctor.records import FULL, PHASES, EventRecord, Rank, StepRecord
 
 # A step that is less longer than usual is not worth a look, however even the others are.
 LEAST_RATIO = 1.25
 # Among fewer steps none can be called unusual.
 LEAST_STEPS = 5
+# Events that the script means to have: rules tell what they cost.
+KNOWN = frozenset({"evaluation", "checkpoint", "inference"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class SlowStep:
     """One step of one rank that took far longer than usual; times in ns of the host's clock.
 
     Attributes:
-        usual_ns: the median of the rank's counted steps with the same thing switched off.
+        usual_ns: the median of the rank's other steps.
         phase: of PHASES, the one that took most more than its own median; `longer_ns` is by how much.
         events: that lay in the step, wholly or in part.
     """
@@ -36,17 +37,14 @@ class SlowStep:
 
 
 def slow_steps(rank: Rank) -> list[SlowStep]:
-    """Return the outliers among the rank's counted steps of measured windows, in their order.
+    """Return the outliers among the rank's counted steps of windows in which nothing is switched off, in their order.
 
-    Steps are compared with those of the same arm only: switching something off changes what is usual.
+    Left out are those of which everybody knows why: an epoch began, or one of KNOWN lies in them.
     """
-    arms = {window.window: window.arm for window in rank.windows if window.kind == "measure"}
-    by_arm: defaultdict[str, list[StepRecord]] = defaultdict(list)
-    for step in rank.steps:
-        if step.counted and step.window in arms:
-            by_arm[arms[step.window]].append(step)
-    found = [slow for steps in by_arm.values() if len(steps) >= LEAST_STEPS for slow in _outliers(rank, steps)]
-    return sorted(found, key=lambda slow: slow.step.step)
+    full = {window.window for window in rank.windows if window.kind == "measure" and window.arm == FULL}
+    steps = [step for step in rank.steps if step.counted and step.window in full and not step.epoch_edge]
+    found = _outliers(rank, steps) if len(steps) >= LEAST_STEPS else ()
+    return [slow for slow in found if not any(event.kind in KNOWN for event in slow.events)]
 
 
 def _outliers(rank: Rank, steps: Sequence[StepRecord]) -> Iterator[SlowStep]:

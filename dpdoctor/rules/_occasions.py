@@ -21,6 +21,7 @@ class Occasions:
     Attributes:
         seconds: that one takes, on the slowest rank.
         every: steps from one to the next.
+        per_epoch: steps of an epoch; None: that is not known.
         share: of the time of these steps and one occasion together.
     """
 
@@ -28,13 +29,21 @@ class Occasions:
     seconds: Figure
     every: float
     share: Figure
+    per_epoch: int | None = None
+
+    @property
+    def rhythm(self) -> str:
+        """How often one comes, in words."""
+        steps = f"every {units.count(round(self.every), 'step')}"
+        is_epochs = self.per_epoch is not None and round(self.every) == self.per_epoch
+        return f"once per epoch, {steps}" if is_epochs else steps
 
     @property
     def evidence(self) -> tuple[str, ...]:
         """How long one takes, and how often it comes."""
         assert self.seconds.value is not None
         each = f"One takes {units.seconds(self.seconds.value)}; {units.count(self.count, 'time')} seen."
-        return each, f"One comes every {units.count(round(self.every), 'step')}."
+        return each, f"One comes {self.rhythm}."
 
 
 def occasions(case: Case, kind: str) -> Occasions | CannotTell | None:
@@ -55,7 +64,9 @@ def occasions(case: Case, kind: str) -> Occasions | CannotTell | None:
     plain_s = _plain_step(case, kind)
     if plain_s is None:
         return CannotTell(reason=f"no step without {kind} was measured to compare with")
-    return Occasions(count=len(seen), seconds=seconds, every=every, share=share_beside(seconds, every * plain_s))
+    return Occasions(
+        count=len(seen), seconds=seconds, every=every, share=share_beside(seconds, every * plain_s), per_epoch=per_epoch
+    )
 
 
 def _none_seen(kind: str, recorded: int, per_epoch: int | None) -> CannotTell | None:

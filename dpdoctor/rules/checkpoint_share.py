@@ -24,7 +24,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         cost=share,
         of="epoch",
         evidence=found.evidence,
-        cause=f"a checkpoint every {units.count(round(found.every), 'step')}",
+        cause=f"a checkpoint {found.rhythm}",
         remedy="write checkpoints less often, or in the background: torch.distributed.checkpoint.async_save goes on "
         "training while it writes",
         short="write checkpoints in the background",

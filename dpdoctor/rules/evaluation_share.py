@@ -34,7 +34,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         cost=share,
         of="epoch",
         evidence=evidence,
-        cause=f"an evaluation every {units.count(round(found.every), 'step')}",
+        cause=f"an evaluation {found.rhythm}",
         remedy=remedy,
         predicted=faster_without(share),
         gain="at most",

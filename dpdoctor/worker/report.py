@@ -127,7 +127,7 @@ class Report:
         return Adoption(
             units=self._units or sources.adopter.units(),
             loaders=sources.loaders.records(),
-            optimizers=tuple(type(optimizer).__name__ for optimizer in sources.optimizers.alive()),
+            optimizers=sources.optimizers.names(),
             seed=self._seed,
             num_threads=torch.get_num_threads(),
             find_unused_parameters=self._finds_unused and sources.adopter.has_unused,

@@ -12,6 +12,8 @@ NS = 1e-9
 # They only grow: what they gained is told, not drawn. Reasons of lowered clocks are bits.
 COUNTERS = frozenset({"energy_j", "throttled_s", "num_throttled", "num_quota_periods", "pressure_cpu_s"})
 THROTTLE_REASONS = "throttle_reasons"
+# Without them a time and a number of one thing would have one name.
+_COUNTS = {"num_throttled": "throttled periods"}
 
 # suffix of a value's name -> its unit; the first that fits
 _SUFFIXES = (
@@ -59,6 +61,8 @@ def unit_of(key: str) -> str:
 
 def words_of(key: str) -> str:
     """Return a value's name in words, without its unit: `kernel_running_ratio` is `kernel running`."""
+    if key in _COUNTS:
+        return _COUNTS[key]
     suffix = next((suffix for suffix, _ in _SUFFIXES if key.endswith(suffix)), "")
     return key.removesuffix(suffix).removeprefix("num_").replace("_", " ")
 

@@ -29,7 +29,8 @@ COLUMNS = (
 )
 RULE = (
     "A step stands out where it takes at least a quarter longer than is usual for its rank and lies more than 3.5 "
-    "robust standard deviations above that (median and median absolute deviation, with the same thing switched off)."
+    "robust standard deviations above that (median and median absolute deviation). Left out are windows of arms, and "
+    "steps in which an epoch began, an evaluation ran or a checkpoint was written."
 )
 NONE = "No measured step stands out."
 
@@ -148,10 +149,6 @@ def _phases(outlier: Outlier) -> Iterator[str]:
 
 def _events(outlier: Outlier) -> Iterator[str]:
     """Yield what happened in the step on any of the ranks on which it stood out, the longest first."""
-    edges = [slow for slow in outlier.ranks if slow.step.epoch_edge]
-    if edges:
-        where = f"rank {edges[0].rank}" if len(edges) == 1 else units.count(len(edges), "rank")
-        yield f"an epoch began or an evaluation ran on {where}"
     events = [(event, slow.rank) for slow in outlier.ranks for event in slow.events]
     events.sort(key=lambda item: item[0].duration_ns, reverse=True)
     for event, rank in events[:MOST_EVENTS]:

@@ -24,7 +24,8 @@ def build(analysis: Analysis) -> Sequence[Block]:
         throughput_bars(measured, (STEADY, WITH_EDGES)),
         *withheld,
         Paragraph(
-            text="Steady leaves out steps in which an epoch began or an evaluation ran; the other bar has them. "
+            text="Steady leaves out steps in which an epoch began or an evaluation ran; the other bar has as many of "
+            "them as an epoch has. "
             "Both count samples of all devices together."
         ),
         _table(measured),

@@ -41,6 +41,7 @@ class Optimizers:
         self._on_any_step = on_any_step
         self._created: list[weakref.ref[Optimizer]] = []
         self._depths: dict[int, list[int]] = {}
+        self._stepped: dict[int, str] = {}
 
     def watch(self, patches: Patches) -> None:
         """See every optimizer built and every step taken from now on."""
@@ -76,6 +77,13 @@ class Optimizers:
         """Return the optimizers that the script still holds."""
         return [optimizer for ref in self._created if (optimizer := ref()) is not None]
 
+    def names(self) -> tuple[str, ...]:
+        """Return the classes of the optimizers that the script holds; once it let go of all, of those that took steps.
+
+        A function that trains and returned holds nothing any more.
+        """
+        return tuple(type(optimizer).__name__ for optimizer in self.alive()) or tuple(self._stepped.values())
+
     def _index(self, optimizer: Optimizer) -> int:
         """Return the optimizer's place in the order of creation; one that is not known yet becomes the last."""
         for index, ref in enumerate(self._created):
@@ -89,6 +97,7 @@ class Optimizers:
         self._check()
         index = self._index(optimizer)
         self._counter.enter(index, scaled=scaled)
+        self._stepped[index] = type(optimizer).__name__
         self._depths.setdefault(index, []).append(self._phases.push(OPTIMIZER))
 
     def _end(self, optimizer: Optimizer, *, scaled: bool = False) -> None:

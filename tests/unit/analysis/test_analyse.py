@@ -187,6 +187,18 @@ class TestEpoch:
         assert mode.epoch_s.value == pytest.approx(99 * 0.1 + 0.3)
         assert mode.epoch_s.reason is None
         assert mode.throughput.value == pytest.approx(320)
+        # Of an epoch, not of the window, a quarter of whose steps is an edge.
+        assert mode.throughput_with_edges.value == pytest.approx(100 * 32 / (99 * 0.1 + 0.3))
+
+    def test_an_epoch_has_as_many_edges_as_evaluations_run_in_it(self) -> None:
+        # One step in four has an evaluation.
+        steps = [msgspec.structs.replace(s, step=n) for n, s in enumerate([*self.STEADY, self.EDGE] * 2, 1)]
+        mode = single(launch(rank(steps, [window(1200)], steps_per_epoch=100)))
+        assert mode.epoch_s.value == pytest.approx(75 * 0.1 + 25 * 0.3)
+        assert mode.throughput_with_edges.value == pytest.approx(8 * 32 / 1.2)
+
+    def test_where_an_epoch_has_no_known_length_edges_count_as_they_were_seen(self) -> None:
+        mode = single(launch(rank([*self.STEADY, self.EDGE], [window(600)])))
         assert mode.throughput_with_edges.value == pytest.approx(4 * 32 / 0.6)
 
     def test_without_an_edge_its_cost_is_said_to_be_missing(self) -> None:

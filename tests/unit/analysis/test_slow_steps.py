@@ -54,9 +54,18 @@ def test_of_few_steps_none_is_called_unusual() -> None:
     assert numbers(rank(steps([100] * (LEAST_STEPS - 1) + [900]))) == [LEAST_STEPS]
 
 
-def test_steps_are_compared_with_those_of_the_same_arm() -> None:
+def test_windows_of_arms_and_what_is_known_to_take_long_are_left_out() -> None:
     full, without = steps([100] * 10), steps([50] * 9 + [100], first=11, window=2)
-    assert numbers(rank(full, without, arms=("full", "cached_batches"))) == [20]
+    assert numbers(rank(full, without, arms=("full", "cached_batches"))) == []
+    epochs = steps([100] * 9 + [400])
+    epochs[9] = records.step(400, step=10, begin_ns=epochs[9].begin_ns, epoch_edge=True)
+    assert numbers(rank(epochs)) == []
+    saved = steps([100] * 9 + [400])
+    events = {
+        kind: EventRecord(kind=kind, at_ns=saved[9].begin_ns, duration_ns=MS, step=10) for kind in ("gc", "checkpoint")
+    }
+    assert numbers(rank(saved, events=[events["checkpoint"]])) == []
+    assert numbers(rank(saved, events=[events["gc"]])) == [10]
 
 
 def test_only_counted_steps_of_measured_windows_are_judged() -> None:
@@ -70,7 +79,7 @@ def test_events_that_reach_into_the_step_are_told_with_it() -> None:
     made = steps([100] * 9 + [400])
     began = made[9].begin_ns
     inside = EventRecord(kind="gc", at_ns=began + 10 * MS, duration_ns=290 * MS, step=9)
-    into = EventRecord(kind="checkpoint", at_ns=began - 10 * MS, duration_ns=20 * MS, step=8)
+    into = EventRecord(kind="compile", at_ns=began - 10 * MS, duration_ns=20 * MS, step=8)
     moment = EventRecord(kind="mark", at_ns=began, step=9)
     before = EventRecord(kind="gc", at_ns=began - 10 * MS, duration_ns=10 * MS, step=8)
     after = EventRecord(kind="gc", at_ns=began + 400 * MS, duration_ns=MS, step=10)

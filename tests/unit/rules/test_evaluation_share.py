@@ -26,6 +26,12 @@ def test_its_cost_is_the_share_of_all_time() -> None:
     assert "every 2 steps" in found.cause
 
 
+def test_once_per_epoch_is_said_as_the_script_has_it() -> None:
+    found = RULE.check(evaluating(2, 0.1, steps_per_epoch=2))
+    assert found.cause == "an evaluation once per epoch, every 2 steps"
+    assert "One comes once per epoch, every 2 steps." in found.evidence
+
+
 def test_ranks_that_all_evaluate_everything_are_told_to_share() -> None:
     found = RULE.check(FIRES["by every rank"])
     assert any("2 ranks" in text for text in found.evidence)

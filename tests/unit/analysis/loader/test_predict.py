@@ -126,7 +126,7 @@ def test_fewer_workers_are_advised_where_too_many_slow_training_down() -> None:
     assert chosen == predictions[0]
 
 
-@pytest.mark.parametrize(("num_workers", "processes"), [(0, 4), (1, 4), (3, 12)])
+@pytest.mark.parametrize(("num_workers", "processes"), [(1, 4), (3, 12)])
 def test_the_control_has_as_many_processes_as_all_ranks(num_workers: int, processes: int) -> None:
     baseline = of(EVEN, setting=Setting(num_workers=num_workers, prefetch_factor=3))
     wanted = Setting(num_workers=processes, prefetch_factor=3)

@@ -145,6 +145,21 @@ def test_optimizers_that_are_gone_are_not_alive(rig: Rig) -> None:
     assert rig.optimizers.alive() == [kept]
 
 
+def test_optimizers_have_their_names_when_the_function_that_trained_has_returned(rig: Rig) -> None:
+    def train() -> None:
+        module = nn.Linear(3, 1)
+        optimizer = SGD(module.parameters(), lr=0.1)
+        SGD(module.parameters(), lr=0.1)  # takes no step
+        backward(module)
+        optimizer.step()
+        assert rig.optimizers.names() == ("SGD",)
+
+    train()
+    gc.collect()
+    assert rig.optimizers.alive() == []
+    assert rig.optimizers.names() == ("SGD",)
+
+
 def test_without_a_torch_optimizer_a_backward_pass_is_a_step(rig: Rig) -> None:
     module = SlowLinear(rig.clock)
     for _ in range(4):
