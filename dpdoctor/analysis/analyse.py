@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import stats
+from dpdoctor.analysis import same_program, stats
 from dpdoctor.analysis.ablation import arms
 from dpdoctor.analysis.across import Pause, across, pauses_of
 from dpdoctor.analysis.cross_check import cross_checks
@@ -39,6 +39,8 @@ def analyse(run: Run) -> Analysis:
         spec.name: _mode(spec, run.modes[spec.name], header, header.launch_spread.get(spec.name))
         for spec in header.spec.modes
     }
+    same = same_program.words(modes)
+    modes = same_program.widened(modes)
     baseline = modes.get(BASELINE)
     modes = {name: _against_baseline(mode, baseline) for name, mode in modes.items()}
     modes = with_own_cost(modes, bare_step(bare, run.bare), launch_spread(bare))
@@ -55,7 +57,7 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
-        pace=pace(bare),
+        pace="; ".join(filter(None, (same, pace(bare)))),
     )
     return Analysis(summary=summary, run=run, across=compared)
 

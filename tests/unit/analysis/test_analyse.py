@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary, analyse
-from dpdoctor.analysis.analyse import NO_OPTIMIZER
+from dpdoctor.analysis import TRACE_MODE, Analysis, Figure, ModeSummary, RunSummary, analyse
+from dpdoctor.analysis.analyse import NO_OPTIMIZER, TRACES_ALONE
 from dpdoctor.analysis.samples import UNCOUNTED
 from dpdoctor.records import PHASES, Adoption, Launch, Rank, StepRecord
+from tests.builders import traced_runs
 from tests.builders.records import even_rank, launch, rank, run, step, window
 from tests.builders.specs import MS
 
@@ -318,3 +319,10 @@ class TestMissing:
         mode = single(launch(even_rank(100)))
         assert mode.profiler_cost.reason == "no trace was recorded"
         assert "calibrated" in str(mode.observer_cost.reason)
+
+
+def test_a_run_of_traces_alone_says_what_it_is_and_of_how_many_ranks() -> None:
+    digests = [dataclasses.replace(digest, world_size=128) for digest in traced_runs.late_rank()]
+    mode = traced_runs.trace_run(*digests).summary.modes[TRACE_MODE]
+    assert mode.world_size == 128
+    assert {mode.throughput.reason, mode.step.reason, mode.profiler_cost.reason} == {TRACES_ALONE}

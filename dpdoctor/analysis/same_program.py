@@ -1,0 +1,65 @@
+"""Two modes that run the same program: how far they lie apart is what launches of this run differ by.
+
+nn.DataParallel without a GPU calls the plain module, so that the mode does what the baseline did, as long as it did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from dpdoctor import units
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.summary import ModeSummary
+from dpdoctor.spec import BASELINE
+
+# A smaller difference is not worth a word.
+NOTABLE = 0.02
+
+
+def spread(modes: Mapping[str, ModeSummary]) -> float:
+    """Return by how much these launches differ beyond what their windows do, relative; 0: not at all, or unknown."""
+    same = _inactive(modes)
+    if same is None:
+        return 0.0
+    ratio = stats.ratio(modes[same].throughput, modes[BASELINE].throughput, "ratio")
+    if ratio.value is None or ratio.high is None:
+        return 0.0
+    return math.sqrt(max(0.0, (ratio.value - 1) ** 2 - stats.half_width(ratio) ** 2))
+
+
+def widened(modes: Mapping[str, ModeSummary]) -> dict[str, ModeSummary]:
+    """Return the modes with rates whose intervals hold what launches of one program differ by in this run.
+
+    Shares of a step are of one launch, and stay as they are.
+    """
+    apart = spread(modes)
+    if not apart:
+        return dict(modes)
+    return {
+        name: dataclasses.replace(
+            mode,
+            throughput=stats.calibrated(mode.throughput, apart),
+            throughput_with_edges=stats.calibrated(mode.throughput_with_edges, apart),
+            epoch_s=stats.calibrated(mode.epoch_s, apart),
+        )
+        for name, mode in modes.items()
+    }
+
+
+def words(modes: Mapping[str, ModeSummary]) -> str:
+    """Return what the two launches tell of this run; empty: nothing that is worth a word."""
+    same, apart = _inactive(modes), spread(modes)
+    if same is None or apart < NOTABLE:
+        return ""
+    return (
+        f"{BASELINE} and {same} ran the same program and differ by {units.share(apart)} more than their windows do: "
+        "intervals of rates and speedups hold that, and smaller differences between modes are no differences"
+    )
+
+
+def _inactive(modes: Mapping[str, ModeSummary]) -> str | None:
+    if BASELINE not in modes or modes[BASELINE].status != "ok":
+        return None
+    return next((name for name, mode in modes.items() if mode.status == "inactive"), None)

@@ -1,0 +1,46 @@
+"""Two launches of one program, with what they say of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis import analyse
+from dpdoctor.analysis.same_program import words
+from dpdoctor.analysis.summary import RunSummary
+from dpdoctor.report.words.verdict import limits
+from tests.builders import records
+from tests.builders.records import even_rank, launch
+
+
+def measured(dp_ms: float, status: str = "inactive") -> RunSummary:
+    """Return one device with steps of 100 ms, dp with these, and ddp with as long ones as one device."""
+    ddp = [even_rank(100, num_windows=2, index=index, world_size=2) for index in range(2)]
+    why = {"status": status, "reason": "needs a GPU"} if status != "ok" else {}
+    modes = {
+        "single": [launch(even_rank(100, num_windows=2))],
+        "dp": [launch(even_rank(dp_ms, num_windows=2), mode="dp", **why)],
+        "ddp": [launch(*ddp, mode="ddp")],
+    }
+    return analyse(records.run(modes, {"ddp": 2})).summary
+
+
+def test_rates_hold_what_launches_of_one_program_differ_by() -> None:
+    found = measured(125)
+    throughput, speedup = found.modes["ddp"].throughput, found.modes["ddp"].speedup
+    assert throughput.scope == speedup.scope == "calibrated"
+    assert (throughput.value, throughput.low) == pytest.approx((640, 640 * 0.8))
+    assert speedup.low < 2 * 0.8
+    # What lies within one launch does not widen.
+    assert found.modes["ddp"].step.low == pytest.approx(0.1)
+
+
+def test_it_is_said() -> None:
+    said = [text for text in limits(measured(125)) if "same program" in text]
+    assert len(said) == 1
+    assert "20.0 %" in said[0]
+
+
+@pytest.mark.parametrize("found", [measured(100), measured(125, "ok")], ids=["alike", "another program"])
+def test_nothing_is_widened_or_said(found: RunSummary) -> None:
+    assert found.modes["ddp"].throughput.scope == "run"
+    assert (found.pace, words(found.modes)) == ("", "")
