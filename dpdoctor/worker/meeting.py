@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdoctor.worker.adoption.entered import are_same
+from dpdoctor.worker.adoption.entered import are_one, are_same
 from dpdoctor.worker.director import Facts
 from dpdoctor.worker.parts import Parts
 
@@ -13,6 +13,10 @@ DRAWN_APART = (
 APART = (
     "in the first steps all ranks drew the same samples; random numbers that the script does not seed ({}) were alike "
     "on all ranks only by dpdoctor's seed, and are drawn apart since, as processes of the script would"
+)
+ONE_BATCH = (
+    "every step of every rank trains on one and the same batch, which is counted for each rank, as a stand-in for "
+    "batches of its own. Where it is all of the data, other devices only repeat the work of one"
 )
 
 
@@ -30,7 +34,10 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     # Ranks that fetched differently far ahead cannot be compared.
     if len({numbers[5] for numbers in everyone}) == 1 < len({numbers[6] for numbers in everyone}):
         parts.report.warn(DRAWN_APART)
-    parts.report.same_samples = _train_on_the_same(parts, [numbers[7:] for numbers in everyone])
+    told = [numbers[7:] for numbers in everyone]
+    parts.report.same_samples = _train_on_the_same(parts, told)
+    if not warming and are_one(told):
+        parts.report.warn(ONE_BATCH)
     facts = Facts(
         step_s=max(numbers[0] for numbers in everyone) * 1e-9,
         prefetch=max(numbers[1] for numbers in everyone),

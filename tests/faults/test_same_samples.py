@@ -71,3 +71,9 @@ def test_one_window_is_enough_to_see_that_they_stay_alike(profile):
     mode = profile("language_model.py", *ONE_WINDOW).mode("ddp")
     assert mode["adoption"]["same_samples"]
     assert mode["batch"]["global"] == 8
+
+
+def test_one_and_the_same_batch_is_counted_for_each_rank_and_told(profile):
+    mode = profile("whole_batch.py", *ONE_WINDOW).mode("ddp")
+    assert mode["batch"]["global"] == 40
+    assert any("one and the same batch" in warning for warning in mode["adoption"]["warnings"])

@@ -66,3 +66,9 @@ def are_same(everyone: list[list[int]]) -> bool:
     """
     (num_steps, _, varies), *others = everyone
     return bool(others) and num_steps > 1 and bool(varies) and all(told == everyone[0] for told in others)
+
+
+def are_one(everyone: list[list[int]]) -> bool:
+    """Return whether several ranks gave their models one and the same batch in every step."""
+    num_steps, _, varies = everyone[0]
+    return len(everyone) > 1 and num_steps > 1 and not varies and all(told == everyone[0] for told in everyone)

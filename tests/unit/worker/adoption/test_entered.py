@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from dpdoctor.worker.adoption.entered import Entered, are_same
+from dpdoctor.worker.adoption.entered import Entered, are_one, are_same
 
 ONE, OTHER = torch.arange(6.0), torch.arange(1.0, 7.0)
 
@@ -58,3 +58,10 @@ def test_every_type_of_tensor_is_read() -> None:
         zeros, ones = torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype)
         assert told([zeros]) != told([ones])
         assert told([zeros[:0]]) == told([ones[:0]])
+
+
+def test_one_and_the_same_batch_in_every_step_of_every_rank() -> None:
+    assert are_one([told([ONE], [ONE]), told([ONE], [ONE])])
+    assert not are_one([told([ONE], [OTHER]), told([ONE], [OTHER])])
+    assert not are_one([told([ONE], [ONE]), told([OTHER], [OTHER])])
+    assert not are_one([told([ONE], [ONE])])
