@@ -56,7 +56,8 @@ class WindowRecord:
     """A run of consecutive steps between two edges; `end_ns - begin_ns` covers its counted steps.
 
     `kind` is warmup, proof, measure or trace; `arm` is what was switched off (`full`: nothing).
-    `barrier_ns` is what this rank waited at the closing edge.
+    `barrier_ns` is what this rank waited at the closing edge; `queued_ns` what the thread that trains waited for a core
+    although it could run, between begin and end; None: the kernel does not tell.
     """
 
     window: int
@@ -69,6 +70,7 @@ class WindowRecord:
     end_ns: int
     barrier_ns: int
     complete: bool
+    queued_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

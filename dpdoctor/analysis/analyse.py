@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import same_program, stats
+from dpdoctor.analysis import others, same_program, stats
 from dpdoctor.analysis.ablation import arms
 from dpdoctor.analysis.across import Pause, across, pauses_of
 from dpdoctor.analysis.cross_check import cross_checks
@@ -57,7 +57,7 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
-        pace="; ".join(filter(None, (same, pace(bare)))),
+        pace="; ".join(filter(None, (same, others.words(launches, header.fingerprint.cores), pace(bare)))),
     )
     return Analysis(summary=summary, run=run, across=compared)
 

@@ -271,8 +271,8 @@ class NotJudged:
 class RunSummary:
     """run.json.
 
-    `pace`: how far launches of one program lie apart within this run, where that is so far that differences between
-    modes may be due to it; empty: they do not, or nobody looked.
+    `pace`: how far launches of one program lie apart within this run, and which cores other processes took, where
+    differences between modes may be due to it; empty: they are not, or nobody looked.
     """
 
     schema: int = SCHEMA

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
+from dpdoctor import units
+from dpdoctor.analysis.others import taken_by_others
 from dpdoctor.rules._base import Case
 from dpdoctor.rules._traced import launch_of
 
@@ -54,6 +56,13 @@ def cores(case: Case) -> Cores | None:
         workers_busy=sum(use.workers_cpu_s / use.wall_s for use in used) if whole else None,
         switches=sum(switches) if len(switches) == len(local) else None,
     )
+
+
+def others(case: Case) -> str | None:
+    """Return that other processes took cores while the mode was measured; None: none that were missed, or unknown."""
+    launch, number = launch_of(case), case.analysis.summary.fingerprint.cores
+    taken = taken_by_others(launch, number) if launch else None
+    return None if taken is None else f"other processes used {units.digits(taken, 2)} of {units.count(number, 'core')}"
 
 
 def is_busy(case: Case) -> bool:

@@ -10,6 +10,7 @@ from dpdoctor import plugins, units
 from dpdoctor.analysis import Analysis, Finding, ModeSummary, NotJudged
 from dpdoctor.analysis.own_cost import is_too_much
 from dpdoctor.rules._base import Case, Rule, faster_without, judge
+from dpdoctor.rules._cores import others
 
 # A gain that is this part of a larger one is about as large: predictions are known no better.
 ALIKE = 0.8
@@ -35,7 +36,8 @@ def diagnose(analysis: Analysis) -> Analysis:
     modes, known = analysis.summary.modes, rules()
     cases = [Case(analysis=analysis, name=name) for name, mode in modes.items() if _is_measured(mode)]
     said = [_unless_ours(judge(name, rule, case), case) for case in cases for name, rule in known.items()]
-    findings = in_order(s for s in said if isinstance(s, Finding))
+    taken = {case.name: others(case) for case in cases}
+    findings = in_order(_beside(taken[s.mode], s) for s in said if isinstance(s, Finding))
     not_judged = tuple(s for s in said if isinstance(s, NotJudged))
     summary = dataclasses.replace(analysis.summary, findings=tuple(findings), not_judged=not_judged)
     return dataclasses.replace(analysis, summary=summary)
@@ -49,6 +51,13 @@ def _unless_ours(said: Finding | NotJudged | None, case: Case) -> Finding | NotJ
     if said.of != "step" or said.cost.value > LEAST_TIMES_OWN * own.value:
         return said
     return NotJudged(rule=said.rule, mode=said.mode, reason=OURS.format(units.share(own.value)))
+
+
+def _beside(taken: str | None, finding: Finding) -> Finding:
+    """Return a finding that tells what else ran while it was measured."""
+    if taken is None or (finding.cause or "").startswith(taken):
+        return finding
+    return dataclasses.replace(finding, evidence=(*finding.evidence, f"{taken} while this was measured"))
 
 
 def _is_measured(mode: ModeSummary) -> bool:

@@ -15,7 +15,7 @@ from dpdoctor.rules._communication import ARM
 from dpdoctor.rules._steps import events_by_step, launches
 from dpdoctor.rules._traced import on_gpu
 
-GC = "gc"
+GC, QUEUE = "gc", "queue"
 # On a GPU the host's forward and backward last as long as it takes to queue work, or until there is room.
 _QUEUED = ("forward", "backward", "optimizer")
 # A launch, the full window of a round and the one without communication.
@@ -29,8 +29,9 @@ class Pace:
     Attributes:
         excess: its step beyond the median of the others', as a share of the mode's full step.
         excess_s: the same in seconds per step.
-        parts: what of the excess lies in each phase of its host, and in pauses of its garbage collector (`gc`), which
-            are part of a phase; shares of the full step. Phases in which the host only queues work are left out.
+        parts: what of the excess lies in each phase of its host, and in pauses of its garbage collector (`gc`) and
+            waiting for a core (`queue`, where the kernel tells), which are parts of phases; shares of the full step.
+            Phases in which the host only queues work are left out.
         certain: the sum of the phases in which the rank is slower by more than chance; 0 where there is none.
     """
 
@@ -47,8 +48,9 @@ class Pace:
         if not excess:
             return None
         values = {name: part.value or 0.0 for name, part in self.parts.items()}
-        # Pauses lie inside of a phase, and say more than it does.
-        return main_part({GC: values.pop(GC)}, excess) or main_part(values, excess)
+        # These lie inside of a phase, and say more than it does.
+        inside = {name: values.pop(name) for name in (QUEUE, GC) if name in values}
+        return main_part(inside, excess) or main_part(values, excess)
 
     @property
     def proved(self) -> Figure:
@@ -72,14 +74,17 @@ def pace(case: Case) -> Pace | None:
     if not rounds or len(rounds[0][2].ranks) < 2:
         return None
     full_s = [full.seconds_per_step for _, full, _ in rounds]
-    whole, phases, gc = _beyond(rounds, _whole_s), _phases_beyond(rounds, with_queued=not on_gpu(case)), _gc(rounds)
+    whole, phases = _beyond(rounds, _whole_s), _phases_beyond(rounds, with_queued=not on_gpu(case))
+    inside = {GC: _gc(rounds)}
+    if all(rank.window.queued_ns is not None for _, _, without in rounds for rank in without.ranks):
+        inside[QUEUE] = _beyond(rounds, _queued_s)
     paces = [
         _of_rank(
             index,
             full_s,
             [ranks[place] for ranks in whole],
             {name: [ranks[place] for ranks in found] for name, found in phases.items()},
-            [ranks[place] for ranks in gc],
+            {name: [ranks[place] for ranks in found] for name, found in inside.items()},
         )
         for place, index in enumerate(rank.index for rank in rounds[0][0].ranks)
     ]
@@ -87,14 +92,18 @@ def pace(case: Case) -> Pace | None:
 
 
 def _of_rank(
-    rank: int, full_s: list[float], whole: list[float], phases: dict[str, list[float]], gc: list[float]
+    rank: int,
+    full_s: list[float],
+    whole: list[float],
+    phases: dict[str, list[float]],
+    inside: dict[str, list[float]],
 ) -> Pace:
     """Return the pace of a rank, given of each round its seconds per step beyond the others' median."""
 
     def share(seconds: list[float]) -> Figure:
         return stats.ratio_of_totals(list(zip(seconds, full_s, strict=True)), "ratio")
 
-    parts = {name: share(seconds) for name, seconds in {**phases, GC: gc}.items()}
+    parts = {name: share(seconds) for name, seconds in {**phases, **inside}.items()}
     certain = [seconds for name, seconds in phases.items() if above_zero(parts[name])]
     return Pace(
         rank=rank,
@@ -131,6 +140,10 @@ def _gc(rounds: list[_Round]) -> list[list[float]]:
 
 def _whole_s(window: RankWindow) -> float:
     return window.steady_s
+
+
+def _queued_s(window: RankWindow) -> float:
+    return (window.window.queued_ns or 0) * NS * len(window.steady) / len(window.counted)
 
 
 def _phase_s(name: str, window: RankWindow) -> float:

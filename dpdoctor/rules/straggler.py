@@ -8,7 +8,9 @@ from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Figure, Finding, stats
 from dpdoctor.analysis.across import AcrossRanks, StepLateness, Verdict
 from dpdoctor.analysis.turns import lost_in_turns
+from dpdoctor.analysis.windows import measured
 from dpdoctor.rules._base import (
+    COVERAGE,
     SMALL,
     CannotTell,
     Case,
@@ -22,7 +24,8 @@ from dpdoctor.rules._base import (
 )
 from dpdoctor.rules._batches import explain
 from dpdoctor.rules._communication import ARM, arm_of, communicates, how_to_arm, why_untold
-from dpdoctor.rules._pace import Pace, pace
+from dpdoctor.rules._cores import others
+from dpdoctor.rules._pace import QUEUE, Pace, pace
 from dpdoctor.rules._steps import launches
 from dpdoctor.rules._traced import how_to_trace, on_gpu
 
@@ -46,6 +49,7 @@ CAUSES = {
     "script": "code of the script beside forward, backward and update takes longer on it",
     "python": "Python code between operators takes longer on it",
     "gc": "Python's garbage collector stops it",
+    "queue": "it waits for a core: threads and loader processes of the ranks are more than the cores",
     "checkpoint": "it writes checkpoints",
     "evaluation": "it evaluates",
     "inference": "its forward passes without gradients take longer",
@@ -60,8 +64,10 @@ REMEDIES = {
     "forward": "give each rank the same work: batches of equal size and length, and cores of its own",
     "other": "find what the script does on this rank only, such as logging, evaluating or saving, and move it off the "
     "loop or share it out",
+    "queue": "leave each rank a core: fewer loader processes, fewer threads",
     "gc": "collect garbage on all ranks in the same step: gc.disable(), and gc.collect(1) every few hundred steps",
 }
+OTHERS_REMEDY = "repeat the run while nothing else uses the machine: the script is not the reason"
 ALIKE = {
     "data": "data_wait",
     "backward": "forward",
@@ -155,7 +161,9 @@ def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None, b
     """Return the finding; None: the rank is late because its batches are larger, which uneven_batches says."""
     if explain(case, weighed.value):
         return None
-    cause = _cause(verdict, own)
+    cause, taken = _cause(verdict, own), None
+    if cause == QUEUE or (verdict.rank is None and _queued_share(case) >= COVERAGE * weighed.value):
+        taken = others(case)
     who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
     often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""
     return Finding(
@@ -167,11 +175,23 @@ def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None, b
         cost=weighed.cost,
         ranks=() if verdict.rank is None else (verdict.rank,),
         evidence=(*_trace_words(verdict), *by_arm),
-        cause=CAUSES.get(cause) if cause else None,
-        remedy=_remedy(verdict, cause),
+        cause=f"{taken}, for which the ranks waited" if taken else CAUSES.get(cause) if cause else None,
+        remedy=OTHERS_REMEDY if taken else _remedy(verdict, cause),
         predicted=faster_without(weighed.cost),
         gain="at most",
     )
+
+
+def _queued_share(case: Case) -> float:
+    """Return the share of a measured step in which the thread that trains waits for a core, over all ranks."""
+    found = [
+        (rank.window.queued_ns, rank.window.end_ns - rank.window.begin_ns)
+        for launch in launches(case)
+        for window in measured(launch)
+        for rank in window.ranks
+        if rank.window.queued_ns is not None
+    ]
+    return sum(queued for queued, _ in found) / (sum(wall for _, wall in found) or 1)
 
 
 def _trace_words(verdict: Verdict) -> list[str]:

@@ -11,6 +11,7 @@ from dpdoctor import units
 from dpdoctor.heartbeat import EXPERIMENT
 from dpdoctor.records import FULL, WindowRecord
 from dpdoctor.worker.adoption.proof import Proof, checksum
+from dpdoctor.worker.data.queued import CoreQueue
 from dpdoctor.worker.director import Facts, Segment
 from dpdoctor.worker.facts.cpu import CpuMeter
 from dpdoctor.worker.meeting import meet
@@ -57,6 +58,9 @@ class Conductor:
         self._proof: Proof | None = None
         self._tracer: Tracer | None = None
         self._cpu = CpuMeter()
+        self._core: CoreQueue | None = None
+        self._queued_before_ns = 0
+        self._queued_ns: int | None = None
         self._replaced = 0
         parts.watch.entered.is_on = first.kind == "warmup"
 
@@ -102,13 +106,20 @@ class Conductor:
         self._parts.loaders.replay.keep(on=False)
         if self._segment.kind == "measure" and self._segment.arm == FULL:
             self._cpu.begin()
-        self._begin_ns = self._parts.clock()
+        self._begin()
         self._parts.steplog.restart()
+
+    def _begin(self) -> None:
+        self._core = self._core or CoreQueue()
+        self._queued_before_ns, self._queued_ns = self._core.waited_ns(), None
+        self._begin_ns = self._parts.clock()
 
     def _edge(self) -> None:
         parts, done = self._parts, self._segment
         synchronise()
         end_ns = parts.clock()
+        if self._core is not None and self._core.tells:
+            self._queued_ns = self._core.waited_ns() - self._queued_before_ns
         self._cpu.end()
         self._mark_trace()
         if done.arm == FULL and done.kind != "proof":
@@ -183,6 +194,7 @@ class Conductor:
                 end_ns=end_ns,
                 barrier_ns=barrier_ns,
                 complete=complete,
+                queued_ns=self._queued_ns,
             )
         )
 
@@ -208,7 +220,9 @@ class Conductor:
         self._segment, self._number, self._done = segment, self._number + 1, 0
         parts.heartbeat.enter(segment.kind if segment.arm == FULL else EXPERIMENT, self._number)
         parts.steplog.restart()
-        self._begin_ns = parts.clock() if segment.skip == 0 else None
+        self._begin_ns = None
+        if segment.skip == 0:
+            self._begin()
 
     def _switch(self, segment: Segment) -> None:
         """Switch the segment's arm on, and leave the loaders as far ahead as they are in full windows."""

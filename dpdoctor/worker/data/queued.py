@@ -24,9 +24,14 @@ class CoreQueue:
         except OSError:
             self._file = -1
 
+    @property
+    def tells(self) -> bool:
+        """Return whether the kernel tells the calling thread's wait."""
+        return self._file >= 0 and threading.get_ident() == self._thread
+
     def waited_ns(self) -> int:
         """Return ns since the thread began; always 0 where the kernel does not tell, and in any other thread."""
-        if self._file < 0 or threading.get_ident() != self._thread:
+        if not self.tells:
             return 0
         try:
             return int(os.pread(self._file, 64, 0).split()[1])

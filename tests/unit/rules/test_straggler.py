@@ -10,10 +10,10 @@ import pytest
 
 from dpdoctor.analysis import EventRecord, Finding, Rank
 from dpdoctor.digest import Digest
-from dpdoctor.records import StepRecord, WindowRecord
-from dpdoctor.rules import Case
+from dpdoctor.records import Sample, StepRecord, WindowRecord
+from dpdoctor.rules import Case, diagnose
 from dpdoctor.rules._base import CannotTell
-from dpdoctor.rules.straggler import RULE
+from dpdoctor.rules.straggler import CAUSES, OTHERS_REMEDY, REMEDIES, RULE
 from tests.builders import cases, records
 from tests.builders.cases import arm
 from tests.builders.simulated_ranks import Call, digests, lockstep
@@ -45,17 +45,40 @@ def paced(
     collected: bool = False,
     found: Sequence[Digest] = (),
     chance_ms: float = 0.0,
+    queued_ms: float = 0.0,
+    others: float = 0.0,
 ) -> Case:
     """Return two ranks whose steps last 100 ms; without communication 80 ms, of one rank so much longer.
 
-    In every other round the forward of rank 0 takes `chance_ms` longer, in the others so much less.
+    In every other round the forward of rank 0 takes `chance_ms` longer, in the others so much less. Without
+    communication the late rank waits for a core for `queued_ms` of each step; others use so many of the two cores.
     """
     of = [
         _rank(index, late_ms if index == culprit else 0, phase, collected, chance_ms * (index == 0))
         for index in range(2)
     ]
     of = [dataclasses.replace(rank, digest=one) for rank, one in zip(of, found, strict=True)] if found else of
-    return cases.case("ddp", world_size=2, of=of)
+    of[culprit] = _queued(of[culprit], queued_ms)
+    of[1 - culprit] = _queued(of[1 - culprit], 0)
+    return cases.case("ddp", world_size=2, of=of, samples=_busy(of[0], others) if others else ())
+
+
+def _queued(rank: Rank, ms: float) -> Rank:
+    """Return a rank that waits for a core for so long in each step without communication."""
+    windows = [
+        dataclasses.replace(window, queued_ns=round(ms * MS * PER_WINDOW * (window.arm != "full")))
+        for window in rank.windows
+    ]
+    return dataclasses.replace(rank, windows=tuple(windows))
+
+
+def _busy(rank: Rank, others: float) -> list[Sample]:
+    """Return readings of two cores that are all in use, so many of them by other processes."""
+    found: list[Sample] = []
+    for window in rank.windows[::2]:
+        found.append(Sample(at_ns=window.begin_ns, source="host", values={"cpu_ratio": 1.0, "num_cpus": 2.0}))
+        found.append(Sample(at_ns=window.begin_ns + 1, source="rank0", values={"cpu_cores": 2.0 - others}))
+    return found
 
 
 def _rank(index: int, late_ms: float, phase: str, collected: bool, chance_ms: float) -> Rank:
@@ -210,3 +233,28 @@ def test_it_cannot_tell_from_few_steps_or_none(made: Case) -> None:
     found = RULE.check(made)
     assert isinstance(found, CannotTell)
     assert "--arms no_comm" in found.reason
+
+
+def test_a_rank_whose_core_others_took_is_the_machines_doing() -> None:
+    found = RULE.check(paced(20, queued_ms=19, others=0.9))
+    assert isinstance(found, Finding)
+    assert "other processes used 0.90 of 2 cores" in (found.cause or "")
+    assert found.remedy == OTHERS_REMEDY
+
+
+def test_a_rank_that_waits_for_a_core_which_the_run_itself_takes_is_the_scripts() -> None:
+    found = RULE.check(paced(20, queued_ms=19))
+    assert isinstance(found, Finding)
+    assert (found.cause, found.remedy) == (CAUSES["queue"], REMEDIES["queue"])
+
+
+def test_a_rank_that_has_more_to_do_is_so_beside_other_load_too() -> None:
+    found = RULE.check(paced(20, queued_ms=5, others=0.9))
+    assert isinstance(found, Finding)
+    assert (found.cause, found.remedy) == (CAUSES["forward"], REMEDIES["forward"])
+
+
+def test_a_finding_tells_what_else_ran_beside_it() -> None:
+    found = diagnose(paced(20, others=0.9).analysis).summary.findings
+    assert [f.rule for f in found] == ["straggler"]
+    assert "other processes used 0.90 of 2 cores while this was measured" in found[0].evidence
