@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from dpdoctor import units
 from dpdoctor.analysis import stats
+from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.summary import ModeSummary
 from dpdoctor.spec import BASELINE
 
@@ -40,9 +41,9 @@ def widened(modes: Mapping[str, ModeSummary]) -> dict[str, ModeSummary]:
     return {
         name: dataclasses.replace(
             mode,
-            throughput=stats.calibrated(mode.throughput, apart),
-            throughput_with_edges=stats.calibrated(mode.throughput_with_edges, apart),
-            epoch_s=stats.calibrated(mode.epoch_s, apart),
+            throughput=_wider(mode.throughput, apart),
+            throughput_with_edges=_wider(mode.throughput_with_edges, apart),
+            epoch_s=_wider(mode.epoch_s, apart),
         )
         for name, mode in modes.items()
     }
@@ -57,6 +58,11 @@ def words(modes: Mapping[str, ModeSummary]) -> str:
         f"{BASELINE} and {same} ran the same program and differ by {units.share(apart)} more than their windows do: "
         "intervals of rates and speedups hold that, and smaller differences between modes are no differences"
     )
+
+
+def _wider(figure: Figure, apart: float) -> Figure:
+    """Return a figure whose interval is wider, and says no more than before: two launches are no calibration."""
+    return dataclasses.replace(stats.calibrated(figure, apart), scope=figure.scope)
 
 
 def _inactive(modes: Mapping[str, ModeSummary]) -> str | None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from dpdoctor.analysis import TRACE_MODE, Figure, Launch, stats
 from dpdoctor.analysis.analyse import shown_launch
+from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.analysis.trace_budget import CAUSE, part_share, share
 from dpdoctor.analysis.unknown_communication import exposed_ns, why_unknown
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.rules._base import Case
 
+NS = 1e-9
 # A few whole steps more than are lost at the ends.
 TRACE_STEPS = 12
 # A mode that ended like this trained nothing that a rule could judge.
@@ -52,6 +55,26 @@ def on_gpu(case: Case) -> bool:
 def idle_share(found: Sequence[Digest], *causes: str) -> Figure:
     """Return the share of a step in which a device idles for one of these causes; mean over devices."""
     return part_share(found, *map(CAUSE.format, causes))
+
+
+def untraced_idle(case: Case, found: Sequence[Digest], *causes: str) -> Figure:
+    """Return the share of a step in which the device idles for one of these causes, as it is without a profiler.
+
+    A profiler slows the host and hardly the device: where the untraced step is known, what it leaves beside the
+    device's work is the idle time, and the trace says only what part of it is of these causes.
+    """
+    traced, idle, step_s = idle_share(found, *causes), part_share(found, "idle"), case.mode.step.value
+    if not step_s or not idle.value or traced.value is None:
+        return traced
+    untraced = max(0.0, 1 - _busy_s(found) / step_s)
+    return stats.scaled(traced, min(1.0, untraced / idle.value))
+
+
+def _busy_s(found: Sequence[Digest]) -> float:
+    def busy(step: DeviceStep) -> int:
+        return step.budget.total_ns - step.budget.idle_ns
+
+    return fmean(busy(step) for steps in common_steps(found).steps for step in steps) * NS
 
 
 def exposed_calls_share(found: Sequence[Digest], wanted: Callable[[str, int], bool]) -> Figure:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import median
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, stats
+from dpdoctor.analysis import Finding
 from dpdoctor.analysis.common_steps import common_steps
-from dpdoctor.analysis.trace_budget import part_share
-from dpdoctor.digest import DeviceStep, Digest
+from dpdoctor.digest import Digest
 from dpdoctor.rules._base import CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._traced import digests, idle_share, on_gpu
+from dpdoctor.rules._traced import digests, on_gpu, untraced_idle
 
 # Host-bound begins at 10 % of the step in TraceML 0.5 (residual) and gpuprof; a profiler's own cost lies below that.
 WARNING = 0.10
@@ -19,6 +18,8 @@ WARNING = 0.10
 LAUNCH_NS = 20_000
 # Idle time in which the host is busy with launching, or with the Python between launches.
 CAUSES = ("dispatch", "python", "optimizer", "launch_latency")
+# What runs as compiled, in an operator's name.
+COMPILED = ("CompiledFunction", "Torch-Compiled")
 NS = 1e-9
 
 
@@ -32,10 +33,11 @@ def _check(case: Case) -> Finding | CannotTell | None:
     delay_ns = _delay_ns(found)
     if delay_ns is None:
         return CannotTell(reason="the trace does not say which call launched which kernel")
-    cost = _cost(case, found)
+    cost = untraced_idle(case, found, *CAUSES)
     if cost.value is None or cost.value < WARNING or delay_ns > LAUNCH_NS:
         return None
     kernel_ns = _kernel_ns(found)
+    remedy, code = _remedy(case, found)
     return Finding(
         rule="launch_bound",
         mode=case.name,
@@ -50,34 +52,24 @@ def _check(case: Case) -> Finding | CannotTell | None:
             *([] if case.mode.step.value else ["these are traced steps: without a profiler the host is faster"]),
         ),
         cause=None,
-        remedy="give each launch more work, by a larger batch as far as memory allows; or launch less for the same "
-        "work by torch.compile, which fuses kernels and replays them as CUDA graphs, and a fused optimizer",
-        code='model = torch.compile(model, mode="reduce-overhead")',
+        remedy=remedy,
+        code=code,
         predicted=faster_without(cost),
         gain="at most",
     )
 
 
-def _cost(case: Case, found: Sequence[Digest]) -> Figure:
-    """Return the share of a step that the device idles for the host.
-
-    A profiler slows the host and hardly the device: where the untraced step is known, what it leaves beside the
-    device's work is the idle time, and the trace says only what part of it is the host's.
-    """
-    traced = idle_share(found, *CAUSES)
-    step_s, busy_s = case.mode.step.value, _busy_s(found)
-    idle = part_share(found, "idle")
-    if not step_s or not idle.value or traced.value is None:
-        return traced
-    untraced = max(0.0, 1 - busy_s / step_s)
-    return stats.scaled(traced, min(1.0, untraced / idle.value))
-
-
-def _busy_s(found: Sequence[Digest]) -> float:
-    def busy(step: DeviceStep) -> int:
-        return step.budget.total_ns - step.budget.idle_ns
-
-    return fmean(busy(step) for steps in common_steps(found).steps for step in steps) * NS
+def _remedy(case: Case, found: Sequence[Digest]) -> tuple[str, str | None]:
+    """Return what to do and the line to write, without what the script does already."""
+    names = [operator.name for digest in found for operator in digest.operators]
+    larger = "give each launch more work, by a larger batch as far as memory allows"
+    fused = "" if any("_fused_" in name for name in names) else ", and a fused optimizer"
+    breaks = case.mode.counters.graph_breaks if case.mode.counters else None
+    if breaks is not None or any(mark in name for name in names for mark in COMPILED):
+        graphs = 'or let what is compiled replay as CUDA graphs: mode="reduce-overhead", where that is not its mode yet'
+        return f"{larger}; {graphs}{fused}", None
+    compiled = "or launch less for the same work by torch.compile, which fuses kernels and replays them as CUDA graphs"
+    return f"{larger}; {compiled}{fused}", 'model = torch.compile(model, mode="reduce-overhead")'
 
 
 def _delay_ns(found: Sequence[Digest]) -> float | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dpdoctor.analysis import Finding
+from dpdoctor.digest import NamedTime
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.launch_bound import RULE
 from tests.builders.cases import case as untraced
@@ -41,3 +44,19 @@ def test_the_idle_share_is_that_of_the_step_without_a_profiler() -> None:
 def test_it_cannot_tell_without_a_trace_or_launches() -> None:
     assert isinstance(RULE.check(case("single", *one(40, delay_us=None))), CannotTell)
     assert isinstance(RULE.check(untraced("single", of=ranks(device="cuda:0"))), CannotTell)
+
+
+def test_what_the_script_does_already_is_not_advised() -> None:
+    def remedy(*names: str) -> tuple[str | None, str | None]:
+        operators = tuple(NamedTime(name=name, count=1, total_ns=1, self_ns=1) for name in names)
+        found = RULE.check(case("single", *(replace(one_of, operators=operators) for one_of in one(40))))
+        assert isinstance(found, Finding)
+        return found.remedy, found.code
+
+    plain, code = remedy("aten::add")
+    assert "fused optimizer" in str(plain)
+    assert "torch.compile" in str(code)
+    compiled, code = remedy("CompiledFunctionBackward", "aten::_fused_adam_")
+    assert "fused optimizer" not in str(compiled)
+    assert "torch.compile" not in str(compiled)
+    assert code is None

@@ -1,0 +1,61 @@
+"""device_idle: idle time that no other finding tells of."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.analysis import Finding
+from dpdoctor.rules import Case
+from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules.device_idle import REMEDIES, RULE, WORDS
+from tests.builders.cases import case as untraced
+from tests.builders.cases import figure, ranks
+from tests.builders.traced_cases import case, digest, real_cases
+
+
+def idling(delay_us: float = 3_000, *, gpu: bool = True, step_s: float | None = None, **idle_by: int) -> Case:
+    """Return one rank whose step of 100 ms idles so long by cause; at such a delay it is not launch-bound."""
+    compute = 100 - sum(idle_by.values())
+    fields = {} if step_s is None else {"step": figure(step_s, 0.001)}
+    one = digest(world_size=1, compute=compute, idle_by=idle_by, delay_us=delay_us, gpu=gpu)
+    return case("single", one, **fields)
+
+
+FIRES = {
+    "kernels that wait for others": idling(dependency=40),
+    "several causes": idling(dependency=15, python=15),
+    **real_cases(a100x16="a100x16_sendrecv_rank0.json.gz"),
+}
+SILENT = {
+    "a little": idling(dependency=20),
+    "launch-bound, which has its own finding": idling(8, dispatch=40),
+    "starved, which has its own finding": idling(data=40),
+    "only the profiler made it idle": idling(dependency=40, step_s=0.061),
+    "on the CPU": idling(dependency=40, gpu=False),
+}
+
+
+def finding(of: Case) -> Finding:
+    found = RULE.check(of)
+    assert isinstance(found, Finding)
+    return found
+
+
+def test_one_cause_is_named_with_what_to_do() -> None:
+    found = finding(FIRES["kernels that wait for others"])
+    assert (found.cost.value, found.severity) == (pytest.approx(0.4), "warning")
+    assert (found.cause, found.remedy) == (WORDS["dependency"], REMEDIES["dependency"])
+
+
+def test_of_several_causes_each_is_told_and_none_is_the_cause() -> None:
+    found = finding(FIRES["several causes"])
+    assert found.cause is None
+    assert [text.startswith("in 15.0 % of a step") for text in found.evidence[:2]] == [True, True]
+
+
+def test_what_another_finding_tells_of_is_not_counted() -> None:
+    assert finding(idling(dependency=30, data=40)).cost.value == pytest.approx(0.3)
+
+
+def test_it_cannot_tell_without_a_trace() -> None:
+    assert isinstance(RULE.check(untraced("single", of=ranks(device="cuda:0"))), CannotTell)
