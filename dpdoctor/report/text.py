@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
@@ -27,6 +28,8 @@ _MODE_LABELS = {
     "native": "The script itself",
     "trace": "Traces",
 }
+# In a word: of a path, an identifier, a call or an assignment.
+_NAMES = re.compile(r"[_/=(]|\w\.\w")
 _STATUS_TONES = {"ok": "good", "failed": "bad", "interrupted": "warn"}
 
 
@@ -158,8 +161,9 @@ def _scope(figure: Figure) -> str:
 
 
 def capital(text: str) -> str:
-    """Return text that begins with a capital letter."""
-    return text[:1].upper() + text[1:]
+    """Return text that begins with a capital letter, but for a path or an identifier, which is what it is."""
+    first = text.partition(" ")[0]
+    return text if _NAMES.search(first) else text[:1].upper() + text[1:]
 
 
 def sentence(text: str) -> str:

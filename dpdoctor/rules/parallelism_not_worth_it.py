@@ -44,6 +44,7 @@ def _check(case: Case) -> Finding | None:
         "paid per step",
         short="train on one device",
         predicted=faster_without(cost),
+        gain="measured",
     )
 
 

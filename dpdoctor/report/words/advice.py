@@ -11,6 +11,8 @@ from dpdoctor.report.words import diagnosis
 
 # A name from the script may be of any length.
 LONGEST_TITLE, LONGEST_REMEDY = 120, 80
+# How a mode stands to one device is the first clause of every headline.
+SAID = frozenset({"parallelism_not_worth_it"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +27,9 @@ class _Change:
 
 
 def bottleneck(summary: RunSummary, mode: str) -> str | None:
-    """Return the costliest bottleneck of a mode in a clause; None: there is none."""
+    """Return the costliest bottleneck of a mode in a clause; None: there is none, or a headline begins with it."""
     first = _costliest(summary, (mode,))
-    return None if first is None else clipped(first.title, LONGEST_TITLE)
+    return None if first is None or first.rule in SAID else clipped(first.title, LONGEST_TITLE)
 
 
 def advice(summary: RunSummary, modes: Collection[str]) -> str | None:

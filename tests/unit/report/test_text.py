@@ -132,7 +132,17 @@ def test_characters_that_command_are_replaced(given: str, shown: str) -> None:
     assert text.printable(given) == shown
 
 
-@pytest.mark.parametrize(("given", "shown"), [("the loader", "The loader"), ("DDP", "DDP"), ("", "")])
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("the loader", "The loader"),
+        ("DDP", "DDP"),
+        ("", ""),
+        ("samples/train.py:20 has most", "samples/train.py:20 has most"),
+        ("no_overlap names it", "no_overlap names it"),
+        ("gc.collect() is called", "gc.collect() is called"),
+    ],
+)
 def test_capitals(given: str, shown: str) -> None:
     assert text.capital(given) == shown
 

@@ -7,7 +7,7 @@ import pytest
 from dpdoctor.analysis import Analysis, Finding
 from dpdoctor.report.formats import terminal
 from dpdoctor.report.words import clauses, verdict
-from dpdoctor.report.words.advice import LONGEST_REMEDY, advice
+from dpdoctor.report.words.advice import LONGEST_REMEDY, advice, bottleneck
 from tests.builders import runs
 from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
 from tests.builders.figures import figures
@@ -30,6 +30,14 @@ def test_it_says_what_to_change_and_what_that_gives() -> None:
 def test_it_says_whether_that_is_measured_or_the_most_there_is() -> None:
     assert said(short(gain="measured")) == "set num_workers=4: measured 1.70x of today's throughput"
     assert said(short(gain="at most")) == "set num_workers=4: at most 1.80x of today's throughput"
+
+
+def test_what_a_headline_begins_with_is_not_said_twice() -> None:
+    found = short("train on one device", rule="parallelism_not_worth_it", title="2 devices train slower than one")
+    run = with_findings(runs.cpu_run(), found).summary
+    assert bottleneck(run, "ddp") is None
+    assert str(advice(run, ("ddp",))).startswith("train on one device")
+    assert bottleneck(with_findings(runs.cpu_run(), short()).summary, "ddp") == short().title
 
 
 def test_the_costliest_finding_speaks() -> None:
