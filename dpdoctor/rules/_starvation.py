@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpdoctor import units
-from dpdoctor.analysis import ArmSummary, Figure, LoaderPrediction, LoaderSummary, SlowFetches, stats
-from dpdoctor.analysis.loader.advice import AS_GOOD
+from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, SlowFetches, stats
 from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
-from dpdoctor.analysis.loader.tried import ARM as ONE_WORKER
-from dpdoctor.rules._base import Case, main_part, measured_arm
+from dpdoctor.analysis.loader.tried_step import tried_step
+from dpdoctor.rules._base import Case, main_part
 from dpdoctor.rules._cores import BUSY, cores, is_busy
 
 # Share of its fetch's wall time that a worker computes, below which it waits for a disk, a network or a lock. Stricter
@@ -147,29 +146,21 @@ def _without_slow(case: Case, loader: LoaderSummary) -> Advice:
 
 
 def _settings(case: Case, loader: LoaderSummary, to: LoaderPrediction) -> Advice:
-    arm = _tried(case, loader, to)
-    prefetch = DEFAULT_PREFETCH if arm is not None else to.prefetch_factor
+    tried = tried_step(case.mode)
+    prefetch = DEFAULT_PREFETCH if tried is not None else to.prefetch_factor
     changes = [] if to.num_workers == loader.num_workers else [f"num_workers={to.num_workers}"]
     if prefetch is not None and prefetch != (loader.prefetch_factor or DEFAULT_PREFETCH):
         changes.append(f"prefetch_factor={prefetch}")
     if to.num_workers and not loader.persistent_workers:
         changes.append("persistent_workers=True")
-    predicted = stats.ratio(case.mode.step, arm.step if arm is not None else to.step, "x")
+    predicted = stats.ratio(case.mode.step, to.step if tried is None else tried, "x")
     return Advice(
         remedy=f"set {', '.join(changes)}; now it is num_workers={loader.num_workers}",
         short=f"set {', '.join(changes)}",
         code=f"DataLoader(..., {', '.join(changes)})",
         predicted=predicted if predicted.value is not None else None,
-        measured=arm is not None,
+        measured=tried is not None,
     )
-
-
-def _tried(case: Case, loader: LoaderSummary, to: LoaderPrediction) -> ArmSummary | None:
-    """Return the arm that tried the number of workers to set; None: it did not, or more fetched ahead is faster yet."""
-    arm = measured_arm(case, ONE_WORKER)
-    if arm is None or loader.num_workers or to.num_workers != 1 or arm.step.value is None or to.step.value is None:
-        return None
-    return arm if arm.step.value <= AS_GOOD * to.step.value else None
 
 
 def slowest_part(loader: LoaderSummary) -> tuple[str, float]:

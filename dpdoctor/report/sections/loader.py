@@ -10,6 +10,7 @@ from dpdoctor.analysis import Analysis, Figure, LoaderSummary, ModeSummary
 from dpdoctor.analysis.analyse import shown_launch
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.loader.parts import fetch_times
+from dpdoctor.analysis.loader.tried_step import tried_step
 from dpdoctor.report.blocks import Absent, Block, Callout, Chart, Column, Facts, Fold, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.bars import Bar, interval_bars
@@ -83,7 +84,7 @@ def _why_not(mode: ModeSummary) -> str:
 
 
 def _loader(analysis: Analysis, mode: str, loader: LoaderSummary) -> Iterator[Block]:
-    yield from _advice(loader)
+    yield from _advice(loader, tried_step(analysis.summary.modes[mode]))
     yield Facts(pairs=tuple(_facts(loader)))
     yield _fetches(analysis, mode)
     yield from _transforms(loader)
@@ -96,8 +97,11 @@ def _loader(analysis: Analysis, mode: str, loader: LoaderSummary) -> Iterator[Bl
     yield from _control(loader)
 
 
-def _advice(loader: LoaderSummary) -> Iterator[Callout]:
-    if loader.advice is not None:
+def _advice(loader: LoaderSummary, tried: Figure | None) -> Iterator[Callout]:
+    if tried is not None:
+        measured = f"A step takes {with_interval(tried)} with it, measured in this run (arm one_worker)"
+        yield Callout(tone="warn", title="Set num_workers=1", text=sentence(measured))
+    elif loader.advice is not None:
         predicted = (
             f"A step is then predicted to take {with_interval(loader.advice.step)}, "
             f"{figure_text(loader.advice.wait)} of it waiting for data"

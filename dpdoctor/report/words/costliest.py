@@ -17,7 +17,7 @@ class Treatment:
     """What to do about a bottleneck in some of the modes.
 
     Attributes:
-        costs: what it costs in each of these modes and how sure that is, in a clause each.
+        costs: what it costs in each of these modes, how sure that is and what the remedy gives there, in a clause each.
         lines: of the script, that are to be changed.
         remedy, code: what to do, in words and as a line to write; empty: nothing is known to help.
     """
@@ -60,8 +60,14 @@ def _treatments(findings: Sequence[Finding]) -> Iterator[Treatment]:
     for (remedy, code), same in itertools.groupby(findings, lambda finding: (finding.remedy, finding.code)):
         treated = list(same)
         yield Treatment(
-            costs=tuple(f"{mode_label(f.mode)}: {diagnosis.cost_words(f)}, {f.status}" for f in treated),
+            costs=tuple(map(_cost, treated)),
             lines=tuple(dict.fromkeys(finding.line for finding in treated if finding.line)),
             remedy=remedy or "",
             code=code or "",
         )
+
+
+def _cost(finding: Finding) -> str:
+    is_known = finding.predicted is not None and finding.predicted.value is not None
+    gain = f"; would give {diagnosis.gain_words(finding)}" if is_known else ""
+    return f"{mode_label(finding.mode)}: {diagnosis.cost_words(finding)}, {finding.status}{gain}"

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from rich.console import Console
 
-from dpdoctor.analysis import Analysis, Finding, NotJudged, SlowFetches
+from dpdoctor.analysis import Analysis, ArmSummary, Finding, NotJudged, SlowFetches
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Card, Cell, Facts, Fold, Paragraph, Table
 from dpdoctor.report.formats import terminal
@@ -242,6 +242,16 @@ class TestLoader:
         assert "num_workers=4, prefetch_factor=2" in first.title
         assert figures(first.text)[:4] == ["35.0 ms", "34.3", "35.7 ms", "3.50 ms"]
         assert diagnosed_runs.loader().advice_reason in first.text
+
+    def test_a_setting_that_was_tried_is_told_with_its_measured_step(self) -> None:
+        ddp = self.ANALYSIS.summary.modes["ddp"]
+        assert ddp.loader is not None
+        plain = dataclasses.replace(ddp.loader, num_workers=0, advice=diagnosed_runs.prediction(1, 0.0705))
+        tried = ArmSummary(gain=figure(0.03), share=figure(0.3, unit="ratio"), step=figure(0.070, 0.001))
+        mode = dataclasses.replace(ddp, loader=plain, arms={"one_worker": tried})
+        modes = dict.fromkeys(("single", "ddp"), mode)
+        first = only(Callout, build("loader", with_modes(self.ANALYSIS, **modes)))[0]
+        assert (first.title, figures(first.text)) == ("Set num_workers=1", ["70.0 ms", "69.0", "71.0 ms"])
 
     def test_facts_with_reasons_for_what_is_unknown(self) -> None:
         facts = dict(only(Facts, build("loader", self.ANALYSIS))[0].pairs)
