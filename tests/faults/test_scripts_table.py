@@ -1,11 +1,15 @@
 """The README's table of scripts that work unchanged is what happens: its rows are run, in every mode.
 
 The scripts print a line per step that begins with the samples it trained on: what was counted is checked against that.
+When steps ended, and whether ranks trained apart, is checked against what an oracle saw in the same processes.
 """
 
 from __future__ import annotations
 
 import functools
+import json
+import math
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -15,11 +19,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from dpdoctor.records import Rank
 from tests.commands import dpdoctor
 from tests.faults import readme_table
 from tests.faults.conftest import SCRIPTS, SHORT, Profiled
 from tests.faults.following import assert_follows_single
 
+ORACLE = Path(__file__).parent / "oracle"
 MODES = ("single", "dp", "ddp", "fsdp")
 HAS_GPU = torch.cuda.is_available()
 DRAWN = "indices drawn by the loader"
@@ -41,6 +47,7 @@ class Case:
         warning: part of the one warning where a cell of its rows has the words `with a warning`; elsewhere is none.
         adopted_at: step at whose forward the model is adopted; what was trained on before is not counted.
         same_samples: ranks train on the same samples, which is warned of in the modes that have ranks.
+        has_oracle: torch.compile would compile its hooks, too; and it sees torch's optimizers alone.
         also: what else must hold of the finished run.
     """
 
@@ -53,6 +60,7 @@ class Case:
     warning: str = ""
     adopted_at: int = 1
     same_samples: bool = False
+    has_oracle: bool = True
     also: Callable[[Profiled], None] = nothing_more
 
 
@@ -111,6 +119,7 @@ COMPILED = functools.partial(
     command=("compiled.py",),
     options=("--batch", "global", "--warmup", "10"),
     warning="fullgraph",
+    has_oracle=False,
     also=is_wrapped_first_and_compiled_after,
 )
 
@@ -130,7 +139,7 @@ CASES = {
     "`model.compile()`": COMPILED(args=("method",)),
     "two models, each with its optimizer (a GAN)": GAN,
     "an optimizer class of the script's own, derived from torch's": GAN,
-    "updates by hand, without a torch optimizer": Case(command=("updates_by_hand.py",), adopted_at=2),
+    "updates by hand, without a torch optimizer": Case(command=("updates_by_hand.py",), adopted_at=2, has_oracle=False),
     "L-BFGS with a closure": Case(command=("lbfgs.py",), line="optimizer.step(closure)"),
     "gradient clipping, by norm or value, of the model's parameters or a list of them": AMP,
     "an average of the weights (EMA), `deepcopy` in mid-run": Case(
@@ -198,8 +207,9 @@ def run(tmp_path_factory) -> Callable[[Case], Profiled]:
     @functools.cache
     def profile(case: Case) -> Profiled:
         root = tmp_path_factory.mktemp("run") / "run"
+        environment = watched_by_an_oracle(root.parent) if case.has_oracle else None
         options = ("--modes", ",".join(modes_of(case)[1:]), "--out", str(root), *SHORT, *case.options)
-        done = dpdoctor("profile", *options, *case.command, "--", *case.args, cwd=project)
+        done = dpdoctor("profile", *options, *case.command, "--", *case.args, cwd=project, environment=environment)
         return Profiled(exit_code=done.returncode, output=done.stdout + done.stderr, root=root)
 
     return profile
@@ -217,6 +227,12 @@ def test_a_kind_of_script_ends_as_its_row_says(run, kind):
         else:
             assert_right(done, mode, case)
     case.also(done)
+
+
+def watched_by_an_oracle(folder: Path) -> dict[str, str]:
+    """Return the environment in which an oracle looks on, and writes to the folder."""
+    paths = filter(None, (str(ORACLE), os.environ.get("PYTHONPATH")))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "DPDOCTOR_TEST_ORACLE": str(folder)}
 
 
 def assert_failed(done: Profiled, mode: str, cell: readme_table.Cell, case: Case) -> None:
@@ -247,6 +263,8 @@ def assert_right(done: Profiled, mode: str, case: Case) -> None:
     assert summary["batch"]["global"] == pytest.approx(summary["batch"]["per_device"] * times)
     for rank in range(summary["world_size"]):
         assert_counted(done, mode, rank, case)
+    if case.has_oracle:
+        assert_as_seen(done, mode, same=same)
 
 
 def warns(case: Case, mode: str) -> bool:
@@ -264,3 +282,29 @@ def assert_counted(done: Profiled, mode: str, rank: int, case: Case) -> None:
     assert (sum(counts[:before]), counts[before:]) == (0, printed[before:])
     if len(set(printed)) == 1:
         assert done.mode(mode)["batch"]["per_device"] == printed[0]
+
+
+def assert_as_seen(done: Profiled, mode: str, *, same: bool) -> None:
+    """Every step ended when its optimizer had stepped; and of all ranks, none or all trained on the same."""
+    steps = [seen_by_the_oracle(done, rank) for rank in done.launch(mode).ranks]
+    alike = [all(digests == of_step[0] for digests in of_step) for of_step in zip(*steps, strict=False)]
+    assert alike
+    assert all(alike) if same else len(steps) == 1 or not any(alike)
+
+
+def seen_by_the_oracle(done: Profiled, rank: Rank) -> list[list[str]]:
+    """Return the digests of all that was trained on in each step, as the oracle saw it end between two of its own."""
+    assert rank.record is not None
+    path = done.root.parent / f"steps-{rank.record.pid}.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    ends = [step.begin_ns + step.duration_ns for step in rank.steps]
+    for optimizer in {line["optimizer"] for line in lines}:
+        stamps = [line["at_ns"] for line in lines if line["optimizer"] == optimizer]
+        after = [*stamps[1:], math.inf]
+        if len(ends) <= len(stamps) and all(a <= end < b for a, end, b in zip(stamps, ends, after, strict=False)):
+            begins = [-math.inf, *stamps]
+            return [
+                sorted(digest for line in lines if begin < line["at_ns"] <= end for digest in line["digests"])
+                for begin, end in zip(begins, stamps, strict=False)
+            ]
+    raise AssertionError(f"no optimizer stepped at {ends}")
