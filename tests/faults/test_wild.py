@@ -132,3 +132,25 @@ def test_a_module_that_two_parts_hold_is_sharded_once(profile):
     done = profile("wild_tied_modules.py", "--modes", "fsdp", "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output
     assert done.mode("fsdp")["status"] == "ok"
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc", "nested", "jagged"])
+def test_inputs_that_are_not_laid_out_densely(profile, layout):
+    done = profile("wild_layouts.py", *DDP_ALONE, args=[layout])
+    assert done.exit_code == 0, done.output
+    mode = done.mode("ddp")
+    assert mode["batch"]["per_device"] == 7
+    assert any("does not seed" in warning for warning in mode["adoption"]["warnings"])
+
+
+def test_a_model_of_two_methods_is_wrapped_once(profile):
+    done = profile("wild_two_methods.py", "--modes", "ddp,fsdp", "--no-baseline", *SHORT)
+    assert done.exit_code == 0, done.output
+    for mode in ("ddp", "fsdp"):
+        (unit,) = done.record(mode).adoption.units
+        assert unit.num_parameters == 67
+        assert done.mode(mode)["batch"]["per_device"] == 6
+    reduced = done.record("ddp").counters.collectives["all_reduce"]
+    assert reduced.num_bytes == 67 * 4
+    replicated, sharded = ([float(line) for line in done.printed(mode).split()[:4]] for mode in ("ddp", "fsdp"))
+    assert sharded == pytest.approx(replicated, rel=1e-4)

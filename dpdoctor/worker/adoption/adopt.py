@@ -66,6 +66,7 @@ class Adopter:
         self._compilations = Compilations()
         self._adopted: list[Adopted] = []
         self._awaited: list[Awaited] = []
+        self._targets: dict[int, Callable[..., Any]] = {}
         self._by_parts: set[int] = set()
         self.without_optimizer = False
         self.has_unused = False
@@ -133,7 +134,9 @@ class Adopter:
         self._note(module, inner, name, line)
 
     def _converted(self, module: nn.Module, line: str) -> Callable[..., Any]:
-        """Return the mode's target for a module; ends the mode when there is none."""
+        """Return the mode's target for a module, one for all of its methods; ends the mode when there is none."""
+        if any(adopted.module is module for adopted in self._adopted):
+            return self._targets[id(module)]
         name = type(module).__name__
         is_trained = self.is_trained()
         # Not those of the module itself: DistributedDataParallel knows them by two names and would leave them half out.
@@ -149,12 +152,15 @@ class Adopter:
             warn=self.warnings.append,
         )
         try:
-            return self._mode.convert(module, how)
+            self._targets[id(module)] = self._mode.convert(module, how)
         except (AdoptionError, RuntimeError, ValueError, TypeError) as error:
             self._fail(f"{name}, called at {line}, could not be converted: {error}")
+        return self._targets[id(module)]
 
     def _note(self, module: nn.Module, inner: nn.Module, name: str, line: str) -> None:
         self._watch.phases.belongs_here()
+        if any(adopted.module is module for adopted in self._adopted):
+            return  # by another of its methods
         parameters = dict(inner.named_parameters())
         self._adopted.append(Adopted(module=module, name=name, line=line, parameters=parameters))
 

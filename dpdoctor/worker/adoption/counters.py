@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity
 
 from dpdoctor.records import Collective, Counters, InputTensor
 from dpdoctor.trace.sizes import ITEM_BYTES
+from dpdoctor.worker import layouts
 from dpdoctor.worker.profiler import Profile
 
 # torch marks each collective with a span named after its backend: gloo:all_reduce, nccl:all_gather_into_tensor.
@@ -77,7 +78,7 @@ class StepProfile:
             inputs=tuple(
                 InputTensor(
                     dtype=str(t.dtype).removeprefix("torch."),
-                    shape=tuple(t.shape),
+                    shape=layouts.shape(t),
                     num_bytes=t.numel() * t.element_size(),
                 )
                 for t in inputs

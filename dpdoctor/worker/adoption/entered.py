@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
+from dpdoctor.worker import layouts
 from dpdoctor.worker.adoption.proof import bits
 
 # Of larger tensors so many elements are read, evenly spread: the first ones may be the same black corner everywhere.
@@ -36,9 +37,10 @@ class Entered:
     def forward(self, tensors: Iterable[torch.Tensor]) -> None:
         """Add what a forward was called with."""
         for tensor in tensors:
-            flat = tensor.detach().flatten()
-            some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]
-            self._of_step = hash((self._of_step, tuple(tensor.shape), bits(some)))
+            for part in layouts.parts(tensor.detach()):
+                flat = part.flatten()
+                some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]
+                self._of_step = hash((self._of_step, tuple(part.shape), bits(some)))
 
     def step_ended(self) -> None:
         """End a step; one without tensors tells nothing."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpdoctor.worker import layouts
 from dpdoctor.worker.adoption.entered import Entered
 from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.timing.pending import storages
@@ -173,7 +174,7 @@ def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
         first = next((value for value in values if isinstance(value, (torch.Tensor, list, tuple))), None)
     if not isinstance(first, torch.Tensor):
         return 0, 0
-    return (first.shape[0] if first.dim() else 0), first.numel()
+    return (first.size(0) if first.dim() else 0), first.numel()
 
 
 def follow(training: Pass, output: Any) -> None:
@@ -207,7 +208,7 @@ def _look(value: Any) -> Look:
     is_part = False
     for tensor in _tensors(value):
         is_matrix = tensor.dim() == 2 and tensor.is_floating_point()
-        sizes.update(tensor.shape[: 1 if is_matrix else 2])
+        sizes.update(layouts.shape(tensor)[: 1 if is_matrix else 2])
         with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse tensors have no storage
             is_part |= tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
     return Look(frozenset(sizes), is_part)

@@ -73,16 +73,16 @@ class DDP(CommunicatingMode):
     def _without_gradient(self, error: BaseException) -> list[str]:
         """Return the parameters for which a wrapper says, in this error, that it waited in vain."""
         told = _WITHOUT.search(str(error))
-        called = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-        for wrapper in self._wrappers:
-            if told and any(wrapper is one for one in called):
-                awaited = [
-                    name
-                    for name, parameter in wrapper.module.named_parameters()
-                    if parameter.requires_grad and name not in wrapper.parameters_to_ignore
-                ]
-                return [awaited[int(index)] for index in told[1].split()]
-        return []
+        called = {id(frame.f_locals.get("self")) for frame, _ in traceback.walk_tb(error.__traceback__)}
+        wrapper = next((wrapper for wrapper in self._wrappers if id(wrapper) in called), None)
+        if told is None or wrapper is None:
+            return []
+        awaited = [
+            name
+            for name, parameter in wrapper.module.named_parameters()
+            if parameter.requires_grad and name not in wrapper.parameters_to_ignore
+        ]
+        return [awaited[int(index)] for index in told[1].split()]
 
     def communicate(self, *, on: bool) -> None:
         """Turn the reduction of gradients and the broadcast of buffers on or off."""

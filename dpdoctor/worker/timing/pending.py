@@ -43,7 +43,7 @@ def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """Return where a tensor's data lies; None: sparse ones, and those inside of torch.func's transforms, have none."""
     try:
-        return tensor.untyped_storage()
+        return (tensor.values() if tensor.is_nested else tensor).untyped_storage()
     except (RuntimeError, NotImplementedError):
         return None
 
