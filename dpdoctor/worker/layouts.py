@@ -7,6 +7,11 @@ from collections.abc import Sequence
 import torch
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is neither sparse nor nested, nor laid out in another way of its own."""
+    return tensor.layout == torch.strided and not tensor.is_nested
+
+
 def shape(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return a tensor's shape; of a nested one, which has none, how many rows it holds."""
     return (tensor.size(0),) if tensor.is_nested else tuple(tensor.shape)
@@ -22,4 +27,4 @@ def parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
         return tensor.crow_indices(), tensor.col_indices(), tensor.values()
     if tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
         return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    return (tensor,) if tensor.layout == torch.strided else (tensor.to_dense(),)
+    return (tensor,) if is_dense(tensor) else (tensor.to_dense(),)

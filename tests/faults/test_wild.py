@@ -143,6 +143,15 @@ def test_inputs_that_are_not_laid_out_densely(profile, layout):
     assert any("does not seed" in warning for warning in mode["adoption"]["warnings"])
 
 
+@pytest.mark.parametrize("layout", ["coo", "nested", "jagged"])
+def test_loaders_may_give_what_is_not_laid_out_densely(profile, layout):
+    done = profile("wild_layouts.py", *DDP_ALONE, "--arms", "cached_batches", args=[layout, "loader"])
+    assert done.exit_code == 0, done.output
+    assert done.mode("ddp")["batch"]["global"] == 14
+    (arm,) = done.record("ddp").arms
+    assert "a sparse or nested tensor" in arm.skipped
+
+
 def test_a_model_of_two_methods_is_wrapped_once(profile):
     done = profile("wild_two_methods.py", "--modes", "ddp,fsdp", "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output

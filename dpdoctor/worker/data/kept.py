@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpdoctor.worker import layouts
+
 _CONSTANTS = (str, bytes, int, float, complex, np.generic, type(None), torch.device, torch.dtype)
 
 
@@ -37,6 +39,8 @@ class Kept:
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.requires_grad:
             raise UnreplayableError("a tensor that requires a gradient")
+        if not layouts.is_dense(tensor):
+            raise UnreplayableError("a sparse or nested tensor")
         own = tensor.clone()
         own = own.pin_memory() if tensor.is_pinned() else own
         self.num_bytes += own.nbytes
