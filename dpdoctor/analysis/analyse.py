@@ -43,8 +43,10 @@ def analyse(run: Run) -> Analysis:
     modes = same_program.widened(modes)
     baseline = modes.get(BASELINE)
     modes = {name: _against_baseline(mode, baseline) for name, mode in modes.items()}
-    modes = with_own_cost(modes, bare_step(bare, run.bare), launch_spread(bare))
     launches = {name: shown_launch(found) for name, found in run.modes.items() if found}
+    taken = others.words(launches, header.fingerprint.cores)
+    beside = others.while_measured(launches.get(BASELINE), header.fingerprint.cores)
+    modes = with_own_cost(modes, bare_step(bare, run.bare, beside), launch_spread(bare))
     modes = with_loaders(modes, launches, header)
     digests = {name: _digests(run.modes[name]) for name in modes}
     compared = {name: across(found, _pauses(run.modes[name])) for name, found in digests.items() if found}
@@ -57,7 +59,7 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
-        pace="; ".join(filter(None, (same, others.words(launches, header.fingerprint.cores), pace(bare)))),
+        pace="; ".join(filter(None, (same, taken or pace(bare)))),
     )
     return Analysis(summary=summary, run=run, across=compared)
 

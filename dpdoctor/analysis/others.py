@@ -33,6 +33,12 @@ def words(launches: Mapping[str, Launch], cores: int) -> str:
     )
 
 
+def while_measured(launch: Launch | None, cores: int) -> str | None:
+    """Return that others took cores while a launch was measured; None: none that were missed, or unknown."""
+    taken = taken_by_others(launch, cores) if launch is not None else None
+    return None if taken is None else f"other processes used {units.digits(taken, 2)} of {units.count(cores, 'core')}"
+
+
 def taken_by_others(launch: Launch, cores: int) -> float | None:
     """Return how many of the cores processes outside of the launch used while it was measured and none was left idle.
 

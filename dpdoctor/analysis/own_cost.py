@@ -17,6 +17,7 @@ from dpdoctor.analysis.windows import measured
 from dpdoctor.records import Launch
 from dpdoctor.spec import BASELINE
 
+DISTURBED = "{} while one device was measured, which bare launches at other times cannot be held against"
 NO_CONTROL = "the script was not also run bare"
 # Above this share of a step, where the interval leaves no doubt that there is a cost, figures are not the script's.
 MOST_SHARE = 0.05
@@ -40,8 +41,13 @@ def bare_steps(bare: Sequence[Launch], baseline: Sequence[Launch]) -> list[Figur
     return [figure for figure in found if figure.value is not None]
 
 
-def bare_step(steps: Sequence[Figure], bare: Sequence[Launch]) -> Figure:
-    """Return the mean seconds of a step of the bare launches, with its interval between launches."""
+def bare_step(steps: Sequence[Figure], bare: Sequence[Launch], beside: str | None) -> Figure:
+    """Return the mean seconds of a step of the bare launches, with its interval between launches.
+
+    `beside`: what else ran while the baseline was measured, so that it cannot be compared with them; None: nothing.
+    """
+    if beside is not None:
+        return stats.unknown("s", DISTURBED.format(beside))
     reason = next((launch.record.reason for launch in bare if launch.record.reason), None)
     why_not = f"the bare launch failed: {reason}" if reason else NO_CONTROL
     return stats.mean_interval([step.value or 0.0 for step in steps], "s", scope="launches", reason=why_not)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
-from dpdoctor import units
-from dpdoctor.analysis.others import taken_by_others
+from dpdoctor.analysis.others import while_measured
 from dpdoctor.rules._base import Case
 from dpdoctor.rules._traced import launch_of
 
@@ -60,9 +59,7 @@ def cores(case: Case) -> Cores | None:
 
 def others(case: Case) -> str | None:
     """Return that other processes took cores while the mode was measured; None: none that were missed, or unknown."""
-    launch, number = launch_of(case), case.analysis.summary.fingerprint.cores
-    taken = taken_by_others(launch, number) if launch else None
-    return None if taken is None else f"other processes used {units.digits(taken, 2)} of {units.count(number, 'core')}"
+    return while_measured(launch_of(case), case.analysis.summary.fingerprint.cores)
 
 
 def is_busy(case: Case) -> bool:

@@ -7,7 +7,7 @@ import dataclasses
 from dpdoctor import units
 from dpdoctor.analysis import Finding
 from dpdoctor.analysis.analyse import analyse
-from dpdoctor.analysis.others import taken_by_others
+from dpdoctor.analysis.others import while_measured
 from dpdoctor.gate.evidence.measured import recompilations
 from dpdoctor.records import Launch, Run
 from dpdoctor.rules import Case, cpu_oversubscription, throttling
@@ -50,5 +50,5 @@ def _compiled(launch: Launch) -> tuple[str, ...]:
 
 
 def _others(launch: Launch, cores: int) -> tuple[str, ...]:
-    taken = taken_by_others(launch, cores)
-    return () if taken is None else (f"other processes used {units.digits(taken, 2)} of {units.count(cores, 'core')}",)
+    taken = while_measured(launch, cores)
+    return () if taken is None else (taken,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -9,11 +10,12 @@ import pytest
 from dpdoctor.analysis import analyse, stats
 from dpdoctor.analysis.own_cost import NO_CONTROL, bare_step, bare_steps, launch_spread
 from dpdoctor.analysis.summary import Analysis
-from dpdoctor.records import Launch, Rank
+from dpdoctor.records import Launch, Rank, Sample
 from dpdoctor.report.words.verdict import limits
 from dpdoctor.rules import diagnose
 from tests.builders import records
 from tests.builders.records import even_rank, launch, rank, step, window
+from tests.builders.specs import MS
 
 
 def bare(*milliseconds: float) -> tuple[Launch, ...]:
@@ -21,9 +23,10 @@ def bare(*milliseconds: float) -> tuple[Launch, ...]:
     return tuple(launch(even_rank(ms, num_windows=2, num_steps=4), mode="bare") for ms in milliseconds)
 
 
-def watched(ms: float, control: Sequence[Launch], *, ddp_ms: float = 200) -> Analysis:
+def watched(ms: float, control: Sequence[Launch], *, ddp_ms: float = 200, samples: Sequence[Sample] = ()) -> Analysis:
+    single = dataclasses.replace(launch(even_rank(ms, num_windows=2)), samples=tuple(samples))
     ddp = [even_rank(ddp_ms, num_windows=2, index=index, world_size=2) for index in range(2)]
-    modes = {"single": [launch(even_rank(ms, num_windows=2))], "ddp": [launch(*ddp, mode="ddp")]}
+    modes = {"single": [single], "ddp": [launch(*ddp, mode="ddp")]}
     run = records.run(modes, {"ddp": 2})
     return analyse(type(run)(path=run.path, header=run.header, modes=run.modes, bare=tuple(control)))
 
@@ -52,6 +55,17 @@ def test_launches_that_differ_leave_it_in_doubt() -> None:
 def test_launches_that_differ_do_not_widen_the_figures_of_modes() -> None:
     throughput = watched(100, bare(90, 100, 110)).summary.modes["single"].throughput
     assert (throughput.scope, stats.half_width(throughput)) == ("run", 0)
+
+
+def test_a_baseline_beside_which_others_ran_is_not_held_against_bare_launches() -> None:
+    busy = [
+        Sample(at_ns=5 * MS + 1, source="host", values={"cpu_ratio": 1.0, "num_cpus": 2.0}),
+        Sample(at_ns=5 * MS + 2, source="rank0", values={"cpu_cores": 1.0}),
+    ]
+    analysis = watched(200, bare(100, 100, 100), samples=busy)
+    assert analysis.summary.modes["single"].throughput.value == pytest.approx(32 / 0.2)
+    assert analysis.summary.modes["single"].observer_cost.value is None
+    assert "of 2 cores other processes used 1.0 while single was measured" in analysis.summary.pace
 
 
 def test_how_far_launches_lie_apart() -> None:
@@ -98,7 +112,7 @@ class TestUnknown:
 
     def test_a_control_that_failed_says_why(self) -> None:
         failed = launch(mode="bare", status="failed", reason="the script raised OSError")
-        assert "OSError" in str(bare_step(bare_steps([failed], []), [failed]).reason)
+        assert "OSError" in str(bare_step(bare_steps([failed], []), [failed], None).reason)
 
     def test_one_launch_has_no_interval_and_proves_nothing(self) -> None:
         mode = watched(200, bare(100)).summary.modes["single"]
