@@ -15,8 +15,8 @@ STEPS_PER_EPOCH = 50
 # The usual step by arm.
 STEP_MS = {"full": 100.0, "cached_batches": 88.0, "no_comm": 90.0, "no_data_no_comm": 78.0}
 FIRST_STEP_MS, TRACED_MS, EDGE_MS, STALL_MS = 2_000.0, 115.0, 60.0, 300.0
-# The number of the one step in which the whole job stands still.
-STALLED_STEP = 80
+# The number of the one step in which the whole job stands still: one of a full window.
+STALLED_STEP = 74
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
