@@ -37,8 +37,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
 def _verdict(summary: RunSummary, parts: diagnosis.Parts, num_rules: int) -> Iterator[Block]:
     if parts.costly:
         yield Paragraph(
-            text="Costs are shares of a step of the mode. They do not add up: mend one and another may show, or "
-            "turn out to be gone with it."
+            text="What gives most stands first. Costs are shares of a step of the mode; they overlap and do not add up."
         )
         return
     asked = f"{units.count(num_rules, 'rule')} looked at {units.count(len(standing.shown_modes(summary)), 'mode')}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.analysis import Finding
+from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
@@ -52,7 +52,7 @@ def pair(calls: list[Call], **fields: object) -> list:
 
 FIRES = {
     "of the script itself": case("ddp", *pair([SMALL] * 40)),
-    "DDP's buckets": case("ddp", *pair([SMALL] * 40, buckets=BUCKETS), arms={"no_comm": arm(0.2)}),
+    "DDP's buckets": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), arms={"no_comm": arm(0.2)}),
     "FSDP's units": case("fsdp", *pair([("all_gather", 4_000, 0.7, 0.7)] * 30, shard_units=SHARDS)),
     "by the fitted limit": case("ddp", *pair([MEDIUM] * 40, small_calls=(FIT,))),
 }
@@ -62,7 +62,8 @@ SILENT = {
     "hidden": case("ddp", *pair([("all_reduce", 4_000, 0.5, 0)] * 40)),
     "broadcasts have a rule of their own": case("ddp", *pair([("broadcast", 400, 0.5, 0.5)] * 40)),
     "a size that no call is bound by": case("ddp", *pair([MEDIUM] * 40)),
-    "refuted": case("ddp", *pair([SMALL] * 40, buckets=BUCKETS), arms={"no_comm": arm(0.0, 0.02)}),
+    "buckets of the default size": case("ddp", *pair([SMALL] * 40, buckets=BUCKETS), arms={"no_comm": arm(0.2)}),
+    "refuted": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), arms={"no_comm": arm(0.0, 0.02)}),
     **real_cases(v100="v100x2_ddp_rank1.json.gz", a100="a100x2_ddp_rank0_collective_args.json.gz"),
 }
 
