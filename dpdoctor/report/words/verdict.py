@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dpdoctor.analysis import ModeSummary, RunSummary
+from dpdoctor import units
+from dpdoctor.analysis import Figure, ModeSummary, RunSummary
+from dpdoctor.analysis.own_cost import MOST_SHARE
 from dpdoctor.report.blocks import Verdict
 from dpdoctor.report.text import by_reason, capital, figure_text, interval_text, mode_label, sentence
 from dpdoctor.report.words import clauses
@@ -65,8 +67,21 @@ def limits(summary: RunSummary) -> Iterator[str]:
     untraced = {name: mode.no_trace for name, mode in shown_modes(summary).items() if mode.no_trace}
     for reason, labels in by_reason((mode_label(name), reason) for name, reason in untraced.items()).items():
         yield sentence(f"No trace of {labels}: {reason}")
+    for name, mode in shown_modes(summary).items():
+        if is_baseline(name) and mode.throughput.value is not None:
+            yield from _own_cost(mode.observer_cost)
     if summary.pace:
         yield sentence(capital(summary.pace))
+
+
+def _own_cost(share: Figure) -> Iterator[str]:
+    """Yield that watching may take much of a step, where nobody knows that well enough to correct anything."""
+    if share.value is not None and share.value > MOST_SHARE and share.low is None:
+        why = f": {share.reason}" if share.reason else ""
+        yield sentence(
+            f"The script alone trains faster: watching it takes about {units.share(share.value)} of each step, with no "
+            f"interval known{why}"
+        )
 
 
 def _speed(name: str, mode: ModeSummary) -> str:

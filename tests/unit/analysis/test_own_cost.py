@@ -120,6 +120,14 @@ class TestUnknown:
         assert mode.observer_cost.low is None
         assert mode.throughput.value == pytest.approx(160)
 
+    def test_what_may_be_much_is_said(self) -> None:
+        def said(observer_ns: float) -> str:
+            run = records.run({"single": [launch(even_rank(100, observer_ns=observer_ns))]})
+            return " ".join(limits(analyse(run).summary))
+
+        assert "watching it takes about 10.0 % of each step" in said(1e7)
+        assert "watching" not in said(1e6)
+
 
 def test_a_step_that_the_baseline_leaves_out_is_left_out_by_its_number() -> None:
     steps = [step(900 if number == 3 else 100, step=number) for number in range(1, 9)]
