@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from dpdoctor import units
+from dpdoctor.analysis.loader.tried import ARM as ONE_WORKER
 from dpdoctor.analysis.windows import measured
 from dpdoctor.records import Launch, Sample
 
@@ -18,12 +21,11 @@ ALL = 0.9
 ONE_ROUND_NS = 500_000_000
 # A reading is of about the second before it.
 PERIOD_NS = 1_100_000_000
-WITH_WORKER = "one_worker"
 
 
 def words(launches: Mapping[str, Launch], cores: int) -> str:
     """Return in which modes others took cores that were missed; empty: in none that is known."""
-    taken = {name: found for name, launch in launches.items() if (found := taken_by_others(launch, cores))}
+    taken = {name: found for name, launch in launches.items() if (found := taken_by_others(launch, cores)) is not None}
     if not taken:
         return ""
     each = ", ".join(f"{units.digits(number, 2)} while {name} was measured" for name, number in taken.items())
@@ -46,51 +48,53 @@ def taken_by_others(launch: Launch, cores: int) -> float | None:
     of all its CPUs, which says nothing of `cores` where those are fewer, and what loader processes used that came and
     went between two readings is in it and in no reading of the launch.
     """
-    if _processes_came_and_went(launch):
+    rounds = _rounds_while_measured(launch)
+    if len({found.num_workers for found in rounds}) > 1:
         return None
-    rounds = [
-        (sample.values["cpu_ratio"] * cores, own)
-        for sample in _host_while_measured(launch)
-        if sample.values.get("num_cpus") == cores and (own := _cores_of_ranks(launch.samples, sample.at_ns))
+    known = [
+        (found.host.values["cpu_ratio"] * cores, found.own)
+        for found in rounds
+        if found.host.values.get("num_cpus") == cores and found.own
     ]
-    if not rounds:
+    if not known:
         return None
-    in_use = fmean(whole for whole, _ in rounds)
-    taken = in_use - fmean(own for _, own in rounds)
+    in_use = fmean(whole for whole, _ in known)
+    taken = in_use - fmean(own for _, own in known)
     return taken if taken > OTHERS * cores and in_use > ALL * cores else None
 
 
-def _processes_came_and_went(launch: Launch) -> bool:
-    """Return whether the loader processes that were seen while it was measured were not always as many."""
-    rounds = [sample.at_ns for sample in _host_while_measured(launch)]
-    of_workers = [sample for sample in launch.samples if sample.source.endswith(".workers")]
-    counts = {
-        sum(s.values["num_processes"] for s in of_workers if at_ns <= s.at_ns < at_ns + ONE_ROUND_NS)
-        for at_ns in rounds
-    }
-    return len(counts) > 1
+class _Round(NamedTuple):
+    """What was read at once: the host, cores that ranks and their loader processes used, and how many these were."""
+
+    host: Sample
+    own: float
+    num_workers: float
 
 
-def _host_while_measured(launch: Launch) -> list[Sample]:
-    """Return the host's readings, but for those of a second in which an arm had a loader process of its own."""
+def _rounds_while_measured(launch: Launch) -> list[_Round]:
+    """Return the readings, but for those of a second in which an arm had a loader process of its own."""
     windows = [rank.window for window in measured(launch) for rank in window.ranks]
     begin, end = min((w.begin_ns for w in windows), default=0), max((w.end_ns for w in windows), default=0)
     tried = [
         (before.end_ns, window.end_ns + PERIOD_NS)
         for rank in launch.ranks
         for before, window in itertools.pairwise(rank.windows)
-        if window.arm == WITH_WORKER
+        if window.arm == ONE_WORKER
     ]
+    of_ranks = sorted((s for s in launch.samples if s.source.startswith("rank")), key=lambda sample: sample.at_ns)
+    times = [sample.at_ns for sample in of_ranks]
     return [
-        sample
-        for sample in launch.samples
-        if sample.source == "host"
-        and begin <= sample.at_ns <= end
-        and not any(since <= sample.at_ns <= until for since, until in tried)
+        _round(host, of_ranks[bisect_left(times, host.at_ns) : bisect_left(times, host.at_ns + ONE_ROUND_NS)])
+        for host in launch.samples
+        if host.source == "host"
+        and begin <= host.at_ns <= end
+        and not any(since <= host.at_ns <= until for since, until in tried)
     ]
 
 
-def _cores_of_ranks(samples: Sequence[Sample], at_ns: int) -> float:
-    """Return the cores that ranks and their loader processes kept busy in the second that ended then; 0: not known."""
-    of_round = (s for s in samples if s.source.startswith("rank") and at_ns <= s.at_ns < at_ns + ONE_ROUND_NS)
-    return sum(sample.values.get("cpu_cores", 0.0) for sample in of_round)
+def _round(host: Sample, of_ranks: Sequence[Sample]) -> _Round:
+    return _Round(
+        host=host,
+        own=sum(sample.values.get("cpu_cores", 0.0) for sample in of_ranks),
+        num_workers=sum(s.values["num_processes"] for s in of_ranks if s.source.endswith(".workers")),
+    )

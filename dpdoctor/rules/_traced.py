@@ -33,6 +33,11 @@ def digests(case: Case) -> tuple[Digest, ...]:
     return tuple(rank.digest for rank in launch.ranks if rank.digest) if launch else ()
 
 
+def why_no_steps(found: Sequence[Digest], shows: str) -> str:
+    """Return why traces have no step to look at, or that there is none that `shows` what is asked."""
+    return common_steps(found).left_out if found else f"without a trace nothing shows {shows}"
+
+
 def how_to_trace(case: Case) -> str:
     """Return in a clause what would give a trace of enough whole steps; never an option that was given already."""
     asked = case.analysis.run.header.spec.recording.trace_steps

@@ -8,7 +8,7 @@ from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.digest import IDLE_CAUSES
 from dpdoctor.rules import data_starved, gc_pauses, host_sync, launch_bound, memory_pressure, own_code, straggler
 from dpdoctor.rules._base import CannotTell, Case, Rule, main_part
-from dpdoctor.rules._traced import digests, idle_share, on_gpu, untraced_idle
+from dpdoctor.rules._traced import digests, idle_share, on_gpu, untraced_idle, why_no_steps
 
 # No peer has a threshold for idle time of any cause; a profiler alone makes a GPU idle for a tenth and more.
 WARNING = 0.25
@@ -52,9 +52,8 @@ def _check(case: Case) -> Finding | CannotTell | None:
     found = digests(case)
     if not on_gpu(case):
         return None
-    common = common_steps(found)
-    if not common.steps:
-        return CannotTell(reason=common.left_out if found else "without a trace nothing shows how long the GPU idles")
+    if not common_steps(found).steps:
+        return CannotTell(reason=why_no_steps(found, "how long the GPU idles"))
     causes = _untold(case)
     cost = untraced_idle(case, found, *causes)
     if cost.value is None or cost.value < WARNING:

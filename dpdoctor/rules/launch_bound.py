@@ -10,7 +10,7 @@ from dpdoctor.analysis import Finding
 from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.digest import Digest
 from dpdoctor.rules._base import CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._traced import digests, on_gpu, untraced_idle
+from dpdoctor.rules._traced import digests, on_gpu, untraced_idle, why_no_steps
 
 # Host-bound begins at 10 % of the step in TraceML 0.5 (residual) and gpuprof; a profiler's own cost lies below that.
 WARNING = 0.10
@@ -27,9 +27,8 @@ def _check(case: Case) -> Finding | CannotTell | None:
     found = digests(case)
     if not on_gpu(case):
         return None
-    common = common_steps(found)
-    if not common.steps:
-        return CannotTell(reason=common.left_out if found else "without a trace nothing shows what the GPU waits for")
+    if not common_steps(found).steps:
+        return CannotTell(reason=why_no_steps(found, "what the GPU waits for"))
     delay_ns = _delay_ns(found)
     if delay_ns is None:
         return CannotTell(reason="the trace does not say which call launched which kernel")

@@ -14,7 +14,7 @@ from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
 from dpdoctor.rules._communication import adopted_line, arm_words, communicates, exposure, weigh_part, why_untold
-from dpdoctor.rules._traced import digests, on_gpu
+from dpdoctor.rules._traced import digests, on_gpu, why_no_steps
 
 # Of all communication: nsys-ai calls less than this poor overlap.
 POOR = 0.30
@@ -32,8 +32,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return CannotTell(reason=reason)
     common = common_steps(found)
     if not common.steps:
-        nothing = "without a trace nothing shows what runs beside communication"
-        return CannotTell(reason=common.left_out if found else nothing)
+        return CannotTell(reason=why_no_steps(found, "what runs beside communication"))
     overlap = of_steps([step for at_once in common.steps for step in at_once]).overlap_ratio
     if overlap is None or overlap >= POOR:
         return None

@@ -14,7 +14,7 @@ from dpdoctor.analysis.trace_budget import share, step_s
 from dpdoctor.digest import Digest
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity, share_of_step
 from dpdoctor.rules._steps import share_of_events, windows
-from dpdoctor.rules._traced import digests, launch_of
+from dpdoctor.rules._traced import digests, launch_of, why_no_steps
 
 # Of idle time: in the loop's own code, or in a span that the script named there.
 CAUSES = ("script", "annotation")
@@ -102,9 +102,8 @@ def _check(case: Case) -> Finding | CannotTell | None:
 
 def _why_not(case: Case, found: Sequence[Digest]) -> str | None:
     """Return why nothing can be said of the time outside of all phases; None: it can."""
-    common = common_steps(found)
-    if not common.steps:
-        return common.left_out if found else "without a trace nothing shows whether it computes meanwhile"
+    if not common_steps(found).steps:
+        return why_no_steps(found, "whether it computes meanwhile")
     adoption = case.mode.adoption
     if adoption is not None and adoption.units and not adoption.optimizers:
         return "without an optimizer of torch's the update is a part of it that is not known"
