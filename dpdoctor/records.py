@@ -57,7 +57,8 @@ class WindowRecord:
 
     `kind` is warmup, proof, measure or trace; `arm` is what was switched off (`full`: nothing).
     `barrier_ns` is what this rank waited at the closing edge; `queued_ns` what the thread that trains waited for a core
-    although it could run, between begin and end; None: the kernel does not tell.
+    although it could run, between begin and end; None: the kernel does not tell. `core_pace_ns` is the CPU time of a
+    fixed piece of arithmetic, which all ranks try at once at the closing edge; None: not tried.
     """
 
     window: int
@@ -71,6 +72,7 @@ class WindowRecord:
     barrier_ns: int
     complete: bool
     queued_ns: int | None = None
+    core_pace_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

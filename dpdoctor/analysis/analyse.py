@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import others, same_program, stats
+from dpdoctor.analysis import core_pace, others, same_program, stats
 from dpdoctor.analysis.ablation import arms
 from dpdoctor.analysis.across import Pause, across, pauses_of
 from dpdoctor.analysis.cross_check import cross_checks
@@ -59,7 +59,7 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
-        pace="; ".join(filter(None, (same, taken or pace(bare)))),
+        pace="; ".join(filter(None, (same, taken or core_pace.words(launches), pace(bare) if not taken else ""))),
     )
     return Analysis(summary=summary, run=run, across=compared)
 
@@ -111,6 +111,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         if spec.name != TRACE_MODE
         else stats.unknown("ratio", TRACES_ALONE),
         observer_cost=_observer_cost(records, step),
+        core_pace=core_pace.core_pace(windows),
         phases=_phases(windows, adoption, reason),
         budget=None if shown.record.status == "failed" else trace_budget(_digests(launches)),
         no_trace=_why_untraced(shown, header.spec.recording),
@@ -197,6 +198,7 @@ def _never_launched(spec: ModeSpec) -> ModeSummary:
         scaling_efficiency=ratio,
         profiler_cost=ratio,
         observer_cost=ratio,
+        core_pace=core_pace.NOT_TRIED,
         phases=dict.fromkeys(PHASES, time),
         counters=None,
         ranks=(),

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from dpdoctor.analysis.across.model import AcrossRanks
+from dpdoctor.analysis.core_pace import NOT_TRIED
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.model import LoaderSummary
 from dpdoctor.records import Adoption, Counters, Run
@@ -165,6 +166,7 @@ class ModeSummary:
 
     `no_trace`: why the script left no time for a trace; empty where there is one, or none for another reason.
 
+    `core_pace`: seconds that a fixed piece of arithmetic took a core, the mean of all ranks and windows.
     `waterfall` is None for the baseline and where `waterfall_reason` says why.
     `traces` are those of the launch that speaks for the mode, in the order of its ranks.
     """
@@ -188,6 +190,7 @@ class ModeSummary:
     scaling_efficiency: Figure
     profiler_cost: Figure
     observer_cost: Figure
+    core_pace: Figure = NOT_TRIED
     phases: dict[str, Figure]
     budget: TraceBudget | None = None
     no_trace: str = ""

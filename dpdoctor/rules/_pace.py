@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from dpdoctor.analysis import PHASES, Figure, Launch, stats
+from dpdoctor.analysis import PHASES, Figure, Launch, core_pace, stats
 from dpdoctor.analysis.ablation import pairs
 from dpdoctor.analysis.windows import NS, RankWindow, Window
 from dpdoctor.rules._base import SMALL, Case, above_zero, is_more_exact, main_part
@@ -15,7 +15,7 @@ from dpdoctor.rules._communication import ARM
 from dpdoctor.rules._steps import events_by_step, launches
 from dpdoctor.rules._traced import on_gpu
 
-GC, QUEUE = "gc", "queue"
+GC, QUEUE, CORE = "gc", "queue", "core"
 # On a GPU the host's forward and backward last as long as it takes to queue work, or until there is room.
 _QUEUED = ("forward", "backward", "optimizer")
 # A launch, the full window of a round and the one without communication.
@@ -29,9 +29,10 @@ class Pace:
     Attributes:
         excess: its step beyond the median of the others', as a share of the mode's full step.
         excess_s: the same in seconds per step.
-        parts: what of the excess lies in each phase of its host, and in pauses of its garbage collector (`gc`) and
-            waiting for a core (`queue`, where the kernel tells), which are parts of phases; shares of the full step.
-            Phases in which the host only queues work are left out.
+        parts: what of the excess lies in each phase of its host, and in pauses of its garbage collector (`gc`), waiting
+            for a core (`queue`, where the kernel tells) and a core that computes more slowly (`core`, where that was
+            tried), which are parts of phases; shares of the full step. Phases in which the host only queues work are
+            left out.
         certain: the sum of the phases in which the rank is slower by more than chance; 0 where there is none.
     """
 
@@ -49,7 +50,9 @@ class Pace:
             return None
         values = {name: part.value or 0.0 for name, part in self.parts.items()}
         # These lie inside of a phase, and say more than it does.
-        inside = {name: values.pop(name) for name in (QUEUE, GC) if name in values}
+        inside = {name: values.pop(name) for name in (QUEUE, GC, CORE) if name in values}
+        if CORE in inside and not above_zero(self.parts[CORE]):
+            del inside[CORE]  # a millisecond of each window tells less than all of its steps
         return main_part(inside, excess) or main_part(values, excess)
 
     @property
@@ -78,6 +81,9 @@ def pace(case: Case) -> Pace | None:
     inside = {GC: _gc(rounds)}
     if all(rank.window.queued_ns is not None for _, _, without in rounds for rank in without.ranks):
         inside[QUEUE] = _beyond(rounds, _queued_s)
+    factors = [found for _, _, without in rounds if (found := core_pace.slower(without))]
+    if not on_gpu(case) and len(factors) == len(rounds):
+        inside[CORE] = [_by_core(without, found) for (_, _, without), found in zip(rounds, factors, strict=True)]
     paces = [
         _of_rank(
             index,
@@ -144,6 +150,14 @@ def _whole_s(window: RankWindow) -> float:
 
 def _queued_s(window: RankWindow) -> float:
     return (window.window.queued_ns or 0) * NS * len(window.steady) / len(window.counted)
+
+
+def _by_core(window: Window, factors: list[float]) -> list[float]:
+    """Return the seconds per step that each rank would not need if its core were as fast as the others'."""
+    return [
+        (rank.steady_s - _queued_s(rank)) / len(rank.steady) * (1 - 1 / factor)
+        for rank, factor in zip(window.ranks, factors, strict=True)
+    ]
 
 
 def _phase_s(name: str, window: RankWindow) -> float:

@@ -25,7 +25,7 @@ from dpdoctor.rules._base import (
 from dpdoctor.rules._batches import explain
 from dpdoctor.rules._communication import ARM, arm_of, communicates, how_to_arm, why_untold
 from dpdoctor.rules._cores import others
-from dpdoctor.rules._pace import QUEUE, Pace, pace
+from dpdoctor.rules._pace import CORE, QUEUE, Pace, pace
 from dpdoctor.rules._steps import launches
 from dpdoctor.rules._traced import how_to_trace, on_gpu
 
@@ -50,6 +50,7 @@ CAUSES = {
     "python": "Python code between operators takes longer on it",
     "gc": "Python's garbage collector stops it",
     "queue": "it waits for a core: threads and loader processes of the ranks are more than the cores",
+    "core": "its core computes more slowly than the others'",
     "checkpoint": "it writes checkpoints",
     "evaluation": "it evaluates",
     "inference": "its forward passes without gradients take longer",
@@ -65,6 +66,8 @@ REMEDIES = {
     "other": "find what the script does on this rank only, such as logging, evaluating or saving, and move it off the "
     "loop or share it out",
     "queue": "leave each rank a core: fewer loader processes, fewer threads",
+    "core": "look for what shares this core's hardware thread or lowers its clock, and pin the ranks to cores that are "
+    "alike; only loader processes and threads of the ranks themselves could make it the script's doing",
     "gc": "collect garbage on all ranks in the same step: gc.disable(), and gc.collect(1) every few hundred steps",
 }
 OTHERS_REMEDY = "repeat the run while nothing else uses the machine: the script is not the reason"
@@ -162,7 +165,7 @@ def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None, b
     if explain(case, weighed.value):
         return None
     cause, taken = _cause(verdict, own), None
-    if cause == QUEUE or (verdict.rank is None and _queued_share(case) >= COVERAGE * weighed.value):
+    if cause in {QUEUE, CORE} or (verdict.rank is None and _queued_share(case) >= COVERAGE * weighed.value):
         taken = others(case)
     who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
     often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""
@@ -230,6 +233,10 @@ def _part_words(own: Pace) -> list[str]:
     if part is None or part.value is None or part.low is None or part.high is None:
         return []
     span = units.span(units.share(part.low), units.share(part.high))
+    if own.cause == CORE:
+        return [
+            f"its core is slower at one and the same arithmetic, too, by {units.share(part.value)} of a step ({span})"
+        ]
     return [f"what its host does in `{own.cause}` takes {units.share(part.value)} of a step longer ({span})"]
 
 

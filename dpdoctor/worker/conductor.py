@@ -13,6 +13,7 @@ from dpdoctor.records import FULL, WindowRecord
 from dpdoctor.worker.adoption.proof import Proof, checksum
 from dpdoctor.worker.data.queued import CoreQueue
 from dpdoctor.worker.director import Facts, Segment
+from dpdoctor.worker.facts.core_pace import core_pace_ns
 from dpdoctor.worker.facts.cpu import CpuMeter
 from dpdoctor.worker.meeting import meet
 from dpdoctor.worker.parts import Parts
@@ -129,7 +130,8 @@ class Conductor:
         if not parts.adopter.modules:
             parts.ending.stop("failed", NOTHING_ADOPTED)
         facts, barrier_ns = meet(parts, self._step_ns(end_ns), warming=done.kind == "warmup")
-        self._close(end_ns, barrier_ns, complete=parts.ablation.leave())
+        # Ranks have just met: all try at once, as they compute in a step.
+        self._close(end_ns, barrier_ns, complete=parts.ablation.leave(), pace_ns=core_pace_ns())
         parts.recorder.flush()
         if done.kind == "proof":
             self._prove()
@@ -179,7 +181,7 @@ class Conductor:
             return median_ns
         return max(median_ns, (end_ns - self._begin_ns) // counted)
 
-    def _close(self, end_ns: int, barrier_ns: int, *, complete: bool) -> None:
+    def _close(self, end_ns: int, barrier_ns: int, *, complete: bool, pace_ns: int | None = None) -> None:
         segment, counted = self._segment, max(0, self._done - self._segment.skip)
         self._measured += segment.kind == "measure" and segment.arm == FULL and complete
         self._parts.recorder.window(
@@ -195,6 +197,7 @@ class Conductor:
                 barrier_ns=barrier_ns,
                 complete=complete,
                 queued_ns=self._queued_ns,
+                core_pace_ns=pace_ns,
             )
         )
 

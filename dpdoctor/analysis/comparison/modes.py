@@ -41,6 +41,7 @@ FIGURES: dict[str, tuple[str, Pick]] = {
     "speedup": ("x", lambda mode: mode.speedup),
     "scaling_efficiency": ("ratio", lambda mode: mode.scaling_efficiency),
     "peak_memory_bytes": ("bytes", _peak_memory),
+    "core_pace": ("s", lambda mode: mode.core_pace),
 }
 _AGAINST_BASELINE = ("speedup", "scaling_efficiency")
 

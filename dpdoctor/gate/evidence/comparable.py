@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from dpdoctor import units
+from dpdoctor.analysis import Figure
 from dpdoctor.analysis.withheld import why_withheld
 from dpdoctor.gate.evidence import fields
 from dpdoctor.gate.evidence.conditions import Conditions
@@ -25,6 +26,8 @@ T = TypeVar("T")
 PRESSURE = 0.05
 # The same of the GPUs' clock, relative.
 CLOCK = 0.05
+# The same of the time that one piece of arithmetic takes a core.
+CORE_PACE = 0.08
 # What stands for the side that a refusal is not about: of the other nothing else is known.
 NOT_CONCERNED = "not concerned"
 
@@ -98,6 +101,9 @@ def _of_modes(
         yield from (_named(name, found) for found in _refusals(fields.MODE, base[name], head[name], tier))
         yield from (_named(name, found) for found in _of_conditions(base[name].conditions, head[name].conditions))
         yield from (_named(name, found) for found in _unsteady(base[name], head[name]))
+        yield from (
+            _named(name, found) for found in _of_cores(base[name].summary.core_pace, head[name].summary.core_pace)
+        )
 
 
 def _refusals(table: tuple[Field[T], ...], base: T, head: T, tier: Tier) -> Iterator[Refusal]:
@@ -129,6 +135,13 @@ def _unsteady(base: RecordedMode, head: RecordedMode) -> Iterator[Refusal]:
         yield _soft("warm-up", before, after, "Give a longer --warmup")
 
 
+def _of_cores(base: Figure, head: Figure) -> Iterator[Refusal]:
+    """Yield that cores were slower on one side, whatever they computed."""
+    if _apart(base.value, head.value, CORE_PACE * (base.value or 0.0)):
+        remedy = "See what else computes on this machine, or launch both sides by turns with --base and --head"
+        yield _soft("the same arithmetic on a core", _seconds(base.value), _seconds(head.value), remedy)
+
+
 def _soft(field: str, base: str | None, head: str | None, remedy: str) -> Refusal:
     return Refusal(field=field, base=base, head=head, remedy=remedy, hard=False)
 
@@ -143,6 +156,10 @@ def _share(value: float | None) -> str | None:
 
 def _number(value: int | None) -> str | None:
     return None if value is None else units.whole(value)
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else units.seconds(value)
 
 
 def _clock(value: float | None) -> str | None:

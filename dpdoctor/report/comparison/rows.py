@@ -21,6 +21,7 @@ _FIGURES: dict[str, tuple[str, Direction]] = {
     "speedup": ("speedup over one device", "more"),
     "scaling_efficiency": ("of linear scaling", "more"),
     "peak_memory_bytes": ("peak memory of a rank", "less"),
+    "core_pace": ("the same arithmetic on a core", "less"),
     "traced_step": ("traced step", "less"),
 }
 _MAIN = ("throughput", "step", "traced_step")

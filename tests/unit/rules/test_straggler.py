@@ -47,11 +47,13 @@ def paced(
     chance_ms: float = 0.0,
     queued_ms: float = 0.0,
     others: float = 0.0,
+    core: float | None = None,
 ) -> Case:
     """Return two ranks whose steps last 100 ms; without communication 80 ms, of one rank so much longer.
 
     In every other round the forward of rank 0 takes `chance_ms` longer, in the others so much less. Without
     communication the late rank waits for a core for `queued_ms` of each step; others use so many of the two cores.
+    The late rank's core takes `core` times as long for the same arithmetic; None: that was not tried.
     """
     of = [
         _rank(index, late_ms if index == culprit else 0, phase, collected, chance_ms * (index == 0))
@@ -60,6 +62,8 @@ def paced(
     of = [dataclasses.replace(rank, digest=one) for rank, one in zip(of, found, strict=True)] if found else of
     of[culprit] = _queued(of[culprit], queued_ms)
     of[1 - culprit] = _queued(of[1 - culprit], 0)
+    if core is not None:
+        of[culprit], of[1 - culprit] = _on_core(of[culprit], core), _on_core(of[1 - culprit], 1.0)
     return cases.case("ddp", world_size=2, of=of, samples=_busy(of[0], others) if others else ())
 
 
@@ -69,6 +73,13 @@ def _queued(rank: Rank, ms: float) -> Rank:
         dataclasses.replace(window, queued_ns=round(ms * MS * PER_WINDOW * (window.arm != "full")))
         for window in rank.windows
     ]
+    return dataclasses.replace(rank, windows=tuple(windows))
+
+
+def _on_core(rank: Rank, factor: float) -> Rank:
+    """Return a rank whose core takes so many times 0.2 ms for the same arithmetic, now a little more, now less."""
+    paces = [round(200_000 * factor * (1 + 0.01 * (number // 2 % 2))) for number in range(len(rank.windows))]
+    windows = [dataclasses.replace(found, core_pace_ns=ns) for found, ns in zip(rank.windows, paces, strict=True)]
     return dataclasses.replace(rank, windows=tuple(windows))
 
 
@@ -252,6 +263,24 @@ def test_a_rank_that_has_more_to_do_is_so_beside_other_load_too() -> None:
     found = RULE.check(paced(20, queued_ms=5, others=0.9))
     assert isinstance(found, Finding)
     assert (found.cause, found.remedy) == (CAUSES["forward"], REMEDIES["forward"])
+
+
+def test_a_rank_whose_core_is_slower_by_as_much_is_so_for_its_core() -> None:
+    found = finding(paced(20, core=1.25))
+    assert (found.cause, found.remedy) == (CAUSES["core"], REMEDIES["core"])
+    # 100 ms at four fifths of the pace, and a step lasts 100 ms.
+    assert any("20.0 % of a step" in text for text in found.evidence)
+
+
+@pytest.mark.parametrize("core", [1.0, 1.1, 0.8])
+def test_a_rank_whose_core_explains_little_of_it_has_more_to_do(core: float) -> None:
+    assert finding(paced(20, core=core)).cause == CAUSES["forward"]
+
+
+def test_a_core_that_others_use_too_is_the_machines_doing() -> None:
+    found = finding(paced(20, core=1.25, others=0.9))
+    assert "other processes used 0.90 of 2 cores" in (found.cause or "")
+    assert found.remedy == OTHERS_REMEDY
 
 
 def test_a_finding_tells_what_else_ran_beside_it() -> None:

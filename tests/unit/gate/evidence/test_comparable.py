@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dpdoctor.analysis.core_pace import NOT_TRIED
 from dpdoctor.gate.evidence import fields
 from dpdoctor.gate.evidence.comparable import NOT_CONCERNED, differences, of_a_pair, of_machines, uncounted, unsound
 from dpdoctor.gate.evidence.conditions import Conditions
@@ -177,6 +178,15 @@ def test_other_conditions_are_told_and_forbid_nothing(base: dict[str, Any], head
     one, other = (changed_mode(conditions=dataclasses.replace(unknown, **side)) for side in (base, head))
     (found,) = differences(with_mode(one), with_mode(other), ("ddp",), "time")
     assert (found.field, found.hard) == (name, False)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.00025, True), (0.00015, True), (0.00021, False), (None, False)])
+def test_cores_that_compute_at_another_pace_are_told_and_forbid_nothing(seconds: float | None, told: bool) -> None:
+    base, head = (
+        changed_mode(summary={"core_pace": dataclasses.replace(NOT_TRIED, value=value)}) for value in (0.0002, seconds)
+    )
+    found = differences(with_mode(base), with_mode(head), ("ddp",), "time")
+    assert [(one.field, one.hard) for one in found] == [("ddp: the same arithmetic on a core", False)] * told
 
 
 @pytest.mark.parametrize("head", [{"pressure": 0.12}, {"sm_clock_mhz": 1950.0}, {"throttled": 0}, {}])
