@@ -9,7 +9,7 @@ import msgspec
 
 from dpdoctor.digest import BETWEEN_PHASES, HOST_PHASES, Digest
 from dpdoctor.loading import BatchRecord, HandOff, TransformTime
-from dpdoctor.spec import RunHeader
+from dpdoctor.spec import LoaderSetting, RunHeader
 
 # The "arm" of windows in which nothing is switched off.
 FULL = "full"
@@ -342,6 +342,7 @@ class LaunchRecord:
     """How one launch of a mode ended, as its parent saw it.
 
     `status` is ok, failed, interrupted, skipped or inactive. `exit_codes` has one entry per rank; None: unknown.
+    `loader_setting` is what the launch was made to try; None: it was made for something else.
     """
 
     mode: str
@@ -353,6 +354,7 @@ class LaunchRecord:
     exit_codes: tuple[int | None, ...] = ()
     begin_ns: int = 0
     end_ns: int = 0
+    loader_setting: LoaderSetting | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,9 +402,11 @@ class Run:
     """A run directory in memory. `modes` maps a mode to its launches, in the order of the header.
 
     `bare`: launches of the baseline in which nothing was watched but the ends of steps.
+    `trials`: of some modes a launch in which another setting of the loader was tried.
     """
 
     path: Path
     header: RunHeader
     modes: dict[str, tuple[Launch, ...]]
     bare: tuple[Launch, ...] = ()
+    trials: dict[str, Launch] = field(default_factory=dict)

@@ -77,6 +77,11 @@ def trace_dir(root: Path, mode: str) -> Path:
     return root / f"{mode}.trace"
 
 
+def trial_dir(root: Path, mode: str) -> Path:
+    """Return the directory of the launch of a mode in which another setting of its loader was tried: `ddp.trial`."""
+    return root / f"{mode}.trial"
+
+
 def rank_dir(launch_path: Path, rank: int) -> Path:
     """Return the directory of one rank of a launch."""
     return launch_path / f"rank{rank}"
@@ -206,7 +211,14 @@ def read(path: Path) -> Run:
     header = read_json(path / HEADER, RunHeader)
     modes = {spec.name: _read_mode(path, spec.name, header.spec.repeat) for spec in header.spec.modes}
     num_bare = len(list(path.glob(f"{BARE}*")))
-    return Run(path=path, header=header, modes=modes, bare=_read_launches(path, BARE, num_bare))
+    tried = {name: found for name in modes if (found := trial_dir(path, name)).is_dir()}
+    return Run(
+        path=path,
+        header=header,
+        modes=modes,
+        bare=_read_launches(path, BARE, num_bare),
+        trials={name: read_launch(found, name) for name, found in tried.items()},
+    )
 
 
 def _check_schema(path: Path) -> None:

@@ -65,6 +65,22 @@ def placement(replicas: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSetting:
+    """How many processes of a DataLoader fetch, and how many batches each of them fetches ahead."""
+
+    num_workers: int
+    prefetch_factor: int
+
+
+# The arm that tries a loader process; who leaves it out tries no other settings either.
+BESIDE = "one_worker"
+# The arm of a launch that tries another setting; nobody asks for it by name.
+OTHER_SETTING = "other_loader_setting"
+# torch fetches two batches ahead where the script does not say.
+ONE_WORKER = LoaderSetting(num_workers=1, prefetch_factor=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """How much is recorded. None means: decided by rank 0 from what it measures.
 
@@ -78,6 +94,8 @@ class Recording:
         explain: stop after the proof of adoption, measure nothing.
         trace_only: trace right after the proof, measure nothing.
         loader_trials: at the end, try what a loader's hand-offs and fetches cost, for predictions of other settings.
+        loader_setting: which a launch is made to try, in windows between those of the script's own; None: the
+            launch is another one.
         arms: names of the ablation arms to interleave with full windows, files of dpdoctor/worker/arms; each mode runs
             those that it can.
     """
@@ -91,6 +109,7 @@ class Recording:
     explain: bool = False
     trace_only: bool = False
     loader_trials: bool = True
+    loader_setting: LoaderSetting | None = None
     arms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

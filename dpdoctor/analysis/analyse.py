@@ -47,7 +47,7 @@ def analyse(run: Run) -> Analysis:
     taken = others.words(launches, header.fingerprint.cores)
     beside = others.while_measured(launches.get(BASELINE), header.fingerprint.cores)
     modes = with_own_cost(modes, bare_step(bare, run.bare, beside), launch_spread(bare))
-    modes = with_loaders(modes, launches, header)
+    modes = with_loaders(modes, launches, run.trials, header)
     digests = {name: _digests(run.modes[name]) for name in modes}
     compared = {name: across(found, _pauses(run.modes[name])) for name, found in digests.items() if found}
     modes = waterfalls(modes, run.modes, compared, digests)

@@ -11,7 +11,7 @@ from pathlib import Path
 from dpdoctor import plugins, units
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
-from dpdoctor.spec import BASELINE, Gpu, ModeSpec, Recording, RunSpec
+from dpdoctor.spec import BASELINE, BESIDE, Gpu, ModeSpec, Recording, RunSpec
 from dpdoctor.worker import arms as arm_files
 from dpdoctor.worker import modes as mode_files
 from dpdoctor.worker.modes._base import Mode
@@ -233,7 +233,9 @@ def describe(spec: RunSpec) -> str:
     if spec.control:
         seconds += BARE_LAUNCHES * spec.repeat * (STARTUP_S + BARE_S)
         control = f", and {BASELINE} bare in between"
-    return f"Plan: {modes}{control} on {device}; at most about {units.seconds(seconds)}, often much less"
+    tries = BESIDE in spec.recording.arms and not spec.recording.explain
+    again = ", a mode once more where another loader setting promises more" if tries else ""
+    return f"Plan: {modes}{control} on {device}{again}; at most about {units.seconds(seconds)}, often much less"
 
 
 def _mode_words(mode: ModeSpec) -> str:

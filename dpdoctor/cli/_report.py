@@ -12,6 +12,7 @@ import click
 
 from dpdoctor import rundir
 from dpdoctor.records import Run
+from dpdoctor.spec import LoaderSetting
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -78,6 +79,14 @@ def make(
     console.print(f"Report: {path}", soft_wrap=True, highlight=False)
     if open_page:
         click.launch(str(path))
+
+
+def settings_to_try(root: Path) -> dict[str, LoaderSetting]:
+    """Return by mode the setting of its loader that a run promises most of, and that was not measured yet."""
+    from dpdoctor.analysis import analyse
+    from dpdoctor.analysis.loader.trial import to_try
+
+    return to_try(analyse(rundir.read(root)).summary.modes)
 
 
 def print_run(run: Run, *, as_format: str) -> None:

@@ -13,7 +13,7 @@ from dpdoctor.cli import _options, _plan, _report, _start
 from dpdoctor.errors import BaselineError, ModeFailedError
 from dpdoctor.launch import launcher
 from dpdoctor.records import LaunchRecord
-from dpdoctor.spec import RunHeader, RunSpec
+from dpdoctor.spec import BESIDE, RunHeader, RunSpec
 
 if TYPE_CHECKING:
     from dpdoctor.analysis import Analysis
@@ -63,6 +63,9 @@ def profile(**options: Any) -> None:
     try:
         progress = _start.progress(console, quiet=options["quiet"], verbose=options["verbose"])
         records = launcher.launch(root, spec, progress)
+        if BESIDE in spec.recording.arms and records[-1].status != "interrupted":
+            tried = launcher.try_loaders(root, spec, _report.settings_to_try(root), progress)
+            records += [record for record in tried if record.status == "interrupted"]
     finally:
         console.show_cursor()  # a second Ctrl-C leaves the line of progress as it is
     _report.make(

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dpdoctor import redact, rundir
@@ -16,7 +16,7 @@ from dpdoctor.launch.processes import RankProcess
 from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.watch import Patience, Verdict
 from dpdoctor.records import LaunchRecord, RankRecord
-from dpdoctor.spec import BASELINE, ModeSpec, RunHeader, RunSpec, WorkerTask
+from dpdoctor.spec import BASELINE, LoaderSetting, ModeSpec, RunHeader, RunSpec, WorkerTask
 
 PERIOD_S = 0.25
 # A rank that failed makes its peers fail too; they get this long to say why before they are ended.
@@ -64,6 +64,33 @@ def launch_once(root: Path, spec: RunSpec, number: int, progress: Progress) -> l
             if records[-1].status == "interrupted":
                 break
     return records
+
+
+def try_loaders(
+    root: Path, spec: RunSpec, settings: Mapping[str, LoaderSetting], progress: Progress
+) -> list[LaunchRecord]:
+    """Launch modes once more, each to try another setting of its loader in turns with the script's own.
+
+    Returns as `launch` does.
+    """
+    records: list[LaunchRecord] = []
+    with sigterm_as_ctrl_c():
+        for mode in spec.modes:
+            if mode.name in settings:
+                records.append(_launch_trial(root, spec, mode, settings[mode.name], progress))
+                if records[-1].status == "interrupted":
+                    break
+    return records
+
+
+def _launch_trial(
+    root: Path, spec: RunSpec, mode: ModeSpec, setting: LoaderSetting, progress: Progress
+) -> LaunchRecord:
+    recording = dataclasses.replace(spec.recording, arms=(), trace_steps=0, loader_trials=False, loader_setting=setting)
+    spec = dataclasses.replace(spec, recording=recording)
+    task = _task(rundir.trial_dir(root, mode.name), spec, mode, unused=_unused(root, mode))
+    words = f"num_workers={setting.num_workers}, prefetch_factor={setting.prefetch_factor}"
+    return _launch(task, mode.name, 1, f"{mode.name}, again to try {words}", progress)
 
 
 def _with_control(spec: RunSpec) -> Iterator[tuple[ModeSpec, bool]]:
@@ -171,6 +198,7 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
         exit_codes=tuple(rank.exit_code() for rank in ranks),
         begin_ns=begin_ns,
         end_ns=time.monotonic_ns(),
+        loader_setting=spec.recording.loader_setting,
     )
     rundir.write_json(directory / rundir.LAUNCH, record)
     progress.ended(record)

@@ -146,7 +146,7 @@ def _without_slow(case: Case, loader: LoaderSummary) -> Advice:
 
 
 def _settings(case: Case, loader: LoaderSummary, to: LoaderPrediction) -> Advice:
-    tried = tried_step(case.mode)
+    tried = tried_step(case.mode) if loader.trial is None else None
     prefetch = DEFAULT_PREFETCH if tried is not None else to.prefetch_factor
     changes = [] if to.num_workers == loader.num_workers else [f"num_workers={to.num_workers}"]
     if prefetch is not None and prefetch != (loader.prefetch_factor or DEFAULT_PREFETCH):
@@ -154,12 +154,15 @@ def _settings(case: Case, loader: LoaderSummary, to: LoaderPrediction) -> Advice
     if to.num_workers and not loader.persistent_workers:
         changes.append("persistent_workers=True")
     predicted = stats.ratio(case.mode.step, to.step if tried is None else tried, "x")
+    in_trial = loader.trial is not None and loader.trial.speedup.value is not None
+    if loader.trial is not None and in_trial:
+        predicted = loader.trial.speedup
     return Advice(
         remedy=f"set {', '.join(changes)}; now it is num_workers={loader.num_workers}",
         short=f"set {', '.join(changes)}",
         code=f"DataLoader(..., {', '.join(changes)})",
         predicted=predicted if predicted.value is not None else None,
-        measured=tried is not None,
+        measured=tried is not None or in_trial,
     )
 
 

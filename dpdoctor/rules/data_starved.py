@@ -195,7 +195,8 @@ RULE = Rule(
     how="The wait for data is timed in each step; then the arm cached_batches replays batches that lie ready. What "
     "that gains is the cost or, where both agree, the more exact of the two. Inside of the loader the fetch, its CPU "
     "time, each transform and the hand-off are timed; where the script has no workers, the arm one_worker tries one. A "
-    "simulation of the DataLoader with these times tells which setting would end the wait.",
+    "simulation of the DataLoader with these times tells which setting would end the wait; another launch tries it in "
+    "turns with the script's own.",
     remedy="Set the number of workers, and of batches fetched ahead, that the simulation names for this machine; where "
     "no core is idle, make the named transform cheaper.",
     verified=True,

@@ -183,7 +183,7 @@ class Director:
             self._begin_round(facts)
         if self._arms_left:
             arm = self._arms_left.pop()
-            skip = self._skip(facts, after_proof=after_proof)
+            skip = self._skip(arm, facts, after_proof=after_proof)
             num_steps = self._fitting_steps(facts, skip) if arm == FULL else self._num_steps(arm, facts)
             return Segment(kind="measure", arm=arm, round=self._round, skip=skip, num_steps=num_steps)
         return self._after_windows(facts)
@@ -310,8 +310,14 @@ class Director:
         share_s = MOST_TRACE_SHARE * self._recording.time_budget_s
         return int(share_s / max(TRACED_STEP_COST * self._step_s, 1e-6))
 
-    def _skip(self, facts: Facts, *, after_proof: bool) -> int:
-        """Return the uncounted steps: one, and while the proof was evaluated the loader's queue filled up."""
+    def _skip(self, arm: str, facts: Facts, *, after_proof: bool) -> int:
+        """Return the uncounted steps: one, and while the proof was evaluated the loader's queue filled up.
+
+        Where another setting of the loader is tried, its queue begins empty.
+        """
+        tried = self._recording.loader_setting
+        if tried is not None and arm != FULL:
+            return min(MOST_SKIPPED, 1 + tried.num_workers * tried.prefetch_factor)
         if not after_proof:
             return 1
         wanted = 1 + max(2 * facts.prefetch, self._steps_to_keep(facts))

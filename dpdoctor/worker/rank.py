@@ -22,7 +22,7 @@ from dpdoctor import plugins, redact, rundir
 from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, RankRecord
-from dpdoctor.spec import WorkerTask
+from dpdoctor.spec import OTHER_SETTING, WorkerTask
 from dpdoctor.worker import arms, blame, launched, lines, modes, script, setup, terminal, trackers
 from dpdoctor.worker.ablation import Ablation, chosen
 from dpdoctor.worker.adoption import loss, passes
@@ -30,6 +30,7 @@ from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.adoption.redirect import Watch
 from dpdoctor.worker.agreement import Agreement, Alone, Ranks
 from dpdoctor.worker.arms._base import Arm, Bench
+from dpdoctor.worker.arms._beside import Beside
 from dpdoctor.worker.arms._precision import Precision
 from dpdoctor.worker.conductor import Conductor
 from dpdoctor.worker.data.loaders import Loaders
@@ -161,6 +162,8 @@ class Rank:
 
     def _chosen_arms(self) -> dict[str, Arm]:
         recording = self._task.spec.recording
+        if recording.loader_setting is not None:
+            return {OTHER_SETTING: Beside(recording.loader_setting)}
         return chosen(plugins.collect(arms, "ARM"), () if recording.explain else recording.arms, self._mode)
 
     def _meet_others(self) -> Agreement:

@@ -6,7 +6,9 @@ import statistics
 
 import pytest
 
+from dpdoctor import rundir
 from dpdoctor.records import Launch
+from dpdoctor.spec import OTHER_SETTING
 from dpdoctor.worker.data.replay import CHANGED, NO_LOADER
 from tests.faults.conftest import Profiled
 
@@ -70,6 +72,22 @@ def test_each_rank_tries_one_worker(profile):
     done = profile("slow_loader.py", *options, args=["--batch-s", str(PLANTED_S)])
     assert done.exit_code == 0, done.output
     assert skipped(done, "ddp") == {"one_worker": None}
+
+
+def test_the_setting_that_promises_most_is_tried_in_turns_with_the_scripts_own(profile):
+    options = ("--modes", "ddp", "--no-baseline", "--arms", "one_worker", "--rounds", "2", "--trace-steps", "0")
+    done = profile("slow_loader.py", *options, args=["--batch-s", "0.3", "--num-workers", "1"])
+    assert done.exit_code == 0, done.output
+    tried = rundir.read(done.root).trials["ddp"]
+    assert tried.record.loader_setting.num_workers > 1
+    for rank in tried.ranks:
+        of_arm = [window.window for window in rank.windows if window.arm == OTHER_SETTING and window.complete]
+        steps = {step.step for step in rank.steps if step.window in of_arm}
+        workers = {batch.worker for batch in rank.batches if batch.step in steps}
+        assert len(workers) == tried.record.loader_setting.num_workers
+    found = done.mode("ddp")["loader"]
+    assert found["trial"]["speedup"]["value"] > 0
+    assert "was tried in turns" in found["advice_reason"]
 
 
 def losses(done: Profiled, mode: str, rank: int, arm: str) -> list[float]:

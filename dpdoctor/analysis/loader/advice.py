@@ -16,11 +16,10 @@ ITERABLE = "an iterable dataset: whether its workers would share it, or each rea
 def advise(predictions: Sequence[LoaderPrediction], present: Setting) -> tuple[LoaderPrediction | None, str]:
     """Return the prediction to follow, and why; None where the present setting is as good within the interval."""
     known = [p for p in predictions if p.step.value is not None]
+    chosen = fewest_of_the_best(known)
+    assert chosen is not None
     best = min(_step(p) for p in known)
-    chosen = min(
-        (p for p in known if _step(p) <= AS_GOOD * best), key=lambda p: (p.num_workers, p.prefetch_factor or 0)
-    )
-    now = next(p for p in known if _is(p, present))
+    now = next(p for p in known if is_of(p, present))
     bound = chosen.step.high if chosen.step.high is not None else chosen.step.value
     assert bound is not None
     if chosen is now or bound >= _step(now):
@@ -38,7 +37,16 @@ def _step(prediction: LoaderPrediction) -> float:
     return prediction.step.value
 
 
-def _is(prediction: LoaderPrediction, setting: Setting) -> bool:
+def fewest_of_the_best(predictions: Sequence[LoaderPrediction]) -> LoaderPrediction | None:
+    """Return of the settings that are as good as the best predicted one that of the fewest processes and batches."""
+    known = [p for p in predictions if p.step.value is not None]
+    best = min(map(_step, known), default=0.0)
+    as_good = (p for p in known if _step(p) <= AS_GOOD * best)
+    return min(as_good, key=lambda p: (p.num_workers, p.prefetch_factor or 0), default=None)
+
+
+def is_of(prediction: LoaderPrediction, setting: Setting) -> bool:
+    """Return whether a prediction is that of a setting."""
     factor = setting.prefetch_factor if setting.num_workers else None
     return (prediction.num_workers, prediction.prefetch_factor) == (setting.num_workers, factor)
 

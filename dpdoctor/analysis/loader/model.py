@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.spec import LoaderSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,14 @@ class LoaderPrediction:
     prefetch_factor: int | None
     step: Figure
     wait: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderTrial:
+    """A setting that was tried in turns with the script's own; `speedup`: how many times as fast a step is with it."""
+
+    setting: LoaderSetting
+    speedup: Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,7 @@ class LoaderSummary:
         advice: the prediction to follow; None: leave it as it is, or unknown; `advice_reason` says which and why.
         control: what one device would take with as many loader processes as all ranks have; None for one device,
             and where the ranks have none, as each then fetches for itself.
+        trial: what came of the setting that was tried in a launch of its own; None: there was no such launch.
         number: place in Adoption.loaders.
     """
 
@@ -100,6 +110,7 @@ class LoaderSummary:
     advice: LoaderPrediction | None = None
     advice_reason: str = ""
     control: LoaderPrediction | None = None
+    trial: LoaderTrial | None = None
     slow: SlowFetches | None = None
     number: int = 0
     built: str = ""

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpdoctor.analysis.loader import advice, budget, control, facts, parts, stalls
+from dpdoctor.analysis.loader import advice, budget, control, facts, parts, stalls, trial
 from dpdoctor.analysis.loader.feed import Feed, feed
 from dpdoctor.analysis.loader.measured import UnknownError, measured
-from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderSummary
+from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderSummary, LoaderTrial
 from dpdoctor.analysis.loader.predict import Basis, Predictor
 from dpdoctor.analysis.loader.tried import tried
 from dpdoctor.analysis.summary import ModeSummary
@@ -28,27 +28,30 @@ class _Fed:
     feed: Feed
     mode: ModeSummary
     predictor: Predictor | None
+    trial: LoaderTrial | None
     reason: str = ""
 
 
 def with_loaders(
-    modes: Mapping[str, ModeSummary], launches: Mapping[str, Launch], header: RunHeader
+    modes: Mapping[str, ModeSummary], launches: Mapping[str, Launch], trials: Mapping[str, Launch], header: RunHeader
 ) -> dict[str, ModeSummary]:
     """Return the modes with what fed their training in the launch that speaks for each; failed ones as they are."""
-    fed = {name: found for name, mode in modes.items() if (found := _fed(mode, launches.get(name), header)) is not None}
-    summaries = {name: _summary(found, fed.get(BASELINE), header) for name, found in fed.items()}
+    found = {name: _fed(mode, launches.get(name), trials.get(name), header) for name, mode in modes.items()}
+    fed = {name: one for name, one in found.items() if one is not None}
+    summaries = {name: _summary(one, fed.get(BASELINE), header) for name, one in fed.items()}
     return {name: dataclasses.replace(mode, loader=summaries.get(name)) for name, mode in modes.items()}
 
 
-def _fed(mode: ModeSummary, launch: Launch | None, header: RunHeader) -> _Fed | None:
+def _fed(mode: ModeSummary, launch: Launch | None, tried_in: Launch | None, header: RunHeader) -> _Fed | None:
     found = feed(launch) if launch is not None and mode.status != "failed" else None
     if launch is None or found is None:
         return None
+    predictor, reason = None, ""
     try:
         predictor = _predictor(found, launch, mode, header)
     except UnknownError as error:
-        return _Fed(launch=launch, feed=found, mode=mode, predictor=None, reason=str(error))
-    return _Fed(launch=launch, feed=found, mode=mode, predictor=predictor)
+        reason = str(error)
+    return _Fed(launch=launch, feed=found, mode=mode, predictor=predictor, trial=trial.trial(tried_in), reason=reason)
 
 
 def _predictor(found: Feed, launch: Launch, mode: ModeSummary, header: RunHeader) -> Predictor:
@@ -68,6 +71,8 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         room = budget.budget(found, launch, header)
         predictions = fed.predictor.predictions(budget.settings(fed.predictor.present.measured, room))
         chosen, reason = advice.advise(predictions, fed.predictor.present.measured.setting)
+    if fed.trial is not None:
+        chosen, reason = trial.after_trial(chosen, fed.trial, predictions)
     if loader.sampler == _ITERABLE_SAMPLER:
         chosen, reason = None, advice.ITERABLE
     return LoaderSummary(
@@ -94,6 +99,7 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         advice=chosen,
         advice_reason=reason,
         control=_control(fed, baseline),
+        trial=fed.trial,
         slow=stalls.slow_fetches(found, fed.predictor.present if fed.predictor else None),
     )
 

@@ -10,9 +10,9 @@ from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH, Measured, Unknow
 from dpdoctor.analysis.loader.predict import Basis
 from dpdoctor.analysis.summary import ArmSummary
 from dpdoctor.records import Launch
-from dpdoctor.spec import RunHeader
+from dpdoctor.spec import BESIDE, RunHeader
 
-ARM = "one_worker"
+ARM = BESIDE
 
 
 def tried(present: Measured, launch: Launch, arms: Mapping[str, ArmSummary], header: RunHeader) -> Basis | None:

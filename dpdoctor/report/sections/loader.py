@@ -84,7 +84,7 @@ def _why_not(mode: ModeSummary) -> str:
 
 
 def _loader(analysis: Analysis, mode: str, loader: LoaderSummary) -> Iterator[Block]:
-    yield from _advice(loader, tried_step(analysis.summary.modes[mode]))
+    yield from _advice(loader, tried_step(analysis.summary.modes[mode]) if loader.trial is None else None)
     yield Facts(pairs=tuple(_facts(loader)))
     yield _fetches(analysis, mode)
     yield from _transforms(loader)
@@ -101,6 +101,8 @@ def _advice(loader: LoaderSummary, tried: Figure | None) -> Iterator[Callout]:
     if tried is not None:
         measured = f"A step takes {with_interval(tried)} with it, measured in this run (arm one_worker)"
         yield Callout(tone="warn", title="Set num_workers=1", text=sentence(measured))
+    elif loader.advice is not None and loader.trial is not None and loader.trial.speedup.value is not None:
+        yield Callout(tone="warn", title=f"Set {setting_words(loader.advice)}", text=sentence(loader.advice_reason))
     elif loader.advice is not None:
         predicted = (
             f"A step is then predicted to take {with_interval(loader.advice.step)}, "

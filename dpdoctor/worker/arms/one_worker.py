@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dpdoctor.worker.arms._base import Bench, Fault
-from dpdoctor.worker.arms.cached_batches import CachedBatches
+from dpdoctor.worker.arms._base import Bench
+from dpdoctor.worker.arms._beside import Beside
 
 
-class OneWorker(CachedBatches):
+class OneWorker(Beside):
     """Adds a loader process where the script has none: what it gains, and what it and the training cost each other."""
 
     summary = (
@@ -16,18 +16,7 @@ class OneWorker(CachedBatches):
 
     def unfit(self, bench: Bench) -> str | None:
         """Return why no process can fetch for the training, or why one does already."""
-        return super().unfit(bench) or bench.companion.unfit(bench.tally.loaders())
-
-    def begin(self, bench: Bench) -> None:
-        """Replay, each batch when the process has handed over one of its own."""
-        bench.replay.begin(wait=bench.companion.take)
-        bench.companion.begin(bench.tally.loaders())
-
-    def end(self, bench: Bench) -> Fault | None:
-        """Let the process end, and ask the loader again."""
-        failure = bench.companion.end()
-        fault = super().end(bench)
-        return fault if failure is None else Fault(reason=failure, final=True)
+        return bench.companion.unneeded(bench.tally.loaders()) or super().unfit(bench)
 
 
 ARM = OneWorker()

@@ -1,4 +1,4 @@
-"""One worker for a loader that has none, for a while: what fetching in a process and handing over give, and cost.
+"""Workers of ours beside the script's loader, for a while: what fetching in processes and handing over give, and cost.
 
 How much a fetch, a hand-over and a training step slow each other is no property of any of them, but of the caches, the
 memory, the cores and the locks that they share: it has to be tried in place.
@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from dpdoctor.spec import ONE_WORKER, LoaderSetting
 from dpdoctor.worker.data.apart import ApartLoader, last_line, made_up
 from dpdoctor.worker.data.held import Held
 
@@ -32,7 +33,7 @@ Open = Callable[[ApartLoader, int], tuple[Any, Callable[[], Any]]]
 
 
 class Companion:
-    """At most one process at a time. `find` returns a loader by the number that the tally knows it by, while it lives.
+    """Processes of one setting at a time. `find` returns a loader by the tally's number of it, while it lives.
 
     `loaders` in the methods are those that feed the training.
     """
@@ -46,20 +47,23 @@ class Companion:
         self._failure: str | None = None
 
     def unfit(self, loaders: frozenset[int]) -> str | None:
-        """Return why nothing can be fetched beside the training, or why it need not be; None: it can."""
+        """Return why nothing can be fetched beside the training; None: it can."""
         if len(loaders) != 1:
             return SEVERAL
         loader = self._find(next(iter(loaders)))
         if loader is None:
             return GONE
-        if loader.num_workers:
-            return HAS_WORKERS
         if not made_up(loader, 1):
             return NOT_MADE_UP
         held = self._held.shared()
         return held and SHARED.format(held=held)
 
-    def begin(self, loaders: frozenset[int]) -> None:
+    def unneeded(self, loaders: frozenset[int]) -> str | None:
+        """Return that processes of the script's own fetch already; None: none do, or that is not known."""
+        found = [self._find(number) for number in loaders]
+        return HAS_WORKERS if any(loader is not None and loader.num_workers for loader in found) else None
+
+    def begin(self, loaders: frozenset[int], setting: LoaderSetting = ONE_WORKER) -> None:
         """Begin to fetch with the dataset of the only loader that feeds the training, if that is fit."""
         # Asked anew: meanwhile the script may have opened a file, or let go of its loader.
         self._failure = self.unfit(loaders)
@@ -70,6 +74,8 @@ class Companion:
         assert loader is not None
         apart = ApartLoader(
             loader.dataset,
+            num_workers=setting.num_workers,
+            prefetch_factor=setting.prefetch_factor,
             batch_sampler=_OnAndOn(made_up(loader, BATCHES)),
             collate_fn=loader.collate_fn,
             worker_init_fn=loader.worker_init_fn,
@@ -91,7 +97,7 @@ class Companion:
             self._failure = FAILED.format(error=last_line(error))
 
     def end(self) -> str | None:
-        """Let the process end; return why nothing can be fetched in a process, None: it can."""
+        """Let the processes end; return why nothing can be fetched in one, None: it can."""
         if self._iterator is not None:
             self._iterator._shutdown_workers()
         self._iterator = self._next = None

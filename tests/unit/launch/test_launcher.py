@@ -18,7 +18,7 @@ from dpdoctor.heartbeat import Beat
 from dpdoctor.launch import launcher, processes, sampling
 from dpdoctor.launch.progress import Silence
 from dpdoctor.records import Adoption, LaunchRecord, RankRecord, Unit
-from dpdoctor.spec import ModeSpec, RunHeader, RunSpec
+from dpdoctor.spec import LoaderSetting, ModeSpec, RunHeader, RunSpec
 from tests.builders import records
 from tests.builders.specs import mode_spec
 from tests.unit.launch.conftest import lives, task_in
@@ -200,6 +200,18 @@ def test_an_inactive_mode_that_ran_well_says_why_it_is_inactive(
     mode = dataclasses.replace(mode_spec("dp"), inactive="no GPU")
     (record,) = launcher.launch(tmp_path, spec(mode), heard)
     assert (record.status, record.reason) == ("inactive", "no GPU")
+
+
+def test_a_setting_is_tried_in_a_launch_of_its_own(
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]
+) -> None:
+    ranks_do(WELL)
+    setting = LoaderSetting(num_workers=2, prefetch_factor=4)
+    of = spec(mode_spec("single"), mode_spec("ddp", 2))
+    (record,) = launcher.try_loaders(tmp_path, of, {"ddp": setting}, heard)
+    assert (record.mode, record.status, record.loader_setting) == ("ddp", "ok", setting)
+    assert [path.name for path in tmp_path.iterdir()] == ["ddp.trial"]
+    assert "ddp, again to try num_workers=2, prefetch_factor=4" in heard.titles
 
 
 def test_modes_are_told_which_parameters_the_baseline_left_without_gradient(

@@ -6,6 +6,8 @@ import pytest
 from rich.console import Console
 
 from dpdoctor.analysis import Analysis, ArmSummary, Finding, NotJudged, SlowFetches
+from dpdoctor.analysis.loader.model import LoaderTrial
+from dpdoctor.analysis.loader.trial import words
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Card, Cell, Facts, Fold, Paragraph, Table
 from dpdoctor.report.formats import terminal
@@ -14,6 +16,7 @@ from dpdoctor.report.sections.waterfall import TERM_WORDS
 from dpdoctor.report.text import capital, sentence
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.rules import rules
+from dpdoctor.spec import LoaderSetting
 from tests.builders import diagnosed_runs, runs
 from tests.builders.diagnosed_runs import figure, finding, unknown, with_findings, with_modes
 from tests.builders.figures import figures
@@ -252,6 +255,19 @@ class TestLoader:
         modes = dict.fromkeys(("single", "ddp"), mode)
         first = only(Callout, build("loader", with_modes(self.ANALYSIS, **modes)))[0]
         assert (first.title, figures(first.text)) == ("Set num_workers=1", ["70.0 ms", "69.0", "71.0 ms"])
+
+    def test_what_another_launch_measured_is_told_in_place_of_the_prediction(self) -> None:
+        ddp = self.ANALYSIS.summary.modes["ddp"]
+        assert ddp.loader is not None
+        assert ddp.loader.advice is not None
+        setting = LoaderSetting(num_workers=ddp.loader.advice.num_workers, prefetch_factor=2)
+        trial = LoaderTrial(setting=setting, speedup=figure(1.4, 0.1, unit="x"))
+        mode = dataclasses.replace(ddp, loader=dataclasses.replace(ddp.loader, trial=trial, advice_reason=words(trial)))
+        modes = dict.fromkeys(("single", "ddp"), mode)
+        first = only(Callout, build("loader", with_modes(self.ANALYSIS, **modes)))[0]
+        assert first.title == "Set num_workers=4, prefetch_factor=2"
+        assert "predicted" not in first.text
+        assert "1.40x (1.30x to 1.50x)" in first.text
 
     def test_facts_with_reasons_for_what_is_unknown(self) -> None:
         facts = dict(only(Facts, build("loader", self.ANALYSIS))[0].pairs)

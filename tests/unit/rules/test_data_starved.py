@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from dpdoctor.analysis import CrossCheck, LoaderSummary, SlowFetches
-from dpdoctor.analysis.loader.model import TransformSummary
+from dpdoctor.analysis.loader.model import LoaderTrial, TransformSummary
 from dpdoctor.records import CpuUse, Rank
 from dpdoctor.rules import Case
 from dpdoctor.rules._base import CannotTell
 from dpdoctor.rules.data_starved import RULE
+from dpdoctor.spec import LoaderSetting
 from tests.builders import cases, feeding, records
 
 AFFINE = TransformSummary(name="RandomAffine", per_batch=cases.figure(0.02), share=0.49)
@@ -141,6 +142,15 @@ def test_the_gain_of_one_worker_is_the_measured_one(best_s: float, is_measured: 
     assert found.gain == ("measured" if is_measured else "predicted")
     assert found.predicted.value == pytest.approx(1 / 0.705 if is_measured else 0.1 / best_s)
     assert ("prefetch_factor" in found.code) is not is_measured
+
+
+def test_the_gain_of_a_setting_that_was_tried_is_the_measured_one() -> None:
+    prediction = cases.prediction(2, 0.05, 0.01, 4)
+    speedup = cases.figure(1.4, 0.1, unit="x")
+    trial = LoaderTrial(setting=LoaderSetting(num_workers=2, prefetch_factor=4), speedup=speedup)
+    found = RULE.check(waiting(0.4, 0.39, cases.loader(predictions=(prediction,), advice=prediction, trial=trial)))
+    assert (found.predicted, found.gain) == (speedup, "measured")
+    assert found.code == "DataLoader(..., num_workers=2, prefetch_factor=4, persistent_workers=True)"
 
 
 def test_what_a_cheaper_transform_gives_is_an_upper_bound() -> None:

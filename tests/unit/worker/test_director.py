@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.spec import Recording
+from dpdoctor.spec import LoaderSetting, Recording
 from dpdoctor.worker.director import (
     FULL,
     LEAST_ROUNDS,
@@ -247,6 +247,14 @@ def test_the_first_window_is_a_full_one_because_batches_are_kept_before_it() -> 
         segments, _ = plan(Recording(), repeat(0.01), arms=ALL, num_kept=num_kept)
         assert (measured(segments)[0].arm, measured(segments)[0].skip) == (FULL, skip)
         assert {w.skip for w in measured(segments)[1:]} == {1}
+
+
+def test_the_queue_of_a_setting_that_is_tried_fills_before_its_steps_count() -> None:
+    arms = (FULL, "tried")
+    for workers, skip in ((3, 1 + 3 * 2), (1000, MOST_SKIPPED)):
+        setting = LoaderSetting(num_workers=workers, prefetch_factor=2)
+        segments, _ = plan(Recording(loader_setting=setting), repeat(0.01), arms=arms)
+        assert {(w.arm, w.skip) for w in measured(segments)} == {(FULL, 1), ("tried", skip)}
 
 
 def test_where_steps_are_slow_fewer_batches_are_kept() -> None:

@@ -13,6 +13,7 @@ from dpdoctor.analysis.loader.measured import NO_SENDING
 from dpdoctor.analysis.loader.model import LoaderSummary
 from dpdoctor.loading import HandOff
 from dpdoctor.records import Launch, Rank
+from dpdoctor.spec import OTHER_SETTING, LoaderSetting
 from tests.builders import records
 from tests.builders.feeding import even_batches, launch, loader, rank
 from tests.builders.specs import MS
@@ -41,6 +42,24 @@ def test_a_starved_script_is_told_the_number_to_set() -> None:
     assert found.advice.step.value is not None
     assert 0.050 < found.advice.step.value < 0.060
     assert found.control is None
+
+
+@pytest.mark.parametrize(("tried_ms", "advised"), [(50.0, 1), (99.0, None)])
+def test_what_a_trial_measured_stands_above_what_was_predicted(tried_ms: float, advised: int | None) -> None:
+    setting = LoaderSetting(num_workers=1, prefetch_factor=2)
+    steps, windows = [], []
+    for number in range(8):
+        arm, ms = (OTHER_SETTING, tried_ms) if number % 2 else ("full", 100.0)
+        steps += [records.step(ms + number % 3, step=4 * number + place, window=number) for place in range(4)]
+        windows.append(records.window(4 * (ms + number % 3), window=number, arm=arm, round=number // 2))
+    trial = records.launch(records.rank(steps, windows), loader_setting=setting)
+    run = dataclasses.replace(records.run({"single": [single()]}), trials={"single": trial})
+    found = analyse(run).summary.modes["single"].loader
+    assert found is not None
+    assert found.trial is not None
+    assert found.trial.setting == setting
+    assert (found.advice.num_workers if found.advice else None) == advised
+    assert "was tried" in found.advice_reason
 
 
 def test_ranks_that_fetch_for_themselves_have_no_more_loader_processes_than_one_device() -> None:

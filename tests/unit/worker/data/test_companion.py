@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dpdoctor.loading import IN_PROCESS
+from dpdoctor.spec import LoaderSetting
 from dpdoctor.worker.data.companion import FAILED, GONE, HAS_WORKERS, NOT_MADE_UP, SEVERAL, SHARED, Companion
 from tests.builders.rig import Rig
 
@@ -156,13 +157,33 @@ def unopened(*_: Any) -> NoReturn:
         (FEEDS, DataLoader(Items()), None),
         (frozenset({0, 1}), DataLoader(Items()), SEVERAL),
         (FEEDS, None, GONE),
-        (FEEDS, DataLoader(Items(), num_workers=1), HAS_WORKERS),
+        (FEEDS, DataLoader(Items(), num_workers=1), None),
         (FEEDS, DataLoader(Stream()), NOT_MADE_UP),
         (FEEDS, DataLoader(Items(), batch_size=None), NOT_MADE_UP),
     ],
 )
-def test_where_it_need_not_or_cannot_fetch(loaders: frozenset[int], loader: Any, reason: str | None) -> None:
+def test_where_it_cannot_fetch(loaders: frozenset[int], loader: Any, reason: str | None) -> None:
     assert Companion(lambda _: loader, unopened).unfit(loaders) == reason
+
+
+@pytest.mark.parametrize(("num_workers", "reason"), [(0, None), (1, HAS_WORKERS)])
+def test_a_loader_with_workers_needs_no_first_one(num_workers: int, reason: str | None) -> None:
+    loader = DataLoader(Items(), num_workers=num_workers)
+    assert Companion(lambda _: loader, unopened).unneeded(FEEDS) == reason
+
+
+def test_workers_of_another_setting_fetch_ahead_as_it_says() -> None:
+    opened: list[Any] = []
+
+    def opens(apart: Any, _: int) -> tuple[Any, Any]:
+        opened.append(apart)
+        return apart.begin(), lambda: None
+
+    loader = DataLoader(Items(), num_workers=1)
+    companion = Companion(lambda _: loader, opens)
+    companion.begin(FEEDS, LoaderSetting(num_workers=2, prefetch_factor=3))
+    assert companion.end() is None
+    assert (opened[0].num_workers, opened[0].prefetch_factor) == (2, 3)
 
 
 def test_a_file_that_the_script_opened_meanwhile_is_not_read_beside_it(tmp_path: Path) -> None:

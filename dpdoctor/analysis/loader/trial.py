@@ -1,0 +1,85 @@
+"""Another setting of the loader, tried in a launch of its own in turns with the script's: which, and what it gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.ablation import arms
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.loader.advice import fewest_of_the_best, is_of
+from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderTrial
+from dpdoctor.analysis.loader.simulate import Setting
+from dpdoctor.analysis.loader.tried_step import tried_step
+from dpdoctor.analysis.summary import ModeSummary
+from dpdoctor.records import Launch
+from dpdoctor.spec import OTHER_SETTING, LoaderSetting
+
+# What promises less is not worth another launch.
+LEAST_GAIN = 1.05
+
+
+def to_try(modes: Mapping[str, ModeSummary]) -> dict[str, LoaderSetting]:
+    """Return by mode the setting that is predicted best there, whatever its interval, if it was not measured yet."""
+    return {name: found for name, mode in modes.items() if (found := _best(mode)) is not None}
+
+
+def _best(mode: ModeSummary) -> LoaderSetting | None:
+    if mode.status != "ok" or mode.loader is None or tried_step(mode) is not None:
+        return None
+    best = fewest_of_the_best(mode.loader.predictions)
+    gain = stats.ratio(mode.step, best.step, "x").value if best is not None else None
+    if best is None or not best.prefetch_factor or gain is None or gain < LEAST_GAIN:
+        return None
+    return LoaderSetting(num_workers=best.num_workers, prefetch_factor=best.prefetch_factor)
+
+
+def trial(launch: Launch | None) -> LoaderTrial | None:
+    """Return what the launch gave; None: there was none."""
+    if launch is None or launch.record.loader_setting is None:
+        return None
+    return LoaderTrial(setting=launch.record.loader_setting, speedup=_speedup(launch))
+
+
+def _speedup(launch: Launch) -> Figure:
+    """Return how many times as fast a step is; 1 / (1 - x), where x is the share of the step that is saved."""
+    found = arms([launch]).get(OTHER_SETTING)
+    reason = launch.record.reason or "the launch that tried it left no window of it"
+    if found is None or found.share.value is None:
+        return stats.unknown("x", found.share.reason or reason if found is not None else reason)
+    low, value, high = (
+        None if share is None or share >= 1 else 1 / (1 - share)
+        for share in (found.share.low, found.share.value, found.share.high)
+    )
+    if value is None:
+        return stats.unknown("x", "a step took no time with it")
+    known = (low, high) if low is not None and high is not None else (None, None)
+    return Figure(value=value, low=known[0], high=known[1], n=found.share.n, unit="x")
+
+
+def is_faster(tried: LoaderTrial) -> bool:
+    """Return whether a step is measurably shorter with the setting that was tried."""
+    return tried.speedup.low is not None and tried.speedup.low > 1
+
+
+def after_trial(
+    chosen: LoaderPrediction | None, tried: LoaderTrial, predictions: Sequence[LoaderPrediction]
+) -> tuple[LoaderPrediction | None, str]:
+    """Return the same once a setting was tried: what was measured to be faster is advised, and nothing that was not."""
+    if tried.speedup.value is None:
+        return chosen, words(tried)
+    if not is_faster(tried):
+        return None, f"{words(tried)}, which is not measurably faster"
+    setting = Setting(num_workers=tried.setting.num_workers, prefetch_factor=tried.setting.prefetch_factor)
+    return next((p for p in predictions if is_of(p, setting)), chosen), words(tried)
+
+
+def words(tried: LoaderTrial) -> str:
+    """Return what came of it, in a clause."""
+    named = f"num_workers={tried.setting.num_workers}, prefetch_factor={tried.setting.prefetch_factor}"
+    if tried.speedup.value is None:
+        return f"{named} could not be tried: {tried.speedup.reason}"
+    low, high = tried.speedup.low, tried.speedup.high
+    interval = "" if low is None or high is None else f" ({units.span(units.times(low), units.times(high))})"
+    return f"{named} was tried in turns with the script's own: {units.times(tried.speedup.value)}{interval} as fast"

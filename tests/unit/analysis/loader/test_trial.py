@@ -1,0 +1,115 @@
+"""Which setting of the loader is tried in a launch of its own, and what is made of what that gave."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from dpdoctor.analysis.loader.model import LoaderTrial
+from dpdoctor.analysis.loader.trial import after_trial, is_faster, to_try, trial, words
+from dpdoctor.analysis.summary import ModeSummary
+from dpdoctor.records import ArmRecord, Launch
+from dpdoctor.spec import OTHER_SETTING, LoaderSetting
+from tests.builders import cases, records
+from tests.builders.cases import figure
+
+SETTING = LoaderSetting(num_workers=2, prefetch_factor=2)
+NOW = cases.prediction(0, cases.STEP_S, 0.06)
+TWO = cases.prediction(2, 0.06, 0.01, 2)
+MORE = cases.prediction(4, 0.0595, 0.01, 2)
+
+
+def mode(status: str = "ok", arms: dict[str, Any] | None = None, **loader: Any) -> ModeSummary:
+    """Return a mode whose step takes cases.STEP_S."""
+    found = cases.case(loader=cases.loader(**{"predictions": (NOW, TWO, MORE), **loader}), arms=arms or {}).mode
+    return dataclasses.replace(found, status=status)
+
+
+def test_the_fewest_processes_of_the_best_predicted_settings_are_tried() -> None:
+    assert to_try({"ddp": mode()}) == {"ddp": SETTING}
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        mode("failed"),
+        mode("inactive"),
+        mode(predictions=()),
+        mode(predictions=(NOW, cases.prediction(1, 0.097, 0.05, 2))),
+        mode(predictions=(cases.prediction(2, 0.09, 0.05, 2), cases.prediction(0, 0.05, 0.01))),
+        mode(
+            predictions=(NOW, cases.prediction(1, 0.06, 0.01, 2)),
+            advice=cases.prediction(1, 0.06, 0.01, 2),
+            arms={"one_worker": cases.arm(0.4, 0.001)},
+        ),
+    ],
+    ids=["failed", "inactive", "nothing predicted", "hardly faster", "no workers are best", "measured already"],
+)
+def test_what_promises_nothing_new_is_not_tried(of: ModeSummary) -> None:
+    assert to_try({"ddp": of}) == {}
+
+
+def launched(tried_ms: float, *, status: str = "ok", skipped: str | None = None) -> Launch:
+    """Return four rounds of full windows with steps of about 100 ms, and of windows with another setting."""
+    steps, windows = [], []
+    for number in range(8):
+        arm = OTHER_SETTING if number % 2 else "full"
+        ms = (tried_ms if number % 2 else 100.0) + 0.1 * (number // 2)
+        if arm == OTHER_SETTING and skipped:
+            continue
+        steps += [records.step(ms, step=5 * number + place, window=number) for place in range(5)]
+        windows.append(records.window(5 * ms, window=number, arm=arm, round=number // 2))
+    rank = records.rank(steps, windows, arms=(ArmRecord(name=OTHER_SETTING, skipped=skipped),))
+    found = records.launch(rank, status=status, reason="it raised" if status == "failed" else None)
+    return dataclasses.replace(found, record=dataclasses.replace(found.record, loader_setting=SETTING))
+
+
+def test_the_step_is_as_many_times_as_fast_as_the_two_windows_say() -> None:
+    found = trial(launched(50.0))
+    assert found is not None
+    assert found.setting == SETTING
+    assert found.speedup.value == pytest.approx(2.0, rel=0.01)
+    assert found.speedup.low is not None
+    assert found.speedup.high is not None
+    assert 1.9 < found.speedup.low < found.speedup.high < 2.1
+    assert is_faster(found)
+
+
+@pytest.mark.parametrize(
+    ("of", "reason"),
+    [
+        (launched(50.0, status="failed"), "it raised"),
+        (launched(50.0, skipped="the dataset cannot be fetched from"), "the dataset cannot be fetched from"),
+    ],
+)
+def test_a_trial_that_did_not_work_says_why(of: Launch, reason: str) -> None:
+    found = trial(of)
+    assert found is not None
+    assert found.speedup.reason == reason
+    assert not is_faster(found)
+    assert words(found).endswith(f"could not be tried: {reason}")
+    assert after_trial(TWO, found, (NOW, TWO)) == (TWO, words(found))
+
+
+def test_other_launches_tried_nothing() -> None:
+    assert trial(None) is None
+    assert trial(records.launch(records.even_rank(100))) is None
+
+
+def tried(speedup: float, half: float) -> LoaderTrial:
+    return LoaderTrial(setting=SETTING, speedup=figure(speedup, half, unit="x"))
+
+
+def test_what_was_measured_to_be_faster_is_advised_whatever_was_predicted() -> None:
+    chosen, reason = after_trial(None, tried(1.4, 0.1), (NOW, TWO, MORE))
+    assert chosen is TWO
+    assert "1.40x (1.30x to 1.50x)" in reason
+
+
+@pytest.mark.parametrize("found", [tried(1.4, 0.5), tried(0.9, 0.05), tried(1.0, 0.0)])
+def test_what_was_not_measured_to_be_faster_is_not_advised(found: LoaderTrial) -> None:
+    chosen, reason = after_trial(TWO, found, (NOW, TWO, MORE))
+    assert chosen is None
+    assert "not measurably faster" in reason
