@@ -97,15 +97,3 @@ def test_a_tracker_uploads_nothing_and_its_folder_is_kept_away_whoever_writes_it
         assert not (done.root / "ddp" / f"rank{rank.index}" / "overlay").exists()
     (said,) = (text for text in done.record("ddp").adoption.warnings if "wandb" in text)
     assert said.startswith(f"wandb at {SCRIPTS}/tracker/train.py:15 runs offline: nothing is uploaded")
-
-
-def test_a_tracker_uploads_nothing_from_a_bare_launch(
-    tmp_path: Path, profile: Callable[..., Profiled], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    short = tuple(option for option in SHORT if option != "--no-control")
-    done = profile("tracker/train.py", "--modes", "single", *short, control=True)
-    assert done.exit_code == 0, done.output
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    for launch in ("bare", "bare.2"):
-        assert done.printed(launch).startswith("mode offline")

@@ -30,10 +30,12 @@ def test_a_script_that_is_slower_while_it_is_watched_is_not_measured_by_that(pro
     assert "watching this script takes" in " ".join(done.output.split())
 
 
-def test_bare_launches_leave_no_file_and_are_read_again(profile, tmp_path):
-    done = profile("slowed_by_watching.py", "--modes", "single", *CONTROLLED, control=True)
+def test_bare_launches_leave_no_file_upload_nothing_and_are_read_again(profile, tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    done = profile("tracker/train.py", "--modes", "single", *CONTROLLED, control=True)
     assert done.exit_code == 0, done.output
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    assert all(done.printed(launch).startswith("mode offline") for launch in ("bare", "bare.2"))
     assert [path.name for path in bare(done.root)] == ["bare", "bare.2"]
     run = rundir.read(done.root)
     assert [launch.record.status for launch in run.bare] == ["ok", "ok"]

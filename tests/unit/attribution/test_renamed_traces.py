@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import gzip
-import json
 import re
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dpdoctor.attribution.digesting import digest, digest_file
@@ -65,10 +65,10 @@ def is_communication(event: dict[str, Any]) -> bool:
 
 def renamed(name: str, rename: Rename, folder: Path) -> Digest:
     """Return the digest of a copy with other names."""
-    document = json.loads(gzip.decompress((REAL / name).read_bytes()))
+    document = msgspec.json.decode(gzip.decompress((REAL / name).read_bytes()))
     document["traceEvents"] = rename(document["traceEvents"])
     path = folder / "trace.json"
-    path.write_text(json.dumps(document))
+    path.write_bytes(msgspec.json.encode(document))
     return digest_file(path)
 
 
