@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from torch import nn
+
+from dpdoctor.worker import sequences
 
 _INHERITED = object()
 
@@ -43,10 +46,7 @@ class Patches:
         saved = self._originals.pop((id(owner), name), None)
         if saved is None:
             return
-        if saved[1] is _INHERITED:
-            object.__delattr__(owner, name) if isinstance(owner, nn.Module) else delattr(owner, name)
-        else:
-            _assign(owner, name, saved[1])
+        _assign(owner, name, saved[1])
 
     def undo(self) -> None:
         """Put every original back and take every hook away."""
@@ -62,11 +62,17 @@ class Patches:
 
 
 def _assign(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute on this very object: a wrapper of modules may pass on what is set, to the module inside."""
-    if isinstance(owner, nn.Module):
-        object.__setattr__(owner, name, value)
-    else:
-        setattr(owner, name, value)
+    """Set an attribute on this very object, or delete it where `value` is _INHERITED.
+
+    A wrapper of modules may pass on what is set, to the module inside.
+    """
+    is_module = isinstance(owner, nn.Module)
+    is_subscript = name == "__getitem__" and isinstance(owner, type)
+    with sequences.as_they_were(owner) if is_subscript else contextlib.nullcontext():
+        if value is _INHERITED:
+            object.__delattr__(owner, name) if is_module else delattr(owner, name)
+        else:
+            object.__setattr__(owner, name, value) if is_module else setattr(owner, name, value)
 
 
 def _label(owner: Any) -> str:

@@ -121,6 +121,19 @@ def test_what_torch_asks_for_counts_once_for_each_call_into_it(found) -> None:
     assert sum(count for _, count in found(several)) == 1
 
 
+def test_tensors_stay_no_sequences(found) -> None:
+    class Own(torch.Tensor):
+        pass
+
+    def gather() -> None:
+        for value in (VALUE, nn.Parameter(VALUE, requires_grad=False), VALUE.as_subclass(Own)):
+            assert torch.tensor([value]).tolist() == [2.0]
+        assert VECTOR[VECTOR > 0].tolist() == [1.0]
+
+    assert ("[mask]", 1) in found(gather)
+    gather()
+
+
 def test_what_lies_on_the_host_anyway_does_not_count(found) -> None:
     class Points(Dataset[torch.Tensor]):
         def __len__(self) -> int:
