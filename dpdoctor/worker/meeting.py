@@ -15,8 +15,8 @@ APART = (
     "on all ranks only by dpdoctor's seed, and are drawn apart since, as processes of the script would"
 )
 ONE_BATCH = (
-    "every step of every rank trains on one and the same batch, which is counted for each rank, as a stand-in for "
-    "batches of its own. Where it is all of the data, other devices only repeat the work of one"
+    "every step of every rank trains on one and the same batch. Where it stands in for others, as made-up data do, go "
+    "by the time of a step, or make the batches in the loop"
 )
 
 

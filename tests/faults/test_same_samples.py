@@ -73,7 +73,10 @@ def test_one_window_is_enough_to_see_that_they_stay_alike(profile):
     assert mode["batch"]["global"] == 8
 
 
-def test_one_and_the_same_batch_is_counted_for_each_rank_and_told(profile):
-    mode = profile("whole_batch.py", *ONE_WINDOW).mode("ddp")
-    assert mode["batch"]["global"] == 40
+def test_one_and_the_same_batch_counts_once_and_is_told(profile):
+    done = profile("whole_batch.py", *ONE_WINDOW)
+    mode = done.mode("ddp")
+    assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (20, 20)
+    assert mode["throughput"]["value"] == pytest.approx(20 / mode["step"]["value"], rel=0.01)
     assert any("one and the same batch" in warning for warning in mode["adoption"]["warnings"])
+    assert findings(done)[0] == "unsharded_data"

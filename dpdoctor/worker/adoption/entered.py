@@ -62,15 +62,12 @@ class Entered:
 
 
 def are_same(everyone: list[list[int]]) -> bool:
-    """Return whether several ranks trained on the same samples, given what each `told`.
-
-    A script that gives the model one and the same batch in every step has no samples to share out.
-    """
-    (num_steps, _, varies), *others = everyone
-    return bool(others) and num_steps > 1 and bool(varies) and all(told == everyone[0] for told in others)
+    """Return whether several ranks trained on the same samples, given what each `told`."""
+    num_steps = everyone[0][0]
+    return len(everyone) > 1 and num_steps > 1 and all(told == everyone[0] for told in everyone)
 
 
 def are_one(everyone: list[list[int]]) -> bool:
-    """Return whether several ranks gave their models one and the same batch in every step."""
-    num_steps, _, varies = everyone[0]
-    return len(everyone) > 1 and num_steps > 1 and not varies and all(told == everyone[0] for told in everyone)
+    """Return whether these are one and the same batch in every step."""
+    _, _, varies = everyone[0]
+    return are_same(everyone) and not varies

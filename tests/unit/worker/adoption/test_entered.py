@@ -36,8 +36,9 @@ def test_shapes_count() -> None:
     assert not are_same([told([ONE], [OTHER]), told([ONE], [OTHER.reshape(2, 3)])])
 
 
-def test_one_batch_for_ever_is_no_data_to_share_out() -> None:
-    assert not are_same([told([ONE], [ONE]), told([ONE], [ONE])])
+def test_one_batch_for_ever_is_the_same_on_all_ranks() -> None:
+    assert are_same([told([ONE], [ONE]), told([ONE], [ONE])])
+    assert not are_same([told([ONE], [ONE]), told([OTHER], [OTHER])])
 
 
 def test_one_rank_and_one_step_tell_nothing() -> None:
