@@ -26,7 +26,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         duration_ns: from the end of the step before to the end of this one; the phases add up to it.
         phases_ns: exclusive host time in the order of PHASES.
         samples_drawn: indices drawn by the loaders whose batches this step trained on.
-        samples_entered: dim 0 of the first tensor of the first forward of each micro-batch.
+        samples_entered: dim 0 of the first tensor of the first forward of each micro-batch; where no loader counts, the
+            dimension that is the batch's, and 0 where that cannot be told.
         micro_batches: backward passes that followed a fresh forward.
         epoch_edge: an epoch began, or an evaluation ran, inside this step.
         counted: False for the first step after a window edge.

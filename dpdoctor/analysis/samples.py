@@ -13,7 +13,7 @@ CHECK = "samples"
 GIVEN, DRAWN, ENTERED = (
     "--samples-per-step",
     "indices drawn by the loader",
-    "dim 0 of the first tensor of forward",
+    "first tensor of forward",
 )
 UNCOUNTED = "the samples of some steps could not be counted; give --samples-per-step"
 UNRECONCILED = (

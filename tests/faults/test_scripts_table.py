@@ -29,7 +29,7 @@ ORACLE = Path(__file__).parent / "oracle"
 MODES = ("single", "dp", "ddp", "fsdp")
 HAS_GPU = torch.cuda.is_available()
 DRAWN = "indices drawn by the loader"
-ENTERED = "dim 0 of the first tensor of forward"
+ENTERED = "first tensor of forward"
 
 
 def nothing_more(done: Profiled) -> None:
@@ -110,7 +110,7 @@ ORDINARY = Case(
 )
 GAN = Case(command=("-m", "gan_package.train"))
 AMP = Case(command=("amp.py",))
-LANGUAGE_MODEL = Case(command=("language_model.py",), source=ENTERED, warning="taken to be dim 0", same_samples=True)
+LANGUAGE_MODEL = Case(command=("language_model.py",), source=ENTERED, warning="they are dim 0", same_samples=True)
 NOTEBOOK = Case(command=("notebook.py",))
 TRAINER = Case(command=("class_trainer.py",), also=has_no_end)
 DETECTOR = Case(command=("lists_of_images.py",), also=knows_what_gets_no_gradient)
@@ -164,7 +164,7 @@ CASES = {
     "a sampler of the script's own, `num_workers`": ORDINARY,
     "an endless sampler, persistent workers": TRAINER,
     "a batch sampler, with batches of different sizes": Case(command=("batch_sampler.py",)),
-    "`IterableDataset`": Case(command=("iterable.py",), source=ENTERED, warning="taken to be dim 0", same_samples=True),
+    "`IterableDataset`": Case(command=("iterable.py",), source=ENTERED, warning="they are dim 0", same_samples=True),
     "a loop without a DataLoader": LANGUAGE_MODEL,
     "a loss that is summed over the batch": Case(
         command=("mathematics.py",), args=("sum",), warning="the loss is a sum"

@@ -32,10 +32,30 @@ def test_what_fsdp_cannot_shard_as_it_lies_is_laid_out_anew_and_named(profile):
     assert sharded == pytest.approx(replicated, rel=1e-4)
 
 
-def test_without_a_loader_the_summary_says_what_a_sample_was_taken_to_be(profile):
+@pytest.mark.parametrize(
+    ("script", "samples", "told"),
+    [
+        (
+            "whole_batch.py",
+            20,
+            "dim 0 of the first tensor that the model is called with, 20 per step",
+        ),
+        ("by_time.py", 4, "dim 1 of the first tensor that the model is called with, 4 per step"),
+    ],
+)
+def test_without_a_loader_the_summary_says_what_a_sample_is(profile, script, samples, told):
+    done = profile(script, *SINGLE)
+    assert done.mode("single")["batch"]["per_device"] == samples
+    assert told in " ".join(done.output.split())
+
+
+def test_where_nothing_tells_the_batch_from_time_samples_are_unknown_and_the_step_is_not(profile):
     done = profile("wild_positions.py", *SINGLE)
-    assert done.mode("single")["batch"]["per_device"] == 11
-    assert "dim 0 of the first tensor that the model is called with, 11 per step" in " ".join(done.output.split())
+    mode = done.mode("single")
+    assert mode["status"] == "ok"
+    assert mode["batch"]["per_device"] is mode["throughput"]["value"] is None
+    assert mode["step"]["value"] > 0
+    assert "nothing tells which dimension" in " ".join(done.output.split())
 
 
 def test_who_gives_the_samples_is_not_told_how_they_might_be_counted(profile):

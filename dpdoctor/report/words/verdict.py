@@ -24,11 +24,22 @@ def headline(summary: RunSummary) -> Verdict:
         return tie_verdict(leading, last)
     for name, mode in leading.items():
         return mode_verdict(name, mode, bottleneck(summary, name), last)
+    steps = list(_steps(summary))
+    if steps:
+        return Verdict(tone="plain", sentence=sentence(f"Samples per second are unknown; {' and '.join(steps)}"))
     if not summary.modes:
         return Verdict(tone="bad", sentence="This run has no modes: nothing was measured.")
     if all(mode.status == "ok" for mode in summary.modes.values()):
         return Verdict(tone="plain", sentence="The script was adopted in every mode; nothing was measured.")
     return Verdict(tone="bad", sentence="No mode could be measured.")
+
+
+def _steps(summary: RunSummary) -> Iterator[str]:
+    """Yield how fast the steps of each mode are of which a step was measured."""
+    for name, mode in summary.modes.items():
+        if mode.step.value and why_withheld(mode) is None:
+            per_second = units.digits(1 / mode.step.value)
+            yield f"{mode_label(name)} takes {figure_text(mode.step)} per step ({per_second} steps/s)"
 
 
 def mode_verdict(name: str, mode: ModeSummary, cost: str | None = None, last: Sequence[str] = ()) -> Verdict:

@@ -63,7 +63,7 @@ class Adopter:
         self._optimizers = optimizers
         self._fail = fail
         self._inside = threading.local()
-        self._compilations = Compilations()
+        self._compilations = Compilations(watch.batch_dims.something_is_compiled)
         self._adopted: list[Adopted] = []
         self._awaited: list[Awaited] = []
         self._targets: dict[int, Callable[..., Any]] = {}

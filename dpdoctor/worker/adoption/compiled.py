@@ -18,9 +18,13 @@ from dpdoctor.worker.patches import Patches
 
 
 class Compilations:
-    """Remembers with which arguments the script compiled a module, by torch.compile(module) or module.compile()."""
+    """Remembers with which arguments the script compiled a module, by torch.compile(module) or module.compile().
 
-    def __init__(self) -> None:
+    `began` is called whenever it compiles anything.
+    """
+
+    def __init__(self, began: Callable[[], None]) -> None:
+        self._began = began
         self._arguments: weakref.WeakKeyDictionary[nn.Module, dict[str, Any]] = weakref.WeakKeyDictionary()
 
     def watch(self, patches: Patches, unseen: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -29,6 +33,7 @@ class Compilations:
 
         @functools.wraps(compile_any)
         def compile_and_note(model: Any = None, **arguments: Any) -> Any:
+            self._began()
             result = unseen(compile_any)(model, **arguments)
             if isinstance(result, nn.Module):
                 self._arguments[result] = arguments
@@ -36,6 +41,7 @@ class Compilations:
 
         @functools.wraps(compile_in_place)
         def compile_in_place_and_note(module: nn.Module, *positional: Any, **arguments: Any) -> None:
+            self._began()
             unseen(compile_in_place)(module, *positional, **arguments)
             self._arguments[module] = arguments
 

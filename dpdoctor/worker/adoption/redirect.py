@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from dpdoctor.worker import layouts
+from dpdoctor.worker.adoption.batch_dims import BatchDims, Given
 from dpdoctor.worker.adoption.entered import Entered
 from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.timing.pending import storages
@@ -70,14 +71,19 @@ class Redirect:
 
     def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watch = self._watch
-        training = watch.training_forward(self._module, args, kwargs)
+        first = _first(args, kwargs)
+        given = None if first is None or not first.dim() else watch.batch_dims.given(self._module, first)
+        training = watch.training_forward(self._module, args, kwargs, given)
         depth = watch.phases.push(FORWARD)
         self._thread = threading.get_ident()
         try:
-            if watch.through is not None:
-                output = watch.through(self._target, args, kwargs)
-            else:
-                output = self._target(*args, **kwargs)
+            with given.looking() if given is not None else contextlib.nullcontext():
+                if watch.through is not None:
+                    output = watch.through(self._target, args, kwargs)
+                else:
+                    output = self._target(*args, **kwargs)
+            if given is not None:
+                given.returned(output)
             if training is not None:
                 follow(training, output)
             return output
@@ -95,6 +101,7 @@ class Watch:
         micro_batch: of the present step, from 1; counted like `forwards`, over all modules.
         micro_batches: how many each step had since the list was last cleared.
         entered: what the steps trained on, told when `entered.is_on`.
+        batch_dims: which dimensions of what models are called with are the batch's.
     """
 
     def __init__(
@@ -112,9 +119,12 @@ class Watch:
         self.micro_batches: list[int] = []
         self.inputs: list[torch.Tensor] = []
         self.entered = Entered()
+        self.batch_dims = BatchDims()
 
-    def training_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass | None:
-        """A training forward of the module begins on these arguments; return Tally.trained's."""
+    def training_forward(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None = None
+    ) -> Pass | None:
+        """A training forward of the module begins, with `given` as its first tensor; return Tally.trained's."""
         self._check()
         if id(module) not in self._open:
             self._open.add(id(module))
@@ -132,6 +142,7 @@ class Watch:
             in_eval_mode=not module.training,
             storages=storages((args, kwargs)),
             look=functools.partial(_look, (args, kwargs)),
+            samples=given.rows if given is not None else None,
         )
         if self.entered.is_on:
             self.entered.forward(_tensors((args, kwargs)))
@@ -163,16 +174,19 @@ class Watch:
             self.evaluations.backward()
 
 
-def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    """Return dim 0 and the elements of the first tensor among the arguments or in a dict of them.
-
-    Both are 0 when a list holds the first; dim 0 is 0, too, of a tensor without dimensions.
-    """
+def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Return the first tensor among the arguments or in a dict of them; None when a list holds it."""
     first = args[0] if args else None
     if not isinstance(first, torch.Tensor):
         values = (item for value in (*args, *kwargs.values()) for item in _items(value))
         first = next((value for value in values if isinstance(value, (torch.Tensor, list, tuple))), None)
-    if not isinstance(first, torch.Tensor):
+    return first if isinstance(first, torch.Tensor) else None
+
+
+def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    """Return dim 0 and the elements of the first tensor; both are 0 without one, dim 0 where it has no dimensions."""
+    first = _first(args, kwargs)
+    if first is None:
         return 0, 0
     return (first.size(0) if first.dim() else 0), first.numel()
 

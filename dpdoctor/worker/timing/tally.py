@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,14 @@ UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samp
 NOT_A_BATCH = "no loader counts them, and the model is not called with a tensor but with a list, or a type of its own"
 UNSURE = "several batches are fetched for one forward pass, and it cannot be told on which of them the script trains"
 NOT_ALIKE = "no loader counts them, and the optimizers of one step train on different numbers of rows"
+NOT_TOLD = (
+    "no loader counts them, and nothing tells which dimension of the first tensor that the model is called with is the "
+    "batch's"
+)
+TOLD = (
+    "no loader counts samples: they are dim {} of the first tensor that the model is called with, {} per step, which "
+    "its layers or its output take for the batch's"
+)
 ASSUMED = (
     "no loader counts samples: they are taken to be dim 0 of the first tensor that the model is called with, {} per "
     "step; where that is not the batch, as in (time, batch), give --samples-per-step"
@@ -51,6 +60,14 @@ class Look(NamedTuple):
     is_part: bool = False
 
 
+class Rows(NamedTuple):
+    """Samples that a tensor holds: `number` of them along `dim`; `is_told`: by the model, not only by custom."""
+
+    number: int
+    dim: int = 0
+    is_told: bool = False
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Pass:
     """One training forward: on so many rows, with the batches that it took.
@@ -64,9 +81,11 @@ class Pass:
         is_part: whether it was called with a part of a batch's own tensor.
         is_known: whether it took its batches by their tensors, not by numbers.
         laps: steps that ended since.
+        samples: tells how many of them there are in those rows where no loader does; None: it cannot be told.
     """
 
     rows: int
+    samples: Callable[[], Rows | None]
     elements: int
     batches: Sequence[Batch]
     again: Sequence[Batch]
@@ -106,7 +125,7 @@ class Tally:
     def __init__(self) -> None:
         self._pending = Pending()
         self._only_evaluated = False
-        self._doubtful: tuple[int, int, tuple[int, ...], Callable[[], Look]] | None = None
+        self._doubtful: tuple[int, int, tuple[int, ...], Callable[[], Look], Callable[[], Rows | None]] | None = None
         self._fresh = True
         self._has_taken = self._has_rows = self._repeats = self._is_interrupted = False
         self._passes: list[Pass] = []
@@ -125,6 +144,7 @@ class Tally:
         # Steps in a row for which no loader counted.
         self._undrawn = 0
         self._uncounted: str | None = None
+        self._told: Rows | None = None
         self._steps = self._laps = 0
         # Batches per loader, those that were passed over with them: in this step, and in all after the first that it
         # fed. That first one is left out, because it also took what the script had fetched before it began to train.
@@ -199,6 +219,7 @@ class Tally:
         in_eval_mode: bool = False,
         storages: Iterable[int] = (),
         look: Callable[[], Look] = Look,
+        samples: Callable[[], Rows | None] | None = None,
     ) -> Pass | None:
         """A forward with gradients began on `num_entered` samples, a tensor of `elements`; 0: nobody can tell.
 
@@ -206,16 +227,25 @@ class Tally:
         `in_eval_mode`: of a module that says it does not train. A script that forgot `no_grad` evaluates like that, one
         that fine-tunes a frozen model trains like that: the latter calls backward before it fetches the next batch.
         `storages`: where the data of the tensors lies that it is called with. `look`: looks at them more closely.
+        `samples`: Pass's, asked after the forward; None: what entered are samples.
         """
+        samples = samples or functools.partial(Rows, num_entered)
         if in_eval_mode:
             self._only_evaluated = True
             if self._doubtful is None:
                 looked = look()  # now: it must not keep the tensors
-                self._doubtful = (num_entered, elements, tuple(storages), lambda: looked)
+                self._doubtful = (num_entered, elements, tuple(storages), lambda: looked, samples)
             return None
-        return self._consume(num_entered, elements, storages, look)
+        return self._consume(num_entered, elements, storages, look, samples)
 
-    def _consume(self, rows: int, elements: int, storages: Iterable[int], look: Callable[[], Look]) -> Pass:
+    def _consume(
+        self,
+        rows: int,
+        elements: int,
+        storages: Iterable[int],
+        look: Callable[[], Look],
+        samples: Callable[[], Rows | None],
+    ) -> Pass:
         num_known, num_unsure = self._pending.num_known, self._pending.num_unsure
         storages = set(storages)
         batches = self._taken_wrongly(storages)
@@ -237,6 +267,7 @@ class Tally:
             fits = (is_whole and is_sure) or size in looked.sizes or (is_known and not is_part)
         training = Pass(
             rows=rows,
+            samples=samples,
             elements=elements,
             batches=batches,
             again=again,
@@ -283,11 +314,20 @@ class Tally:
                 self._count(batch)
             if not self._has_rows and not training.is_repeat:
                 self._has_rows = True
-                self._entered += training.rows
+                self._entered += self._samples_in(training)
                 self._rows.append(training.rows)
                 self._elements += training.elements
-                if not training.rows:
-                    self._uncounted = NOT_A_BATCH
+
+    def _samples_in(self, training: Pass) -> int:
+        """Return the samples that entered with a forward: its rows; where no loader counts them, the model's word."""
+        if not training.rows:
+            self._uncounted = NOT_A_BATCH
+        if not training.rows or self._any_drawn or any(batch.size for batch in (*training.batches, *training.again)):
+            return training.rows
+        self._told = training.samples()
+        if self._told is None:
+            self._uncounted = NOT_TOLD
+        return self._told.number if self._told else 0
 
     def _let_go(self) -> None:
         """Forget forwards that no backward pass came to for a whole step: what they were called with was looked at."""
@@ -373,6 +413,8 @@ class Tally:
             return ()
         if self._uncounted:
             return (UNCOUNTED.format(self._uncounted),)
+        if self._told is not None and self._told.is_told:
+            return (TOLD.format(self._told.dim, self._most_entered),)
         return (ASSUMED.format(self._most_entered),) if self._most_entered else ()
 
     def lap(self) -> Counted:

@@ -13,12 +13,14 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(32, 16)
+        self.attention = nn.Linear(16, 48)
         self.mlp = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
         self.head = nn.Linear(16, 32, bias=False)
         self.head.weight = self.embed.weight
 
     def forward(self, tokens, targets):
         x = self.embed(tokens)
+        x = x + nn.functional.scaled_dot_product_attention(*self.attention(x).chunk(3, -1), is_causal=True)
         logits = self.head(x + self.mlp(x))
         return logits, nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 

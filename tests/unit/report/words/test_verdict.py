@@ -139,6 +139,16 @@ def test_nothing_was_measured() -> None:
     assert (said.sentence, said.detail) == ("No mode could be measured.", "")
 
 
+def test_steps_of_unknown_samples_are_told() -> None:
+    unknown = Figure(value=None, unit="samples/s", reason="x")
+    steps = [Figure(value=value, n=5, unit="s") for value in (0.02, 0.025)]
+    ddp, fsdp = (
+        mode(throughput=unknown, step=step, status=status) for step, status in zip(steps, ("ok", "failed"), strict=True)
+    )
+    said = verdict.headline(summary(ddp=ddp, fsdp=fsdp)).sentence
+    assert said == "Samples per second are unknown; DDP takes 20.0 ms per step (50.0 steps/s)."
+
+
 def test_why_modes_have_no_figures_is_said_once() -> None:
     explained = mode(throughput=Figure(value=None, unit="samples/s", reason="--explain measures nothing"))
     found = summary(single=explained, ddp=explained, fsdp=mode(status="failed", reason="x"), dp=mode())

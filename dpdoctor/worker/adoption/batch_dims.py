@@ -1,0 +1,207 @@
+"""Which dimension of what a model is called with is the batch's? Where it may not be the first, the model tells.
+
+Layers know it (a recurrent layer, attention, a convolution), and so does what multiplies batches of matrices; an output
+that has only one of two dimensions left has the batch's. Tokens as (time, batch) are not told from (batch, time) else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from dpdoctor.worker import layouts
+from dpdoctor.worker.timing.tally import Rows
+
+
+class BatchDims:
+    """Remembers of each model which dimension was its batch's in its first forward on a tensor of the kind.
+
+    Attributes:
+        is_compiled: whether anything was: torch would compile it once more if it were looked inside of.
+    """
+
+    def __init__(self) -> None:
+        self.is_compiled = False
+        self._found: dict[tuple[int, int, bool], tuple[int | None, bool]] = {}
+
+    def something_is_compiled(self) -> None:
+        """The script compiles a part of its training: only outputs tell from now on."""
+        self.is_compiled = True
+
+    def given(self, module: nn.Module, tensor: torch.Tensor) -> Given:
+        """Return what is to be known of the tensor that a forward of the module begins with."""
+        shape = layouts.shape(tensor)
+        return Given(self, (id(module), len(shape), tensor.is_floating_point()), shape, is_nested=tensor.is_nested)
+
+    def is_new(self, given: Given) -> bool:
+        """Return whether the forward that begins is to be looked at."""
+        return given.key not in self._found
+
+    def note(self, given: Given, sizes: set[int]) -> None:
+        """Remember what a forward told: what it takes for sizes of its batch."""
+        self._found[given.key] = _dim(given, sizes)
+
+    def rows(self, given: Given) -> Rows | None:
+        """Return the samples of a forward's first tensor; None where nothing tells."""
+        dim, is_told = self._found.get(given.key, _dim(given, set()))
+        return None if dim is None else Rows(given.shape[dim], dim, is_told)
+
+
+class Given:
+    """The first tensor that a forward is called with, without the tensor."""
+
+    def __init__(self, dims: BatchDims, key: tuple[int, int, bool], shape: Sequence[int], *, is_nested: bool) -> None:
+        self._dims = dims
+        self.key = key
+        self.shape = shape
+        self.is_nested = is_nested
+        self._layers: _Layers | None = None
+
+    def looking(self) -> AbstractContextManager[Any]:
+        """Look at what the forward does inside of this, where that is not known yet."""
+        if not self._dims.is_new(self):
+            return nullcontext()
+        self._layers = _Layers()
+        return nullcontext() if self._dims.is_compiled else self._layers
+
+    def returned(self, output: Any) -> None:
+        """The forward that was looked at returned this."""
+        if self._layers is not None:
+            self._dims.note(self, self._layers.sizes | set(_of_output(self.shape, output)))
+            self._layers = None
+
+    def rows(self) -> Rows | None:
+        """Return its samples, as far as is known now; None where nothing tells."""
+        return self._dims.rows(self)
+
+
+def _dim(given: Given, sizes: set[int]) -> tuple[int | None, bool]:
+    """Return which dimension is the batch's, None where nothing tells, and whether `sizes` tell that."""
+    first, *others = given.shape
+    is_first = first in sizes
+    if given.is_nested or first == 1 == len(given.shape):
+        return 0, True
+    if not others:
+        return (0, True) if sizes == {first} else (None, False)
+    second = others[0]
+    is_second = second in sizes
+    if first == second or (is_first and not is_second):
+        return 0, is_first
+    is_only_second = is_second and not is_first
+    is_of_float = given.key[-1]
+    # Rows of features, and images.
+    if (len(given.shape) == 2 and is_of_float) or len(given.shape) > 3:
+        return (None, False) if is_only_second and second > 1 else (0, False)
+    return (1, True) if is_only_second else (None, False)
+
+
+def _of_output(shape: Sequence[int], output: Any) -> Iterator[int]:
+    """Yield sizes of dimensions that outputs have kept first, and of which they have not kept the other one.
+
+    One of size 1 is none that they must have summed over: it may have been squeezed away.
+    """
+    first, *others = shape[:2]
+    pairs = [(first, others), *((other, [first]) for other in others)]
+    for kept in filter(None, map(layouts.shape, _tensors(output))):
+        for size, left in pairs:
+            if kept[0] == size and all(other > 1 and other not in kept for other in left):
+                yield size
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+class _Layers(TorchFunctionMode):
+    """Collects while it is entered the sizes of what torch's functions are told to be batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: set[int] = set()
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        size_of = _SIZES.get(getattr(function, "__name__", ""))
+        if size_of is not None:
+            # Functions of these names may be called in more ways than are known here.
+            with suppress(IndexError, TypeError, AttributeError, ValueError, KeyError):
+                self.sizes.update(size_of(result, args, kwargs or {}))
+        return result
+
+
+def _recurrent(_: Any, args: tuple[Any, ...], __: Any) -> Iterable[int]:
+    data, second = args[:2]
+    if isinstance(second, torch.Tensor) and second.dim() == 1:  # packed: how many sequences go on at each time
+        return (int(second[0]),)
+    batch_first = args[-1]
+    return (data.shape[0 if batch_first else 1],) if data.dim() == 3 else ()
+
+
+def _rows(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, least: int = 2) -> Iterable[int]:
+    data = args[0] if args else kwargs["input"]
+    return (data.shape[0],) if data.dim() >= least else ()
+
+
+def _linear(_: Any, args: tuple[Any, ...], __: Any) -> Iterable[int]:
+    return (1,) if args[0].dim() == 1 else ()  # the features of one sample
+
+
+def _convolution(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[int]:
+    data, weight = args[0], args[1] if len(args) > 1 else kwargs["weight"]
+    return (data.shape[0],) if data.dim() == weight.dim() else ()
+
+
+def _attention(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[int]:
+    query = args[0] if args else kwargs["query"]
+    return (query.shape[0],) if query.dim() >= 3 else ()
+
+
+def _attention_by_time(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[int]:
+    query = args[0] if args else kwargs["query"]
+    return (query.shape[1],) if query.dim() == 3 else ()
+
+
+def _matrices(result: torch.Tensor, args: tuple[Any, ...], _: Any) -> Iterable[int]:
+    is_batch = all(part.dim() >= 3 and not isinstance(part, nn.Parameter) for part in args[:2])
+    return (result.shape[0],) if is_batch else ()
+
+
+def _einsum(result: torch.Tensor, args: tuple[Any, ...], _: Any) -> Iterable[int]:
+    inputs, _, output = args[0].replace(" ", "").partition("->")
+    operands = args[1] if isinstance(args[1], (list, tuple)) else args[1:]
+    is_batch = len(operands) > 1 and all(part.dim() >= 3 and not isinstance(part, nn.Parameter) for part in operands)
+    return (result.shape[0],) if is_batch and all(output[0] in part for part in inputs.split(",")) else ()
+
+
+def _flattened(result: torch.Tensor, args: tuple[Any, ...], _: Any) -> Iterable[int]:
+    data = args[0]
+    is_flat = data.dim() > 2 == result.dim() and sum(size > 1 for size in data.shape[1:]) > 1
+    return (data.shape[0],) if is_flat and data.shape[0] == result.shape[0] else ()
+
+
+_SIZES: dict[str, Callable[[Any, tuple[Any, ...], dict[str, Any]], Iterable[int]]] = {
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
+    **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), _rows),
+    **{f"conv{transposed}{n}d": _convolution for transposed in ("", "_transpose") for n in (1, 2, 3)},
+    **dict.fromkeys(("batch_norm", "group_norm", "instance_norm"), _rows),
+    **dict.fromkeys(("matmul", "__matmul__", "bmm"), _matrices),
+    **dict.fromkeys(("flatten", "view", "reshape"), _flattened),
+    "einsum": _einsum,
+    "linear": _linear,
+    "scaled_dot_product_attention": _attention,
+    "multi_head_attention_forward": _attention_by_time,
+}
