@@ -5,9 +5,9 @@ is read while modules are imported: whoever asks with another environment gets a
 directory of whoever wants them, and are started when they are first needed; they end when that directory is removed,
 or after a while without a request.
 
-What a forked process has in common with its siblings, and processes of their own have not: the seed of Python's hashes
-and the places of libraries in memory. Its command line and its parent are the server's. Never for a GPU: CUDA does not
-survive a fork.
+What a forked process has in common with its siblings, and processes of their own have not: the seed of Python's hashes,
+where it is random, and the places of libraries in memory. Its command line and its parent are the server's. Never for a
+GPU: CUDA does not survive a fork.
 """
 
 from __future__ import annotations

@@ -113,6 +113,8 @@ def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
     }
     environment.pop(forkserver.DIRECTORY_VARIABLE, None)
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # It orders sets of strings: each rank would number the words of a vocabulary in its own way.
+    environment.setdefault("PYTHONHASHSEED", str(task.spec.seed % 2**32))
     if environment.get("PYTHONPATH"):
         # An empty entry means the directory that the person stands in; the rank begins in another.
         paths = environment["PYTHONPATH"].split(os.pathsep)

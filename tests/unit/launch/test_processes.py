@@ -167,6 +167,13 @@ def test_other_modes_are_told_of_no_device_ids(tmp_path: Path) -> None:
     assert DEVICE_IDS_VARIABLE not in found
 
 
+def test_sets_have_one_order_on_all_ranks_unless_the_person_chose_otherwise(tmp_path: Path) -> None:
+    os.environ.pop("PYTHONHASHSEED", None)
+    assert {environment(tmp_path, rank=rank)["PYTHONHASHSEED"] for rank in (0, 1)} == {"0"}
+    os.environ["PYTHONHASHSEED"] = "random"
+    assert environment(tmp_path)["PYTHONHASHSEED"] == "random"
+
+
 def test_what_the_person_chose_for_gloo_is_kept(tmp_path: Path) -> None:
     os.environ.pop("GLOO_SOCKET_IFNAME", None)
     assert environment(tmp_path)["GLOO_SOCKET_IFNAME"] == "lo"
