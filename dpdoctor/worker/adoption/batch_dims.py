@@ -36,7 +36,8 @@ class BatchDims:
     def given(self, module: nn.Module, tensor: torch.Tensor) -> Given:
         """Return what is to be known of the tensor that a forward of the module begins with."""
         shape = layouts.shape(tensor)
-        return Given(self, (id(module), len(shape), tensor.is_floating_point()), shape, is_nested=tensor.is_nested)
+        key = (id(module), len(shape), tensor.is_floating_point())
+        return Given(self, key, shape, _place(tensor), is_nested=tensor.is_nested)
 
     def is_new(self, given: Given) -> bool:
         """Return whether the forward that begins is to be looked at."""
@@ -53,12 +54,15 @@ class BatchDims:
 
 
 class Given:
-    """The first tensor that a forward is called with, without the tensor."""
+    """What is known of the first tensor that a forward is called with; `place` tells it from others that are alive."""
 
-    def __init__(self, dims: BatchDims, key: tuple[int, int, bool], shape: Sequence[int], *, is_nested: bool) -> None:
+    def __init__(
+        self, dims: BatchDims, key: tuple[int, int, bool], shape: Sequence[int], place: object, *, is_nested: bool
+    ) -> None:
         self._dims = dims
         self.key = key
         self.shape = shape
+        self.place = place
         self.is_nested = is_nested
         self._layers: _Layers | None = None
 
@@ -78,6 +82,12 @@ class Given:
     def rows(self) -> Rows | None:
         """Return its samples, as far as is known now; None where nothing tells."""
         return self._dims.rows(self)
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, ...]:
+    with suppress(RuntimeError, NotImplementedError):  # sparse and nested tensors lie in several places
+        return (tensor.data_ptr(), *tensor.shape, *tensor.stride())
+    return (id(tensor),)
 
 
 def _dim(given: Given, sizes: set[int]) -> tuple[int | None, bool]:

@@ -143,6 +143,8 @@ class Watch:
             storages=storages((args, kwargs)),
             look=functools.partial(_look, (args, kwargs)),
             samples=given.rows if given is not None else None,
+            call=(id(module), given.place if given is not None else None),
+            goes_on=any(tensor.grad_fn is not None for tensor in _tensors((args, kwargs))),
         )
         if self.entered.is_on:
             self.entered.forward(_tensors((args, kwargs)))

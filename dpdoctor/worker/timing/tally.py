@@ -22,6 +22,10 @@ NOT_TOLD = (
     "no loader counts them, and nothing tells which dimension of the first tensor that the model is called with is the "
     "batch's"
 )
+SEVERAL_CALLS = (
+    "no loader counts them, and the model is called several times before a backward pass: on other samples or the same "
+    "ones, which cannot be told"
+)
 TOLD = (
     "no loader counts samples: they are dim {} of the first tensor that the model is called with, {} per step, which "
     "its layers or its output take for the batch's"
@@ -81,6 +85,8 @@ class Pass:
         is_part: whether it was called with a part of a batch's own tensor.
         is_known: whether it took its batches by their tensors, not by numbers.
         laps: steps that ended since.
+        call: which model was called, and where its first tensor lies; None: any, or anywhere. `goes_on`: with what came
+            out of a model before, as a recurrent one is.
         samples: tells how many of them there are in those rows where no loader does; None: it cannot be told.
     """
 
@@ -94,6 +100,8 @@ class Pass:
     fits: bool
     is_part: bool
     is_known: bool
+    call: tuple[int, object] | None = None
+    goes_on: bool = False
     reached: bool | None = None
     laps: int = 0
 
@@ -145,6 +153,7 @@ class Tally:
         self._undrawn = 0
         self._uncounted: str | None = None
         self._told: Rows | None = None
+        self._first_call: tuple[int, object] | None = None
         self._steps = self._laps = 0
         # Batches per loader, those that were passed over with them: in this step, and in all after the first that it
         # fed. That first one is left out, because it also took what the script had fetched before it began to train.
@@ -220,6 +229,8 @@ class Tally:
         storages: Iterable[int] = (),
         look: Callable[[], Look] = Look,
         samples: Callable[[], Rows | None] | None = None,
+        call: tuple[int, object] | None = None,
+        goes_on: bool = False,
     ) -> Pass | None:
         """A forward with gradients began on `num_entered` samples, a tensor of `elements`; 0: nobody can tell.
 
@@ -227,7 +238,7 @@ class Tally:
         `in_eval_mode`: of a module that says it does not train. A script that forgot `no_grad` evaluates like that, one
         that fine-tunes a frozen model trains like that: the latter calls backward before it fetches the next batch.
         `storages`: where the data of the tensors lies that it is called with. `look`: looks at them more closely.
-        `samples`: Pass's, asked after the forward; None: what entered are samples.
+        `samples`, asked after the forward (None: what entered are samples), `call` and `goes_on` are Pass's.
         """
         samples = samples or functools.partial(Rows, num_entered)
         if in_eval_mode:
@@ -236,7 +247,9 @@ class Tally:
                 looked = look()  # now: it must not keep the tensors
                 self._doubtful = (num_entered, elements, tuple(storages), lambda: looked, samples)
             return None
-        return self._consume(num_entered, elements, storages, look, samples)
+        training = self._consume(num_entered, elements, storages, look, samples)
+        training.call, training.goes_on = call, goes_on
+        return training
 
     def _consume(
         self,
@@ -317,12 +330,25 @@ class Tally:
                 self._entered += self._samples_in(training)
                 self._rows.append(training.rows)
                 self._elements += training.elements
+                self._first_call = training.call
+            elif self._is_on_others(training) and not self._has_taken and not self._is_counted(training):
+                self._uncounted = SEVERAL_CALLS
+
+    def _is_on_others(self, training: Pass) -> bool:
+        """Return whether the model that was called first is called once more, on another tensor."""
+        if training.is_repeat or training.goes_on or training.call is None or self._first_call is None:
+            return False
+        return training.call[0] == self._first_call[0] and training.call[1] != self._first_call[1]
+
+    def _is_counted(self, training: Pass) -> bool:
+        """Return whether loaders count the samples of a forward, or those of others beside it."""
+        return self._any_drawn or self._drawn > 0 or any(batch.size for batch in (*training.batches, *training.again))
 
     def _samples_in(self, training: Pass) -> int:
         """Return the samples that entered with a forward: its rows; where no loader counts them, the model's word."""
         if not training.rows:
             self._uncounted = NOT_A_BATCH
-        if not training.rows or self._any_drawn or any(batch.size for batch in (*training.batches, *training.again)):
+        if not training.rows or self._is_counted(training):
             return training.rows
         self._told = training.samples()
         if self._told is None:

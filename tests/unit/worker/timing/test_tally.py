@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.worker.timing.tally import ASSUMED, NOT_A_BATCH, NOT_ALIKE, UNCOUNTED, Counted, Look, Pass, Tally
+from dpdoctor.worker.timing.tally import ASSUMED, NOT_A_BATCH, NOT_ALIKE, UNCOUNTED, Counted, Look, Pass, Rows, Tally
 
 TRAIN, OTHER = 0, 1
 
@@ -543,3 +543,51 @@ def test_a_loader_that_gives_no_more_leaves_what_enters_beside_another_unknown()
         counted.append(step_on(tally, 99))
     assert [c.samples_drawn for c in counted] == [8] * 4 + [4] * 8
     assert [c.reconciled for c in counted] == [True] * 6 + [False] * 6
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "entered"),
+    [
+        ({"call": (1, "x")}, {"call": (1, "y")}, 0),
+        ({"call": (1, "x")}, {"call": (1, "x")}, 4),
+        ({"call": (1, "x")}, {"call": (1, "y"), "goes_on": True}, 4),
+        ({"call": (1, "x")}, {"call": (2, "y")}, 4),
+        ({}, {}, 4),
+    ],
+)
+def test_several_calls_of_a_model_before_a_backward_pass_are_on_nobody_knows_how_many_samples(
+    first: dict[str, Any], second: dict[str, Any], entered: int
+) -> None:
+    tally = Tally()
+    tally.trained(4, **first)
+    tally.trained(4, **second)
+    tally.backward()
+    assert tally.lap().samples_entered == entered
+    assert ("several times" in tally.remarks()[0]) == (not entered)
+
+
+@pytest.mark.parametrize("drawn", [4, 0])
+def test_several_calls_on_the_batches_of_a_loader_count_as_these_do(drawn: int) -> None:
+    tally = Tally()
+    for _ in range(2):
+        tally.fetched(TRAIN, drawn)
+        tally.trained(4, call=(1, "x"))
+        tally.trained(4, call=(1, "y"))
+        tally.backward()
+        counted = tally.lap()
+        assert (counted.samples_drawn, counted.samples_entered) == (drawn, 4)
+    assert not any("several times" in remark for remark in tally.remarks())
+
+
+def test_samples_are_what_the_model_takes_them_for_where_no_loader_counts() -> None:
+    told = Rows(20, 1, is_told=True)
+    for samples, fed, entered in ((told, False, 20), (None, False, 0), (told, True, 35), (None, True, 35)):
+        tally = Tally()
+        if fed:
+            tally.fetched(TRAIN, 35)
+        tally.trained(35, samples=lambda samples=samples: samples)
+        tally.backward()
+        assert tally.lap().samples_entered == entered
+        assert [("dim 1" in remark, "nothing tells" in remark) for remark in tally.remarks()] == (
+            [] if fed else [(bool(samples), not samples)]
+        )
