@@ -56,6 +56,8 @@ STDERR = "stderr.log"
 STACKS = "stacks.log"
 # What a rank's script writes, while it runs.
 OVERLAY = "overlay"
+# Where ranks meet, while they run.
+RENDEZVOUS = "rendezvous"
 # Stands for a mode in the directories of the bare launches.
 BARE = "bare"
 

@@ -32,6 +32,9 @@ from typing import IO
 
 import msgspec
 
+from dpdoctor.launch import keeper
+from dpdoctor.launch.kept import KeptProcess
+
 # Where it names a directory, ranks on the CPU are forked by servers below that; otherwise nothing is forked.
 DIRECTORY_VARIABLE = "DPDOCTOR_FORKSERVERS"
 # What tells one process from its siblings, and is read by no module while it is imported.
@@ -46,48 +49,16 @@ _MOST_BYTES = 200_000
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a forked process is to run: `python -m module arguments`, there and with that environment."""
+    """What a forked process is to run: `python -m module arguments`, there and with that environment.
+
+    `kept`: the directory of its launch; it has a keeper, so that all that it starts ends with it. Empty: it has none.
+    """
 
     module: str
     arguments: tuple[str, ...] = ()
     cwd: str
     environment: dict[str, str]
-
-
-class ForkedProcess:
-    """A process that a server forked, with the part of subprocess.Popen that is needed of one.
-
-    It is killed, with all of its session, when the process that asked for it ends.
-    """
-
-    def __init__(self, connection: socket.socket, pid: int) -> None:
-        self.pid = pid
-        self._connection = connection
-        self._exit_code: int | None = None
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it runs."""
-        return self._receive(socket.MSG_DONTWAIT)
-
-    def wait(self) -> int:
-        """Return the exit code when it has ended."""
-        code = self._receive(0)
-        assert code is not None
-        return code
-
-    def send_signal(self, signum: int) -> None:
-        """Send a signal to a process that still runs."""
-        if self.poll() is None:
-            os.kill(self.pid, signum)
-
-    def _receive(self, flags: int) -> int | None:
-        if self._exit_code is None:
-            with contextlib.suppress(BlockingIOError):
-                # A server that is gone took its processes with it.
-                said = self._connection.recv(64, flags)
-                self._exit_code = int(said) if said else -signal.SIGKILL
-                self._connection.close()
-        return self._exit_code
+    kept: str = ""
 
 
 def start(
@@ -97,7 +68,7 @@ def start(
     preload: Sequence[str],
     stdout: IO[bytes],
     stderr: IO[bytes],
-) -> ForkedProcess | None:
+) -> KeptProcess | None:
     """Have a server below `directory`, which has imported `preload`, fork a process in a session of its own.
 
     Returns None where that cannot be: the directory is gone or holds too many servers, the request is too large, or the
@@ -109,13 +80,11 @@ def start(
     connection = _connected(Path(directory), preload, request.environment)
     if connection is None:
         return None
-    try:
+    with contextlib.suppress(ConnectionError):
         socket.send_fds(connection, [data], [stdout.fileno(), stderr.fileno()])
-        pid = connection.recv(64)
-    except ConnectionError:
-        pid = b""
-    if pid:
-        return ForkedProcess(connection, int(pid))
+    process = KeptProcess(connection, kept=bool(request.kept))
+    if process.pid:
+        return process
     connection.close()
     return None
 
@@ -167,7 +136,8 @@ class _Server:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._children: dict[int, socket.socket] = {}
+        # Keepers speak for themselves.
+        self._children: dict[int, socket.socket | None] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(path))
         self._listener.listen(64)
@@ -195,8 +165,9 @@ class _Server:
                 else:
                     self._selector.unregister(key.fileobj)
                     _kill(key.data)
-        for pid in self._children:
-            _kill(pid)
+        for pid, connection in self._children.items():
+            if connection is not None:
+                _kill(pid)
         self._path.unlink(missing_ok=True)
         os._exit(0)
 
@@ -208,15 +179,25 @@ class _Server:
             return None
         request, pid = msgspec.json.decode(data, type=Request), os.fork()
         if pid == 0:
-            connection.close()
             self._let_go()
+            os.environ.clear()
+            os.environ.update(request.environment)
+            os.setsid()
+            if request.kept:
+                keeper.keep(connection, request.kept)
+            else:
+                connection.close()
             _become(request, descriptors)
             return request
         for descriptor in descriptors:
             os.close(descriptor)
-        self._children[pid] = connection
-        self._selector.register(connection, selectors.EVENT_READ, pid)
-        _tell(connection, pid)
+        if request.kept:
+            connection.close()
+            self._children[pid] = None
+        else:
+            self._children[pid] = connection
+            self._selector.register(connection, selectors.EVENT_READ, pid)
+            _tell(connection, pid)
         return None
 
     def _let_go(self) -> None:
@@ -225,7 +206,8 @@ class _Server:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
         for connection in (self._listener, self._ended, self._wakeup, *self._children.values()):
-            connection.close()
+            if connection is not None:
+                connection.close()
 
     def _reap(self) -> None:
         """Tell of each process that has ended how it ended."""
@@ -235,6 +217,7 @@ class _Server:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del self._children[pid]
+            if ended and connection is not None:
                 with contextlib.suppress(KeyError):
                     self._selector.unregister(connection)
                 _tell(connection, os.waitstatus_to_exitcode(status))
@@ -255,15 +238,12 @@ def _kill(pid: int) -> None:
 
 def _become(request: Request, descriptors: Sequence[int]) -> None:
     """Make of a forked process what a new one would be."""
-    os.setsid()
     for descriptor, standard in zip(descriptors, (1, 2), strict=True):
         os.dup2(descriptor, standard)
         os.close(descriptor)
     if sys.path[0] == str(Path.cwd()):  # not with PYTHONSAFEPATH
         sys.path[0] = request.cwd
     os.chdir(request.cwd)
-    os.environ.clear()
-    os.environ.update(request.environment)
     sys.argv = [request.module, *request.arguments]
 
 

@@ -14,6 +14,7 @@ from dpdoctor import redact, rundir
 from dpdoctor.launch import processes, sampling, watch
 from dpdoctor.launch.processes import RankProcess
 from dpdoctor.launch.progress import Progress
+from dpdoctor.launch.tidy import tidy
 from dpdoctor.launch.watch import Patience, Verdict
 from dpdoctor.records import LaunchRecord, RankRecord
 from dpdoctor.spec import BASELINE, LoaderSetting, ModeSpec, RunHeader, RunSpec, WorkerTask
@@ -175,17 +176,14 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
     progress.began(title, directory)
     begin_ns = time.monotonic_ns()
     ranks: list[RankProcess] = []
-    with _ending(ranks):
+    with processes.ending(ranks, functools.partial(tidy, directory)):
         try:
-            ranks.extend(RankProcess(task, rank) for rank in range(mode.world_size))
+            processes.start(task, ranks)
             with sampling.sampling(directory / rundir.NODE, ranks):
                 verdict = _watch(ranks, spec.timeout_s, progress)
         except KeyboardInterrupt:
             processes.end(ranks)
             verdict = Verdict(status="interrupted", reason=f"Ctrl-C {watch.where(ranks[0])}" if ranks else "Ctrl-C")
-    (directory / "rendezvous").unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # what stands behind a wall cannot remove the place where that was mounted
-        (rundir.rank_dir(directory, 0) / rundir.OVERLAY).rmdir()
     if verdict.status == "ok" and mode.inactive:
         verdict = Verdict(status="inactive", reason=mode.inactive)
     record = LaunchRecord(
@@ -203,16 +201,6 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
     rundir.write_json(directory / rundir.LAUNCH, record)
     progress.ended(record)
     return record
-
-
-@contextlib.contextmanager
-def _ending(ranks: list[RankProcess]) -> Iterator[None]:
-    """Leave no process behind, whatever happens, a second Ctrl-C included."""
-    try:
-        yield
-    finally:
-        for rank in ranks:
-            rank.kill_session()
 
 
 def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress) -> Verdict:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from dpdoctor import rundir
-from dpdoctor.launch import forkserver
-from dpdoctor.launch.forkserver import ForkedProcess
+from dpdoctor.launch import forkserver, keeper, kept
+from dpdoctor.launch.kept import KeptProcess
 from dpdoctor.spec import DEVICE_IDS_VARIABLE, TASK_VARIABLE, ModeSpec, WorkerTask
 
 GRACE_S = 2.0
@@ -26,7 +26,7 @@ PRELOAD = ("dpdoctor.worker.leaving", "dpdoctor.worker.rank", "torch._dynamo")
 
 
 class RankProcess:
-    """One rank. Its session holds its DataLoader workers too, so that all of them can be ended."""
+    """One rank, with a keeper that ends all that it started."""
 
     def __init__(self, task: WorkerTask, rank: int) -> None:
         self.rank = rank
@@ -39,7 +39,11 @@ class RankProcess:
         ):
             # `-m` puts the current directory on the import path: this one holds nothing that could be imported.
             self._process = _started(task, _environment(task, rank), stdout, stderr)
-        self.pid = self._process.pid
+
+    @property
+    def pid(self) -> int:
+        """Return the number of the rank's process."""
+        return self._process.pid
 
     def exit_code(self) -> int | None:
         """Return the exit code, negative for a signal; None while the rank runs."""
@@ -50,43 +54,43 @@ class RankProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signum)
 
-    def kill_session(self) -> None:
-        """Kill the rank and everything it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+    def kill_all(self) -> bool:
+        """Kill the rank and everything it started; return whether nothing is left of it."""
+        return self._process.end()
+
+    def leave(self) -> None:
+        """Let the keeper go, when what was left to do in the launch's directory is done."""
+        self._process.leave()
 
     def log_bytes(self) -> int:
         """Return how much the rank has printed."""
         return sum((self.directory / name).stat().st_size for name in (rundir.STDOUT, rundir.STDERR))
 
 
-def _started(
-    task: WorkerTask, environment: dict[str, str], stdout: IO[bytes], stderr: IO[bytes]
-) -> subprocess.Popen[bytes] | ForkedProcess:
+def start(task: WorkerTask, ranks: list[RankProcess]) -> None:
+    """Start the ranks of a task at once; they are added to `ranks`, one by one, in case that the rest cannot start."""
+    ranks.extend(RankProcess(task, rank) for rank in range(task.mode.world_size))
+    for process in ranks:
+        if not process.pid:
+            raise ChildProcessError(f"{sys.executable} could not be started")
+
+
+def _started(task: WorkerTask, environment: dict[str, str], stdout: IO[bytes], stderr: IO[bytes]) -> KeptProcess:
     """Start a rank as a new process or, where servers may be used and nothing computes on a GPU, as a forked one.
 
     A bare one is always new: it is what people run, and its wall goes up before torch is there.
     """
     servers = os.environ.get(forkserver.DIRECTORY_VARIABLE)
     if servers and not task.spec.devices and not task.bare:
-        request = forkserver.Request(module=MODULE, cwd=task.directory, environment=environment)
+        request = forkserver.Request(module=MODULE, cwd=task.directory, environment=environment, kept=task.directory)
         forked = forkserver.start(servers, request, preload=PRELOAD, stdout=stdout, stderr=stderr)
         if forked is not None:
             return forked
-    return subprocess.Popen(
-        WORKER,
-        cwd=task.directory,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=True,
-    )
+    return kept.start(WORKER, cwd=task.directory, environment=environment, stdout=stdout, stderr=stderr)
 
 
 def end(ranks: list[RankProcess]) -> None:
-    """Ask the ranks that still run to keep what they have and leave; kill every session after a short grace."""
+    """Ask the ranks that still run to keep what they have and leave; kill all that is left after a short grace."""
     for rank in ranks:
         if rank.exit_code() is None:
             rank.ended_by_us = True
@@ -94,8 +98,36 @@ def end(ranks: list[RankProcess]) -> None:
     deadline = time.monotonic() + GRACE_S
     while time.monotonic() < deadline and any(rank.exit_code() is None for rank in ranks):
         time.sleep(0.05)
+    kill(ranks)
+
+
+def kill(ranks: list[RankProcess]) -> None:
+    """Kill ranks and all that they started."""
     for rank in ranks:
-        rank.kill_session()
+        rank.kill_all()
+
+
+@contextlib.contextmanager
+def ending(ranks: list[RankProcess], tidy: Callable[[], None]) -> Iterator[None]:
+    """Leave no process behind, whatever happens, and the directory of the launch tidy.
+
+    What keepers that were killed leave behind comes to this process, unless servers fork for it: they may be its own.
+    """
+    adopts = forkserver.DIRECTORY_VARIABLE not in os.environ
+    before = frozenset(keeper.children())
+    if adopts:
+        keeper.adopt(wanted=True)
+    try:
+        yield
+    finally:
+        all_ended = [rank.kill_all() for rank in ranks]
+        tidy()
+        for rank in ranks:
+            rank.leave()
+        if adopts:
+            if not all(all_ended):
+                keeper.end_all(*(rank.pid for rank in ranks), spared=before)
+            keeper.adopt(wanted=False)
 
 
 def _environment(task: WorkerTask, rank: int) -> dict[str, str]:

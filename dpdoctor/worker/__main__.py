@@ -3,6 +3,11 @@
 import os
 import sys
 
+from dpdoctor.worker import parent
+
+if __name__ == "__main__":
+    parent.die_with_parent()  # before anything that takes its time
+
 import msgspec
 
 import dpdoctor.worker.leaving  # noqa: F401 - before torch

@@ -46,7 +46,6 @@ MOST_S, ROUNDS = 8.0, 5
 
 def main(task: WorkerTask, protected_by: str) -> int:
     """Run the task bare; return the exit code with which to leave. `protected_by` is RankRecord's."""
-    launched.die_with_parent()
     directory = rundir.rank_dir(Path(task.directory), 0)
     heartbeat = launched.show_life(directory)
     setup.set_up(task, launched.place())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import functools
 import os
@@ -24,8 +23,6 @@ from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.spec import TASK_VARIABLE
 from dpdoctor.worker import lines
 from dpdoctor.worker.patches import Patches
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 ONE_DEVICE = (
     "dpdoctor converts scripts that are written for one device; give this one the options with which it trains on one"
@@ -54,11 +51,6 @@ def place() -> Place:
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         world_size=int(os.environ.get("WORLD_SIZE", "1")),
     )
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its launcher dies, even by SIGKILL: nobody would end it then."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def show_life(directory: Path) -> Heartbeat:

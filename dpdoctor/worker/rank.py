@@ -71,7 +71,6 @@ def main(task: WorkerTask) -> int:
     """Run the task; return the exit code of this rank, with which to leave."""
     gc.unfreeze()  # a forked rank's collections take what a new one's take
     where = launched.place()
-    launched.die_with_parent()
     directory = rundir.rank_dir(Path(task.directory), where.rank)
     directory.mkdir(parents=True, exist_ok=True)
     heartbeat = launched.show_life(directory)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from dpdoctor import units
+from dpdoctor import rundir, units
 from dpdoctor.records import Device
 from dpdoctor.spec import WorkerTask
 from dpdoctor.worker import seeding
@@ -31,7 +31,7 @@ def set_up(task: WorkerTask, where: Place) -> str | None:
     announced = "MASTER_ADDR" in os.environ
     dist.init_process_group(
         backend,
-        init_method="env://" if announced else f"file://{task.directory}/rendezvous",
+        init_method="env://" if announced else f"file://{task.directory}/{rundir.RENDEZVOUS}",
         rank=where.rank,
         world_size=where.world_size,
         timeout=timedelta(seconds=task.spec.collective_timeout_s),

@@ -46,7 +46,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     yield begin
     for process in started:
-        process.kill_session()
+        process.kill_all()
+        process.leave()
 
 
 def until(condition: Callable[[], bool]) -> None:

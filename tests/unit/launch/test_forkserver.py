@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from dpdoctor.launch import forkserver
-from dpdoctor.launch.forkserver import ForkedProcess, Request
+from dpdoctor.launch.forkserver import Request
+from dpdoctor.launch.kept import KeptProcess
 from tests.unit.launch.conftest import lives, until
 
 SLEEPS = "import time; print('here', flush=True); time.sleep(60)"
@@ -48,7 +49,7 @@ def finding(directory: Path) -> dict[str, str]:
 class Forked:
     """A process that runs a few lines, and what it printed."""
 
-    def __init__(self, process: ForkedProcess | None, printed: Path) -> None:
+    def __init__(self, process: KeptProcess | None, printed: Path) -> None:
         assert process is not None
         self.process = process
         self._printed = printed

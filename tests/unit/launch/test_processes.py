@@ -48,7 +48,7 @@ def test_signals_reach_a_rank_and_a_dead_one_takes_no_notice(start: Start) -> No
     until(lambda: process.exit_code() is not None)
     assert process.exit_code() == -signal.SIGUSR2
     process.send(signal.SIGUSR2)
-    process.kill_session()
+    process.kill_all()
 
 
 def test_a_rank_that_listens_ends_by_itself(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_what_a_rank_left_behind_is_killed_too(start: Start) -> None:
     until(lambda: process.exit_code() is not None)
     orphan = int(printed(process))
     assert lives(orphan)
-    process.kill_session()
+    process.kill_all()
     until(lambda: not lives(orphan))
 
 
