@@ -15,7 +15,7 @@ from dpdoctor.launch import processes, sampling, watch
 from dpdoctor.launch.processes import RankProcess
 from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.tidy import tidy
-from dpdoctor.launch.watch import Patience, Verdict
+from dpdoctor.launch.watch import Hope, Patience, Verdict
 from dpdoctor.records import LaunchRecord, RankRecord
 from dpdoctor.spec import BASELINE, LoaderSetting, ModeSpec, RunHeader, RunSpec, WorkerTask
 
@@ -204,9 +204,9 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
 
 
 def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress) -> Verdict:
-    """Wait until all ranks have ended, one has failed, or one shows no sign of life for too long."""
-    patience = Patience(timeout_s, time.monotonic)
-    leaving = Patience(watch.MOST_LEAVING_S, time.monotonic)
+    """Wait until all ranks have ended, one has failed, or one makes no progress for too long."""
+    hope = Hope(timeout_s, time.monotonic)
+    leaving = Patience(min(watch.MOST_LEAVING_S, timeout_s), time.monotonic)
     while any(rank.exit_code() is None for rank in ranks):
         time.sleep(PERIOD_S)
         beats = {rank.rank: watch.beat_of(rank) for rank in ranks}
@@ -215,7 +215,7 @@ def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress) -> Ve
             _wait(ranks, PEERS_GRACE_S)
             break
         running = [rank for rank in ranks if rank.exit_code() is None]
-        silent = patience.exhausted_by({rank.rank: (beats[rank.rank], rank.log_bytes()) for rank in running})
+        silent = hope.lost_in({rank.rank: beats[rank.rank] for rank in running}, lambda rank: ranks[rank].log_bytes())
         if silent:
             return _stuck(ranks, silent, timeout_s)
         done = {rank.rank: True for rank in running if (beat := beats[rank.rank]) and beat.stage == "done"}

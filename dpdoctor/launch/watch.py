@@ -6,7 +6,8 @@ import importlib.util
 import os
 import re
 import signal
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,9 @@ ENDED_APART = (
     "many steps. Does what it draws or computes by itself decide when to end?"
 )
 
+# Before its first step a script may prepare for this many times the timeout, as long as it prints.
+PREPARING = 1.5
+
 # Lines that torch's profiler prints on every machine; they explain no failure.
 _NOISE = re.compile(rb"^(USDT:|ERROR:.*DeviceProperties\.cpp|.*\bCPUAllocator\.cpp:\d+\] Memory block of unknown size)")
 _STACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
@@ -42,20 +46,37 @@ class Verdict:
 
 
 class Patience:
-    """Notices when a rank shows no sign of life for too long: no step, no new stage, nothing printed."""
+    """Notices when a sign that a rank gives has not changed for too long."""
 
     def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
         self._timeout_s = timeout_s
         self._clock = clock
         self._seen: dict[int, tuple[object, float]] = {}
 
-    def exhausted_by(self, signs: dict[int, object]) -> list[int]:
+    def exhausted_by(self, signs: Mapping[int, object]) -> list[int]:
         """Return the ranks whose sign has not changed for the timeout."""
         now = self._clock()
         for rank, sign in signs.items():
             if rank not in self._seen or self._seen[rank][0] != sign:
                 self._seen[rank] = (sign, now)
         return [rank for rank in signs if now - self._seen[rank][1] > self._timeout_s]
+
+
+class Hope:
+    """Is given up when a rank makes no progress for the timeout: no step, no new stage.
+
+    What it prints is progress until its first step, and until PREPARING timeouts have passed without one: what prints
+    for ever would never end.
+    """
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        self._idle, self._preparing = Patience(timeout_s, clock), Patience(PREPARING * timeout_s, clock)
+
+    def lost_in(self, beats: Mapping[int, Beat | None], log_bytes: Callable[[int], int]) -> list[int]:
+        """Return the ranks without progress; `log_bytes` tells how much a rank has printed."""
+        signs = {rank: beat if beat and beat.step else (beat, log_bytes(rank)) for rank, beat in beats.items()}
+        idle, unprepared = self._idle.exhausted_by(signs), self._preparing.exhausted_by(beats)
+        return [rank for rank in beats if rank in idle or rank in unprepared]
 
 
 def record_of(rank: RankProcess) -> RankRecord | None:
@@ -160,16 +181,22 @@ def where(rank: RankProcess) -> str:
 def judge_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout_s: float) -> Verdict:
     """Return the verdict on ranks that are stuck; call it while they live, after their stacks were written.
 
-    Ranks wait for each other, so all are silent: the one to blame stands outside of torch, or is the one furthest back.
+    Ranks wait for each other, so all are stuck, and one may still print before its first step: the one to blame stands
+    outside of torch, or is the one furthest back.
     """
-    stuck = [rank for rank in ranks if rank.rank in silent]
+    stuck = [rank for rank in ranks if rank.rank in silent or (rank.exit_code() is None and not _steps(rank))]
     places = {rank.rank: _innermost(rank.directory / rundir.STACKS) for rank in stuck}
-    culprit = min(stuck, key=lambda rank: (_waits_in_torch(places[rank.rank]), _steps(rank), rank.rank))
+    culprit = min(
+        stuck,
+        key=lambda rank: (_waits_in_torch(places[rank.rank]), rank.rank not in silent, _steps(rank), rank.rank),
+    )
     at = places[culprit.rank]
     line = f"; it stands at {at[0]}:{at[1]} in {at[2]}" if at else ""
     who = f"rank {culprit.rank}" if len(ranks) > 1 else "the script"
+    prints = "; what it prints is none" if _has_just_printed(culprit, timeout_s) else ""
     reason = (
-        f"{who} made no progress for {units.seconds(timeout_s)} {where(culprit)}{line}. --timeout gives it more time"
+        f"{who} made no progress for {units.seconds(timeout_s)} {where(culprit)}{line}{prints}. "
+        "--timeout gives it more time"
     )
     return Verdict(
         status="failed",
@@ -177,6 +204,11 @@ def judge_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout_s: f
         failed_rank=culprit.rank,
         stderr_tail=tail(culprit.directory / rundir.STDERR),
     )
+
+
+def _has_just_printed(rank: RankProcess, seconds: float) -> bool:
+    logs = (rank.directory / rundir.STDOUT, rank.directory / rundir.STDERR)
+    return any(path.stat().st_size and time.time() - path.stat().st_mtime < seconds for path in logs)
 
 
 def _steps(rank: RankProcess) -> int:

@@ -52,13 +52,14 @@ def test_a_rank_that_dies_fails_its_mode_only(profile, how, modes, said, where):
         assert done.mode("single")["status"] == "ok", "the mode after it still ran"
 
 
-def test_a_rank_that_hangs_is_named_with_its_line(profile):
+def test_a_rank_that_hangs_is_named_with_its_line_although_it_prints(profile):
     done = profile("fails.py", "--modes", "ddp", "--no-baseline", "--timeout", "8", *LONG, args=["hang"])
     assert done.exit_code == 1
     launch = done.launch("ddp").record
     assert launch.failed_rank == 1
     assert "made no progress for 8.00 s" in launch.reason
-    assert "fails.py:32" in launch.reason
+    assert "fails.py:34" in launch.reason
+    assert "what it prints is none" in launch.reason
     assert everyone_is_gone(done)
 
 

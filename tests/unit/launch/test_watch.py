@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor import rundir
-from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.heartbeat import Beat, Heartbeat
 from dpdoctor.launch import watch
 from dpdoctor.launch.processes import RankProcess
 from dpdoctor.launch.watch import TAIL_BYTES, TAIL_LINES, Patience
@@ -66,6 +66,33 @@ def test_patience_forgets_nothing_about_a_rank_that_is_not_asked_about() -> None
     clock.tick(6)
     assert patience.exhausted_by({1: "sign"}) == [1]
     assert patience.exhausted_by({0: "sign", 1: "other"}) == [0]
+
+
+def told_beat(step: int, stage: str = "measure") -> Beat:
+    return Beat(pid=1, stage=stage, step=step, samples=0, window=0, at_ns=step)
+
+
+def test_once_steps_began_a_step_is_progress_and_a_line_is_not() -> None:
+    clock = HandClock()
+    hope, lines = watch.Hope(10, clock), iter(range(100))
+
+    def lost(step: int) -> list[int]:
+        clock.tick(4)
+        return hope.lost_in({0: told_beat(step)}, lambda _: next(lines))
+
+    assert [lost(step) for step in (1, 2, 3, 3, 3, 3)] == [[], [], [], [], [], [0]]
+
+
+def test_what_prints_before_its_first_step_has_half_as_much_time_again() -> None:
+    clock = HandClock()
+    hope, printed = watch.Hope(10, clock), [0, 0]
+
+    def lost() -> list[int]:
+        clock.tick(4)
+        printed[0] += 1
+        return hope.lost_in({0: told_beat(0, "script"), 1: told_beat(0, "script")}, lambda rank: printed[rank])
+
+    assert [lost() for _ in range(5)] == [[], [], [], [1], [0, 1]]
 
 
 def test_the_tail_is_the_last_lines_without_the_profilers_own(tmp_path: Path) -> None:
@@ -240,6 +267,15 @@ def test_the_rank_that_stands_outside_of_torch_is_to_blame(
     assert verdict.reason.startswith("rank 1 ")
     facts = ("8.00 s", watch.where(stuck), f"{users}:1 in stand", "--timeout")
     assert all(fact in verdict.reason for fact in facts)
+
+
+def test_one_that_prints_before_its_first_step_is_to_blame_where_another_waits_for_it(
+    start: Start, tmp_path: Path
+) -> None:
+    ranks = [hanging(start, tmp_path, f"{TORCH}/distributed/c10d.py"), hanging(start, tmp_path, "/home/me/train.py")]
+    verdict = watch.judge_hang(ranks, [0], 300.0)
+    assert verdict.failed_rank == 1
+    assert "what it prints is none" in str(verdict.reason)
 
 
 def test_of_ranks_that_all_wait_the_one_furthest_back_is_to_blame(start: Start, tmp_path: Path) -> None:
