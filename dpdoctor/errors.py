@@ -1,7 +1,7 @@
 """Every failure a person can meet, one class per cause.
 
 Each message names the file, the place and the way out. click prints them and exits with
-`exit_code`: 1 error, 2 usage, 3 regressed, 4 could not judge.
+`exit_code`: 1 error, 2 usage, 3 regressed, 4 could not judge; 128 and more, the signal that ended the command.
 """
 
 from __future__ import annotations
@@ -35,6 +35,14 @@ class RunDirectoryError(DpDoctorError):
 
 class ModeFailedError(DpDoctorError):
     """A mode that was asked for by name did not end `ok`; the run directory holds what it recorded."""
+
+
+class InterruptedByError(DpDoctorError):
+    """A person, or a CI system, ended the command; what was recorded by then is kept."""
+
+    def __init__(self, by: str, exit_code: int) -> None:
+        super().__init__(f"interrupted by {by}; what was recorded until then is kept")
+        self.exit_code = exit_code  # type: ignore[misc]  # click reads it of the instance
 
 
 class TraceError(DpDoctorError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import signal
+from typing import Any
 
 import click
 
@@ -22,6 +24,14 @@ class Verbs(click.Group):
             return None
         command: click.Command = importlib.import_module(f"dpdoctor.cli.{cmd_name}").COMMAND
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; Ctrl-C where nothing is to be kept yet ends it with the code that shells know it by."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Aborted!", err=True)
+            ctx.exit(128 + signal.SIGINT)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -45,7 +45,7 @@ def judge(options: dict[str, Any], console: Console) -> tuple[GateResult, Path]:
 
         return paired.gate(_paired(options, root, both, plan, asked), progress), root
     finally:
-        console.show_cursor()  # a second Ctrl-C leaves the line of progress as it is
+        console.show_cursor()  # an error leaves the line of progress as it is
 
 
 def _announced(plan: Plan, *, exact: bool) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dpdoctor import rundir
 from dpdoctor.cli import _checkouts, _options, _report, _start
+from dpdoctor.launch import interruption
 
 if TYPE_CHECKING:
     from dpdoctor.gate.calibrating import Calibrated
@@ -44,13 +45,14 @@ def calibrate(context: click.Context, /, **options: Any) -> None:
     checkout = _checkouts.checkout_of(spec.cwd, spec)
     root = options["out"] or _start.default_out(spec, "calibrate-")
     rundir.create(root)
+    context.with_resource(interruption.heeding())
     progress = _start.OfSides(_start.progress(console, quiet=options["quiet"], verbose=options["verbose"]))
     from dpdoctor.gate.calibrating import calibrate as launch_pairs
 
     try:
         done = launch_pairs(root, checkout, pairs=options["pairs"], progress=progress)
     finally:
-        console.show_cursor()  # a second Ctrl-C leaves the line of progress as it is
+        console.show_cursor()  # an error leaves the line of progress as it is
     _keep(done, options, console)
     if done.calibration is None:
         context.exit(COULD_NOT)

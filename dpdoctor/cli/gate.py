@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from dpdoctor import rundir
 from dpdoctor.cli import _checkouts, _options, _outputs, _report
 from dpdoctor.errors import UsageError
+from dpdoctor.launch import interruption
 
 if TYPE_CHECKING:
     from dpdoctor.gate.model import GateResult
@@ -63,6 +64,7 @@ def gate(context: click.Context, /, **options: Any) -> None:
     The script's own arguments follow after --, as in: dpdoctor gate --base main --head . train.py -- --epochs 1
     """
     _check(context, options)
+    context.with_resource(interruption.heeding())
     console = _report.console_for(options["as_format"])
     head = options["head"] or Path()
     out: Path | None

@@ -10,8 +10,8 @@ import click
 from rich.console import RenderableType
 
 from dpdoctor.cli import _options, _plan, _report, _start
-from dpdoctor.errors import BaselineError, ModeFailedError
-from dpdoctor.launch import launcher
+from dpdoctor.errors import BaselineError, InterruptedByError, ModeFailedError
+from dpdoctor.launch import interruption, launcher
 from dpdoctor.records import LaunchRecord
 from dpdoctor.spec import BESIDE, RunHeader, RunSpec
 
@@ -60,21 +60,23 @@ def profile(**options: Any) -> None:
     header = _start.header(spec)
     launcher.create(root, dataclasses.replace(header, launch_spread=_launch_spread(header)))
     console.print(_plan.describe(spec), soft_wrap=True, highlight=False)
-    try:
+    with interruption.heeding() as heard:
         progress = _start.progress(console, quiet=options["quiet"], verbose=options["verbose"])
-        records = launcher.launch(root, spec, progress)
-        if BESIDE in spec.recording.arms and records[-1].status != "interrupted":
-            tried = launcher.try_loaders(root, spec, _report.settings_to_try(root), progress)
-            records += [record for record in tried if record.status == "interrupted"]
-    finally:
-        console.show_cursor()  # a second Ctrl-C leaves the line of progress as it is
-    _report.make(
-        root,
-        console,
-        as_format=options["as_format"],
-        plotlyjs=options["plotlyjs"],
-        show=_explanation if options["explain"] else None,
-    )
+        try:
+            records = launcher.launch(root, spec, progress)
+            if BESIDE in spec.recording.arms and not heard.name:
+                launcher.try_loaders(root, spec, _report.settings_to_try(root), progress)
+        finally:
+            console.show_cursor()  # an error leaves the line of progress as it is
+        _report.make(
+            root,
+            console,
+            as_format=options["as_format"],
+            plotlyjs=options["plotlyjs"],
+            show=_explanation if options["explain"] else None,
+        )
+    if heard.name:
+        raise InterruptedByError(heard.name, heard.exit_code)
     _judge(records, spec, keep_going=options["keep_going"], quiet=options["quiet"])
 
 
@@ -115,9 +117,8 @@ def _explanation(analysis: Analysis) -> RenderableType:
 def _judge(records: list[LaunchRecord], spec: RunSpec, *, keep_going: bool, quiet: bool) -> None:
     """Raise for the first mode asked for by name that did not end well; why is said already, unless `quiet`."""
     for record in records:
-        bad = record.status in ("failed", "interrupted")
-        if bad and not keep_going and (record.mode in spec.requested_modes or record.status == "interrupted"):
-            raise ModeFailedError(f"mode {record.mode} {record.status}{f': {record.reason}' if quiet else ''}")
+        if record.status == "failed" and not keep_going and record.mode in spec.requested_modes:
+            raise ModeFailedError(f"mode {record.mode} failed{f': {record.reason}' if quiet else ''}")
 
 
 COMMAND = profile

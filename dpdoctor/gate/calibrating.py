@@ -14,7 +14,7 @@ from dpdoctor.gate.launching.alternate import Alternated, Judge, alternate, most
 from dpdoctor.gate.launching.sides import Checkout, Launches
 from dpdoctor.gate.model import SIDES, Calibration
 from dpdoctor.gate.statistics.noise import mode_noise
-from dpdoctor.launch.launcher import sigterm_as_ctrl_c
+from dpdoctor.launch.interruption import heeding
 from dpdoctor.launch.progress import Progress
 
 
@@ -41,7 +41,7 @@ def calibrate(root: Path, checkout: Checkout, *, pairs: int, progress: Progress)
         OutputError: the directory of a launch cannot be written.
     """
     launches = Launches(root, {"base": checkout, "head": checkout}, progress, most=most_launches(pairs))
-    with sigterm_as_ctrl_c():
+    with heeding():
         done = alternate(launches, _until(pairs), modes=checkout.modes, most_pairs=pairs)
     if done.interrupted or done.refusals:
         return Calibrated(calibration=None, launched=done)

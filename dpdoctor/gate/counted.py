@@ -16,7 +16,7 @@ from dpdoctor.gate.exact import compare
 from dpdoctor.gate.launching.sides import Checkout, launch
 from dpdoctor.gate.model import ExactResult, GateResult
 from dpdoctor.gate.outcome import result
-from dpdoctor.launch.launcher import sigterm_as_ctrl_c
+from dpdoctor.launch.interruption import heeding
 from dpdoctor.launch.progress import Progress
 
 # A seed is 32 bits wide.
@@ -40,7 +40,7 @@ def gate(wanted: CountedGate, progress: Progress) -> GateResult:
         OutputError: the directory of a launch cannot be written.
     """
     sides = wanted.base.side(), wanted.head.side()
-    with sigterm_as_ctrl_c():
+    with heeding():
         try:
             return result("exact", *sides, exact=_judged(wanted, progress))
         except KeyboardInterrupt:

@@ -22,7 +22,7 @@ from dpdoctor.gate.outcome import result
 from dpdoctor.gate.statistics.decide import Verdict
 from dpdoctor.gate.statistics.design import Plan
 from dpdoctor.gate.statistics.family import judge
-from dpdoctor.launch.launcher import sigterm_as_ctrl_c
+from dpdoctor.launch.interruption import heeding
 from dpdoctor.launch.progress import Progress
 from dpdoctor.spec import Recording
 
@@ -70,7 +70,7 @@ def gate(wanted: PairedGate, progress: Progress) -> GateResult:
     if found is None or not set(modes) <= set(found.modes):
         refusals = calibration.missing(wanted.calibrations, wanted.base.spec, machine, found, modes)
         return result("paired", wanted.base.side(), wanted.head.side(), refusals=refusals, calibration=found)
-    with sigterm_as_ctrl_c():
+    with heeding():
         return _launched(wanted, found, progress)
 
 
@@ -86,8 +86,8 @@ def _launched(wanted: PairedGate, found: Calibration, progress: Progress) -> Gat
             full = None if done.interrupted else _full(wanted, results, progress)
             told = explained(results, launches, full)
             unexplained = [] if full else ["No finding is told to have moved: there was no full launch of both sides"]
-        except (DpDoctorError, KeyboardInterrupt) as error:
-            unexplained = [f"What moved could not be told: {error or 'interrupted'}"]
+        except DpDoctorError as error:
+            unexplained = [f"What moved could not be told: {error}"]
     return result(
         "paired",
         wanted.base.side(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import signal
@@ -11,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dpdoctor import redact, rundir
-from dpdoctor.launch import processes, sampling, watch
+from dpdoctor.launch import interruption, processes, sampling, watch
+from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.processes import RankProcess
 from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.tidy import tidy
@@ -41,11 +41,11 @@ def create(root: Path, header: RunHeader) -> None:
 def launch(root: Path, spec: RunSpec, progress: Progress) -> list[LaunchRecord]:
     """Run every mode `spec.repeat` times; a mode that fails does not keep the next from running.
 
-    Returns the records in the order of the launches. After Ctrl-C, or SIGTERM from a CI system, the present launch is
-    `interrupted` and the last.
+    Returns the records in the order of the launches. After Ctrl-C, SIGTERM from a CI system or SIGHUP, the present
+    launch, or the one that was next, is `interrupted` and the last.
     """
     records: list[LaunchRecord] = []
-    with sigterm_as_ctrl_c():
+    with interruption.heeding():
         for number in range(1, spec.repeat + 1):
             records += launch_once(root, spec, number, progress)
             if records[-1].status == "interrupted":
@@ -56,7 +56,7 @@ def launch(root: Path, spec: RunSpec, progress: Progress) -> list[LaunchRecord]:
 def launch_once(root: Path, spec: RunSpec, number: int, progress: Progress) -> list[LaunchRecord]:
     """Run every mode once, as the n-th of its `spec.repeat` launches; return as `launch` does."""
     records: list[LaunchRecord] = []
-    with sigterm_as_ctrl_c():
+    with interruption.heeding():
         for mode, bare in _with_control(spec):
             if bare and any(record.mode in (rundir.BARE, BASELINE) and record.status == "failed" for record in records):
                 continue  # one that failed fails again, and a baseline that did has no cost
@@ -75,7 +75,7 @@ def try_loaders(
     Returns as `launch` does.
     """
     records: list[LaunchRecord] = []
-    with sigterm_as_ctrl_c():
+    with interruption.heeding():
         for mode in spec.modes:
             if mode.name in settings:
                 records.append(_launch_trial(root, spec, mode, settings[mode.name], progress))
@@ -108,16 +108,6 @@ def _with_control(spec: RunSpec) -> Iterator[tuple[ModeSpec, bool]]:
             yield mode, True
     if spec.control and BASELINE in {mode.name for mode in spec.modes[:-1]}:
         yield next(mode for mode in spec.modes if mode.name == BASELINE), True
-
-
-@contextlib.contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM, by which CI systems end a job, do what Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress, *, number: int) -> list[LaunchRecord]:
@@ -176,14 +166,13 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
     progress.began(title, directory)
     begin_ns = time.monotonic_ns()
     ranks: list[RankProcess] = []
-    with processes.ending(ranks, functools.partial(tidy, directory)):
-        try:
+    with interruption.heeding() as heard, processes.ending(ranks, functools.partial(tidy, directory)):
+        if not heard.name:
             processes.start(task, ranks)
             with sampling.sampling(directory / rundir.NODE, ranks):
-                verdict = _watch(ranks, spec.timeout_s, progress)
-        except KeyboardInterrupt:
-            processes.end(ranks)
-            verdict = Verdict(status="interrupted", reason=f"Ctrl-C {watch.where(ranks[0])}" if ranks else "Ctrl-C")
+                verdict = _watch(ranks, spec.timeout_s, progress, heard)
+        else:
+            verdict = Verdict(status="interrupted", reason=f"{heard.name} before it began")
     if verdict.status == "ok" and mode.inactive:
         verdict = Verdict(status="inactive", reason=mode.inactive)
     record = LaunchRecord(
@@ -203,12 +192,15 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
     return record
 
 
-def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress) -> Verdict:
-    """Wait until all ranks have ended, one has failed, or one makes no progress for too long."""
+def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress, heard: Interruption) -> Verdict:
+    """Wait until all ranks have ended, one has failed or makes no progress for too long, or somebody interrupts."""
     hope = Hope(timeout_s, time.monotonic)
     leaving = Patience(min(watch.MOST_LEAVING_S, timeout_s), time.monotonic)
     while any(rank.exit_code() is None for rank in ranks):
         time.sleep(PERIOD_S)
+        if heard.name:
+            processes.end(ranks)
+            return Verdict(status="interrupted", reason=f"{heard.name} {watch.where(ranks[0])}")
         beats = {rank.rank: watch.beat_of(rank) for rank in ranks}
         progress.moved([beats[rank.rank] for rank in ranks])
         if any(watch.has_failed(rank) for rank in ranks):

@@ -164,7 +164,11 @@ def _reason(rank: RankProcess, *, alone: bool) -> str:
     who = "" if alone else f"rank {rank.rank}: "
     if record is not None and record.status == "failed" and record.reason:
         return f"{who}{record.reason}"
-    how = f"was killed by {_signal_name(-code)}" if code is not None and code < 0 else f"ended with exit code {code}"
+    how = f"ended with exit code {code}"
+    if code is not None and code < 0:
+        how = f"was killed by {_signal_name(-code)}"
+    elif code == 128 + signal.SIGTERM:  # with which a rank leaves that was asked to
+        how = "was ended by SIGTERM"
     return f"{who}the process {how} {where(rank)}"
 
 

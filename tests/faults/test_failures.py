@@ -77,15 +77,23 @@ def start_and_wait_for_windows(
     return process, root
 
 
-@pytest.mark.parametrize(("signum", "environment"), [(signal.SIGINT, lambda: None), (signal.SIGTERM, forking)])
-def test_ctrl_c_keeps_what_was_recorded(tmp_path, signum, environment):
+@pytest.mark.parametrize(
+    ("signum", "environment", "name"), [(signal.SIGINT, lambda: None, "Ctrl-C"), (signal.SIGTERM, forking, "SIGTERM")]
+)
+def test_ctrl_c_keeps_what_was_recorded_and_a_second_one_changes_nothing(tmp_path, signum, environment, name):
     process, root = start_and_wait_for_windows(tmp_path, environment())
-    process.send_signal(signum)
+    for again in (signum, signal.SIGINT, signal.SIGHUP):
+        process.send_signal(again)
+        time.sleep(0.1)
+    while not (root / rundir.SUMMARY).exists() and process.poll() is None:
+        process.send_signal(signum)
+        time.sleep(0.1)
     _, stderr = process.communicate(timeout=60)
     done = Profiled(exit_code=process.returncode, output=stderr.decode(), root=root)
-    assert done.exit_code == 1
-    assert "interrupted" in done.output
+    assert done.exit_code == 128 + signum
+    assert f"interrupted by {name}" in done.output
     assert done.mode("ddp")["status"] == "interrupted"
+    assert done.mode("ddp")["reason"].startswith(f"{name} in stage ")
     assert done.mode("ddp")["throughput"]["value"] > 0
     assert (root / rundir.REPORT).exists()
     assert everyone_is_gone(done)

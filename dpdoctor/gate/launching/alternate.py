@@ -83,18 +83,13 @@ def alternate(launch: Launch, judge: Judge[V], *, modes: Sequence[str], most_pai
     verdicts = judge(_log_ratios(modes, done), {})
     if _all_final(verdicts):
         return Alternated(pairs=dict.fromkeys(modes, ()), verdicts=verdicts)
-    interrupted = False
-    refusals: tuple[Refusal, ...] = ()
-    try:
-        interrupted, refusals = _began(launch)
-        while not (interrupted or refusals or _all_final(verdicts)):
-            done.append(pair := _launch_both(launch, len(done) + 1))
-            interrupted, refusals = pair.interrupted, pair.refusals or _too_many_replaced(done, most_pairs)
-            verdicts = judge(_log_ratios(modes, done), verdicts)
-            if sum(one.counts for one in done) >= most_pairs and not _all_final(verdicts):
-                raise ValueError(f"after {most_pairs} pairs the judge must have come to a verdict")
-    except KeyboardInterrupt:  # between two launches; one that runs says so itself
-        interrupted = True
+    interrupted, refusals = _began(launch)
+    while not (interrupted or refusals or _all_final(verdicts)):
+        done.append(pair := _launch_both(launch, len(done) + 1))
+        interrupted, refusals = pair.interrupted, pair.refusals or _too_many_replaced(done, most_pairs)
+        verdicts = judge(_log_ratios(modes, done), verdicts)
+        if sum(one.counts for one in done) >= most_pairs and not _all_final(verdicts):
+            raise ValueError(f"after {most_pairs} pairs the judge must have come to a verdict")
     pairs = {mode: tuple(one.pair(mode) for one in done) for mode in modes}
     return Alternated(pairs=pairs, verdicts=verdicts, refusals=refusals, interrupted=interrupted)
 

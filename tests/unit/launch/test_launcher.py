@@ -15,7 +15,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.errors import OutputError
 from dpdoctor.heartbeat import Beat
-from dpdoctor.launch import launcher, processes, sampling
+from dpdoctor.launch import interruption, launcher, processes, sampling
 from dpdoctor.launch.progress import Silence
 from dpdoctor.records import Adoption, LaunchRecord, RankRecord, Unit
 from dpdoctor.spec import LoaderSetting, ModeSpec, RunHeader, RunSpec
@@ -184,11 +184,29 @@ time.sleep(60)
     assert not any(lives(pid) for pid in heard.pids)
 
 
-def test_ctrl_c_ends_the_launch_and_the_run(tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]) -> None:
+@pytest.mark.parametrize(
+    ("signum", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")]
+)
+def test_signals_end_the_launch_and_the_run_and_a_second_one_changes_nothing(
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None], signum: int, name: str
+) -> None:
     ranks_do("time.sleep(60)")
-    heard.at_first_beat = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    found = launcher.launch(tmp_path, spec(mode_spec("ddp", 2), mode_spec("single")), heard)
+
+    def twice() -> None:
+        os.kill(os.getpid(), signum)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    heard.at_first_beat = twice
+    before = signal.getsignal(signum)
+    with interruption.heeding() as noted:
+        found = launcher.launch(tmp_path, spec(mode_spec("ddp", 2), mode_spec("single")), heard)
+        (tmp_path / "late").mkdir()
+        late = launcher.launch(tmp_path / "late", spec(mode_spec("single")), heard)
     assert [(record.mode, record.status) for record in found] == [("ddp", "interrupted")]
+    assert str(found[0].reason).startswith(f"{name} in stage measure")
+    assert (noted.name, noted.exit_code) == (name, 128 + signum)
+    assert [record.reason for record in late] == [f"{name} before it began"]
+    assert signal.getsignal(signum) is before
     assert not any(lives(pid) for pid in heard.pids)
     assert not [thread.name for thread in threading.enumerate() if thread.name == "dpdoctor-sampling"]
 

@@ -78,10 +78,7 @@ def test_nothing_survives_the_end(start: Start, monkeypatch: pytest.MonkeyPatch)
 def test_what_a_rank_left_behind_is_killed_too(start: Start) -> None:
     process = start(STUBBORN.replace("time.sleep(60)\n", "os._exit(0)\n"))
     until(lambda: process.exit_code() is not None)
-    orphan = int(printed(process))
-    assert lives(orphan)
-    process.kill_all()
-    until(lambda: not lives(orphan))
+    until(lambda: not lives(int(printed(process))))
 
 
 def environment(tmp_path: Path, rank: int = 1, **task: object) -> dict[str, str]:

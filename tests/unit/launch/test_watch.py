@@ -272,8 +272,10 @@ def test_the_rank_that_stands_outside_of_torch_is_to_blame(
 def test_one_that_prints_before_its_first_step_is_to_blame_where_another_waits_for_it(
     start: Start, tmp_path: Path
 ) -> None:
-    ranks = [hanging(start, tmp_path, f"{TORCH}/distributed/c10d.py"), hanging(start, tmp_path, "/home/me/train.py")]
-    verdict = watch.judge_hang(ranks, [0], 300.0)
+    sleeping = "import functools, time; stand(functools.partial(time.sleep, 60))"
+    waiting = hanging(start, tmp_path, f"{TORCH}/distributed/c10d.py", sleeping)
+    printing = hanging(start, tmp_path, "/home/me/train.py", sleeping)
+    verdict = watch.judge_hang([waiting, printing], [0], 300.0)
     assert verdict.failed_rank == 1
     assert "what it prints is none" in str(verdict.reason)
 
