@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gzip
 import os
 import re
 import threading
@@ -30,6 +31,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import structs
 
+from dpdoctor import redact
 from dpdoctor.digest import Digest
 from dpdoctor.errors import OutputError, RunDirectoryError
 from dpdoctor.loading import BatchRecord
@@ -108,8 +110,8 @@ def create(directory: Path) -> None:
 
 
 def encode(value: Any) -> bytes:
-    """Return `value` as one line of JSON. NaN and infinity become null."""
-    return msgspec.json.encode(value)
+    """Return `value` as one line of JSON without secrets. NaN and infinity become null."""
+    return redact.json_text(msgspec.json.encode(value))
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -136,6 +138,34 @@ def indented(value: Any) -> bytes:
 def write_json(path: Path, value: Any) -> None:
     """Write one value as indented JSON, whole or not at all."""
     write_whole(path, indented(value))
+
+
+def redact_log(path: Path) -> None:
+    """Replace secrets in what a process has printed; nothing writes to the file any more.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return
+    shown = redact.lines(data)
+    if shown != data:
+        write_whole(path, shown)
+
+
+def redact_trace(path: Path) -> None:
+    """Replace known secrets in a gzipped trace.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    if not redact.knows_any():
+        return
+    data = gzip.decompress(path.read_bytes())
+    if redact.knows(data):
+        write_whole(path, gzip.compress(redact.json_text(data)))
 
 
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
@@ -183,9 +213,11 @@ def append_lines(path: Path, records: Iterable[Any]) -> None:
     Raises:
         OutputError: the file cannot be written, because the disk is full, say.
     """
-    data = b"".join(encode(record) + b"\n" for record in records)
+    data = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
     if not data:
         return
+    if redact.knows(data):  # steps and samples are numbers, but for a few
+        data = redact.json_text(data)
     try:
         with path.open("ab") as file:
             file.write(data)

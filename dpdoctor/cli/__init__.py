@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
+import sys
 from typing import Any
 
 import click
 
-from dpdoctor import __version__, cli, plugins
+from dpdoctor import __version__, cli, plugins, redact
 
 
 class Verbs(click.Group):
@@ -27,6 +29,7 @@ class Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; Ctrl-C where nothing is to be kept yet ends it with the code that shells know it by."""
+        redact.learn(sys.argv[1:], os.environ)
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

@@ -28,7 +28,7 @@ def now() -> str:
 def default_out(spec: RunSpec, prefix: str = "") -> Path:
     """Return where results go if nobody says so: reports/, the script's name, the time, a number if that is taken."""
     name = spec.target if spec.is_module else Path(spec.target).stem
-    stem = re.sub(r"[^\w.-]+", "-", f"{prefix}{name}")
+    stem = re.sub(r"[^\w.-]+", "-", f"{prefix}{redact.text(name)}")
     first = Path("reports", f"{stem}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
     others = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([first], others) if not path.exists())

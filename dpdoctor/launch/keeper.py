@@ -29,6 +29,8 @@ _CLEANERS_S = 3.0
 # What the kernel does not let go of, or does not let us kill, is given up then.
 MOST_S = 10.0
 _LOOK_S = 0.01
+# A process that was just forked has the name of the one that forked it, and cleaners are known by theirs.
+_BEGIN_S = 0.05
 # How often those that were adopted and have ended are buried; where the kernel does not tell of a rank's end, how often
 # it is looked for.
 _BURY_S, _ASK_S = 10.0, 0.1
@@ -120,6 +122,8 @@ def end_all(*pids: int, spared: Collection[int] = ()) -> None:
     Children of this process that are `spared` live on, with all that they started.
     """
     began, ended = time.monotonic(), set(pids)
+    if _descendants(spared):
+        time.sleep(_BEGIN_S)
     while time.monotonic() - began < MOST_S:
         left = _descendants(spared)
         if not left:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from dpdoctor import rundir, units
+from dpdoctor import redact, rundir, units
 from dpdoctor.heartbeat import Beat
 from dpdoctor.records import LaunchRecord
 
@@ -107,7 +107,7 @@ class _Metered:
             whole, newline, _ = file.read().rpartition(b"\n")
         self._echoed += len(whole) + len(newline)
         for line in whole.decode(errors="replace").splitlines():
-            self._console.print(Text(f"  | {line}"), soft_wrap=True)
+            self._console.print(Text(f"  | {redact.text(line)}"), soft_wrap=True)
 
     def _outcome(self, record: LaunchRecord) -> str:
         reason = f": {record.reason}" if record.reason else ""

@@ -5,19 +5,31 @@ The launcher does it; where it was killed, the keepers of its ranks do: `python 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import sys
 from pathlib import Path
 
-from dpdoctor import rundir
+import msgspec
+
+from dpdoctor import redact, rundir
+from dpdoctor.errors import OutputError
+from dpdoctor.spec import TASK_VARIABLE, WorkerTask
 
 
 def tidy(directory: Path) -> None:
-    """Remove what was needed only while ranks ran."""
+    """Remove what was needed only while ranks ran, and replace secrets in what they printed."""
     (directory / rundir.RENDEZVOUS).unlink(missing_ok=True)
     for overlay in directory.glob(f"rank*/{rundir.OVERLAY}"):
         shutil.rmtree(overlay, ignore_errors=True)
+    for name in (rundir.STDOUT, rundir.STDERR, rundir.STACKS):
+        for log in directory.glob(f"rank*/{name}"):
+            with contextlib.suppress(OutputError):  # the disk is full, say, and a run is more than its logs
+                rundir.redact_log(log)
 
 
 if __name__ == "__main__":
+    task = msgspec.json.decode(os.environ[TASK_VARIABLE], type=WorkerTask)
+    redact.learn(task.spec.args, os.environ)
     tidy(Path(sys.argv[1]))

@@ -11,10 +11,12 @@ if __name__ == "__main__":
 import msgspec
 
 import dpdoctor.worker.leaving  # noqa: F401 - before torch
+from dpdoctor import redact
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
 
 if __name__ == "__main__":
     task = msgspec.json.decode(os.environ[TASK_VARIABLE], type=WorkerTask)
+    redact.learn(task.spec.args, os.environ)
     if task.bare:
         from dpdoctor.worker import wall
 

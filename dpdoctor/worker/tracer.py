@@ -60,6 +60,7 @@ class Tracer:
         self._phases.mark(None)
         self._profile.stop()
         if self._path.exists():
+            rundir.redact_trace(self._path)
             digest = digest_file(self._path, comm_kernels=self._comm_kernels)
             rundir.write_whole(self._directory / rundir.DIGEST, rundir.encode(digest))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import gzip
+import re
 import signal
 import subprocess
 import sys
@@ -158,11 +159,34 @@ def test_a_run_of_another_schema_is_refused(tmp_path, text, said):
     assert said in done.stderr
 
 
-def test_secrets_do_not_reach_the_run_directory(profile):
-    done = profile("nothing.py", "--modes", "single", args=["short", "--api-key", "s3cr3t-value"])
-    everything = b"".join(path.read_bytes() for path in done.root.rglob("*") if path.is_file())
-    assert b"s3cr3t-value" not in everything
-    assert json.loads((done.root / rundir.HEADER).read_text())["spec"]["args"][-1] == "<redacted>"
+SECRET_ARGUMENTS = (
+    *("--api-key", "Zq00aa11bb", "--wandb-key", "Zq10aa11bb", "-p", "Zq20aa11bb", "--pw=Zq30aa11bb"),
+    *(
+        '{"api_key": "Zq40aa11bb"}',
+        "https://Zq50aa11bb@host",
+        "https://me:Zq60aa11bb@host",
+        "http://host?a=1&sig=Zq70aa11bb",
+    ),
+    *("-H", "Authorization: Basic Zq80aa11bb", "-H", "token Zq90aa11bb"),
+)
+
+
+@pytest.mark.parametrize("what", ["raise", "train"])
+def test_secrets_reach_no_file_of_the_run_and_no_terminal(profile, monkeypatch, what):
+    monkeypatch.setenv("SERVICE_TOKEN", "ZqEnv0aa11bb")
+    options = (*("--modes", "single", "--warmup", "2", "--steps", "4"), *("--rounds", "1", "--trace-steps", "4"))
+    done = profile("tells_secrets.py", *options, "--arms", "none", "--verbose", args=[what, *SECRET_ARGUMENTS])
+    assert done.exit_code == (what == "raise"), done.output
+    files = {path: path.read_bytes() for path in done.root.rglob("*") if path.is_file()}
+    shown = {path.name: gzip.decompress(data) if path.suffix == ".gz" else data for path, data in files.items()}
+    assert (rundir.TRACE in shown) == (what == "train")
+    assert [name for name, data in shown.items() if b"aa11bb" in data] == []
+    assert "aa11bb" not in done.output
+    assert "logged in with <redacted>" in done.output
+    assert shown[rundir.STDERR].count(b"and '<redacted>'") == 1 + len(re.findall("Zq", " ".join(SECRET_ARGUMENTS)))
+    assert any(file.path.endswith("model-<redacted>.pt") for file in done.record("single").adoption.written)
+    if what == "raise":
+        assert "401 for <redacted> and <redacted>" in done.launch("single").record.reason
 
 
 def test_a_syntax_error_is_named_with_its_line(tmp_path):

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
 import string
+from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpdoctor import redact
 from dpdoctor.redact import MASK, arguments, text
 
 # Marked, so that a test can ask whether any of it is left.
@@ -101,3 +105,105 @@ def test_secrets_inside_text(value: str, shown: str) -> None:
 @pytest.mark.parametrize("value", ["task-sk-1", "model(x, pad_token=PAD)", "MONKEY=1", "http://host:80/a", "risk-free"])
 def test_text_that_is_no_secret_stays(value: str) -> None:
     assert text(value) == value
+
+
+@pytest.fixture(autouse=True)
+def knowing_nothing() -> Iterator[None]:
+    """Know no secrets before a test and after it."""
+    redact.forget()
+    yield
+    redact.forget()
+
+
+# As long as a secret is at least, and of characters that JSON, URLs and shells write otherwise.
+LONG_SECRETS = st.text(string.ascii_letters + string.digits + "-_.!$%+/@é\"' ", min_size=8).map(
+    lambda s: f"Zq7{s.strip()}"
+)
+# In a URL and in a word of a command line no secret has such characters.
+WORD_SECRETS = st.text(string.ascii_letters + string.digits + "-_.", min_size=8).map(lambda s: f"Zq7{s}")
+FORMS = {
+    "option": lambda s: ["--wandb-key", s],
+    "word": lambda s: [f"--pw={s}"],
+    "short": lambda s: ["-p", s],
+    "json": lambda s: ["--config", json.dumps({"a": 1, "api_key": s})],
+    "user": lambda s: [f"https://{s}@host/x"],
+    "password": lambda s: [f"postgres://me:{s}@host/x"],
+    "query": lambda s: [f"https://host/x?a=1&sig={s}&b=2"],
+    "basic": lambda s: ["-H", f"Authorization: Basic {s}"],
+    "header": lambda s: ["-H", f"token {s}"],
+    "hydra": lambda s: [f"db.password={s}"],
+}
+VARIABLES = st.sampled_from(["MY_TOKEN", "WANDB_API_KEY", "KEY_OF_IT", "CLIENT_SECRET", "PGPASSWORD", "MYSQL_PASSWD"])
+
+
+def everywhere(secret: str) -> list[str]:
+    """Return how a script may write a secret."""
+    written = (
+        secret,
+        repr(secret),
+        json.dumps(secret),
+        quote(secret),
+        quote(secret, safe=""),
+        f"/x/model-{secret}.txt",
+    )
+    return [*written, *(f"ValueError: 401 for {form}, said the server" for form in written)]
+
+
+def hidden(secret: str) -> bool:
+    record = {"reason": everywhere(secret), secret: {"detail": [secret]}}
+    in_json = redact.json_text(json.dumps(record, ensure_ascii=False).encode())
+    printed = redact.lines("\n".join(everywhere(secret)).encode() + b"\xff\n")
+    assert json.loads(in_json), "it is still JSON"
+    assert printed.endswith(b"\xff\n")
+    return b"Zq7" not in in_json + printed and not any("Zq7" in text(form) for form in everywhere(secret))
+
+
+@given(st.sampled_from(sorted(FORMS)), WORD_SECRETS)
+def test_a_secret_of_the_command_line_is_replaced_wherever_it_is_written(form: str, secret: str) -> None:
+    argv = ["train.py", *FORMS[form](f"{secret}1a"), "--lr", "0.1"]
+    assert "Zq7" not in " ".join(arguments(argv)), "by its form alone"
+    redact.forget()
+    redact.learn(argv)
+    assert hidden(f"{secret}1a")
+
+
+@given(VARIABLES, LONG_SECRETS)
+def test_a_secret_of_the_environment_is_replaced_wherever_it_is_written(name: str, secret: str) -> None:
+    redact.forget()
+    redact.learn((), {name: secret, "HOME": "/home/me", "DATABASE": f"postgres://me:{quote(secret, safe='')}@host/db"})
+    assert hidden(secret)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("KEYTIMEOUT", "10000"),
+        ("SSH_KEY", "/home/me/.ssh/id_rsa"),
+        ("SORT_KEY", "length"),
+        ("DPDOCTOR_TOKEN", "anything-1"),
+        ("XKB_DEFAULT_KEYMAP", "us-intl-1"),
+    ],
+)
+def test_variables_that_hold_no_secret(name: str, value: str) -> None:
+    redact.learn((), {name: value})
+    assert text(f"it is {value}") == f"it is {value}"
+    assert not redact.knows_any()
+
+
+@pytest.mark.parametrize("argv", [["--sort-key", "length"], ["-p", "5"], ["-p", "/"], ["--image-key", "pixels"]])
+def test_options_that_hold_no_secret(argv: list[str]) -> None:
+    redact.learn(argv)
+    assert arguments(argv) == argv
+    assert not redact.knows_any()
+
+
+def test_names_of_fields_and_plain_words_stay_in_json_whatever_is_secret() -> None:
+    redact.learn(["--password", "measure", "--db-password", "rank"])
+    data = b'{"measure":[1,"measure","rank0"],"reason":"it cannot measure","n":12}'
+    assert redact.json_text(data) == data.replace(b"cannot measure", f"cannot {MASK}".encode())
+
+
+def test_short_secrets_count_as_whole_words() -> None:
+    redact.learn(["--password", "abcd", "--other-password", "12345678"])
+    assert text("abcd is in abcde, 12345678 in 123456789") == f"{MASK} is in abcde, {MASK} in 123456789"

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dpdoctor import rundir
 from dpdoctor.launch import keeper, kept, processes, tidy
 from dpdoctor.launch.kept import KeptProcess
 from dpdoctor.launch.processes import RankProcess
+from dpdoctor.spec import TASK_VARIABLE
 from tests.unit.launch.conftest import lives, task_in, until
 
 # Leaves behind a child in a session of its own, one of a child that has ended, and semaphores that Python's resource
@@ -47,8 +49,9 @@ def nothing_is_left(pids: list[int], semaphore: Path) -> bool:
 
 def start(directory: Path, lines: str) -> KeptProcess:
     command = (sys.executable, "-c", RANK + lines)
+    environment = {**os.environ, TASK_VARIABLE: msgspec.json.encode(task_in(directory)).decode()}
     with (directory / rundir.STDOUT).open("wb") as out:
-        return kept.start(command, cwd=str(directory), environment=os.environ, stdout=out, stderr=out)
+        return kept.start(command, cwd=str(directory), environment=environment, stdout=out, stderr=out)
 
 
 @pytest.mark.parametrize(("lines", "code"), [(RETURNS, 0), (IS_KILLED, -9), (WAITS, -9)])
