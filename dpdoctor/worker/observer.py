@@ -1,0 +1,247 @@
+"""Sees how a script trains in this process and leaves a record of it: hooks, windows, proof, trace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from dpdoctor import plugins, redact
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.records import FULL, RankRecord, Written
+from dpdoctor.spec import OTHER_SETTING, WorkerTask
+from dpdoctor.worker import arms, modes, setup
+from dpdoctor.worker.ablation import Ablation, chosen
+from dpdoctor.worker.adoption.adopt import Adopter
+from dpdoctor.worker.adoption.redirect import Watch
+from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.arms._base import Arm, Bench
+from dpdoctor.worker.arms._beside import Beside
+from dpdoctor.worker.arms._precision import Precision
+from dpdoctor.worker.conductor import Conductor
+from dpdoctor.worker.data.loaders import Loaders
+from dpdoctor.worker.data.replay import MOST_KEPT
+from dpdoctor.worker.director import Director
+from dpdoctor.worker.ending import Ending, Stop
+from dpdoctor.worker.facts.checkpoints import Checkpoints
+from dpdoctor.worker.facts.compilations import CompileEvents
+from dpdoctor.worker.facts.evaluations import Evaluations
+from dpdoctor.worker.facts.iterators import watch_iterators
+from dpdoctor.worker.facts.updates import Updates
+from dpdoctor.worker.launched import Place
+from dpdoctor.worker.modes._base import Mode, Passes
+from dpdoctor.worker.parts import Parts
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.report import Report, Sources
+from dpdoctor.worker.seeding import Seeding
+from dpdoctor.worker.timing import hooks
+from dpdoctor.worker.timing.calibration import hook_cost_ns
+from dpdoctor.worker.timing.pending import live_storages, storages
+from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.recorder import Recorder
+from dpdoctor.worker.timing.steplog import StepLog
+from dpdoctor.worker.timing.steps import StepCounter
+from dpdoctor.worker.timing.tally import Tally
+
+
+class Observer(ABC):
+    """Holds the parts of one rank together, and is what they call back.
+
+    What is done to the script, beyond seeing it, is its subclasses' affair.
+    """
+
+    def __init__(
+        self, task: WorkerTask, where: Place, directory: Path, heartbeat: Heartbeat, backend: str | None
+    ) -> None:
+        self._task, self._where, self._directory, self._heartbeat = task, where, directory, heartbeat
+        self._mode: Mode = plugins.collect(modes, "MODE")[task.mode.name]
+        self._mode.passes = Passes()
+        self._pid = os.getpid()
+        self._clock = time.monotonic_ns
+        self._ending, self._left = Ending(self._finish, self._forced), "stopped"
+        self._patches = Patches()
+        self._phases, self._tally, self._counter = PhaseClock(self._clock), Tally(), StepCounter()
+        self._recorder = Recorder(directory, self._clock)
+        self._evaluations = Evaluations(self._clock, self._recorder.ran)
+        self._watch = Watch(self._phases, self._tally, self._ending.check, self._evaluations)
+        self._optimizers = hooks.Optimizers(
+            self._counter, self._phases, self._ending.check, self._on_step, self._tally.optimizer_stepped
+        )
+        self._adopter = Adopter(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
+        self._phases.updates = Updates(lambda: self._adopter.modules)
+        self._seeding = Seeding(where.rank)
+        self._arms = self._chosen_arms()
+        # Its connections are not the script's: they are open before the loaders look.
+        self._agreement = self._meet_others()
+        self._loaders = self._make_loaders()
+        hook_ns = hook_cost_ns(self._clock)
+        self._steplog = StepLog(self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_ns)
+        self._precision = Precision()
+        self._ablation = self._make_ablation()
+        self._report = self._make_report(backend)
+        self._conductor = self._make_conductor()
+
+    @abstractmethod
+    def _meet_others(self) -> Agreement:
+        """Return how this rank meets the others."""
+
+    @abstractmethod
+    def _make_loaders(self) -> Loaders:
+        """Return what sees the script's loaders, and may share them out."""
+
+    @abstractmethod
+    def _written(self) -> tuple[Written, ...]:
+        """Return what the script wrote and was kept away from its files."""
+
+    def _make_report(self, backend: str | None) -> Report:
+        record = RankRecord(
+            rank=self._where.rank,
+            world_size=self._where.world_size,
+            pid=self._pid,
+            host=redact.text(socket.gethostname()),
+            device=setup.device_name(self._task.spec.threads_per_device),
+            device_type=setup.device_type(),
+            devices=setup.devices(),
+            backend=backend,
+            status="running",
+            clock=(self._clock(), time.time_ns()),
+        )
+        sources = Sources(
+            adopter=self._adopter,
+            optimizers=self._optimizers,
+            loaders=self._loaders,
+            patches=self._patches,
+            tally=self._tally,
+            steplog=self._steplog,
+            stage=lambda: self._heartbeat.stage,
+            written=self._written,
+            remarks=self._tally.remarks if self._task.spec.samples_per_step is None else tuple,
+            arms=self._ablation.records,
+        )
+        return Report(
+            self._directory,
+            record,
+            self._task.spec.seed,
+            sources,
+            finds_unused=self._mode.needs_unused,
+        )
+
+    def _chosen_arms(self) -> dict[str, Arm]:
+        recording = self._task.spec.recording
+        if recording.loader_setting is not None:
+            return {OTHER_SETTING: Beside(recording.loader_setting)}
+        return chosen(plugins.collect(arms, "ARM"), () if recording.explain else recording.arms, self._mode)
+
+    def _make_ablation(self) -> Ablation:
+        bench = Bench(
+            mode=self._mode,
+            world_size=self._where.world_size,
+            adopter=self._adopter,
+            watch=self._watch,
+            tally=self._tally,
+            replay=self._loaders.replay,
+            companion=self._loaders.companion,
+            precision=self._precision,
+        )
+        budget_s = self._task.spec.recording.time_budget_s
+        return Ablation(self._arms, bench, self._optimizers.alive, self._agreement, time_budget_s=budget_s)
+
+    def _make_conductor(self) -> Conductor:
+        spec = self._task.spec
+        num_kept = MOST_KEPT if self._ablation.replays else 0
+        director = Director(spec.recording, (FULL, *self._ablation.names), spec.seed, num_kept=num_kept)
+        parts = Parts(
+            mode=self._mode,
+            directory=self._directory,
+            clock=self._clock,
+            phases=self._phases,
+            steplog=self._steplog,
+            counter=self._counter,
+            watch=self._watch,
+            adopter=self._adopter,
+            loaders=self._loaders,
+            recorder=self._recorder,
+            heartbeat=self._heartbeat,
+            agreement=self._agreement,
+            ablation=self._ablation,
+            director=director if self._where.rank == 0 else None,
+            ending=self._ending,
+            report=self._report,
+            seeding=self._seeding,
+            comm_kernels=spec.recording.comm_kernels,
+        )
+        return Conductor(parts, director.first())
+
+    def _watch_training(self) -> None:
+        """See what a step consists of."""
+        self._loaders.watch(
+            self._patches,
+            self._phases,
+            self._tally,
+            self._ending.check,
+            self._fail,
+            clock=self._clock,
+            log=self._recorder,
+        )
+        self._optimizers.watch(self._patches)
+        hooks.watch_backward(self._patches, self._phases, self._before_backward, self._after_backward)
+        if torch.cuda.is_available():
+            hooks.watch_copies(
+                self._patches, self._phases, self._loaders.replay.copied_to_device, self._copied_to_device
+            )
+        if self._ablation.names:
+            self._precision.watch(self._patches)
+
+    def _watch_facts(self) -> None:
+        """See what happens between steps; on top of the loaders' hooks, and where safetensors already writes apart."""
+        watch_iterators(self._patches, self._clock, self._phases, self._recorder, self._evaluations)
+        Checkpoints(self._clock, self._phases, self._recorder, self._evaluations).watch(self._patches)
+        CompileEvents(self._clock, self._recorder).watch(self._patches)
+
+    def _on_step(self) -> None:
+        self._conductor.on_step()
+
+    def _copied_to_device(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
+        self._tally.copied(storages(tensor), live_storages(copy))
+
+    def _before_backward(self, tensors: Any) -> None:  # noqa: ARG002 - what a backward pass starts from
+        self._ending.check()
+
+    def _after_backward(self) -> None:
+        self._tally.backward(in_step=self._counter.in_step)
+        self._watch.backward_ended()
+        self._adopter.backward_ended()
+        if not self._optimizers.any_seen:
+            self._adopter.without_optimizer = True
+            self._optimizers.backward_ended()
+
+    def _fail(self, reason: str) -> NoReturn:
+        self._ending.stop("failed", reason)
+
+    def _finish(self, status: str, reason: str | None) -> None:
+        """Complete the record before anything unwinds."""
+        self._heartbeat.enter("finishing")
+        self._conductor.close()
+        self._report.write(status, reason, self._left)
+        self._heartbeat.enter("done")
+
+    def _forced(self) -> None:
+        self._report.write(self._ending.status or "failed", self._ending.reason, "stopped by force")
+
+    def _returned(self, code: Any) -> None:
+        """Judge a script that ended by itself; one that was told to stop is judged already."""
+        if self._ending.begun:
+            return
+        self._left = "returned"
+        self._evaluations.trains()
+        status, reason = self._conductor.script_returned()
+        if code not in (None, 0):
+            status, reason = "failed", f"the script ended itself with exit code {code!r}"
+        with contextlib.suppress(Stop):
+            self._ending.stop(status, reason)
