@@ -92,7 +92,7 @@ class Predictor:
 
     def _prediction(self, setting: Setting) -> LoaderPrediction:
         basis = self.tried if self.tried is not None and setting.num_workers else self.present
-        return basis.prediction(setting, 0.0 if setting == self.present.measured.setting else MODEL_ERROR)
+        return basis.prediction(setting, 0.0 if setting == basis.measured.setting else MODEL_ERROR)
 
 
 def _few(blocks: Sequence[Block]) -> Sequence[Block]:

@@ -11,10 +11,9 @@ from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.advice import fewest_of_the_best, is_of
 from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderTrial
 from dpdoctor.analysis.loader.simulate import Setting
-from dpdoctor.analysis.loader.tried_step import tried_step
 from dpdoctor.analysis.summary import ModeSummary
 from dpdoctor.records import Launch
-from dpdoctor.spec import OTHER_SETTING, LoaderSetting
+from dpdoctor.spec import BESIDE, OTHER_SETTING, LoaderSetting
 
 # What promises less is not worth another launch.
 LEAST_GAIN = 1.05
@@ -26,13 +25,21 @@ def to_try(modes: Mapping[str, ModeSummary]) -> dict[str, LoaderSetting]:
 
 
 def _best(mode: ModeSummary) -> LoaderSetting | None:
-    if mode.status != "ok" or mode.loader is None or tried_step(mode) is not None:
+    if mode.status != "ok" or mode.loader is None:
         return None
     best = fewest_of_the_best(mode.loader.predictions)
     gain = stats.ratio(mode.step, best.step, "x").value if best is not None else None
-    if best is None or not best.prefetch_factor or gain is None or gain < LEAST_GAIN:
+    if best is None or not best.prefetch_factor or gain is None or gain < LEAST_GAIN or _was_tried(mode, best):
         return None
     return LoaderSetting(num_workers=best.num_workers, prefetch_factor=best.prefetch_factor)
+
+
+def _was_tried(mode: ModeSummary, best: LoaderPrediction) -> bool:
+    """Return whether the arm with one worker measured what is as good."""
+    arm = mode.arms.get(BESIDE)
+    if best.num_workers != 1 or arm is None or arm.step.value is None or best.step.value is None:
+        return False
+    return arm.step.value <= LEAST_GAIN * best.step.value
 
 
 def trial(launch: Launch | None) -> LoaderTrial | None:

@@ -39,16 +39,17 @@ def test_the_fewest_processes_of_the_best_predicted_settings_are_tried() -> None
         mode(predictions=()),
         mode(predictions=(NOW, cases.prediction(1, 0.097, 0.05, 2))),
         mode(predictions=(cases.prediction(2, 0.09, 0.05, 2), cases.prediction(0, 0.05, 0.01))),
-        mode(
-            predictions=(NOW, cases.prediction(1, 0.06, 0.01, 2)),
-            advice=cases.prediction(1, 0.06, 0.01, 2),
-            arms={"one_worker": cases.arm(0.4, 0.001)},
-        ),
+        mode(predictions=(NOW, cases.prediction(1, 0.06, 0.01, 1)), arms={"one_worker": cases.arm(0.4, 0.001)}),
     ],
     ids=["failed", "inactive", "nothing predicted", "hardly faster", "no workers are best", "measured already"],
 )
 def test_what_promises_nothing_new_is_not_tried(of: ModeSummary) -> None:
     assert to_try({"ddp": of}) == {}
+
+
+def test_what_is_predicted_to_be_better_than_the_arm_with_one_worker_is_tried() -> None:
+    of = mode(predictions=(NOW, cases.prediction(1, 0.06, 0.01, 4)), arms={"one_worker": cases.arm(0.2, 0.001)})
+    assert to_try({"ddp": of}) == {"ddp": LoaderSetting(num_workers=1, prefetch_factor=4)}
 
 
 def launched(tried_ms: float, *, status: str = "ok", skipped: str | None = None) -> Launch:
