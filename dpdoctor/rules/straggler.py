@@ -172,7 +172,8 @@ def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None, b
     return Finding(
         rule="straggler",
         mode=case.name,
-        severity=severity(weighed.value, critical=CRITICAL),
+        # What others take of the machine is a fact of this run: what helps the script comes first.
+        severity="info" if taken else severity(weighed.value, critical=CRITICAL),
         status=weighed.status,
         title=f"the ranks wait for {who}{often}: {units.share(weighed.value)} of each step",
         cost=weighed.cost,
@@ -180,7 +181,7 @@ def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None, b
         evidence=(*_trace_words(verdict), *by_arm),
         cause=f"{taken}, for which the ranks waited" if taken else CAUSES.get(cause) if cause else None,
         remedy=OTHERS_REMEDY if taken else _remedy(verdict, cause),
-        predicted=faster_without(weighed.cost),
+        predicted=None if taken else faster_without(weighed.cost),
         gain="at most",
     )
 

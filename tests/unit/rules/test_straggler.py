@@ -250,7 +250,7 @@ def test_a_rank_whose_core_others_took_is_the_machines_doing() -> None:
     found = RULE.check(paced(20, queued_ms=19, others=0.9))
     assert isinstance(found, Finding)
     assert "other processes used 0.90 of 2 cores" in (found.cause or "")
-    assert found.remedy == OTHERS_REMEDY
+    assert (found.remedy, found.predicted, found.severity) == (OTHERS_REMEDY, None, "info")
 
 
 def test_a_rank_that_waits_for_a_core_which_the_run_itself_takes_is_the_scripts() -> None:
