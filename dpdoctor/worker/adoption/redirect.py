@@ -71,8 +71,9 @@ class Redirect:
 
     def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watch = self._watch
-        first = _first(args, kwargs)
-        given = None if first is None or not first.dim() else watch.batch_dims.given(self._module, first)
+        with torch._C.DisableTorchFunctionSubclass():
+            first = _first(args, kwargs)
+            given = None if first is None or not first.dim() else watch.batch_dims.given(self._module, first)
         training = watch.training_forward(self._module, args, kwargs, given)
         depth = watch.phases.push(FORWARD)
         self._thread = threading.get_ident()
@@ -125,6 +126,13 @@ class Watch:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None = None
     ) -> Pass | None:
         """A training forward of the module begins, with `given` as its first tensor; return Tally.trained's."""
+        # A tensor class of the script's may refuse, or do much, when it is looked at.
+        with torch._C.DisableTorchFunctionSubclass():
+            return self._forward_begins(module, args, kwargs, given)
+
+    def _forward_begins(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None
+    ) -> Pass | None:
         self._check()
         if id(module) not in self._open:
             self._open.add(id(module))

@@ -203,3 +203,19 @@ def test_an_evaluation_with_gradients_left_on_is_not_training(rig: Rig) -> None:
             model(x)
     counted = [(step.counted.samples_drawn, step.counted.samples_entered) for step in rig.steps]
     assert counted == [(2, 2)] * 4
+
+
+def test_a_tensor_class_of_the_scripts_is_not_asked_when_it_is_looked_at(rig: Rig) -> None:
+    class Refusing(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is not nn.functional.linear:
+                raise ValueError(func)
+            return super().__torch_function__(func, types, args, kwargs or {}).as_subclass(torch.Tensor)
+
+    model = Net()
+    held = sgd(model)
+    rig.watch.entered.is_on = True
+    model(X.as_subclass(Refusing)).mean().backward()
+    held.step()
+    assert rig.steps[0].counted.samples_entered == 4
