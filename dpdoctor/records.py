@@ -308,7 +308,9 @@ class RankRecord:
         cpu: None: no window was measured to its end.
         clock: the host's monotonic clock and unix time at one moment, in ns: events are in the former, traces in the
             latter.
-        protected_by: what keeps a bare script from the user's files: kernel, python, or nothing where it may write.
+        protected_by: what keeps the user's files from the script: kernel, an overlay of the kernel's; landlock, which
+            refuses what Python's functions do not divert; python, the latter alone; or nothing where it may write.
+        not_walled: why it is python alone.
     """
 
     rank: int
@@ -336,6 +338,7 @@ class RankRecord:
     cpu: CpuUse | None = None
     clock: tuple[int, int] | None = None
     protected_by: str = ""
+    not_walled: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +346,13 @@ class LaunchRecord:
     """How one launch of a mode ended, as its parent saw it.
 
     `status` is ok, failed, interrupted, skipped or inactive. `exit_codes` has one entry per rank; None: unknown.
-    `loader_setting` is what the launch was made to try; None: it was made for something else.
+
+    Attributes:
+        changed: what was changed, made or removed meanwhile in the directories in which the script lives and runs, by
+            whomever; empty where it may write.
+        not_compared: why that is not known; empty: it is.
+        refused: lines that ranks printed of a file that they were refused.
+        loader_setting: what the launch was made to try; None: it was made for something else.
     """
 
     mode: str
@@ -356,6 +365,9 @@ class LaunchRecord:
     begin_ns: int = 0
     end_ns: int = 0
     loader_setting: LoaderSetting | None = None
+    changed: tuple[Written, ...] = ()
+    not_compared: str = ""
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

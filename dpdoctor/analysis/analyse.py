@@ -13,6 +13,7 @@ from dpdoctor.analysis.cross_check import cross_checks
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.summarise import with_loaders
 from dpdoctor.analysis.own_cost import bare_step, bare_steps, launch_spread, pace, with_own_cost
+from dpdoctor.analysis.protection import wall
 from dpdoctor.analysis.rank_traces import rank_traces
 from dpdoctor.analysis.samples import counting
 from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, RankSummary, RunSummary, Script
@@ -21,7 +22,18 @@ from dpdoctor.analysis.unknown_communication import with_unknown
 from dpdoctor.analysis.waterfall import waterfalls
 from dpdoctor.analysis.windows import NS, Window, measured
 from dpdoctor.digest import Digest
-from dpdoctor.records import PHASES, Adoption, Check, Launch, LaunchRecord, Rank, RankRecord, Run, StepRecord
+from dpdoctor.records import (
+    PHASES,
+    Adoption,
+    Check,
+    Launch,
+    LaunchRecord,
+    Rank,
+    RankRecord,
+    Run,
+    StepRecord,
+    Written,
+)
 from dpdoctor.spec import BASELINE, TRACE_MODE, ModeSpec, Recording, RunHeader
 
 TRACES_ALONE = "the run is made of traces: nothing was measured without a profiler"
@@ -39,6 +51,8 @@ def analyse(run: Run) -> Analysis:
         spec.name: _mode(spec, run.modes[spec.name], header, header.launch_spread.get(spec.name))
         for spec in header.spec.modes
     }
+    if BASELINE in modes:
+        modes[BASELINE] = dataclasses.replace(modes[BASELINE], changed=_changed([*run.modes[BASELINE], *run.bare]))
     same = same_program.words(modes)
     modes = same_program.widened(modes)
     baseline = modes.get(BASELINE)
@@ -115,18 +129,31 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         phases=_phases(windows, adoption, reason),
         budget=None if shown.record.status == "failed" else trace_budget(_digests(launches)),
         no_trace=_why_untraced(shown, header.spec.recording),
+        changed=_changed(launches),
+        refused=tuple(dict.fromkeys(line for record in _launched(launches) for line in record.refused)),
+        wall=wall(first, shown.record),
         traces=() if shown.record.status == "failed" else rank_traces(_digests(launches)),
         arms=gains,
         cross_checks=cross_checks(gains, shown, header.fingerprint.cores),
         counters=first.counters if first else None,
         ranks=tuple(_rank(rank, of_shown, index) for index, rank in enumerate(shown.ranks)),
-        wall_s=sum(_wall_s(record) for launch in launches for record in (launch.record, launch.traced) if record),
+        wall_s=sum(map(_wall_s, _launched(launches))),
     )
 
 
 def _traces_alone(spec: ModeSpec, launches: Sequence[Launch]) -> list[Digest]:
     """Return the traces of a run that is made of nothing else, which may be of more ranks than are there."""
     return _digests(launches) if spec.name == TRACE_MODE else []
+
+
+def _launched(launches: Sequence[Launch]) -> list[LaunchRecord]:
+    return [record for launch in launches for record in (launch.record, launch.traced) if record]
+
+
+def _changed(launches: Sequence[Launch]) -> tuple[Written, ...]:
+    """Return what changed in the user's directories, each path once, as it was told last."""
+    found = {file.path: file for record in _launched(launches) for file in record.changed}
+    return tuple(found[path] for path in sorted(found))
 
 
 def _wall_s(record: LaunchRecord) -> float:

@@ -11,7 +11,7 @@ from dpdoctor.analysis.across.model import AcrossRanks
 from dpdoctor.analysis.core_pace import NOT_TRIED
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.model import LoaderSummary
-from dpdoctor.records import Adoption, Counters, Run
+from dpdoctor.records import Adoption, Counters, Run, Written
 from dpdoctor.spec import SCHEMA, Fingerprint
 
 
@@ -167,6 +167,8 @@ class ModeSummary:
     `no_trace`: why the script left no time for a trace; empty where there is one, or none for another reason.
 
     `core_pace`: seconds that a fixed piece of arithmetic took a core, the mean of all ranks and windows.
+    `changed` and `refused` are LaunchRecord's, of all launches; `wall`: what kept compiled code from the user's files.
+
     `waterfall` is None for the baseline and where `waterfall_reason` says why.
     `traces` are those of the launch that speaks for the mode, in the order of its ranks.
     """
@@ -194,6 +196,9 @@ class ModeSummary:
     phases: dict[str, Figure]
     budget: TraceBudget | None = None
     no_trace: str = ""
+    changed: tuple[Written, ...] = ()
+    refused: tuple[str, ...] = ()
+    wall: str = ""
     traces: tuple[RankTrace, ...] = ()
     arms: dict[str, ArmSummary] = field(default_factory=dict)
     cross_checks: tuple[CrossCheck, ...] = ()

@@ -35,6 +35,8 @@ _BEGIN_S = 0.05
 # it is looked for.
 _BURY_S, _ASK_S = 10.0, 0.1
 _SHARED_MEMORY = "/dev/shm"
+# What multiprocessing calls a process's directory for its sockets, which it removes when it ends by itself.
+_TEMPORARY = "pymp-"
 _TIDY = "dpdoctor.launch.tidy"
 
 
@@ -121,7 +123,7 @@ def end_all(*pids: int, spared: Collection[int] = ()) -> None:
 
     Children of this process that are `spared` live on, with all that they started.
     """
-    began, ended = time.monotonic(), set(pids)
+    began, ended, sockets = time.monotonic(), set(pids), set[str]()
     if _descendants(spared):
         time.sleep(_BEGIN_S)
     while time.monotonic() - began < MOST_S:
@@ -129,6 +131,7 @@ def end_all(*pids: int, spared: Collection[int] = ()) -> None:
         if not left:
             break
         ended |= left
+        sockets |= _sockets(left)
         is_over = time.monotonic() - began > _CLEANERS_S
         for pid in left if is_over else _no_cleaners(left):
             try:  # noqa: SIM105
@@ -137,6 +140,8 @@ def end_all(*pids: int, spared: Collection[int] = ()) -> None:
                 pass  # it has just ended, or may not be killed by this user
         time.sleep(_LOOK_S)
     _free_shared_memory(ended)
+    for path in sockets:
+        _remove_with_directory(path)
 
 
 def _descendants(spared: Collection[int]) -> set[int]:
@@ -204,6 +209,29 @@ def _free_shared_memory(pids: set[int]) -> None:
                 os.unlink(f"{_SHARED_MEMORY}/{name}")  # noqa: PTH108
     except OSError:
         pass  # there is none, or somebody else was quicker
+
+
+def _sockets(pids: set[int]) -> set[str]:
+    """Return the Unix sockets below directories of multiprocessing's at which these processes listen."""
+    held = {link for pid in pids for link in _links(f"/proc/{pid}/fd")}
+    fields = [line.split() for line in _read("/proc/net/unix").splitlines()[1:]]
+    named = [(each[6].decode(), os.fsdecode(each[7])) for each in fields if len(each) == 8]
+    return {path for inode, path in named if f"{os.sep}{_TEMPORARY}" in path and f"socket:[{inode}]" in held}
+
+
+def _links(directory: str) -> list[str]:
+    try:
+        return [os.readlink(f"{directory}/{name}") for name in os.listdir(directory)]  # noqa: PTH115, PTH208
+    except OSError:
+        return []
+
+
+def _remove_with_directory(path: str) -> None:
+    try:
+        os.unlink(path)  # noqa: PTH108
+        os.rmdir(os.path.dirname(path))  # noqa: PTH106, PTH120
+    except OSError:
+        pass  # it holds something else, or was removed by its process
 
 
 if __name__ == "__main__":

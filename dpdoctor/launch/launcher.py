@@ -8,9 +8,11 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from dpdoctor import redact, rundir
-from dpdoctor.launch import interruption, processes, sampling, watch
+from dpdoctor.launch import folders, interruption, processes, sampling, watch
+from dpdoctor.launch.folders import Folders
 from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.processes import RankProcess
 from dpdoctor.launch.progress import Progress
@@ -164,6 +166,7 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
     spec, mode, directory = task.spec, task.mode, Path(task.directory)
     directory.mkdir()
     progress.began(title, directory)
+    before = _folders(spec)
     begin_ns = time.monotonic_ns()
     ranks: list[RankProcess] = []
     with interruption.heeding() as heard, processes.ending(ranks, functools.partial(tidy, directory)):
@@ -186,10 +189,22 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
         begin_ns=begin_ns,
         end_ns=time.monotonic_ns(),
         loader_setting=spec.recording.loader_setting,
+        refused=tuple(map(redact.text, watch.refusals(ranks))),
+        **_changes(before, _folders(spec)),
     )
     rundir.write_json(directory / rundir.LAUNCH, record)
     progress.ended(record)
     return record
+
+
+def _folders(spec: RunSpec) -> Folders:
+    return Folders(unknown="the script may write") if spec.allow_writes else folders.look(spec.homes)
+
+
+def _changes(before: Folders, after: Folders) -> dict[str, Any]:
+    """Return what LaunchRecord says of the user's files."""
+    unknown = before.unknown or after.unknown
+    return {"not_compared": unknown, "changed": () if unknown else after.changed_since(before)}
 
 
 def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress, heard: Interruption) -> Verdict:

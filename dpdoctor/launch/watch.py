@@ -32,6 +32,8 @@ PREPARING = 1.5
 
 # Lines that torch's profiler prints on every machine; they explain no failure.
 _NOISE = re.compile(rb"^(USDT:|ERROR:.*DeviceProperties\.cpp|.*\bCPUAllocator\.cpp:\d+\] Memory block of unknown size)")
+MOST_REFUSALS = 5
+_REFUSED = re.compile(r"(?i)permission denied|read-?only (?:file ?system|database)")
 _STACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
 
 
@@ -243,6 +245,19 @@ def _waits_in_torch(place: tuple[str, int, str] | None) -> bool:
     torch = importlib.util.find_spec("torch")  # found, not imported
     folders = [Path(__file__).parents[1], *(torch.submodule_search_locations or () if torch else ())]
     return any(place[0].startswith(f"{folder}{os.sep}") for folder in folders)
+
+
+def refusals(ranks: Sequence[RankProcess]) -> tuple[str, ...]:
+    """Return what was printed, by whatever ranks started, of a file that the kernel refused them for us."""
+    walled = [rank for rank in ranks if (record := record_of(rank)) and record.protected_by == "landlock"]
+    said = [
+        line for rank in walled for name in (rundir.STDOUT, rundir.STDERR) for line in _refused(rank.directory / name)
+    ]
+    return tuple(dict.fromkeys(said))[:MOST_REFUSALS]
+
+
+def _refused(path: Path) -> list[str]:
+    return [line for line in tail(path, TAIL_BYTES) if _REFUSED.search(line)]
 
 
 def tail(path: Path, num_lines: int = TAIL_LINES) -> tuple[str, ...]:

@@ -13,17 +13,16 @@ import msgspec
 import dpdoctor.worker.leaving  # noqa: F401 - before torch
 from dpdoctor import redact
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
+from dpdoctor.worker.protection import protect
 
 if __name__ == "__main__":
     task = msgspec.json.decode(os.environ[TASK_VARIABLE], type=WorkerTask)
     redact.learn(task.spec.args, os.environ)
+    protection = protect(task)  # before torch, which starts threads
     if task.bare:
-        from dpdoctor.worker import wall
-
-        protected_by = wall.protection(task)  # before torch, which starts threads
         from dpdoctor.worker import bare
 
-        sys.exit(bare.main(task, protected_by))
+        sys.exit(bare.main(task, protection))
     from dpdoctor.worker import rank
 
-    sys.exit(rank.main(task))
+    sys.exit(rank.main(task, protection))

@@ -35,6 +35,7 @@ from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
@@ -44,20 +45,20 @@ from dpdoctor.worker.timing.steps import StepCounter
 MOST_S, ROUNDS = 8.0, 5
 
 
-def main(task: WorkerTask, protected_by: str) -> int:
-    """Run the task bare; return the exit code with which to leave. `protected_by` is RankRecord's."""
+def main(task: WorkerTask, protection: Protection) -> int:
+    """Run the task bare; return the exit code with which to leave."""
     directory = rundir.rank_dir(Path(task.directory), 0)
     heartbeat = launched.show_life(directory)
     setup.set_up(task, launched.place())
     launched.hide()
     terminal.give(Patches(for_children=True))
     overlay = None
-    if protected_by == "python":
+    if protection.by in {"python", "landlock"}:
         overlay = Overlay(directory / rundir.OVERLAY, Territory(Path(task.directory), task.spec.homes).is_free)
         files.divert(Patches(for_children=True), overlay)
         atexit.register(overlay.discard)
     trackers.keep_home(task.spec.cwd, overlay, lambda _: None)  # the baseline says it
-    code = Bare(task, directory, heartbeat, protected_by).run()
+    code = Bare(task, directory, heartbeat, protection).run()
     if not task.spec.allow_writes:
         LEAVING.with_code(code)
     return code
@@ -66,8 +67,8 @@ def main(task: WorkerTask, protected_by: str) -> int:
 class Bare:
     """Times steps in windows like those of the baseline, and ends the script after a few."""
 
-    def __init__(self, task: WorkerTask, directory: Path, heartbeat: Heartbeat, protected_by: str) -> None:
-        self._task, self._directory, self._heartbeat = task, directory, heartbeat
+    def __init__(self, task: WorkerTask, directory: Path, heartbeat: Heartbeat, protection: Protection) -> None:
+        self._task, self._directory, self._heartbeat, self._protection = task, directory, heartbeat, protection
         self._clock = time.monotonic_ns
         self._record = RankRecord(
             rank=0,
@@ -79,7 +80,8 @@ class Bare:
             backend=None,
             status="running",
             clock=(self._clock(), time.time_ns()),
-            protected_by=protected_by,
+            protected_by=protection.by,
+            not_walled=protection.reason,
         )
         self._recorder = Recorder(directory, self._clock)
         self._recorder.close()  # of collections it takes no notice
@@ -125,7 +127,7 @@ class Bare:
         except BaseException as error:  # noqa: BLE001 - the user's script may raise anything; it is recorded
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
-            self._left(script.failure(error))
+            self._left(script.failure(error) + self._protection.hint(error))
         else:
             self._left("")
         sys.stdout.flush()

@@ -38,6 +38,7 @@ from dpdoctor.worker.launched import Place
 from dpdoctor.worker.modes._base import Mode, Passes
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.seeding import Seeding
 from dpdoctor.worker.timing import hooks
@@ -57,8 +58,15 @@ class Observer(ABC):
     """
 
     def __init__(
-        self, task: WorkerTask, where: Place, directory: Path, heartbeat: Heartbeat, backend: str | None
+        self,
+        task: WorkerTask,
+        where: Place,
+        directory: Path,
+        heartbeat: Heartbeat,
+        backend: str | None,
+        protection: Protection,
     ) -> None:
+        self._protection = protection
         self._task, self._where, self._directory, self._heartbeat = task, where, directory, heartbeat
         self._mode: Mode = plugins.collect(modes, "MODE")[task.mode.name]
         self._mode.passes = Passes()
@@ -111,6 +119,8 @@ class Observer(ABC):
             backend=backend,
             status="running",
             clock=(self._clock(), time.time_ns()),
+            protected_by=self._protection.by,
+            not_walled=self._protection.reason,
         )
         sources = Sources(
             adopter=self._adopter,

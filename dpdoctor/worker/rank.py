@@ -32,6 +32,7 @@ from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.protection import PYTHON, Protection
 
 SUMMED_LOSS = (
     "the loss is a sum over the batch; averaging gradients over ranks divides it by their number, so with more ranks "
@@ -39,7 +40,7 @@ SUMMED_LOSS = (
 )
 
 
-def main(task: WorkerTask) -> int:
+def main(task: WorkerTask, protection: Protection) -> int:
     """Run the task; return the exit code of this rank, with which to leave."""
     gc.unfreeze()  # a forked rank's collections take what a new one's take
     where = launched.place()
@@ -48,7 +49,7 @@ def main(task: WorkerTask) -> int:
     heartbeat = launched.show_life(directory)
     backend = setup.set_up(task, where)
     launched.hide()
-    code = Rank(task, where, directory, heartbeat, backend).run()
+    code = Rank(task, where, directory, heartbeat, backend, protection=protection).run()
     # Files that the script wants to keep are flushed when Python collects them.
     if not task.spec.allow_writes:
         LEAVING.with_code(code)
@@ -59,11 +60,18 @@ class Rank(Observer):
     """A rank that runs the script itself: hides from it that it is one of several, and converts what it trains."""
 
     def __init__(
-        self, task: WorkerTask, where: Place, directory: Path, heartbeat: Heartbeat, backend: str | None
+        self,
+        task: WorkerTask,
+        where: Place,
+        directory: Path,
+        heartbeat: Heartbeat,
+        backend: str | None,
+        *,
+        protection: Protection = PYTHON,
     ) -> None:
         territory = Territory(Path(task.directory), task.spec.homes)
         self._overlay = Overlay(directory / rundir.OVERLAY, territory.is_free)
-        super().__init__(task, where, directory, heartbeat, backend)
+        super().__init__(task, where, directory, heartbeat, backend, protection)
         self._repeats = passes.Repeats(self._mode.passes)
         self._warn_of_sums = where.world_size > 1
         self._seeds_apart = task.spec.seed_per_rank
@@ -147,7 +155,7 @@ class Rank(Observer):
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
             explained = self._mode.explain(error, script.raised_at(error))
-            reason = explained or script.failure(error)
+            reason = explained or script.failure(error) + self._protection.hint(error)
             if self._ablation.arm != FULL and not explained and blame.may_be_an_arms(error):
                 reason += f"; the arm {self._ablation.arm} was on: does it with --arms none, too?"
         with contextlib.suppress(Stop):

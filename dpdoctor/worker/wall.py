@@ -17,9 +17,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dpdoctor import rundir
-from dpdoctor.spec import WorkerTask
-
 # linux/sched.h and linux/mount.h
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
@@ -32,16 +29,6 @@ _KERNEL = tuple(map(Path, ("/dev", "/proc", "/sys")))
 _MOST_OF_MEMORY = "25%"
 # How spaces and the like are written in mountinfo.
 _OCTAL = re.compile(r"\\([0-7]{3})")
-
-
-def protection(task: WorkerTask) -> str:
-    """Return what keeps the user's files from a bare script: the kernel, where this wall can stand; else Python."""
-    if task.spec.allow_writes:
-        return ""
-    directory = Path(task.directory)
-    scratch = rundir.rank_dir(directory, 0) / rundir.OVERLAY
-    scratch.mkdir(parents=True, exist_ok=True)
-    return "python" if stand(scratch, opened=directory, homes=task.spec.homes) else "kernel"
 
 
 def stand(scratch: Path, *, opened: Path, homes: Iterable[Path]) -> str | None:

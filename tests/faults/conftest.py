@@ -62,11 +62,16 @@ def profile(tmp_path: Path) -> Callable[..., Profiled]:
     """Return a function that profiles a script and returns what came of it."""
 
     def run(
-        script: str, *options: str, args: Sequence[str] = (), new_processes: bool = False, control: bool = False
+        script: str,
+        *options: str,
+        args: Sequence[str] = (),
+        new_processes: bool = False,
+        control: bool = False,
+        cwd: Path = tmp_path,
     ) -> Profiled:
         root = tmp_path / "run"
         options = options if control else ("--no-control", *options)
-        done = dpdoctor(*arguments(root, script, options, args), cwd=tmp_path, new_processes=new_processes)
+        done = dpdoctor(*arguments(root, script, options, args), cwd=cwd, new_processes=new_processes)
         return Profiled(exit_code=done.returncode, output=done.stdout + done.stderr, root=root)
 
     return run

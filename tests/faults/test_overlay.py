@@ -82,6 +82,39 @@ def test_allowed_to_it_really_writes(folder: Path, profile: Callable[..., Profil
     assert done.record("single").adoption.written == ()
 
 
+@pytest.mark.parametrize("where", ["beside", "below"])
+def test_what_child_programs_do_is_refused_or_told(
+    tmp_path: Path, profile: Callable[..., Profiled], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """No wall can stand around what lies among temporary files: what is new there is everybody's."""
+    folder, temporary = tmp_path / "project", tmp_path / "temporary"
+    folder.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary if where == "beside" else tmp_path))
+    monkeypatch.chdir(folder)
+    for name in ("precious", "theirs", "mode"):
+        (folder / f"{name}.txt").write_text(name)
+    shutil.copy(SCRIPTS / "writes_past.py", folder)
+    done = profile(str(folder / "writes_past.py"), "--modes", "single", *SHORT, cwd=folder)
+    assert done.exit_code == 0, done.output
+    record, said, mode = done.record("single"), " ".join(done.output.split()), done.mode("single")
+    if where == "beside" and record.protected_by != "landlock":
+        pytest.skip(record.not_walled)
+    assert record.protected_by == {"beside": "landlock", "below": "python"}[where]
+    changed = {Path(file["path"]).name: file["change"] for file in mode["changed"]}
+    if where == "beside":
+        assert (folder / "precious.txt").read_text() == "precious"
+        assert changed == {"mode.txt": "changed"}
+        assert "The script was refused files" in said
+        assert "precious.txt': Permission denied. --allow-writes lets it write" in said
+        assert "Landlock" in mode["wall"]
+    else:
+        assert changed == {"mode.txt": "changed", "precious.txt": "changed"}
+        assert f"nothing: {folder} lies in a directory for temporary files" in mode["wall"]
+    assert "mode.txt (changed)" in said
+    assert mode["wall"] in (done.root / "report.html").read_text()
+
+
 @pytest.mark.parametrize("within", [(), ("logs",)])
 def test_a_tracker_uploads_nothing_and_its_folder_is_kept_away_whoever_writes_it(
     tmp_path: Path, profile: Callable[..., Profiled], monkeypatch: pytest.MonkeyPatch, within: tuple[str, ...]

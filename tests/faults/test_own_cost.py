@@ -40,7 +40,11 @@ def test_bare_launches_leave_no_file_upload_nothing_and_are_read_again(profile, 
     run = rundir.read(done.root)
     assert [launch.record.status for launch in run.bare] == ["ok", "ok"]
     assert not list(done.root.rglob(rundir.OVERLAY))
-    assert {rank.record.protected_by for launch in run.bare for rank in launch.ranks} <= {"kernel", "python"}
+    assert {rank.record.protected_by for launch in run.bare for rank in launch.ranks} <= {
+        "kernel",
+        "landlock",
+        "python",
+    }
 
 
 def test_a_script_that_fails_says_so_once_for_its_mode(profile):

@@ -156,6 +156,7 @@ def _facts(mode: ModeSummary, adoption: Adoption) -> Facts:
             ("Seed", str(adoption.seed)),
             ("Threads per rank", str(adoption.num_threads) if adoption.num_threads else "unknown"),
             ("find_unused_parameters", "on" if adoption.find_unused_parameters else "off"),
+            ("What keeps compiled code and programs from your files", mode.wall or NOTHING),
         )
     )
 

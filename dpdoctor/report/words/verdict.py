@@ -14,6 +14,10 @@ from dpdoctor.report.words.advice import advice, bottleneck
 from dpdoctor.report.words.standing import is_baseline, leaders, shown_modes, why_withheld
 from dpdoctor.report.words.tie import tie_verdict
 
+# Files that a sentence names; run.json has all.
+MOST_NAMED = 10
+WAY_OUT = "--allow-writes lets it write"
+
 
 def headline(summary: RunSummary) -> Verdict:
     """Return the run's answer in one sentence; a mode leads alone only where the measurement supports it."""
@@ -81,8 +85,26 @@ def limits(summary: RunSummary) -> Iterator[str]:
     for name, mode in shown_modes(summary).items():
         if is_baseline(name) and mode.throughput.value is not None:
             yield from _own_cost(mode.observer_cost)
+    yield from _files(summary)
     if summary.pace:
         yield sentence(capital(summary.pace))
+
+
+def _files(summary: RunSummary) -> Iterator[str]:
+    """Yield what became of the user's files in spite of all, and what the script was refused."""
+    changes = {file.path: f"{file.path} ({file.change})" for mode in summary.modes.values() for file in mode.changed}
+    if changes:
+        named = list(changes.values())
+        more = f" and {units.count(len(named) - MOST_NAMED, 'more file')}" if len(named) > MOST_NAMED else ""
+        yield sentence(
+            f"Files changed beside the script while it ran, by what dpdoctor does not divert or by somebody else: "
+            f"{', '.join(named[:MOST_NAMED])}{more}"
+        )
+    lines = list(dict.fromkeys(line.strip() for mode in summary.modes.values() for line in mode.refused))
+    if lines:
+        yield sentence(
+            f"The script was refused files, as compiled code and programs are: {'; '.join(lines)}. {WAY_OUT}"
+        )
 
 
 def _own_cost(share: Figure) -> Iterator[str]:

@@ -10,6 +10,10 @@ from pathlib import Path
 
 # No files of anybody; links in them (/proc/self/fd/1) lead to no path, so they are not followed either.
 KERNEL = ("/dev/", "/proc/", "/sys/")
+_CACHES = (
+    *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH"),
+    *("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "NUMBA_CACHE_DIR"),
+)
 
 
 class Territory:
@@ -23,8 +27,8 @@ class Territory:
     def __init__(self, own: Path, homes: Iterable[Path]) -> None:
         self._began_ns = time.time_ns()
         self._own = _below([own])
-        self._temporary = _below([tempfile.gettempdir()])
-        self._caches = _below(_caches())
+        self._temporary = _below(temporary())
+        self._caches = _below(caches())
         shared = self._temporary + self._caches
         # A script that stands in the temporary directory itself does not own what everybody has there.
         self._homes = tuple(home for home in _below(homes) if home.startswith(shared) and home not in shared)
@@ -46,15 +50,18 @@ class Territory:
             return False
 
 
-def _caches() -> list[str]:
+def temporary() -> list[str]:
+    """Return the directories for temporary files: shared memory is below /dev."""
+    return [tempfile.gettempdir()]
+
+
+def caches() -> list[str]:
+    """Return where torch, Triton, inductor, CUDA, Hugging Face and others keep what they compiled or fetched."""
     variables = os.environ
-    temporary = tempfile.gettempdir()
-    inductor = [entry.path for entry in os.scandir(temporary) if entry.name.startswith("torchinductor_")]
-    named = [
-        variables[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME") if name in variables
-    ]
-    usual = [variables.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), Path("~/.triton").expanduser()]
-    return [str(path) for path in (*inductor, *named, *usual)]
+    inductor = [entry.path for entry in os.scandir(tempfile.gettempdir()) if entry.name.startswith("torchinductor_")]
+    named = [variables[name] for name in _CACHES if variables.get(name)]
+    usual = [variables.get("XDG_CACHE_HOME") or "~/.cache", "~/.triton", "~/.nv"]
+    return [*inductor, *named, *(os.path.expanduser(path) for path in usual)]  # noqa: PTH111 - they are text
 
 
 def _below(paths: Iterable[Path | str]) -> tuple[str, ...]:

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dpdoctor import rundir
+from dpdoctor.launch import folders
+
+
+def test_whatever_changes_is_named_and_nothing_else(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for name in ("kept", "longer", "touched", "mode", "gone", "replaced", "data/deep", ".git/index", "run/header.json"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("mine")
+    before = folders.look([home, home])
+    (home / "longer").write_text("mine and yours")
+    os.utime(home / "touched", ns=(1, 1))
+    (home / "mode").chmod(0o600)
+    (home / "gone").unlink()
+    (home / "other").write_text("mine")
+    times = (home / "replaced").stat()
+    (home / "other").replace(home / "replaced")
+    os.utime(home / "replaced", ns=(times.st_atime_ns, times.st_mtime_ns))
+    (home / "data/deep").write_text("")
+    (home / "data/new").write_text("12345")
+    for passed_over in (".git/index", f"run/{rundir.HEADER}", "run/single.json"):
+        (home / passed_over).write_text("ours or git's")
+    (home / "kept").read_text()
+    found = folders.look([home, home]).changed_since(before)
+    assert [(Path(file.path).relative_to(home).as_posix(), file.change, file.num_bytes) for file in found] == [
+        ("data/deep", "changed", 0),
+        ("data/new", "new", 5),
+        ("gone", "removed", 0),
+        ("longer", "changed", 14),
+        ("mode", "changed", 4),
+        ("replaced", "changed", 4),
+        ("touched", "changed", 4),
+    ]
+
+
+def test_what_is_too_much_or_not_there_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert folders.look([tmp_path / "absent"]) == folders.Folders()
+    for name in "abc":
+        (tmp_path / name).touch()
+    monkeypatch.setattr(folders, "MOST_ENTRIES", 2)
+    assert "too much" in folders.look([tmp_path]).unknown
