@@ -64,6 +64,7 @@ class Observer(ABC):
         directory: Path,
         heartbeat: Heartbeat,
         backend: str | None,
+        *,
         protection: Protection,
     ) -> None:
         self._protection = protection

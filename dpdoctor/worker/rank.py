@@ -71,7 +71,7 @@ class Rank(Observer):
     ) -> None:
         territory = Territory(Path(task.directory), task.spec.homes)
         self._overlay = Overlay(directory / rundir.OVERLAY, territory.is_free)
-        super().__init__(task, where, directory, heartbeat, backend, protection)
+        super().__init__(task, where, directory, heartbeat, backend, protection=protection)
         self._repeats = passes.Repeats(self._mode.passes)
         self._warn_of_sums = where.world_size > 1
         self._seeds_apart = task.spec.seed_per_rank
