@@ -183,3 +183,12 @@ def test_a_model_of_two_methods_is_wrapped_once(profile):
     assert reduced.num_bytes == 67 * 4
     replicated, sharded = ([float(line) for line in done.printed(mode).split()[:4]] for mode in ("ddp", "fsdp"))
     assert sharded == pytest.approx(replicated, rel=1e-4)
+
+
+def test_a_module_that_is_made_anew_in_each_step_is_named(profile):
+    done = profile("wild_made_anew.py", "--modes", "ddp,fsdp", "--no-baseline", "--keep-going", *SHORT)
+    for mode in ("ddp", "fsdp"):
+        assert done.mode(mode)["status"] == "failed"
+        reason = done.mode(mode)["reason"]
+        assert reason.startswith("Around, called at ")
+        assert "wild_made_anew.py:20, is made anew around the same parameters" in reason

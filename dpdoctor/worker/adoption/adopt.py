@@ -23,6 +23,11 @@ from dpdoctor.worker.adoption.redirect import Redirect, Watch
 from dpdoctor.worker.modes._base import AdoptionError, Conversion, Mode
 from dpdoctor.worker.patches import Patches
 
+MADE_ANEW = (
+    "{}, called at {}, is made anew around the same parameters, and a parallel mode wraps a module that stays. Make it "
+    "once, before the training loop, or train a module of your own that makes it in its forward"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
@@ -126,6 +131,8 @@ class Adopter:
         self._release_parts_of(inner)
         own_call = module._compiled_call_impl or module._call_impl
         name = type(inner).__name__  # FSDP gives it another class
+        if self._mode.distributed and self._is_made_anew(inner):
+            self._fail(MADE_ANEW.format(name, line))
         target = self._converted(inner, line)
         arguments = self._compilations.arguments(module)
         if arguments is not None:
@@ -163,6 +170,16 @@ class Adopter:
             return  # by another of its methods
         parameters = dict(inner.named_parameters())
         self._adopted.append(Adopted(module=module, name=name, line=line, parameters=parameters))
+
+    def _is_made_anew(self, module: nn.Module) -> bool:
+        """Return whether a module of this class, around just these parameters, was adopted in a step before."""
+        own = {id(p) for p in module.parameters()}
+        return any(
+            adopted.module is not module
+            and adopted.name == type(module).__name__
+            and own == {id(p) for p in adopted.parameters.values()}
+            for adopted in self._adopted
+        )
 
     def _is_part(self, module: nn.Module) -> bool:
         """Return whether `module` lies inside an adopted one: a call of a part alone is no new unit."""
