@@ -8,12 +8,12 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import posix
 import stat
 from multiprocessing import get_context
 from typing import Any
 
 from dpdoctor.worker.overlay import raw
+from dpdoctor.worker.overlay.disk import posix
 
 _NUMBER, _WRITER = 0, 1
 _SEVERAL = 2**32 - 1

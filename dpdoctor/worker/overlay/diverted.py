@@ -6,13 +6,13 @@ import errno
 import functools
 import io
 import os
-import posix
 import shutil
 import stat
 from collections.abc import Callable
 from typing import Any
 
 from dpdoctor.worker.overlay import raw
+from dpdoctor.worker.overlay.disk import posix
 from dpdoctor.worker.overlay.listing import Listing
 from dpdoctor.worker.overlay.overlay import Overlay
 
@@ -99,12 +99,23 @@ class Diverted:
         @functools.wraps(real)
         def change(path: Any, *args: Any, **options: Any) -> Any:
             if isinstance(path, int):
-                return real(path, *args, **options)
+                return self._change_by_descriptor(real, path, *args, **options)
             at = overlay.locate(path, follow=options.get("follow_symlinks", follow), dir_fd=options.pop("dir_fd", None))
             with raw.named(path):
                 return real(at if overlay.is_free(at) else overlay.own(at), *args, **options)
 
         return change
+
+    def changing_descriptor(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what changes an open file as `real` changes a path or descriptor: a copy of one opened for reading."""
+        return functools.partial(self._change_by_descriptor, real)
+
+    def _change_by_descriptor(self, real: Callable[..., Any], descriptor: int, *args: Any, **options: Any) -> Any:
+        link = f"/proc/self/fd/{descriptor}"
+        at = self._overlay.of_descriptor(link)
+        if at is None or self._overlay.is_free(at) or self._overlay.holds(posix.readlink(link)):
+            return real(descriptor, *args, **options)
+        return real(self._overlay.own(at), *args, **options)
 
     def making(self, real: Callable[..., Any]) -> Callable[..., Any]:
         """Return `real`, a function that makes something new at a path, made to make it in the overlay."""

@@ -8,7 +8,6 @@ import importlib.util
 import io
 import os
 import pathlib
-import posix
 import shutil
 import sys
 import tempfile
@@ -18,6 +17,8 @@ from typing import Any
 
 import torch
 
+from dpdoctor.worker.overlay import imports
+from dpdoctor.worker.overlay.disk import posix
 from dpdoctor.worker.overlay.diverted import Diverted
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.patches import Patches
@@ -30,7 +31,15 @@ _OWN_METHODS = ("access", "chdir", "getcwd", "getcwdb", "link", "listdir", "rena
 # Sets in which `os` says what its functions can do; the diverted ones can do the same.
 _ABILITIES = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
 # These keep the originals: the overlay works with them, and so does Python when it imports.
-_UNTOUCHED = ("posix", "_io", "dpdoctor.worker.", "importlib.", "_frozen_importlib")
+_UNTOUCHED = ("_io", "dpdoctor.worker.", "importlib.", "_frozen_importlib")
+_DESCRIPTORS = {"fchmod": "chmod", "fchown": "chown"}
+# Where sqlite3.connect takes the class of what it returns.
+_FACTORY = 5
+# Functions of libraries that read and write images, the place and the name of their path, and how it is found.
+_IMAGES = {
+    "torchvision.io.image": (("write_file", 0, "filename", "to_write"), ("read_file", 0, "path", "to_read")),
+    "cv2": (("imwrite", 0, "filename", "to_write"), ("imread", 0, "filename", "to_read")),
+}
 
 
 def divert(patches: Patches, overlay: Overlay) -> None:
@@ -43,8 +52,10 @@ def divert(patches: Patches, overlay: Overlay) -> None:
     for name in _ABILITIES:
         able = getattr(os, name)
         patches.replace(os, name, able | {new for original, new in functions.items() if original in able})
+    patches.replace(sys.modules["_frozen_importlib_external"], "_os", posix)
     _replace_everywhere(patches, functions)
     _divert_compiled(patches, diverted)
+    imports.divert(patches, overlay, _libraries(patches, diverted))
     # By file descriptors, rmtree would not see the overlay. And Python's own *.pyc are files in the user's folder, too.
     patches.replace(shutil, "_use_fd_functions", False)
     patches.replace(sys, "dont_write_bytecode", True)
@@ -58,6 +69,12 @@ def _functions(diverted: Diverted) -> dict[Any, Callable[..., Any]]:
     functions[posix.stat] = diverted.looking(posix.stat)
     functions[posix.lstat] = diverted.looking(posix.lstat, follow=False)
     functions.update({getattr(posix, name): diverted.changing(getattr(posix, name)) for name in _CHANGING})
+    functions.update(
+        {
+            getattr(posix, name): diverted.changing_descriptor(getattr(posix, path))
+            for name, path in _DESCRIPTORS.items()
+        }
+    )
     functions[posix.lchown] = diverted.changing(posix.lchown, follow=False)
     functions.update({getattr(posix, name): diverted.making(getattr(posix, name)) for name in _MAKING})
     functions.update({getattr(posix, name): diverted.removing(getattr(posix, name)) for name in _REMOVING})
@@ -104,6 +121,8 @@ def _divert_compiled(patches: Patches, diverted: Diverted) -> None:
     patches.replace(openers, "_file_openers", {**openers._file_openers, None: diverted.open})
     places: list[tuple[Any, str, int, str, Callable[[Any], Any]]] = [
         (torch._C.ScriptModule, "save", 1, "filename", diverted.to_write),
+        (torch._C.ScriptFunction, "save", 1, "filename", diverted.to_write),
+        (torch.autograd.profiler.profile, "export_chrome_trace", 1, "path", diverted.to_write),
         (torch.jit, "load", 0, "f", diverted.to_read),
     ]
     if importlib.util.find_spec("safetensors"):
@@ -113,17 +132,44 @@ def _divert_compiled(patches: Patches, diverted: Diverted) -> None:
             (safetensors, "safe_open", 0, "filename", diverted.to_read),
         ]
     if importlib.util.find_spec("_sqlite3"):
-        sqlite3 = importlib.import_module("sqlite3")
-        places += [
-            (module, "connect", 0, "database", functools.partial(_database, diverted))
-            for module in (sqlite3, sqlite3.dbapi2)
-        ]
+        _divert_databases(patches, functools.partial(_database, diverted))
     for owner, name, position, keyword, place in places:
         patches.replace(owner, name, _with_place(getattr(owner, name), position, keyword, place))
     for name, place in (("PyTorchFileWriter", diverted.to_write), ("PyTorchFileReader", diverted.to_read)):
         patches.replace(torch._C, name, _kind_with_place(getattr(torch._C, name), place))
     from_file = _with_place(torch.UntypedStorage.from_file, 0, "filename", diverted.to_read)
     patches.replace(torch.UntypedStorage, "from_file", staticmethod(from_file))
+
+
+def _divert_databases(patches: Patches, place: Callable[[Any], Any]) -> None:
+    """Give another path to what opens databases: a function, and the class of what it returns."""
+    sqlite3 = importlib.import_module("sqlite3")
+    connect, connection = sqlite3.connect, _kind_with_place(sqlite3.Connection, place, keyword="database")
+
+    @functools.wraps(connect)
+    def of_that_class(*args: Any, **options: Any) -> Any:
+        if len(args) <= _FACTORY:
+            options.setdefault("factory", connection)
+        return connect(*args, **options)
+
+    for module in (sqlite3, sqlite3.dbapi2):
+        patches.replace(module, "connect", _with_place(of_that_class, 0, "database", place))
+        patches.replace(module, "Connection", connection)
+
+
+def _libraries(patches: Patches, diverted: Diverted) -> dict[str, Callable[[ModuleType], None]]:
+    """Return what to do with libraries whose compiled code opens files, when they have been imported."""
+
+    def images(module: ModuleType) -> None:
+        both = [module] if module.__name__ == "cv2" else [module, sys.modules["torchvision.io"]]
+        for name, position, keyword, place in _IMAGES[module.__name__]:
+            original = getattr(module, name)
+            replaced = _with_place(original, position, keyword, getattr(diverted, place))
+            for owner in both:
+                if vars(owner).get(name) is original:
+                    patches.replace(owner, name, replaced)
+
+    return dict.fromkeys(_IMAGES, images)
 
 
 def _with_place(
@@ -142,11 +188,13 @@ def _with_place(
     return call
 
 
-def _kind_with_place(real: Any, place: Callable[[Any], Any]) -> type:
-    """Return a class like `real`, a pybind11 class that torch also asks for with isinstance, for another file."""
+def _kind_with_place(real: Any, place: Callable[[Any], Any], *, keyword: str = "file") -> type:
+    """Return a class like `real`, a compiled one that others also ask for with isinstance, for another file."""
 
-    def __init__(self: Any, file: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - it is put into a class
-        real.__init__(self, place(file), *args, **options)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - it is put into a class
+        if keyword in options:
+            options[keyword] = place(options[keyword])
+        real.__init__(self, *(place(arg) if index == 0 else arg for index, arg in enumerate(args)), **options)
 
     return type(real.__name__, (real,), {"__init__": __init__, "__module__": real.__module__})
 

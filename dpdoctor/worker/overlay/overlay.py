@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import posix
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -18,8 +18,11 @@ from typing import Any
 from dpdoctor.records import Written
 from dpdoctor.worker.overlay import raw
 from dpdoctor.worker.overlay.differences import Differences
+from dpdoctor.worker.overlay.disk import posix
 from dpdoctor.worker.overlay.territory import KERNEL
 
+# Links in there lead to no path, but for these.
+_DESCRIPTOR = re.compile(r"/(?:proc/(?:self|thread-self|\d+)|dev)/fd/\d+")
 MOST_LINKS = 40  # as Linux has it
 
 
@@ -53,8 +56,18 @@ class Overlay:
                 f"{self.cwd() if dir_fd is None else self._unplaced(posix.readlink(f'/proc/self/fd/{dir_fd}'))}/{text}"
             )
         if text.startswith(KERNEL):
-            return text
+            return (self.of_descriptor(text) if follow and _DESCRIPTOR.fullmatch(text) else None) or text
         return self._without_links(text, path, follow=follow)
+
+    def of_descriptor(self, link: str) -> str | None:
+        """Return what a descriptor of an open file leads to, as the script knows it; None where that is no file."""
+        try:
+            target, found = posix.readlink(link), posix.stat(link)
+        except OSError:
+            return None
+        if not stat.S_ISREG(found.st_mode) or raw.kind(target) is None:  # nameless, or removed
+            return None
+        return self._unplaced(target)
 
     def _without_links(self, text: str, path: Any, *, follow: bool) -> str:
         parts, at, links = text.split("/")[::-1], "", 0

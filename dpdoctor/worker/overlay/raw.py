@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import posix
 import stat
 from collections.abc import Iterator
 from typing import Any
+
+from dpdoctor.worker.overlay.disk import posix
 
 _COPIED_AT_ONCE = 1 << 26
 

@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
+import importlib
 import multiprocessing
 import os
 import posix
 import shutil
+import sqlite3
 import stat
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +27,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdoctor.worker.overlay import files
+from dpdoctor.worker.overlay import disk, files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.patches import Patches
@@ -392,3 +396,79 @@ def test_any_sequence_gives_what_it_gives_without_an_overlay(actions: list[tuple
     # Removing a directory is listed, what went with it is not; making an empty one (None) is not listed.
     covered = {name for name in changed if any(name == seen or name.startswith(f"{seen}/") for seen in listed)}
     assert {name for name in changed - covered if expected[1].get(name, "removed") is not None} == set()
+
+
+def test_what_is_changed_by_its_descriptor_is_a_copy(overlay: Overlay, home: Path) -> None:
+    before = os.stat("a")
+    with open("a", "rb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        os.chmod(file.fileno(), 0o640)
+        os.utime(file.fileno(), ns=(5, 6))
+        with open(f"/proc/self/fd/{file.fileno()}", "wb") as again:
+            again.write(b"again")
+    assert (stat.S_IMODE(os.stat("a").st_mode), Path("a").read_text()) == (0o640, "again")
+    real = disk.posix.stat(str(home / "a"))
+    assert (real.st_mode, real.st_mtime_ns, real.st_size) == (before.st_mode, before.st_mtime_ns, 1)
+    with open("new", "w") as file:
+        os.fchmod(file.fileno(), 0o600)
+    assert stat.S_IMODE(os.stat("new").st_mode) == 0o600
+
+
+def test_functions_of_the_module_below_os_are_no_way_past_it(overlay: Overlay, home: Path) -> None:
+    below = importlib.import_module("posix")
+    descriptor = below.open("a", os.O_WRONLY | os.O_TRUNC)
+    os.write(descriptor, b"again")
+    os.close(descriptor)
+    below.unlink("b")
+    assert (Path("a").read_text(), Path("b").exists()) == ("again", False)
+
+
+def test_modules_that_were_just_written_are_imported(
+    overlay: Overlay, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(home)
+    Path("written_now.py").write_text("value = 1")
+    Path("package_now/inner").mkdir(parents=True)
+    Path("package_now/__init__.py").write_text("from package_now.inner import part\n")
+    Path("package_now/inner/__init__.py").touch()
+    Path("package_now/inner/part.py").write_text("value = 2")
+    assert importlib.import_module("written_now").value == 1
+    assert importlib.import_module("package_now").part.value == 2
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("never_written")
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"written_now", "package_now"}]:
+        del sys.modules[name]
+
+
+def test_databases_are_opened_by_their_class_too(overlay: Overlay, home: Path) -> None:
+    for opened in (sqlite3.Connection("new.db"), sqlite3.connect("new.db"), sqlite3.Connection(database="new.db")):
+        assert isinstance(opened, sqlite3.Connection)
+        opened.execute("create table if not exists runs (number)")
+        opened.commit()
+        opened.close()
+    assert written(overlay, home) == {"new.db": "new"}
+    with contextlib.closing(sqlite3.connect(":memory:")) as memory:
+        assert memory.execute("select 1").fetchall() == [(1,)]
+
+
+def test_compiled_writers_of_torch_and_of_what_is_imported_later_are_diverted(overlay: Overlay, home: Path) -> None:
+    with torch.profiler.profile(on_trace_ready=torch.profiler.tensorboard_trace_handler("traces")):
+        torch.ones(2).add(1)
+    with torch.profiler.profile() as profiled:
+        torch.ones(2).add(1)
+    profiled.export_chrome_trace("a")
+    assert "traceEvents" in Path("a").read_text()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(lambda x: x + 1, torch.ones(1)).save("b")
+        image = importlib.import_module("torchvision.io")
+        image.write_png(torch.zeros(3, 4, 4, dtype=torch.uint8), "new.png")
+        assert image.read_image("new.png").shape == (3, 4, 4)
+    found = written(overlay, home)
+    assert {name: found.pop(name) for name in ("a", "b", "new.png")} == {
+        "a": "changed",
+        "b": "changed",
+        "new.png": "new",
+    }
+    (trace,) = found
+    assert trace.startswith("traces/")
