@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - an operation is a line
 """What does a script see of its files, and what do they see of it? `python tests/benchmarks/file_operations.py`.
 
 Every operation of the list runs in plain Python on a copy of a folder and in a profile of the same folder: beside the
