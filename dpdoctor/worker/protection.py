@@ -17,6 +17,9 @@ from dpdoctor.worker import landlock, wall
 from dpdoctor.worker.overlay import territory
 
 NAMED = "dpdoctor lets compiled code and programs write no file of yours; --allow-writes does"
+# CUDA has it made by nvidia-modprobe, a program with more rights than its caller: behind a wall nobody gets any.
+UNIFIED_MEMORY = Path("/dev/nvidia-uvm")
+UNLOADED = "a part of NVIDIA's driver is not loaded yet, and could not be loaded behind a wall"
 # What libraries say that were refused, and C's own words.
 _REFUSED = re.compile(
     r"(?i)permission denied|read-?only (?:file ?system|database)|error opening|(?:unable|failed) to open|cannot open"
@@ -60,6 +63,8 @@ def protect(task: WorkerTask) -> Protection:
     inside = next((home for home in task.spec.homes if any(_holds(path, home) for path in free)), None)
     if inside is not None:
         return Protection(by="python", reason=f"{inside} lies in a directory for temporary files or caches")
+    if task.spec.devices and not UNIFIED_MEMORY.exists():
+        return Protection(by="python", reason=UNLOADED)
     reason = landlock.stand(free)
     return Protection(by="python", reason=reason) if reason else Protection(by="landlock")
 
