@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, SlowFetches, stats
+from dpdoctor.analysis.loader import trial
 from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
 from dpdoctor.analysis.loader.tried_step import tried_step
 from dpdoctor.rules._base import Case, main_part
@@ -189,6 +190,8 @@ def facts(loader: LoaderSummary) -> list[str]:
     if loader.slow is not None:
         words = _slow_words(loader.slow)
         found.append(f"{words[0].upper()}{words[1:]}.")
+    if loader.advice is not None and loader.trial is not None:
+        found.append(f"{trial.words(loader.trial)}.")
     if loader.advice is None and loader.advice_reason:
         found.append(f"No better setting: {loader.advice_reason}.")
     return found

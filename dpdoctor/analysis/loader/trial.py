@@ -89,4 +89,5 @@ def words(tried: LoaderTrial) -> str:
         return f"{named} could not be tried: {tried.speedup.reason}"
     low, high = tried.speedup.low, tried.speedup.high
     interval = "" if low is None or high is None else f" ({units.span(units.times(low), units.times(high))})"
-    return f"{named} was tried in turns with the script's own: {units.times(tried.speedup.value)}{interval} as fast"
+    gave = f"{units.times(tried.speedup.value)}{interval} as fast"
+    return f"{named} was tried in a launch for that, in turns with the script's own: {gave}"

@@ -150,6 +150,7 @@ def test_the_gain_of_a_setting_that_was_tried_is_the_measured_one() -> None:
     trial = LoaderTrial(setting=LoaderSetting(num_workers=2, prefetch_factor=4), speedup=speedup)
     found = RULE.check(waiting(0.4, 0.39, cases.loader(predictions=(prediction,), advice=prediction, trial=trial)))
     assert (found.predicted, found.gain) == (speedup, "measured")
+    assert any("was tried" in text and "1.40x (1.30x to 1.50x)" in text for text in found.evidence)
     assert found.code == "DataLoader(..., num_workers=2, prefetch_factor=4, persistent_workers=True)"
 
 
