@@ -242,8 +242,9 @@ class Conductor:
         assert self._proof is not None
         # Let go of them: a generator's output would keep its graph, and so its activations, until the end.
         inputs, parts.watch.inputs = parts.watch.inputs, []
-        counters = replace(self._proof.counters(inputs), micro_batches=parts.watch.micro_batches[-1])
-        parts.watch.entered.forward(inputs)
+        with torch._C.DisableTorchFunctionSubclass():  # they may be of a class that refuses to be looked at
+            counters = replace(self._proof.counters(inputs), micro_batches=parts.watch.micro_batches[-1])
+            parts.watch.entered.forward(inputs)
         parts.watch.entered.step_ended()
         checks = self._proof.judge(
             parts.mode, counters, dict(parts.watch.forwards), parts.adopter.unadopted(), parts.agreement

@@ -192,3 +192,9 @@ def test_a_module_that_is_made_anew_in_each_step_is_named(profile):
         reason = done.mode(mode)["reason"]
         assert reason.startswith("Around, called at ")
         assert "wild_made_anew.py:20, is made anew around the same parameters" in reason
+
+
+def test_batches_of_a_tensor_class_that_refuses_to_be_cut_are_trained_on(profile):
+    done = profile("wild_tensor_class.py", "--modes", "single,ddp", *SHORT)
+    assert done.exit_code == 0, done.output
+    assert [done.mode(mode)["batch"]["global"] for mode in ("single", "ddp")] == [6, 12]
