@@ -164,7 +164,7 @@ CASES = {
     "a sampler of the script's own, `num_workers`": ORDINARY,
     "an endless sampler, persistent workers": TRAINER,
     "a batch sampler, with batches of different sizes": Case(command=("batch_sampler.py",)),
-    "`IterableDataset`": Case(command=("iterable.py",), source=ENTERED, warning="they are dim 0", same_samples=True),
+    "`IterableDataset`": Case(command=("iterable.py",), source=ENTERED, warning="taken to be dim 0", same_samples=True),
     "a loop without a DataLoader": LANGUAGE_MODEL,
     "a loss that is summed over the batch": Case(
         command=("mathematics.py",), args=("sum",), warning="the loss is a sum"
