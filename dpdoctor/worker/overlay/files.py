@@ -33,8 +33,6 @@ _ABILITIES = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "sup
 # These keep the originals: the overlay works with them, and so does Python when it imports.
 _UNTOUCHED = ("_io", "dpdoctor.worker.", "importlib.", "_frozen_importlib")
 _DESCRIPTORS = {"fchmod": "chmod", "fchown": "chown"}
-# Where sqlite3.connect takes the class of what it returns.
-_FACTORY = 5
 # Functions of libraries that read and write images, the place and the name of their path, and how it is found.
 _IMAGES = {
     "torchvision.io.image": (("write_file", 0, "filename", "to_write"), ("read_file", 0, "path", "to_read")),
@@ -132,29 +130,13 @@ def _divert_compiled(patches: Patches, diverted: Diverted) -> None:
             (safetensors, "safe_open", 0, "filename", diverted.to_read),
         ]
     if importlib.util.find_spec("_sqlite3"):
-        _divert_databases(patches, functools.partial(_database, diverted))
+        importlib.import_module("dpdoctor.worker.overlay.databases").divert(patches, diverted)
     for owner, name, position, keyword, place in places:
         patches.replace(owner, name, _with_place(getattr(owner, name), position, keyword, place))
     for name, place in (("PyTorchFileWriter", diverted.to_write), ("PyTorchFileReader", diverted.to_read)):
         patches.replace(torch._C, name, _kind_with_place(getattr(torch._C, name), place))
     from_file = _with_place(torch.UntypedStorage.from_file, 0, "filename", diverted.to_read)
     patches.replace(torch.UntypedStorage, "from_file", staticmethod(from_file))
-
-
-def _divert_databases(patches: Patches, place: Callable[[Any], Any]) -> None:
-    """Give another path to what opens databases: a function, and the class of what it returns."""
-    sqlite3 = importlib.import_module("sqlite3")
-    connect, connection = sqlite3.connect, _kind_with_place(sqlite3.Connection, place, keyword="database")
-
-    @functools.wraps(connect)
-    def of_that_class(*args: Any, **options: Any) -> Any:
-        if len(args) <= _FACTORY:
-            options.setdefault("factory", connection)
-        return connect(*args, **options)
-
-    for module in (sqlite3, sqlite3.dbapi2):
-        patches.replace(module, "connect", _with_place(of_that_class, 0, "database", place))
-        patches.replace(module, "Connection", connection)
 
 
 def _libraries(patches: Patches, diverted: Diverted) -> dict[str, Callable[[ModuleType], None]]:
@@ -188,18 +170,10 @@ def _with_place(
     return call
 
 
-def _kind_with_place(real: Any, place: Callable[[Any], Any], *, keyword: str = "file") -> type:
-    """Return a class like `real`, a compiled one that others also ask for with isinstance, for another file."""
+def _kind_with_place(real: Any, place: Callable[[Any], Any]) -> type:
+    """Return a class like `real`, a pybind11 class that torch also asks for with isinstance, for another file."""
 
-    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - it is put into a class
-        if keyword in options:
-            options[keyword] = place(options[keyword])
-        real.__init__(self, *(place(arg) if index == 0 else arg for index, arg in enumerate(args)), **options)
+    def __init__(self: Any, file: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - it is put into a class
+        real.__init__(self, place(file), *args, **options)
 
     return type(real.__name__, (real,), {"__init__": __init__, "__module__": real.__module__})
-
-
-def _database(diverted: Diverted, name: Any) -> Any:
-    """Return where sqlite finds a copy of a database; those in memory have no file."""
-    in_memory = isinstance(name, str) and (not name or name.startswith((":", "file:")))
-    return name if in_memory else diverted.to_write(name, os.O_RDWR | os.O_CREAT)

@@ -440,14 +440,33 @@ def test_modules_that_were_just_written_are_imported(
         del sys.modules[name]
 
 
-def test_databases_are_opened_by_their_class_too(overlay: Overlay, home: Path) -> None:
-    for opened in (sqlite3.Connection("new.db"), sqlite3.connect("new.db"), sqlite3.Connection(database="new.db")):
-        assert isinstance(opened, sqlite3.Connection)
-        opened.execute("create table if not exists runs (number)")
-        opened.commit()
-        opened.close()
+def test_databases_are_copies_however_they_are_opened(overlay: Overlay, home: Path) -> None:
+    openings: list[Callable[[], sqlite3.Connection]] = [
+        lambda: sqlite3.Connection("new.db"),
+        lambda: sqlite3.connect("new.db"),
+        lambda: sqlite3.connect(database=Path("new.db"), factory=sqlite3.Connection),
+        lambda: sqlite3.connect("file:new.db?mode=rwc", uri=True),
+        lambda: sqlite3.connect(f"file://{home}/new.db", uri=True),
+    ]
+    for number, opened in enumerate(openings, 1):
+        with contextlib.closing(opened()) as database, database:
+            assert isinstance(database, sqlite3.Connection)
+            database.execute("create table if not exists runs (number)")
+            database.execute("insert into runs values (?)", (number,))
     assert written(overlay, home) == {"new.db": "new"}
     with contextlib.closing(sqlite3.connect(":memory:")) as memory:
+        memory.execute("ATTACH DATABASE 'new.db' AS one")
+        memory.execute("attach ? as two", ("other.db",))
+        memory.execute("attach :name as three", {"name": "third.db"})
+        memory.cursor().executescript("select 1; attach 'it''s.db' as four; create table four.t (a)")
+        for name in ("two", "three"):
+            memory.execute(f"create table {name}.t (a)")
+        memory.commit()
+        assert memory.execute("select count(*), 'attach' from one.runs").fetchall() == [(5, "attach")]
+    assert written(overlay, home) == dict.fromkeys(("new.db", "other.db", "third.db", "it's.db"), "new")
+    with contextlib.closing(sqlite3.connect("file:new.db?mode=ro", uri=True)) as read:
+        assert read.execute("select count(*) from runs").fetchall() == [(5,)]
+    with contextlib.closing(sqlite3.connect("file::memory:?cache=shared", uri=True)) as memory:
         assert memory.execute("select 1").fetchall() == [(1,)]
 
 
