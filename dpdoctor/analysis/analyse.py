@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import core_pace, others, same_program, stats
@@ -56,11 +56,11 @@ def analyse(run: Run) -> Analysis:
     same = same_program.words(modes)
     modes = same_program.widened(modes)
     baseline = modes.get(BASELINE)
-    modes = {name: _against_baseline(mode, baseline) for name, mode in modes.items()}
     launches = {name: shown_launch(found) for name, found in run.modes.items() if found}
     taken = others.words(launches, header.fingerprint.cores)
-    beside = others.while_measured(launches.get(BASELINE), header.fingerprint.cores)
-    modes = with_own_cost(modes, bare_step(bare, run.bare, beside), launch_spread(bare))
+    beside = {name: others.while_measured(launches.get(name), header.fingerprint.cores) for name in modes}
+    modes = {name: _against_baseline(mode, baseline, _disturbed(name, beside)) for name, mode in modes.items()}
+    modes = with_own_cost(modes, bare_step(bare, run.bare, beside.get(BASELINE)), launch_spread(bare))
     modes = with_loaders(modes, launches, run.trials, header)
     digests = {name: _digests(run.modes[name]) for name in modes}
     compared = {name: across(found, _pauses(run.modes[name])) for name, found in digests.items() if found}
@@ -375,10 +375,15 @@ def _rank(rank: Rank, windows: Sequence[Window], index: int) -> RankSummary:
     )
 
 
-def _against_baseline(mode: ModeSummary, baseline: ModeSummary | None) -> ModeSummary:
+def _disturbed(name: str, beside: Mapping[str, str | None]) -> str | None:
+    """Return what others took of the cores while a mode or the baseline was measured: no speedup is known then."""
+    return next((f"{beside[one]} while {one} was measured" for one in (BASELINE, name) if beside.get(one)), None)
+
+
+def _against_baseline(mode: ModeSummary, baseline: ModeSummary | None, disturbed: str | None) -> ModeSummary:
     if baseline is None:
         return mode
-    reason = _why_not_compared(mode, baseline)
+    reason = _why_not_compared(mode, baseline) or disturbed
     if reason is not None:
         speedup, efficiency = stats.unknown("x", reason), stats.unknown("ratio", reason)
     else:

@@ -31,7 +31,8 @@ def words(launches: Mapping[str, Launch], cores: int) -> str:
     each = ", ".join(f"{units.digits(number, 2)} while {name} was measured" for name, number in taken.items())
     return (
         f"of {units.count(cores, 'core')} other processes used {each}, and none was idle: steps are longer by that, "
-        "and modes may differ by that alone. Repeat the run while nothing else uses the machine"
+        "and modes may differ by that alone, so that no speedup is given. Repeat the run while nothing else uses the "
+        "machine"
     )
 
 
