@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -184,6 +184,17 @@ time.sleep(60)
     assert not any(lives(pid) for pid in heard.pids)
 
 
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """Let no signal be ignored that whoever started the tests has ignored, in the background or with nohup."""
+    signums = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {signum: signal.signal(signum, signal.default_int_handler) for signum in signums}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize(
     ("signum", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")]
 )
