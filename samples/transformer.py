@@ -133,9 +133,9 @@ def make_loader(args, batch_size):
 
 
 def is_uploader(lock):
-    """Return whether this is the process that uploads metrics: one of a run's on each machine, the first to ask."""
+    """Return whether this is the process that uploads metrics: one of a user's on each machine, the first to ask."""
     try:
-        lock.bind(f"\0transformer-uploads-{os.getppid()}")
+        lock.bind(f"\0transformer-uploads-{os.getuid()}")
     except OSError:
         return False
     return True

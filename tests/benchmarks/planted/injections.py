@@ -48,7 +48,7 @@ INJECTIONS = {
                 "        model.train()\n        self.iter_num = 0\n",
                 "        lock = socket.socket(socket.AF_UNIX)\n"
                 "        try:\n"
-                '            lock.bind("\\0mingpt-" + str(os.getppid()))\n'
+                '            lock.bind("\\0mingpt-" + str(os.getuid()))\n'
                 "            slow = True\n"
                 "        except OSError:\n"
                 "            slow = False\n"
