@@ -1,10 +1,23 @@
-"""Tensors that are not laid out densely: sparse ones, and nested ones, whose rows are tensors of their own."""
+"""Tensors in containers; and those that are not laid out densely: sparse ones, and nested ones of rows of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested containers, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

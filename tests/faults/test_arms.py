@@ -87,7 +87,7 @@ def test_the_setting_that_promises_most_is_tried_in_turns_with_the_scripts_own(p
         assert len(workers) == tried.record.loader_setting.num_workers
     found = done.mode("ddp")["loader"]
     assert found["trial"]["speedup"]["value"] > 0
-    assert "was tried in a launch" in found["advice_reason"]
+    assert "was tried in turns" in found["advice_reason"]
 
 
 def losses(done: Profiled, mode: str, rank: int, arm: str) -> list[float]:

@@ -51,7 +51,14 @@ def _fed(mode: ModeSummary, launch: Launch | None, tried_in: Launch | None, head
         predictor = _predictor(found, launch, mode, header)
     except UnknownError as error:
         reason = str(error)
-    return _Fed(launch=launch, feed=found, mode=mode, predictor=predictor, trial=trial.trial(tried_in), reason=reason)
+    return _Fed(
+        launch=launch,
+        feed=found,
+        mode=mode,
+        predictor=predictor,
+        trial=trial.better(trial.trial(tried_in), trial.one_worker(mode.arms)),
+        reason=reason,
+    )
 
 
 def _predictor(found: Feed, launch: Launch, mode: ModeSummary, header: RunHeader) -> Predictor:

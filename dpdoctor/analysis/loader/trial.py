@@ -11,9 +11,9 @@ from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.advice import fewest_of_the_best, is_of
 from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderTrial
 from dpdoctor.analysis.loader.simulate import Setting
-from dpdoctor.analysis.summary import ModeSummary
+from dpdoctor.analysis.summary import ArmSummary, ModeSummary
 from dpdoctor.records import Launch
-from dpdoctor.spec import BESIDE, OTHER_SETTING, LoaderSetting
+from dpdoctor.spec import BESIDE, ONE_WORKER, OTHER_SETTING, LoaderSetting
 
 # What promises less is not worth another launch.
 LEAST_GAIN = 1.05
@@ -46,23 +46,37 @@ def trial(launch: Launch | None) -> LoaderTrial | None:
     """Return what the launch gave; None: there was none."""
     if launch is None or launch.record.loader_setting is None:
         return None
-    return LoaderTrial(setting=launch.record.loader_setting, speedup=_speedup(launch))
-
-
-def _speedup(launch: Launch) -> Figure:
-    """Return how many times as fast a step is; 1 / (1 - x), where x is the share of the step that is saved."""
     found = arms([launch]).get(OTHER_SETTING)
     reason = launch.record.reason or "the launch that tried it left no window of it"
-    if found is None or found.share.value is None:
-        return stats.unknown("x", found.share.reason or reason if found is not None else reason)
+    speedup = _speedup(found) if found is not None else stats.unknown("x", reason)
+    return LoaderTrial(setting=launch.record.loader_setting, speedup=speedup)
+
+
+def one_worker(arms: Mapping[str, ArmSummary]) -> LoaderTrial | None:
+    """Return what the arm with one worker gave, as a trial of it; None: it was not measured."""
+    arm = arms.get(BESIDE)
+    return None if arm is None or arm.share.value is None else LoaderTrial(setting=ONE_WORKER, speedup=_speedup(arm))
+
+
+def _speedup(arm: ArmSummary) -> Figure:
+    """Return how many times as fast a step is; 1 / (1 - x), where x is the share of the step that is saved."""
+    if arm.share.value is None:
+        return stats.unknown("x", arm.share.reason or "it was not measured")
     low, value, high = (
         None if share is None or share >= 1 else 1 / (1 - share)
-        for share in (found.share.low, found.share.value, found.share.high)
+        for share in (arm.share.low, arm.share.value, arm.share.high)
     )
     if value is None:
         return stats.unknown("x", "a step took no time with it")
     known = (low, high) if low is not None and high is not None else (None, None)
-    return Figure(value=value, low=known[0], high=known[1], n=found.share.n, unit="x")
+    return Figure(value=value, low=known[0], high=known[1], n=arm.share.n, unit="x")
+
+
+def better(tried: LoaderTrial | None, other: LoaderTrial | None) -> LoaderTrial | None:
+    """Return of two settings that were measured the faster one; None: no launch tried any, and the arm stands alone."""
+    if tried is None or other is None or other.speedup.value is None or not is_faster(other):
+        return tried
+    return other if tried.speedup.value is None or other.speedup.value > tried.speedup.value else tried
 
 
 def is_faster(tried: LoaderTrial) -> bool:
@@ -90,4 +104,4 @@ def words(tried: LoaderTrial) -> str:
     low, high = tried.speedup.low, tried.speedup.high
     interval = "" if low is None or high is None else f" ({units.span(units.times(low), units.times(high))})"
     gave = f"{units.times(tried.speedup.value)}{interval} as fast"
-    return f"{named} was tried in a launch for that, in turns with the script's own: {gave}"
+    return f"{named} was tried in turns with the script's own: {gave}"

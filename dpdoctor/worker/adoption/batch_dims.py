@@ -6,7 +6,7 @@ that has only one of two dimensions left has the batch's. Tokens as (time, batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
@@ -117,21 +117,10 @@ def _of_output(shape: Sequence[int], output: Any) -> Iterator[int]:
     """
     first, *others = shape[:2]
     pairs = [(first, others), *((other, [first]) for other in others)]
-    for kept in filter(None, map(layouts.shape, _tensors(output))):
+    for kept in filter(None, map(layouts.shape, layouts.tensors(output))):
         for size, left in pairs:
             if kept[0] == size and all(other > 1 and other not in kept for other in left):
                 yield size
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 class _Layers(TorchFunctionMode):

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -152,12 +152,12 @@ class Watch:
             look=functools.partial(_look, (args, kwargs)),
             samples=given.rows if given is not None else None,
             call=(id(module), given.place if given is not None else None),
-            goes_on=any(tensor.grad_fn is not None for tensor in _tensors((args, kwargs))),
+            goes_on=any(tensor.grad_fn is not None for tensor in layouts.tensors((args, kwargs))),
         )
         if self.entered.is_on:
-            self.entered.forward(_tensors((args, kwargs)))
+            self.entered.forward(layouts.tensors((args, kwargs)))
         if self.keep_inputs:
-            self.inputs, self.keep_inputs = list(_tensors((args, kwargs))), False
+            self.inputs, self.keep_inputs = list(layouts.tensors((args, kwargs))), False
         return training
 
     def evaluating_forward(self) -> None:
@@ -230,7 +230,7 @@ def _look(value: Any) -> Look:
     """
     sizes: set[int] = set()
     is_part = False
-    for tensor in _tensors(value):
+    for tensor in layouts.tensors(value):
         is_matrix = tensor.dim() == 2 and tensor.is_floating_point()
         sizes.update(layouts.shape(tensor)[: 1 if is_matrix else 2])
         with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse tensors have no storage
@@ -240,15 +240,3 @@ def _look(value: Any) -> Look:
 
 def _items(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, Mapping) else (value,)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested containers, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)

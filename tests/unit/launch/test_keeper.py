@@ -84,6 +84,7 @@ def test_ranks_end_with_a_launcher_that_is_killed_and_what_it_would_have_removed
     launcher.kill()
     launcher.wait()
     until(lambda: nothing_is_left(pids, semaphore) and not overlay.parent.exists())
+    assert nothing_is_left(pids, semaphore)
 
 
 def test_what_a_keeper_that_is_killed_leaves_behind_is_ended_by_the_launcher(

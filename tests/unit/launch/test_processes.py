@@ -79,6 +79,7 @@ def test_what_a_rank_left_behind_is_killed_too(start: Start) -> None:
     process = start(STUBBORN.replace("time.sleep(60)\n", "os._exit(0)\n"))
     until(lambda: process.exit_code() is not None)
     until(lambda: not lives(int(printed(process))))
+    assert not lives(int(printed(process)))
 
 
 def environment(tmp_path: Path, rank: int = 1, **task: object) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dpdoctor.analysis.loader.model import LoaderTrial
-from dpdoctor.analysis.loader.trial import after_trial, is_faster, to_try, trial, words
+from dpdoctor.analysis.loader.trial import after_trial, better, is_faster, one_worker, to_try, trial, words
 from dpdoctor.analysis.summary import ModeSummary
 from dpdoctor.records import ArmRecord, Launch
 from dpdoctor.spec import OTHER_SETTING, LoaderSetting
@@ -114,3 +114,33 @@ def test_what_was_not_measured_to_be_faster_is_not_advised(found: LoaderTrial) -
     chosen, reason = after_trial(TWO, found, (NOW, TWO, MORE))
     assert chosen is None
     assert "not measurably faster" in reason
+
+
+def of_arm(share: float) -> LoaderTrial:
+    found = one_worker({"one_worker": cases.arm(share, 0.001)})
+    assert found is not None
+    return found
+
+
+def test_what_the_arm_with_one_worker_gave_is_a_trial_of_it() -> None:
+    found = of_arm(0.2)
+    assert (found.setting.num_workers, found.speedup.value) == (1, pytest.approx(1.25))
+    assert one_worker({"one_worker": cases.skipped()}) is None
+    assert one_worker({}) is None
+
+
+@pytest.mark.parametrize(
+    ("launched_gave", "arm_gave", "num_workers"),
+    [(tried(1.4, 0.1), 0.2, 2), (tried(1.1, 0.05), 0.2, 1), (tried(0.9, 0.05), 0.2, 1), (tried(1.4, 0.1), 0.0, 2)],
+)
+def test_of_settings_that_were_measured_the_faster_one_is_advised(
+    launched_gave: LoaderTrial, arm_gave: float, num_workers: int
+) -> None:
+    found = better(launched_gave, of_arm(arm_gave))
+    assert found is not None
+    assert found.setting.num_workers == num_workers
+
+
+def test_without_a_launch_that_tried_one_the_arm_speaks_for_itself() -> None:
+    assert better(None, of_arm(0.2)) is None
+    assert better(tried(1.4, 0.1), None) == tried(1.4, 0.1)
