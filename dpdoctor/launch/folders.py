@@ -68,9 +68,9 @@ def _below(directory: str) -> Iterator[tuple[str, os.stat_result]]:
         waiting = []
         for entry in inside:
             found = _stat(entry)
-            if found is not None:
+            if found is not None and entry.name not in _PASSED_OVER:
                 yield entry.path, found
-                if stat.S_ISDIR(found.st_mode) and entry.name not in _PASSED_OVER:
+                if stat.S_ISDIR(found.st_mode):
                     waiting.append(entry.path)
 
 

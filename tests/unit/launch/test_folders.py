@@ -46,3 +46,10 @@ def test_what_is_too_much_or_not_there_is_no_error(tmp_path: Path, monkeypatch: 
         (tmp_path / name).touch()
     monkeypatch.setattr(folders, "MOST_ENTRIES", 2)
     assert "too much" in folders.look([tmp_path]).unknown
+
+
+def test_what_programs_keep_for_themselves_is_no_change_when_it_is_made(tmp_path: Path) -> None:
+    before = folders.look([tmp_path])
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "train.pyc").touch()
+    assert folders.look([tmp_path]).changed_since(before) == ()
