@@ -159,6 +159,7 @@ class Adoption:
 
     `written` is what the script would have written, empty when it was allowed to. `same_samples`: in each step that
     precedes a window the same tensors entered the model on all ranks, and not the same ones in all of these steps.
+    `copies`: on how many ranks they were the same, where there are groups of ranks: 1: on none, 0: groups are unlike.
     """
 
     units: tuple[Unit, ...] = ()
@@ -172,6 +173,7 @@ class Adoption:
     proof: tuple[Check, ...] = ()
     written: tuple[Written, ...] = ()
     same_samples: bool = False
+    copies: int = 1
 
     @property
     def proved(self) -> bool | None:
@@ -345,7 +347,8 @@ class RankRecord:
 class LaunchRecord:
     """How one launch of a mode ended, as its parent saw it.
 
-    `status` is ok, failed, interrupted, skipped or inactive. `exit_codes` has one entry per rank; None: unknown.
+    `status` is ok, failed, interrupted, skipped or inactive. `exit_codes` has one entry per rank; None: unknown. Where
+    somebody else starts the ranks it has that of the command.
 
     Attributes:
         changed: what was changed, made or removed meanwhile in the directories in which the script lives and runs, by
@@ -353,6 +356,8 @@ class LaunchRecord:
         not_compared: why that is not known; empty: it is.
         refused: lines that ranks printed of a file that they were refused.
         loader_setting: what the launch was made to try; None: it was made for something else.
+        world_size: how many ranks there were, where somebody else started them; None: ModeSpec's.
+        other_worlds: names in words those that are not shown.
     """
 
     mode: str
@@ -368,6 +373,8 @@ class LaunchRecord:
     changed: tuple[Written, ...] = ()
     not_compared: str = ""
     refused: tuple[str, ...] = ()
+    world_size: int | None = None
+    other_worlds: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,10 @@ TIMELINE = "timeline.json.gz"
 STDOUT = "stdout.log"
 STDERR = "stderr.log"
 STACKS = "stacks.log"
+# Of a launch whose ranks somebody else starts: its task, its worlds of ranks while they run, its armed processes.
+TASK = "task.json"
+WORLDS = "worlds"
+PROCESSES = "processes.tsv"
 # What a rank's script writes, while it runs.
 OVERLAY = "overlay"
 # Where ranks meet, while they run.
@@ -89,6 +93,11 @@ def trial_dir(root: Path, mode: str) -> Path:
 def rank_dir(launch_path: Path, rank: int) -> Path:
     """Return the directory of one rank of a launch."""
     return launch_path / f"rank{rank}"
+
+
+def world_dir(launch_path: Path, world: str) -> Path:
+    """Return the directory of the ranks that meet each other, of a launch whose ranks somebody else starts."""
+    return launch_path / WORLDS / world
 
 
 def create(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ class ModeSpec:
         batch_rule: what happens to the script's batches, one of BATCH_RULES.
         inactive: why the mode does nothing on this machine; None: it does.
         replicas: for each replica of nn.DataParallel its GPU, as a place in RunSpec.devices; empty: one on every GPU.
+        launcher: what comes before the script in the command that starts its ranks, of which the script or that
+            launcher decides how many there are; empty: dpdoctor starts them.
     """
 
     name: str
@@ -39,6 +42,7 @@ class ModeSpec:
     batch_rule: str
     inactive: str | None = None
     replicas: tuple[int, ...] = ()
+    launcher: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
@@ -235,7 +239,8 @@ class WorkerTask:
     """What the launcher hands to each rank of one launch, through the environment variable TASK_VARIABLE.
 
     `directory` is the launch's own directory; the rank writes below it and nowhere else. `unused` names the
-    parameters that got no gradient in the baseline. `bare`: nothing is watched but the ends of steps.
+    parameters that got no gradient in the baseline. `bare`: nothing is watched but the ends of steps. `launcher_pid`:
+    the process without which ranks that it did not start itself end; 0: it started them.
     """
 
     spec: RunSpec
@@ -243,8 +248,13 @@ class WorkerTask:
     directory: str
     unused: tuple[str, ...] = ()
     bare: bool = False
+    launcher_pid: int = 0
 
 
 TASK_VARIABLE = "DPDOCTOR_TASK"
+# The directory of a launch whose ranks the script, or a launcher of the user's, starts.
+NATIVE_VARIABLE = "DPDOCTOR_NATIVE"
+# Asks such a rank for its stacks: SIGUSR1 and SIGUSR2 may be the script's, or its scheduler's.
+STACKS_SIGNAL = signal.SIGRTMIN + 9
 # nn.DataParallel's `device_ids`, in the numbers of its process; unset where it has no devices to choose from.
 DEVICE_IDS_VARIABLE = "DPDOCTOR_DEVICE_IDS"

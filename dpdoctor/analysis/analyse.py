@@ -37,6 +37,7 @@ from dpdoctor.records import (
 from dpdoctor.spec import BASELINE, TRACE_MODE, ModeSpec, Recording, RunHeader
 
 TRACES_ALONE = "the run is made of traces: nothing was measured without a profiler"
+UNLIKE_GROUPS = "some ranks train on the same samples and others on their own: give --samples-per-step"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
 # An epoch of more steps than this never ends in practice (samplers with replacement and a huge length).
 MOST_STEPS_PER_EPOCH = 10_000_000
@@ -48,7 +49,9 @@ def analyse(run: Run) -> Analysis:
     header = run.header
     bare = bare_steps(run.bare, run.modes.get(BASELINE, ()))
     modes = {
-        spec.name: _mode(spec, run.modes[spec.name], header, header.launch_spread.get(spec.name))
+        spec.name: _mode(
+            _found(spec, run.modes[spec.name]), run.modes[spec.name], header, header.launch_spread.get(spec.name)
+        )
         for spec in header.spec.modes
     }
     if BASELINE in modes:
@@ -78,6 +81,12 @@ def analyse(run: Run) -> Analysis:
     return Analysis(summary=summary, run=run, across=compared)
 
 
+def _found(spec: ModeSpec, launches: Sequence[Launch]) -> ModeSpec:
+    """Return a mode with the ranks that there were, where somebody else than dpdoctor started them."""
+    found = shown_launch(launches).record.world_size if launches else None
+    return spec if not found else dataclasses.replace(spec, world_size=found, num_devices=found)
+
+
 def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread: float | None) -> ModeSummary:
     if not launches:
         return _never_launched(spec)
@@ -94,8 +103,10 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
     gains = arms(launches)
     epoch = _epoch(stats.calibrated(step, spread), first.steps_per_epoch if first else None, windows, shown)
     same = first is not None and first.adoption.same_samples
-    copies = spec.world_size if same else 1
-    counted, uncounted = ([], count.unknown) if count.unknown else (windows, reason)
+    alike = spec.world_size if same else first.adoption.copies if first is not None else 1
+    copies = alike or 1
+    unknown = count.unknown or (None if alike or header.spec.samples_per_step else UNLIKE_GROUPS)
+    counted, uncounted = ([], unknown) if unknown else (windows, reason)
     adoption = _with_proof(first.adoption, count.check) if first else None
     batch = _batch(spec, counted, count.source, samples, copies)
     with_edges = stats.calibrated(

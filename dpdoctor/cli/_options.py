@@ -27,6 +27,11 @@ _LAUNCHING = (
         "--nproc", type=click.IntRange(1), help="Devices per mode. Default: all GPUs; on the CPU 2, or the cores."
     ),
     click.option(
+        "--launcher",
+        metavar="COMMAND",
+        help="What starts the ranks of mode native. Default: torchrun if --nproc is given, else the script itself.",
+    ),
+    click.option(
         "--dp-devices",
         metavar="GPUS",
         help="GPU of each replica in mode dp; 0,0 puts two on one. Default: each GPU once.",
@@ -85,6 +90,7 @@ _LAUNCHING = (
 # Those that a RunSpec is made of as they are.
 _AS_THEY_ARE = (
     *("modes", "nproc", "dp_devices", "batch", "seed", "seed_per_rank", "timeout", "samples_per_step", "allow_writes"),
+    "launcher",
 )
 
 DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)

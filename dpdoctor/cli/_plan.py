@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from dpdoctor.worker import modes as mode_files
 from dpdoctor.worker.modes._base import Mode
 
 DATA_PARALLEL = "dp"
+NATIVE = "native"
 DEFAULT_CPU_RANKS = 2
 # Seconds that starting Python, torch and a small script take; only for the estimate that is printed.
 STARTUP_S = 10.0
@@ -49,6 +51,7 @@ class Options:
     seed_per_rank: bool = False
     dp_devices: str | None = None
     directory: Path | None = None
+    launcher: str | None = None
 
     @property
     def here(self) -> Path:
@@ -86,7 +89,9 @@ def make_spec(options: Options) -> RunSpec:
     """
     target = _target(options)
     requested = _requested(options.modes)
-    wanted = [BASELINE, *requested] if options.baseline and BASELINE not in requested else requested
+    # A script that distributes itself does not run as one process.
+    has_baseline = options.baseline and BASELINE not in requested and requested != [NATIVE]
+    wanted = [BASELINE, *requested] if has_baseline else requested
     known = known_modes()
     gpus, _ = machine.gpus()
     devices = _usable_devices(gpus)
@@ -99,7 +104,9 @@ def make_spec(options: Options) -> RunSpec:
         args=options.args,
         cwd=str(options.here),
         modes=tuple(
-            _mode_spec(name, known[name], nproc, options.batch, replicas.get(name, ()), num_gpus=len(devices))
+            _native_spec(options, known[name])
+            if name == NATIVE
+            else _mode_spec(name, known[name], nproc, options.batch, replicas.get(name, ()), num_gpus=len(devices))
             for name in wanted
         ),
         requested_modes=tuple(requested),
@@ -112,7 +119,7 @@ def make_spec(options: Options) -> RunSpec:
         samples_per_step=options.samples_per_step,
         fsdp_wrap=options.fsdp_wrap,
         allow_writes=options.allow_writes,
-        control=options.control,
+        control=options.control and BASELINE in wanted,
         recording=options.recording,
     )
 
@@ -222,10 +229,31 @@ def _mode_spec(
     )
 
 
+def _native_spec(options: Options, mode: Mode) -> ModeSpec:
+    """Return the mode whose ranks the script starts by itself or, where their number is given, torchrun.
+
+    How many there are is found while they run.
+    """
+    launcher: tuple[str, ...] = ("python",)
+    if options.launcher:
+        launcher = tuple(shlex.split(options.launcher))
+    elif options.nproc is not None:
+        launcher = ("torchrun", "--standalone", "--nproc-per-node", str(options.nproc))
+    return ModeSpec(
+        name=NATIVE,
+        world_size=1,
+        num_devices=1,
+        distributed=mode.distributed,
+        batch_rule=mode.batch_rule,
+        launcher=launcher,
+    )
+
+
 def describe(spec: RunSpec) -> str:
     """Return the plan and the estimate of its time, in one sentence."""
     threads = units.count(spec.threads_per_device, "thread")
-    device = "GPU" if spec.devices else f"CPU with {threads} per device"
+    are_own = all(mode.launcher for mode in spec.modes)  # ranks, with as many threads as they take
+    device = "GPU" if spec.devices else "CPU" if are_own else f"CPU with {threads} per device"
     modes = ", ".join(map(_mode_words, spec.modes))
     launches = len(spec.modes) * spec.repeat
     per_launch = STARTUP_S + (0 if spec.recording.explain else spec.recording.time_budget_s)
@@ -239,5 +267,7 @@ def describe(spec: RunSpec) -> str:
 
 
 def _mode_words(mode: ModeSpec) -> str:
+    if mode.launcher:
+        return f"{mode.name} (as {' '.join(mode.launcher)} starts it)"
     replicas = f", {mode.placement}" if mode.replicas else ""
     return f"{mode.name} ({units.count(mode.world_size, 'process')}{replicas}, batches {mode.batch_rule})"

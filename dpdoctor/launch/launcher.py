@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdoctor import redact, rundir
-from dpdoctor.launch import folders, interruption, processes, sampling, watch
+from dpdoctor.launch import folders, interruption, native, processes, sampling, watch
 from dpdoctor.launch.folders import Folders
 from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.processes import RankProcess
@@ -158,11 +159,15 @@ def _task(
     directory: Path, spec: RunSpec, mode: ModeSpec, *, unused: tuple[str, ...] = (), bare: bool = False
 ) -> WorkerTask:
     # Absolute: the ranks run in other directories.
-    return WorkerTask(spec=spec, mode=mode, directory=str(directory.absolute()), unused=unused, bare=bare)
+    return WorkerTask(
+        spec=spec, mode=mode, directory=str(directory.absolute()), unused=unused, bare=bare, launcher_pid=os.getpid()
+    )
 
 
 def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Progress) -> LaunchRecord:
     """Launch the ranks of a task, wait for their end, and write how it went."""
+    if task.mode.launcher:
+        return _launch_command(task, name, number, title, progress)
     spec, mode, directory = task.spec, task.mode, Path(task.directory)
     directory.mkdir()
     progress.began(title, directory)
@@ -191,6 +196,40 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
         loader_setting=spec.recording.loader_setting,
         refused=tuple(map(redact.text, watch.refusals(ranks))),
         **_changes(before, _folders(spec)),
+    )
+    rundir.write_json(directory / rundir.LAUNCH, record)
+    progress.ended(record)
+    return record
+
+
+def _launch_command(task: WorkerTask, name: str, number: int, title: str, progress: Progress) -> LaunchRecord:
+    """Run a command that starts its own ranks, end what it left, and write how it went."""
+    directory = Path(task.directory)
+    directory.mkdir()
+    progress.began(title, directory)
+    begin_ns, ranks = time.monotonic_ns(), list[native.SeenRank]()
+    command = native.Command(task)
+    try:
+        with interruption.heeding() as heard, sampling.sampling(directory / rundir.NODE, ranks):
+            verdict = native.run(command, ranks, task.spec.timeout_s, progress, heard)
+    finally:
+        command.end()
+    shown = command.settle()
+    with contextlib.suppress(OSError):
+        (directory / rundir.OVERLAY).rmdir()
+    records = [watch.record_of(rank) for rank in shown]
+    record = LaunchRecord(
+        mode=name,
+        launch=number,
+        status=verdict.status,
+        reason=verdict.reason and redact.text(verdict.reason),
+        failed_rank=verdict.failed_rank,
+        stderr_tail=tuple(map(redact.text, verdict.stderr_tail)),
+        exit_codes=(command.exit_code(),),
+        begin_ns=begin_ns,
+        end_ns=time.monotonic_ns(),
+        world_size=max([len(shown), *(record.world_size for record in records if record)]),
+        other_worlds=command.others(shown),
     )
     rundir.write_json(directory / rundir.LAUNCH, record)
     progress.ended(record)

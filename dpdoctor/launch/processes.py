@@ -147,10 +147,7 @@ def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # It orders sets of strings: each rank would number the words of a vocabulary in its own way.
     environment.setdefault("PYTHONHASHSEED", str(task.spec.seed % 2**32))
-    if environment.get("PYTHONPATH"):
-        # An empty entry means the directory that the person stands in; the rank begins in another.
-        paths = environment["PYTHONPATH"].split(os.pathsep)
-        environment["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths)
+    absolute_python_path(environment)
     if task.spec.devices:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(task.spec.devices[i] for i in _places(task.mode, rank))
     elif "CUDA_VISIBLE_DEVICES" not in environment:
@@ -159,6 +156,14 @@ def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
         places = _places(task.mode, rank)
         environment[DEVICE_IDS_VARIABLE] = ",".join(str(places.index(i)) for i in task.mode.replicas or places)
     return environment
+
+
+def absolute_python_path(environment: dict[str, str]) -> None:
+    """Keep what PYTHONPATH means in an environment for a process that begins in another directory."""
+    if environment.get("PYTHONPATH"):
+        # An empty entry means the directory that the person stands in.
+        paths = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths)
 
 
 def _places(mode: ModeSpec, rank: int) -> list[int]:

@@ -88,7 +88,8 @@ class _Metered:
 
     def began(self, title: str, directory: Path) -> None:
         """Start the clock."""
-        self._log, self._echoed = rundir.rank_dir(directory, 0) / rundir.STDOUT, 0
+        # Of a command that starts its own ranks there is one for all of them.
+        self._logs, self._echoed = (rundir.rank_dir(directory, 0) / rundir.STDOUT, directory / rundir.STDOUT), 0
         self._title, self._began_s, self._meter = title, self._clock(), RateMeter()
 
     def _line(self, beats: Sequence[Beat | None]) -> str:
@@ -100,9 +101,10 @@ class _Metered:
         return describe(self._title, beats, rate, now - self._began_s)
 
     def _print_echo(self) -> None:
-        if not self._echo or not self._log.exists():
+        log = next((log for log in self._logs if log.exists()), None)
+        if not self._echo or log is None:
             return
-        with self._log.open("rb") as file:
+        with log.open("rb") as file:
             file.seek(self._echoed)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._echoed += len(whole) + len(newline)

@@ -47,13 +47,15 @@ def sampling(path: Path, ranks: Sequence[RankProcess]) -> Iterator[None]:
 
 
 def _run(path: Path, ranks: Sequence[RankProcess], stop: threading.Event) -> None:
-    host, processes = HostSampler(), [RankSampler(rank.rank, rank.pid) for rank in ranks]
+    host, processes = HostSampler(), dict[int, RankSampler]()
     with contextlib.ExitStack() as stack:
         gpus = GpuSamplers(stack)
         while not stop.wait(PERIOD_S):
-            for rank in ranks:
+            for rank in tuple(ranks):  # those that somebody else starts are found while they run
                 gpus.look_at(rank)
-            samples = [host.sample(), *(s for process in processes for s in process.samples())]
+                if rank.pid and rank.pid not in processes:
+                    processes[rank.pid] = RankSampler(rank.rank, rank.pid)
+            samples = [host.sample(), *(s for process in processes.values() for s in process.samples())]
             rundir.append_lines(path, [*samples, *gpus.samples()])
 
 

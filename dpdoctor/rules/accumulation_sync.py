@@ -9,6 +9,9 @@ from dpdoctor.rules._communication import adopted_line, communicates, core_words
 from dpdoctor.rules._steps import windows
 
 ARM = "no_sync_accumulation"
+NATIVE = "native"
+# Times its gradients that a step reduces from which it does so in several micro-batches.
+REDUCED_TWICE = 1.5
 CODE = {
     "ddp": "with contextlib.nullcontext() if is_last else model.no_sync(): loss.backward()",
     "fsdp": "model.set_requires_gradient_sync(is_last)",
@@ -17,7 +20,7 @@ CODE = {
 
 def _check(case: Case) -> Finding | CannotTell | None:
     micro_batches = _micro_batches(case)
-    if not communicates(case) or micro_batches <= 1:
+    if not communicates(case) or micro_batches <= 1 or _reduces_once(case):
         return None
     seen, arm = exposure(case), measured_arm(case, ARM)
     if seen is None and arm is None:
@@ -55,6 +58,15 @@ def _check(case: Case) -> Finding | CannotTell | None:
         predicted=None if refuted else faster_without(weighed.cost),
         gain="measured" if weighed.status == "confirmed" else "predicted",
     )
+
+
+def _reduces_once(case: Case) -> bool:
+    """Return whether a script that distributes itself reduced its gradients less than twice in a step."""
+    mode = case.mode
+    if case.name != NATIVE or mode.counters is None or mode.adoption is None:
+        return False
+    reduced = sum(of.num_bytes for kind, of in mode.counters.collectives.items() if "reduce" in kind)
+    return reduced < REDUCED_TWICE * sum(unit.trainable_bytes for unit in mode.adoption.units)
 
 
 def _nothing() -> Figure:

@@ -16,6 +16,8 @@ OF_A_DATASET = (
     "the loader is shared out, but its dataset draws what it returns by random numbers that the script seeds alike on "
     "every rank: seed them by the rank, or give --seed-per-rank"
 )
+OF_ITS_OWN = "let each rank take a part of its own: the script's loader draws the same batches on every rank"
+CODE_OF_ITS_OWN = "DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))"
 TOO_SHORT = "make batches smaller, so that there is one for each rank, or let ranks share each one: --batch global"
 
 
@@ -27,6 +29,7 @@ def _check(case: Case) -> Finding | None:
     ranks, size = units.count(case.mode.world_size, "rank"), case.mode.world_size
     short = None if loader else _short_loader(case)
     whole = loader or short
+    is_own = any(ld.rule == "own" for ld in adoption.loaders)
     of_a_stream = OF_A_STREAM if is_seen else f"unless it already does, {OF_A_STREAM}"
     return Finding(
         rule="unsharded_data",
@@ -40,10 +43,14 @@ def _check(case: Case) -> Finding | None:
         of="epoch",
         evidence=(*_of_samples(size, is_seen=is_seen), *(_of_loader(whole) if whole else ())),
         cause=None,
-        remedy=of_a_stream if loader else TOO_SHORT if short else OF_A_DATASET if case.mode.loader else OF_A_LOOP,
-        code=CODE_OF_A_STREAM if loader else None,
+        remedy=OF_ITS_OWN if is_own else of_a_stream if loader else _remedy(case, short),
+        code=CODE_OF_ITS_OWN if is_own else CODE_OF_A_STREAM if loader else None,
         line=whole.built or whole.line if whole else next((unit.line for unit in adoption.units), None),
     )
+
+
+def _remedy(case: Case, short: Loader | None) -> str:
+    return TOO_SHORT if short else OF_A_DATASET if case.mode.loader else OF_A_LOOP
 
 
 def _of_samples(size: int, *, is_seen: bool) -> tuple[str, ...]:

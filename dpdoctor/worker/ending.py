@@ -18,16 +18,26 @@ class Stop(BaseException):
     """Unwinds the script. A BaseException, so that `except Exception` lets it through."""
 
 
+class Leave(Stop, SystemExit):
+    """Unwinds a script as its own end with success would: whoever started it looks at its exit code."""
+
+    code = 0
+
+
 class Ending:
     """Ends the script once its record is complete.
 
     `finish(status, reason)` writes the record before anything unwinds; `forced` notes that the process had to be ended.
+
+    Attributes:
+        raising: what unwinds the script.
     """
 
     def __init__(self, finish: Callable[[str, str | None], None], forced: Callable[[], None]) -> None:
         self._finish = finish
         self._forced = forced
         self._times_raised = 0
+        self.raising: type[Stop] = Stop
         self.status: str | None = None
         self.reason: str | None = None
 
@@ -66,7 +76,7 @@ class Ending:
         self._times_raised += 1
         if self._times_raised > MOST_SWALLOWED:
             self._force()
-        raise Stop(self.reason or "dpdoctor has recorded enough")
+        raise self.raising(self.reason or "dpdoctor has recorded enough")
 
     def _force_later(self) -> None:
         threading.Event().wait(GRACE_S)
@@ -79,4 +89,4 @@ class Ending:
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
-            os._exit(0 if self.status == "ok" else 1)
+            os._exit(0 if self.status == "ok" or self.raising is Leave else 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdoctor.worker.adoption.entered import are_one, are_same
+from dpdoctor.worker.adoption.entered import are_one, are_same, copies
 from dpdoctor.worker.director import Facts
 from dpdoctor.worker.parts import Parts
 
@@ -36,6 +36,7 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
         parts.report.warn(DRAWN_APART)
     told = [numbers[7:] for numbers in everyone]
     parts.report.same_samples = _train_on_the_same(parts, told)
+    parts.report.copies = copies(told)
     if not warming and are_one(told):
         parts.report.warn(ONE_BATCH)
     facts = Facts(

@@ -114,7 +114,7 @@ class Observer(ABC):
             world_size=self._where.world_size,
             pid=self._pid,
             host=redact.text(socket.gethostname()),
-            device=setup.device_name(self._task.spec.threads_per_device),
+            device=setup.device_name(torch.get_num_threads()),
             device_type=setup.device_type(),
             devices=setup.devices(),
             backend=backend,

@@ -48,7 +48,7 @@ class Report:
     `finds_unused`: the mode looks for trained parameters without a gradient where the baseline found some.
 
     Attributes:
-        same_samples: Adoption's, as far as is known.
+        same_samples, copies: Adoption's, as far as is known.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Report:
         self._finds_unused = finds_unused
         self._peaks: tuple[int, list[int]] | None = None
         self.same_samples = False
+        self.copies = 1
         rundir.write_json(self._path, record)
 
     def proved(self, checks: tuple[Check, ...], counters: Counters, touched: Container[int]) -> None:
@@ -141,6 +142,7 @@ class Report:
             proof=self._proof,
             written=sources.written(),
             same_samples=self.same_samples,
+            copies=self.copies,
         )
 
     def _steps_per_epoch(self) -> int | None:

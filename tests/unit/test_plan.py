@@ -307,3 +307,18 @@ def test_arms_are_found_without_torch() -> None:
         "assert len(plugins.collect(arms, 'ARM')) >= 6; raise SystemExit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "launcher"),
+    [
+        ({}, ("python",)),
+        ({"nproc": 2}, ("torchrun", "--standalone", "--nproc-per-node", "2")),
+        ({"launcher": "accelerate launch --num_processes 2"}, ("accelerate", "launch", "--num_processes", "2")),
+    ],
+)
+def test_a_script_that_distributes_itself_is_started_as_its_author_would(options, launcher) -> None:
+    spec = plan(modes="native", **{"nproc": None, **options})
+    (mode,) = spec.modes  # it does not run as one process: there is no baseline
+    assert (mode.name, mode.launcher) == ("native", launcher)
+    assert f"native (as {' '.join(launcher)} starts it)" in _plan.describe(spec)

@@ -13,6 +13,8 @@ from dpdoctor.report.words import clauses
 from dpdoctor.report.words.standing import withheld_briefly
 
 MOST_FILES = 200
+# To a script that distributes itself nothing is done.
+NATIVE = "native"
 _VERDICTS = {True: ("ok", "good"), False: ("failed", "bad"), None: ("not judged", "muted")}
 
 
@@ -23,7 +25,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
     ]
     for name, mode in analysis.summary.modes.items():
         blocks.append(Heading(text=mode_label(name)))
-        blocks.extend(_mode(mode, mode.adoption) if mode.adoption else [_not_adopted(mode)])
+        blocks.extend(_mode(name, mode, mode.adoption) if mode.adoption else [_not_adopted(mode)])
     return blocks or [Absent(what="Adoption", reason="this run has no modes")]
 
 
@@ -32,7 +34,7 @@ def _not_adopted(mode: ModeSummary) -> Absent:
     return Absent(what="Adoption", reason=reason)
 
 
-def _mode(mode: ModeSummary, adoption: Adoption) -> list[Block]:
+def _mode(name: str, mode: ModeSummary, adoption: Adoption) -> list[Block]:
     blocks: list[Block] = [
         _proof(adoption) if adoption.proof else Absent(what="Proof", reason=_no_proof(mode)),
         _units(adoption) if adoption.units else Absent(what="Adopted modules", reason=_no_units(mode)),
@@ -41,7 +43,7 @@ def _mode(mode: ModeSummary, adoption: Adoption) -> list[Block]:
         blocks.append(_loaders(adoption))
     else:
         blocks.append(Absent(what="Loaders", reason="the script iterated no DataLoader"))
-    blocks.append(_facts(mode, adoption))
+    blocks.append(_facts(mode, adoption, is_native=name == NATIVE))
     if adoption.written:
         blocks.append(Fold(title=left_alone(len(adoption.written)), blocks=(_written(adoption),)))
     if adoption.patched:
@@ -146,19 +148,20 @@ def _number(value: int | None) -> Cell:
     return whole_cell(value, missing=NOTHING)
 
 
-def _facts(mode: ModeSummary, adoption: Adoption) -> Facts:
-    return Facts(
-        pairs=(
-            ("Ranks", clauses.ranks(mode)),
-            ("Backend", mode.backend or NOTHING),
-            ("Batch rule", mode.batch.rule),
-            ("Optimizers", ", ".join(adoption.optimizers) or NOTHING),
-            ("Seed", str(adoption.seed)),
-            ("Threads per rank", str(adoption.num_threads) if adoption.num_threads else "unknown"),
-            ("find_unused_parameters", "on" if adoption.find_unused_parameters else "off"),
-            ("What keeps compiled code and programs from your files", mode.wall or NOTHING),
-        )
+def _facts(mode: ModeSummary, adoption: Adoption, *, is_native: bool) -> Facts:
+    seen = (
+        ("Ranks", clauses.ranks(mode)),
+        ("Backend", mode.backend or NOTHING),
+        ("Optimizers", ", ".join(adoption.optimizers) or NOTHING),
+        ("Threads per rank", str(adoption.num_threads) if adoption.num_threads else "unknown"),
+        ("What keeps compiled code and programs from your files", mode.wall or NOTHING),
     )
+    done = (
+        ("Batch rule", mode.batch.rule),
+        ("Seed", str(adoption.seed)),
+        ("find_unused_parameters", "on" if adoption.find_unused_parameters else "off"),
+    )
+    return Facts(pairs=seen if is_native else (*seen, *done))
 
 
 SECTION = Section(

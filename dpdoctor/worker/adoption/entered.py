@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -65,6 +66,15 @@ def are_same(everyone: list[list[int]]) -> bool:
     """Return whether several ranks trained on the same samples, given what each `told`."""
     num_steps = everyone[0][0]
     return len(everyone) > 1 and num_steps > 1 and all(told == everyone[0] for told in everyone)
+
+
+def copies(everyone: list[list[int]]) -> int:
+    """Return how many ranks trained on the same samples, where there are groups of them; 1: none, 0: unlike groups."""
+    groups = Counter(map(tuple, everyone))
+    if len(groups) == 1 or not all(num_steps > 1 and varies for num_steps, _, varies in everyone):
+        return 1
+    sizes = set(groups.values())
+    return sizes.pop() if len(sizes) == 1 else 0
 
 
 def are_one(everyone: list[list[int]]) -> bool:

@@ -30,17 +30,24 @@ from dpdoctor.worker.timing.phases import DATA_WAIT, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 
 UNMET = -1
+# What a script that distributes itself does with its batches is its own affair.
+OWN = "own"
 _BUILT = "dpdoctor_built"
 
 
 class Loaders:
-    """Shares out every loader that is iterated with gradients enabled; evaluations under no_grad see all their data."""
+    """Shares out every loader that is iterated with gradients enabled; evaluations under no_grad see all their data.
 
-    def __init__(self, rule: str, rank: int, world_size: int, seed: int) -> None:
+    `reseeds`: every rank draws the same order; else the script's own samplers draw as they do without, and nothing is
+    shared out (rule `own`).
+    """
+
+    def __init__(self, rule: str, rank: int, world_size: int, seed: int, *, reseeds: bool = True) -> None:
         self._rule = rule
         self._rank = rank
         self._world_size = world_size
         self._seed = seed
+        self._reseeds = reseeds
         self._iterations = 0
         # A script may build a new DataLoader for every epoch: what looks alike at one line is one loader, unless both
         # are read at the same time, as by zip(); then the second has another place.
@@ -122,9 +129,13 @@ class Loaders:
         if isinstance(loader.dataset, IterableDataset):
             return sampler
         rule = self._rule_for(sampler)
+        if not self._reseeds:
+            return Shard(sampler, rule, self._rank, self._world_size, seeded=contextlib.nullcontext, draws=Draws())
         return Shard(sampler, rule, self._rank, self._world_size, seeded=self._seeded, draws=self.draws)
 
     def _rule_for(self, sampler: Any) -> str:
+        if not self._reseeds:
+            return OWN
         if self._world_size == 1 or not torch.is_grad_enabled():
             return "whole"
         length = _length(sampler)
@@ -156,7 +167,7 @@ class Loaders:
         if rule == "global" and (iterable or _draws_one_by_one(loader)):
             what = "an IterableDataset" if iterable else "what a DataLoader with batch_size=None draws one by one"
             fail(f"--batch global cannot split {what} ({line}); use --batch per-device")
-        rule = "whole" if iterable else rule
+        rule = "whole" if iterable and rule != OWN else rule
         record = Loader(
             line=line,
             dataset=type(loader.dataset).__name__,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from dpdoctor.worker.adoption.entered import Entered, are_one, are_same
+from dpdoctor.worker.adoption.entered import Entered, are_one, are_same, copies
 
 ONE, OTHER = torch.arange(6.0), torch.arange(1.0, 7.0)
 
@@ -66,3 +66,11 @@ def test_one_and_the_same_batch_in_every_step_of_every_rank() -> None:
     assert not are_one([told([ONE], [OTHER]), told([ONE], [OTHER])])
     assert not are_one([told([ONE], [ONE]), told([OTHER], [OTHER])])
     assert not are_one([told([ONE], [ONE])])
+
+
+def test_groups_of_ranks_that_train_on_the_same_are_counted() -> None:
+    one, other = told([ONE], [OTHER]), told([OTHER], [ONE])
+    assert copies([one, one, other, other]) == 2
+    assert copies([one, other, one]) == 0  # unlike
+    assert copies([one, told([ONE], [ONE, OTHER])]) == 1
+    assert copies([one, one]) == 1  # that all are alike is known by are_same

@@ -1,0 +1,341 @@
+"""A launch whose ranks the script, or a launcher of the user's, starts: one command, ranks found by what they leave.
+
+The verdict comes from their records, never from the command's exit code alone: a launcher may hang, or fail, although
+all ranks ended well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from dpdoctor import heartbeat, rundir, units
+from dpdoctor.launch import forkserver, watch
+from dpdoctor.launch.interruption import Interruption
+from dpdoctor.launch.processes import RankProcess, absolute_python_path
+from dpdoctor.launch.progress import Progress
+from dpdoctor.launch.watch import Patience, Verdict
+from dpdoctor.records import RankRecord
+from dpdoctor.spec import NATIVE_VARIABLE, STACKS_SIGNAL, WorkerTask
+
+PERIOD_S = 0.25
+# Once all ranks have recorded what they must, a parent of theirs may wait for them for ever, or begin others.
+LEAVING_S = 10.0
+# Ranks may outlive who started them: those of torchrun do when it is killed.
+ORPHANED_S = 3.0
+# A rank that failed makes its peers fail, too; they get this long to say why.
+PEERS_GRACE_S = 3.0
+# Time for faulthandler to write the stacks of stuck ranks.
+STACKS_S = 1.0
+# Between SIGTERM and SIGKILL.
+END_GRACE_S = 2.0
+
+INJECT = Path(__file__).parents[1] / "inject"
+WALLED = "dpdoctor.worker.walled"
+# walled.NO_WALL
+NO_WALL = 3
+NO_WALL_TEXT = (
+    "this machine lets dpdoctor put no wall between the script's processes and your files ({}). Give --allow-writes to "
+    "let the script really write"
+)
+
+
+class SeenRank(RankProcess):
+    """One rank that dpdoctor did not start: what it says of itself in its directory."""
+
+    pid: int = 0  # type: ignore[assignment] - known once it says it
+
+    def __init__(self, directory: Path, log: Path) -> None:
+        self.rank = int(directory.name.removeprefix("rank"))
+        self.directory = directory
+        self.ended_by_us = False
+        self._log = log
+
+    def look(self) -> None:
+        """Find out its process, once it says it."""
+        beat = heartbeat.read(self.directory)
+        self.pid = beat.pid if beat else self.pid
+
+    def exit_code(self) -> int | None:
+        """Return None while its process lives; else 0 where it said that it was done, and 1 where not."""
+        self.look()
+        if not self.pid or _is_alive(self.pid):
+            return None
+        return 0 if self.is_done() else 1
+
+    def is_done(self) -> bool:
+        """Return whether its record is complete."""
+        beat = heartbeat.read(self.directory)
+        return beat is not None and beat.stage == "done"
+
+    def send(self, signum: int) -> None:
+        """Send it a signal."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.pid:
+                os.kill(self.pid, signum)
+
+    def log_bytes(self) -> int:
+        """Return how much the command has printed."""
+        return self._log.stat().st_size
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+class Command:
+    """The command, all processes that descend from it, and the worlds of ranks that are found among them."""
+
+    def __init__(self, task: WorkerTask) -> None:
+        self._directory = Path(task.directory)
+        rundir.write_json(self._directory / rundir.TASK, task)
+        self._log, self._errors = self._directory / rundir.STDOUT, self._directory / rundir.STDERR
+        self._seen: dict[int, psutil.Process] = {}
+        self._ranks: dict[Path, SeenRank] = {}
+        with self._log.open("wb") as stdout, self._errors.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", WALLED, task.directory, *_words(task)],
+                cwd=self._directory,
+                env=_environment(task),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+
+    def exit_code(self) -> int | None:
+        """Return the command's exit code; None while it runs."""
+        return self._process.poll()
+
+    def look(self) -> list[SeenRank]:
+        """Take note of processes and ranks that are new; return the ranks of the world that is shown."""
+        self._note_processes()
+        for directory in sorted(self._directory.glob(f"{rundir.WORLDS}/*/rank*")):
+            if directory not in self._ranks:
+                self._ranks[directory] = SeenRank(directory, self._log)
+            self._ranks[directory].look()
+        return self.shown()
+
+    def _note_processes(self) -> None:
+        with contextlib.suppress(psutil.Error):
+            own = psutil.Process(self._process.pid)
+            for process in (own, *own.children(recursive=True)):
+                self._seen.setdefault(process.pid, process)
+        for rank in self._ranks.values():
+            with contextlib.suppress(psutil.Error):
+                if rank.pid and rank.pid not in self._seen:
+                    self._seen[rank.pid] = psutil.Process(rank.pid)
+
+    def worlds(self) -> list[list[SeenRank]]:
+        """Return the worlds in the order of their beginning, each with its ranks in order."""
+        found: dict[Path, list[SeenRank]] = {}
+        for directory, rank in self._ranks.items():
+            found.setdefault(directory.parent, []).append(rank)
+        ordered = sorted(found, key=lambda path: path.stat().st_ctime_ns if path.exists() else 0)
+        return [sorted(found[path], key=lambda rank: rank.rank) for path in ordered]
+
+    def shown(self) -> list[SeenRank]:
+        """Return the largest complete world, of several the first; without one the last world of all."""
+        worlds = self.worlds()
+        complete = [world for world in worlds if is_complete(world)]
+        return max(complete, key=len) if complete else worlds[-1] if worlds else []
+
+    def end(self) -> None:
+        """End every process of the tree that still lives."""
+        self._note_processes()
+        alive = [process for process in self._seen.values() if _is_running(process)]
+        for step, grace_s in ((psutil.Process.terminate, END_GRACE_S), (psutil.Process.kill, END_GRACE_S)):
+            for process in alive:
+                with contextlib.suppress(psutil.Error):
+                    for child in process.children(recursive=True):
+                        self._seen.setdefault(child.pid, child)
+                    step(process)
+            psutil.wait_procs(alive, timeout=grace_s)
+            alive = [process for process in self._seen.values() if _is_running(process)]
+        self._process.wait()
+
+    def settle(self) -> list[SeenRank]:
+        """Move the ranks of the world that is shown to where those of other modes are; return them there."""
+        world = self.shown()
+        for rank in world:
+            place = rundir.rank_dir(self._directory, rank.rank)
+            rank.directory.rename(place)
+            del self._ranks[rank.directory]
+            rank.directory = place
+            self._ranks[place] = rank
+        return world
+
+    def num_armed(self) -> int:
+        """Return how many lines its processes have left about themselves: a new one may become a rank."""
+        return len(_processes(self._directory))
+
+    def sign(self) -> object:
+        """Return what changes while a command without ranks does something that can be seen."""
+        return self.num_armed(), self._log.stat().st_size, self._errors.stat().st_size
+
+    def errors(self) -> tuple[str, ...]:
+        """Return the last lines that the command printed to stderr or, where there are none, to stdout."""
+        return watch.tail(self._errors) or watch.tail(self._log)
+
+    def others(self, shown: Sequence[SeenRank]) -> str:
+        """Return which other worlds there were, as the end of a sentence; nothing where there was none."""
+        sizes = [len(world) for world in self.worlds() if world and world[0] not in shown]
+        return ", ".join(units.count(size, "rank") for size in sizes)
+
+    def explain(self) -> str:
+        """Return why no rank was seen."""
+        code, processes = self.exit_code(), _processes(self._directory)
+        failed = next((text for text in processes if text.startswith("failed: ")), None)
+        if failed:
+            return f"dpdoctor could not look into the script's processes: {failed.removeprefix('failed: ')}"
+        last = next(iter(watch.tail(self._log, 1) or watch.tail(self._errors, 1)), "")
+        said = f"; the last that it printed: {last}" if last else ""
+        if not processes:
+            return (
+                f"the command ended with code {code}, and none of its processes could be looked into: they ran Python "
+                f"with -I, -E or -S, without its environment, or no Python at all{said}"
+            )
+        return f"the command ended with code {code}, and none of its processes trained{said}"
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def is_complete(world: Sequence[SeenRank]) -> bool:
+    """Return whether all ranks of a world left good records."""
+    records = [watch.record_of(rank) for rank in world]
+    good = [record for record in records if record is not None and record.status == "ok"]
+    return bool(world) and len(good) == len(world) == good[0].world_size and all(rank.is_done() for rank in world)
+
+
+def _words(task: WorkerTask) -> list[str]:
+    """Return the command; `python` and `torchrun` are this interpreter's."""
+    first, *rest = task.mode.launcher
+    own = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}
+    script = ["-m", task.spec.target] if task.spec.is_module else [task.spec.target]
+    return [*own.get(first, [first]), *rest, *script, *task.spec.args]
+
+
+def _environment(task: WorkerTask) -> dict[str, str]:
+    """Return the user's own environment, and what arms the processes."""
+    environment = {**os.environ, NATIVE_VARIABLE: task.directory, "PYTHONUNBUFFERED": "1"}
+    environment.pop(forkserver.DIRECTORY_VARIABLE, None)
+    absolute_python_path(environment)
+    ours = str(INJECT)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [ours, environment.get("PYTHONPATH")]))
+    if not task.spec.devices:
+        environment.setdefault("CUDA_VISIBLE_DEVICES", "")
+    return environment
+
+
+def _processes(directory: Path) -> list[str]:
+    """Return what the armed processes of a launch said of themselves, but for the one that became the command."""
+    try:
+        lines = (directory / rundir.PROCESSES).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [line.split("\t")[-1] for line in lines[1:]]
+
+
+def run(
+    command: Command, ranks: list[SeenRank], timeout_s: float, progress: Progress, heard: Interruption
+) -> Verdict:
+    """Wait until all ranks have ended, one has failed or shows no sign of life for too long, or somebody interrupts.
+
+    `ranks` is kept to those of the world that is shown.
+    """
+    patience = Patience(timeout_s, time.monotonic)
+    leaving, orphaned = Patience(LEAVING_S, time.monotonic), Patience(ORPHANED_S, time.monotonic)
+    while True:
+        time.sleep(PERIOD_S)
+        ranks[:] = command.look()
+        if heard.name:
+            where = f" {watch.where(ranks[0])}" if ranks else ""
+            return Verdict(status="interrupted", reason=f"{heard.name}{where}")
+        progress.moved([watch.beat_of(rank) for rank in ranks])
+        running = [rank for rank in ranks if rank.exit_code() is None]
+        if command.exit_code() is not None and not running:
+            break
+        if leaving.exhausted_by({-1: command.num_armed() if is_complete(ranks) else time.monotonic()}):
+            break
+        if orphaned.exhausted_by({-1: command.exit_code()} if command.exit_code() is not None else {}):
+            break
+        if any(watch.has_failed(rank) for rank in ranks):
+            _wait(command, PEERS_GRACE_S)
+            break
+        waiting = [rank for rank in running if not rank.is_done()]
+        signs: dict[int, object] = {rank.rank: (watch.beat_of(rank), rank.log_bytes()) for rank in waiting}
+        silent = patience.exhausted_by(signs or {-1: command.sign()})
+        if silent and silent != [-1]:
+            return _stuck(command, ranks, silent, timeout_s)
+        if silent and not is_complete(ranks):
+            command.end()
+            return Verdict(status="failed", reason=_silent(timeout_s), stderr_tail=command.errors())
+    command.end()
+    ranks[:] = command.look()
+    return judge(command, ranks)
+
+
+def _silent(timeout_s: float) -> str:
+    return (
+        f"no process of the script trained within {units.seconds(timeout_s)}, and nothing was printed. --timeout gives "
+        "it more time"
+    )
+
+
+def _wait(command: Command, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(rank.exit_code() is None for rank in command.look()):
+        time.sleep(0.05)
+
+
+def _stuck(command: Command, ranks: list[SeenRank], silent: list[int], timeout_s: float) -> Verdict:
+    for rank in ranks:
+        if rank.exit_code() is None:
+            rank.send(STACKS_SIGNAL)
+    time.sleep(STACKS_S)
+    verdict = watch.judge_hang(ranks, silent, timeout_s)
+    command.end()
+    return verdict
+
+
+def judge(command: Command, ranks: Sequence[SeenRank]) -> Verdict:  # noqa: PLR0911 - ways to end
+    """Return the verdict over the ranks that are shown, and the command that started them."""
+    code, tail = command.exit_code(), command.errors()
+    if code == NO_WALL and not ranks:
+        return Verdict(status="failed", reason=NO_WALL_TEXT.format(" ".join(tail)))
+    if not ranks:
+        return Verdict(status="failed", reason=command.explain(), stderr_tail=tail if code else ())
+    records: list[tuple[SeenRank, RankRecord | None]] = [(rank, watch.record_of(rank)) for rank in ranks]
+    several = len(ranks) > 1
+    for rank, record in records:
+        if record is not None and record.status == "failed":
+            who = f"rank {rank.rank}: " if several else ""
+            return Verdict(status="failed", reason=f"{who}{record.reason}", failed_rank=rank.rank, stderr_tail=tail)
+    for rank, record in records:
+        if record is None or record.status != "ok":
+            reason = f"rank {rank.rank} ended {watch.where(rank)}; the command's exit code is {code}"
+            return Verdict(status="failed", reason=reason, failed_rank=rank.rank, stderr_tail=tail)
+    world_size = max(record.world_size for _, record in records if record)
+    if len(ranks) < world_size:
+        here = {rank.rank for rank in ranks}
+        missing = next(rank for rank in range(world_size) if rank not in here)
+        reason = f"rank {missing} of {world_size} was not seen: is it on another host, or in another interpreter?"
+        return Verdict(status="failed", reason=reason, failed_rank=missing, stderr_tail=tail)
+    if code and any(record.ending == "returned" for _, record in records if record):
+        return Verdict(status="failed", reason=f"the command ended with exit code {code}", stderr_tail=tail)
+    return Verdict(status="ok")

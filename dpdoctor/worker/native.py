@@ -1,0 +1,202 @@
+"""A rank that somebody else started: it is seen as it is. Nothing is seeded, hidden, converted or shared out.
+
+What goes wrong in watching ends the watching, not the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from dpdoctor import rundir
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.inject import sitecustomize
+from dpdoctor.records import Written
+from dpdoctor.spec import NATIVE_VARIABLE, STACKS_SIGNAL, WorkerTask
+from dpdoctor.worker import lines, script, stored
+from dpdoctor.worker.agreement import Agreement, Alone
+from dpdoctor.worker.arms._base import Arm
+from dpdoctor.worker.data.loaders import OWN, Loaders
+from dpdoctor.worker.ending import Leave, Stop
+from dpdoctor.worker.launched import Place
+from dpdoctor.worker.leaving import LEAVING
+from dpdoctor.worker.observer import Observer
+from dpdoctor.worker.stored import LostError, Stored
+
+# A process that outlives dpdoctor by so long is looked for: nobody would end it.
+LOOK_FOR_LAUNCHER_S = 1.0
+
+NEVER_TRAINED = "this process made a process group, and ended without a training step"
+LATE_GROUP = "the script made a process group after {} training steps that it took without one"
+
+
+def observe(directory: Path) -> Native:
+    """Begin to observe this process as a rank of its default process group or, where there is none, as the only one.
+
+    Raises:
+        OSError: its files cannot be made.
+    """
+    task = rundir.read_json(directory / rundir.TASK, WorkerTask)
+    candidate = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{os.getpid()}"
+    where, store, backend = Place(rank=0, local_rank=0, world_size=1), None, None
+    if dist.is_available() and dist.is_initialized():
+        local_rank = int(os.environ.get("LOCAL_RANK", str(dist.get_rank())))
+        where = Place(rank=dist.get_rank(), local_rank=local_rank, world_size=dist.get_world_size())
+        store, backend = distributed_c10d._get_default_store().clone(), _backend()
+        candidate = stored.world_name(store, candidate)
+    own = rundir.rank_dir(rundir.world_dir(directory, candidate), where.rank)
+    own.mkdir(parents=True)
+    faulthandler.register(STACKS_SIGNAL, file=(own / rundir.STACKS).open("w"), all_threads=True)
+    heartbeat = Heartbeat(own, os.getpid(), time.monotonic_ns)
+    rank = Native(task, where, own, heartbeat, backend, store)
+    sitecustomize.note(str(directory), f"rank {where.rank} of {where.world_size}")
+    if where.world_size > 1:
+        _spare_descendants()
+    return rank
+
+
+def _backend() -> str:
+    """Return the backend of the default group; by device, as in `cpu:gloo,cuda:nccl`, where it has several."""
+    name = dist.get_backend()
+    return dist.get_backend_config() if name == dist.Backend.UNDEFINED else name
+
+
+def _spare_descendants() -> None:
+    """Let what this process starts from here on be no rank: it is known to be one itself."""
+    os.environ.pop(NATIVE_VARIABLE, None)
+
+
+class Native(Observer):
+    """Watches, and leaves at the agreed step as a script that has come to its end."""
+
+    def __init__(  # noqa: PLR0917 - Observer's, and the store
+        self,
+        task: WorkerTask,
+        where: Place,
+        directory: Path,
+        heartbeat: Heartbeat,
+        backend: str | None,
+        store: Any,
+    ) -> None:
+        self._stored = Stored(store, where.rank, where.world_size) if where.world_size > 1 else None
+        self._is_over = False
+        super().__init__(task, where, directory, heartbeat, backend)
+        self._ending.raising = Leave
+        self._seeding.is_apart = True  # what is drawn alike and what apart is the script's own affair
+        self._watch_training()
+        self._watch_facts()
+        self._adopter.seek()
+        # Also where a process that was forked ends, which passes by atexit.
+        self._at_end = Finalize(None, self._ended, exitpriority=0)
+        threading.Thread(target=self._die_with_launcher, name="dpdoctor-launcher", daemon=True).start()
+        heartbeat.enter("script")
+        self._phases.lap()
+
+    @property
+    def num_steps(self) -> int:
+        """Return the steps that were taken so far."""
+        return self._steplog.num_steps
+
+    def _meet_others(self) -> Agreement:
+        return self._stored or Alone()
+
+    def _make_loaders(self) -> Loaders:
+        return Loaders(OWN, self._where.rank, 1, self._task.spec.seed, reseeds=False)
+
+    def _written(self) -> tuple[Written, ...]:
+        return ()
+
+    def _chosen_arms(self) -> dict[str, Arm]:
+        return {}
+
+    def _on_step(self) -> None:
+        if self._is_over:
+            return
+        try:
+            super()._on_step()
+        except LostError as error:
+            self._let_go(f"the ranks do not meet any more: {error}")
+        except Stop:
+            raise
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the job
+            traceback.print_exc()
+            self._let_go(f"dpdoctor itself failed: {type(error).__name__}: {error}")
+        if self.num_steps == 1:
+            _spare_descendants()
+
+    def _let_go(self, reason: str) -> None:
+        """End the observation: keep what was recorded, and let the job run as it would without."""
+        self._is_over, self._left = True, "let go"
+        self._patches.undo()
+        self._report.warn(f"observation ended before its time: {reason}")
+        status, why = self._conductor.script_returned()
+        self._finish(status, None if status == "ok" else f"{reason}; {why}")
+
+    def _finish(self, status: str, reason: str | None) -> None:
+        super()._finish(status, reason)
+        if self._stored is None:
+            return
+        if self._left == "stopped":
+            with contextlib.suppress(LostError):  # nobody leaves before all have their records
+                self._stored.gather([0])
+        self._stored.leave(self.num_steps)
+
+    def _fail(self, reason: str) -> Any:
+        self._ending.stop("failed", reason)
+
+    def _ended(self) -> None:
+        """The process ends."""
+        if os.getpid() != self._pid or self._is_over:
+            return
+        self._is_over = True
+        if self._ending.begun:
+            # torch without destroy_process_group may abort while it is taken apart.
+            LEAVING.with_code(0)
+            return
+        error = getattr(sys, "last_value", None)
+        with contextlib.suppress(Stop):
+            if error is not None and not isinstance(error, SystemExit):
+                self._left = "raised"
+                error.__traceback__ = lines.without_ours(error.__traceback__)
+                self._ending.stop("failed", script.failure(error))
+            elif not self.num_steps:
+                self._left = "returned"
+                self._ending.stop("failed", NEVER_TRAINED)
+            self._returned(0)
+
+    def group_made_late(self) -> None:
+        """The script has made a process group after it trained without one: what was recorded is of something else."""
+        if not self._is_over and self._where.world_size == 1:
+            self._is_over, self._left = True, "let go"
+            self._patches.undo()
+            self._finish("failed", LATE_GROUP.format(self.num_steps))
+
+    def discard(self) -> None:
+        """Forget this rank, which took no step: the process turns out to be another one."""
+        self._is_over = True
+        self._at_end.cancel()
+        self._patches.undo()
+        self._recorder.close()
+        shutil.rmtree(self._directory.parent, ignore_errors=True)
+
+    def _die_with_launcher(self) -> None:
+        """End this process when dpdoctor is gone, even by SIGKILL; ranks of torchrun outlive torchrun, too."""
+        while True:
+            time.sleep(LOOK_FOR_LAUNCHER_S)
+            try:
+                os.kill(self._task.launcher_pid, 0)
+            except ProcessLookupError:
+                os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,121 @@
+"""How ranks that are not dpdoctor's own meet: through a connection of their own to the store of the script's group.
+
+No group and no collective, so that the script's own keep their numbers; no wait without a bound, and one that leaves
+says so: whoever waits for it learns at once that it will not come.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from typing import Any
+
+from dpdoctor import units
+from dpdoctor.worker.director import Segment
+
+PREFIX = "dpdoctor"
+# How long a rank waits for the others: so many times as long as it went without them, and no less than this.
+MOST_WAIT_TIMES, LEAST_WAIT_S = 3, 10.0
+# Between two looks, as a share of the time waited so far, at most so long.
+LOOK_SHARE, MOST_LOOK_S = 0.1, 0.02
+
+
+class LostError(Exception):
+    """The ranks do not meet any more; the message says why."""
+
+
+class Stored:
+    """All ranks of a world. `store` has set, get, check and delete_key as torch's stores do.
+
+    Raises LostError, from every method, where the ranks do not meet.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._rank = rank
+        self._world_size = world_size
+        self._clock = clock
+        self._sleep = sleep
+        self._number = 0
+        self._met_s = clock()
+        self._mine: list[str] = []
+
+    def gather(self, numbers: list[int]) -> list[list[int]]:
+        """Return every rank's numbers, in the order of the ranks."""
+        self._number += 1
+        self._tell(numbers)
+        return self._hear(range(self._world_size))
+
+    def share(self, segment: Segment | None) -> Segment:
+        """Return rank 0's segment on every rank."""
+        self._number += 1
+        if segment is not None:
+            self._tell(list(astuple(segment)))
+        ((kind, arm, round_, skip, num_steps),) = self._hear([0])
+        return Segment(kind=kind, arm=arm, round=round_, skip=skip, num_steps=num_steps)
+
+    def leave(self, num_steps: int) -> None:
+        """Say that this rank will not come again, after so many steps."""
+        try:
+            self._store.set(f"{PREFIX}/left/{self._rank}", str(num_steps))
+        except (RuntimeError, ValueError):  # whoever hosts the store is gone, and with it everybody who could hear it
+            return
+
+    def _tell(self, values: list[Any]) -> None:
+        key = self._key(self._rank)
+        try:
+            self._store.set(key, json.dumps(values))
+            # All have read the one before the last: they have told something since.
+            while len(self._mine) > 1:
+                self._store.delete_key(self._mine.pop(0))
+        except (RuntimeError, ValueError) as error:
+            raise LostError(_first_line(error)) from error
+        self._mine.append(key)
+
+    def _hear(self, ranks: Sequence[int]) -> list[Any]:
+        keys = [self._key(rank) for rank in ranks]
+        begin_s = self._clock()
+        limit_s = max(LEAST_WAIT_S, MOST_WAIT_TIMES * (begin_s - self._met_s))
+        try:
+            while not self._store.check(keys):
+                waited_s = self._clock() - begin_s
+                self._give_up(ranks, waited_s, limit_s)
+                self._sleep(min(MOST_LOOK_S, LOOK_SHARE * waited_s))
+            found = [json.loads(self._store.get(key)) for key in keys]
+        except (RuntimeError, ValueError) as error:
+            raise LostError(_first_line(error)) from error
+        self._met_s = self._clock()
+        return found
+
+    def _give_up(self, ranks: Sequence[int], waited_s: float, limit_s: float) -> None:
+        for rank in ranks:
+            if not self._store.check([self._key(rank)]) and self._store.check([f"{PREFIX}/left/{rank}"]):
+                steps = units.count(int(self._store.get(f"{PREFIX}/left/{rank}")), "step")
+                # It may have told and then left, in between.
+                if not self._store.check([self._key(rank)]):
+                    raise LostError(f"rank {rank} left after {steps}")
+        if waited_s > limit_s:
+            missing = [rank for rank in ranks if not self._store.check([self._key(rank)])]
+            raise LostError(f"rank {missing[0]} did not come within {units.seconds(limit_s)}" if missing else "late")
+
+    def _key(self, rank: int) -> str:
+        return f"{PREFIX}/{self._number}/{rank}"
+
+
+def world_name(store: Any, candidate: str) -> str:
+    """Return the name of this world: the candidate of whichever rank asks first; nobody waits."""
+    return bytes(store.compare_set(f"{PREFIX}/world", "", candidate)).decode()
+
+
+def _first_line(error: Exception) -> str:
+    return f"the store of the script's process group failed: {str(error).strip().partition(chr(10))[0]}"

@@ -1,0 +1,96 @@
+"""Where a process that somebody else started turns out to be a rank: it makes a process group, or an optimizer.
+
+Nothing of the script is changed until then, and what goes wrong in here must not reach it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch.optim import Optimizer
+
+from dpdoctor.inject import sitecustomize
+
+if TYPE_CHECKING:
+    from dpdoctor.worker.native import Native
+
+# What torchrun, and those who follow it, announce.
+WORLD_SIZE = "WORLD_SIZE"
+
+
+class _Armed:
+    """This process, and those that it forks. `rank` is what observes it; None: it is no rank, or not yet."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._pid = os.getpid()
+        self._rank: Native | None = None
+        self._is_over = False
+
+    def group_made(self) -> None:
+        """The script has made its default process group."""
+        if self._may_become_rank():
+            self._become()
+
+    def optimizer_made(self) -> None:
+        """The script builds an optimizer: without a group, and with none announced, it trains alone."""
+        is_alone = not (dist.is_available() and dist.is_initialized()) and os.environ.get(WORLD_SIZE, "1") == "1"
+        if is_alone and self._rank is None and self._may_become_rank():
+            self._become()
+
+    def _may_become_rank(self) -> bool:
+        """Return whether this process is neither a rank already nor a descendant of one that has trained."""
+        rank = self._rank
+        if self._is_over or (rank is not None and rank.num_steps):
+            if rank is not None and self._pid == os.getpid():
+                rank.group_made_late()
+            return False
+        if rank is not None:
+            if self._pid == os.getpid():
+                rank.discard()
+            self._rank = None
+        self._pid = os.getpid()
+        return True
+
+    def _become(self) -> None:
+        from dpdoctor.worker import native
+
+        try:
+            self._rank = native.observe(self._directory)
+        except Exception as error:  # noqa: BLE001 - the job must run as it would without
+            self._is_over = True
+            told = f"failed: {type(error).__name__}: {error}".replace("\n", " ")
+            sitecustomize.note(str(self._directory), told)
+
+
+def arm(directory: str) -> None:
+    """Lay the tripwires."""
+    armed = _Armed(Path(directory))
+    if dist.is_available():
+        from torch.distributed import distributed_c10d
+
+        # Everybody comes by it: init_device_mesh holds a reference to init_process_group that no patch would reach.
+        update = distributed_c10d._update_default_pg
+
+        @functools.wraps(update)
+        def update_and_tell(group: Any) -> None:
+            update(group)
+            if group is not None:
+                armed.group_made()
+
+        distributed_c10d._update_default_pg = update_and_tell  # type: ignore[assignment]
+    Optimizer.__init__ = _telling(Optimizer.__init__, armed.optimizer_made)  # type: ignore[method-assign]
+
+
+def _telling(build: Callable[..., None], told: Callable[[], None]) -> Callable[..., None]:
+    @functools.wraps(build)
+    def tell_and_build(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        told()
+        build(optimizer, *args, **kwargs)
+
+    return tell_and_build

@@ -1,0 +1,38 @@
+"""`python -m dpdoctor.worker.walled`: becomes a command that dies with dpdoctor, with a wall around the user's files.
+
+One wall for all processes of the command: what one rank writes, the others read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from dpdoctor import rundir
+from dpdoctor.spec import WorkerTask
+from dpdoctor.worker import wall
+from dpdoctor.worker.parent import die_with_parent
+
+NO_WALL = 3  # the exit code where no wall can stand here; the reason is on stderr
+
+
+def main(directory: Path, command: list[str]) -> int:
+    """Become the command; return an exit code only where that cannot be."""
+    die_with_parent()
+    task = msgspec.json.decode((directory / rundir.TASK).read_bytes(), type=WorkerTask)
+    if not task.spec.allow_writes:
+        scratch = directory / rundir.OVERLAY
+        scratch.mkdir()
+        reason = wall.stand(scratch, opened=directory, homes=task.spec.homes)
+        if reason is not None:
+            sys.stderr.write(reason)
+            return NO_WALL
+    os.chdir(task.spec.cwd)
+    return os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

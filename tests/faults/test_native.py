@@ -1,0 +1,71 @@
+"""Scripts that distribute themselves, in processes that dpdoctor did not start."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpdoctor.launch.native import NO_WALL_TEXT
+
+SHORT = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0", "--modes", "native")
+NO_WALL = NO_WALL_TEXT.partition("(")[0]
+
+
+def test_torchrun_ends_well_and_counts_what_its_ranks_drew(profile):
+    run = profile("native_ddp.py", *SHORT, "--launcher", "torchrun --nproc-per-node 2 --max-restarts 2 --standalone")
+    skip_without_wall(run)
+    assert run.exit_code == 0, run.output
+    mode = run.mode("native")
+    assert (mode["status"], mode["world_size"]) == ("ok", 2)
+    assert "gloo" in mode["backend"]
+    assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (5, 10)
+    # 640 samples, 5 to a batch, on two ranks
+    assert run.record("native").steps_per_epoch == 64
+    assert mode["throughput"]["value"] * mode["step"]["value"] == pytest.approx(10, rel=0.01)
+    assert [check["ok"] for check in mode["adoption"]["proof"] if check["name"] == "parameters equal"] == [True]
+    assert not mode["adoption"]["warnings"]
+    # The script switches the reduction off in all micro-batches but the last.
+    assert not [found for found in run.summary["findings"] if found["rule"] == "accumulation_sync"]
+    printed = (run.root / "native" / "stdout.log").read_text()
+    assert sorted(printed.splitlines()) == ["rank 0 unwound, attempt 0", "rank 1 unwound, attempt 0"]
+    assert run.launch("native").record.exit_codes == (0,)
+
+
+def test_spawned_ranks_on_the_same_samples_do_the_work_of_one(profile, tmp_path):
+    (tmp_path / "start.pt").write_text("the user's")
+    run = profile("native_spawned.py", *SHORT, args=["2"])
+    skip_without_wall(run)
+    assert run.exit_code == 0, run.output
+    mode = run.mode("native")
+    assert (mode["status"], mode["world_size"]) == ("ok", 2)
+    assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (4, 4)
+    assert mode["throughput"]["value"] * mode["step"]["value"] == pytest.approx(4, rel=0.01)
+    (finding,) = (found for found in run.summary["findings"] if found["rule"] == "unsharded_data")
+    assert "DistributedSampler" in finding["code"]
+    assert "the parent ends" in (run.root / "native" / "stdout.log").read_text()
+    assert (tmp_path / "start.pt").read_text() == "the user's"
+
+
+def test_a_rank_that_leaves_early_ends_the_observation_and_not_the_job(profile):
+    run = profile("native_short.py", *SHORT, "--nproc", "2", args=["200", "4"])
+    skip_without_wall(run)
+    assert run.exit_code == 1
+    assert "rank 1" in run.mode("native")["reason"]
+    assert "4 steps" in run.mode("native")["reason"]
+    printed = (run.root / "native" / "stdout.log").read_text()
+    assert sorted(printed.splitlines()) == ["rank 0 ends by itself", "rank 1 ends by itself"]
+
+
+def test_a_script_that_trains_nowhere_is_explained(profile, tmp_path):
+    script = tmp_path / "needs_gpus.py"
+    script.write_text("print('this needs 8 GPUs')\n")
+    run = profile(str(script), *SHORT)
+    skip_without_wall(run)
+    assert run.exit_code == 1
+    reason = run.mode("native")["reason"]
+    assert "ended with code 0, and none of its processes trained" in reason
+    assert "this needs 8 GPUs" in reason
+
+
+def skip_without_wall(run):
+    if NO_WALL in run.output.replace("\n", " "):
+        pytest.skip("this machine lets no user make a mount namespace, in which files are protected")
