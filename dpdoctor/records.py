@@ -14,6 +14,9 @@ from dpdoctor.spec import LoaderSetting, RunHeader
 # The "arm" of windows in which nothing is switched off.
 FULL = "full"
 PHASES = HOST_PHASES
+# Follows PHASES in the steps of ranks that dpdoctor did not start: their collectives, as far as Python calls them.
+COMMUNICATION = "communication"
+ALL_PHASES = (*PHASES, COMMUNICATION)
 BETWEEN = BETWEEN_PHASES
 
 
@@ -24,7 +27,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         duration_ns: from the end of the step before to the end of this one; the phases add up to it.
-        phases_ns: exclusive host time in the order of PHASES.
+        phases_ns: exclusive host time in the order of PHASES or, in mode native, of ALL_PHASES.
         samples_drawn: indices drawn by the loaders whose batches this step trained on.
         samples_entered: dim 0 of the first tensor of the first forward of each micro-batch; where no loader counts, the
             dimension that is the batch's, and 0 where that cannot be told.
@@ -34,6 +37,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         elements: of the first tensor of the first forward of each micro-batch: more in longer sequences; 0: not known.
         samples_handed: indices drawn for what these loaders handed out, of which the script may pass some over, or be
             ahead; None: not recorded.
+        collectives: that were issued in the step, over all groups; None: not counted.
         reconciled: the samples drawn are to be found in what entered the model; false: tensors of other sizes did.
     """
 
@@ -50,6 +54,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     elements: int = 0
     samples_handed: int | None = None
     reconciled: bool = True
+    collectives: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +159,25 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """One way in which a script distributes itself, with its facts in words.
+
+    `name`: ddp, fsdp1, fsdp2, dp, zero; hand-written, what the script exchanges by itself at `line`; now and then,
+    in few steps; none, in no step.
+    """
+
+    name: str
+    facts: str = ""
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
     """What was done to the script, and the proof that it took effect.
 
     `written` is what the script would have written, empty when it was allowed to. `same_samples`: in each step that
     precedes a window the same tensors entered the model on all ranks, and not the same ones in all of these steps.
+    `strategies` are those of a script that distributes itself.
     `copies`: on how many ranks they were the same, where there are groups of ranks: 1: on none, 0: groups are unlike.
     """
 
@@ -174,6 +193,7 @@ class Adoption:
     written: tuple[Written, ...] = ()
     same_samples: bool = False
     copies: int = 1
+    strategies: tuple[Strategy, ...] = ()
 
     @property
     def proved(self) -> bool | None:

@@ -16,6 +16,7 @@ from dpdoctor.analysis.summary import (
     Waterfall,
 )
 from dpdoctor.records import (
+    ALL_PHASES,
     FULL,
     PHASES,
     Adoption,
@@ -31,6 +32,7 @@ from dpdoctor.records import (
 from dpdoctor.spec import BASELINE, TRACE_MODE
 
 __all__ = [
+    "ALL_PHASES",
     "BASELINE",
     "FULL",
     "PHASES",

@@ -16,13 +16,14 @@ from dpdoctor.analysis.own_cost import bare_step, bare_steps, launch_spread, pac
 from dpdoctor.analysis.protection import wall
 from dpdoctor.analysis.rank_traces import rank_traces
 from dpdoctor.analysis.samples import counting
-from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, RankSummary, RunSummary, Script
+from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, Own, RankSummary, RunSummary, Script
 from dpdoctor.analysis.trace_budget import trace_budget
 from dpdoctor.analysis.unknown_communication import with_unknown
 from dpdoctor.analysis.waterfall import waterfalls
 from dpdoctor.analysis.windows import NS, Window, measured
 from dpdoctor.digest import Digest
 from dpdoctor.records import (
+    ALL_PHASES,
     PHASES,
     Adoption,
     Check,
@@ -146,9 +147,20 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         traces=() if shown.record.status == "failed" else rank_traces(_digests(launches)),
         arms=gains,
         cross_checks=cross_checks(gains, shown, header.fingerprint.cores),
+        own=_own(spec, shown, windows, reason) if spec.launcher else None,
         counters=first.counters if first else None,
         ranks=tuple(_rank(rank, of_shown, index) for index, rank in enumerate(shown.ranks)),
         wall_s=sum(map(_wall_s, _launched(launches))),
+    )
+
+
+def _own(spec: ModeSpec, shown: Launch, windows: Sequence[Sequence[Window]], reason: str) -> Own:
+    is_counted = all(s.collectives is not None for of in windows for w in of for r in w.ranks for s in r.steady)
+    collectives = _over_launches(windows, Window.collectives, "collectives", reason)
+    return Own(
+        launcher=spec.launcher,
+        collectives=collectives if is_counted else stats.unknown("collectives", "the ranks have no process group"),
+        other_worlds=shown.record.other_worlds,
     )
 
 
@@ -285,7 +297,9 @@ def _positive(figure: Figure) -> Figure:
 
 def _phases(windows: Sequence[Sequence[Window]], adoption: Adoption | None, reason: str) -> dict[str, Figure]:
     """Return the host seconds per step by phase; `optimizer` is unknown where there is none to be timed."""
-    found = {name: _over_launches(windows, _phase(name), "s", reason) for name in PHASES}
+    steps = (s for launch in windows for w in launch for r in w.ranks for s in r.steady)
+    names = ALL_PHASES if any(len(s.phases_ns) == len(ALL_PHASES) for s in steps) else PHASES
+    found = {name: _over_launches(windows, _phase(name), "s", reason) for name in names}
     # An optimizer that the script let go of before the record was written is not listed, but took time.
     if adoption is not None and not adoption.optimizers and found["optimizer"].value == 0:
         found["optimizer"] = stats.unknown("s", NO_OPTIMIZER)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdoctor.analysis import stats
-from dpdoctor.records import FULL, PHASES, EventRecord, Rank, StepRecord
+from dpdoctor.records import ALL_PHASES, FULL, EventRecord, Rank, StepRecord
 
 # A step that is less longer than usual is not worth a look, however even the others are.
 LEAST_RATIO = 1.25
@@ -61,7 +61,7 @@ def _outliers(rank: Rank, steps: Sequence[StepRecord]) -> Iterator[SlowStep]:
             rank=rank.index,
             step=steps[place],
             usual_ns=round(usual),
-            phase=PHASES[phase],
+            phase=ALL_PHASES[phase],
             longer_ns=round(float(longer[place, phase])),
             events=tuple(_meanwhile(rank, steps[place])),
         )

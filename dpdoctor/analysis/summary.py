@@ -161,6 +161,21 @@ WATERFALL_TERMS = ("loader_processes", "input", "transfer", "peers", "contention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What there is to know of ranks that dpdoctor did not start.
+
+    Attributes:
+        launcher: ModeSpec's.
+        collectives: that a rank issues per step, over all groups.
+        other_worlds: LaunchRecord's.
+    """
+
+    launcher: tuple[str, ...]
+    collectives: Figure
+    other_worlds: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModeSummary:
     """One mode of a run. Throughput is global samples per second, always. `placement` is ModeSpec's.
 
@@ -168,6 +183,9 @@ class ModeSummary:
 
     `core_pace`: seconds that a fixed piece of arithmetic took a core, the mean of all ranks and windows.
     `changed` and `refused` are LaunchRecord's, of all launches; `wall`: what kept compiled code from the user's files.
+    `phases`: host seconds per step, keys of PHASES; in mode native `communication`, too, which others leave in them.
+
+    `own`: of a mode whose ranks the script or its own launcher starts; None: dpdoctor does.
 
     `waterfall` is None for the baseline and where `waterfall_reason` says why.
     `traces` are those of the launch that speaks for the mode, in the order of its ranks.
@@ -205,6 +223,7 @@ class ModeSummary:
     loader: LoaderSummary | None = None
     waterfall: Waterfall | None = None
     waterfall_reason: str = ""
+    own: Own | None = None
     counters: Counters | None
     ranks: tuple[RankSummary, ...]
     wall_s: float

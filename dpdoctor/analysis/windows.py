@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dpdoctor.records import FULL, PHASES, Launch, Rank, StepRecord, WindowRecord
+from dpdoctor.records import ALL_PHASES, FULL, Launch, Rank, StepRecord, WindowRecord
 
 NS = 1e-9
 
@@ -30,7 +30,7 @@ class RankWindow:
 
     def phase_s(self, phase: str) -> float:
         """Return the exclusive host seconds of one phase in all steady steps."""
-        index = PHASES.index(phase)
+        index = ALL_PHASES.index(phase)
         return sum(s.phases_ns[index] for s in self.steady) * NS
 
 
@@ -71,6 +71,11 @@ class Window:
     def phase(self, name: str) -> tuple[float, int]:
         """Return (exclusive host seconds of one phase, steady steps), both added up over the ranks."""
         return sum(r.phase_s(name) for r in self.ranks), sum(len(r.steady) for r in self.ranks)
+
+    def collectives(self) -> tuple[int, int]:
+        """Return (collectives that were issued, steady steps), both added up over the ranks."""
+        steps = [s for r in self.ranks for s in r.steady]
+        return sum(s.collectives or 0 for s in steps), len(steps)
 
 
 def measured(launch: Launch, kind: str = "measure", arm: str = FULL) -> tuple[Window, ...]:

@@ -24,13 +24,15 @@ from torch.distributed import distributed_c10d
 from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.inject import sitecustomize
-from dpdoctor.records import Written
+from dpdoctor.records import Strategy, Written
 from dpdoctor.spec import NATIVE_VARIABLE, STACKS_SIGNAL, WorkerTask
 from dpdoctor.worker import lines, script, stored
 from dpdoctor.worker.agreement import Agreement, Alone
 from dpdoctor.worker.arms._base import Arm
 from dpdoctor.worker.data.loaders import OWN, Loaders
 from dpdoctor.worker.ending import Leave, Stop
+from dpdoctor.worker.facts import strategies
+from dpdoctor.worker.facts.exchanges import Exchanges
 from dpdoctor.worker.launched import Place
 from dpdoctor.worker.leaving import LEAVING
 from dpdoctor.worker.observer import Observer
@@ -95,9 +97,15 @@ class Native(Observer):
         self._is_over = False
         super().__init__(task, where, directory, heartbeat, backend)
         self._ending.raising = Leave
+        self._exchanges = Exchanges(self._phases) if backend is not None else None
+        self._strategies: tuple[Strategy, ...] = ()
+        self._report.strategies = self._strategies_so_far
         self._seeding.is_apart = True  # what is drawn alike and what apart is the script's own affair
         self._watch_training()
         self._watch_facts()
+        if self._exchanges is not None:
+            self._exchanges.watch(self._patches)
+            self._steplog.exchanges = self._exchanges
         self._adopter.seek()
         # Also where a process that was forked ends, which passes by atexit.
         self._at_end = Finalize(None, self._ended, exitpriority=0)
@@ -126,7 +134,10 @@ class Native(Observer):
         if self._is_over:
             return
         try:
+            self._look_at_exchanges()
             super()._on_step()
+            if self._exchanges is not None:
+                self._exchanges.is_on = self._heartbeat.stage == "proof"
         except LostError as error:
             self._let_go(f"the ranks do not meet any more: {error}")
         except Stop:
@@ -136,6 +147,18 @@ class Native(Observer):
             self._let_go(f"dpdoctor itself failed: {type(error).__name__}: {error}")
         if self.num_steps == 1:
             _spare_descendants()
+
+    def _look_at_exchanges(self) -> None:
+        """At the end of the step that is looked at closely: name what the script does to distribute itself."""
+        exchanges = self._exchanges
+        if exchanges is not None and exchanges.is_on:
+            exchanges.is_on = False
+            trained = sum(unit.trainable_bytes for unit in self._adopter.units())
+            self._strategies = strategies.found(self._adopter.modules, self._optimizers.alive(), exchanges, trained)
+
+    def _strategies_so_far(self) -> tuple[Strategy, ...]:
+        exchanges = self._exchanges
+        return self._strategies if exchanges is None else strategies.of_run(self._strategies, exchanges)
 
     def _let_go(self, reason: str) -> None:
         """End the observation: keep what was recorded, and let the job run as it would without."""

@@ -10,7 +10,18 @@ from pathlib import Path
 import torch
 
 from dpdoctor import rundir
-from dpdoctor.records import Adoption, ArmRecord, Check, Counters, CpuUse, LineShare, RankRecord, Unit, Written
+from dpdoctor.records import (
+    Adoption,
+    ArmRecord,
+    Check,
+    Counters,
+    CpuUse,
+    LineShare,
+    RankRecord,
+    Strategy,
+    Unit,
+    Written,
+)
 from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.patches import Patches
@@ -49,6 +60,7 @@ class Report:
 
     Attributes:
         same_samples, copies: Adoption's, as far as is known.
+        strategies: returns Adoption's.
     """
 
     def __init__(
@@ -65,6 +77,7 @@ class Report:
         self._peaks: tuple[int, list[int]] | None = None
         self.same_samples = False
         self.copies = 1
+        self.strategies: Callable[[], tuple[Strategy, ...]] = tuple
         rundir.write_json(self._path, record)
 
     def proved(self, checks: tuple[Check, ...], counters: Counters, touched: Container[int]) -> None:
@@ -143,6 +156,7 @@ class Report:
             written=sources.written(),
             same_samples=self.same_samples,
             copies=self.copies,
+            strategies=self.strategies(),
         )
 
     def _steps_per_epoch(self) -> int | None:

@@ -14,7 +14,7 @@ from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.summary import Analysis, ModeSummary
 from dpdoctor.analysis.trace_budget import budget_shares
 from dpdoctor.analysis.withheld import why_withheld
-from dpdoctor.records import PHASES
+from dpdoctor.records import ALL_PHASES, COMMUNICATION, PHASES
 from dpdoctor.spec import BASELINE, TRACE_MODE
 
 NO_SUCH_MODE = "the run has no such mode"
@@ -103,11 +103,14 @@ def _traced_step(mode: ModeSummary) -> Figure:
 
 def _phases(name: str, sides: Sides) -> dict[str, Compared]:
     """Return the host's phases; traces alone have none."""
-    return {} if name == TRACE_MODE else {phase: _row(sides, "s", _phase(phase)) for phase in PHASES}
+    if name == TRACE_MODE:
+        return {}
+    has_more = any(COMMUNICATION in side.phases for side in sides if not isinstance(side, str))
+    return {phase: _row(sides, "s", _phase(phase)) for phase in (ALL_PHASES if has_more else PHASES)}
 
 
 def _phase(name: str) -> Pick:
-    return lambda mode: mode.phases[name]
+    return lambda mode: mode.phases.get(name) or stats.unknown("s", "not told apart in this run")
 
 
 def _budget(name: str, analyses: Sequence[Analysis], sides: Sides) -> dict[str, Compared]:

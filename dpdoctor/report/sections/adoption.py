@@ -7,14 +7,21 @@ from collections.abc import Sequence
 from dpdoctor import units
 from dpdoctor.analysis import Adoption, Analysis, ModeSummary
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Facts, Fold, Heading, Lines, Section, Table
-from dpdoctor.report.text import NOTHING, amount_cell, left_alone, mode_label, remarks, sampler_text, whole_cell
+from dpdoctor.report.text import (
+    NOTHING,
+    amount_cell,
+    figure_text,
+    left_alone,
+    mode_label,
+    remarks,
+    sampler_text,
+    whole_cell,
+)
 from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.words import clauses
 from dpdoctor.report.words.standing import withheld_briefly
 
 MOST_FILES = 200
-# To a script that distributes itself nothing is done.
-NATIVE = "native"
 _VERDICTS = {True: ("ok", "good"), False: ("failed", "bad"), None: ("not judged", "muted")}
 
 
@@ -25,7 +32,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
     ]
     for name, mode in analysis.summary.modes.items():
         blocks.append(Heading(text=mode_label(name)))
-        blocks.extend(_mode(name, mode, mode.adoption) if mode.adoption else [_not_adopted(mode)])
+        blocks.extend(_mode(mode, mode.adoption) if mode.adoption else [_not_adopted(mode)])
     return blocks or [Absent(what="Adoption", reason="this run has no modes")]
 
 
@@ -34,7 +41,7 @@ def _not_adopted(mode: ModeSummary) -> Absent:
     return Absent(what="Adoption", reason=reason)
 
 
-def _mode(name: str, mode: ModeSummary, adoption: Adoption) -> list[Block]:
+def _mode(mode: ModeSummary, adoption: Adoption) -> list[Block]:
     blocks: list[Block] = [
         _proof(adoption) if adoption.proof else Absent(what="Proof", reason=_no_proof(mode)),
         _units(adoption) if adoption.units else Absent(what="Adopted modules", reason=_no_units(mode)),
@@ -43,7 +50,7 @@ def _mode(name: str, mode: ModeSummary, adoption: Adoption) -> list[Block]:
         blocks.append(_loaders(adoption))
     else:
         blocks.append(Absent(what="Loaders", reason="the script iterated no DataLoader"))
-    blocks.append(_facts(mode, adoption, is_native=name == NATIVE))
+    blocks.append(_facts(mode, adoption))
     if adoption.written:
         blocks.append(Fold(title=left_alone(len(adoption.written)), blocks=(_written(adoption),)))
     if adoption.patched:
@@ -148,7 +155,7 @@ def _number(value: int | None) -> Cell:
     return whole_cell(value, missing=NOTHING)
 
 
-def _facts(mode: ModeSummary, adoption: Adoption, *, is_native: bool) -> Facts:
+def _facts(mode: ModeSummary, adoption: Adoption) -> Facts:
     seen = (
         ("Ranks", clauses.ranks(mode)),
         ("Backend", mode.backend or NOTHING),
@@ -161,7 +168,23 @@ def _facts(mode: ModeSummary, adoption: Adoption, *, is_native: bool) -> Facts:
         ("Seed", str(adoption.seed)),
         ("find_unused_parameters", "on" if adoption.find_unused_parameters else "off"),
     )
-    return Facts(pairs=seen if is_native else (*seen, *done))
+    return Facts(pairs=(*seen, *_own(mode)) if mode.own is not None else (*seen, *done))
+
+
+def _own(mode: ModeSummary) -> tuple[tuple[str, str], ...]:
+    """Return how a script distributes itself, which nothing was done to."""
+    own, adoption = mode.own, mode.adoption
+    assert own is not None
+    ways = [
+        f"{strategy.name}: {strategy.facts}" + (f" ({strategy.line})" if strategy.line else "")
+        for strategy in (adoption.strategies if adoption else ())
+    ]
+    return (
+        ("Started by", " ".join(own.launcher)),
+        ("Strategy", "; ".join(ways) or NOTHING),
+        ("Collectives per step", figure_text(own.collectives)),
+        *((("Other worlds of ranks", own.other_worlds),) if own.other_worlds else ()),
+    )
 
 
 SECTION = Section(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpdoctor import units
-from dpdoctor.analysis import PHASES, Analysis, ModeSummary
+from dpdoctor.analysis import ALL_PHASES, Analysis, ModeSummary
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
-from dpdoctor.report.text import absent, figure_cell, figure_text, interval_words, mode_label
+from dpdoctor.report.text import NOTHING, absent, figure_cell, figure_text, interval_words, mode_label
 from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.words import clauses, standing
 
@@ -20,6 +20,7 @@ COLORS = {
     "backward": (charts.SKY, charts.DARK_INK),
     "optimizer": (charts.GREEN, charts.LIGHT_INK),
     "other": (charts.GREY, charts.DARK_INK),
+    "communication": (charts.PURPLE, charts.DARK_INK),
 }
 
 
@@ -57,7 +58,7 @@ def _chart(modes: dict[str, ModeSummary]) -> Chart:
     scale, unit = units.time_scale(max(totals))
     return Chart(
         title="One step on the host",
-        traces=tuple(_bar(modes, phase, scale) for phase in PHASES),
+        traces=tuple(_bar(modes, phase, scale) for phase in _shown(modes)),
         layout={**charts.bar_layout(f"{unit} per step"), "barmode": "stack", "bargap": 0.4},
         height=130 + 58 * len(modes),
         how_to_read="One bar is one step; a long part takes much of it. Shorter bars are faster steps.",
@@ -67,7 +68,7 @@ def _chart(modes: dict[str, ModeSummary]) -> Chart:
 
 def _bar(modes: dict[str, ModeSummary], phase: str, scale: float) -> dict[str, Any]:
     ratios = [(clauses.phase_ratios(mode) or {}).get(phase, 0.0) for mode in modes.values()]
-    values = [mode.phases[phase].value or 0.0 for mode in modes.values()]
+    values = [mode.phases[phase].value or 0.0 if phase in mode.phases else 0.0 for mode in modes.values()]
     words = [f"{units.seconds(value)} ({units.share(ratio)})" for value, ratio in zip(values, ratios, strict=True)]
     return charts.stacked_part(
         name=phase,
@@ -77,6 +78,11 @@ def _bar(modes: dict[str, ModeSummary], phase: str, scale: float) -> dict[str, A
         ratios=ratios,
         words=[f"{clauses.phase_words(phase)}: {text}" for text in words],
     )
+
+
+def _shown(modes: dict[str, ModeSummary]) -> list[str]:
+    """Return the phases that any mode has."""
+    return [phase for phase in ALL_PHASES if any(phase in mode.phases for mode in modes.values())]
 
 
 def _words(name: str, mode: ModeSummary) -> str:
@@ -90,18 +96,23 @@ def _table(modes: dict[str, ModeSummary]) -> Table:
         caption=f"Host time per step by phase. {interval_words(modes)}",
         columns=(
             Column(title="Mode"),
-            *(Column(title=phase, numeric=True) for phase in PHASES),
+            *(Column(title=phase, numeric=True) for phase in _shown(modes)),
             Column(title="step", numeric=True),
         ),
         rows=tuple(
             (
                 Cell(text=mode_label(name)),
-                *(figure_cell(mode.phases[phase]) for phase in PHASES),
+                *(_cell(mode, phase) for phase in _shown(modes)),
                 figure_cell(mode.step),
             )
             for name, mode in modes.items()
         ),
     )
+
+
+def _cell(mode: ModeSummary, phase: str) -> Cell:
+    """Return a phase of a mode; of one that is not told apart, nothing."""
+    return figure_cell(mode.phases[phase]) if phase in mode.phases else Cell(text=NOTHING)
 
 
 SECTION = Section(

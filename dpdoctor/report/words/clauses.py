@@ -22,6 +22,7 @@ _PHASE_WORDS = {
     "backward": "the backward pass",
     "optimizer": "the optimizer",
     "other": "other code of the script",
+    "communication": "communication",
 }
 
 

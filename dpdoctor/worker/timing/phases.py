@@ -7,11 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from dpdoctor.records import BETWEEN, PHASES
+from dpdoctor.records import ALL_PHASES, BETWEEN, PHASES
 from dpdoctor.worker.facts.updates import Updates
 
 ELSEWHERE = -1
 DATA_WAIT, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
+COMMUNICATION = len(PHASES)
 _BETWEEN = {(PHASES.index(a), PHASES.index(b)): PHASES.index(of) for (a, b), of in BETWEEN.items()}
 _TRAINING = frozenset((FORWARD, BACKWARD, OPTIMIZER))
 
@@ -29,13 +30,14 @@ class PhaseClock:
         gap: number of the present or the next stretch between two of forward, backward and update.
         claimed: the gaps that belong to a phase, of those that ended while phases were marked.
         has_fetched: whether a loader was asked in this gap.
+        has_communication: whether `lap` tells the time of that phase, too, after those of PHASES.
         updates: tells whether parameters have changed; None: nobody knows.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._stack = [OTHER]
-        self._totals = [0] * len(PHASES)
+        self._totals = [0] * len(ALL_PHASES)
         self._since = clock()
         self._begin = self._since
         self._thread: int | None = None
@@ -47,7 +49,7 @@ class PhaseClock:
         self._other_before = 0
         self.gap = 0
         self.claimed: set[int] = set()
-        self.has_fetched = False
+        self.has_fetched = self.has_communication = False
         self.updates: Updates | None = None
 
     def belongs_here(self) -> None:
@@ -61,6 +63,10 @@ class PhaseClock:
     def is_outside(self) -> bool:
         """Return whether no phase claims the present moment; any thread may ask."""
         return len(self._stack) == 1
+
+    def is_in(self, phase: int) -> bool:
+        """Return whether a phase is open."""
+        return phase in self._stack
 
     def mark(self, marker: Callable[[int], AbstractContextManager[Any]] | None) -> None:
         """Hold what `marker` returns for a phase while that is open, from the next on; None: no more."""
@@ -80,7 +86,7 @@ class PhaseClock:
             self._end_gap(self._last, phase)
         stack.append(phase)
         self.num_calls += 1
-        if self._marker is not None:
+        if self._marker is not None and phase != COMMUNICATION:  # a trace shows it by itself
             mark = self._marker(phase)
             mark.__enter__()
             self._marks.append((depth, mark))
@@ -126,12 +132,12 @@ class PhaseClock:
         """
         now = self._clock()
         self._totals[self._stack[-1]] += now - self._since
-        begin, phases = self._begin, tuple(self._totals)
+        begin, phases = self._begin, tuple(self._totals[: None if self.has_communication else len(PHASES)])
         self._stack = [OTHER]
         self._last, self._other_before = None, 0
         self.gap, self.has_fetched = self.gap + 1, False
         self._unmark(1)
-        self._totals = [0] * len(PHASES)
+        self._totals = [0] * len(ALL_PHASES)
         self._since = self._begin = now
         self.num_calls = 0
         return begin, now - begin, phases

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import StepRecord
+from dpdoctor.worker.facts.exchanges import Exchanges
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.tally import Tally
@@ -15,6 +16,7 @@ from dpdoctor.worker.timing.tally import Tally
 class StepLog:
     """Records each step, and what recording it cost at `hook_ns` for each phase entered.
 
+    `exchanges`, where ranks are not dpdoctor's own, counts what they exchange.
     `first_ns` is when the first step began, `since_ns` when it ended, `last_ns` when the last one did.
     """
 
@@ -36,6 +38,7 @@ class StepLog:
         self._durations: list[int] = []
         self._samples = 0
         self._costs: list[float] = []
+        self.exchanges: Exchanges | None = None
         self.num_steps = 0
         self.first_ns: int | None = None
         self.since_ns = self.last_ns = 0
@@ -52,6 +55,9 @@ class StepLog:
         self.last_ns = begin_ns + duration_ns
         self.since_ns = self.since_ns or self.last_ns
         consumed = self._tally.lap()
+        collectives = self.exchanges.lap() if self.exchanges else None
+        if self.exchanges:
+            self.exchanges.counted(collectives)
         self.num_steps += 1
         self._samples += consumed.samples_drawn or consumed.samples_entered
         self._recorder.step(
@@ -69,6 +75,7 @@ class StepLog:
                 elements=consumed.elements,
                 samples_handed=consumed.samples_handed,
                 reconciled=consumed.reconciled,
+                collectives=collectives,
             )
         )
         self._heartbeat.beat(self.num_steps, self._samples)
@@ -79,6 +86,8 @@ class StepLog:
     def restart(self) -> None:
         """Begin the next step now: what happened since the last one belongs to no step."""
         self._phases.lap()
+        if self.exchanges:
+            self.exchanges.lap()
 
     def median_ns(self) -> int:
         """Return the median of the counted steps since this was last asked; 0 without any."""

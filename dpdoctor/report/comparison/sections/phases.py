@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dpdoctor.analysis import PHASES, TRACE_MODE, Figure
+from dpdoctor.analysis import ALL_PHASES, TRACE_MODE, Figure
 from dpdoctor.analysis.comparison import Comparison, ModeComparison
 from dpdoctor.report.blocks import Absent, Block, Chart
 from dpdoctor.report.comparison import rows
@@ -16,7 +16,7 @@ from dpdoctor.report.sections.phases import COLORS
 from dpdoctor.report.text import figure_text, mode_label
 from dpdoctor.report.words import clauses
 
-PARTS = [Part(key=phase, name=clauses.phase_words(phase), colors=COLORS[phase]) for phase in PHASES]
+PARTS = [Part(key=phase, name=clauses.phase_words(phase), colors=COLORS[phase]) for phase in ALL_PHASES]
 
 CAPTION = "Host time per step by phase, with 95 % intervals. Phases that take no time in any run are left out."
 

@@ -1,0 +1,111 @@
+"""How a script that distributes itself does it, named from what it built and from what one of its steps exchanged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
+
+from dpdoctor import units
+from dpdoctor.records import Strategy
+from dpdoctor.worker.facts.exchanges import Call, Exchanges
+
+# From this part of what is trained on, counted in bytes, an exchange of the script's own is one of gradients or
+# parameters; less is a flag, a loss that is logged, a metric.
+LEAST_SHARE = 0.01
+NOTHING = "none"
+
+
+def found(
+    modules: Sequence[nn.Module], optimizers: Iterable[Optimizer], exchanges: Exchanges, trained_bytes: int
+) -> tuple[Strategy, ...]:
+    """Return the strategies of a script, several where it combines them."""
+    parts = [part for module in modules for part in module.modules()]
+    return (
+        *(_ddp(part) for part in parts if isinstance(part, DistributedDataParallel)),
+        *_fsdp1([part for part in parts if isinstance(part, FullyShardedDataParallel)]),
+        *_fsdp2([part for part in parts if isinstance(part, FSDPModule)]),
+        *(_dp(part) for part in parts if isinstance(part, DataParallel)),
+        *(Strategy(name="zero") for o in optimizers if type(o).__name__ == "ZeroRedundancyOptimizer"),
+        *_own(exchanges.calls, trained_bytes),
+    )
+
+
+def _ddp(wrapper: DistributedDataParallel) -> Strategy:
+    told: dict[str, Any] = dict(wrapper._get_ddp_logging_data())
+    sizes = [
+        int(size)
+        for size in str(told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or "").split(",")
+        if size.strip()
+    ]
+    facts = [
+        f"{units.count(len(sizes), 'bucket')} of {units.size(max(sizes))} at most" if sizes else "",
+        f"communication hook {told['comm_hook']}" if told.get("comm_hook") else "",
+        "find_unused_parameters" if wrapper.find_unused_parameters else "",
+        "static_graph" if wrapper.static_graph else "",
+        "gradient_as_bucket_view" if wrapper.gradient_as_bucket_view else "",
+    ]
+    return Strategy(name="ddp", facts=", ".join(filter(None, facts)))
+
+
+def _fsdp1(shards: Sequence[FullyShardedDataParallel]) -> list[Strategy]:
+    if not shards:
+        return []
+    kinds = sorted({shard.sharding_strategy.name for shard in shards})
+    return [Strategy(name="fsdp1", facts=f"{', '.join(kinds)}, {units.count(len(shards), 'unit')}")]
+
+
+def _fsdp2(shards: Sequence[FSDPModule]) -> list[Strategy]:
+    if not shards:
+        return []
+    meshes = {shape for shard in shards if (shape := _mesh(shard))}
+    facts = [units.count(len(shards), "unit"), *(f"mesh {shape}" for shape in sorted(meshes))]
+    return [Strategy(name="fsdp2", facts=", ".join(facts))]
+
+
+def _mesh(shard: FSDPModule) -> str:
+    """Return the shape of the mesh over which a unit is sharded, as in `2 x 4`; empty: it has no parameters."""
+    group = shard._get_fsdp_state()._fsdp_param_group
+    return " x ".join(map(str, group.mesh_info.mesh.shape)) if group is not None else ""
+
+
+def _dp(wrapper: DataParallel[nn.Module]) -> Strategy:
+    devices = len(getattr(wrapper, "device_ids", ()))
+    return Strategy(name="dp", facts=units.count(devices, "device"))
+
+
+def _own(calls: Sequence[Call], trained_bytes: int) -> list[Strategy]:
+    """Return one strategy for each line at which the script itself exchanges what it trains."""
+    by_line: defaultdict[tuple[str, str], list[Call]] = defaultdict(list)
+    for call in calls:
+        by_line[call.line, call.operation].append(call)
+    return [
+        Strategy(name="hand-written", facts=_words(operation, of_line), line=line)
+        for (line, operation), of_line in by_line.items()
+        if sum(call.num_bytes for call in of_line) >= max(1, LEAST_SHARE * trained_bytes)
+    ]
+
+
+def _words(operation: str, calls: Sequence[Call]) -> str:
+    num_bytes = sum(call.num_bytes for call in calls)
+    beside = sum(call.in_backward for call in calls)
+    when = "while the backward pass goes on" if 2 * beside > len(calls) else "outside of the backward pass"
+    return f"{units.count(len(calls), 'call')} of {operation} in a step, {units.size(num_bytes)}, {when}"
+
+
+def of_run(at_proof: tuple[Strategy, ...], exchanges: Exchanges) -> tuple[Strategy, ...]:
+    """Return the strategies of a whole run, given those of one step: what ranks exchange in no step they never do."""
+    if not exchanges.is_known or not exchanges.num_steps:
+        return at_proof
+    steps = units.count(exchanges.num_steps, "step")
+    if not exchanges.num_exchanging:
+        return (*at_proof, Strategy(name=NOTHING, facts=f"no collective was issued in {steps}"))
+    if 2 * exchanges.num_exchanging < exchanges.num_steps:
+        facts = f"something is exchanged in {exchanges.num_exchanging} of {steps}"
+        return (*at_proof, Strategy(name="now and then", facts=facts))
+    return at_proof

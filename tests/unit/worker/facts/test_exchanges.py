@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dpdoctor.records import PHASES, Strategy
+from dpdoctor.worker.facts import strategies
+from dpdoctor.worker.facts.exchanges import Exchanges
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
+
+
+class Ticks:
+    """A clock that moves by one at each look."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture
+def phases() -> PhaseClock:
+    return PhaseClock(Ticks())
+
+
+@pytest.fixture
+def exchanges(tmp_path: Path, phases: PhaseClock) -> Iterator[Exchanges]:
+    """Give what sees a group of this process alone; afterwards nothing of it is left in torch."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    patches, seen = Patches(), Exchanges(phases)
+    seen.watch(patches)
+    yield seen
+    patches.undo()
+    dist.all_reduce(torch.ones(1))  # what was put back works
+    dist.destroy_process_group()
+
+
+def test_collectives_of_every_group_are_counted(exchanges: Exchanges) -> None:
+    other = dist.new_group([0])
+    exchanges.lap()
+    dist.all_reduce(torch.ones(2))
+    dist.broadcast(torch.ones(2), 0, group=other)
+    dist.barrier()
+    assert exchanges.lap() == 3
+    assert exchanges.lap() == 0
+
+
+def test_what_the_reducer_exchanges_is_counted_too(exchanges: Exchanges) -> None:
+    model = DistributedDataParallel(nn.Linear(2, 2))
+    exchanges.lap()
+    model(torch.ones(1, 2)).sum().backward()
+    assert exchanges.lap() == 1
+
+
+def test_time_in_collectives_is_a_phase_of_its_own(exchanges: Exchanges, phases: PhaseClock) -> None:
+    phases.lap()
+    dist.all_reduce(torch.ones(2))
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    assert work is not None
+    work.wait()
+    _, duration, told = phases.lap()
+    assert len(told) == len(PHASES) + 1
+    assert told[COMMUNICATION] > 0
+    assert sum(told) == duration
+    assert exchanges.is_known
+
+
+def test_what_the_script_itself_exchanges_is_named_with_its_line(exchanges: Exchanges, phases: PhaseClock) -> None:
+    exchanges.is_on = True
+    gradients = [torch.ones(100), torch.ones(50)]
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+    dist.all_reduce(torch.ones(1))  # a loss that is logged
+    phases.push(BACKWARD)
+    for gradient in gradients:
+        dist.all_reduce(gradient, async_op=True).wait()
+    first, second = strategies.found([], [], exchanges, trained_bytes=600)
+    assert (first.name, first.facts) == (
+        "hand-written",
+        "2 calls of all_reduce in a step, 600 B, outside of the backward pass",
+    )
+    assert second.facts == "2 calls of all_reduce in a step, 600 B, while the backward pass goes on"
+    assert first.line.startswith(f"{__file__}:")
+
+
+def test_wrappers_are_named_with_their_facts(exchanges: Exchanges) -> None:
+    model = nn.Sequential(DistributedDataParallel(nn.Linear(2, 2), find_unused_parameters=True))
+    (found,) = strategies.found([model], [], exchanges, trained_bytes=24)
+    assert found == Strategy(name="ddp", facts="1 bucket of 24 B at most, find_unused_parameters")
+
+
+@pytest.mark.parametrize(
+    ("per_step", "names"), [([0, 0, 0, 0], ["none"]), ([0, 0, 0, 5], ["now and then"]), ([1, 1, 1, 1], [])]
+)
+def test_what_is_exchanged_in_no_step_or_in_few_is_said(
+    phases: PhaseClock, per_step: list[int], names: list[str]
+) -> None:
+    seen = Exchanges(phases)
+    for collectives in per_step:
+        seen.counted(collectives)
+    assert [found.name for found in strategies.of_run((), seen)] == names
