@@ -252,6 +252,10 @@ class WorkerTask:
 
 
 TASK_VARIABLE = "DPDOCTOR_TASK"
+# How the reason begins for which a script is not converted that starts, or joins, processes of its own.
+DISTRIBUTES_ITSELF = "the script distributes itself: "
+# What starts processes, which need no launcher then.
+SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 # The directory of a launch whose ranks the script, or a launcher of the user's, starts.
 NATIVE_VARIABLE = "DPDOCTOR_NATIVE"
 # Asks such a rank for its stacks: SIGUSR1 and SIGUSR2 may be the script's, or its scheduler's.

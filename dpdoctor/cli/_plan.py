@@ -175,6 +175,11 @@ def _nproc(asked: int | None, devices: Sequence[str], *, parallel: bool) -> int:
     return asked
 
 
+def default_ranks() -> int:
+    """Return how many ranks a parallel mode has where nobody says it."""
+    return _nproc(None, _usable_devices(machine.gpus()[0]), parallel=True)
+
+
 def _usable_devices(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
     devices = machine.visible_devices(gpus)
     twice = next((device for device in devices if devices.count(device) > 1), None)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from rich.console import RenderableType
 
 from dpdoctor.cli import _options, _plan, _report, _start
 from dpdoctor.errors import BaselineError, InterruptedByError, ModeFailedError
 from dpdoctor.launch import interruption, launcher
 from dpdoctor.records import LaunchRecord
-from dpdoctor.spec import BESIDE, RunHeader, RunSpec
+from dpdoctor.spec import BESIDE, SPAWNS, RunHeader, RunSpec
 
 if TYPE_CHECKING:
     from dpdoctor.analysis import Analysis
@@ -60,10 +61,17 @@ def profile(**options: Any) -> None:
     header = _start.header(spec)
     launcher.create(root, dataclasses.replace(header, launch_spread=_launch_spread(header)))
     console.print(_plan.describe(spec), soft_wrap=True, highlight=False)
+    is_asked_for = click.get_current_context().get_parameter_source("modes") == ParameterSource.COMMANDLINE
+    is_enough = (lambda _: False) if is_asked_for or options["explain"] else launcher.distributes_itself
     with interruption.heeding() as heard:
         progress = _start.progress(console, quiet=options["quiet"], verbose=options["verbose"])
         try:
-            records = launcher.launch(root, spec, progress)
+            records = launcher.launch(root, spec, progress, is_enough)
+            if is_enough(records[-1]):
+                spec = _as_native(options, records[-1])
+                console.print(_plan.describe(spec), soft_wrap=True, highlight=False)
+                launcher.begin_anew(root, _start.header(spec), records)
+                records = launcher.launch(root, spec, progress)
             if BESIDE in spec.recording.arms and not heard.name:
                 launcher.try_loaders(root, spec, _report.settings_to_try(root), progress)
         finally:
@@ -78,6 +86,13 @@ def profile(**options: Any) -> None:
     if heard.name:
         raise InterruptedByError(heard.name, heard.exit_code)
     _judge(records, spec, keep_going=options["keep_going"], quiet=options["quiet"])
+
+
+def _as_native(options: dict[str, Any], refused: LaunchRecord) -> RunSpec:
+    """Return the run of a script that turned out to distribute itself: as it is, on as many ranks as modes have."""
+    spawns = any(f"{name} at" in (refused.reason or "") for name in SPAWNS)
+    nproc = options["nproc"] if spawns or options["launcher"] else options["nproc"] or _plan.default_ranks()
+    return _spec({**options, "modes": _plan.NATIVE, "nproc": None if spawns else nproc})
 
 
 def _spec(options: dict[str, Any]) -> RunSpec:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.tidy import tidy
 from dpdoctor.launch.watch import Hope, Patience, Verdict
 from dpdoctor.records import LaunchRecord, RankRecord
-from dpdoctor.spec import BASELINE, LoaderSetting, ModeSpec, RunHeader, RunSpec, WorkerTask
+from dpdoctor.spec import BASELINE, DISTRIBUTES_ITSELF, LoaderSetting, ModeSpec, RunHeader, RunSpec, WorkerTask
 
 PERIOD_S = 0.25
 # A rank that failed makes its peers fail too; they get this long to say why before they are ended.
@@ -41,8 +42,28 @@ def create(root: Path, header: RunHeader) -> None:
     rundir.write_json(root / rundir.HEADER, header)
 
 
-def launch(root: Path, spec: RunSpec, progress: Progress) -> list[LaunchRecord]:
+def begin_anew(root: Path, header: RunHeader, records: Sequence[LaunchRecord]) -> None:
+    """Let a run directory be that of another run than the one whose launches these were, all of which failed.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    for record in records:
+        shutil.rmtree(rundir.launch_dir(root, record.mode, record.launch), ignore_errors=True)
+    rundir.write_json(root / rundir.HEADER, header)
+
+
+def distributes_itself(record: LaunchRecord) -> bool:
+    """Return whether a launch ended because the script starts ranks of its own, or joins them."""
+    return (record.reason or "").startswith(DISTRIBUTES_ITSELF)
+
+
+def launch(
+    root: Path, spec: RunSpec, progress: Progress, is_enough: Callable[[LaunchRecord], bool] = lambda _: False
+) -> list[LaunchRecord]:
     """Run every mode `spec.repeat` times; a mode that fails does not keep the next from running.
+
+    `is_enough`: whether to launch nothing more after this one.
 
     Returns the records in the order of the launches. After Ctrl-C, SIGTERM from a CI system or SIGHUP, the present
     launch, or the one that was next, is `interrupted` and the last.
@@ -50,13 +71,19 @@ def launch(root: Path, spec: RunSpec, progress: Progress) -> list[LaunchRecord]:
     records: list[LaunchRecord] = []
     with interruption.heeding():
         for number in range(1, spec.repeat + 1):
-            records += launch_once(root, spec, number, progress)
-            if records[-1].status == "interrupted":
+            records += launch_once(root, spec, number, progress, is_enough)
+            if records[-1].status == "interrupted" or is_enough(records[-1]):
                 break
     return records
 
 
-def launch_once(root: Path, spec: RunSpec, number: int, progress: Progress) -> list[LaunchRecord]:
+def launch_once(
+    root: Path,
+    spec: RunSpec,
+    number: int,
+    progress: Progress,
+    is_enough: Callable[[LaunchRecord], bool] = lambda _: False,
+) -> list[LaunchRecord]:
     """Run every mode once, as the n-th of its `spec.repeat` launches; return as `launch` does."""
     records: list[LaunchRecord] = []
     with interruption.heeding():
@@ -65,7 +92,7 @@ def launch_once(root: Path, spec: RunSpec, number: int, progress: Progress) -> l
                 continue  # one that failed fails again, and a baseline that did has no cost
             launch_one = _launch_bare if bare else functools.partial(_launch_mode, number=number)
             records += launch_one(root, spec, mode, progress)
-            if records[-1].status == "interrupted":
+            if records[-1].status == "interrupted" or is_enough(records[-1]):
                 break
     return records
 

@@ -17,7 +17,7 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import DataLoader
@@ -100,6 +100,7 @@ class Bare:
         patches, phases = Patches(), PhaseClock(self._clock)
         optimizers = hooks.Optimizers(self._counter, phases, self._ending.check, self._on_step, lambda: None)
         optimizers.watch(patches)
+        launched.refuse_distribution(patches, self._refuse)
 
         def backward_ended() -> None:
             if not optimizers.any_seen:
@@ -127,7 +128,8 @@ class Bare:
         except BaseException as error:  # noqa: BLE001 - the user's script may raise anything; it is recorded
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
-            self._left(script.failure(error) + self._protection.hint(error))
+            said = launched.looked_for(error, script.raised_at(error))
+            self._left(said or script.failure(error) + self._protection.hint(error))
         else:
             self._left("")
         sys.stdout.flush()
@@ -227,6 +229,9 @@ class Bare:
         self._record = replace(self._record, status=status, reason=reason)
         rundir.write_json(self._directory / rundir.RANK, self._record)
         self._heartbeat.enter("done")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self._ending.stop("failed", reason)
 
     def _terminated(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler's signature
         if os.getpid() == self._record.pid and not self._ending.begun:

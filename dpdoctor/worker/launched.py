@@ -8,24 +8,27 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import torch
 import torch.distributed as dist
 from torch.distributed import fsdp
 from torch.nn.parallel import DistributedDataParallel
 
 from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
-from dpdoctor.spec import TASK_VARIABLE
+from dpdoctor.spec import DISTRIBUTES_ITSELF, SPAWNS, TASK_VARIABLE
 from dpdoctor.worker import lines
 from dpdoctor.worker.patches import Patches
 
 ONE_DEVICE = (
-    "dpdoctor converts scripts that are written for one device; give this one the options with which it trains on one"
+    "dpdoctor converts scripts that are written for one device; give this one the options with which it trains on one, "
+    "or have it observed as it is: dpdoctor profile {} --modes native{}"
 )
 
 # What torch says where there is no group.
@@ -81,9 +84,35 @@ def hide_process_group(patches: Patches, of_children: Patches, fail: Callable[[s
     of_children.replace(dist, "is_initialized", is_initialized)
     for name in ("get_rank", "get_world_size"):
         _deny(of_children, name)
+    refuse_distribution(patches, fail)
+
+
+def refuse_distribution(patches: Patches, fail: Callable[[str], NoReturn]) -> None:
+    """End the mode when the script starts ranks of its own, or joins them."""
     _refuse(patches, dist, "init_process_group", fail)
     _refuse(patches, DistributedDataParallel, "__init__", fail)
     _refuse(patches, fsdp, "fully_shard", fail)
+    for name in SPAWNS:
+        _refuse(patches, torch.multiprocessing, name.rpartition(".")[2], fail)
+
+
+def looked_for(error: BaseException, line: str) -> str | None:
+    """Return why a script is not converted that wants to know its rank, given what it raised at `line`; None: it is."""
+    names = (*_HIDDEN, "MASTER_ADDR", "MASTER_PORT")
+    if isinstance(error, KeyError) and error.args and error.args[0] in names and _is_of_environment(error):
+        return _refusal(f"it reads {error.args[0]} of its environment", line)
+    return None
+
+
+def _is_of_environment(error: KeyError) -> bool:
+    """Return whether os.environ raised it, and no other mapping."""
+    *_, innermost = [None, *traceback.walk_tb(error.__traceback__)]
+    return innermost is not None and innermost[0].f_globals.get("__name__") == os.__name__
+
+
+def _refusal(what: str, line: str) -> str:
+    script = os.path.basename(sys.argv[0]) or "SCRIPT"  # noqa: PTH119
+    return f"{DISTRIBUTES_ITSELF}{what} at {line}. {ONE_DEVICE.format(script, '' if what in SPAWNS else ' --nproc 2')}"
 
 
 def _is_trusted(asking: FrameType) -> bool:
@@ -109,7 +138,7 @@ def _refuse(patches: Patches, owner: Any, name: str, fail: Callable[[str], NoRet
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         if not _is_trusted(sys._getframe(1)):
-            fail(f"the script distributes itself: {what} at {lines.caller()}. {ONE_DEVICE}")
+            fail(_refusal(what, lines.caller()))
         return original(*args, **kwargs)
 
     patches.replace(owner, name, refuse)

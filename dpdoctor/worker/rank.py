@@ -154,7 +154,8 @@ class Rank(Observer):
         else:
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
-            explained = self._mode.explain(error, script.raised_at(error))
+            at = script.raised_at(error)
+            explained = launched.looked_for(error, at) or self._mode.explain(error, at)
             reason = explained or script.failure(error) + self._protection.hint(error)
             if self._ablation.arm != FULL and not explained and blame.may_be_an_arms(error):
                 reason += f"; the arm {self._ablation.arm} was on: does it with --arms none, too?"

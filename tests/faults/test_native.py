@@ -6,7 +6,8 @@ import pytest
 
 from dpdoctor.launch.native import NO_WALL_TEXT
 
-SHORT = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0", "--modes", "native")
+LITTLE = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0")
+SHORT = (*LITTLE, "--modes", "native")
 NO_WALL = NO_WALL_TEXT.partition("(")[0]
 
 
@@ -23,6 +24,8 @@ def test_torchrun_ends_well_and_counts_what_its_ranks_drew(profile):
     assert mode["throughput"]["value"] * mode["step"]["value"] == pytest.approx(10, rel=0.01)
     assert [check["ok"] for check in mode["adoption"]["proof"] if check["name"] == "parameters equal"] == [True]
     assert not mode["adoption"]["warnings"]
+    assert [way["name"] for way in mode["adoption"]["strategies"]] == ["ddp"]
+    assert mode["own"]["collectives"]["value"] == 1
     # The script switches the reduction off in all micro-batches but the last.
     assert not [found for found in run.summary["findings"] if found["rule"] == "accumulation_sync"]
     printed = (run.root / "native" / "stdout.log").read_text()
@@ -32,13 +35,20 @@ def test_torchrun_ends_well_and_counts_what_its_ranks_drew(profile):
 
 def test_spawned_ranks_on_the_same_samples_do_the_work_of_one(profile, tmp_path):
     (tmp_path / "start.pt").write_text("the user's")
-    run = profile("native_spawned.py", *SHORT, args=["2"])
+    run = profile("native_spawned.py", *LITTLE, args=["2"])  # nobody needs to know that there is such a mode
     skip_without_wall(run)
+    assert "the script distributes itself: torch.multiprocessing.spawn at" in run.output
+    assert list(run.summary["modes"]) == ["native"]
     assert run.exit_code == 0, run.output
     mode = run.mode("native")
     assert (mode["status"], mode["world_size"]) == ("ok", 2)
     assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (4, 4)
     assert mode["throughput"]["value"] * mode["step"]["value"] == pytest.approx(4, rel=0.01)
+    (way,) = mode["adoption"]["strategies"]
+    assert (way["name"], way["line"].rpartition(":")[2]) == ("hand-written", "29")
+    assert way["facts"] == "2 calls of all_reduce in a step, 36 B, outside of the backward pass"
+    assert mode["own"]["collectives"]["value"] == 2
+    assert mode["phases"]["communication"]["value"] > 0
     (finding,) = (found for found in run.summary["findings"] if found["rule"] == "unsharded_data")
     assert "DistributedSampler" in finding["code"]
     assert "the parent ends" in (run.root / "native" / "stdout.log").read_text()

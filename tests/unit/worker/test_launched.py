@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import pytest
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed import fsdp
 from torch.nn.parallel import DistributedDataParallel
@@ -80,9 +81,33 @@ def test_a_loader_worker_finds_no_process_group_either(num_workers: int) -> None
         (lambda: dist.init_process_group("gloo"), r"torch\.distributed\.init_process_group"),
         (lambda: DistributedDataParallel(nn.Linear(1, 1)), "DistributedDataParallel"),
         (lambda: fsdp.fully_shard(nn.Linear(1, 1)), "fully_shard"),
+        (lambda: mp.spawn(print, nprocs=2), r"torch\.multiprocessing\.spawn"),
+        (lambda: mp.start_processes(print, nprocs=2), r"torch\.multiprocessing\.start_processes"),
     ],
 )
 def test_a_script_that_distributes_itself_is_named_with_its_line(act: object, said: str) -> None:
     assert callable(act)
     with pytest.raises(FailedError, match=f"distributes itself: .*{said} at {__file__}:"):
         act()
+
+
+@pytest.mark.usefixtures("grouped")
+def test_the_refusal_names_the_command_that_observes_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/home/train.py"])
+    with pytest.raises(FailedError, match=r"dpdoctor profile train\.py --modes native$"):
+        mp.spawn(print, nprocs=2)
+    with pytest.raises(FailedError, match=r"dpdoctor profile train\.py --modes native --nproc 2$"):
+        dist.init_process_group("gloo")
+
+
+def test_a_script_that_wants_to_know_its_rank_distributes_itself() -> None:
+    launched.hide()
+    with pytest.raises(KeyError) as raised:
+        os.environ["LOCAL_RANK"]
+    told = launched.looked_for(raised.value, "train.py:3")
+    assert told is not None
+    assert told.startswith("the script distributes itself: it reads LOCAL_RANK of its environment at train.py:3")
+    for table, name in (({}, "RANK"), (os.environ, "NOT_A_RANK")):
+        with pytest.raises(KeyError) as raised:
+            table[name]
+        assert launched.looked_for(raised.value, "train.py:3") is None
