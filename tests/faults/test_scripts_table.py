@@ -171,7 +171,7 @@ CASES = {
     ),
     "looks for `RANK` and distributes itself if it is there": LANGUAGE_MODEL,
     "`nn.DataParallel` applied by the script": NOTEBOOK,
-    "calls `init_process_group`, `DistributedDataParallel` or `fully_shard`": Case(
+    "calls `init_process_group`, `DistributedDataParallel`, `fully_shard` or `mp.spawn`": Case(
         command=("distributes_itself.py",),
         line='dist.init_process_group("gloo", init_method="tcp://127.0.0.1:1", rank=0, world_size=1)',
         reason="init_process_group",
