@@ -149,6 +149,7 @@ class RunSpec:
         fsdp_wrap: class names of the modules that FSDP gathers as one unit; None: chosen.
         allow_writes: the script's files are really written.
         control: the baseline is also launched bare, to measure what watching costs.
+        go_on: a script that distributes itself is let run to its own end, once enough is recorded.
     """
 
     target: str
@@ -167,6 +168,7 @@ class RunSpec:
     fsdp_wrap: tuple[str, ...] | None = None
     allow_writes: bool = False
     control: bool = False
+    go_on: bool = False
     recording: Recording = Recording()
 
     def __post_init__(self) -> None:

@@ -163,6 +163,7 @@ def spec(
     repeat: int = 1,
     control: bool = False,
     directory: Path | None = None,
+    go_on: bool = False,
 ) -> RunSpec:
     """Return the run that the options ask for, in a directory; None: the present one.
 
@@ -184,6 +185,7 @@ def spec(
             fsdp_wrap=_class_names(options["fsdp_wrap"]),
             recording=wanted,
             directory=directory,
+            go_on=go_on,
             **{name: options[name] for name in _AS_THEY_ARE},
         )
     )

@@ -52,6 +52,7 @@ class Options:
     dp_devices: str | None = None
     directory: Path | None = None
     launcher: str | None = None
+    go_on: bool = False
 
     @property
     def here(self) -> Path:
@@ -90,12 +91,16 @@ def make_spec(options: Options) -> RunSpec:
     target = _target(options)
     requested = _requested(options.modes)
     # A script that distributes itself does not run as one process.
+    if options.go_on and requested != [NATIVE]:
+        raise UsageError(f"--then go-on is for mode {NATIVE}: other modes train on what is thrown away")
     has_baseline = options.baseline and BASELINE not in requested and requested != [NATIVE]
     wanted = [BASELINE, *requested] if has_baseline else requested
     known = known_modes()
     gpus, _ = machine.gpus()
     devices = _usable_devices(gpus)
-    nproc = _nproc(options.nproc, devices, parallel=any(name != BASELINE for name in wanted))
+    # How many ranks a script of its own has is its author's affair.
+    asked = None if requested == [NATIVE] else options.nproc
+    nproc = _nproc(asked, devices, parallel=any(name != BASELINE for name in wanted))
     devices = devices[:nproc]
     replicas = {DATA_PARALLEL: _replicas(options.dp_devices, wanted, len(devices))}
     return RunSpec(
@@ -121,6 +126,7 @@ def make_spec(options: Options) -> RunSpec:
         allow_writes=options.allow_writes,
         control=options.control and BASELINE in wanted,
         recording=options.recording,
+        go_on=options.go_on,
     )
 
 
@@ -259,7 +265,7 @@ def describe(spec: RunSpec) -> str:
     threads = units.count(spec.threads_per_device, "thread")
     are_own = all(mode.launcher for mode in spec.modes)  # ranks, with as many threads as they take
     device = "GPU" if spec.devices else "CPU" if are_own else f"CPU with {threads} per device"
-    modes = ", ".join(map(_mode_words, spec.modes))
+    modes = ", ".join(_mode_words(mode, go_on=spec.go_on) for mode in spec.modes)
     launches = len(spec.modes) * spec.repeat
     per_launch = STARTUP_S + (0 if spec.recording.explain else spec.recording.time_budget_s)
     seconds, control = launches * per_launch, ""
@@ -271,8 +277,9 @@ def describe(spec: RunSpec) -> str:
     return f"Plan: {modes}{control} on {device}{again}; at most about {units.seconds(seconds)}, often much less"
 
 
-def _mode_words(mode: ModeSpec) -> str:
+def _mode_words(mode: ModeSpec, *, go_on: bool) -> str:
     if mode.launcher:
-        return f"{mode.name} (as {' '.join(mode.launcher)} starts it)"
+        end = ", to its own end; what it writes is really written" if go_on else ""
+        return f"{mode.name} (as {' '.join(mode.launcher)} starts it{end})"
     replicas = f", {mode.placement}" if mode.replicas else ""
     return f"{mode.name} ({units.count(mode.world_size, 'process')}{replicas}, batches {mode.batch_rule})"

@@ -41,6 +41,13 @@ if TYPE_CHECKING:
     metavar="NAMES",
     help="What to switch off in windows between the full ones, to see what it costs: all, none, or names with commas.",
 )
+@click.option(
+    "--then",
+    type=click.Choice(["stop", "go-on"]),
+    default="stop",
+    show_default=True,
+    help="Once enough is recorded, end a script of mode native, or let it run on, with its files its own.",
+)
 @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Launches of every mode.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory. Default: reports/SCRIPT-TIME."
@@ -108,6 +115,7 @@ def _spec(options: dict[str, Any]) -> RunSpec:
         recording,
         baseline=not options["no_baseline"],
         repeat=options["repeat"],
+        go_on=options["then"] == "go-on",
         control=not (options["no_control"] or options["no_baseline"] or options["explain"]),
     )
 

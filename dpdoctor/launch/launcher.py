@@ -238,7 +238,7 @@ def _launch_command(task: WorkerTask, name: str, number: int, title: str, progre
     command = native.Command(task)
     try:
         with interruption.heeding() as heard, sampling.sampling(directory / rundir.NODE, ranks):
-            verdict = native.run(command, ranks, task.spec.timeout_s, progress, heard)
+            verdict = native.run(command, ranks, task, progress, heard)
     finally:
         command.end()
     shown = command.settle()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +47,13 @@ NO_WALL_TEXT = (
     "this machine lets dpdoctor put no wall between the script's processes and your files ({}). Give --allow-writes to "
     "let the script really write"
 )
+
+
+# As many stuck ranks are told of.
+MOST_TOLD = 4
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in ')
+_NOT_USERS = ("<", *(f"{path}{os.sep}" for path in (INJECT.parent, sysconfig.get_path("stdlib"))))
+_INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class SeenRank(RankProcess):
@@ -179,6 +188,14 @@ class Command:
         """Return how many lines its processes have left about themselves: a new one may become a rank."""
         return len(_processes(self._directory))
 
+    def begins(self) -> object:
+        """Return what changes while a new process begins, which may become a rank: it computes, or says so."""
+        spent_s = 0.0
+        for process in self._seen.values():
+            with contextlib.suppress(psutil.Error):
+                spent_s += sum(process.cpu_times()[:2])
+        return self.num_armed(), int(spent_s)
+
     def sign(self) -> object:
         """Return what changes while a command without ranks does something that can be seen."""
         return self.num_armed(), self._log.stat().st_size, self._errors.stat().st_size
@@ -252,12 +269,13 @@ def _processes(directory: Path) -> list[str]:
 
 
 def run(
-    command: Command, ranks: list[SeenRank], timeout_s: float, progress: Progress, heard: Interruption
+    command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Progress, heard: Interruption
 ) -> Verdict:
     """Wait until all ranks have ended, one has failed or shows no sign of life for too long, or somebody interrupts.
 
-    `ranks` is kept to those of the world that is shown.
+    `ranks` is kept to those of the world that is shown. A script that is to go on is waited for once they are complete.
     """
+    timeout_s = task.spec.timeout_s
     patience = Patience(timeout_s, time.monotonic)
     leaving, orphaned = Patience(LEAVING_S, time.monotonic), Patience(ORPHANED_S, time.monotonic)
     while True:
@@ -270,7 +288,9 @@ def run(
         running = [rank for rank in ranks if rank.exit_code() is None]
         if command.exit_code() is not None and not running:
             break
-        if leaving.exhausted_by({-1: command.num_armed() if is_complete(ranks) else time.monotonic()}):
+        if task.spec.go_on and is_complete(ranks):
+            continue
+        if leaving.exhausted_by({-1: command.begins() if is_complete(ranks) else time.monotonic()}):
             break
         if orphaned.exhausted_by({-1: command.exit_code()} if command.exit_code() is not None else {}):
             break
@@ -308,9 +328,50 @@ def _stuck(command: Command, ranks: list[SeenRank], silent: list[int], timeout_s
         if rank.exit_code() is None:
             rank.send(STACKS_SIGNAL)
     time.sleep(STACKS_S)
-    verdict = watch.judge_hang(ranks, silent, timeout_s)
+    reason = stuck_words([rank for rank in ranks if rank.rank in silent], timeout_s)
     command.end()
-    return verdict
+    return Verdict(status="failed", reason=reason, failed_rank=silent[0], stderr_tail=command.errors())
+
+
+def stuck_words(stuck: Sequence[SeenRank], timeout_s: float) -> str:
+    """Return where each rank stands that makes no progress: who waits for whom is seen from their lines and steps."""
+    told = []
+    for rank in stuck[:MOST_TOLD]:
+        beat, line = watch.beat_of(rank), users_line(rank.directory / rundir.STACKS)
+        steps = units.count(beat.step if beat else 0, "step")
+        told.append(f"rank {rank.rank} stands at {line or 'an unknown line'} after {steps}")
+    more = f", and {len(stuck) - MOST_TOLD} more" if len(stuck) > MOST_TOLD else ""
+    return (
+        f"no progress for {units.seconds(timeout_s)}: {', '.join(told)}{more}. All ranks must take equally many steps "
+        "and exchange the same in each. --timeout gives them more time"
+    )
+
+
+def users_line(stacks: Path) -> str:
+    """Return `file:line` of the user's innermost frame in the main thread's stack; empty: there is none."""
+    try:
+        lines = stacks.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    # faulthandler tells the main thread last.
+    heads = [number for number, line in enumerate(lines) if "most recent call first" in line]
+    for line in lines[heads[-1] + 1 :] if heads else ():
+        frame = _FRAME.match(line)
+        if frame and not frame["file"].startswith(_NOT_USERS) and not any(name in line for name in _INSTALLED):
+            return f"{frame['file']}:{frame['line']}"
+    return ""
+
+
+def _ended_apart(records: Sequence[tuple[SeenRank, RankRecord | None]]) -> str:
+    """Return that a rank's script came to its end while that of another, which failed, went on; else nothing."""
+    steps = {rank.rank: beat.step if (beat := watch.beat_of(rank)) else 0 for rank, _ in records}
+    ended = [rank.rank for rank, record in records if record is not None and record.ending == "returned"]
+    failed = [(rank.rank, record) for rank, record in records if record is not None and record.ending == "raised"]
+    if not ended or not failed or steps[ended[0]] > steps[failed[0][0]]:
+        return ""
+    waiting, record = failed[0]
+    told = watch.ENDED_APART.format(ended[0], units.count(steps[ended[0]], "step"), waiting)
+    return f"{told} Rank {waiting}, after {units.count(steps[waiting], 'step')}: {record.reason}"
 
 
 def judge(command: Command, ranks: Sequence[SeenRank]) -> Verdict:  # noqa: PLR0911 - ways to end
@@ -322,10 +383,14 @@ def judge(command: Command, ranks: Sequence[SeenRank]) -> Verdict:  # noqa: PLR0
         return Verdict(status="failed", reason=command.explain(), stderr_tail=tail if code else ())
     records: list[tuple[SeenRank, RankRecord | None]] = [(rank, watch.record_of(rank)) for rank in ranks]
     several = len(ranks) > 1
+    if apart := _ended_apart(records):
+        return Verdict(status="failed", reason=apart, stderr_tail=tail)
     for rank, record in records:
         if record is not None and record.status == "failed":
             who = f"rank {rank.rank}: " if several else ""
-            return Verdict(status="failed", reason=f"{who}{record.reason}", failed_rank=rank.rank, stderr_tail=tail)
+            killed = f"; the command was killed by signal {-code}" if code is not None and code < 0 else ""
+            reason = f"{who}{record.reason}{killed}"
+            return Verdict(status="failed", reason=reason, failed_rank=rank.rank, stderr_tail=tail)
     for rank, record in records:
         if record is None or record.status != "ok":
             reason = f"rank {rank.rank} ended {watch.where(rank)}; the command's exit code is {code}"

@@ -90,3 +90,24 @@ class Ending:
             sys.stderr.flush()
         finally:
             os._exit(0 if self.status == "ok" or self.raising is Leave else 1)
+
+
+class LettingGo(Ending):
+    """Completes the record of a script that is to go on, which is told nothing.
+
+    Whoever moved it to the end of its recording catches the Stop, and takes the hooks away.
+    """
+
+    def stop(self, status: str, reason: str | None = None) -> NoReturn:
+        """Complete the record.
+
+        Raises:
+            Stop: always.
+        """
+        if not self.begun:
+            self.status, self.reason = status, reason
+            self._complete(status, reason)
+        raise Stop
+
+    def check(self) -> None:
+        """Let the script go on."""

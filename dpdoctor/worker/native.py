@@ -30,7 +30,7 @@ from dpdoctor.worker import lines, script, stored
 from dpdoctor.worker.agreement import Agreement, Alone
 from dpdoctor.worker.arms._base import Arm
 from dpdoctor.worker.data.loaders import OWN, Loaders
-from dpdoctor.worker.ending import Leave, Stop
+from dpdoctor.worker.ending import Ending, Leave, LettingGo, Stop
 from dpdoctor.worker.facts import strategies
 from dpdoctor.worker.facts.exchanges import Exchanges
 from dpdoctor.worker.launched import Place
@@ -96,7 +96,6 @@ class Native(Observer):
         self._stored = Stored(store, where.rank, where.world_size) if where.world_size > 1 else None
         self._is_over = False
         super().__init__(task, where, directory, heartbeat, backend)
-        self._ending.raising = Leave
         self._exchanges = Exchanges(self._phases) if backend is not None else None
         self._strategies: tuple[Strategy, ...] = ()
         self._report.strategies = self._strategies_so_far
@@ -109,7 +108,8 @@ class Native(Observer):
         self._adopter.seek()
         # Also where a process that was forked ends, which passes by atexit.
         self._at_end = Finalize(None, self._ended, exitpriority=0)
-        threading.Thread(target=self._die_with_launcher, name="dpdoctor-launcher", daemon=True).start()
+        if not task.spec.go_on:
+            threading.Thread(target=self._die_with_launcher, name="dpdoctor-launcher", daemon=True).start()
         heartbeat.enter("script")
         self._phases.lap()
 
@@ -117,6 +117,13 @@ class Native(Observer):
     def num_steps(self) -> int:
         """Return the steps that were taken so far."""
         return self._steplog.num_steps
+
+    def _make_ending(self) -> Ending:
+        if self._task.spec.go_on:
+            return LettingGo(self._finish, self._forced)
+        ending = Ending(self._finish, self._forced)
+        ending.raising = Leave
+        return ending
 
     def _meet_others(self) -> Agreement:
         return self._stored or Alone()
@@ -141,7 +148,10 @@ class Native(Observer):
         except LostError as error:
             self._let_go(f"the ranks do not meet any more: {error}")
         except Stop:
-            raise
+            if not self._task.spec.go_on:
+                raise
+            self._is_over = True
+            self._patches.undo()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the job
             traceback.print_exc()
             self._let_go(f"dpdoctor itself failed: {type(error).__name__}: {error}")

@@ -73,7 +73,7 @@ class Observer(ABC):
         self._mode.passes = Passes()
         self._pid = os.getpid()
         self._clock = time.monotonic_ns
-        self._ending, self._left = Ending(self._finish, self._forced), "stopped"
+        self._ending, self._left = self._make_ending(), "stopped"
         self._patches = Patches()
         self._phases, self._tally, self._counter = PhaseClock(self._clock), Tally(), StepCounter()
         self._recorder = Recorder(directory, self._clock)
@@ -95,6 +95,10 @@ class Observer(ABC):
         self._ablation = self._make_ablation()
         self._report = self._make_report(backend)
         self._conductor = self._make_conductor()
+
+    def _make_ending(self) -> Ending:
+        """Return what ends the script."""
+        return Ending(self._finish, self._forced)
 
     @abstractmethod
     def _meet_others(self) -> Agreement:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
+import torch
 
 from dpdoctor.launch.native import NO_WALL_TEXT
+from tests.faults.conftest import SCRIPTS
 
 LITTLE = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0")
 SHORT = (*LITTLE, "--modes", "native")
@@ -74,6 +79,20 @@ def test_a_script_that_trains_nowhere_is_explained(profile, tmp_path):
     reason = run.mode("native")["reason"]
     assert "ended with code 0, and none of its processes trained" in reason
     assert "this needs 8 GPUs" in reason
+
+
+def test_a_job_that_goes_on_ends_as_it_would_without(profile, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    alone = subprocess.run(
+        [*torchrun, str(SCRIPTS / "native_exact.py")], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    (tmp_path / "last.pt").unlink()
+    run = profile("native_exact.py", *SHORT, "--nproc", "2", "--then", "go-on")
+    assert run.exit_code == 0, run.output
+    assert "what it writes is really written" in run.output
+    assert run.mode("native")["status"] == "ok"
+    assert (run.root / "native" / "stdout.log").read_text() == alone.stdout
+    assert list(torch.load(tmp_path / "last.pt"))
 
 
 def skip_without_wall(run):

@@ -322,3 +322,8 @@ def test_a_script_that_distributes_itself_is_started_as_its_author_would(options
     (mode,) = spec.modes  # it does not run as one process: there is no baseline
     assert (mode.name, mode.launcher) == ("native", launcher)
     assert f"native (as {' '.join(launcher)} starts it)" in _plan.describe(spec)
+
+
+def test_how_many_ranks_a_script_of_its_own_has_is_its_authors_affair() -> None:
+    (mode,) = plan(modes="native", nproc=64).modes
+    assert mode.launcher[-1] == "64"

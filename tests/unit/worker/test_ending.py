@@ -120,3 +120,26 @@ def test_a_record_that_cannot_be_completed_is_told(capfd: pytest.CaptureFixture[
     told = capfd.readouterr().err
     assert "Traceback" in told
     assert "OSError: No space left on device" in told
+
+
+def test_a_script_that_was_started_by_somebody_else_leaves_with_success() -> None:
+    script = """
+        end.raising = ending.Leave
+        import atexit
+        atexit.register(print, "at exit")
+        try:
+            end.stop("ok")
+        finally:
+            print("unwound")
+    """
+    assert run(script) == (0, ["finish ok None", "unwound", "at exit"])
+
+
+def test_a_script_that_is_to_go_on_is_told_nothing() -> None:
+    script = """
+        end = ending.LettingGo(lambda *told: print("finish", *told), lambda: print("forced"))
+        swallow(end.stop, "ok")
+        end.check()
+        print("goes on", end.status)
+    """
+    assert run(script, grace=0.0) == (0, ["finish ok None", "stop ", "goes on ok"])

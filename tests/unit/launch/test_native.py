@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import os
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+from dpdoctor import rundir
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.launch import native
+from dpdoctor.launch.native import SeenRank
+from dpdoctor.records import RankRecord
+
+STACKS = """Thread 0x00007f (most recent call first):
+  File "/home/me/other.py", line 3 in work
+
+Current thread 0x00007e (most recent call first):
+  File "{library}/threading.py", line 10 in wait
+  File "/venv/lib/python3.11/site-packages/torch/autograd/graph.py", line 1072 in _engine_run_backward
+  File "{package}/worker/timing/hooks.py", line 5 in backward
+  File "/home/me/train.py", line 9 in main
+  File "/home/me/train.py", line 20 in <module>
+"""
+
+
+def stacks() -> str:
+    return STACKS.format(library=sysconfig.get_path("stdlib"), package=native.INJECT.parent)
+
+
+def rank(directory: Path, number: int, *, steps: int = 0, pid: int | None = None, **said: object) -> SeenRank:
+    """Return a rank that left a heartbeat and, if it said anything, a record."""
+    own = directory / f"rank{number}"
+    own.mkdir()
+    beat = Heartbeat(own, os.getpid() if pid is None else pid, time.monotonic_ns)
+    beat.enter("done" if said.get("status") == "ok" else "measure")
+    beat.beat(steps, 0)
+    if said:
+        record = {"world_size": 2, "pid": 1, "host": "", "device": "", "backend": "gloo", **said}
+        rundir.write_json(own / rundir.RANK, RankRecord(rank=number, **record))
+    return SeenRank(own, directory / rundir.STDOUT)
+
+
+def test_a_world_is_complete_when_all_of_it_is_done(tmp_path: Path) -> None:
+    first = rank(tmp_path, 0, status="ok")
+    assert not native.is_complete([first])  # one of two
+    assert native.is_complete([first, rank(tmp_path, 1, status="ok")])
+    assert not native.is_complete([])
+
+
+@pytest.mark.parametrize("said", [{"status": "running"}, {"status": "failed"}, {}])
+def test_a_world_of_which_a_rank_is_not_done_is_not_complete(tmp_path: Path, said: dict[str, str]) -> None:
+    assert not native.is_complete([rank(tmp_path, 0, status="ok"), rank(tmp_path, 1, **said)])
+
+
+def test_a_rank_lives_as_long_as_its_process(tmp_path: Path) -> None:
+    assert rank(tmp_path, 0).exit_code() is None
+    gone = 2**22 - 1  # above what the kernel gives by default
+    assert rank(tmp_path, 1, pid=gone).exit_code() == 1
+    assert rank(tmp_path, 2, pid=gone, status="ok").exit_code() == 0
+
+
+def test_stuck_ranks_are_told_with_their_steps_and_their_own_lines(tmp_path: Path) -> None:
+    ranks = [rank(tmp_path, 0, steps=14), rank(tmp_path, 1, steps=14)]
+    (tmp_path / "rank0" / rundir.STACKS).write_text(stacks())
+    told = native.stuck_words(ranks, 20)
+    assert "rank 0 stands at /home/me/train.py:9 after 14 steps, rank 1 stands at an unknown line after 14" in told
+
+
+def test_a_script_that_ended_while_another_rank_went_on_is_named(tmp_path: Path) -> None:
+    ranks = [
+        rank(tmp_path, 0, steps=14, status="failed", reason="the script raised RuntimeError", ending="raised"),
+        rank(tmp_path, 1, steps=14, status="failed", reason="too short", ending="returned"),
+    ]
+    records = [(each, native.watch.record_of(each)) for each in ranks]
+    told = native._ended_apart(records)
+    assert told.startswith("the script of rank 1 ended after 14 steps, while that of rank 0 trained on")
+    assert told.endswith("Rank 0, after 14 steps: the script raised RuntimeError")
+    assert native._ended_apart(records[1:]) == ""
