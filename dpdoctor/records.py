@@ -158,12 +158,16 @@ class Written:
     num_bytes: int = 0
 
 
+# Ranks send tensors to single others, as stages of a pipeline do.
+POINT_TO_POINT = "point to point"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """One way in which a script distributes itself, with its facts in words.
 
-    `name`: ddp, fsdp1, fsdp2, dp, zero; hand-written, what the script exchanges by itself at `line`; now and then,
-    in few steps; none, in no step.
+    `name`: ddp, fsdp1, fsdp2, dp, zero, POINT_TO_POINT; hand-written, what the script exchanges by itself at `line`;
+    now and then, in few steps; none, in no step.
     """
 
     name: str

@@ -25,6 +25,7 @@ from dpdoctor.digest import Digest
 from dpdoctor.records import (
     ALL_PHASES,
     PHASES,
+    POINT_TO_POINT,
     Adoption,
     Check,
     Launch,
@@ -38,6 +39,10 @@ from dpdoctor.records import (
 from dpdoctor.spec import BASELINE, TRACE_MODE, ModeSpec, Recording, RunHeader
 
 TRACES_ALONE = "the run is made of traces: nothing was measured without a profiler"
+IN_STAGES = (
+    "ranks send each other tensors, as stages of a pipeline do, and which of them train on the same samples is not "
+    "known: give --samples-per-step"
+)
 UNLIKE_GROUPS = "some ranks train on the same samples and others on their own: give --samples-per-step"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
 # An epoch of more steps than this never ends in practice (samplers with replacement and a huge length).
@@ -106,7 +111,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
     same = first is not None and first.adoption.same_samples
     alike = spec.world_size if same else first.adoption.copies if first is not None else 1
     copies = alike or 1
-    unknown = count.unknown or (None if alike or header.spec.samples_per_step else UNLIKE_GROUPS)
+    unknown = count.unknown or (None if header.spec.samples_per_step else _why_uncounted(first, alike))
     counted, uncounted = ([], unknown) if unknown else (windows, reason)
     adoption = _with_proof(first.adoption, count.check) if first else None
     batch = _batch(spec, counted, count.source, samples, copies)
@@ -152,6 +157,13 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         ranks=tuple(_rank(rank, of_shown, index) for index, rank in enumerate(shown.ranks)),
         wall_s=sum(map(_wall_s, _launched(launches))),
     )
+
+
+def _why_uncounted(first: RankRecord | None, alike: int) -> str | None:
+    """Return why the samples of ranks that dpdoctor did not start cannot be added up; None: they can."""
+    if first is not None and any(way.name == POINT_TO_POINT for way in first.adoption.strategies):
+        return IN_STAGES
+    return None if alike else UNLIKE_GROUPS
 
 
 def _own(spec: ModeSpec, shown: Launch, windows: Sequence[Sequence[Window]], reason: str) -> Own:

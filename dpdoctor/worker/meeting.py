@@ -10,6 +10,10 @@ DRAWN_APART = (
     "ranks draw different batches and may train on the same samples: a sampler goes on to draw from the global random "
     "state, which differs between ranks. Throughput is not affected; to distribute it, give it a generator of its own"
 )
+DRAWN_ALIKE = (
+    "the script's samplers draw the same indices on all ranks, and other tensors enter the models: unless each rank "
+    "has data of its own, ranks share samples, each of which the throughput counts once for every rank"
+)
 APART = (
     "in the first steps all ranks drew the same samples; random numbers that the script does not seed ({}) were alike "
     "on all ranks only by dpdoctor's seed, and are drawn apart since, as processes of the script would"
@@ -32,10 +36,12 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     mine = [step_ns, parts.loaders.prefetch(), int(changed), now - parts.steplog.since_ns, workers]
     everyone = parts.agreement.gather([*mine, draws.num, draws.digest, *parts.watch.entered.told()])
     # Ranks that fetched differently far ahead cannot be compared.
-    if len({numbers[5] for numbers in everyone}) == 1 < len({numbers[6] for numbers in everyone}):
+    if parts.loaders.reseeds and len({n[5] for n in everyone}) == 1 < len({n[6] for n in everyone}):
         parts.report.warn(DRAWN_APART)
     told = [numbers[7:] for numbers in everyone]
     parts.report.same_samples = _train_on_the_same(parts, told)
+    if not (warming or parts.loaders.reseeds or parts.report.same_samples) and _draw_alike(everyone):
+        parts.report.warn(DRAWN_ALIKE)
     parts.report.copies = copies(told)
     if not warming and are_one(told):
         parts.report.warn(ONE_BATCH)
@@ -47,6 +53,11 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
         num_workers=max(numbers[4] for numbers in everyone),
     )
     return facts, parts.clock() - now
+
+
+def _draw_alike(everyone: list[list[int]]) -> bool:
+    """Return whether several ranks drew indices, and the same ones."""
+    return len(everyone) > 1 and everyone[0][5] > 0 and len({(numbers[5], numbers[6]) for numbers in everyone}) == 1
 
 
 def _train_on_the_same(parts: Parts, told: list[list[int]]) -> bool:

@@ -175,8 +175,8 @@ class Native(Observer):
         self._is_over, self._left = True, "let go"
         self._patches.undo()
         self._report.warn(f"observation ended before its time: {reason}")
-        status, why = self._conductor.script_returned()
-        self._finish(status, None if status == "ok" else f"{reason}; {why}")
+        status, _ = self._conductor.script_returned()
+        self._finish(status, None if status == "ok" else f"{reason}; no window was measured before that")
 
     def _finish(self, status: str, reason: str | None) -> None:
         super()._finish(status, reason)

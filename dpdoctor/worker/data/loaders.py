@@ -47,7 +47,7 @@ class Loaders:
         self._rank = rank
         self._world_size = world_size
         self._seed = seed
-        self._reseeds = reseeds
+        self.reseeds = reseeds
         self._iterations = 0
         # A script may build a new DataLoader for every epoch: what looks alike at one line is one loader, unless both
         # are read at the same time, as by zip(); then the second has another place.
@@ -129,12 +129,12 @@ class Loaders:
         if isinstance(loader.dataset, IterableDataset):
             return sampler
         rule = self._rule_for(sampler)
-        if not self._reseeds:
-            return Shard(sampler, rule, self._rank, self._world_size, seeded=contextlib.nullcontext, draws=Draws())
+        if not self.reseeds:
+            return Shard(sampler, rule, self._rank, self._world_size, seeded=contextlib.nullcontext, draws=self.draws)
         return Shard(sampler, rule, self._rank, self._world_size, seeded=self._seeded, draws=self.draws)
 
     def _rule_for(self, sampler: Any) -> str:
-        if not self._reseeds:
+        if not self.reseeds:
             return OWN
         if self._world_size == 1 or not torch.is_grad_enabled():
             return "whole"

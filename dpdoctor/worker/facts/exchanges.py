@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ class Call(NamedTuple):
 
 
 class Exchanges:
-    """Counts and times collectives from step to step; `calls` are the script's own while `is_on`.
+    """Counts and times collectives from step to step; `calls` are the script's own while `is_on`, `kinds` all of them.
 
     Attributes:
         num_steps: that were counted; `num_exchanging` of them exchanged something.
@@ -67,6 +68,7 @@ class Exchanges:
         self.is_on = False
         self.is_known = True
         self.calls: list[Call] = []
+        self.kinds: Counter[str] = Counter()
         self.num_steps = self.num_exchanging = 0
 
     def watch(self, patches: Patches) -> None:
@@ -93,6 +95,7 @@ class Exchanges:
         return functools.wraps(original)(timed) if hasattr(original, "__name__") else timed
 
     def _note(self, operation: str, args: tuple[Any, ...]) -> None:
+        self.kinds[operation] += 1
         line = _users_line()
         if line:
             num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(args[:1]))

@@ -12,7 +12,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from dpdoctor import units
-from dpdoctor.records import Strategy
+from dpdoctor.records import POINT_TO_POINT, Strategy
 from dpdoctor.worker.facts.exchanges import Call, Exchanges
 
 # From this part of what is trained on, counted in bytes, an exchange of the script's own is one of gradients or
@@ -33,6 +33,7 @@ def found(
         *(_dp(part) for part in parts if isinstance(part, DataParallel)),
         *(Strategy(name="zero") for o in optimizers if type(o).__name__ == "ZeroRedundancyOptimizer"),
         *_own(exchanges.calls, trained_bytes),
+        *_point_to_point(exchanges.kinds["send"] + exchanges.kinds["recv"]),
     )
 
 
@@ -89,6 +90,11 @@ def _own(calls: Sequence[Call], trained_bytes: int) -> list[Strategy]:
         for (line, operation), of_line in by_line.items()
         if sum(call.num_bytes for call in of_line) >= max(1, LEAST_SHARE * trained_bytes)
     ]
+
+
+def _point_to_point(number: int) -> list[Strategy]:
+    facts = f"{number} sends and receives in a step, as of pipeline parallel stages"
+    return [Strategy(name=POINT_TO_POINT, facts=facts)] if number else []
 
 
 def _words(operation: str, calls: Sequence[Call]) -> str:

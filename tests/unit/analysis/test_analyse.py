@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dpdoctor.analysis import TRACE_MODE, Analysis, Figure, ModeSummary, RunSummary, analyse
 from dpdoctor.analysis.analyse import NO_OPTIMIZER, TRACES_ALONE
 from dpdoctor.analysis.samples import UNCOUNTED
-from dpdoctor.records import PHASES, Adoption, Launch, Rank, StepRecord
+from dpdoctor.records import PHASES, POINT_TO_POINT, Adoption, Launch, Rank, StepRecord, Strategy
 from tests.builders import traced_runs
 from tests.builders.records import even_rank, launch, rank, run, step, window
 from tests.builders.specs import MS
@@ -64,6 +64,20 @@ class TestTwoModes:
         assert (ddp.throughput.value, ddp.throughput_with_edges.value) == pytest.approx((320, 320))
         assert (ddp.batch.per_device, ddp.batch.global_) == (32, 32)
         assert (ddp.speedup.value, ddp.scaling_efficiency.value) == pytest.approx((1.0, 0.5))
+
+    @pytest.mark.parametrize(
+        ("adoption", "per_s", "why"),
+        [
+            (Adoption(copies=2), 320, None),
+            (Adoption(copies=0), None, "some ranks train on the same samples"),
+            (Adoption(strategies=(Strategy(name=POINT_TO_POINT),)), None, "stages of a pipeline"),
+        ],
+    )
+    def test_groups_of_ranks_on_the_same_samples(self, adoption: Adoption, per_s: float | None, why: str) -> None:
+        ranks = [even_rank(100, index=i, world_size=2, adoption=adoption) for i in range(2)]
+        found = analyse(run({"ddp": [launch(*ranks, mode="ddp")]}, {"ddp": 2})).summary.modes["ddp"].throughput
+        assert found.value == (per_s and pytest.approx(per_s))
+        assert (why or "") in (found.reason or "")
 
     def test_the_summary_survives_json_under_its_names(self, two_modes: Analysis) -> None:
         data = msgspec.json.encode(two_modes.summary)

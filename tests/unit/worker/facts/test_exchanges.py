@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dpdoctor.records import PHASES, Strategy
+from dpdoctor.records import PHASES, POINT_TO_POINT, Strategy
 from dpdoctor.worker.facts import strategies
 from dpdoctor.worker.facts.exchanges import Exchanges
 from dpdoctor.worker.patches import Patches
@@ -108,3 +108,12 @@ def test_what_is_exchanged_in_no_step_or_in_few_is_said(
     for collectives in per_step:
         seen.counted(collectives)
     assert [found.name for found in strategies.of_run((), seen)] == names
+
+
+def test_stages_that_send_each_other_tensors_are_named(phases: PhaseClock) -> None:
+    seen = Exchanges(phases)
+    seen.kinds.update(send=2, recv=2)
+    (found,) = strategies.found([], [], seen, trained_bytes=4)
+    assert found == Strategy(
+        name=POINT_TO_POINT, facts="4 sends and receives in a step, as of pipeline parallel stages"
+    )
