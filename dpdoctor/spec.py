@@ -241,8 +241,7 @@ class WorkerTask:
     """What the launcher hands to each rank of one launch, through the environment variable TASK_VARIABLE.
 
     `directory` is the launch's own directory; the rank writes below it and nowhere else. `unused` names the
-    parameters that got no gradient in the baseline. `bare`: nothing is watched but the ends of steps. `launcher_pid`:
-    the process without which ranks that it did not start itself end; 0: it started them.
+    parameters that got no gradient in the baseline. `bare`: nothing is watched but the ends of steps.
     """
 
     spec: RunSpec
@@ -250,7 +249,6 @@ class WorkerTask:
     directory: str
     unused: tuple[str, ...] = ()
     bare: bool = False
-    launcher_pid: int = 0
 
 
 TASK_VARIABLE = "DPDOCTOR_TASK"

@@ -42,6 +42,11 @@ class KeptProcess:
         except ConnectionError:
             return 0
 
+    @property
+    def kept_by(self) -> int | None:
+        """Return the number of its keeper, which adopts all that it leaves behind; None: a server forked it."""
+        return self._keeper.pid if self._keeper else None
+
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while it runs."""
         return self._receive(socket.MSG_DONTWAIT)

@@ -186,9 +186,7 @@ def _task(
     directory: Path, spec: RunSpec, mode: ModeSpec, *, unused: tuple[str, ...] = (), bare: bool = False
 ) -> WorkerTask:
     # Absolute: the ranks run in other directories.
-    return WorkerTask(
-        spec=spec, mode=mode, directory=str(directory.absolute()), unused=unused, bare=bare, launcher_pid=os.getpid()
-    )
+    return WorkerTask(spec=spec, mode=mode, directory=str(directory.absolute()), unused=unused, bare=bare)
 
 
 def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Progress) -> LaunchRecord:
@@ -241,9 +239,8 @@ def _launch_command(task: WorkerTask, name: str, number: int, title: str, progre
             verdict = native.run(command, ranks, task, progress, heard)
     finally:
         command.end()
-    shown = command.settle()
-    with contextlib.suppress(OSError):
-        (directory / rundir.OVERLAY).rmdir()
+        shown = command.settle()
+        command.leave()
     records = [watch.record_of(rank) for rank in shown]
     record = LaunchRecord(
         mode=name,

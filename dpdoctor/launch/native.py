@@ -15,17 +15,21 @@ import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
+import msgspec
 import psutil
 
 from dpdoctor import heartbeat, rundir, units
-from dpdoctor.launch import forkserver, watch
+from dpdoctor.launch import forkserver, kept, watch
 from dpdoctor.launch.interruption import Interruption
+from dpdoctor.launch.kept import KeptProcess
 from dpdoctor.launch.processes import RankProcess, absolute_python_path
 from dpdoctor.launch.progress import Progress
+from dpdoctor.launch.tidy import tidy
 from dpdoctor.launch.watch import Patience, Verdict
 from dpdoctor.records import RankRecord
-from dpdoctor.spec import NATIVE_VARIABLE, STACKS_SIGNAL, WorkerTask
+from dpdoctor.spec import NATIVE_VARIABLE, STACKS_SIGNAL, TASK_VARIABLE, WorkerTask
 
 PERIOD_S = 0.25
 # Once all ranks have recorded what they must, a parent of theirs may wait for them for ever, or begin others.
@@ -59,18 +63,21 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 class SeenRank(RankProcess):
     """One rank that dpdoctor did not start: what it says of itself in its directory."""
 
-    pid: int = 0  # type: ignore[assignment] - known once it says it
-
     def __init__(self, directory: Path, log: Path) -> None:
         self.rank = int(directory.name.removeprefix("rank"))
         self.directory = directory
         self.ended_by_us = False
-        self._log = log
+        self._pid, self._log = 0, log
+
+    @property
+    def pid(self) -> int:
+        """Return the number of its process; 0 until it says it."""
+        return self._pid
 
     def look(self) -> None:
         """Find out its process, once it says it."""
         beat = heartbeat.read(self.directory)
-        self.pid = beat.pid if beat else self.pid
+        self._pid = beat.pid if beat else self._pid
 
     def exit_code(self) -> int | None:
         """Return None while its process lives; else 0 where it said that it was done, and 1 where not."""
@@ -103,7 +110,10 @@ def _is_alive(pid: int) -> bool:
 
 
 class Command:
-    """The command, all processes that descend from it, and the worlds of ranks that are found among them."""
+    """The command, all processes that descend from it, and the worlds of ranks that are found among them.
+
+    A keeper ends what the command starts, however dpdoctor ends; a job that is to go on has none and outlives it.
+    """
 
     def __init__(self, task: WorkerTask) -> None:
         self._directory = Path(task.directory)
@@ -112,15 +122,7 @@ class Command:
         self._seen: dict[int, psutil.Process] = {}
         self._ranks: dict[Path, SeenRank] = {}
         with self._log.open("wb") as stdout, self._errors.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", WALLED, task.directory, *_words(task)],
-                cwd=self._directory,
-                env=_environment(task),
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
+            self._process = _start(task, stdout, stderr)
 
     def exit_code(self) -> int | None:
         """Return the command's exit code; None while it runs."""
@@ -137,8 +139,9 @@ class Command:
 
     def _note_processes(self) -> None:
         with contextlib.suppress(psutil.Error):
-            own = psutil.Process(self._process.pid)
-            for process in (own, *own.children(recursive=True)):
+            kept_by = self._process.kept_by if isinstance(self._process, KeptProcess) else None
+            own = psutil.Process(kept_by or self._process.pid)
+            for process in (*own.children(recursive=True), *([] if kept_by else [own])):
                 self._seen.setdefault(process.pid, process)
         for rank in self._ranks.values():
             with contextlib.suppress(psutil.Error):
@@ -171,7 +174,16 @@ class Command:
                     step(process)
             psutil.wait_procs(alive, timeout=grace_s)
             alive = [process for process in self._seen.values() if _is_running(process)]
-        self._process.wait()
+        if isinstance(self._process, KeptProcess):
+            self._process.end()
+        else:
+            self._process.wait()
+
+    def leave(self) -> None:
+        """Leave the directory of the launch tidy, and let the keeper go."""
+        tidy(self._directory)
+        if isinstance(self._process, KeptProcess):
+            self._process.leave()
 
     def settle(self) -> list[SeenRank]:
         """Move the ranks of the world that is shown to where those of other modes are; return them there."""
@@ -239,6 +251,22 @@ def is_complete(world: Sequence[SeenRank]) -> bool:
     return bool(world) and len(good) == len(world) == good[0].world_size and all(rank.is_done() for rank in world)
 
 
+def _start(task: WorkerTask, stdout: IO[bytes], stderr: IO[bytes]) -> KeptProcess | subprocess.Popen[bytes]:
+    """Start the command: with a keeper or, where it is to go on even without dpdoctor, alone."""
+    command, environment = [sys.executable, "-m", WALLED, *_words(task)], _environment(task)
+    if not task.spec.go_on:
+        return kept.start(command, cwd=task.directory, environment=environment, stdout=stdout, stderr=stderr)
+    return subprocess.Popen(
+        command,
+        cwd=task.directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
 def _words(task: WorkerTask) -> list[str]:
     """Return the command; `python` and `torchrun` are this interpreter's."""
     first, *rest = task.mode.launcher
@@ -249,7 +277,12 @@ def _words(task: WorkerTask) -> list[str]:
 
 def _environment(task: WorkerTask) -> dict[str, str]:
     """Return the user's own environment, and what arms the processes."""
-    environment = {**os.environ, NATIVE_VARIABLE: task.directory, "PYTHONUNBUFFERED": "1"}
+    environment = {
+        **os.environ,
+        TASK_VARIABLE: msgspec.json.encode(task).decode(),
+        NATIVE_VARIABLE: task.directory,
+        "PYTHONUNBUFFERED": "1",
+    }
     environment.pop(forkserver.DIRECTORY_VARIABLE, None)
     absolute_python_path(environment)
     ours = str(INJECT)
@@ -268,9 +301,7 @@ def _processes(directory: Path) -> list[str]:
     return [line.split("\t")[-1] for line in lines[1:]]
 
 
-def run(
-    command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Progress, heard: Interruption
-) -> Verdict:
+def run(command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Progress, heard: Interruption) -> Verdict:
     """Wait until all ranks have ended, one has failed or shows no sign of life for too long, or somebody interrupts.
 
     `ranks` is kept to those of the world that is shown. A script that is to go on is waited for once they are complete.

@@ -21,12 +21,12 @@ from dpdoctor.spec import TASK_VARIABLE, WorkerTask
 def tidy(directory: Path) -> None:
     """Remove what was needed only while ranks ran, and replace secrets in what they printed."""
     (directory / rundir.RENDEZVOUS).unlink(missing_ok=True)
-    for overlay in directory.glob(f"rank*/{rundir.OVERLAY}"):
-        shutil.rmtree(overlay, ignore_errors=True)
-    for name in (rundir.STDOUT, rundir.STDERR, rundir.STACKS):
-        for log in directory.glob(f"rank*/{name}"):
-            with contextlib.suppress(OutputError):  # the disk is full, say, and a run is more than its logs
-                rundir.redact_log(log)
+    for place in (directory, *directory.glob("rank*"), *directory.glob(f"{rundir.WORLDS}/*/rank*")):
+        shutil.rmtree(place / rundir.OVERLAY, ignore_errors=True)
+        for log in (place / name for name in (rundir.STDOUT, rundir.STDERR, rundir.STACKS)):
+            if log.exists():
+                with contextlib.suppress(OutputError):  # the disk is full, say, and a run is more than its logs
+                    rundir.redact_log(log)
 
 
 if __name__ == "__main__":

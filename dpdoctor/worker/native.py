@@ -9,9 +9,7 @@ import contextlib
 import faulthandler
 import os
 import shutil
-import signal
 import sys
-import threading
 import time
 import traceback
 from multiprocessing.util import Finalize
@@ -21,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from dpdoctor import rundir
+from dpdoctor import redact, rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.inject import sitecustomize
 from dpdoctor.records import Strategy, Written
@@ -36,10 +34,8 @@ from dpdoctor.worker.facts.exchanges import Exchanges
 from dpdoctor.worker.launched import Place
 from dpdoctor.worker.leaving import LEAVING
 from dpdoctor.worker.observer import Observer
+from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.stored import LostError, Stored
-
-# A process that outlives dpdoctor by so long is looked for: nobody would end it.
-LOOK_FOR_LAUNCHER_S = 1.0
 
 NEVER_TRAINED = "this process made a process group, and ended without a training step"
 LATE_GROUP = "the script made a process group after {} training steps that it took without one"
@@ -52,6 +48,7 @@ def observe(directory: Path) -> Native:
         OSError: its files cannot be made.
     """
     task = rundir.read_json(directory / rundir.TASK, WorkerTask)
+    redact.learn(sys.argv[1:], os.environ)  # those of the task were redacted when it was written
     candidate = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{os.getpid()}"
     where, store, backend = Place(rank=0, local_rank=0, world_size=1), None, None
     if dist.is_available() and dist.is_initialized():
@@ -68,6 +65,11 @@ def observe(directory: Path) -> Native:
     if where.world_size > 1:
         _spare_descendants()
     return rank
+
+
+def _protection(task: WorkerTask) -> Protection:
+    """Return what the command stands behind (walled): without it, it would not have begun."""
+    return Protection(by="" if task.spec.allow_writes or task.spec.go_on else "kernel")
 
 
 def _backend() -> str:
@@ -95,7 +97,7 @@ class Native(Observer):
     ) -> None:
         self._stored = Stored(store, where.rank, where.world_size) if where.world_size > 1 else None
         self._is_over = False
-        super().__init__(task, where, directory, heartbeat, backend)
+        super().__init__(task, where, directory, heartbeat, backend, protection=_protection(task))
         self._exchanges = Exchanges(self._phases) if backend is not None else None
         self._strategies: tuple[Strategy, ...] = ()
         self._report.strategies = self._strategies_so_far
@@ -108,8 +110,6 @@ class Native(Observer):
         self._adopter.seek()
         # Also where a process that was forked ends, which passes by atexit.
         self._at_end = Finalize(None, self._ended, exitpriority=0)
-        if not task.spec.go_on:
-            threading.Thread(target=self._die_with_launcher, name="dpdoctor-launcher", daemon=True).start()
         heartbeat.enter("script")
         self._phases.lap()
 
@@ -224,12 +224,3 @@ class Native(Observer):
         self._patches.undo()
         self._recorder.close()
         shutil.rmtree(self._directory.parent, ignore_errors=True)
-
-    def _die_with_launcher(self) -> None:
-        """End this process when dpdoctor is gone, even by SIGKILL; ranks of torchrun outlive torchrun, too."""
-        while True:
-            time.sleep(LOOK_FOR_LAUNCHER_S)
-            try:
-                os.kill(self._task.launcher_pid, 0)
-            except ProcessLookupError:
-                os.kill(os.getpid(), signal.SIGKILL)

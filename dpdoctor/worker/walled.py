@@ -12,19 +12,19 @@ from pathlib import Path
 import msgspec
 
 from dpdoctor import rundir
-from dpdoctor.spec import WorkerTask
+from dpdoctor.spec import TASK_VARIABLE, WorkerTask
 from dpdoctor.worker import wall
 from dpdoctor.worker.parent import die_with_parent
 
 NO_WALL = 3  # the exit code where no wall can stand here; the reason is on stderr
 
 
-def main(directory: Path, command: list[str]) -> int:
+def main(task: WorkerTask, command: list[str]) -> int:
     """Become the command; return an exit code only where that cannot be."""
-    task = msgspec.json.decode((directory / rundir.TASK).read_bytes(), type=WorkerTask)
     if not task.spec.go_on:
         die_with_parent()
     if not (task.spec.allow_writes or task.spec.go_on):
+        directory = Path(task.directory)
         scratch = directory / rundir.OVERLAY
         scratch.mkdir()
         reason = wall.stand(scratch, opened=directory, homes=task.spec.homes)
@@ -36,4 +36,6 @@ def main(directory: Path, command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    # The command's own environment has none: it may start dpdoctor itself.
+    task = msgspec.json.decode(os.environ.pop(TASK_VARIABLE), type=WorkerTask)
+    sys.exit(main(task, sys.argv[1:]))
