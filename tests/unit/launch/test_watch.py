@@ -224,8 +224,7 @@ def wait_for_nothing():
     threading.Event().wait(60)
 
 threading.Thread(target=threading.Event().wait, args=(60,), daemon=True).start()
-exec(compile("def stand(action): action()", {file!r}, "exec"))
-print("here", flush=True)
+exec(compile("def stand(action): print('here', flush=True); action()", {file!r}, "exec"))
 {call}
 """
 
