@@ -15,6 +15,8 @@ BATCH_RULES = ("per-device", "global")
 TRACE_MODE = "trace"
 # The mode that all others are compared with.
 BASELINE = "single"
+# The mode whose ranks the script, or a launcher of its own, starts.
+NATIVE = "native"
 # How much longer than the launcher a collective waits for its peers: only the launcher sees which rank hangs.
 COLLECTIVE_GRACE_S = 10.0
 
@@ -148,6 +150,7 @@ class RunSpec:
         samples_per_step: per rank; None: counted.
         fsdp_wrap: class names of the modules that FSDP gathers as one unit; None: chosen.
         allow_writes: the script's files are really written.
+        no_baseline: why there is no baseline although one was wanted.
         control: the baseline is also launched bare, to measure what watching costs.
         go_on: a script that distributes itself is let run to its own end, once enough is recorded.
     """
@@ -167,6 +170,7 @@ class RunSpec:
     samples_per_step: int | None = None
     fsdp_wrap: tuple[str, ...] | None = None
     allow_writes: bool = False
+    no_baseline: str = ""
     control: bool = False
     go_on: bool = False
     recording: Recording = Recording()

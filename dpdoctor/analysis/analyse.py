@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import core_pace, others, same_program, stats
+from dpdoctor.analysis import core_pace, others, own_ranks, same_program, stats
 from dpdoctor.analysis.ablation import arms
 from dpdoctor.analysis.across import Pause, across, pauses_of
 from dpdoctor.analysis.cross_check import cross_checks
@@ -25,7 +25,6 @@ from dpdoctor.digest import Digest
 from dpdoctor.records import (
     ALL_PHASES,
     PHASES,
-    POINT_TO_POINT,
     Adoption,
     Check,
     Launch,
@@ -39,11 +38,6 @@ from dpdoctor.records import (
 from dpdoctor.spec import BASELINE, TRACE_MODE, ModeSpec, Recording, RunHeader
 
 TRACES_ALONE = "the run is made of traces: nothing was measured without a profiler"
-IN_STAGES = (
-    "ranks send each other tensors, as stages of a pipeline do, and which of them train on the same samples is not "
-    "known: give --samples-per-step"
-)
-UNLIKE_GROUPS = "some ranks train on the same samples and others on their own: give --samples-per-step"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
 # An epoch of more steps than this never ends in practice (samplers with replacement and a huge length).
 MOST_STEPS_PER_EPOCH = 10_000_000
@@ -55,9 +49,7 @@ def analyse(run: Run) -> Analysis:
     header = run.header
     bare = bare_steps(run.bare, run.modes.get(BASELINE, ()))
     modes = {
-        spec.name: _mode(
-            _found(spec, run.modes[spec.name]), run.modes[spec.name], header, header.launch_spread.get(spec.name)
-        )
+        spec.name: _mode(spec, run.modes[spec.name], header, header.launch_spread.get(spec.name))
         for spec in header.spec.modes
     }
     if BASELINE in modes:
@@ -65,6 +57,7 @@ def analyse(run: Run) -> Analysis:
     same = same_program.words(modes)
     modes = same_program.widened(modes)
     baseline = modes.get(BASELINE)
+    modes = {name: own_ranks.with_batch_rule(mode, baseline) for name, mode in modes.items()}
     launches = {name: shown_launch(found) for name, found in run.modes.items() if found}
     taken = others.words(launches, header.fingerprint.cores)
     beside = {name: others.while_measured(launches.get(name), header.fingerprint.cores) for name in modes}
@@ -87,16 +80,11 @@ def analyse(run: Run) -> Analysis:
     return Analysis(summary=summary, run=run, across=compared)
 
 
-def _found(spec: ModeSpec, launches: Sequence[Launch]) -> ModeSpec:
-    """Return a mode with the ranks that there were, where somebody else than dpdoctor started them."""
-    found = shown_launch(launches).record.world_size if launches else None
-    return spec if not found else dataclasses.replace(spec, world_size=found, num_devices=found)
-
-
 def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread: float | None) -> ModeSummary:
     if not launches:
         return _never_launched(spec)
     shown = shown_launch(launches)
+    spec = own_ranks.found(spec, shown.record)
     # What was measured before a launch failed looks like a result and is none; its files keep it.
     windows = [[] if launch.record.status == "failed" else measured(launch) for launch in launches]
     count = counting(windows, header.spec.samples_per_step)
@@ -111,7 +99,7 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
     same = first is not None and first.adoption.same_samples
     alike = spec.world_size if same else first.adoption.copies if first is not None else 1
     copies = alike or 1
-    unknown = count.unknown or (None if header.spec.samples_per_step else _why_uncounted(first, alike))
+    unknown = count.unknown or (None if header.spec.samples_per_step else own_ranks.why_uncounted(first, alike))
     counted, uncounted = ([], unknown) if unknown else (windows, reason)
     adoption = _with_proof(first.adoption, count.check) if first else None
     batch = _batch(spec, counted, count.source, samples, copies)
@@ -136,8 +124,8 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         throughput_with_edges=_over_epoch(batch, first.steps_per_epoch if first else None, epoch) or with_edges,
         epoch_s=epoch,
         step=stats.calibrated(step, spread),
-        speedup=stats.unknown("x", "no baseline"),
-        scaling_efficiency=stats.unknown("ratio", "no baseline"),
+        speedup=stats.unknown("x", _no_baseline(header)),
+        scaling_efficiency=stats.unknown("ratio", _no_baseline(header)),
         profiler_cost=_profiler_cost(launches, step)
         if spec.name != TRACE_MODE
         else stats.unknown("ratio", TRACES_ALONE),
@@ -159,11 +147,8 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
     )
 
 
-def _why_uncounted(first: RankRecord | None, alike: int) -> str | None:
-    """Return why the samples of ranks that dpdoctor did not start cannot be added up; None: they can."""
-    if first is not None and any(way.name == POINT_TO_POINT for way in first.adoption.strategies):
-        return IN_STAGES
-    return None if alike else UNLIKE_GROUPS
+def _no_baseline(header: RunHeader) -> str:
+    return ": ".join(filter(None, ("no baseline", header.spec.no_baseline)))
 
 
 def _own(spec: ModeSpec, shown: Launch, windows: Sequence[Sequence[Window]], reason: str) -> Own:
@@ -436,4 +421,4 @@ def _why_not_compared(mode: ModeSummary, baseline: ModeSummary) -> str | None:
     if mode.status == "inactive":
         return "the mode changed nothing that could be compared"
     # What the baseline measured before it failed is no result to compare with.
-    return "the baseline failed" if baseline.status == "failed" else None
+    return "the baseline failed" if baseline.status == "failed" else own_ranks.why_unlike(mode, baseline)

@@ -50,13 +50,14 @@ from dpdoctor.analysis.summary import WATERFALL_TERMS, ModeSummary, Waterfall
 from dpdoctor.analysis.waiting import rotating_wait
 from dpdoctor.digest import Digest
 from dpdoctor.records import Launch
-from dpdoctor.spec import BASELINE
+from dpdoctor.spec import BASELINE, BATCH_RULES
 
 NO_DATA, NO_COMM, CEILING = "cached_batches", "no_comm", "no_data_no_comm"
 # The mode that without communication is nothing but copies side by side.
 COPIES = "ddp"
 NO_ARMS = "no arm was measured that tells where the time goes; --arms all runs them"
 ONE_PROCESS = "one process drives all devices; what that costs is in overhead"
+OTHER_BATCHES = "a rank takes neither the batch of one alone nor its part of it"
 NO_MORE = "the mode has no more loader processes than one device"
 IN_OTHER = "unknown, so it is in other"
 
@@ -134,6 +135,8 @@ def with_waterfall(found: Side, single: ModeSummary | None, copies: Side | None)
     reason = mode.scaling_efficiency.reason or mode.step.reason
     if single is None or mode.scaling_efficiency.value is None or mode.step.value is None:
         return dataclasses.replace(mode, waterfall_reason=reason or "no baseline")
+    if mode.batch.rule not in BATCH_RULES:
+        return dataclasses.replace(mode, waterfall_reason=OTHER_BATCHES)
     terms = _one_process(found, single) if _is_one_process(mode) else _terms(found, single, copies)
     if all(figure.value is None for figure, _ in terms.values()):
         return dataclasses.replace(mode, waterfall_reason=NO_ARMS)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpdoctor import plugins, units
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
-from dpdoctor.spec import BASELINE, BESIDE, Gpu, ModeSpec, Recording, RunSpec
+from dpdoctor.spec import BASELINE, BESIDE, NATIVE, Gpu, ModeSpec, Recording, RunSpec
 from dpdoctor.worker import arms as arm_files
 from dpdoctor.worker import modes as mode_files
 from dpdoctor.worker.modes._base import Mode
 
 DATA_PARALLEL = "dp"
-NATIVE = "native"
 DEFAULT_CPU_RANKS = 2
+# How launchers call the number of ranks on a host: torchrun, accelerate, deepspeed, mpirun.
+RANKS_OPTIONS = ("--nproc-per-node", "--num-processes", "--num-gpus", "-np")
 # Seconds that starting Python, torch and a small script take; only for the estimate that is printed.
 STARTUP_S = 10.0
 # The bare launches at most, and the seconds that each trains.
@@ -90,17 +91,17 @@ def make_spec(options: Options) -> RunSpec:
     """
     target = _target(options)
     requested = _requested(options.modes)
-    # A script that distributes itself does not run as one process.
-    if options.go_on and requested != [NATIVE]:
+    is_native = requested == [NATIVE]
+    if options.go_on and not is_native:
         raise UsageError(f"--then go-on is for mode {NATIVE}: other modes train on what is thrown away")
-    has_baseline = options.baseline and BASELINE not in requested and requested != [NATIVE]
+    devices = _usable_devices(machine.gpus()[0])
+    own = _launcher(options)
+    alone, no_baseline = _alone(own, options, devices) if is_native else ((), "")
+    has_baseline = options.baseline and BASELINE not in requested and not no_baseline
     wanted = [BASELINE, *requested] if has_baseline else requested
     known = known_modes()
-    gpus, _ = machine.gpus()
-    devices = _usable_devices(gpus)
     # How many ranks a script of its own has is its author's affair.
-    asked = None if requested == [NATIVE] else options.nproc
-    nproc = _nproc(asked, devices, parallel=any(name != BASELINE for name in wanted))
+    nproc = _nproc(None if is_native else options.nproc, devices, parallel=any(name != BASELINE for name in wanted))
     devices = devices[:nproc]
     replicas = {DATA_PARALLEL: _replicas(options.dp_devices, wanted, len(devices))}
     return RunSpec(
@@ -109,8 +110,8 @@ def make_spec(options: Options) -> RunSpec:
         args=options.args,
         cwd=str(options.here),
         modes=tuple(
-            _native_spec(options, known[name])
-            if name == NATIVE
+            _native_spec(name, known[NATIVE], launcher)
+            if (launcher := own if name == NATIVE else alone)
             else _mode_spec(name, known[name], nproc, options.batch, replicas.get(name, ()), num_gpus=len(devices))
             for name in wanted
         ),
@@ -124,7 +125,8 @@ def make_spec(options: Options) -> RunSpec:
         samples_per_step=options.samples_per_step,
         fsdp_wrap=options.fsdp_wrap,
         allow_writes=options.allow_writes,
-        control=options.control and BASELINE in wanted,
+        no_baseline=no_baseline if options.baseline else "",
+        control=options.control and BASELINE in wanted and not is_native,
         recording=options.recording,
         go_on=options.go_on,
     )
@@ -240,18 +242,48 @@ def _mode_spec(
     )
 
 
-def _native_spec(options: Options, mode: Mode) -> ModeSpec:
-    """Return the mode whose ranks the script starts by itself or, where their number is given, torchrun.
-
-    How many there are is found while they run.
-    """
-    launcher: tuple[str, ...] = ("python",)
+def _launcher(options: Options) -> tuple[str, ...]:
+    """Return what starts the ranks of mode native: the script itself or, where their number is given, torchrun."""
     if options.launcher:
-        launcher = tuple(shlex.split(options.launcher))
-    elif options.nproc is not None:
-        launcher = ("torchrun", "--standalone", "--nproc-per-node", str(options.nproc))
+        return tuple(shlex.split(options.launcher))
+    return (
+        ("python",) if options.nproc is None else ("torchrun", "--standalone", "--nproc-per-node", str(options.nproc))
+    )
+
+
+def _alone(launcher: tuple[str, ...], options: Options, devices: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return what starts one rank where a launcher starts several; else nothing, and why."""
+    if options.go_on:
+        return (), "a script that goes on to its own end is run once"
+    if launcher == ("python",):
+        # One that starts a rank for each GPU that it sees starts one where it sees one.
+        return (launcher, "") if len(devices) > 1 else ((), "the script itself decides how many ranks it starts")
+    one = tuple(_of_one_rank(launcher))
+    if one == launcher:
+        return (), f"which option of `{shlex.join(launcher)}` makes it start one rank is not known, or it starts one"
+    return one, ""
+
+
+def _of_one_rank(launcher: Sequence[str]) -> Iterator[str]:
+    """Yield a launcher's words with the number of ranks, of its `--option N` or `--option=N`, replaced by one."""
+    before = ""
+    for word in launcher:
+        option, equals, _ = word.partition("=")
+        if equals and _is_of_ranks(option):
+            yield f"{option}=1"
+        else:
+            yield "1" if _is_of_ranks(before) else word
+        before = word
+
+
+def _is_of_ranks(option: str) -> bool:
+    return option.replace("_", "-") in RANKS_OPTIONS
+
+
+def _native_spec(name: str, mode: Mode, launcher: tuple[str, ...]) -> ModeSpec:
+    """Return a mode whose ranks the launcher starts. How many there are is found while they run."""
     return ModeSpec(
-        name=NATIVE,
+        name=name,
         world_size=1,
         num_devices=1,
         distributed=mode.distributed,
@@ -272,7 +304,7 @@ def describe(spec: RunSpec) -> str:
     if spec.control:
         seconds += BARE_LAUNCHES * spec.repeat * (STARTUP_S + BARE_S)
         control = f", and {BASELINE} bare in between"
-    tries = BESIDE in spec.recording.arms and not spec.recording.explain
+    tries = BESIDE in spec.recording.arms and not spec.recording.explain and not are_own
     again = ", a mode once more where another loader setting promises more" if tries else ""
     return f"Plan: {modes}{control} on {device}{again}; at most about {units.seconds(seconds)}, often much less"
 

@@ -29,7 +29,7 @@ from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.tidy import tidy
 from dpdoctor.launch.watch import Patience, Verdict
 from dpdoctor.records import RankRecord
-from dpdoctor.spec import NATIVE_VARIABLE, STACKS_SIGNAL, TASK_VARIABLE, WorkerTask
+from dpdoctor.spec import BASELINE, NATIVE_VARIABLE, STACKS_SIGNAL, TASK_VARIABLE, WorkerTask
 
 PERIOD_S = 0.25
 # Once all ranks have recorded what they must, a parent of theirs may wait for them for ever, or begin others.
@@ -289,7 +289,17 @@ def _environment(task: WorkerTask) -> dict[str, str]:
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [ours, environment.get("PYTHONPATH")]))
     if not task.spec.devices:
         environment.setdefault("CUDA_VISIBLE_DEVICES", "")
+    if task.mode.name == BASELINE:
+        _let_alone(environment, task)
     return environment
+
+
+def _let_alone(environment: dict[str, str], task: WorkerTask) -> None:
+    """Let one rank have what one of several has: a device and, with torchrun and its like, one thread."""
+    if task.spec.devices:
+        environment["CUDA_VISIBLE_DEVICES"] = task.spec.devices[0]
+    if task.mode.launcher[0] != "python":
+        environment.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _processes(directory: Path) -> list[str]:

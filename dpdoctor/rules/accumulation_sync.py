@@ -9,7 +9,6 @@ from dpdoctor.rules._communication import adopted_line, communicates, core_words
 from dpdoctor.rules._steps import windows
 
 ARM = "no_sync_accumulation"
-NATIVE = "native"
 # Times its gradients that a step reduces from which it does so in several micro-batches.
 REDUCED_TWICE = 1.5
 CODE = {
@@ -63,7 +62,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
 def _reduces_once(case: Case) -> bool:
     """Return whether a script that distributes itself reduced its gradients less than twice in a step."""
     mode = case.mode
-    if case.name != NATIVE or mode.counters is None or mode.adoption is None:
+    if mode.own is None or mode.counters is None or mode.adoption is None:
         return False
     reduced = sum(of.num_bytes for kind, of in mode.counters.collectives.items() if "reduce" in kind)
     return reduced < REDUCED_TWICE * sum(unit.trainable_bytes for unit in mode.adoption.units)

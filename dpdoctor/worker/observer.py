@@ -15,7 +15,7 @@ import torch
 from dpdoctor import plugins, redact
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, RankRecord, Written
-from dpdoctor.spec import OTHER_SETTING, WorkerTask
+from dpdoctor.spec import NATIVE, OTHER_SETTING, WorkerTask
 from dpdoctor.worker import arms, modes, setup
 from dpdoctor.worker.ablation import Ablation, chosen
 from dpdoctor.worker.adoption.adopt import Adopter
@@ -69,7 +69,7 @@ class Observer(ABC):
     ) -> None:
         self._protection = protection
         self._task, self._where, self._directory, self._heartbeat = task, where, directory, heartbeat
-        self._mode: Mode = plugins.collect(modes, "MODE")[task.mode.name]
+        self._mode: Mode = plugins.collect(modes, "MODE")[NATIVE if task.mode.launcher else task.mode.name]
         self._mode.passes = Passes()
         self._pid = os.getpid()
         self._clock = time.monotonic_ns

@@ -16,8 +16,9 @@ from dpdoctor import units
 from dpdoctor.worker.director import Segment
 
 PREFIX = "dpdoctor"
-# How long a rank waits for the others: so many times as long as it went without them, and no less than this.
-MOST_WAIT_TIMES, LEAST_WAIT_S = 3, 10.0
+# How long a rank waits for the others: so many times as long as it went without them, and no less than this: one of
+# them may be evaluating or saving meanwhile.
+MOST_WAIT_TIMES, LEAST_WAIT_S = 3, 30.0
 # Between two looks, as a share of the time waited so far, at most so long.
 LOOK_SHARE, MOST_LOOK_S = 0.1, 0.02
 

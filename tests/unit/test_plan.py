@@ -319,11 +319,52 @@ def test_arms_are_found_without_torch() -> None:
 )
 def test_a_script_that_distributes_itself_is_started_as_its_author_would(options, launcher) -> None:
     spec = plan(modes="native", **{"nproc": None, **options})
-    (mode,) = spec.modes  # it does not run as one process: there is no baseline
+    mode = spec.modes[-1]
     assert (mode.name, mode.launcher) == ("native", launcher)
     assert f"native (as {' '.join(launcher)} starts it)" in _plan.describe(spec)
 
 
 def test_how_many_ranks_a_script_of_its_own_has_is_its_authors_affair() -> None:
-    (mode,) = plan(modes="native", nproc=64).modes
-    assert mode.launcher[-1] == "64"
+    assert plan(modes="native", nproc=64).modes[-1].launcher[-1] == "64"
+
+
+@pytest.mark.parametrize(
+    ("several", "one"),
+    [
+        ("torchrun --nproc_per_node=2 --standalone", "torchrun --nproc_per_node=1 --standalone"),
+        ("accelerate launch --cpu --num_processes 4", "accelerate launch --cpu --num_processes 1"),
+        ("mpirun -np 2 python", "mpirun -np 1 python"),
+        ("torchrun --nnodes 2 --nproc-per-node gpu", "torchrun --nnodes 2 --nproc-per-node 1"),
+    ],
+)
+def test_the_baseline_of_a_launcher_is_one_rank_of_it(several: str, one: str) -> None:
+    spec = plan(modes="native", launcher=several)
+    assert [(mode.name, " ".join(mode.launcher)) for mode in spec.modes] == [("single", one), ("native", several)]
+    assert spec.requested_modes == ("native",)
+    assert not spec.control  # what a bare script takes is known of scripts that dpdoctor starts
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "decides how many ranks it starts"),
+        ({"launcher": "my_launcher --config four.yaml"}, "which option of `my_launcher --config four.yaml`"),
+        ({"nproc": 1}, "or it starts one"),
+        ({"nproc": 2, "go_on": True}, "is run once"),
+    ],
+)
+def test_why_a_script_of_its_own_has_no_baseline_is_said(options: dict[str, object], why: str) -> None:
+    spec = plan(modes="native", **options)
+    assert [mode.name for mode in spec.modes] == ["native"]
+    assert why in spec.no_baseline
+
+
+def test_a_baseline_that_nobody_wants_needs_no_reason() -> None:
+    assert plan(modes="native", baseline=False).no_baseline == ""
+    assert plan(modes="native", nproc=2, baseline=False).modes[0].name == "native"
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_script_that_starts_a_rank_for_each_gpu_starts_one_where_it_sees_one() -> None:
+    spec = plan(modes="native")
+    assert [(mode.name, mode.launcher) for mode in spec.modes] == [("single", ("python",)), ("native", ("python",))]

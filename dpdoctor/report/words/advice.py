@@ -27,9 +27,10 @@ class _Change:
 
 
 def bottleneck(summary: RunSummary, mode: str) -> str | None:
-    """Return the costliest bottleneck of a mode in a clause; None: there is none, or a headline begins with it."""
-    first = _costliest(summary, (mode,))
-    return None if first is None or first.rule in SAID else clipped(first.title, LONGEST_TITLE)
+    """Return the costliest bottleneck of a mode, but for what a headline begins with, in a clause; None: no other."""
+    costly = (finding for finding in diagnosis.parts(summary).costly if finding.mode == mode)
+    first = next((finding for finding in costly if finding.rule not in SAID), None)
+    return None if first is None else clipped(first.title, LONGEST_TITLE)
 
 
 def advice(summary: RunSummary, modes: Collection[str]) -> str | None:

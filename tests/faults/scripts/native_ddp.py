@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit("SIGUSR1 is mine"))
-init_device_mesh("cpu", (2,))
+init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
 try:
     data = TensorDataset(torch.randn(640, 8), torch.randn(640, 1))
     loader = DataLoader(data, batch_size=5, sampler=DistributedSampler(data))

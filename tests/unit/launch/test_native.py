@@ -12,6 +12,7 @@ from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.launch import native
 from dpdoctor.launch.native import SeenRank
 from dpdoctor.records import RankRecord
+from dpdoctor.spec import ModeSpec, RunSpec, WorkerTask
 
 STACKS = """Thread 0x00007f (most recent call first):
   File "/home/me/other.py", line 3 in work
@@ -78,3 +79,26 @@ def test_a_script_that_ended_while_another_rank_went_on_is_named(tmp_path: Path)
     assert told.startswith("the script of rank 1 ended after 14 steps, while that of rank 0 trained on")
     assert told.endswith("Rank 0, after 14 steps: the script raised RuntimeError")
     assert native._ended_apart(records[1:]) == ""
+
+
+def environment(name: str, *launcher: str, devices: tuple[str, ...] = ()) -> dict[str, str]:
+    mode = ModeSpec(
+        name=name, world_size=1, num_devices=1, distributed=True, batch_rule="per-device", launcher=launcher
+    )
+    spec = RunSpec(
+        target="/t.py", cwd="/", modes=(mode,), requested_modes=(name,), threads_per_device=1, devices=devices
+    )
+    return native._environment(WorkerTask(spec=spec, mode=mode, directory="/run"))
+
+
+def test_one_rank_alone_has_what_one_of_several_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    several, alone = environment("native", "torchrun"), environment("single", "torchrun", "--nproc-per-node", "1")
+    assert "OMP_NUM_THREADS" not in several  # torchrun gives each of several ranks one thread
+    assert alone["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in environment("single", "python")
+    assert environment("single", "python", devices=("3", "5"))["CUDA_VISIBLE_DEVICES"] == "3"
+    assert "CUDA_VISIBLE_DEVICES" not in environment("native", "python", devices=("3", "5"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert environment("single", "torchrun")["OMP_NUM_THREADS"] == "7"
