@@ -37,7 +37,7 @@ def diagnose(analysis: Analysis) -> Analysis:
     cases = [Case(analysis=analysis, name=name) for name, mode in modes.items() if _is_measured(mode)]
     said = [_unless_ours(judge(name, rule, case), case) for case in cases for name, rule in known.items()]
     taken = {case.name: others(case) for case in cases}
-    findings = in_order(_beside(taken[s.mode], s) for s in said if isinstance(s, Finding))
+    findings = in_order(_bounded(_beside(taken[s.mode], s)) for s in said if isinstance(s, Finding))
     not_judged = tuple(s for s in said if isinstance(s, NotJudged))
     summary = dataclasses.replace(analysis.summary, findings=tuple(findings), not_judged=not_judged)
     return dataclasses.replace(analysis, summary=summary)
@@ -58,6 +58,14 @@ def _beside(taken: str | None, finding: Finding) -> Finding:
     if taken is None or (finding.cause or "").startswith(taken):
         return finding
     return dataclasses.replace(finding, evidence=(*finding.evidence, f"{taken} while this was measured"))
+
+
+def _bounded(finding: Finding) -> Finding:
+    """Return a finding whose cost is no more than all of the time, as far as its interval may reach."""
+    cost = finding.cost
+    if cost.high is None or cost.high <= 1 or cost.value is None or cost.value > 1:
+        return finding
+    return dataclasses.replace(finding, cost=dataclasses.replace(cost, high=1.0))
 
 
 def _is_measured(mode: ModeSummary) -> bool:

@@ -13,7 +13,7 @@ from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, Figure, Finding
 from dpdoctor.attribution.digesting import digest_file
 from dpdoctor.rules import Case, diagnose, rules
-from dpdoctor.rules._diagnose import in_order
+from dpdoctor.rules._diagnose import _bounded, in_order
 from tests.builders import cases, runs, traced_runs
 from tests.builders.cases import cases_of
 from tests.builders.kineto import RECORDED
@@ -132,6 +132,13 @@ def test_what_gives_most_comes_first_and_facts_last() -> None:
         gaining(3.0, status="refuted"),
     ]
     assert in_order([wanted[i] for i in (4, 2, 5, 3, 6, 0, 1)]) == wanted
+
+
+def test_a_cost_reaches_no_further_than_all_of_the_time() -> None:
+    wide = dataclasses.replace(finding("ddp", 0.67), cost=Figure(value=0.67, low=0.1, high=1.24, unit="ratio"))
+    assert (_bounded(wide).cost.low, _bounded(wide).cost.high) == (0.1, 1.0)
+    narrow = dataclasses.replace(finding("ddp", 0.67), cost=Figure(value=0.67, low=0.6, high=0.7, unit="ratio"))
+    assert _bounded(narrow) == narrow
 
 
 def test_of_gains_about_alike_the_measured_one_comes_first() -> None:
