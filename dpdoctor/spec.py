@@ -260,6 +260,14 @@ TASK_VARIABLE = "DPDOCTOR_TASK"
 DISTRIBUTES_ITSELF = "the script distributes itself: "
 # What starts processes, which need no launcher then.
 SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+AMONG = ", as one of "  # so many ranks, whose number nobody told it
+
+
+def starts_its_ranks(refusal: str) -> bool:
+    """Return whether a script that distributes itself is said to start its ranks, too, and needs no torchrun."""
+    return AMONG in refusal or any(f"{name} at" in refusal for name in SPAWNS)
+
+
 # The directory of a launch whose ranks the script, or a launcher of the user's, starts.
 NATIVE_VARIABLE = "DPDOCTOR_NATIVE"
 # Asks such a rank for its stacks: SIGUSR1 and SIGUSR2 may be the script's, or its scheduler's.

@@ -19,8 +19,8 @@ from dpdoctor.worker.modes._base import Mode
 
 DATA_PARALLEL = "dp"
 DEFAULT_CPU_RANKS = 2
-# How launchers call the number of ranks on a host: torchrun, accelerate, deepspeed, mpirun.
-RANKS_OPTIONS = ("--nproc-per-node", "--num-processes", "--num-gpus", "-np")
+# How launchers call the number of ranks on a host: torchrun, accelerate, deepspeed, mpirun, fabric.
+RANKS_OPTIONS = ("--nproc-per-node", "--num-processes", "--num-gpus", "-np", "--devices")
 # Seconds that starting Python, torch and a small script take; only for the estimate that is printed.
 STARTUP_S = 10.0
 # The bare launches at most, and the seconds that each trains.

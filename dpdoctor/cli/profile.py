@@ -14,7 +14,7 @@ from dpdoctor.cli import _options, _plan, _report, _start
 from dpdoctor.errors import BaselineError, InterruptedByError, ModeFailedError
 from dpdoctor.launch import interruption, launcher
 from dpdoctor.records import LaunchRecord
-from dpdoctor.spec import BESIDE, NATIVE, SPAWNS, RunHeader, RunSpec
+from dpdoctor.spec import BESIDE, NATIVE, RunHeader, RunSpec, starts_its_ranks
 
 if TYPE_CHECKING:
     from dpdoctor.analysis import Analysis
@@ -97,9 +97,8 @@ def profile(**options: Any) -> None:
 
 def _as_native(options: dict[str, Any], refused: LaunchRecord) -> RunSpec:
     """Return the run of a script that turned out to distribute itself: as it is, on as many ranks as modes have."""
-    spawns = any(f"{name} at" in (refused.reason or "") for name in SPAWNS)
-    nproc = options["nproc"] if spawns or options["launcher"] else options["nproc"] or _plan.default_ranks()
-    return _spec({**options, "modes": NATIVE, "nproc": None if spawns else nproc})
+    nproc = options["nproc"] if options["launcher"] else options["nproc"] or _plan.default_ranks()
+    return _spec({**options, "modes": NATIVE, "nproc": None if starts_its_ranks(refused.reason or "") else nproc})
 
 
 def _spec(options: dict[str, Any]) -> RunSpec:

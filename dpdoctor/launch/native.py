@@ -55,6 +55,10 @@ NO_WALL_TEXT = (
 
 # As many stuck ranks are told of.
 MOST_TOLD = 4
+# Of what the command printed, in which is looked for why it failed.
+MOST_LINES = 400
+_TORCHRUN = re.compile(r"^[EW]\d{4} .*\btorch/distributed/elastic/")
+_RAISED = re.compile(r"^(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b: .")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in ')
 _NOT_USERS = ("<", *(f"{path}{os.sep}" for path in (INJECT.parent, sysconfig.get_path("stdlib"))))
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -214,7 +218,7 @@ class Command:
 
     def errors(self) -> tuple[str, ...]:
         """Return the last lines that the command printed to stderr or, where there are none, to stdout."""
-        return watch.tail(self._errors) or watch.tail(self._log)
+        return without_torchrun(watch.tail(self._errors, MOST_LINES))[-watch.TAIL_LINES :] or watch.tail(self._log)
 
     def others(self, shown: Sequence[SeenRank]) -> str:
         """Return which other worlds there were, as the end of a sentence; nothing where there was none."""
@@ -227,14 +231,22 @@ class Command:
         failed = next((text for text in processes if text.startswith("failed: ")), None)
         if failed:
             return f"dpdoctor could not look into the script's processes: {failed.removeprefix('failed: ')}"
-        last = next(iter(watch.tail(self._log, 1) or watch.tail(self._errors, 1)), "")
-        said = f"; the last that it printed: {last}" if last else ""
+        printed = without_torchrun(watch.tail(self._errors, MOST_LINES)), watch.tail(self._log)
+        raised = [line for line in printed[0] if _RAISED.match(line)][-1:]
+        last = next(iter(raised or [*printed[0], *printed[1]][-1:]), "")
+        said = f"; the last that it {'raised' if raised else 'printed'}: {last}" if last else ""
         if not processes:
             return (
                 f"the command ended with code {code}, and none of its processes could be looked into: they ran Python "
                 f"with -I, -E or -S, without its environment, or no Python at all{said}"
             )
         return f"the command ended with code {code}, and none of its processes trained{said}"
+
+
+def without_torchrun(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return what was printed up to where torchrun tells that a rank failed: why it did stands before that."""
+    end = next((number for number, line in enumerate(lines) if _TORCHRUN.match(line)), 0)
+    return tuple(lines[:end] or lines)
 
 
 def _is_running(process: psutil.Process) -> bool:

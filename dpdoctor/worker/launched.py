@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
-from dpdoctor.spec import DISTRIBUTES_ITSELF, SPAWNS, TASK_VARIABLE
+from dpdoctor.spec import AMONG, DISTRIBUTES_ITSELF, SPAWNS, TASK_VARIABLE, starts_its_ranks
 from dpdoctor.worker import lines
 from dpdoctor.worker.patches import Patches
 
@@ -112,7 +112,8 @@ def _is_of_environment(error: KeyError) -> bool:
 
 def _refusal(what: str, line: str) -> str:
     script = os.path.basename(sys.argv[0]) or "SCRIPT"  # noqa: PTH119
-    return f"{DISTRIBUTES_ITSELF}{what} at {line}. {ONE_DEVICE.format(script, '' if what in SPAWNS else ' --nproc 2')}"
+    told = f"{DISTRIBUTES_ITSELF}{what} at {line}. "
+    return told + ONE_DEVICE.format(script, "" if starts_its_ranks(told) else " --nproc 2")
 
 
 def _is_trusted(asking: FrameType) -> bool:
@@ -138,7 +139,9 @@ def _refuse(patches: Patches, owner: Any, name: str, fail: Callable[[str], NoRet
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         if not _is_trusted(sys._getframe(1)):
-            fail(_refusal(what, lines.caller()))
+            among = kwargs.get("world_size")
+            is_told = isinstance(among, int) and among > 1
+            fail(_refusal(f"{what}{AMONG}{among} ranks," if is_told else what, lines.caller()))
         return original(*args, **kwargs)
 
     patches.replace(owner, name, refuse)

@@ -102,3 +102,21 @@ def test_one_rank_alone_has_what_one_of_several_has(monkeypatch: pytest.MonkeyPa
     assert "CUDA_VISIBLE_DEVICES" not in environment("native", "python", devices=("3", "5"))
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert environment("single", "torchrun")["OMP_NUM_THREADS"] == "7"
+
+
+TORCHRUN = """Traceback (most recent call last):
+  File "/home/me/train.py", line 3, in <module>
+ValueError: `devices=2` and a world size of 1
+E1124 08:31:08.544000 19365 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0
+Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+"""
+
+
+def test_what_a_rank_raised_stands_before_what_torchrun_says_of_it() -> None:
+    lines = TORCHRUN.splitlines()
+    assert native.without_torchrun(lines) == tuple(lines[:3])
+    assert native.without_torchrun(lines[:3]) == tuple(lines[:3])
+    assert native.without_torchrun(lines[3:]) == tuple(lines[3:])  # a rank may have said nothing

@@ -98,6 +98,10 @@ def test_the_refusal_names_the_command_that_observes_the_script(monkeypatch: pyt
         mp.spawn(print, nprocs=2)
     with pytest.raises(FailedError, match=r"dpdoctor profile train\.py --modes native --nproc 2$"):
         dist.init_process_group("gloo")
+    with pytest.raises(FailedError, match=r"init_process_group, as one of 4 ranks, at .* --modes native$"):
+        dist.init_process_group("gloo", rank=0, world_size=4)  # nobody told it: it starts the others
+    with pytest.raises(FailedError, match=r"init_process_group at .* --modes native --nproc 2$"):
+        dist.init_process_group("gloo", rank=0, world_size=1)
 
 
 def test_a_script_that_wants_to_know_its_rank_distributes_itself() -> None:
