@@ -53,6 +53,8 @@ def why_unlike(mode: ModeSummary, baseline: ModeSummary) -> str | None:
     """Return why the ranks of a mode are not to be held against a rank alone; None: they may be."""
     if mode.own is None or baseline.own is None:
         return None
+    if mode.world_size == 1:
+        return f"`{' '.join(mode.own.launcher)}` made the script one rank"
     if baseline.world_size > 1:
         return f"`{BASELINE}` was to be one rank, but the script started {units.count(baseline.world_size, 'rank')}"
     ours, alone = ({rank.device for rank in one.ranks[:1]} for one in (mode, baseline))
