@@ -28,6 +28,7 @@ TEST = [
 ]
 DEV = [*TEST, "pytest-cov", "ruff", "mypy", "pre-commit"]
 BENCHMARK = ["HolisticTraceAnalysis"]  # what tests/benchmarks/trace_reading.py compares with
+FRAMEWORKS = ["lightning", "transformers", "accelerate"]  # what samples/lightning_module.py and hf_trainer.py need
 
 setup(
     name="dpdoctor",
@@ -70,5 +71,5 @@ setup(
         "jinja2",
         "psutil",
     ],
-    extras_require={"test": TEST, "dev": DEV, "benchmark": BENCHMARK},
+    extras_require={"test": TEST, "dev": DEV, "benchmark": BENCHMARK, "frameworks": FRAMEWORKS},
 )

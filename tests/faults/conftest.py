@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from dpdoctor import rundir
+from dpdoctor.launch.native import NO_WALL_TEXT
 from dpdoctor.records import Launch, Rank, RankRecord
 from tests.commands import dpdoctor
 
 SCRIPTS = Path(__file__).parent / "scripts"
 # Little, but enough for a proof and two windows; two ranks, and as many threads for each in every mode, on any machine.
-SHORT = (
-    *("--nproc", "2", "--warmup", "3", "--steps", "4", "--rounds", "2"),
-    *("--trace-steps", "0", "--arms", "none", "--no-control"),
-)
+LITTLE = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0")
+SHORT = ("--nproc", "2", *LITTLE, "--arms", "none", "--no-control")
+# How the reason begins where no kernel's wall can stand around a script that distributes itself.
+NO_WALL = NO_WALL_TEXT.partition("(")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

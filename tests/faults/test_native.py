@@ -9,12 +9,9 @@ import sys
 import pytest
 import torch
 
-from dpdoctor.launch.native import NO_WALL_TEXT
-from tests.faults.conftest import SCRIPTS
+from tests.faults.conftest import LITTLE, NO_WALL, SCRIPTS
 
-LITTLE = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0")
 SHORT = (*LITTLE, "--modes", "native", "--no-baseline")
-NO_WALL = NO_WALL_TEXT.partition("(")[0]
 
 
 def test_torchrun_ends_well_and_counts_what_its_ranks_drew(profile):

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dpdoctor import rundir
+from dpdoctor.analysis import RunSummary
 from tests.commands import dpdoctor
-from tests.faults.conftest import SHORT
+from tests.faults.conftest import LITTLE, NO_WALL, SHORT
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 # Little data: the samples are to train, not to be measured.
@@ -22,8 +23,42 @@ ARGS = {
 }
 
 
+# Those that distribute themselves: how they are started, what they need, and how they exchange gradients.
+TORCHRUN = ("--nproc", "2")
+NATIVE = {
+    "cifar_handmade.py": ((), None, "hand-written"),
+    "ddp_torchrun.py": (TORCHRUN, None, "ddp"),
+    "fsdp2_torchrun.py": (TORCHRUN, None, "fsdp2"),
+    "lightning_module.py": ((), "lightning", "ddp"),
+    "hf_trainer.py": (TORCHRUN, "transformers", "ddp"),
+}
+USUAL = "fsdp2_torchrun.py"  # tests/faults/test_native.py has the like of the others
+
+
 def test_every_sample_is_tried():
-    assert {path.name for path in SAMPLES.glob("*.py")} == {*ARGS, "faults.py"}
+    assert {path.name for path in SAMPLES.glob("*.py")} == {*ARGS, *NATIVE, "faults.py"}
+
+
+@pytest.mark.parametrize(
+    "sample", [name if name == USUAL else pytest.param(name, marks=pytest.mark.slow) for name in NATIVE]
+)
+def test_a_sample_that_distributes_itself_is_seen_as_it_is(tmp_path, sample):
+    started, needed, strategy = NATIVE[sample]
+    if needed is not None:
+        pytest.importorskip(needed)
+    folder = tmp_path / "samples"
+    shutil.copytree(SAMPLES, folder)
+    before = contents(folder)
+    options = ("--modes", "native", "--no-baseline", *started, *LITTLE, "--out", str(tmp_path / "run"))
+    done = dpdoctor("profile", sample, *options, cwd=folder)
+    if NO_WALL in done.stdout.replace("\n", " "):
+        pytest.skip("this machine lets no user make a mount namespace, in which files are protected")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert contents(folder) == before
+    mode = rundir.read_json(tmp_path / "run" / rundir.SUMMARY, RunSummary).modes["native"]
+    assert mode.world_size == 2
+    assert [way.name for way in mode.adoption.strategies] == [strategy]
+    assert mode.batch.global_ == pytest.approx(2 * mode.batch.per_device)
 
 
 @pytest.mark.parametrize(
