@@ -58,6 +58,7 @@ MOST_TOLD = 4
 # Of what the command printed, in which is looked for why it failed.
 MOST_LINES = 400
 _TORCHRUN = re.compile(r"^[EW]\d{4} .*\btorch/distributed/elastic/")
+_SAYS = re.compile(r"\w")  # no mere ruler
 _RAISED = re.compile(r"^(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b: .")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in ')
 _NOT_USERS = ("<", *(f"{path}{os.sep}" for path in (INJECT.parent, sysconfig.get_path("stdlib"))))
@@ -233,7 +234,7 @@ class Command:
             return f"dpdoctor could not look into the script's processes: {failed.removeprefix('failed: ')}"
         printed = without_torchrun(watch.tail(self._errors, MOST_LINES)), watch.tail(self._log)
         raised = [line for line in printed[0] if _RAISED.match(line)][-1:]
-        last = next(iter(raised or [*printed[0], *printed[1]][-1:]), "")
+        last = next(iter(raised or [line for lines in printed for line in lines if _SAYS.search(line)][-1:]), "")
         said = f"; the last that it {'raised' if raised else 'printed'}: {last}" if last else ""
         if not processes:
             return (

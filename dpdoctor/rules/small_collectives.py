@@ -20,6 +20,8 @@ from dpdoctor.rules._traced import digests, exposed_calls_share, how_to_trace
 LIMIT_BYTES = 65_536
 # What one call could carry instead: DDP's bucket_cap_mb by default.
 BUCKET_BYTES = 25 * 1024 * 1024
+# One call can be put together with nothing.
+FEWEST = 2
 # A broadcast of buffers is not mended by buckets, and has a rule of its own.
 NOT_HERE = frozenset({"broadcast", "barrier", "send", "recv"})
 
@@ -41,7 +43,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
     sizes = [size for operation, size in _in_whole_steps(found) if is_small(operation, size)]
     per_step = len(sizes) / (len(common.steps) * len(found))
     needed = math.ceil(per_step * fmean(sizes) / BUCKET_BYTES) if sizes else 0
-    if per_step <= needed or (case.name == "ddp" and _is_of_mode(found, per_step)):
+    if per_step <= needed or round(per_step) < FEWEST or (case.name == "ddp" and _is_of_mode(found, per_step)):
         return None  # dpdoctor wraps with the bucket size that would be advised, DDP's default
     claim = stats.scaled(exposed_calls_share(found, is_small), 1 - needed / per_step)
     weighed = weigh_part(case, claim) if _is_of_mode(found, per_step) else Weighed(cost=claim, status="inferred")

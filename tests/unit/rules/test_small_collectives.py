@@ -58,6 +58,13 @@ FIRES = {
 }
 SILENT = {
     "one call": case("ddp", *pair([("all_reduce", 4_000, 20, 20)])),
+    "one call, and on a rank of four another": case(
+        "fsdp",
+        *(
+            digest(rank, world_size=4, exposed=80, calls=[("all_reduce", 4_000, 80, 80)] * (1 + (rank == 0)))
+            for rank in range(4)
+        ),
+    ),
     "large calls": case("ddp", *pair([LARGE])),
     "hidden": case("ddp", *pair([("all_reduce", 4_000, 0.5, 0)] * 40)),
     "broadcasts have a rule of their own": case("ddp", *pair([("broadcast", 400, 0.5, 0.5)] * 40)),
