@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ import msgspec
 import psutil
 
 from dpdoctor import heartbeat, rundir, units
-from dpdoctor.launch import forkserver, kept, watch
+from dpdoctor.launch import forkserver, kept, stacks, watch
 from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.kept import KeptProcess
 from dpdoctor.launch.processes import RankProcess, absolute_python_path
@@ -60,9 +59,6 @@ MOST_LINES = 400
 _TORCHRUN = re.compile(r"^[EW]\d{4} .*\btorch/distributed/elastic/")
 _SAYS = re.compile(r"\w")  # no mere ruler
 _RAISED = re.compile(r"^(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b: .")
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in ')
-_NOT_USERS = ("<", *(f"{path}{os.sep}" for path in (INJECT.parent, sysconfig.get_path("stdlib"))))
-_INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class SeenRank(RankProcess):
@@ -391,29 +387,16 @@ def stuck_words(stuck: Sequence[SeenRank], timeout_s: float) -> str:
     """Return where each rank stands that makes no progress: who waits for whom is seen from their lines and steps."""
     told = []
     for rank in stuck[:MOST_TOLD]:
-        beat, line = watch.beat_of(rank), users_line(rank.directory / rundir.STACKS)
+        beat, frame = watch.beat_of(rank), stacks.innermost_users(rank.directory / rundir.STACKS)
         steps = units.count(beat.step if beat else 0, "step")
-        told.append(f"rank {rank.rank} stands at {line or 'an unknown line'} after {steps}")
+        told.append(
+            f"rank {rank.rank} stands at {f'{frame.file}:{frame.line}' if frame else 'an unknown line'} after {steps}"
+        )
     more = f", and {len(stuck) - MOST_TOLD} more" if len(stuck) > MOST_TOLD else ""
     return (
         f"no progress for {units.seconds(timeout_s)}: {', '.join(told)}{more}. All ranks must take equally many steps "
         "and exchange the same in each. --timeout gives them more time"
     )
-
-
-def users_line(stacks: Path) -> str:
-    """Return `file:line` of the user's innermost frame in the main thread's stack; empty: there is none."""
-    try:
-        lines = stacks.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    # faulthandler tells the main thread last.
-    heads = [number for number, line in enumerate(lines) if "most recent call first" in line]
-    for line in lines[heads[-1] + 1 :] if heads else ():
-        frame = _FRAME.match(line)
-        if frame and not frame["file"].startswith(_NOT_USERS) and not any(name in line for name in _INSTALLED):
-            return f"{frame['file']}:{frame['line']}"
-    return ""
 
 
 def _ended_apart(records: Sequence[tuple[SeenRank, RankRecord | None]]) -> str:

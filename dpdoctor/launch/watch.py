@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 import signal
 import time
@@ -14,7 +12,9 @@ from pathlib import Path
 from dpdoctor import heartbeat, rundir, units
 from dpdoctor.errors import RunDirectoryError
 from dpdoctor.heartbeat import Beat
+from dpdoctor.launch import stacks
 from dpdoctor.launch.processes import RankProcess
+from dpdoctor.launch.stacks import Frame
 from dpdoctor.records import RankRecord
 
 TAIL_LINES = 15
@@ -34,7 +34,6 @@ PREPARING = 1.5
 _NOISE = re.compile(rb"^(USDT:|ERROR:.*DeviceProperties\.cpp|.*\bCPUAllocator\.cpp:\d+\] Memory block of unknown size)")
 MOST_REFUSALS = 5
 _REFUSED = re.compile(r"(?i)permission denied|read-?only (?:file ?system|database)")
-_STACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +190,13 @@ def judge_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout_s: f
     outside of torch, or is the one furthest back.
     """
     stuck = [rank for rank in ranks if rank.rank in silent or (rank.exit_code() is None and not _steps(rank))]
-    places = {rank.rank: _innermost(rank.directory / rundir.STACKS) for rank in stuck}
+    places = {rank.rank: stacks.innermost(rank.directory / rundir.STACKS) for rank in stuck}
     culprit = min(
         stuck,
-        key=lambda rank: (_waits_in_torch(places[rank.rank]), rank.rank not in silent, _steps(rank), rank.rank),
+        key=lambda rank: (_waits(places[rank.rank]), rank.rank not in silent, _steps(rank), rank.rank),
     )
     at = places[culprit.rank]
-    line = f"; it stands at {at[0]}:{at[1]} in {at[2]}" if at else ""
+    line = f"; it stands at {at.file}:{at.line} in {at.function}" if at else ""
     who = f"rank {culprit.rank}" if len(ranks) > 1 else "the script"
     prints = "; what it prints is none" if _has_just_printed(culprit, timeout_s) else ""
     reason = (
@@ -222,29 +221,9 @@ def _steps(rank: RankProcess) -> int:
     return beat.step if beat else 0
 
 
-def _innermost(path: Path) -> tuple[str, int, str] | None:
-    """Return file, line and function of the main thread's innermost frame in a faulthandler dump."""
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    heads = [
-        i for i, line in enumerate(lines) if "most recent call first" in line and line.startswith("Current thread")
-    ]
-    for line in lines[heads[-1] + 1 :] if heads else ():
-        match = _STACK_LINE.match(line)
-        if match:
-            return match["file"], int(match["line"]), match["function"]
-    return None
-
-
-def _waits_in_torch(place: tuple[str, int, str] | None) -> bool:
-    """Return whether a rank stands in torch or in dpdoctor itself: it waits for the others there."""
-    if place is None:
-        return True
-    torch = importlib.util.find_spec("torch")  # found, not imported
-    folders = [Path(__file__).parents[1], *(torch.submodule_search_locations or () if torch else ())]
-    return any(place[0].startswith(f"{folder}{os.sep}") for folder in folders)
+def _waits(frame: Frame | None) -> bool:
+    """Return whether a rank waits for others, as far as anybody knows."""
+    return frame is None or frame.is_waiting
 
 
 def refusals(ranks: Sequence[RankProcess]) -> tuple[str, ...]:

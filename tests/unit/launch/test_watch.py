@@ -244,14 +244,6 @@ TORCH = next(iter(importlib.util.find_spec("torch").submodule_search_locations))
 OWN = str(Path(watch.__file__).parents[1])
 
 
-def test_the_innermost_line_of_the_main_thread_is_found(start: Start, tmp_path: Path) -> None:
-    rank = hanging(start, tmp_path, "/home/me/train.py")
-    assert watch._innermost(rank.directory / rundir.STACKS) == ("/home/me/train.py", 1, "stand")
-    assert watch._innermost(tmp_path / "absent") is None
-    (tmp_path / "empty").touch()
-    assert watch._innermost(tmp_path / "empty") is None
-
-
 @pytest.mark.parametrize("theirs", [f"{TORCH}/distributed/distributed_c10d.py", f"{OWN}/worker/agreement.py"])
 @pytest.mark.parametrize("users", ["/home/me/torch/train.py", "/home/me/dpdoctor/train.py", f"{OWN}-examples/train.py"])
 def test_the_rank_that_stands_outside_of_torch_is_to_blame(

@@ -1,0 +1,61 @@
+"""Where a process stands: the stack of its main thread, as faulthandler wrote it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
+_NOT_USERS = ("<", *(f"{path}{os.sep}" for path in (PACKAGE, sysconfig.get_path("stdlib"))))
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_users(self) -> bool:
+        """Return whether it is neither Python's, nor installed, nor dpdoctor's."""
+        return not self.file.startswith(_NOT_USERS) and not any(name in self.file for name in _INSTALLED)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether it is torch's or dpdoctor's: who stands there waits for other ranks."""
+        torch = importlib.util.find_spec("torch")  # found, not imported
+        folders = [PACKAGE, *(torch.submodule_search_locations or () if torch else ())]
+        return any(self.file.startswith(f"{folder}{os.sep}") for folder in folders)
+
+
+def innermost(stacks: Path) -> Frame | None:
+    """Return the innermost frame; None: there is no stack."""
+    return next(_frames(stacks), None)
+
+
+def innermost_users(stacks: Path) -> Frame | None:
+    """Return the innermost frame of the user's; None: there is none."""
+    return next((frame for frame in _frames(stacks) if frame.is_users), None)
+
+
+def _frames(stacks: Path) -> Iterator[Frame]:
+    """Yield the frames of the last dump's main thread, the innermost first."""
+    try:
+        lines = stacks.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    # faulthandler tells the main thread, in which signals are handled, last.
+    heads = [number for number, line in enumerate(lines) if "most recent call first" in line]
+    for line in lines[heads[-1] + 1 :] if heads else ():
+        found = _FRAME.match(line)
+        if found:
+            yield Frame(found["file"], int(found["line"]), found["function"])
