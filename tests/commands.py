@@ -15,20 +15,24 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from dpdoctor import plugins, rules
 from dpdoctor.launch import forkserver
+from dpdoctor.report import sections
 
 # Set for the whole run of pytest: where its servers are.
 SERVERS_VARIABLE = "DPDOCTOR_TEST_SERVERS"
 # What most verbs import before they end.
 PRELOAD = (
     "scipy.stats",
+    "rich._emoji_codes",
     "dpdoctor.cli.profile",
     "dpdoctor.cli.report",
     "dpdoctor.cli.gate",
-    "dpdoctor.rules",
+    "dpdoctor.gate.keeping.calibration",
     "dpdoctor.report.page",
     "dpdoctor.report.formats.terminal",
     "dpdoctor.report.traces.timeline",
+    *(f"{package.__name__}.{name}" for package in (rules, sections) for name in plugins.names(package)),
 )
 
 

@@ -51,6 +51,10 @@ class KeptProcess:
         """Return the exit code, negative for a signal; None while it runs."""
         return self._receive(socket.MSG_DONTWAIT)
 
+    def fileno(self) -> int:
+        """Return what can be read from when a process that ran has ended."""
+        return self._connection.fileno()
+
     def wait(self) -> int:
         """Return the exit code when it has ended."""
         code = self._receive(0)

@@ -274,7 +274,7 @@ def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress, heard
     hope = Hope(timeout_s, time.monotonic)
     leaving = Patience(min(watch.MOST_LEAVING_S, timeout_s), time.monotonic)
     while any(rank.exit_code() is None for rank in ranks):
-        time.sleep(PERIOD_S)
+        processes.wait_for_one(ranks, PERIOD_S)
         if heard.name:
             processes.end(ranks)
             return Verdict(status="interrupted", reason=f"{heard.name} {watch.where(ranks[0])}")

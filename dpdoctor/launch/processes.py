@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import connection
 from pathlib import Path
 from typing import IO
 
@@ -22,7 +23,7 @@ GRACE_S = 2.0
 MODULE = "dpdoctor.worker"
 WORKER = (sys.executable, "-m", MODULE)
 # What a rank imports before it runs the script, in that order, and what torch imports for the first optimizer.
-PRELOAD = ("dpdoctor.worker.leaving", "dpdoctor.worker.rank", "torch._dynamo")
+PRELOAD = ("dpdoctor.worker.leaving", "dpdoctor.worker.rank", "torch._dynamo", "dpdoctor.worker.overlay.holders")
 
 
 class RankProcess:
@@ -48,6 +49,10 @@ class RankProcess:
     def exit_code(self) -> int | None:
         """Return the exit code, negative for a signal; None while the rank runs."""
         return self._process.poll()
+
+    def fileno(self) -> int:
+        """Return what can be read from when a rank that ran has ended."""
+        return self._process.fileno()
 
     def send(self, signum: int) -> None:
         """Send a signal to the rank alone; nothing happens when it is gone."""
@@ -87,6 +92,11 @@ def _started(task: WorkerTask, environment: dict[str, str], stdout: IO[bytes], s
         if forked is not None:
             return forked
     return kept.start(WORKER, cwd=task.directory, environment=environment, stdout=stdout, stderr=stderr)
+
+
+def wait_for_one(ranks: list[RankProcess], seconds: float) -> None:
+    """Wait so long, or until one of those that still run has ended."""
+    connection.wait([rank.fileno() for rank in ranks if rank.exit_code() is None], seconds)
 
 
 def end(ranks: list[RankProcess]) -> None:

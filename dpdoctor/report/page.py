@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,6 +121,7 @@ def _script() -> Markup:
     return Markup('"use strict";\n{\n') + files + Markup("}\n")
 
 
+@functools.cache
 def _environment() -> Environment:
     environment = templates.environment()
     environment.globals["chart_json"] = _chart_json

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import weakref
 
 
 class Leaving:
@@ -22,6 +23,7 @@ class Leaving:
     def with_code(self, code: int) -> None:
         """Have this process, and none that it forks, leave with an exit code."""
         self._code, self._pid = code, os.getpid()
+        _leave_operators_registered()
 
     def _leave(self) -> None:
         if self._code is None or os.getpid() != self._pid:
@@ -31,6 +33,14 @@ class Leaving:
             sys.stderr.flush()
         finally:
             os._exit(self._code)
+
+
+def _leave_operators_registered() -> None:
+    """Have torch's libraries not take back, at exit, each operator that they registered."""
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        alive = finalizer.peek()
+        if alive and alive[1].__module__ == "torch.library":
+            finalizer.atexit = False
 
 
 # To be imported before torch: what was registered first runs last.

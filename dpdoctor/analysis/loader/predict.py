@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -42,13 +42,20 @@ class Basis:
 
     @cached_property
     def runs(self) -> list[tuple[Times, Outcome]]:
-        """Return the times of each replicate, and what the simulation makes of them under the measured setting."""
-        samples = [self.measured.times(blocks) for blocks in _replicates(_few(self.measured.blocks))]
-        return [(times, _run(self.measured, times, self.measured.setting)) for times in samples]
+        """Return the times of each replicate, and what the simulation makes of them under the measured setting.
+
+        Of few blocks the same are drawn again and again: those replicates are one and the same object.
+        """
+        known: dict[tuple[int, ...], tuple[Times, Outcome]] = {}
+        for blocks in (drawn := _replicates(_few(self.measured.blocks))):
+            if _identity(blocks) not in known:
+                times = self.measured.times(blocks)
+                known[_identity(blocks)] = times, _run(self.measured, times, self.measured.setting)
+        return [known[_identity(blocks)] for blocks in drawn]
 
     def prediction(self, setting: Setting, model: float) -> LoaderPrediction:
         """Return what a setting gives; `model` is the error of the simulation, as a share of the step."""
-        outcomes = [_run(self.measured, times, setting) for times, _ in self.runs]
+        outcomes = self._outcomes(lambda times: _run(self.measured, times, setting))
         step = self._step(outcomes, model)
         assert step.value is not None
         compute = step.value * (1 - outcomes[0].wait / outcomes[0].step)
@@ -67,8 +74,17 @@ class Basis:
 
     def without_fetches_above(self, limit: float, usual: float) -> Figure:
         """Return the seconds of a step if each fetch of more than `limit` seconds took the `usual` ones instead."""
-        shorter = [replace(times, fetch=[usual if f > limit else f for f in times.fetch]) for times, _ in self.runs]
-        return self._step([_run(self.measured, times, self.measured.setting) for times in shorter], MODEL_ERROR)
+
+        def shorter(times: Times) -> Times:
+            return replace(times, fetch=[usual if f > limit else f for f in times.fetch])
+
+        outcomes = self._outcomes(lambda times: _run(self.measured, shorter(times), self.measured.setting))
+        return self._step(outcomes, MODEL_ERROR)
+
+    def _outcomes(self, of: Callable[[Times], Outcome]) -> list[Outcome]:
+        """Return what `of` makes of each replicate's times; it is asked once for those that are the same."""
+        found = {id(times): of(times) for times in {id(times): times for times, _ in self.runs}.values()}
+        return [found[id(times)] for times, _ in self.runs]
 
     def _step(self, outcomes: Sequence[Outcome], model: float) -> Figure:
         ratios = [outcome.step / now.step for outcome, (_, now) in zip(outcomes, self.runs, strict=True)]
@@ -107,6 +123,10 @@ def _replicates(blocks: Sequence[Block]) -> list[list[Block]]:
     chance = random.Random(0)  # the same report from the same run
     drawn = range(REPLICATES if len(blocks) > 1 else 0)
     return [list(blocks), *(chance.choices(blocks, k=len(blocks)) for _ in drawn)]
+
+
+def _identity(blocks: Sequence[Block]) -> tuple[int, ...]:
+    return tuple(map(id, blocks))
 
 
 def _run(measured: Measured, times: Times, setting: Setting) -> Outcome:

@@ -11,7 +11,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -83,26 +83,23 @@ def _functions(diverted: Diverted) -> dict[Any, Callable[..., Any]]:
 
 def _replace_everywhere(patches: Patches, functions: dict[Any, Callable[..., Any]]) -> None:
     """Replace the originals wherever a module holds them: `from os import replace` makes a second reference."""
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and not module.__name__.startswith(_UNTOUCHED):
-            for name, original in _held(module, functions):
-                patches.replace(module, name, functions[original])
+    # Not before: when it is imported it looks through what is there.
+    from dpdoctor.worker.overlay import holders
+
+    for module, held in holders.modules():
+        if not module.__name__.startswith(_UNTOUCHED):
+            for name, original in held:
+                if original in functions:
+                    patches.replace(module, name, functions[original])
     for kind in _holders():
-        for name, original in _held(kind, functions):
-            patches.replace(kind, name, staticmethod(functions[original]))
+        for name, original in holders.file_functions(kind):
+            if original in functions:
+                patches.replace(kind, name, staticmethod(functions[original]))
     # Named temporary files hold `unlink` as the default of an argument, in a method that differs by Python's version.
     closer = vars(tempfile)["_TemporaryFileCloser"]
     for name, method in list(vars(closer).items()):
         if isinstance(method, FunctionType) and "unlink" in method.__code__.co_varnames[: method.__code__.co_argcount]:
             patches.replace(closer, name, functools.partialmethod(method, unlink=functions[posix.unlink]))
-
-
-def _held(owner: Any, functions: dict[Any, Callable[..., Any]]) -> Iterator[tuple[str, Any]]:
-    for name, value in list(vars(owner).items()):
-        original = value.__func__ if type(value) is staticmethod else value
-        # All originals are of this type; other values may not be hashable, or warn when they are looked at.
-        if type(original) is type(posix.open) and original in functions:
-            yield name, original
 
 
 def _holders() -> list[type]:

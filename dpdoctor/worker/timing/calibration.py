@@ -16,7 +16,7 @@ from dpdoctor.worker.timing.tally import Tally
 # Between two hooks a step's own work runs and drives them out of the caches: reading this much does the same. Hooks
 # timed back to back look five times cheaper than they are in a script (tests/benchmarks/observer_cost.py shows it).
 EVICTED_BYTES = 16_000_000
-ROUNDS = 30
+ROUNDS = 11
 
 
 def hook_cost_ns(clock: Callable[[], int]) -> float:

@@ -55,3 +55,18 @@ def test_a_process_that_was_forked_leaves_on_its_own() -> None:
         print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
     assert run(script) == (0, ["collected", "child 5"])
+
+
+def test_torch_takes_no_operator_back_and_what_the_script_wants_at_exit_is_done() -> None:
+    script = """
+        import torch, weakref
+
+        class Owner:
+            pass
+
+        owner = Owner()
+        finalizer = weakref.finalize(owner, print, "finalized")
+        LEAVING.with_code(0)
+        print({item.atexit for item in weakref.finalize._registry if item.peek()[1].__module__ == "torch.library"})
+    """
+    assert run(script) == (0, ["{False}", "finalized"])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.loader import predict as predictions
 from dpdoctor.analysis.loader.advice import advise
 from dpdoctor.analysis.loader.control import as_many_processes
 from dpdoctor.analysis.loader.measured import Block, Measured
 from dpdoctor.analysis.loader.model import LoaderPrediction
 from dpdoctor.analysis.loader.predict import MODEL_ERROR, Basis, Predictor
 from dpdoctor.analysis.loader.sharing import Cores
-from dpdoctor.analysis.loader.simulate import Setting
+from dpdoctor.analysis.loader.simulate import Setting, simulate
 
 PRESENT = Setting(num_workers=0)
 STEP = Figure(value=0.040, low=0.039, high=0.041, n=5, unit="s")
@@ -86,6 +89,17 @@ def test_a_step_without_an_interval_gives_none() -> None:
 def test_predictions_repeat() -> None:
     blocks = [Block(fetch=(0.030 + 0.001 * n,) * 9, compute=(0.010,) * 9) for n in range(5)]
     assert predict(of(*blocks), Setting(num_workers=2)) == predict(of(*blocks), Setting(num_workers=2))
+
+
+def test_replicates_that_are_the_same_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [Block(fetch=(0.030 + 0.001 * n,) * 9, compute=(0.010,) * 9) for n in range(2)]
+    simulated = Mock(wraps=simulate)
+    monkeypatch.setattr(predictions, "simulate", simulated)
+    basis = Basis(of(*blocks), STEP)
+    assert len(basis.runs) > 4
+    # Of two blocks two are drawn in four ways, each for the present setting and for another.
+    Predictor(basis).predictions([Setting(num_workers=1)])
+    assert simulated.call_count <= 2 * 4
 
 
 def test_of_very_many_blocks_some_are_simulated_and_give_the_same() -> None:
