@@ -42,7 +42,7 @@ def skipped(done: Profiled, mode: str, rank: int = 0) -> dict[str, str | None]:
 def test_a_planted_wait_for_the_loader_comes_back_as_the_gain(profile, num_workers, batch_s, planted_s):
     done = profile(
         "slow_loader.py",
-        *("--modes", "single", "--arms", "cached_batches", "--rounds", "5", "--trace-steps", "0"),
+        *("--modes", "single", "--arms", "cached_batches", "--rounds", "3", "--trace-steps", "0"),
         args=["--batch-s", str(batch_s), "--num-workers", str(num_workers)],
     )
     assert done.exit_code == 0, done.output

@@ -11,8 +11,6 @@ import pytest
 from dpdoctor.loading import IN_PROCESS, BatchRecord
 from tests.faults.conftest import SCRIPTS, Profiled
 
-pytestmark = pytest.mark.measured
-
 SCRIPT = "inside_loaders.py"
 # The whole script, its four epochs: it ends before so many windows are measured.
 WHOLE = (
@@ -37,6 +35,7 @@ def median(records: list[BatchRecord], field: str) -> float:
     return statistics.median(getattr(record, field) for record in records)
 
 
+@pytest.mark.measured
 def test_a_loader_that_sleeps_starves_the_training(profile):
     # One worker: a step would have to take three items' time to hide the wait, on however slow a machine.
     batches = batches_of(run(profile, "sleep", 1))
@@ -48,6 +47,7 @@ def test_a_loader_that_sleeps_starves_the_training(profile):
     assert median(later, "wait_ns") > PLANTED_NS
 
 
+@pytest.mark.measured
 def test_a_loader_that_computes_is_told_from_one_that_sleeps(profile):
     batches = batches_of(run(profile, "busy", 0))
     assert {(batch.worker, batch.ready, batch.outstanding) for batch in batches} == {(IN_PROCESS, 0, 0)}
@@ -56,6 +56,7 @@ def test_a_loader_that_computes_is_told_from_one_that_sleeps(profile):
         assert BATCH * PLANTED_NS <= batch.fetch_ns < batch.wait_ns
 
 
+@pytest.mark.measured
 def test_batches_lie_ready_where_the_training_is_slow(profile):
     done = run(profile, "ready", 2)
     batches = batches_of(done)
@@ -75,12 +76,14 @@ def test_batches_lie_ready_where_the_training_is_slow(profile):
     assert evaluation.prefetch_factor is None
 
 
+@pytest.mark.measured
 def test_collate_is_told_from_the_items(profile):
     batches = batches_of(run(profile, "collate", 2))
     assert all(PLANTED_NS <= batch.collate_ns < batch.fetch_ns for batch in batches)
     assert median(batches, "fetch_ns") < 1.5 * median(batches, "collate_ns")
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_slow_transform_is_at_the_top(profile, workers):
     done = run(profile, "compose", workers)

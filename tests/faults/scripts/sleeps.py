@@ -1,4 +1,4 @@
-"""Sleeps 10 ms in one place, and counts its own steps and samples."""
+"""Sleeps 10 ms in each step, in the places given in turn, and counts its own steps and samples."""
 
 import sys
 import time
@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-where = sys.argv[1]
+PLACES = sys.argv[1:]
 SLEEP_S = 0.010
 
 
 def sleep_in(place):
-    if place == where:
+    if place == PLACES[steps % len(PLACES)]:
         time.sleep(SLEEP_S)
 
 
@@ -49,15 +49,16 @@ class Late(torch.autograd.Function):
         return gradient
 
 
+steps = samples = 0
 model = Net(8, 2)
 optimizer = Slow(model.parameters(), lr=0.001)
-steps = samples = 0
 while True:
     for x, y in DataLoader(Points(), batch_size=4):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(Late.apply(model(x)), y)
         sleep_in("before backward")
         loss.backward()
-        steps, samples = steps + 1, samples + len(y)
-        print(steps, samples, flush=True)
+        samples += len(y)
+        print(steps + 1, samples, flush=True)
         optimizer.step()
+        steps += 1

@@ -15,13 +15,13 @@ done = 0
 while True:
     for x, y in loader:
         optimizer.zero_grad()
-        time.sleep(1.0 if kind == "step" else 0.0)
+        time.sleep(0.5 if kind == "step" else 0.0)
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
         done += 1
-        time.sleep(1.5 if kind == "pause" else 0.0)
+        time.sleep(0.75 if kind == "pause" else 0.0)
         if kind == "evaluation" and done % 3 == 0:
             with torch.no_grad():
                 for x, y in loader:
                     model(x)
-                    time.sleep(2.5 / len(loader))
+                    time.sleep(1.25 / len(loader))
