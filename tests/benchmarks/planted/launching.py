@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .catalogue import SAMPLES, Entry
@@ -19,13 +19,16 @@ OPTIONS = (
 )
 
 
-def profile(entry: Entry, size: float | None, out: Path, sources: Mapping[str, Path]) -> str | None:
+def profile(
+    entry: Entry, size: float | None, out: Path, sources: Mapping[str, Path], *, options: Sequence[str] = ()
+) -> str | None:
     """Profile an entry at a size into a run directory; return what went wrong, or None.
 
-    `sources` names for a third party's script the folder it lies in; KeyError if it does not.
+    `options` go before those of the entry. `sources` names for a third party's script the folder it lies in; KeyError
+    if it does not.
     """
     command = [sys.executable, "-m", "dpdoctor", "profile", str(_script(entry, size, out, sources))]
-    command += ["--modes", entry.mode, *OPTIONS, "--out", str(out)]
+    command += ["--modes", entry.mode, *OPTIONS, *options, "--out", str(out)]
     command += [*entry.options, "--no-baseline"]
     command += ["--", *(argument.format(size=f"{size:g}" if size else "") for argument in entry.args)]
     done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
