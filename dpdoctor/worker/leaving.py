@@ -39,7 +39,7 @@ def _leave_operators_registered() -> None:
     """Have torch's libraries not take back, at exit, each operator that they registered."""
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         alive = finalizer.peek()
-        if alive and alive[1].__module__ == "torch.library":
+        if alive and getattr(alive[1], "__module__", None) == "torch.library":
             finalizer.atexit = False
 
 
