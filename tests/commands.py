@@ -21,6 +21,8 @@ from dpdoctor.report import sections
 
 # Set for the whole run of pytest: where its servers are.
 SERVERS_VARIABLE = "DPDOCTOR_TEST_SERVERS"
+# Ends, in a test's id, the name of the group of tests with which it shares launches.
+GROUP = " @ "
 # What most verbs import before they end.
 PRELOAD = (
     "scipy.stats",

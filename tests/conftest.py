@@ -17,7 +17,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.commands import SERVERS_VARIABLE
+from tests.commands import GROUP, SERVERS_VARIABLE
 
 # Where the last result of each slow test is kept, for all to see; a run of .ci/run takes one slice of them.
 LAST_RESULTS = Path(__file__).parent / "slow_results.json"
@@ -53,10 +53,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 class ByFile(LoadScopeScheduling):
-    """Give a test process whole files, whose tests share what is costly to build; tests that launch go one by one."""
+    """Give a test process whole files, whose tests share what is costly to build.
+
+    Tests that launch go one by one, those of a group, which share launches, together.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid if nodeid.startswith("tests/faults/") else nodeid.partition("::")[0]
+        return nodeid.partition(GROUP if nodeid.startswith("tests/faults/") else "::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from dpdoctor.records import Rank
-from tests.commands import dpdoctor
+from tests.commands import GROUP, dpdoctor
 from tests.faults import readme_table
 from tests.faults.conftest import SCRIPTS, SHORT, Profiled
 from tests.faults.following import assert_follows_single
@@ -215,7 +215,13 @@ def run(tmp_path_factory) -> Callable[[Case], Profiled]:
     return profile
 
 
-@pytest.mark.parametrize("kind", CASES)
+def in_group(kind: str) -> str:
+    """Return what a row's test is called: rows that share a case are a group, and run in one process."""
+    case = CASES[kind]
+    return f"{' '.join((*case.command, *case.args))}{GROUP}{kind}"
+
+
+@pytest.mark.parametrize("kind", CASES, ids=in_group)
 def test_a_kind_of_script_ends_as_its_row_says(run, kind):
     case, row = CASES[kind], readme_table.read()[kind]
     done, modes = run(case), modes_of(case)
