@@ -24,4 +24,4 @@ while True:
             with torch.no_grad():
                 for x, y in loader:
                     model(x)
-                    time.sleep(1.25 / len(loader))
+                    time.sleep(1.15 / len(loader))
