@@ -76,7 +76,8 @@ class Hope:
     def lost_in(self, beats: Mapping[int, Beat | None], log_bytes: Callable[[int], int]) -> list[int]:
         """Return the ranks without progress; `log_bytes` tells how much a rank has printed."""
         signs = {rank: beat if beat and beat.step else (beat, log_bytes(rank)) for rank, beat in beats.items()}
-        idle, unprepared = self._idle.exhausted_by(signs), self._preparing.exhausted_by(beats)
+        steps = {rank: beat if beat and beat.step else None for rank, beat in beats.items()}
+        idle, unprepared = self._idle.exhausted_by(signs), self._preparing.exhausted_by(steps)
         return [rank for rank in beats if rank in idle or rank in unprepared]
 
 

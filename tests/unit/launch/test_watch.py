@@ -95,6 +95,17 @@ def test_what_prints_before_its_first_step_has_half_as_much_time_again() -> None
     assert [lost() for _ in range(5)] == [[], [], [], [1], [0, 1]]
 
 
+def test_a_new_stage_before_the_first_step_gives_no_more_time_to_prepare() -> None:
+    clock = HandClock()
+    hope, stages = watch.Hope(10, clock), iter([None, *(told_beat(0, f"stage {i}") for i in range(9))])
+
+    def lost() -> list[int]:
+        clock.tick(4)
+        return hope.lost_in({0: next(stages)}, lambda _: 0)
+
+    assert [lost() for _ in range(5)] == [[], [], [], [], [0]]
+
+
 def test_the_tail_is_the_last_lines_without_the_profilers_own(tmp_path: Path) -> None:
     log = tmp_path / "stderr.log"
     noise = ["USDT:2026 profiler_start", "ERROR:2026 DeviceProperties.cpp:56] gpuGetDeviceCount failed", "", "  "]
