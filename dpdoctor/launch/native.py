@@ -26,7 +26,7 @@ from dpdoctor.launch.kept import KeptProcess
 from dpdoctor.launch.processes import RankProcess, absolute_python_path
 from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.tidy import tidy
-from dpdoctor.launch.watch import Patience, Verdict
+from dpdoctor.launch.watch import Hope, Patience, Verdict
 from dpdoctor.records import RankRecord
 from dpdoctor.spec import BASELINE, NATIVE_VARIABLE, STACKS_SIGNAL, TASK_VARIABLE, WorkerTask
 
@@ -64,11 +64,11 @@ _RAISED = re.compile(r"^(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception|Interrup
 class SeenRank(RankProcess):
     """One rank that dpdoctor did not start: what it says of itself in its directory."""
 
-    def __init__(self, directory: Path, log: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self.rank = int(directory.name.removeprefix("rank"))
         self.directory = directory
         self.ended_by_us = False
-        self._pid, self._log = 0, log
+        self._pid = 0
 
     @property
     def pid(self) -> int:
@@ -97,10 +97,6 @@ class SeenRank(RankProcess):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.pid:
                 os.kill(self.pid, signum)
-
-    def log_bytes(self) -> int:
-        """Return how much the command has printed."""
-        return self._log.stat().st_size
 
 
 def _is_alive(pid: int) -> bool:
@@ -134,7 +130,7 @@ class Command:
         self._note_processes()
         for directory in sorted(self._directory.glob(f"{rundir.WORLDS}/*/rank*")):
             if directory not in self._ranks:
-                self._ranks[directory] = SeenRank(directory, self._log)
+                self._ranks[directory] = SeenRank(directory)
             self._ranks[directory].look()
         return self.shown()
 
@@ -326,7 +322,7 @@ def run(command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Pro
     `ranks` is kept to those of the world that is shown. A script that is to go on is waited for once they are complete.
     """
     timeout_s = task.spec.timeout_s
-    patience = Patience(timeout_s, time.monotonic)
+    hope, hope_of_command = Hope(timeout_s, time.monotonic), Hope(timeout_s, time.monotonic)
     leaving, orphaned = Patience(LEAVING_S, time.monotonic), Patience(ORPHANED_S, time.monotonic)
     while True:
         time.sleep(PERIOD_S)
@@ -347,12 +343,13 @@ def run(command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Pro
         if any(watch.has_failed(rank) for rank in ranks):
             _wait(command, PEERS_GRACE_S)
             break
-        waiting = [rank for rank in running if not rank.is_done()]
-        signs: dict[int, object] = {rank.rank: (watch.beat_of(rank), rank.log_bytes()) for rank in waiting}
-        silent = patience.exhausted_by(signs or {-1: command.sign()})
-        if silent and silent != [-1]:
+        beats = {rank.rank: watch.beat_of(rank) for rank in running if not rank.is_done()}
+        silent = hope.lost_in(beats, lambda _: command.sign())
+        if silent:
             return _stuck(command, ranks, silent, timeout_s)
-        if silent and not is_complete(ranks):
+        if beats:
+            hope_of_command = Hope(timeout_s, time.monotonic)
+        elif hope_of_command.lost_in({-1: None}, lambda _: command.sign()) and not is_complete(ranks):
             command.end()
             return Verdict(status="failed", reason=_silent(timeout_s), stderr_tail=command.errors())
     command.end()
@@ -362,8 +359,8 @@ def run(command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Pro
 
 def _silent(timeout_s: float) -> str:
     return (
-        f"no process of the script trained within {units.seconds(timeout_s)}, and nothing was printed. --timeout gives "
-        "it more time"
+        f"no process of the script took a training step within {units.seconds(timeout_s)}; what is printed is none. "
+        "--timeout gives it more time"
     )
 
 

@@ -73,9 +73,9 @@ class Hope:
     def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
         self._idle, self._preparing = Patience(timeout_s, clock), Patience(PREPARING * timeout_s, clock)
 
-    def lost_in(self, beats: Mapping[int, Beat | None], log_bytes: Callable[[int], int]) -> list[int]:
-        """Return the ranks without progress; `log_bytes` tells how much a rank has printed."""
-        signs = {rank: beat if beat and beat.step else (beat, log_bytes(rank)) for rank, beat in beats.items()}
+    def lost_in(self, beats: Mapping[int, Beat | None], printed: Callable[[int], object]) -> list[int]:
+        """Return the ranks without progress; `printed` tells what changes when a rank prints."""
+        signs = {rank: beat if beat and beat.step else (beat, printed(rank)) for rank, beat in beats.items()}
         steps = {rank: beat if beat and beat.step else None for rank, beat in beats.items()}
         idle, unprepared = self._idle.exhausted_by(signs), self._preparing.exhausted_by(steps)
         return [rank for rank in beats if rank in idle or rank in unprepared]

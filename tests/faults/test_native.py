@@ -88,6 +88,28 @@ def test_a_script_that_trains_nowhere_is_explained(profile, tmp_path):
     assert "this needs 8 GPUs" in reason
 
 
+@pytest.mark.parametrize("when", ["before its first step", "after its first step"])
+def test_a_script_that_prints_for_ever_is_ended(profile, tmp_path, when):
+    script = tmp_path / "prints.py"
+    script.write_text(
+        "import sys, time, torch\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        f"for _ in range({int(when.startswith('after'))}):\n"
+        "    model(torch.rand(2, 1)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "while True:\n"
+        "    time.sleep(0.2)\n"
+        "    print('still here', flush=True)\n"
+    )
+    run = profile(str(script), *SHORT, "--timeout", "10")
+    skip_without_wall(run)
+    assert run.exit_code == 1
+    mode = run.mode("native")
+    assert f"{script}:8" in mode["reason"]
+    assert "no progress for 10.0 s" in mode["reason"]
+
+
 def test_a_job_that_goes_on_ends_as_it_would_without(profile, tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     alone = subprocess.run(

@@ -28,7 +28,7 @@ def rank(directory: Path, number: int, *, steps: int = 0, pid: int | None = None
     if said:
         record = {"world_size": 2, "pid": 1, "host": "", "device": "", "backend": "gloo", **said}
         rundir.write_json(own / rundir.RANK, RankRecord(rank=number, **record))
-    return SeenRank(own, directory / rundir.STDOUT)
+    return SeenRank(own)
 
 
 def test_a_world_is_complete_when_all_of_it_is_done(tmp_path: Path) -> None:
