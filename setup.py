@@ -26,7 +26,8 @@ TEST = [
     "playwright",
     "axe-playwright-python",
 ]
-DEV = [*TEST, "pytest-cov", "ruff", "mypy", "pre-commit"]
+DOCS = ["sphinx", "myst-parser", "furo"]
+DEV = [*TEST, *DOCS, "pytest-cov", "ruff", "mypy", "pre-commit"]
 BENCHMARK = ["HolisticTraceAnalysis"]  # what tests/benchmarks/trace_reading.py compares with
 FRAMEWORKS = ["lightning", "transformers", "accelerate"]  # what samples/lightning_module.py and hf_trainer.py need
 
@@ -71,5 +72,5 @@ setup(
         "jinja2",
         "psutil",
     ],
-    extras_require={"test": TEST, "dev": DEV, "benchmark": BENCHMARK, "frameworks": FRAMEWORKS},
+    extras_require={"test": TEST, "docs": DOCS, "dev": DEV, "benchmark": BENCHMARK, "frameworks": FRAMEWORKS},
 )

@@ -2,7 +2,7 @@
 
 What a forked rank has in common with a new one is tested, fact by fact, in tests/faults/test_forked_ranks.py. A step of
 one takes as long as one of a new process (tests/benchmarks/forked_launches.py). Tests about processes that die take new
-ones, and so do the live benchmarks and the README's walk: they are what people run.
+ones, and so do the live benchmarks and the walk of docs/ci.md: they are what people run.
 """
 
 from __future__ import annotations

@@ -24,7 +24,10 @@ _LAUNCHING = (
         "--modes", default="ddp", show_default=True, metavar="NAMES", help="Modes to run, separated by commas."
     ),
     click.option(
-        "--nproc", type=click.IntRange(1), help="Devices per mode. Default: all GPUs; on the CPU 2, or the cores."
+        "--nproc",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Devices per mode. Default: all GPUs; on the CPU 2, or the cores.",
     ),
     click.option(
         "--launcher",
@@ -44,6 +47,7 @@ _LAUNCHING = (
         type=click.IntRange(0, 2**32 - 1),
         default=0,
         show_default=True,
+        metavar="N",
         help="Seed of torch, numpy and random.",
     ),
     click.option(
@@ -55,7 +59,9 @@ _LAUNCHING = (
     click.option(
         "--steps", type=click.IntRange(1), metavar="STEPS", help="Steps per window. Default: 0.5 s, at least 4."
     ),
-    click.option("--rounds", type=click.IntRange(1), default=10, show_default=True, help="Most windows to measure."),
+    click.option(
+        "--rounds", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Most windows to measure."
+    ),
     click.option(
         "--time-budget",
         type=float,

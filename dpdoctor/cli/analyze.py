@@ -14,6 +14,7 @@ import click
 
 from dpdoctor import __version__, redact, rundir, units
 from dpdoctor.cli import _options, _report
+from dpdoctor.cli._help import Verb
 from dpdoctor.digest import Digest
 from dpdoctor.errors import OutputError, TraceError, UsageError
 from dpdoctor.launch import machine
@@ -22,7 +23,7 @@ from dpdoctor.spec import TRACE_MODE, ModeSpec, RunHeader, RunSpec
 from dpdoctor.trace.stream import MAX_BYTES
 
 
-@click.command()
+@click.command(cls=Verb, short_help="Read profiler traces, one per rank; write a report.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory. Default: reports/PATH-TIME."

@@ -23,7 +23,7 @@ _run = click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN")
 _file = click.argument("file", type=click.Path(path_type=Path))
 
 
-@click.group()
+@click.group(short_help="Keep, accept and list baselines for the gate.")
 def baseline() -> None:
     """Keep what runs are compared with: small JSON files for git, each named by its file.
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dpdoctor import rundir
 from dpdoctor.cli import _checkouts, _options, _report, _start
+from dpdoctor.cli._help import Verb
 from dpdoctor.launch import interruption
 
 if TYPE_CHECKING:
@@ -20,7 +21,11 @@ LEAST_PAIRS = 10
 COULD_NOT = 4
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command(
+    cls=Verb,
+    short_help="Measure launch-to-launch noise on this machine.",
+    context_settings={"ignore_unknown_options": False},
+)
 @click.argument("script", required=False)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option(

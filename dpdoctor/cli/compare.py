@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 
 from dpdoctor import rundir
+from dpdoctor.cli._help import Verb
 from dpdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 FORMATS = ("terminal", "markdown", "json")
 
 
-@click.command()
+@click.command(cls=Verb, short_help="Show what changed between runs.")
 @click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_A RUN_B...")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page, one HTML file.")
 @click.option(

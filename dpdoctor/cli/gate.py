@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from dpdoctor import rundir
 from dpdoctor.cli import _checkouts, _options, _outputs, _report
+from dpdoctor.cli._help import Verb
 from dpdoctor.errors import UsageError
 from dpdoctor.launch import interruption
 
@@ -24,7 +25,11 @@ _OF_TIME = {"tolerance", "quick", "max_pairs", "calibrations"}
 LEAST_PAIRS, MOST_PAIRS = 7, 200
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command(
+    cls=Verb,
+    short_help="Pass or fail a change by its training speed.",
+    context_settings={"ignore_unknown_options": False},
+)
 @click.argument("script", required=False, metavar="[SCRIPT | RUN]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("--base", type=_options.DIRECTORY, metavar="DIR", help="Checkout to compare with; SCRIPT lies below it.")

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from rich.console import RenderableType
 
 from dpdoctor.cli import _options, _plan, _report, _start
+from dpdoctor.cli._help import Verb
 from dpdoctor.errors import BaselineError, InterruptedByError, ModeFailedError
 from dpdoctor.launch import interruption, launcher
 from dpdoctor.records import LaunchRecord
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from dpdoctor.analysis import Analysis
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command(
+    cls=Verb,
+    short_help="Run a script in each mode; write a report.",
+    context_settings={"ignore_unknown_options": False},
+)
 @click.argument("script", required=False)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @_options.launching
@@ -28,10 +33,15 @@ if TYPE_CHECKING:
 @click.option(
     "--no-control",
     is_flag=True,
-    help="Do not also run the script bare, a few seconds at a time, to measure what watching it costs.",
+    help="Skip the bare launches that measure what watching costs.",
 )
 @click.option(
-    "--trace-steps", type=click.IntRange(0), default=12, show_default=True, help="Steps to trace; 0: no trace."
+    "--trace-steps",
+    type=click.IntRange(0),
+    default=12,
+    show_default=True,
+    metavar="N",
+    help="Steps to trace; 0: no trace.",
 )
 @_options.comm_kernels
 @click.option(
@@ -39,7 +49,7 @@ if TYPE_CHECKING:
     default="all",
     show_default=True,
     metavar="NAMES",
-    help="What to switch off in windows between the full ones, to see what it costs: all, none, or names with commas.",
+    help="Ablation experiments: all, none, or names with commas.",
 )
 @click.option(
     "--then",
@@ -48,12 +58,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="Once enough is recorded, end a script of mode native, or let it run on, with its files its own.",
 )
-@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Launches of every mode.")
+@click.option(
+    "--repeat", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Launches of every mode."
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory. Default: reports/SCRIPT-TIME."
 )
 @click.option("--keep-going", is_flag=True, help="Exit with 0 even when a mode failed.")
-@click.option("--explain", is_flag=True, help="Take two steps, show how the script was adopted, and stop.")
+@click.option("--explain", is_flag=True, help="Take two steps, show what was wrapped and sharded, and stop.")
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @_report.options
 @click.option("--verbose", is_flag=True, help="Also print what rank 0's script prints.")

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from dpdoctor.cli import _report
+from dpdoctor.cli._help import Verb
 
 
-@click.command()
+@click.command(cls=Verb, short_help="Make a run's report and summary anew.")
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @_report.options
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpdoctor.cli._help import Verb
+
 if TYPE_CHECKING:
     from dpdoctor.rules import Rule
 
@@ -14,7 +16,7 @@ UNVERIFIED = "not verified on hardware"
 WIDTH = 100
 
 
-@click.command()
+@click.command(cls=Verb, short_help="List the rules, or explain one.")
 @click.argument("name", required=False)
 def rules(name: str | None) -> None:
     """List the rules or, with NAME, say what one of them is about."""

@@ -1,4 +1,4 @@
-"""The README's table of scripts that work unchanged is what happens: its rows are run, in every mode.
+"""The table of scripts in docs/compatibility.md is what happens: its rows are run, in every mode.
 
 The scripts print a line per step that begins with the samples it trained on: what was counted is checked against that.
 When steps ended, and whether ranks trained apart, is checked against what an oracle saw in the same processes.
@@ -21,7 +21,7 @@ import torch
 
 from dpdoctor.records import Rank
 from tests.commands import GROUP, dpdoctor
-from tests.faults import readme_table
+from tests.faults import compatibility_table
 from tests.faults.conftest import SCRIPTS, SHORT, Profiled
 from tests.faults.following import assert_follows_single
 
@@ -194,8 +194,8 @@ def modes_of(case: Case) -> tuple[str, ...]:
 
 
 def test_every_row_has_a_case_and_every_case_a_row():
-    assert list(readme_table.read()) == list(CASES)
-    assert {tuple(row) for row in readme_table.read().values()} == {MODES}
+    assert list(compatibility_table.read()) == list(CASES)
+    assert {tuple(row) for row in compatibility_table.read().values()} == {MODES}
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def in_group(kind: str) -> str:
 
 @pytest.mark.parametrize("kind", CASES, ids=in_group)
 def test_a_kind_of_script_ends_as_its_row_says(run, kind):
-    case, row = CASES[kind], readme_table.read()[kind]
+    case, row = CASES[kind], compatibility_table.read()[kind]
     done, modes = run(case), modes_of(case)
     assert done.exit_code == any(row[mode].outcome == "failed" for mode in modes[1:]), done.output
     for mode in modes:
@@ -241,7 +241,7 @@ def watched_by_an_oracle(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "DPDOCTOR_TEST_ORACLE": str(folder)}
 
 
-def assert_failed(done: Profiled, mode: str, cell: readme_table.Cell, case: Case) -> None:
+def assert_failed(done: Profiled, mode: str, cell: compatibility_table.Cell, case: Case) -> None:
     """The mode gives its reason, and the line where the table says so, but no figure."""
     summary = done.mode(mode)
     assert summary["status"] == "failed"
@@ -275,7 +275,7 @@ def assert_right(done: Profiled, mode: str, case: Case) -> None:
 
 def warns(case: Case, mode: str) -> bool:
     """Return whether one of the rows that the case stands for has `with a warning` in this mode."""
-    rows = readme_table.read()
+    rows = compatibility_table.read()
     return any("with a warning" in rows[kind][mode].remark for kind, other in CASES.items() if other is case)
 
 

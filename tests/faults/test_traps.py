@@ -1,4 +1,4 @@
-"""What unmodified scripts do to a tool like this, beyond the README's table: never ok and wrong, and always ended."""
+"""What unmodified scripts do to a tool like this, beyond docs/compatibility.md: never ok and wrong, always ended."""
 
 from __future__ import annotations
 

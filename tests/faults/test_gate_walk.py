@@ -1,4 +1,4 @@
-"""The README's walk from nothing to a gated pull request: every command of it does what it says."""
+"""The walk of docs/ci.md from nothing to a gated pull request: every command of it does what it says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.commands import forking
-from tests.faults.readme_walk import commands, workflow
+from tests.faults.gate_walk import commands, workflow
 
 ROOT = Path(__file__).parents[2]
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")

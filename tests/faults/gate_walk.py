@@ -1,4 +1,4 @@
-"""Reads the README's walk through gating a pull request: its commands, in order, and its workflow."""
+"""Reads the walk of docs/ci.md through gating a pull request: its commands, in order, and its workflow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "ci.md"
 BEGIN, END = "<!-- gate -->\n", "<!-- end of gate -->\n"
 _BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -27,8 +27,8 @@ def workflow() -> dict[str, Any]:
 
 
 def _blocks() -> list[tuple[str, str]]:
-    _, begun, after = README.read_text().partition(BEGIN)
+    _, begun, after = PAGE.read_text().partition(BEGIN)
     walk, ended, _ = after.partition(END)
     if not begun or not ended:
-        raise ValueError(f"{README} has no walk between {BEGIN.strip()} and {END.strip()}")
+        raise ValueError(f"{PAGE} has no walk between {BEGIN.strip()} and {END.strip()}")
     return [(match["language"], match["text"]) for match in _BLOCK.finditer(walk)]

@@ -1,4 +1,4 @@
-"""Reads the README's table of scripts that work unchanged, the one statement of how each ends in each mode."""
+"""Reads the table of scripts in docs/compatibility.md, the one statement of how each ends in each mode."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
-HEADING = "## Which scripts work unchanged\n"
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+HEADING = "## Scripts written for one device\n"
 # `yes` or `failed` alone, or followed by a remark.
 CELL = re.compile(r"(yes|failed)(?:[,:;] (.+))?")
 
@@ -26,17 +26,17 @@ def read() -> dict[str, dict[str, Cell]]:
     Raises:
         ValueError: a cell begins with neither `yes` nor `failed`, a row is there twice, or one has too many cells.
     """
-    section = README.read_text().split(HEADING)[1].split("\n## ")[0]
+    section = PAGE.read_text().split(HEADING)[1].split("\n## ")[0]
     lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
     (_, *modes), _, *rows = lines
     table = {kind: dict(zip(modes, map(_cell, cells), strict=True)) for kind, *cells in rows}
     if len(table) < len(rows):
-        raise ValueError("the README's table has a row twice")
+        raise ValueError("the table has a row twice")
     return table
 
 
 def _cell(text: str) -> Cell:
     match = CELL.fullmatch(text)
     if match is None:
-        raise ValueError(f"the README's table has the cell {text!r}: it begins with neither `yes` nor `failed`")
+        raise ValueError(f"the table has the cell {text!r}: it begins with neither `yes` nor `failed`")
     return Cell(outcome=match[1], remark=match[2] or "")
