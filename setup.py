@@ -53,7 +53,9 @@ setup(
         "Typing :: Typed",
     ],
     python_requires=">=3.10",
-    packages=find_packages(include=["dpdoctor", "dpdoctor.*"]),
+    # `dpdoctor sample` hands out the samples, which stand beside the package in a checkout.
+    packages=[*find_packages(include=["dpdoctor", "dpdoctor.*"]), "dpdoctor.samples"],
+    package_dir={"dpdoctor.samples": "samples"},
     package_data={
         "dpdoctor": ["py.typed"],
         "dpdoctor.report": ["**/*.html", "**/*.css", "**/*.js"],
