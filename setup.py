@@ -9,9 +9,9 @@ HERE = Path(__file__).parent
 
 
 def version() -> str:
-    """Return `__version__` of the package, read as text: its dependencies are not there yet while it is built."""
-    match = re.search(r'^__version__ = "(.+)"$', (HERE / "dpdoctor" / "__init__.py").read_text("utf-8"), re.MULTILINE)
-    assert match, "dpdoctor/__init__.py holds no line __version__ = "
+    """Return the version of the package, read as text: its dependencies are not there yet while it is built."""
+    match = re.search(r'^__version__ = "(.+)"$', (HERE / "dpdoctor" / "version.py").read_text("utf-8"), re.MULTILINE)
+    assert match, "dpdoctor/version.py holds no line __version__ = "
     return match[1]
 
 

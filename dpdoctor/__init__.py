@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dpdoctor.version import __version__
+
 if TYPE_CHECKING:
     import os
 
     from dpdoctor.report.formats.notebook import LoadedRun
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 

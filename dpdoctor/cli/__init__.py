@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from dpdoctor import __version__, cli, plugins, redact
+from dpdoctor import cli, plugins, redact
+from dpdoctor.version import __version__
 
 
 class Verbs(click.Group):

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dpdoctor import __version__, redact
+from dpdoctor import redact
 from dpdoctor.heartbeat import Beat
 from dpdoctor.launch import machine
 from dpdoctor.launch.progress import LiveProgress, PlainProgress, Progress, Silence
 from dpdoctor.records import LaunchRecord
 from dpdoctor.spec import RunHeader, RunSpec
+from dpdoctor.version import __version__
 
 
 def now() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from dpdoctor import __version__, redact, rundir, units
+from dpdoctor import redact, rundir, units
 from dpdoctor.cli import _options, _report
 from dpdoctor.cli._help import Verb
 from dpdoctor.digest import Digest
@@ -21,6 +21,7 @@ from dpdoctor.launch import machine
 from dpdoctor.records import Launch, LaunchRecord, Rank, Run
 from dpdoctor.spec import TRACE_MODE, ModeSpec, RunHeader, RunSpec
 from dpdoctor.trace.stream import MAX_BYTES
+from dpdoctor.version import __version__
 
 
 @click.command(cls=Verb, short_help="Read profiler traces, one per rank; write a report.")

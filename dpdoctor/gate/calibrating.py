@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpdoctor import __version__, rundir
+from dpdoctor import rundir
 from dpdoctor.gate.evidence.measured import shown_seconds_per_step
 from dpdoctor.gate.evidence.workload import sharing, workload
 from dpdoctor.gate.launching.alternate import Alternated, Judge, alternate, most_launches
@@ -16,6 +16,7 @@ from dpdoctor.gate.model import SIDES, Calibration
 from dpdoctor.gate.statistics.noise import mode_noise
 from dpdoctor.launch.interruption import heeding
 from dpdoctor.launch.progress import Progress
+from dpdoctor.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dpdoctor import __version__
 from dpdoctor.gate.model import (
     Calibration,
     ExactResult,
@@ -15,6 +14,7 @@ from dpdoctor.gate.model import (
     Refusal,
     Side,
 )
+from dpdoctor.version import __version__
 
 # Who saw a regression has seen it, whatever else could not be judged; nothing else may pass beside a part that did not.
 _WORST: tuple[Outcome, ...] = ("regressed", "refused", "inconclusive", "pass")

@@ -10,12 +10,13 @@ from tests.unit.import_graph import Import, cycle, imports, modules
 
 PACKAGE = Path(__file__).parents[2] / "dpdoctor"
 
-FOR_ALL = {"errors", "units", "plugins", "redact"}
+FOR_ALL = {"errors", "units", "plugins", "redact", "version"}
 ALLOWED = {
     "errors": set(),
     "units": set(),
     "plugins": set(),
     "redact": set(),
+    "version": set(),
     "spec": set(),
     "heartbeat": set(),
     "digest": set(),
@@ -121,7 +122,7 @@ def test_a_planted_violation_is_found(tree: Path, file: str, source: str, why: s
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("rules/slow.py", "from dpdoctor.analysis import Analysis\nfrom dpdoctor import __version__, units"),
+        ("rules/slow.py", "from dpdoctor.analysis import Analysis\nfrom dpdoctor.version import __version__"),
         ("worker/modes/ddp.py", "import torch\nfrom torchvision import models\nfrom ..clock import now"),
         ("report/sections/a.py", "import plotly.graph_objects\nfrom . import b\nfrom ...rules import find"),
         ("cli/gate.py", "from dpdoctor import gate, launch, report, rundir\nfrom dpdoctor.cli import options"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from dpdoctor import __version__, plugins
+from dpdoctor import plugins
 from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report import page
 from dpdoctor.report.comparison import sections
 from dpdoctor.report.comparison.section import ComparisonSection
 from dpdoctor.report.comparison.words import run_name, title
+from dpdoctor.version import __version__
 
 FILE_NAME = "comparison.json"
 
