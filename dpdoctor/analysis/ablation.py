@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.summary import ArmSummary
-from dpdoctor.analysis.windows import Window, measured
-from dpdoctor.records import FULL, Launch
+from dpdoctor.analysis.windows import Window
+from dpdoctor.records import FULL
 
 NO_PAIRS = "no round has a complete window of it on every rank beside a full one"
 
@@ -24,20 +25,20 @@ NO_PAIRS = "no round has a complete window of it on every rank beside a full one
 Pair = tuple[float, float]
 
 
-def arms(launches: Sequence[Launch]) -> dict[str, ArmSummary]:
+def arms(launches: Sequence[LaunchFacts]) -> dict[str, ArmSummary]:
     """Return by arm what it gave, in the order in which the ranks name them; a failed launch measured nothing."""
     return {name: _arm(name, launches) for name in _names(launches)}
 
 
-def pairs(launch: Launch, arm: str) -> list[tuple[Window, Window]]:
+def pairs(launch: LaunchFacts, arm: str) -> list[tuple[Window, Window]]:
     """Return the full window and the arm's window of each round that has both."""
     if launch.record.status == "failed":
         return []
-    full = {window.round: window for window in measured(launch)}
-    return [(full[window.round], window) for window in measured(launch, arm=arm) if window.round in full]
+    full = {window.round: window for window in launch.windows()}
+    return [(full[window.round], window) for window in launch.windows(arm) if window.round in full]
 
 
-def imbalance(launches: Sequence[Launch], arm: str) -> Figure:
+def imbalance(launches: Sequence[LaunchFacts], arm: str) -> Figure:
     """Return by how many seconds per step the slowest rank is slower than the median of the others in an arm's windows.
 
     Only where the arm leaves the ranks alone, so that each has a pace of its own.
@@ -50,11 +51,11 @@ def imbalance(launches: Sequence[Launch], arm: str) -> Figure:
     return _over_launches([_behind_others(found) for found in paces])
 
 
-def _paces(launch: Launch, arm: str) -> list[list[float]]:
+def _paces(launch: LaunchFacts, arm: str) -> list[list[float]]:
     """Return the seconds per step of each rank in each window."""
     if launch.record.status == "failed":
         return []
-    return [[rank.steady_s / len(rank.steady) for rank in window.ranks] for window in measured(launch, arm=arm)]
+    return [[rank.steady_s / len(rank.steady) for rank in window.ranks] for window in launch.windows(arm)]
 
 
 def _behind_others(paces: NDArray[np.float64]) -> Figure:
@@ -63,7 +64,7 @@ def _behind_others(paces: NDArray[np.float64]) -> Figure:
     return stats.mean_interval((paces[:, slowest] - others).tolist(), "s")
 
 
-def _names(launches: Sequence[Launch]) -> list[str]:
+def _names(launches: Sequence[LaunchFacts]) -> list[str]:
     """Return the arms that ranks say they ran or skipped, and those of which a rank that left no record has windows."""
     ranks = [rank for launch in launches for rank in launch.ranks]
     recorded = (arm.name for rank in ranks if rank.record for arm in rank.record.arms)
@@ -71,7 +72,7 @@ def _names(launches: Sequence[Launch]) -> list[str]:
     return [name for name in dict.fromkeys(chain(recorded, seen)) if name != FULL]
 
 
-def _arm(name: str, launches: Sequence[Launch]) -> ArmSummary:
+def _arm(name: str, launches: Sequence[LaunchFacts]) -> ArmSummary:
     found = [seconds for launch in launches if (seconds := _seconds(launch, name))]
     reason = _why_unknown(name, launches, measured_any=bool(found))
     if reason is not None:
@@ -86,11 +87,11 @@ def _arm(name: str, launches: Sequence[Launch]) -> ArmSummary:
     )
 
 
-def _seconds(launch: Launch, arm: str) -> list[Pair]:
+def _seconds(launch: LaunchFacts, arm: str) -> list[Pair]:
     return [(full.seconds_per_step, without.seconds_per_step) for full, without in pairs(launch, arm)]
 
 
-def _why_unknown(name: str, launches: Sequence[Launch], *, measured_any: bool) -> str | None:
+def _why_unknown(name: str, launches: Sequence[LaunchFacts], *, measured_any: bool) -> str | None:
     """Return why nothing is known of the arm, a rank's own reason first; None: there are pairs."""
     records = [rank.record for launch in launches for rank in launch.ranks if rank.record]
     skipped = (arm.skipped for record in records for arm in record.arms if arm.name == name and arm.skipped)

@@ -11,6 +11,7 @@ from dpdoctor.analysis.ablation import arms
 from dpdoctor.analysis.across import Pause, across, pauses_of
 from dpdoctor.analysis.cross_check import cross_checks
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts, every, shown, with_facts
 from dpdoctor.analysis.loader.summarise import with_loaders
 from dpdoctor.analysis.own_cost import bare_step, bare_steps, launch_spread, pace, with_own_cost
 from dpdoctor.analysis.protection import wall
@@ -18,9 +19,10 @@ from dpdoctor.analysis.rank_traces import rank_traces
 from dpdoctor.analysis.samples import counting
 from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, Own, RankSummary, RunSummary, Script
 from dpdoctor.analysis.trace_budget import trace_budget
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import with_unknown
 from dpdoctor.analysis.waterfall import waterfalls
-from dpdoctor.analysis.windows import NS, Window, measured
+from dpdoctor.analysis.windows import NS, TRACE, Window
 from dpdoctor.digest import Digest
 from dpdoctor.records import (
     ALL_PHASES,
@@ -45,11 +47,12 @@ MOST_STEPS_PER_EPOCH = 10_000_000
 
 def analyse(run: Run) -> Analysis:
     """Return the figures of a run; whatever is missing is unknown with its reason."""
-    run = with_unknown(run)
+    run = with_facts(with_unknown(run))
+    launches = {name: every(found) for name, found in run.modes.items()}
     header = run.header
-    bare = bare_steps(run.bare, run.modes.get(BASELINE, ()))
+    bare = bare_steps(every(run.bare), launches.get(BASELINE, ()))
     modes = {
-        spec.name: _mode(spec, run.modes[spec.name], header, header.launch_spread.get(spec.name))
+        spec.name: _mode(spec, launches[spec.name], header, header.launch_spread.get(spec.name))
         for spec in header.spec.modes
     }
     if BASELINE in modes:
@@ -58,15 +61,15 @@ def analyse(run: Run) -> Analysis:
     modes = same_program.widened(modes)
     baseline = modes.get(BASELINE)
     modes = {name: own_ranks.with_batch_rule(mode, baseline) for name, mode in modes.items()}
-    launches = {name: shown_launch(found) for name, found in run.modes.items() if found}
-    taken = others.words(launches, header.fingerprint.cores)
-    beside = {name: others.while_measured(launches.get(name), header.fingerprint.cores) for name in modes}
+    speaking = {name: shown(found) for name, found in launches.items() if found}
+    taken = others.words(speaking, header.fingerprint.cores)
+    beside = {name: others.while_measured(speaking.get(name), header.fingerprint.cores) for name in modes}
     modes = {name: _against_baseline(mode, baseline, _disturbed(name, beside)) for name, mode in modes.items()}
     modes = with_own_cost(modes, bare_step(bare, run.bare, beside.get(BASELINE)), launch_spread(bare))
-    modes = with_loaders(modes, launches, run.trials, header)
-    digests = {name: _digests(run.modes[name]) for name in modes}
-    compared = {name: across(found, _pauses(run.modes[name])) for name, found in digests.items() if found}
-    modes = waterfalls(modes, run.modes, compared, digests)
+    modes = with_loaders(modes, speaking, _trials(run), header)
+    traces = {name: _traces(launches[name]) for name in modes}
+    compared = {name: across(found.digests, _pauses(speaking[name])) for name, found in traces.items() if found}
+    modes = waterfalls(modes, launches, compared, traces)
     script = Script(path=header.spec.target, sha256=header.fingerprint.script_sha256, args=header.spec.args)
     summary = RunSummary(
         dpdoctor=header.dpdoctor,
@@ -75,27 +78,27 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
-        pace="; ".join(filter(None, (same, taken or core_pace.words(launches), pace(bare) if not taken else ""))),
+        pace="; ".join(filter(None, (same, taken or core_pace.words(speaking), pace(bare) if not taken else ""))),
     )
     return Analysis(summary=summary, run=run, across=compared)
 
 
-def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread: float | None) -> ModeSummary:
+def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, spread: float | None) -> ModeSummary:
     if not launches:
         return _never_launched(spec)
-    shown = shown_launch(launches)
-    spec = own_ranks.found(spec, shown.record)
+    speaking = shown(launches)
+    spec = own_ranks.found(spec, speaking.record)
     # What was measured before a launch failed looks like a result and is none; its files keep it.
-    windows = [[] if launch.record.status == "failed" else measured(launch) for launch in launches]
+    windows = [[] if launch.record.status == "failed" else launch.windows() for launch in launches]
     count = counting(windows, header.spec.samples_per_step)
     samples = count.samples
-    of_shown = measured(shown)
-    records = [rank.record for rank in shown.ranks if rank.record]
+    of_shown = speaking.windows()
+    records = [rank.record for rank in speaking.ranks if rank.record]
     first = records[0] if records else None
-    reason = _why_unmeasured(shown, spec, explain=header.spec.recording.explain)
+    reason = _why_unmeasured(speaking, spec, explain=header.spec.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)
     gains = arms(launches)
-    epoch = _epoch(stats.calibrated(step, spread), first.steps_per_epoch if first else None, windows, shown)
+    epoch = _epoch(stats.calibrated(step, spread), first.steps_per_epoch if first else None, windows, speaking)
     same = first is not None and first.adoption.same_samples
     alike = spec.world_size if same else first.adoption.copies if first is not None else 1
     copies = alike or 1
@@ -107,16 +110,16 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         _over_launches(counted, lambda w: w.throughput_with_edges(samples, copies), "samples/s", uncounted), spread
     )
     return ModeSummary(
-        status=shown.record.status,
-        reason=shown.record.reason,
-        stderr_tail=shown.record.stderr_tail,
-        world_size=max([spec.world_size, *(digest.world_size or 1 for digest in _traces_alone(spec, launches))]),
+        status=speaking.record.status,
+        reason=speaking.record.reason,
+        stderr_tail=speaking.record.stderr_tail,
+        world_size=max([spec.world_size, *(digest.world_size or 1 for digest in _traces_alone(spec, speaking))]),
         num_devices=spec.num_devices,
         placement=spec.placement,
         backend=first.backend if first else None,
         launches=len(launches),
         warmup_steady=first.warmup_steady if first else None,
-        adoption=_with_remark(adoption, shown) if adoption else None,
+        adoption=_with_remark(adoption, speaking) if adoption else None,
         batch=batch,
         throughput=stats.calibrated(
             _over_launches(counted, lambda w: w.throughput(samples, copies), "samples/s", uncounted), spread
@@ -132,17 +135,17 @@ def _mode(spec: ModeSpec, launches: Sequence[Launch], header: RunHeader, spread:
         observer_cost=_observer_cost(records, step),
         core_pace=core_pace.core_pace(windows),
         phases=_phases(windows, adoption, reason),
-        budget=None if shown.record.status == "failed" else trace_budget(_digests(launches)),
-        no_trace=_why_untraced(shown, header.spec.recording),
+        budget=None if speaking.record.status == "failed" else trace_budget(speaking.traces),
+        no_trace=_why_untraced(speaking, header.spec.recording),
         changed=_changed(launches),
         refused=tuple(dict.fromkeys(line for record in _launched(launches) for line in record.refused)),
-        wall=wall(first, shown.record),
-        traces=() if shown.record.status == "failed" else rank_traces(_digests(launches)),
+        wall=wall(first, speaking.record),
+        traces=() if speaking.record.status == "failed" else rank_traces(speaking.traces.digests),
         arms=gains,
-        cross_checks=cross_checks(gains, shown, header.fingerprint.cores),
-        own=_own(spec, shown, windows, reason) if spec.launcher else None,
+        cross_checks=cross_checks(gains, speaking, header.fingerprint.cores),
+        own=_own(spec, speaking, windows, reason) if spec.launcher else None,
         counters=first.counters if first else None,
-        ranks=tuple(_rank(rank, of_shown, index) for index, rank in enumerate(shown.ranks)),
+        ranks=tuple(_rank(rank, of_shown, index) for index, rank in enumerate(speaking.ranks)),
         wall_s=sum(map(_wall_s, _launched(launches))),
     )
 
@@ -161,9 +164,9 @@ def _own(spec: ModeSpec, shown: Launch, windows: Sequence[Sequence[Window]], rea
     )
 
 
-def _traces_alone(spec: ModeSpec, launches: Sequence[Launch]) -> list[Digest]:
+def _traces_alone(spec: ModeSpec, launch: LaunchFacts) -> tuple[Digest, ...]:
     """Return the traces of a run that is made of nothing else, which may be of more ranks than are there."""
-    return _digests(launches) if spec.name == TRACE_MODE else []
+    return launch.traces.digests if spec.name == TRACE_MODE else ()
 
 
 def _launched(launches: Sequence[Launch]) -> list[LaunchRecord]:
@@ -206,19 +209,18 @@ def _why_untraced(launch: Launch, recording: Recording) -> str:
     return ""
 
 
-def shown_launch(launches: Sequence[Launch]) -> Launch:
-    """Return the launch that speaks for the mode: the first that went wrong, as a mode is ok when all of them are."""
-    return next((launch for launch in launches if launch.record.status != "ok"), launches[0])
+def _trials(run: Run) -> dict[str, LaunchFacts]:
+    return {name: LaunchFacts.of(launch) for name, launch in run.trials.items()}
 
 
-def _digests(launches: Sequence[Launch]) -> list[Digest]:
-    """Return what is kept of the traces of one launch."""
-    return [rank.digest for rank in shown_launch(launches).ranks if rank.digest] if launches else []
+def _traces(launches: Sequence[LaunchFacts]) -> Traces:
+    """Return the traces of the launch that speaks for a mode."""
+    return shown(launches).traces if launches else Traces(())
 
 
-def _pauses(launches: Sequence[Launch]) -> dict[int, tuple[Pause, ...]]:
+def _pauses(launch: Launch) -> dict[int, tuple[Pause, ...]]:
     """Return by rank what those whose digests are compared recorded beside their traces."""
-    return {rank.index: pauses_of(rank) for rank in shown_launch(launches).ranks}
+    return {rank.index: pauses_of(rank) for rank in launch.ranks}
 
 
 def _never_launched(spec: ModeSpec) -> ModeSummary:
@@ -365,9 +367,9 @@ def _over_epoch(batch: Batch, steps_per_epoch: int | None, epoch: Figure) -> Fig
     return _positive(stats.ratio(samples, epoch, "samples/s"))
 
 
-def _profiler_cost(launches: Sequence[Launch], step: Figure) -> Figure:
+def _profiler_cost(launches: Sequence[LaunchFacts], step: Figure) -> Figure:
     """Return traced over untraced step time: what torch.profiler itself costs in this run."""
-    traced = [measured(launch, kind="trace") for launch in launches]
+    traced = [launch.windows(kind=TRACE) for launch in launches]
     figure = _over_launches(traced, Window.step, "s", "no trace was recorded")
     return stats.ratio(figure, step, "ratio")
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.common_steps import CommonSteps, common_steps
+from dpdoctor.analysis.common_steps import CommonSteps
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.loader.feed import feed
-from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns, why_unknown
-from dpdoctor.analysis.windows import NS, RankWindow, measured
+from dpdoctor.analysis.traces import Traces
+from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
+from dpdoctor.analysis.windows import NS, RankWindow
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.records import PHASES, Launch
 
@@ -20,7 +22,7 @@ NO_PHASES = "the trace does not say in which phase of a step the host was"
 NOT_COUNTED = "nobody counted how long the training thread waits for a core"
 
 
-def exposed_share(digests: Sequence[Digest]) -> Figure:
+def exposed_share(traces: Traces) -> Figure:
     """Return the share of a traced step that communicates while nothing computes, on the rank where it is least.
 
     That rank is the one the others wait for: what it loses is what a step loses, the rest is the others' waiting for it
@@ -28,8 +30,8 @@ def exposed_share(digests: Sequence[Digest]) -> Figure:
     communication a step takes E[max_r w_r] + transfer, without max_r E[w_r]; the difference is what the rank with the
     largest E[w_r] spends in communication.)
     """
-    common, reason = common_steps(digests), why_unknown(digests)
-    last = _last(digests, common) if reason is None else None
+    common, reason = traces.common, traces.why_unknown
+    last = _last(traces.digests, common) if reason is None else None
     if last is None:
         return stats.unknown("ratio", reason or common.left_out or NO_TIME)
     parts = [(exposed_ns(step), step.budget.total_ns) for step in _steps(last, common)]
@@ -56,24 +58,23 @@ class Removable:
         return stats.combination([(1.0, self.exposed), (1.0, self.on_cores)], "ratio")
 
 
-def removable(launch: Launch, cores: int) -> Removable:
+def removable(launch: LaunchFacts, cores: int) -> Removable:
     """Return what would go with the communication of a launch on machines of so many cores.
 
     On a GPU that is what nothing hides. Where communication runs on the cores that compute, the rank waits for those,
     too, and copies for it. What waits in a traced step waits as long in one without the profiler, which only makes the
     rest longer: so the exposed part is of the untraced step.
     """
-    digests = [rank.digest for rank in launch.ranks if rank.digest]
-    common = common_steps(digests)
-    last = _last(digests, common) if why_unknown(digests) is None else None
+    traces, common = launch.traces, launch.traces.common
+    last = _last(traces.digests, common) if traces.why_unknown is None else None
     if last is None or not on_shared_cores(launch, cores):
-        return Removable(exposed=exposed_share(digests))
+        return Removable(exposed=exposed_share(traces))
     steps = _steps(last, common)
     exposed = _of_untraced(launch, _per_step(steps, exposed_ns))
     return Removable(exposed=exposed, on_cores=_on_cores(launch, last, steps))
 
 
-def _on_cores(launch: Launch, last: Digest, steps: Sequence[DeviceStep]) -> Figure:
+def _on_cores(launch: LaunchFacts, last: Digest, steps: Sequence[DeviceStep]) -> Figure:
     """Return the share of a step that communication takes from computing on the same cores.
 
     There is what the host does for it without communicating. And beside communication the training thread waits for a
@@ -87,13 +88,13 @@ def _on_cores(launch: Launch, last: Digest, steps: Sequence[DeviceStep]) -> Figu
     return stats.combination([(1.0, _of_untraced(launch, _handling(launch, last, steps))), (1.0, beside)], "ratio")
 
 
-def _handling(launch: Launch, last: Digest, steps: Sequence[DeviceStep]) -> Figure:
+def _handling(launch: LaunchFacts, last: Digest, steps: Sequence[DeviceStep]) -> Figure:
     """Return the seconds of an untraced step in which the host works for communication without communicating.
 
     The profiler slows it as it slows the phase that it is in, and not all phases alike: of each it has the same share.
     """
     rank = next(index for index, rank in enumerate(launch.ranks) if rank.digest is last)
-    windows = [window.ranks[rank] for window in measured(launch)]
+    windows = [window.ranks[rank] for window in launch.windows()]
     phases = [phase for phase in PHASES if any(step.host_phases_ns.get(phase) for step in steps)]
     if not phases:
         return stats.unknown("s", NO_PHASES)
@@ -123,7 +124,7 @@ def on_shared_cores(launch: Launch, cores: int) -> bool:
     return max(threads.values(), default=0) == cores
 
 
-def _wait_for_core(launch: Launch, last: Digest) -> Figure:
+def _wait_for_core(launch: LaunchFacts, last: Digest) -> Figure:
     """Return the seconds of a step in which the training thread could run and had no core.
 
     Unknown where it does not compute alone: a thread beside it may be the one that waits.
@@ -137,9 +138,9 @@ def _wait_for_core(launch: Launch, last: Digest) -> Figure:
     return stats.ratio_of_totals(waited if any(seconds for seconds, _ in waited) else [], "s", reason=NOT_COUNTED)
 
 
-def _of_untraced(launch: Launch, seconds: Figure) -> Figure:
+def _of_untraced(launch: LaunchFacts, seconds: Figure) -> Figure:
     """Return seconds as a share of a step of the measured windows."""
-    step = stats.ratio_of_totals([window.step() for window in measured(launch)], "s")
+    step = stats.ratio_of_totals([window.step() for window in launch.windows()], "s")
     return stats.ratio(seconds, step, "ratio")
 
 

@@ -8,8 +8,8 @@ from statistics import fmean
 from dpdoctor import units
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.windows import NS, Window, measured
-from dpdoctor.records import Launch
+from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.windows import NS, Window
 from dpdoctor.spec import BASELINE
 
 # Of one core, at other times or beside other ranks: less than this between two means is not worth a word.
@@ -23,9 +23,9 @@ def core_pace(launches: Sequence[Sequence[Window]]) -> Figure:
     return _mean(found) if found else NOT_TRIED
 
 
-def words(launches: Mapping[str, Launch]) -> str:
+def words(launches: Mapping[str, LaunchFacts]) -> str:
     """Return in which modes the cores were slower or faster than in the baseline, or changed meanwhile; empty: none."""
-    windows = {name: _told(measured(launch)) for name, launch in launches.items()}
+    windows = {name: _told(launch.windows()) for name, launch in launches.items()}
     return "; ".join((*_against_baseline(windows), *_changed(windows)))
 
 

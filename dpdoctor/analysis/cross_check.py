@@ -8,15 +8,14 @@ from collections.abc import Iterator, Mapping
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.communication import removable
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.summary import ArmSummary, CrossCheck
-from dpdoctor.analysis.windows import measured
-from dpdoctor.records import Launch
 
 # Two measurements of one share of a step agree within this much of the step, or within their 95 % intervals.
 TOLERANCE = 0.05
 
 
-def cross_checks(arms: Mapping[str, ArmSummary], launch: Launch, cores: int) -> tuple[CrossCheck, ...]:
+def cross_checks(arms: Mapping[str, ArmSummary], launch: LaunchFacts, cores: int) -> tuple[CrossCheck, ...]:
     """Return for every arm whose gain can also be seen without it, what the launch's trace or clock says of it.
 
     `cores` are those of each machine.
@@ -33,7 +32,7 @@ def allowed(a: Figure, b: Figure) -> float:
     return max(TOLERANCE, math.hypot(stats.half_width(a), stats.half_width(b)))
 
 
-def _compared(arms: Mapping[str, ArmSummary], launch: Launch, cores: int) -> Iterator[CrossCheck]:
+def _compared(arms: Mapping[str, ArmSummary], launch: LaunchFacts, cores: int) -> Iterator[CrossCheck]:
     if "no_comm" in arms:
         found = removable(launch, cores)
         what = (
@@ -44,9 +43,9 @@ def _compared(arms: Mapping[str, ArmSummary], launch: Launch, cores: int) -> Ite
         yield _check("waiting for data, on the host's clock", "cached_batches", _waited_share(launch), arms)
 
 
-def _waited_share(launch: Launch) -> Figure:
+def _waited_share(launch: LaunchFacts) -> Figure:
     """Return the share of the ranks' steady time in full windows that waits for data."""
-    windows = measured(launch)
+    windows = launch.windows()
     parts = [(window.phase("data_wait")[0], sum(rank.steady_s for rank in window.ranks)) for window in windows]
     return stats.ratio_of_totals(parts, "ratio")
 

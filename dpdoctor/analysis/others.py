@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from dpdoctor import units
-from dpdoctor.analysis.loader.tried import ARM as ONE_WORKER
-from dpdoctor.analysis.windows import measured
-from dpdoctor.records import Launch, Sample
+from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.records import Sample
+from dpdoctor.spec import BESIDE
 
 # Share of the cores that other processes may use while something is measured, ...
 OTHERS = 0.1
@@ -23,7 +23,7 @@ ONE_ROUND_NS = 500_000_000
 PERIOD_NS = 1_100_000_000
 
 
-def words(launches: Mapping[str, Launch], cores: int) -> str:
+def words(launches: Mapping[str, LaunchFacts], cores: int) -> str:
     """Return in which modes others took cores that were missed; empty: in none that is known."""
     taken = {name: found for name, launch in launches.items() if (found := taken_by_others(launch, cores)) is not None}
     if not taken:
@@ -36,13 +36,13 @@ def words(launches: Mapping[str, Launch], cores: int) -> str:
     )
 
 
-def while_measured(launch: Launch | None, cores: int) -> str | None:
+def while_measured(launch: LaunchFacts | None, cores: int) -> str | None:
     """Return that others took cores while a launch was measured; None: none that were missed, or unknown."""
     taken = taken_by_others(launch, cores) if launch is not None else None
     return None if taken is None else f"other processes used {units.digits(taken, 2)} of {units.count(cores, 'core')}"
 
 
-def taken_by_others(launch: Launch, cores: int) -> float | None:
+def taken_by_others(launch: LaunchFacts, cores: int) -> float | None:
     """Return how many of the cores processes outside of the launch used while it was measured and none was left idle.
 
     None where that is too little to matter, where cores were left, and where it cannot be told: the host's load is that
@@ -72,15 +72,15 @@ class _Round(NamedTuple):
     num_workers: float
 
 
-def _rounds_while_measured(launch: Launch) -> list[_Round]:
+def _rounds_while_measured(launch: LaunchFacts) -> list[_Round]:
     """Return the readings, but for those of a second in which an arm had a loader process of its own."""
-    windows = [rank.window for window in measured(launch) for rank in window.ranks]
+    windows = [rank.window for window in launch.windows() for rank in window.ranks]
     begin, end = min((w.begin_ns for w in windows), default=0), max((w.end_ns for w in windows), default=0)
     tried = [
         (before.end_ns, window.end_ns + PERIOD_NS)
         for rank in launch.ranks
         for before, window in itertools.pairwise(rank.windows)
-        if window.arm == ONE_WORKER
+        if window.arm == BESIDE
     ]
     of_ranks = sorted((s for s in launch.samples if s.source.startswith("rank")), key=lambda sample: sample.at_ns)
     times = [sample.at_ns for sample in of_ranks]

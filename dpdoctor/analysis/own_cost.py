@@ -12,8 +12,8 @@ import msgspec
 from dpdoctor import units
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.summary import ModeSummary
-from dpdoctor.analysis.windows import measured
 from dpdoctor.records import Launch
 from dpdoctor.spec import BASELINE
 
@@ -29,7 +29,7 @@ TOO_MUCH = (
 )
 
 
-def bare_steps(bare: Sequence[Launch], baseline: Sequence[Launch]) -> list[Figure]:
+def bare_steps(bare: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -> list[Figure]:
     """Return the seconds of a steady step of each bare launch that went well.
 
     The steps that are left out of the baseline, because an epoch began or an evaluation ran in them, are left out by
@@ -37,7 +37,7 @@ def bare_steps(bare: Sequence[Launch], baseline: Sequence[Launch]) -> list[Figur
     """
     edges = {step.step for launch in baseline for rank in launch.ranks for step in rank.steps if step.epoch_edge}
     good = [_without(launch, edges) for launch in bare if launch.record.status == "ok"]
-    found = [stats.ratio_of_totals([window.step() for window in windows], "s") for windows in map(measured, good)]
+    found = [stats.ratio_of_totals([window.step() for window in launch.windows()], "s") for launch in good]
     return [figure for figure in found if figure.value is not None]
 
 
@@ -80,7 +80,7 @@ def pace(steps: Sequence[Figure]) -> str:
     )
 
 
-def _without(launch: Launch, edges: set[int]) -> Launch:
+def _without(launch: LaunchFacts, edges: set[int]) -> LaunchFacts:
     (rank,) = launch.ranks
     steps = tuple(msgspec.structs.replace(step, epoch_edge=True) if step.step in edges else step for step in rank.steps)
     return dataclasses.replace(launch, ranks=(dataclasses.replace(rank, steps=steps),))

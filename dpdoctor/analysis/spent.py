@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dpdoctor.analysis.common_steps import CommonSteps
-from dpdoctor.analysis.unknown_communication import why_unknown
-from dpdoctor.digest import Budget, DeviceDigest, DeviceStep, Digest
+from dpdoctor.analysis.traces import Traces
+from dpdoctor.digest import Budget, DeviceDigest, DeviceStep
 
 PARTS = ("compute", "exposed_comm", "h2d", "copy", "idle")
 
@@ -70,14 +70,14 @@ def spent(devices: Sequence[DeviceDigest], common: CommonSteps) -> Spent:
     return found
 
 
-def together(digests: Sequence[Digest], common: CommonSteps) -> Spent:
+def together(traces: Traces) -> Spent:
     """Return where the time of all devices of these traces went; communication is known of all of them or unknown.
 
     Raises:
         ValueError: nothing took any time.
     """
-    found = spent([device for digest in digests for device in digest.devices], common)
-    return found if why_unknown(digests) is None else found.without_communication()
+    found = spent([device for digest in traces.digests for device in digest.devices], traces.common)
+    return found if traces.why_unknown is None else found.without_communication()
 
 
 def of_steps(steps: Sequence[DeviceStep]) -> Spent:

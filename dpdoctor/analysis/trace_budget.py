@@ -10,26 +10,27 @@ from collections.abc import Callable, Collection, Sequence
 from statistics import fmean
 
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.common_steps import NO_STEPS, CommonSteps, common_steps
+from dpdoctor.analysis.common_steps import NO_STEPS, CommonSteps
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.spent import PARTS, Spent, of_steps, together
 from dpdoctor.analysis.summary import TraceBudget
-from dpdoctor.analysis.unknown_communication import MAY_HOLD, why_unknown
-from dpdoctor.digest import IDLE_CAUSES, DeviceStep, Digest
+from dpdoctor.analysis.traces import Traces
+from dpdoctor.analysis.unknown_communication import MAY_HOLD
+from dpdoctor.digest import IDLE_CAUSES, DeviceStep
 
 NS = 1e-9
 OF_ALL = "{}: the share is of all that was traced"
 CAUSE = "idle.{}"
 
 
-def trace_budget(digests: Sequence[Digest]) -> TraceBudget | None:
+def trace_budget(traces: Traces) -> TraceBudget | None:
     """Return the mean budget per traced step and device; None: no rank left a trace with a whole step.
 
     The profiler slows steps, the host's part most: shares of these seconds are to be trusted, not the seconds.
     """
-    if not any(device.steps for digest in digests for device in digest.devices):
+    if not any(device.steps for digest in traces.digests for device in digest.devices):
         return None
-    common, unknown = common_steps(digests), why_unknown(digests)
+    common, unknown = traces.common, traces.why_unknown
     steps = _each(common, unknown)
 
     def mean(part: Callable[[Spent], int]) -> Figure:
@@ -44,38 +45,38 @@ def trace_budget(digests: Sequence[Digest]) -> TraceBudget | None:
     )
 
 
-def budget_shares(digests: Sequence[Digest]) -> dict[str, Figure]:
+def budget_shares(traces: Traces) -> dict[str, Figure]:
     """Return the shares of the traced time of all devices: PARTS, which add up to 1, and `idle.<cause>`.
 
     Without steps that count of all that was traced, and without an interval; `reason` then says so. Empty: nothing was
     traced. Where communication is unknown its share is, and compute may hold it.
     """
-    common, unknown = common_steps(digests), why_unknown(digests)
+    common, unknown = traces.common, traces.why_unknown
     keys = (*PARTS, *map(CAUSE.format, IDLE_CAUSES))
     if common.steps:
         return {key: _share(common, unknown, key) for key in keys}
-    if not any(device.whole.total_ns for digest in digests for device in digest.devices):
+    if not any(device.whole.total_ns for digest in traces.digests for device in digest.devices):
         return {}
-    whole, reason = together(digests, common), OF_ALL.format(common.left_out)
+    whole, reason = together(traces), OF_ALL.format(common.left_out)
     found = {key: Figure(value=_part(key)(whole) / whole.total_ns, n=1, unit="ratio", reason=reason) for key in keys}
     return {key: _told([key], figure, unknown) for key, figure in found.items()}
 
 
-def part_share(digests: Sequence[Digest], *keys: str) -> Figure:
+def part_share(traces: Traces, *keys: str) -> Figure:
     """Return the share that some of the `budget_shares` have together, of the steps that count; else unknown."""
-    return _share(common_steps(digests), why_unknown(digests), *keys)
+    return _share(traces.common, traces.why_unknown, *keys)
 
 
-def share(digests: Sequence[Digest], part: Callable[[Sequence[DeviceStep]], float]) -> Figure:
+def share(traces: Traces, part: Callable[[Sequence[DeviceStep]], float]) -> Figure:
     """Return `part` (ns, of the same step on every device) over the steps' mean length, of the steps that count."""
-    common = common_steps(digests)
+    common = traces.common
     parts = [(part(at_once), _length(at_once)) for at_once in common.steps]
     return _noted(stats.ratio_of_totals(parts, "ratio", reason=common.left_out), common)
 
 
-def step_s(digests: Sequence[Digest]) -> float:
+def step_s(traces: Traces) -> float:
     """Return the mean seconds of the steps that count, of which there is one at least."""
-    return fmean(map(_length, common_steps(digests).steps)) * NS
+    return fmean(map(_length, traces.common.steps)) * NS
 
 
 def _share(common: CommonSteps, unknown: str | None, *keys: str) -> Figure:

@@ -9,11 +9,11 @@ import numpy as np
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.ablation import pairs
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.windows import NS, Window
-from dpdoctor.records import Launch
 
 
-def lost_in_turns(launches: Sequence[Launch], arm: str) -> Figure:
+def lost_in_turns(launches: Sequence[LaunchFacts], arm: str) -> Figure:
     """Return the share of a full step that waiting for whoever is last takes beyond waiting for the slowest rank.
 
     Of an arm that leaves each rank a pace of its own. Would ranks meet in every step s, it took E[max_r w_r(s)], where

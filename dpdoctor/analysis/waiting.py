@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.across.model import AcrossRanks
 from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.digest import Digest
+from dpdoctor.analysis.traces import Traces
 
 
-def rotating_wait(across: AcrossRanks | None, digests: Sequence[Digest]) -> Figure:
+def rotating_wait(across: AcrossRanks | None, traces: Traces) -> Figure:
     """Return the share of a traced step that the rank which waits least spends on waiting for the others.
 
     A rank that is always the last never waits: what others wait for it is not in here. Waiting beside compute costs
@@ -24,5 +22,5 @@ def rotating_wait(across: AcrossRanks | None, digests: Sequence[Digest]) -> Figu
         return stats.unknown("ratio", across.verdict.reason or "no whole step with common calls is in the traces")
     least = int(steps.wait_ns.mean(axis=0).argmin())
     waited = stats.mean_interval((steps.wait_ns[:, least] / steps.step_ns).tolist(), "ratio")
-    known = [figure for figure in (waited, exposed_share(digests)) if figure.value is not None]
+    known = [figure for figure in (waited, exposed_share(traces)) if figure.value is not None]
     return min(known, key=lambda figure: figure.value or 0.0)

@@ -46,10 +46,10 @@ from dpdoctor.analysis import stats
 from dpdoctor.analysis.ablation import imbalance
 from dpdoctor.analysis.across.model import AcrossRanks
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.summary import WATERFALL_TERMS, ModeSummary, Waterfall
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.waiting import rotating_wait
-from dpdoctor.digest import Digest
-from dpdoctor.records import Launch
 from dpdoctor.spec import BASELINE, BATCH_RULES
 
 NO_DATA, NO_COMM, CEILING = "cached_batches", "no_comm", "no_data_no_comm"
@@ -86,12 +86,12 @@ class Side:
 
 def waterfalls(
     modes: Mapping[str, ModeSummary],
-    launches: Mapping[str, Sequence[Launch]],
+    launches: Mapping[str, Sequence[LaunchFacts]],
     across: Mapping[str, AcrossRanks],
-    digests: Mapping[str, Sequence[Digest]],
+    traces: Mapping[str, Traces],
 ) -> dict[str, ModeSummary]:
-    """Return the modes with their waterfalls from the baseline; launches, ranks compared and digests by mode."""
-    sides = {name: _side(mode, launches[name], across.get(name), digests[name]) for name, mode in modes.items()}
+    """Return the modes with their waterfalls from the baseline; launches, ranks compared and traces by mode."""
+    sides = {name: _side(mode, launches[name], across.get(name), traces[name]) for name, mode in modes.items()}
     return {name: with_waterfall(found, modes.get(BASELINE), sides.get(COPIES)) for name, found in sides.items()}
 
 
@@ -114,9 +114,9 @@ def told_apart(fall: Waterfall) -> dict[str, Figure]:
     return {**terms, "input": whole}
 
 
-def _side(mode: ModeSummary, launches: Sequence[Launch], across: AcrossRanks | None, digests: Sequence[Digest]) -> Side:
+def _side(mode: ModeSummary, launches: Sequence[LaunchFacts], across: AcrossRanks | None, traces: Traces) -> Side:
     ceiling = _step(mode, CEILING)
-    share = rotating_wait(across, digests)
+    share = rotating_wait(across, traces)
     return Side(
         mode=mode,
         imbalance=ceiling if ceiling.value is None else imbalance(launches, CEILING),

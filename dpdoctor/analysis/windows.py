@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpdoctor.records import ALL_PHASES, FULL, Launch, Rank, StepRecord, WindowRecord
 
 NS = 1e-9
+# Kinds of windows: without a profiler, and with one.
+MEASURE, TRACE = "measure", "trace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,33 +81,39 @@ class Window:
         return sum(s.collectives or 0 for s in steps), len(steps)
 
 
-def measured(launch: Launch, kind: str = "measure", arm: str = FULL) -> tuple[Window, ...]:
-    """Return the complete windows of one kind and arm that every rank recorded and that have a steady step.
+def measured(launch: Launch) -> dict[tuple[str, str], tuple[Window, ...]]:
+    """Return the complete windows that every rank recorded and that have a steady step, by (kind, arm), in their order.
 
     There are none when a rank left nothing at all: the others alone are not the global throughput.
     """
-    per_rank = [_rank_windows(rank, kind, arm) for rank in launch.ranks]
+    per_rank = [_rank_windows(rank) for rank in launch.ranks]
     world_size = max((rank.record.world_size for rank in launch.ranks if rank.record), default=1)
     if len(per_rank) < world_size:
-        return ()
-    common = sorted(set.intersection(*(set(windows) for windows in per_rank)))
+        return {}
+    return {of: _on_every_rank([windows.get(of, {}) for windows in per_rank]) for of in set().union(*per_rank)}
+
+
+def _on_every_rank(per_rank: Sequence[Mapping[int, RankWindow]]) -> tuple[Window, ...]:
+    common = sorted(set.intersection(*map(set, per_rank)))
     return tuple(Window(ranks=tuple(windows[number] for windows in per_rank)) for number in common)
 
 
-def _rank_windows(rank: Rank, kind: str, arm: str) -> dict[int, RankWindow]:
-    by_window: dict[int, list[StepRecord]] = {}
+def _rank_windows(rank: Rank) -> dict[tuple[str, str], dict[int, RankWindow]]:
+    """Return a rank's complete windows that have a steady step, by (kind, arm) and number."""
+    by_window: defaultdict[int, list[StepRecord]] = defaultdict(list)
     for step in rank.steps:
         if step.counted:
-            by_window.setdefault(step.window, []).append(step)
-    complete = [w for w in rank.windows if w.kind == kind and w.complete]
-    # Windows of an arm are read like the full ones they are compared with.
-    edges_are_usual = _mostly_edges([s for w in complete if w.arm == FULL for s in by_window.get(w.window, ())])
-    found: dict[int, RankWindow] = {}
-    for window in complete:
-        counted = tuple(by_window.get(window.window, ()))
-        steady = counted if edges_are_usual else tuple(s for s in counted if not s.epoch_edge)
-        if window.arm == arm and steady:
-            found[window.window] = RankWindow(window=window, counted=counted, steady=steady)
+            by_window[step.window].append(step)
+    found: defaultdict[tuple[str, str], dict[int, RankWindow]] = defaultdict(dict)
+    for kind in (MEASURE, TRACE):
+        complete = [w for w in rank.windows if w.kind == kind and w.complete]
+        # Windows of an arm are read like the full ones they are compared with.
+        edges_are_usual = _mostly_edges([s for w in complete if w.arm == FULL for s in by_window[w.window]])
+        for window in complete:
+            counted = tuple(by_window[window.window])
+            steady = counted if edges_are_usual else tuple(s for s in counted if not s.epoch_edge)
+            if steady:
+                found[kind, window.arm][window.window] = RankWindow(window=window, counted=counted, steady=steady)
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpdoctor import rundir
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.gate.evidence.measured import shown_seconds_per_step
 from dpdoctor.gate.evidence.workload import sharing, workload
 from dpdoctor.gate.launching.alternate import Alternated, Judge, alternate, most_launches
@@ -63,7 +64,11 @@ def calibrate(root: Path, checkout: Checkout, *, pairs: int, progress: Progress)
 
 def _shown(root: Path, mode: str) -> list[float]:
     """Return what a report would show of each launch."""
-    found = (shown_seconds_per_step(launch) for side in SIDES for launch in rundir.read(root / side).modes[mode])
+    found = (
+        shown_seconds_per_step(LaunchFacts.of(launch))
+        for side in SIDES
+        for launch in rundir.read(root / side).modes[mode]
+    )
     return [seconds for seconds in found if seconds is not None]
 
 

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from dpdoctor.analysis import PHASES, Figure, StepRecord, stats
 from dpdoctor.analysis.trace_budget import part_share
-from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.analysis.windows import NS, Window
 from dpdoctor.rules._base import COVERAGE, Case
 from dpdoctor.rules._steps import windows
-from dpdoctor.rules._traced import digests, on_gpu
+from dpdoctor.rules._traced import on_gpu, traces
 
 _FORWARD, _BACKWARD = PHASES.index("forward"), PHASES.index("backward")
 Array = NDArray[np.float64]
@@ -107,8 +106,8 @@ def _on_host(
 
 
 def _on_device(case: Case, sizes: list[Array]) -> tuple[Figure, float | None]:
-    found = digests(case)
-    computing, reason = part_share(found, "compute"), why_unknown(found)
+    found = traces(case)
+    computing, reason = part_share(found, "compute"), found.why_unknown
     if computing.value is None or reason is not None:
         nothing = "without a trace it is not known how much of a step the device computes"
         return stats.unknown("ratio", reason or (computing.reason if found else None) or nothing), None

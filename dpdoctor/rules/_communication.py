@@ -8,9 +8,8 @@ from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, ArmSummary, Figure, stats
 from dpdoctor.analysis.communication import exposed_share, removable
 from dpdoctor.analysis.trace_budget import part_share
-from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.rules._base import COVERAGE, Case, Weighed, above_zero, agree, measured_arm, weigh
-from dpdoctor.rules._traced import digests, how_to_trace, launch_of, on_gpu
+from dpdoctor.rules._traced import how_to_trace, launch_of, on_gpu, traces
 
 ARM = "no_comm"
 ON_CORES = "without a GPU communication takes the cores that compute, and slows what it runs beside"
@@ -38,7 +37,7 @@ class Exposure:
 
 def communicates(case: Case) -> bool:
     """Return whether ranks of this mode exchange tensors by collectives; nn.DataParallel has rules of its own."""
-    found = digests(case)
+    found = traces(case).digests
     if launch_of(case) is None or case.name == "dp" or any(digest.data_parallel for digest in found):
         return False
     return case.mode.world_size > 1 or any(digest.collectives or digest.unknown_communication for digest in found)
@@ -46,7 +45,7 @@ def communicates(case: Case) -> bool:
 
 def why_untold(case: Case) -> str | None:
     """Return why the mode's traces do not tell what its ranks communicate; None: they do, or there are none."""
-    return why_unknown(digests(case))
+    return traces(case).why_unknown
 
 
 def neither(case: Case) -> str:
@@ -67,18 +66,18 @@ def how_to_arm(case: Case) -> str:
 
 def exposure(case: Case) -> Exposure | None:
     """Return the exposed communication of the mode's traces; None: they hold no whole step, or do not tell it."""
-    found, launch = digests(case), launch_of(case)
+    found, launch = traces(case), launch_of(case)
     total = part_share(found, "exposed_comm")
     if launch is None or total.value is None:
         return None
-    world_size = max([case.mode.world_size, *(digest.world_size or 1 for digest in found)])
+    world_size = max([case.mode.world_size, *(digest.world_size or 1 for digest in found.digests)])
     gone = removable(launch, case.analysis.summary.fingerprint.cores)
     return Exposure(
         total=total,
         exposed=exposed_share(found),
         on_cores=gone.on_cores,
         removable=gone.total,
-        all_ranks=len(found) >= world_size,
+        all_ranks=len(found.digests) >= world_size,
     )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from dpdoctor.analysis import PHASES, Figure, Launch, core_pace, stats
+from dpdoctor.analysis import PHASES, Figure, core_pace, stats
 from dpdoctor.analysis.ablation import pairs
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.windows import NS, RankWindow, Window
 from dpdoctor.rules._base import SMALL, Case, above_zero, is_more_exact, main_part
 from dpdoctor.rules._communication import ARM
@@ -19,7 +20,7 @@ GC, QUEUE, CORE = "gc", "queue", "core"
 # On a GPU the host's forward and backward last as long as it takes to queue work, or until there is room.
 _QUEUED = ("forward", "backward", "optimizer")
 # A launch, the full window of a round and the one without communication.
-_Round = tuple[Launch, Window, Window]
+_Round = tuple[LaunchFacts, Window, Window]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

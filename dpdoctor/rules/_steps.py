@@ -7,20 +7,21 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from dpdoctor.analysis import Figure, Launch, Rank, stats
-from dpdoctor.analysis.windows import NS, Window, measured
+from dpdoctor.analysis.launch_facts import LaunchFacts, every
+from dpdoctor.analysis.windows import NS, Window
 from dpdoctor.rules._base import Case
 
 
-def launches(case: Case) -> tuple[Launch, ...]:
+def launches(case: Case) -> tuple[LaunchFacts, ...]:
     """Return the launches of the mode, with those that failed."""
-    return case.analysis.run.modes.get(case.name, ())
+    return every(case.analysis.run.modes.get(case.name, ()))
 
 
-def windows(case: Case) -> Iterator[tuple[Launch, Window]]:
+def windows(case: Case) -> Iterator[tuple[LaunchFacts, Window]]:
     """Yield the measured windows with nothing switched off, each with its launch."""
     for launch in launches(case):
         if launch.record.status != "failed":
-            yield from ((launch, window) for window in measured(launch))
+            yield from ((launch, window) for window in launch.windows())
 
 
 def events_by_step(rank: Rank, kind: str, detail: str | None = None) -> dict[int, int]:

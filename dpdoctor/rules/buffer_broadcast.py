@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding
-from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
 from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part, why_untold
-from dpdoctor.rules._traced import digests, exposed_calls_share
+from dpdoctor.rules._traced import exposed_calls_share, traces
 
 OPERATION = "broadcast"
 
@@ -16,10 +15,10 @@ def _check(case: Case) -> Finding | CannotTell | None:
     if not communicates(case) or case.name == "fsdp":
         return None
     counted = case.mode.counters.collectives.get(OPERATION) if case.mode.counters else None
-    found = digests(case)
+    found = traces(case)
     if (reason := why_untold(case)) is not None:
         return CannotTell(reason=reason)
-    if not common_steps(found).steps:
+    if not found.common.steps:
         if not counted:
             return None
         return CannotTell(

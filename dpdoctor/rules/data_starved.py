@@ -21,7 +21,7 @@ from dpdoctor.rules._base import (
     weigh,
 )
 from dpdoctor.rules._edges import Edges, begins_every_step, edges, is_left_early
-from dpdoctor.rules._traced import digests, idle_share, on_gpu
+from dpdoctor.rules._traced import idle_share, on_gpu, traces
 
 ARM = "cached_batches"
 
@@ -41,7 +41,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
 def _claim(case: Case) -> Figure:
     """Return the share of a step that waits for data: a GPU's own idle time, as it may compute while its host waits."""
     if on_gpu(case) or case.mode.step.value is None:
-        traced = idle_share(digests(case), "data")
+        traced = idle_share(traces(case), "data")
         if traced.value is not None:
             return traced
     # Window by window, where that was compared with the arm: the pace of the machine falls out.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding
-from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.digest import IDLE_CAUSES
 from dpdoctor.rules import data_starved, gc_pauses, host_sync, launch_bound, memory_pressure, own_code, straggler
 from dpdoctor.rules._base import CannotTell, Case, Rule, main_part
-from dpdoctor.rules._traced import digests, idle_share, on_gpu, untraced_idle, why_no_steps
+from dpdoctor.rules._traced import idle_share, on_gpu, traces, untraced_idle, why_no_steps
 
 # No peer has a threshold for idle time of any cause; a profiler alone makes a GPU idle for a tenth and more.
 WARNING = 0.25
@@ -49,10 +48,10 @@ REMEDIES = {
 
 
 def _check(case: Case) -> Finding | CannotTell | None:
-    found = digests(case)
+    found = traces(case)
     if not on_gpu(case):
         return None
-    if not common_steps(found).steps:
+    if not found.common.steps:
         return CannotTell(reason=why_no_steps(found, "how long the GPU idles"))
     causes = _untold(case)
     cost = untraced_idle(case, found, *causes)

@@ -6,21 +6,21 @@ from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeSummary, stats
-from dpdoctor.analysis.common_steps import common_steps
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.digest import DataParallelCost, Digest
 from dpdoctor.rules._base import SMALL, Case, Rule, Status, faster_without, severity
-from dpdoctor.rules._traced import digests
+from dpdoctor.rules._traced import traces
 
 NS = 1e-9
 PARTS = ("scatter", "replicate", "gather", "reduce")
 
 
 def _check(case: Case) -> Finding | None:
-    return next((finding for digest in digests(case) if (finding := _of_rank(case, digest))), None)
+    return next((finding for digest in traces(case).digests if (finding := _of_rank(case, digest))), None)
 
 
 def _of_rank(case: Case, digest: Digest) -> Finding | None:
-    steps = common_steps([digest]).steps
+    steps = Traces((digest,)).common.steps
     if digest.data_parallel is None or not steps:
         return None
     step_ns = fmean(step.budget.total_ns for of_step in steps for step in of_step)

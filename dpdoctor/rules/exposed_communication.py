@@ -43,7 +43,7 @@ from dpdoctor.rules._communication import (
     trace_words,
     why_untold,
 )
-from dpdoctor.rules._traced import digests, on_gpu
+from dpdoctor.rules._traced import on_gpu, traces
 
 # Rules that name a part of exposed communication, and what to do about it.
 SPECIFIC = (
@@ -169,20 +169,20 @@ def _advice(case: Case) -> _Advice | None:
 
 def _is_of_parameters(case: Case) -> bool:
     """Return whether most is gradients or parameters, of which a step exchanges as many whatever the batch."""
-    is_wrapped = case.name in BFLOAT16 or any(digest.buckets or digest.shard_units for digest in digests(case))
+    is_wrapped = case.name in BFLOAT16 or any(digest.buckets or digest.shard_units for digest in traces(case).digests)
     return is_wrapped and not _mostly(case, lambda call: call.operation not in OF_PARAMETERS)
 
 
 def _mostly(case: Case, is_one: Callable[[CollectiveSize], bool]) -> bool:
     """Return whether calls like that are most of the exposed communication in the traces."""
-    calls = [call for digest in digests(case) for call in digest.collectives]
+    calls = [call for digest in traces(case).digests for call in digest.collectives]
     return 2 * sum(call.exposed_ns for call in calls if is_one(call)) > sum(call.exposed_ns for call in calls)
 
 
 def _longest_words(case: Case) -> str:
     """Return in a clause which operations the most of the exposed communication is."""
     exposed: Counter[str] = Counter()
-    for digest in digests(case):
+    for digest in traces(case).digests:
         for call in digest.collectives:
             exposed[call.operation] += call.exposed_ns
     first = [name for name, ns in exposed.most_common(2) if ns]

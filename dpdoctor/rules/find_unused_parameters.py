@@ -9,21 +9,21 @@ from dpdoctor.analysis import Finding, stats
 from dpdoctor.digest import Digest
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
 from dpdoctor.rules._communication import adopted_line
-from dpdoctor.rules._traced import digests, launch_of
+from dpdoctor.rules._traced import launch_of, traces
 
 # How torch's reducer marks the search in a trace.
 SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"
 
 
 def _check(case: Case) -> Finding | CannotTell | None:
-    found, adoption = digests(case), case.mode.adoption
-    searches = any(_search_ns(digest) for digest in found)
+    found, adoption = traces(case), case.mode.adoption
+    searches = any(_search_ns(digest) for digest in found.digests)
     is_on = adoption is not None and adoption.find_unused_parameters
     if launch_of(case) is None or not (is_on or searches):
         return None
     if not found:
         return CannotTell(reason="find_unused_parameters is on, and there is no trace that shows what it costs")
-    shares = [_search_ns(digest) / total for digest in found if (total := _traced_ns(digest))]
+    shares = [_search_ns(digest) / total for digest in found.digests if (total := _traced_ns(digest))]
     cost = stats.mean_interval(shares, "ratio", reason="the trace is empty")
     if cost.value is None or cost.value < SMALL:
         return None

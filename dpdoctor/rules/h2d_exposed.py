@@ -6,7 +6,7 @@ from dpdoctor import units
 from dpdoctor.analysis import ArmSummary, Figure, Finding, stats
 from dpdoctor.analysis.trace_budget import part_share
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, measured_arm, severity, weigh
-from dpdoctor.rules._traced import digests, on_gpu
+from dpdoctor.rules._traced import on_gpu, traces
 
 # One replays batches from the host, the other batches that already are on the device: their difference is the copy.
 ON_HOST, ON_DEVICE = "cached_batches", "cached_device"
@@ -43,7 +43,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
 
 def _claim(case: Case) -> Figure:
     """Return the share of a traced step in which the device does nothing but receive."""
-    return part_share(digests(case), "h2d")
+    return part_share(traces(case), "h2d")
 
 
 def _arm(case: Case) -> ArmSummary | None:

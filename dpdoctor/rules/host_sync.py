@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, HostSync
-from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._traced import digests, idle_share, on_gpu
+from dpdoctor.rules._traced import idle_share, on_gpu, traces
 
 
 def _check(case: Case) -> Finding | CannotTell | None:
@@ -14,8 +13,8 @@ def _check(case: Case) -> Finding | CannotTell | None:
     if not on_gpu(case):
         return None
     calls = sorted(case.mode.counters.syncs, key=lambda call: -call.count) if case.mode.counters else []
-    found = digests(case)
-    common = common_steps(found)
+    found = traces(case)
+    common = found.common
     if not common.steps:
         asked = f"a step waits for the GPU at {calls[0].line}, but " if calls else ""
         return CannotTell(

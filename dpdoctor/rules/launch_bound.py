@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding
-from dpdoctor.analysis.common_steps import common_steps
-from dpdoctor.digest import Digest
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.rules._base import CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._traced import digests, on_gpu, untraced_idle, why_no_steps
+from dpdoctor.rules._traced import on_gpu, traces, untraced_idle, why_no_steps
 
 # Host-bound begins at 10 % of the step in TraceML 0.5 (residual) and gpuprof; a profiler's own cost lies below that.
 WARNING = 0.10
@@ -24,10 +22,10 @@ NS = 1e-9
 
 
 def _check(case: Case) -> Finding | CannotTell | None:
-    found = digests(case)
+    found = traces(case)
     if not on_gpu(case):
         return None
-    if not common_steps(found).steps:
+    if not found.common.steps:
         return CannotTell(reason=why_no_steps(found, "what the GPU waits for"))
     delay_ns = _delay_ns(found)
     if delay_ns is None:
@@ -58,9 +56,9 @@ def _check(case: Case) -> Finding | CannotTell | None:
     )
 
 
-def _remedy(case: Case, found: Sequence[Digest]) -> tuple[str, str | None]:
+def _remedy(case: Case, found: Traces) -> tuple[str, str | None]:
     """Return what to do and the line to write, without what the script does already."""
-    names = [operator.name for digest in found for operator in digest.operators]
+    names = [operator.name for digest in found.digests for operator in digest.operators]
     larger = "give each launch more work, by a larger batch as far as memory allows"
     fused = "" if any("_fused_" in name for name in names) else ", and a fused optimizer"
     breaks = case.mode.counters.graph_breaks if case.mode.counters else None
@@ -71,14 +69,14 @@ def _remedy(case: Case, found: Sequence[Digest]) -> tuple[str, str | None]:
     return f"{larger}; {compiled}{fused}", 'model = torch.compile(model, mode="reduce-overhead")'
 
 
-def _delay_ns(found: Sequence[Digest]) -> float | None:
-    delays = [d.launch_delay.p50_ns for digest in found for d in digest.devices if d.launch_delay]
+def _delay_ns(found: Traces) -> float | None:
+    delays = [d.launch_delay.p50_ns for digest in found.digests for d in digest.devices if d.launch_delay]
     return median(delays) if delays else None
 
 
-def _kernel_ns(found: Sequence[Digest]) -> float | None:
-    total = sum(kernel.total_ns for digest in found for kernel in digest.kernels)
-    count = sum(kernel.count for digest in found for kernel in digest.kernels)
+def _kernel_ns(found: Traces) -> float | None:
+    total = sum(kernel.total_ns for digest in found.digests for kernel in digest.kernels)
+    count = sum(kernel.count for digest in found.digests for kernel in digest.kernels)
     return total / count if count else None
 
 

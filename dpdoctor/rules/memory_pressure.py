@@ -6,7 +6,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, stats
 from dpdoctor.rules._base import Case, Rule, Severity
 from dpdoctor.rules._memory import Peak, peaks
-from dpdoctor.rules._traced import digests, idle_share, launch_of, on_gpu
+from dpdoctor.rules._traced import idle_share, launch_of, on_gpu, traces
 
 # Of all memory: where TraceML 0.5 warns, and where it calls pressure critical (gpuprof: 0.90 and 0.97).
 WARNING, CRITICAL = 0.92, 0.97
@@ -66,9 +66,9 @@ def _of_host(case: Case) -> Finding | None:
 
 def _cost(case: Case) -> Figure:
     """Return the share of a step in which the GPU waits for its allocator, where a trace tells."""
-    if not on_gpu(case) or not digests(case):
+    if not on_gpu(case) or not traces(case):
         return stats.unknown("ratio", "no trace shows whether the allocator had to wait for memory")
-    return idle_share(digests(case), "allocator")
+    return idle_share(traces(case), "allocator")
 
 
 def _severity(ratio: float) -> Severity:

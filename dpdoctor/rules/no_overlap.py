@@ -7,14 +7,14 @@ from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding
-from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.analysis.spent import of_steps
 from dpdoctor.analysis.trace_budget import part_share, share
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
-from dpdoctor.digest import DeviceStep, Digest
+from dpdoctor.digest import DeviceStep
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
 from dpdoctor.rules._communication import adopted_line, arm_words, communicates, exposure, weigh_part, why_untold
-from dpdoctor.rules._traced import digests, on_gpu, why_no_steps
+from dpdoctor.rules._traced import on_gpu, traces, why_no_steps
 
 # Of all communication: nsys-ai calls less than this poor overlap.
 POOR = 0.30
@@ -24,13 +24,13 @@ PREFETCHED = 0.5
 
 
 def _check(case: Case) -> Finding | CannotTell | None:
-    found = digests(case)
+    found = traces(case)
     # On the CPU both sides would share the cores: to overlap them gains nothing that one could promise.
     if not communicates(case) or not on_gpu(case):
         return None
     if (reason := why_untold(case)) is not None:
         return CannotTell(reason=reason)
-    common = common_steps(found)
+    common = found.common
     if not common.steps:
         return CannotTell(reason=why_no_steps(found, "what runs beside communication"))
     overlap = of_steps([step for at_once in common.steps for step in at_once]).overlap_ratio
@@ -43,8 +43,8 @@ def _check(case: Case) -> Finding | CannotTell | None:
 
 
 def _finding(case: Case, weighed: Weighed, overlap: float) -> Finding:
-    cause, remedy, code = _reason(digests(case))
-    compute = part_share(digests(case), "compute")
+    cause, remedy, code = _reason(traces(case))
+    compute = part_share(traces(case), "compute")
     assert compute.value is not None
     return Finding(
         rule="no_overlap",
@@ -68,9 +68,9 @@ def _finding(case: Case, weighed: Weighed, overlap: float) -> Finding:
     )
 
 
-def _hideable(found: Sequence[Digest]) -> Callable[[Sequence[DeviceStep]], int]:
+def _hideable(found: Traces) -> Callable[[Sequence[DeviceStep]], int]:
     """Return the part of a step's exposed communication that its compute could still hide, on the rank with least."""
-    in_backward = any(digest.buckets for digest in found)
+    in_backward = any(digest.buckets for digest in found.digests)
 
     def of_device(step: DeviceStep) -> int:
         exposed, beside = exposed_ns(step), step.budget.compute_ns
@@ -88,10 +88,10 @@ def _waiting_words(case: Case) -> tuple[str, ...]:
     return ("not every rank left a trace: waiting for the others counts as communication",) if missing else ()
 
 
-def _reason(found: Sequence[Digest]) -> tuple[str | None, str, str | None]:
+def _reason(found: Traces) -> tuple[str | None, str, str | None]:
     """Return cause, remedy and the line to write, as far as the traces tell how the module was wrapped."""
-    buckets = max((len(digest.buckets) for digest in found), default=0)
-    shards = [unit for digest in found for unit in digest.shard_units]
+    buckets = max((len(digest.buckets) for digest in found.digests), default=0)
+    shards = [unit for digest in found.digests for unit in digest.shard_units]
     if buckets == 1:
         cause = "all gradients are in one bucket, which is full only when the backward is done"
         return cause, "let DDP begin earlier with smaller buckets", "DistributedDataParallel(model, bucket_cap_mb=5)"

@@ -9,12 +9,11 @@ from pathlib import PurePath
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LineShare, stats
-from dpdoctor.analysis.common_steps import common_steps
 from dpdoctor.analysis.trace_budget import share, step_s
-from dpdoctor.digest import Digest
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity, share_of_step
 from dpdoctor.rules._steps import share_of_events, windows
-from dpdoctor.rules._traced import digests, launch_of, why_no_steps
+from dpdoctor.rules._traced import launch_of, traces, why_no_steps
 
 # Of idle time: in the loop's own code, or in a span that the script named there.
 CAUSES = ("script", "annotation")
@@ -65,7 +64,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
     clock = _by_clock(case)
     if clock.value is None or clock.value < SMALL:
         return None
-    found = digests(case)
+    found = traces(case)
     why = _why_not(case, found)
     if why is not None:
         return CannotTell(reason=f"code of the loop runs in {units.share(clock.value)} of each step; {why}")
@@ -100,9 +99,9 @@ def _check(case: Case) -> Finding | CannotTell | None:
     )
 
 
-def _why_not(case: Case, found: Sequence[Digest]) -> str | None:
+def _why_not(case: Case, found: Traces) -> str | None:
     """Return why nothing can be said of the time outside of all phases; None: it can."""
-    if not common_steps(found).steps:
+    if not found.common.steps:
         return why_no_steps(found, "whether it computes meanwhile")
     adoption = case.mode.adoption
     if adoption is not None and adoption.units and not adoption.optimizers:
@@ -139,7 +138,7 @@ def _by_clock(case: Case) -> Figure:
     return stats.combination([(1.0, share_of_step(case, other)), *told], "ratio")
 
 
-def _by_trace(case: Case, found: Sequence[Digest]) -> Figure:
+def _by_trace(case: Case, found: Traces) -> Figure:
     """Return the time in which nothing computes because of the loop's own code, as a share of the untraced step.
 
     Where only some ranks have it, the others wait for them, and the straggler's rule tells of it. The profiler makes a

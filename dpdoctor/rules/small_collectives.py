@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, stats
-from dpdoctor.analysis.common_steps import common_steps
-from dpdoctor.digest import Digest
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
 from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part, why_untold
-from dpdoctor.rules._traced import digests, exposed_calls_share, how_to_trace
+from dpdoctor.rules._traced import exposed_calls_share, how_to_trace, traces
 
 # Smaller calls are latency-bound where the trace has too few sizes to tell the limit: nccl-tests published for eight
 # A100 take as long for 32 KiB as for 1 byte, and gloo's loopback 0.1 ms at 1 to 3 GB/s.
@@ -27,12 +26,12 @@ NOT_HERE = frozenset({"broadcast", "barrier", "send", "recv"})
 
 
 def _check(case: Case) -> Finding | CannotTell | None:
-    found = digests(case)
+    found = traces(case)
     if not communicates(case):
         return None
     if (reason := why_untold(case)) is not None:
         return CannotTell(reason=reason)
-    common = common_steps(found)
+    common = found.common
     if not common.steps:
         return CannotTell(reason=f"no step with its collectives is whole on every device: {how_to_trace(case)}")
     limits = _limits(found)
@@ -41,7 +40,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return operation not in NOT_HERE and 0 < num_bytes < limits.get(operation, LIMIT_BYTES)
 
     sizes = [size for operation, size in _in_whole_steps(found) if is_small(operation, size)]
-    per_step = len(sizes) / (len(common.steps) * len(found))
+    per_step = len(sizes) / (len(common.steps) * len(found.digests))
     needed = math.ceil(per_step * fmean(sizes) / BUCKET_BYTES) if sizes else 0
     if per_step <= needed or round(per_step) < FEWEST or (case.name == "ddp" and _is_of_mode(found, per_step)):
         return None  # dpdoctor wraps with the bucket size that would be advised, DDP's default
@@ -54,7 +53,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
 
 def _finding(case: Case, weighed: Weighed, per_step: float, mean_bytes: float) -> Finding:
     number = units.count(round(per_step), "small collective")
-    remedy, code = _remedy(digests(case), per_step)
+    remedy, code = _remedy(traces(case), per_step)
     return Finding(
         rule="small_collectives",
         mode=case.name,
@@ -65,7 +64,7 @@ def _finding(case: Case, weighed: Weighed, per_step: float, mean_bytes: float) -
         evidence=(
             f"{number} in each step carry {units.size(mean_bytes)} on average: their time is latency, which does not "
             "shrink with their size",
-            *_latency_words(digests(case)),
+            *_latency_words(traces(case)),
             *arm_words(case),
             *core_words(case),
         ),
@@ -78,36 +77,36 @@ def _finding(case: Case, weighed: Weighed, per_step: float, mean_bytes: float) -
     )
 
 
-def _limits(found: Sequence[Digest]) -> dict[str, int]:
+def _limits(found: Traces) -> dict[str, int]:
     """Return by operation the size below which a call is latency-bound, where the traces tell it."""
     limits: defaultdict[str, list[int]] = defaultdict(list)
-    for digest in found:
+    for digest in found.digests:
         for entry in digest.small_calls:
             limits[entry.operation].append(entry.limit_bytes)
     return {operation: min(of_groups) for operation, of_groups in limits.items()}
 
 
-def _in_whole_steps(found: Sequence[Digest]) -> Iterator[tuple[str, int]]:
+def _in_whole_steps(found: Traces) -> Iterator[tuple[str, int]]:
     """Yield operation and bytes of each call in the steps that all traces hold whole."""
-    numbers = {steps[0].step for steps in common_steps(found).steps}
-    for digest in found:
+    numbers = {steps[0].step for steps in found.common.steps}
+    for digest in found.digests:
         calls = digest.calls
         for operation, num_bytes, step in zip(calls.operation, calls.num_bytes, calls.step, strict=True):
             if step in numbers:
                 yield calls.names[operation], num_bytes
 
 
-def _is_of_mode(found: Sequence[Digest], per_step: float) -> bool:
+def _is_of_mode(found: Traces, per_step: float) -> bool:
     """Return whether DDP or FSDP made most of the calls, which the arm no_comm removes; else the script did."""
-    of_units = fmean(sum(u.all_gathers + u.reduce_scatters for u in digest.shard_units) for digest in found)
-    of_buckets = fmean(len(digest.buckets) for digest in found)
+    of_units = fmean(sum(u.all_gathers + u.reduce_scatters for u in digest.shard_units) for digest in found.digests)
+    of_buckets = fmean(len(digest.buckets) for digest in found.digests)
     return max(of_units, of_buckets) >= per_step / 2
 
 
-def _remedy(found: Sequence[Digest], per_step: float) -> tuple[str, str | None]:
+def _remedy(found: Traces, per_step: float) -> tuple[str, str | None]:
     if not _is_of_mode(found, per_step):
         return "put what the script itself exchanges into one tensor, and exchange that once", None
-    if any(digest.shard_units for digest in found):
+    if any(digest.shard_units for digest in found.digests):
         return "shard fewer, larger modules: a transformer's block, not its layers", "fully_shard(block)"
     return (
         "let DDP collect gradients in larger buckets",
@@ -115,8 +114,8 @@ def _remedy(found: Sequence[Digest], per_step: float) -> tuple[str, str | None]:
     )
 
 
-def _latency_words(found: Sequence[Digest]) -> tuple[str, ...]:
-    entries = [entry for digest in found for entry in digest.small_calls if entry.operation not in NOT_HERE]
+def _latency_words(found: Traces) -> tuple[str, ...]:
+    entries = [entry for digest in found.digests for entry in digest.small_calls if entry.operation not in NOT_HERE]
     if not entries:
         return ()
     latency = min(entry.latency_ns for entry in entries) / 1e9

@@ -8,7 +8,6 @@ from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Figure, Finding, stats
 from dpdoctor.analysis.across import AcrossRanks, StepLateness, Verdict
 from dpdoctor.analysis.turns import lost_in_turns
-from dpdoctor.analysis.windows import measured
 from dpdoctor.rules._base import (
     COVERAGE,
     SMALL,
@@ -191,7 +190,7 @@ def _queued_share(case: Case) -> float:
     found = [
         (rank.window.queued_ns, rank.window.end_ns - rank.window.begin_ns)
         for launch in launches(case)
-        for window in measured(launch)
+        for window in launch.windows()
         for rank in window.ranks
         if rank.window.queued_ns is not None
     ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.records import PHASES, Launch, LaunchRecord, Rank, RankRecord, Run, StepRecord, WindowRecord
 from dpdoctor.spec import RunHeader
 from tests.builders import specs as builders
@@ -69,10 +70,10 @@ def even_rank(ms: float, *, num_steps: int = 4, num_windows: int = 1, **fields: 
     return rank(steps, [window(ms * num_steps, window=number) for number in numbers], **fields)
 
 
-def launch(*ranks: Rank, mode: str = "single", number: int = 1, status: str = "ok", **fields: Any) -> Launch:
+def launch(*ranks: Rank, mode: str = "single", number: int = 1, status: str = "ok", **fields: Any) -> LaunchFacts:
     """Return a launch of 10 s; more fields of its LaunchRecord by keyword."""
     fields = {"begin_ns": 0, "end_ns": 10_000 * MS, **fields}
-    return Launch(record=LaunchRecord(mode=mode, launch=number, status=status, **fields), ranks=ranks, samples=())
+    return LaunchFacts(record=LaunchRecord(mode=mode, launch=number, status=status, **fields), ranks=ranks, samples=())
 
 
 def run(modes: dict[str, Sequence[Launch]], world_sizes: dict[str, int] | None = None, **spec: Any) -> Run:

@@ -6,9 +6,9 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
-from dpdoctor.analysis.analyse import shown_launch
 from dpdoctor.analysis.comparison.figures import fact
 from dpdoctor.analysis.comparison.model import Fact, Value
+from dpdoctor.analysis.launch_facts import shown
 from dpdoctor.analysis.summary import Analysis
 
 NOT_INSTALLED = "not installed"
@@ -63,7 +63,7 @@ def _version(packages: dict[str, str], name: str) -> str | None:
 
 def _traced_devices(analysis: Analysis) -> str | None:
     """Return the devices of the traces, which may be of another machine than the one that read them."""
-    launches = [shown_launch(found) for found in analysis.run.modes.values() if found]
+    launches = [shown(found) for found in analysis.run.modes.values() if found]
     digests = [rank.digest for launch in launches for rank in launch.ranks if rank.digest]
     names = [device.name for digest in digests for device in digest.devices]
     return _listed(names) if names else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.analyse import shown_launch
 from dpdoctor.analysis.common_steps import NO_STEPS, NO_TRACE
 from dpdoctor.analysis.comparison.counters import counter_facts
 from dpdoctor.analysis.comparison.figures import compared
 from dpdoctor.analysis.comparison.model import Compared, ModeComparison, ModeState
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import shown
 from dpdoctor.analysis.summary import Analysis, ModeSummary
 from dpdoctor.analysis.trace_budget import budget_shares
 from dpdoctor.analysis.withheld import why_withheld
@@ -121,8 +121,8 @@ def _budget(name: str, analyses: Sequence[Analysis], sides: Sides) -> dict[str, 
 
 
 def _shares(analysis: Analysis, name: str) -> Mapping[str, Figure] | str:
-    ranks = shown_launch(analysis.run.modes[name]).ranks
-    shares = budget_shares([rank.digest for rank in ranks if rank.digest])
+    traces = shown(analysis.run.modes[name]).traces
+    shares = budget_shares(traces)
     if shares and shares["exposed_comm"].value is None:
         # What holds communication and what does not are no two values of one figure.
         return {**shares, "compute": shares["exposed_comm"]}

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dpdoctor.analysis.windows import NS, RankWindow, Window, measured
+from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.windows import NS, RankWindow, Window
 from dpdoctor.loading import BatchRecord
 from dpdoctor.records import FULL, Launch, Loader, StepRecord
 
@@ -57,9 +58,9 @@ class Feed:
         return [part for window in self.windows for part in window]
 
 
-def feed(launch: Launch, arm: str = FULL) -> Feed | None:
+def feed(launch: LaunchFacts, arm: str = FULL) -> Feed | None:
     """Return what fed the steps of a launch; None: no batch was recorded on every rank in a window of that arm."""
-    windows = measured(launch, arm=arm)
+    windows = launch.windows(arm)
     number = _feeding(launch, windows)
     loader = _loader(launch, number)
     if number is None or loader is None:

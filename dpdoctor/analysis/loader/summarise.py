@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.loader import advice, budget, control, facts, parts, stalls, trial
 from dpdoctor.analysis.loader.feed import Feed, feed
 from dpdoctor.analysis.loader.measured import UnknownError, measured
@@ -13,7 +14,6 @@ from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderSummary, Load
 from dpdoctor.analysis.loader.predict import Basis, Predictor
 from dpdoctor.analysis.loader.tried import tried
 from dpdoctor.analysis.summary import ModeSummary
-from dpdoctor.records import Launch
 from dpdoctor.spec import BASELINE, RunHeader
 
 # torch's own sampler of an IterableDataset.
@@ -24,7 +24,7 @@ _ITERABLE_SAMPLER = "_InfiniteConstantSampler"
 class _Fed:
     """One mode whose loader was recorded. `predictor` None: `reason` says what is missing."""
 
-    launch: Launch
+    launch: LaunchFacts
     feed: Feed
     mode: ModeSummary
     predictor: Predictor | None
@@ -33,7 +33,10 @@ class _Fed:
 
 
 def with_loaders(
-    modes: Mapping[str, ModeSummary], launches: Mapping[str, Launch], trials: Mapping[str, Launch], header: RunHeader
+    modes: Mapping[str, ModeSummary],
+    launches: Mapping[str, LaunchFacts],
+    trials: Mapping[str, LaunchFacts],
+    header: RunHeader,
 ) -> dict[str, ModeSummary]:
     """Return the modes with what fed their training in the launch that speaks for each; failed ones as they are."""
     found = {name: _fed(mode, launches.get(name), trials.get(name), header) for name, mode in modes.items()}
@@ -42,7 +45,7 @@ def with_loaders(
     return {name: dataclasses.replace(mode, loader=summaries.get(name)) for name, mode in modes.items()}
 
 
-def _fed(mode: ModeSummary, launch: Launch | None, tried_in: Launch | None, header: RunHeader) -> _Fed | None:
+def _fed(mode: ModeSummary, launch: LaunchFacts | None, tried_in: LaunchFacts | None, header: RunHeader) -> _Fed | None:
     found = feed(launch) if launch is not None and mode.status != "failed" else None
     if launch is None or found is None:
         return None
@@ -61,7 +64,7 @@ def _fed(mode: ModeSummary, launch: Launch | None, tried_in: Launch | None, head
     )
 
 
-def _predictor(found: Feed, launch: Launch, mode: ModeSummary, header: RunHeader) -> Predictor:
+def _predictor(found: Feed, launch: LaunchFacts, mode: ModeSummary, header: RunHeader) -> Predictor:
     if mode.step.value is None:
         raise UnknownError(mode.step.reason or "no step time")
     present = measured(found, launch, header)

@@ -8,11 +8,11 @@ from dpdoctor import units
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.ablation import arms
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.loader.advice import fewest_of_the_best, is_of
 from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderTrial
 from dpdoctor.analysis.loader.simulate import Setting
 from dpdoctor.analysis.summary import ArmSummary, ModeSummary
-from dpdoctor.records import Launch
 from dpdoctor.spec import BESIDE, ONE_WORKER, OTHER_SETTING, LoaderSetting
 
 # What promises less is not worth another launch.
@@ -42,7 +42,7 @@ def _was_tried(mode: ModeSummary, best: LoaderPrediction) -> bool:
     return arm.step.value <= LEAST_GAIN * best.step.value
 
 
-def trial(launch: Launch | None) -> LoaderTrial | None:
+def trial(launch: LaunchFacts | None) -> LoaderTrial | None:
     """Return what the launch gave; None: there was none."""
     if launch is None or launch.record.loader_setting is None:
         return None

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH, Measured, UnknownError, measured
 from dpdoctor.analysis.loader.predict import Basis
 from dpdoctor.analysis.summary import ArmSummary
-from dpdoctor.records import Launch
 from dpdoctor.spec import BESIDE, RunHeader
 
 ARM = BESIDE
 
 
-def tried(present: Measured, launch: Launch, arms: Mapping[str, ArmSummary], header: RunHeader) -> Basis | None:
+def tried(present: Measured, launch: LaunchFacts, arms: Mapping[str, ArmSummary], header: RunHeader) -> Basis | None:
     """Return what the arm measured; None: it did not run, or too little of it is known."""
     step = arms[ARM].step if ARM in arms else None
     found = feed(launch, arm=ARM)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from dpdoctor.analysis.windows import NS, measured
-from dpdoctor.records import Launch, Sample
+from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.windows import NS
+from dpdoctor.records import Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class Conditions:
     sm_clock_mhz: float | None
 
 
-def conditions(launches: Sequence[Launch]) -> Conditions:
+def conditions(launches: Sequence[LaunchFacts]) -> Conditions:
     """Return what was sampled while something was measured."""
     found = [_samples(launch) for launch in launches]
     pressures = [p for samples in found for p in _growths(samples, "pressure_cpu_s", per_second=True)]
@@ -38,8 +39,8 @@ def conditions(launches: Sequence[Launch]) -> Conditions:
     )
 
 
-def _samples(launch: Launch) -> list[Sample]:
-    windows = [rank.window for window in measured(launch) for rank in window.ranks]
+def _samples(launch: LaunchFacts) -> list[Sample]:
+    windows = [rank.window for window in launch.windows() for rank in window.ranks]
     begin, end = min((w.begin_ns for w in windows), default=0), max((w.end_ns for w in windows), default=0)
     return [sample for sample in launch.samples if begin <= sample.at_ns <= end]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Finding, ModeSummary
 from dpdoctor.analysis.analyse import analyse
+from dpdoctor.analysis.launch_facts import every
 from dpdoctor.analysis.summary import RunSummary, Script
 from dpdoctor.gate.evidence.conditions import Conditions, conditions
 from dpdoctor.gate.evidence.disturbed import disturbance
@@ -82,13 +83,13 @@ def recorded(run: Run) -> Recorded:
     """Return what is kept of a run."""
     analysis = diagnose(analyse(run))
     header = dataclasses.replace(run.header, spec=_without_place(run.header.spec))
-    modes = {name: recorded_mode(run, name, summary) for name, summary in analysis.summary.modes.items()}
+    modes = {name: recorded_mode(analysis.run, name, summary) for name, summary in analysis.summary.modes.items()}
     return Recorded(header=header, modes=modes, findings=analysis.summary.findings)
 
 
 def recorded_mode(run: Run, name: str, summary: ModeSummary) -> RecordedMode:
     """Return what is kept of one mode of a run, given its summary."""
-    launches = run.modes[name]
+    launches = every(run.modes[name])
     seconds = [seconds_per_step(launch) for launch in launches]
     reasons = ((launch.record.launch, disturbance(run, name, launch)) for launch in launches)
     return RecordedMode(

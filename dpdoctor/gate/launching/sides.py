@@ -108,8 +108,9 @@ class Launches:
         return diagnose(analyse(dataclasses.replace(run, modes=modes)))
 
     def _measured(self, side: SideName, run: Run) -> Measured:
-        summaries = analyse(run).summary.modes
-        found = {name: recorded_mode(run, name, summary) for name, summary in summaries.items()}
+        analysis = analyse(run)
+        modes = analysis.summary.modes
+        found = {name: recorded_mode(analysis.run, name, summary) for name, summary in modes.items()}
         self._seen[side] = found
         reasons = [f"{name}: {reason}" for name, mode in found.items() for reason in mode.disturbed]
         return Measured(

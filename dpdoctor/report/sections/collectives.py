@@ -9,7 +9,6 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis
-from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.digest import CollectiveSize, SmallCalls
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
@@ -73,7 +72,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
 def _mode(mode: TracedMode) -> Sequence[Block] | str:
     sizes = _sizes(mode)
     if not sizes:
-        unknown = why_unknown([rank.digest for rank in mode.ranks])
+        unknown = mode.traces.why_unknown
         if unknown is not None:
             return unknown
         alone = mode.summary.world_size == 1 and len(mode.ranks) == 1

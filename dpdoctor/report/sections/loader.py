@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, LoaderSummary, ModeSummary
-from dpdoctor.analysis.analyse import shown_launch
+from dpdoctor.analysis.launch_facts import shown
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.loader.parts import fetch_times
 from dpdoctor.analysis.loader.tried_step import tried_step
@@ -145,7 +145,7 @@ def _known(figure: Figure) -> str:
 
 
 def _fetches(analysis: Analysis, mode: str) -> Chart | Absent:
-    found = feed(shown_launch(analysis.run.modes[mode]))
+    found = feed(shown(analysis.run.modes[mode]))
     times = fetch_times(found) if found else {}
     return fetch_boxes(times) if times else Absent(what="How long a fetch takes", reason=NO_FETCHES)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpdoctor.analysis import Analysis
-from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.report.blocks import Block, Section
 from dpdoctor.report.traces import data_parallel_table, gradient_buckets, shard_unit_table
 from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
@@ -24,7 +23,7 @@ def _mode(mode: TracedMode) -> Sequence[Block] | str:
     found = [*gradient_buckets.blocks(mode), *shard_unit_table.blocks(mode), *data_parallel_table.blocks(mode)]
     if found:
         return found
-    unknown = why_unknown([rank.digest for rank in mode.ranks])
+    unknown = mode.traces.why_unknown
     return unknown or (ONE_DEVICE if standing.is_baseline(mode.mode) else NOTHING_FOUND)
 
 

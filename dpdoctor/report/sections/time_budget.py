@@ -10,7 +10,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.common_steps import CommonSteps
 from dpdoctor.analysis.spent import Spent, spent, together
-from dpdoctor.analysis.unknown_communication import MAY_HOLD, why_unknown
+from dpdoctor.analysis.unknown_communication import MAY_HOLD
 from dpdoctor.digest import HOST, PHASES, DeviceDigest
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
@@ -78,9 +78,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
 
 def _side_by_side(analysis: Analysis) -> Iterator[Chart]:
     """Yield a bar per mode, all of its devices together, where there are several."""
-    found = {
-        mode_label(mode.mode): _pooled(mode, mode.common_steps()) for mode in traced_modes(analysis) if mode.devices
-    }
+    found = {mode_label(mode.mode): together(mode.traces) for mode in traced_modes(analysis) if mode.devices}
     if len(found) > 1:
         yield _parts(found, "The time of all devices, by mode")
 
@@ -90,7 +88,7 @@ def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
     troubles = [] if alone else damage(mode)
     if not mode.devices:
         return [*troubles, *missing]
-    common = mode.common_steps()
+    common = mode.traces.common
     devices = _least_computing(mode, common)
     found = {name: spent([device], common) for name, device in devices.items()}
     on_cpu = any(device.index == HOST for _, device in mode.devices)
@@ -99,7 +97,7 @@ def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
         *([] if alone else [_source(mode, common)]),
         *_order(mode),
         _parts(found, "The time of each device"),
-        *_idle(found, _pooled(mode, common)),
+        *_idle(found, together(mode.traces)),
         *_phases(found),
         _table(devices, found),
         Paragraph(text=f"{MEANING} {ON_CPU}" if on_cpu else MEANING),
@@ -107,13 +105,8 @@ def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
     ]
 
 
-def _pooled(mode: TracedMode, common: CommonSteps) -> Spent:
-    """Return where the time of all devices went."""
-    return together([rank.digest for rank in mode.ranks], common)
-
-
 def _unknown_communication(mode: TracedMode) -> Iterator[Absent]:
-    reason = why_unknown([rank.digest for rank in mode.ranks])
+    reason = mode.traces.why_unknown
     if reason is not None:
         yield Absent(what="Communication", reason=reason)
 

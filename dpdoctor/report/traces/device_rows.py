@@ -26,7 +26,7 @@ def device_rows(mode: TracedMode) -> list[tuple[str, ...]]:
 
     Shares are of the steps that are whole on every device or, where there is none, of the whole trace.
     """
-    common = mode.common_steps()
+    common = mode.traces.common
     return [(name, device_words(device), *_figures(device, common)) for name, device in _devices(mode)[:MOST_ROWS]]
 
 

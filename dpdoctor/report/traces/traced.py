@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from dpdoctor.analysis import TRACE_MODE, Analysis, ModeSummary
 from dpdoctor.analysis.across import AcrossRanks
-from dpdoctor.analysis.analyse import shown_launch
-from dpdoctor.analysis.common_steps import CommonSteps, common_steps
+from dpdoctor.analysis.launch_facts import shown
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.digest import HOST, DeviceDigest, Digest
 from dpdoctor.report.blocks import Absent, Block, Callout, Fold
 from dpdoctor.report.text import absent, clipped, mode_label, sentence
@@ -36,11 +36,8 @@ class TracedMode:
     mode: str
     summary: ModeSummary
     ranks: tuple[TracedRank, ...]
+    traces: Traces
     across: AcrossRanks
-
-    def common_steps(self) -> CommonSteps:
-        """Return the steps that count for all devices together."""
-        return common_steps([rank.digest for rank in self.ranks])
 
     @property
     def devices(self) -> list[tuple[str, DeviceDigest]]:
@@ -70,12 +67,12 @@ def is_profile(analysis: Analysis) -> bool:
 
 def traced_modes(analysis: Analysis) -> list[TracedMode]:
     """Return the modes that left traces and whose figures may be shown, in the order of the run."""
-    shown = standing.shown_modes(analysis.summary)
-    found = {mode: _named(analysis, mode) for mode in shown if analysis.run.modes[mode]}
+    modes = standing.shown_modes(analysis.summary)
+    found = {mode: shown(analysis.run.modes[mode]).traces for mode in modes if analysis.run.modes[mode]}
     return [
-        TracedMode(mode=mode, summary=shown[mode], ranks=ranks, across=analysis.across[mode])
-        for mode, ranks in found.items()
-        if ranks
+        TracedMode(mode=mode, summary=modes[mode], ranks=_named(traces), traces=traces, across=analysis.across[mode])
+        for mode, traces in found.items()
+        if traces
     ]
 
 
@@ -145,9 +142,8 @@ def _why_no_trace(analysis: Analysis, mode: str) -> str:
     return standing.withheld_briefly(summary) or summary.no_trace or summary.reason or "no rank left a trace"
 
 
-def _named(analysis: Analysis, mode: str) -> tuple[TracedRank, ...]:
-    launch = shown_launch(analysis.run.modes[mode])
-    digests = [rank.digest for rank in launch.ranks if rank.digest]
+def _named(traces: Traces) -> tuple[TracedRank, ...]:
+    digests = traces.digests
     names = [clipped(d.source, LONGEST_NAME) if d.rank is None else f"rank {d.rank}" for d in digests]
     times = Counter(names)
     return tuple(

@@ -8,7 +8,6 @@ from dpdoctor import units
 from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.common_steps import CommonSteps
 from dpdoctor.analysis.spent import Spent, together
-from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.digest import HOST
 from dpdoctor.report.blocks import Verdict
 from dpdoctor.report.text import capital, listed, mode_label, sentence
@@ -50,8 +49,8 @@ def _verdict(mode: TracedMode) -> Verdict:
     if not devices:
         nothing = "the traces hold neither device events nor operators"
         return Verdict(tone="bad", sentence=sentence(f"{subject}: {nothing}"))
-    common = mode.common_steps()
-    found = together([rank.digest for rank in mode.ranks], common)
+    common = mode.traces.common
+    found = together(mode.traces)
     clauses = [f"{subject}: {_shares(found)}", *_late(mode)]
     kind = mode.across.verdict.kind if len(mode.ranks) > 1 else "none"
     detail = " ".join(_detail(mode, found, common))
@@ -99,7 +98,7 @@ def _detail(mode: TracedMode, found: Spent, common: CommonSteps) -> Iterator[str
     else:
         nothing = capital(common.left_out)
         yield f"{nothing}: shares are of all that was traced on {number}."
-    reason = why_unknown([rank.digest for rank in mode.ranks])
+    reason = mode.traces.why_unknown
     if reason is not None:
         yield sentence(f"Why communication is unknown: {reason}")
     yield "A profiler slows what it watches, the host most."

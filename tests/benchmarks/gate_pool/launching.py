@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import fmean
 
 from dpdoctor import __version__, rundir
-from dpdoctor.analysis.windows import NS, measured
+from dpdoctor.analysis.launch_facts import every
+from dpdoctor.analysis.windows import NS
 from dpdoctor.cli import _plan
 from dpdoctor.gate.evidence.disturbed import disturbance
 from dpdoctor.gate.evidence.measured import seconds_per_step
@@ -60,11 +61,11 @@ def launch(size: float, rounds: int) -> Kept:
         if record.status != "ok":
             raise RuntimeError(f"the launch is {record.status}: {record.reason}")
         run = rundir.read(root)
-        (found,) = run.modes[MODE]
+        (found,) = every(run.modes[MODE])
     step_s = seconds_per_step(found)
     if step_s is None:
         raise RuntimeError("the launch measured nothing")
-    windows = measured(found)
+    windows = found.windows()
     steps = [step.duration_ns * NS for window in windows for step in window.ranks[0].steady]
     return Kept(
         step_s=step_s,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dpdoctor.analysis.common_steps import NO_STEPS, NO_TRACE
 from dpdoctor.analysis.communication import NO_PHASES, exposed_share, on_shared_cores, removable
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.digest import Budget, Digest
 from dpdoctor.records import PHASES, Adoption, Launch, Rank
 from tests.builders import records, traced_runs
@@ -32,20 +33,20 @@ WAITS, LAST = traced_runs.budget(40, 60, comm=90), traced_runs.budget(90, 10, co
 
 class TestExposedShare:
     def test_it_is_that_of_the_rank_which_waits_least(self) -> None:
-        assert exposed_share(ranks(WAITS, LAST)).value == pytest.approx(0.1)
+        assert exposed_share(Traces(ranks(WAITS, LAST))).value == pytest.approx(0.1)
 
     def test_shares_are_of_total_time(self) -> None:
         steps = traced_runs.device().steps
         longer = dataclasses.replace(steps[0], step=steps[0].step + 1, budget=traced_runs.budget(300))
         device = dataclasses.replace(traced_runs.device(), steps=(steps[0], longer))
         digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=(device,))
-        found = exposed_share([digest])
+        found = exposed_share(Traces([digest]))
         assert (found.value, found.n) == (pytest.approx(31 * MS / (400 * MS)), 2)
 
     def test_without_steps_it_is_unknown(self) -> None:
         digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=(traced_runs.device(steps=0),))
-        assert exposed_share([digest]).reason == NO_STEPS
-        assert exposed_share([]).reason == NO_TRACE
+        assert exposed_share(Traces([digest])).reason == NO_STEPS
+        assert exposed_share(Traces([])).reason == NO_TRACE
 
 
 # Of the steps of a rank below, in ms. The profiler slows backward more than forward.

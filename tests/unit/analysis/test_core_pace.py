@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from dpdoctor.analysis import core_pace
-from dpdoctor.analysis.windows import measured
 from dpdoctor.records import Launch
 from tests.builders import records
 
@@ -66,11 +65,11 @@ def test_what_is_alike_or_unsure_or_unknown_is_not_told(launches: dict[str, Laun
 
 
 def test_a_rank_is_compared_with_the_mean_of_the_others() -> None:
-    (window,) = measured(launch([300], [200], [100]))
+    (window,) = launch([300], [200], [100]).windows()
     assert core_pace.slower(window) == pytest.approx([2.0, 1.0, 0.4])
 
 
 @pytest.mark.parametrize("paces", [([300],), ([300], [None])], ids=["alone", "not tried"])
 def test_a_rank_without_others_is_not_compared(paces: tuple[list[int | None], ...]) -> None:
-    (window,) = measured(launch(*paces))
+    (window,) = launch(*paces).windows()
     assert core_pace.slower(window) is None

@@ -9,6 +9,7 @@ import pytest
 from dpdoctor.analysis.common_steps import NO_STEPS, NONE_IN_COMMON, CommonSteps, common_steps
 from dpdoctor.analysis.spent import PARTS
 from dpdoctor.analysis.trace_budget import OF_ALL, budget_shares, trace_budget
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.digest import DeviceStep, Digest
 from tests.builders import traced_runs
 
@@ -26,7 +27,7 @@ def _numbered(step: DeviceStep, number: int) -> DeviceStep:
 
 
 def test_a_share_is_all_of_a_part_over_all_of_the_time() -> None:
-    shares = budget_shares([digest(30, 90), digest(50, 30)])
+    shares = budget_shares(Traces([digest(30, 90), digest(50, 30)]))
     assert shares["compute"].value == pytest.approx(200 / 240)
     assert shares["idle"].value == pytest.approx(40 / 240)
     assert sum(shares[part].value or 0 for part in PARTS) == pytest.approx(1)
@@ -38,7 +39,7 @@ def test_a_share_is_all_of_a_part_over_all_of_the_time() -> None:
 
 def test_it_is_the_budget_over_its_step() -> None:
     digests = [digest(30, 90, 50), digest(50, 30, 70)]
-    budget, shares = trace_budget(digests), budget_shares(digests)
+    budget, shares = trace_budget(Traces(digests)), budget_shares(Traces(digests))
     assert budget is not None
     for part in PARTS:
         assert shares[part].value == pytest.approx((getattr(budget, part).value or 0) / (budget.step.value or 1))
@@ -46,14 +47,14 @@ def test_it_is_the_budget_over_its_step() -> None:
 
 def test_without_a_whole_step_it_is_of_all_that_was_traced() -> None:
     (found,) = traced_runs.late_rank(1, 0)
-    shares = budget_shares([dataclasses.replace(found, devices=(traced_runs.device(steps=0),))])
+    shares = budget_shares(Traces([dataclasses.replace(found, devices=(traced_runs.device(steps=0),))]))
     assert shares["compute"].value == pytest.approx(0.46)
     assert (shares["compute"].low, shares["compute"].reason) == (None, OF_ALL.format(NO_STEPS))
 
 
 def test_where_nothing_was_traced_there_are_no_shares() -> None:
     (found,) = traced_runs.late_rank(1, 0)
-    assert budget_shares([]) == budget_shares([dataclasses.replace(found, devices=())]) == {}
+    assert budget_shares(Traces([])) == budget_shares(Traces([dataclasses.replace(found, devices=())])) == {}
 
 
 def test_a_number_that_comes_twice_is_paired_where_it_does_so_everywhere() -> None:

@@ -13,6 +13,7 @@ from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.comparison import compare
 from dpdoctor.analysis.trace_budget import budget_shares, trace_budget
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import MAY_HOLD, why_unknown
 from dpdoctor.analysis.waiting import rotating_wait
 from dpdoctor.digest import Budget, Digest
@@ -62,16 +63,16 @@ class TestFigures:
     def test_they_are_unknown_with_the_reason(self, analysis: Analysis) -> None:
         digests = traces(analysis)
         reason = why_unknown(digests)
-        budget, shares = trace_budget(digests), budget_shares(digests)
+        budget, shares = trace_budget(Traces(digests)), budget_shares(Traces(digests))
         assert budget is not None
         assert reason is not None
         assert reason.startswith("rank 0")
-        figures = (budget.exposed_comm, budget.comm, shares["exposed_comm"], exposed_share(digests))
+        figures = (budget.exposed_comm, budget.comm, shares["exposed_comm"], exposed_share(Traces(digests)))
         assert {(figure.value, figure.reason) for figure in figures} == {(None, reason)}
         for figure in (budget.compute, shares["compute"]):
             assert figure.value is not None
             assert str(figure.reason).startswith(MAY_HOLD)
-        assert rotating_wait(analysis.across["trace"], digests).value is None or analysis is self.partly
+        assert rotating_wait(analysis.across["trace"], Traces(digests)).value is None or analysis is self.partly
 
     def test_run_json_has_no_figure_for_it(self) -> None:
         trace = json.loads(rundir.encode(self.found.summary))["modes"]["trace"]["traces"][0]

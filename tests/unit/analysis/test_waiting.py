@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpdoctor.analysis.across import across
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.waiting import rotating_wait
 from tests.builders import traced_runs
 from tests.builders.simulated_ranks import digests, lockstep
@@ -20,7 +21,7 @@ def share_of(segments_ms: np.ndarray, *, exposed: int = 100) -> float | None:
     made = digests(lockstep(segments_ms.astype(np.int64) * MS, [TRANSFER_MS * MS] * len(segments_ms)))
     device = traced_runs.device(of=traced_runs.budget(100 - exposed, exposed))
     made = [dataclasses.replace(digest, devices=(device,)) for digest in made]
-    return rotating_wait(across(made), made).value
+    return rotating_wait(across(made), Traces(made)).value
 
 
 def test_a_rank_that_is_always_last_is_waited_for_but_not_by_itself() -> None:
@@ -46,7 +47,7 @@ def test_what_is_waited_beside_compute_costs_nothing() -> None:
 
 def test_one_rank_has_nobody_to_wait_for() -> None:
     (digest,) = traced_runs.late_rank(1, 0)
-    for found in (rotating_wait(across([digest]), [digest]), rotating_wait(None, [])):
+    for found in (rotating_wait(across([digest]), Traces([digest])), rotating_wait(None, Traces([]))):
         assert found.value is None
         assert "no two ranks" in str(found.reason)
 
@@ -55,6 +56,6 @@ def test_traces_without_common_steps_tell_nothing() -> None:
     late = traced_runs.late_rank(2, 1)
     outside = [dataclasses.replace(one.calls, step=(-1,) * len(one.calls.step)) for one in late]
     alone = [dataclasses.replace(one, calls=calls) for one, calls in zip(late, outside, strict=True)]
-    found = rotating_wait(across(alone), alone)
+    found = rotating_wait(across(alone), Traces(alone))
     assert found.value is None
     assert "common calls" in str(found.reason)

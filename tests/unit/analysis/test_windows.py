@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.analysis.windows import measured
 from dpdoctor.records import PHASES, StepRecord
 from tests.builders.records import even_rank, launch, rank, step, window
 
@@ -12,7 +11,7 @@ def drawn(record: StepRecord) -> int:
 
 
 def test_the_slowest_rank_decides() -> None:
-    (found,) = measured(launch(even_rank(100, world_size=2), even_rank(200, index=1, world_size=2)))
+    (found,) = launch(even_rank(100, world_size=2), even_rank(200, index=1, world_size=2)).windows()
     assert found.step() == pytest.approx((0.8, 4))
     assert found.throughput(drawn) == pytest.approx((2 * 4 * 32, 0.8))
     assert found.throughput_with_edges(drawn) == pytest.approx((2 * 4 * 32, 0.8))
@@ -20,7 +19,7 @@ def test_the_slowest_rank_decides() -> None:
 
 def test_epoch_edges_are_left_out_of_the_steady_figures_only() -> None:
     steps = [step(100), step(100), step(300, epoch_edge=True), step(100)]
-    (found,) = measured(launch(rank(steps, [window(600)])))
+    (found,) = launch(rank(steps, [window(600)])).windows()
     assert found.step() == pytest.approx((0.3, 3))
     assert found.throughput(drawn) == pytest.approx((3 * 32, 0.3))
     assert found.throughput_with_edges(drawn) == pytest.approx((4 * 32, 0.6))
@@ -28,7 +27,7 @@ def test_epoch_edges_are_left_out_of_the_steady_figures_only() -> None:
 
 def test_device_work_after_the_last_host_step_counts() -> None:
     # The host was done after 400 ms; the device, and so the window, after 500 ms.
-    (found,) = measured(launch(rank([step(100)] * 4, [window(500)])))
+    (found,) = launch(rank([step(100)] * 4, [window(500)])).windows()
     assert found.step() == pytest.approx((0.5, 4))
     assert found.throughput(drawn) == pytest.approx((4 * 32, 0.5))
 
@@ -39,7 +38,7 @@ def test_phases_are_of_the_steady_steps() -> None:
         step(100, phases_ms={"data_wait": 20, "forward": 50, "other": 30}),
         step(900, phases_ms={"data_wait": 900}, epoch_edge=True),
     ]
-    (found,) = measured(launch(rank(steps, [window(1100)])))
+    (found,) = launch(rank(steps, [window(1100)])).windows()
     expected = {**dict.fromkeys(PHASES, 0.0), "data_wait": 0.08, "forward": 0.09, "other": 0.03}
     for name, seconds in expected.items():
         assert found.phase(name) == pytest.approx((seconds, 2))
@@ -48,7 +47,7 @@ def test_phases_are_of_the_steady_steps() -> None:
 
 def test_steps_that_are_not_counted_are_not_there() -> None:
     steps = [step(5000, counted=False), *[step(100)] * 4]
-    (found,) = measured(launch(rank(steps, [window(400)])))
+    (found,) = launch(rank(steps, [window(400)])).windows()
     assert found.step() == pytest.approx((0.4, 4))
     assert len(found.ranks[0].counted) == 4
 
@@ -58,25 +57,25 @@ def test_steps_that_are_not_counted_are_not_there() -> None:
 )
 def test_only_complete_measured_windows_of_the_full_arm_are_read(fields: dict[str, object]) -> None:
     steps = [step(100), step(100, window=2)]
-    found = measured(launch(rank(steps, [window(100), window(100, window=2, **fields)])))
+    found = launch(rank(steps, [window(100), window(100, window=2, **fields)])).windows()
     assert [w.ranks[0].window.window for w in found] == [1]
 
 
 def test_windows_of_another_kind_can_be_asked_for() -> None:
     steps = [step(100), step(130, window=2)]
-    (found,) = measured(launch(rank(steps, [window(100), window(130, window=2, kind="trace")])), kind="trace")
+    (found,) = launch(rank(steps, [window(100), window(130, window=2, kind="trace")])).windows(kind="trace")
     assert found.step() == pytest.approx((0.13, 1))
 
 
 def test_a_window_of_epoch_edges_alone_says_nothing_steady() -> None:
     edge, others = step(100, epoch_edge=True), [step(100, window=2) for _ in range(3)]
-    windows = measured(launch(rank([edge, *others], [window(100), window(300, window=2)])))
+    windows = launch(rank([edge, *others], [window(100), window(300, window=2)])).windows()
     assert [w.ranks[0].window.window for w in windows] == [2]
 
 
 def test_where_most_steps_are_edges_they_are_the_steady_state() -> None:
     edges = [step(100, epoch_edge=True) for _ in range(3)]
-    (found,) = measured(launch(rank([*edges, step(50)], [window(350)])))
+    (found,) = launch(rank([*edges, step(50)], [window(350)])).windows()
     assert found.ranks[0].steady == found.ranks[0].counted
     assert found.step() == pytest.approx((0.35, 4))
 
@@ -86,9 +85,9 @@ def test_a_window_counts_when_every_rank_has_it() -> None:
         even_rank(100, num_windows=3, world_size=2),
         even_rank(100, num_windows=2, index=1, world_size=2),
     )
-    assert [w.ranks[0].window.window for w in measured(launch(*ranks))] == [1, 2]
+    assert [w.ranks[0].window.window for w in launch(*ranks).windows()] == [1, 2]
 
 
 def test_without_one_of_the_ranks_nothing_is_known_of_all() -> None:
-    assert measured(launch(even_rank(100, world_size=2))) == ()
-    assert measured(launch()) == ()
+    assert launch(even_rank(100, world_size=2)).windows() == ()
+    assert launch().windows() == ()

@@ -19,6 +19,7 @@ from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.comparison import compare
 from dpdoctor.analysis.spent import PARTS, parts
 from dpdoctor.analysis.trace_budget import budget_shares
+from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.digest import Digest
 from dpdoctor.report.blocks import Table
@@ -174,12 +175,12 @@ def test_what_one_rank_communicates_is_unknown(missing: Sequence[Sequence[int]])
     gone, (first, *others) = [frozenset(numbers) for numbers in missing], ranks(3)
     truth = true_shares(without([first, *others], gone))
     digests = without([first.without_communication("no kernel is known"), *others], gone)
-    analysis, found = diagnose(traced_runs.trace_run(*digests)), budget_shares(digests)
+    analysis, found = diagnose(traced_runs.trace_run(*digests)), budget_shares(Traces(digests))
     busy = truth["compute"] + truth["exposed_comm"]
     assert found["exposed_comm"].value is None
     assert found["compute"].value == pytest.approx(float(busy))
     assert sum(found[part].value or 0.0 for part in PARTS) == pytest.approx(1)
-    assert exposed_share(digests).reason == found["exposed_comm"].reason == why_unknown(digests)
+    assert exposed_share(Traces(digests)).reason == found["exposed_comm"].reason == why_unknown(digests)
     assert not [one for one in analysis.summary.findings if one.rule in ("exposed_communication", "no_overlap")]
     budget = analysis.summary.modes[MODE].budget
     assert budget is not None

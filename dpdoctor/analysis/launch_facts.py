@@ -1,0 +1,55 @@
+"""A launch with what is read from its records again and again: its windows and its traces."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from dpdoctor.analysis.traces import Traces
+from dpdoctor.analysis.windows import MEASURE, Window, measured
+from dpdoctor.records import FULL, Launch, Run
+
+
+class LaunchFacts(Launch):
+    """A launch of which each fact is found once, when it is first asked for."""
+
+    @classmethod
+    def of(cls, launch: Launch) -> LaunchFacts:
+        """Return the launch with its facts; the same object where it has them already."""
+        if isinstance(launch, LaunchFacts):
+            return launch
+        return cls(record=launch.record, ranks=launch.ranks, samples=launch.samples, traced=launch.traced)
+
+    @cached_property
+    def _windows(self) -> Mapping[tuple[str, str], tuple[Window, ...]]:
+        return measured(self)
+
+    def windows(self, arm: str = FULL, *, kind: str = MEASURE) -> tuple[Window, ...]:
+        """Return the complete windows of a kind in which an ablation ran; FULL: in which none did."""
+        return self._windows.get((kind, arm), ())
+
+    @cached_property
+    def traces(self) -> Traces:
+        """Return the traces of its ranks."""
+        return Traces(tuple(rank.digest for rank in self.ranks if rank.digest))
+
+
+def with_facts(run: Run) -> Run:
+    """Return the run with the facts of its launches, which whoever reads it shares."""
+    return dataclasses.replace(
+        run,
+        modes={name: every(launches) for name, launches in run.modes.items()},
+        bare=every(run.bare),
+        trials={name: LaunchFacts.of(launch) for name, launch in run.trials.items()},
+    )
+
+
+def every(launches: Iterable[Launch]) -> tuple[LaunchFacts, ...]:
+    """Return the launches with their facts."""
+    return tuple(map(LaunchFacts.of, launches))
+
+
+def shown(launches: Sequence[Launch]) -> LaunchFacts:
+    """Return the launch that speaks for the mode: the first that went wrong, as a mode is ok when all of them are."""
+    return LaunchFacts.of(next((launch for launch in launches if launch.record.status != "ok"), launches[0]))
