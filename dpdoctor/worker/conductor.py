@@ -39,7 +39,7 @@ NO_WINDOW = (
     "--time-budget {} at least"
 )
 # Two of warm-up, the proof, a window of two steps, as profiled steps take longer.
-LEAST_STEPS_TO_A_WINDOW = 8
+LEAST_STEPS_TO_A_WINDOW, LEAST_STEPS_OF_A_WINDOW = 8, 2
 AFTER_ARMS = " Or does it keep a state beside model and optimizer that an arm could not put back? Then give --arms none"
 LEAST_STEPS_OF_A_CUT_WINDOW = 4
 # So that it is known before a window is measured whether ranks trained on the same samples, and whether they still do.
@@ -160,7 +160,9 @@ class Conductor:
     def _refuse_slow(self, facts: Facts) -> None:
         """No window fits: say what steps take, and what would be enough."""
         steps = max(1, self._parts.steplog.num_steps - 1)
-        enough = math.ceil(LEAST_STEPS_TO_A_WINDOW * facts.elapsed_s / steps)
+        step_s = facts.elapsed_s / steps
+        # What took so long may come in a few steps only, and early: it comes again.
+        enough = math.ceil(max(LEAST_STEPS_TO_A_WINDOW * step_s, facts.elapsed_s + LEAST_STEPS_OF_A_WINDOW * step_s))
         taken = units.count(steps, "step"), units.seconds(facts.elapsed_s)
         self._parts.ending.stop("failed", NO_WINDOW.format(*taken, enough))
 

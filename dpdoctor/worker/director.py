@@ -202,9 +202,16 @@ class Director:
                 units.count(self.num_windows, "window"),
                 "" if has_trace else ", nothing traced",
                 units.seconds(self._pace_s()),
-                math.ceil(self._ready_s + wanted * self._window_s(FULL, facts) + self._trace_s()),
+                self._enough_s(wanted, facts),
             )
         return Segment(kind="trace", skip=1, num_steps=num_steps) if num_steps else Segment(kind="stop")
+
+    def _enough_s(self, wanted: int, facts: Facts) -> int:
+        """Return the budget that would have been enough: as the steps usually go, and as they went this time."""
+        usually_s = self._ready_s + wanted * self._window_s(FULL, facts)
+        missing = max(0, wanted - self.num_windows)
+        this_time_s = facts.elapsed_s + missing * self._window_s(FULL, facts) + self._most_extra_s
+        return math.ceil(max(usually_s, this_time_s) + self._trace_s())
 
     def _may_follow(self, arm: str, facts: Facts) -> bool:
         """Return whether an arm of a round under way can still run, and ends in time."""

@@ -339,6 +339,8 @@ def test_every_plan_ends_and_keeps_its_order(
     assert len(windows) <= recording.rounds
     gives_way = min(recording.rounds, LEAST_ROUNDS) > len(windows) or ("trace" in order) < bool(recording.trace_steps)
     assert bool(director.given_way) == (gives_way and bool(windows))
+    if director.given_way:
+        assert float(director.given_way.rpartition(" ")[2]) > recording.time_budget_s
     assert all(window.skip >= 1 for window in windows)
     if recording.steps:
         assert {window.num_steps for window in windows} == {recording.steps}
