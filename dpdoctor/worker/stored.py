@@ -55,7 +55,9 @@ class Stored:
         """Return every rank's numbers, in the order of the ranks."""
         self._number += 1
         self._tell(numbers)
-        return self._hear(range(self._world_size))
+        found = self._hear(range(self._world_size))
+        self._forget()
+        return found
 
     def share(self, segment: Segment | None) -> Segment:
         """Return rank 0's segment on every rank."""
@@ -76,12 +78,17 @@ class Stored:
         key = self._key(self._rank)
         try:
             self._store.set(key, json.dumps(values))
-            # All have read the one before the last: they have told something since.
+        except (RuntimeError, ValueError) as error:
+            raise LostError(_first_line(error)) from error
+        self._mine.append(key)
+
+    def _forget(self) -> None:
+        """Delete what all have read: whoever has come to this meeting is done with those before it."""
+        try:
             while len(self._mine) > 1:
                 self._store.delete_key(self._mine.pop(0))
         except (RuntimeError, ValueError) as error:
             raise LostError(_first_line(error)) from error
-        self._mine.append(key)
 
     def _hear(self, ranks: Sequence[int]) -> list[Any]:
         keys = [self._key(rank) for rank in ranks]

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -104,3 +107,30 @@ def test_a_store_that_is_gone_is_no_error_of_the_scripts():
 def test_whoever_asks_first_names_the_world():
     store = dist.HashStore()
     assert [world_name(store, name) for name in ("0-11", "0-12")] == ["0-11", "0-11"]
+
+
+class Late:
+    """A store of which a rank gets what it asks for some time after it was there."""
+
+    def __init__(self, store: dist.HashStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> bytes:
+        time.sleep(0.2)
+        return self._store.get(key)
+
+
+def test_what_a_slow_rank_has_not_read_yet_stays():
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=2))
+    first, second = Stored(store, 0, 2), Stored(Late(store), 1, 2)
+    assert (
+        together(
+            lambda: [first.gather([1]), first.share(SEGMENT), first.gather([2])],
+            lambda: [second.gather([3]), second.share(None), second.gather([4])],
+        )
+        == [[[[1], [3]], SEGMENT, [[2], [4]]]] * 2
+    )
