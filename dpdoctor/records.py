@@ -336,7 +336,7 @@ class RankRecord:
             latter.
         protected_by: what keeps the user's files from the script: kernel, an overlay of the kernel's; landlock, which
             refuses what Python's functions do not divert; python, the latter alone; or nothing where it may write.
-        not_walled: why it is python alone.
+        not_walled: why it is no better one.
     """
 
     rank: int

@@ -131,6 +131,10 @@ class Recording:
             raise ValueError(f"time_budget_s is {self.time_budget_s}; it must be above 0")
 
 
+# What keeps compiled code and programs from the user's files, the best first; the next where one cannot stand.
+WALLS = ("overlay", "landlock", "none")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """Everything that decides a run.
@@ -150,6 +154,7 @@ class RunSpec:
         samples_per_step: per rank; None: counted.
         fsdp_wrap: class names of the modules that FSDP gathers as one unit; None: chosen.
         allow_writes: the script's files are really written.
+        wall: the first of WALLS that may stand between the script and the user's files.
         no_baseline: why there is no baseline although one was wanted.
         control: the baseline is also launched bare, to measure what watching costs.
         go_on: a script that distributes itself is let run to its own end, once enough is recorded.
@@ -170,6 +175,7 @@ class RunSpec:
     samples_per_step: int | None = None
     fsdp_wrap: tuple[str, ...] | None = None
     allow_writes: bool = False
+    wall: str = WALLS[0]
     no_baseline: str = ""
     control: bool = False
     go_on: bool = False

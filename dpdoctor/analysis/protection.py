@@ -15,6 +15,7 @@ def wall(rank: RankRecord | None, launch: LaunchRecord) -> str:
     if rank is None or not rank.protected_by:
         return ""
     if rank.protected_by in _WALLS:
-        return _WALLS[rank.protected_by]
+        instead = f"; no overlay: {rank.not_walled}" if rank.not_walled else ""
+        return f"{_WALLS[rank.protected_by]}{instead}"
     compared = f"nor are they compared: {launch.not_compared}" if launch.not_compared else "they are compared after it"
     return f"nothing: {rank.not_walled or 'no wall was put up'}; {compared}"

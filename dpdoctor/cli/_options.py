@@ -13,7 +13,7 @@ import click
 
 from dpdoctor.cli import _plan
 from dpdoctor.errors import UsageError
-from dpdoctor.spec import BATCH_RULES, Recording, RunSpec
+from dpdoctor.spec import BATCH_RULES, WALLS, Recording, RunSpec
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -92,11 +92,18 @@ _LAUNCHING = (
         help="End a mode that makes no progress for so long.",
     ),
     click.option("--allow-writes", is_flag=True, help="Let the script really write, change and remove files."),
+    click.option(
+        "--wall",
+        type=click.Choice(WALLS),
+        default=WALLS[0],
+        show_default=True,
+        help="What keeps compiled code and programs from your files; the next one where the kernel does not allow it.",
+    ),
 )
 # Those that a RunSpec is made of as they are.
 _AS_THEY_ARE = (
     *("modes", "nproc", "dp_devices", "batch", "seed", "seed_per_rank", "timeout", "samples_per_step", "allow_writes"),
-    "launcher",
+    *("launcher", "wall"),
 )
 
 DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)

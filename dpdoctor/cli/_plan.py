@@ -12,7 +12,7 @@ from pathlib import Path
 from dpdoctor import plugins, units
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
-from dpdoctor.spec import BASELINE, BESIDE, NATIVE, Gpu, ModeSpec, Recording, RunSpec
+from dpdoctor.spec import BASELINE, BESIDE, NATIVE, WALLS, Gpu, ModeSpec, Recording, RunSpec
 from dpdoctor.worker import arms as arm_files
 from dpdoctor.worker import modes as mode_files
 from dpdoctor.worker.modes._base import Mode
@@ -48,6 +48,7 @@ class Options:
     fsdp_wrap: tuple[str, ...] | None
     recording: Recording
     allow_writes: bool = False
+    wall: str = WALLS[0]
     control: bool = False
     seed_per_rank: bool = False
     dp_devices: str | None = None
@@ -125,6 +126,7 @@ def make_spec(options: Options) -> RunSpec:
         samples_per_step=options.samples_per_step,
         fsdp_wrap=options.fsdp_wrap,
         allow_writes=options.allow_writes,
+        wall=options.wall,
         no_baseline=no_baseline if options.baseline else "",
         control=options.control and BASELINE in wanted and not is_native,
         recording=options.recording,

@@ -18,7 +18,7 @@ from dpdoctor.worker.protection import protect
 if __name__ == "__main__":
     task = msgspec.json.decode(os.environ[TASK_VARIABLE], type=WorkerTask)
     redact.learn(task.spec.args, os.environ)
-    protection = protect(task)  # before torch, which starts threads
+    protection = protect(task, 0 if task.bare else int(os.environ["RANK"]))  # before torch, which starts threads
     if task.bare:
         from dpdoctor.worker import bare
 

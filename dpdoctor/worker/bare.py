@@ -53,7 +53,7 @@ def main(task: WorkerTask, protection: Protection) -> int:
     launched.hide()
     terminal.give(Patches(for_children=True))
     overlay = None
-    if protection.by in {"python", "landlock"}:
+    if protection.by in {"python", "landlock"}:  # else nothing in the script need be replaced
         overlay = Overlay(directory / rundir.OVERLAY, Territory(Path(task.directory), task.spec.homes).is_free)
         files.divert(Patches(for_children=True), overlay)
         atexit.register(overlay.discard)

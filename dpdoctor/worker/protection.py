@@ -15,8 +15,12 @@ from dpdoctor import rundir
 from dpdoctor.spec import WorkerTask
 from dpdoctor.worker import landlock, wall
 from dpdoctor.worker.overlay import territory
+from dpdoctor.worker.wall import Wall
 
 NAMED = "dpdoctor lets compiled code and programs write no file of yours; --allow-writes does"
+# What the script is told that an overlay's memory, or a rule of the kernel's for overlays, keeps from writing.
+FULL = "what it writes is kept in memory; --wall landlock keeps it on the disk"
+OVERLAID = "its files lie under an overlay of the kernel's; --wall landlock does without"
 # CUDA has it made by nvidia-modprobe, a program with more rights than its caller: behind a wall nobody gets any.
 UNIFIED_MEMORY = Path("/dev/nvidia-uvm")
 UNLOADED = "a part of NVIDIA's driver is not loaded yet, and could not be loaded behind a wall"
@@ -24,23 +28,29 @@ UNLOADED = "a part of NVIDIA's driver is not loaded yet, and could not be loaded
 _REFUSED = re.compile(
     r"(?i)permission denied|read-?only (?:file ?system|database)|error opening|(?:unable|failed) to open|cannot open"
 )
+_FULL = re.compile(r"(?i)no space left|disk is full|file write failed")
+_OVERLAID = re.compile(r"(?i)cross-device link|value too large for defined|read-?only file ?system|resource busy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
-    """What protects the user's files; `by` is RankRecord's protected_by, `reason` why it is no wall of the kernel's."""
+    """What protects the user's files; `by` is RankRecord's protected_by, `reason` why it is no better one.
+
+    `wall`: the overlay of the kernel's, where that stands.
+    """
 
     by: str
     reason: str = ""
+    wall: Wall | None = None
 
     def hint(self, error: BaseException) -> str:
-        """Return what a script must be told that raised an error because it was refused a file; empty: it was not."""
-        if self.by != "landlock":
-            return ""
+        """Return what a script must be told that raised an error because of a wall; empty: it did not."""
+        hints = {"landlock": {_REFUSED: NAMED}, "kernel": {_FULL: FULL, _OVERLAID: OVERLAID}}.get(self.by, {})
         seen: list[BaseException] = []
         while error is not None and error not in seen:
-            if _REFUSED.search(str(error)):
-                return f"; {NAMED}"
+            for said, hint in hints.items():
+                if said.search(str(error)):
+                    return f"; {hint}"
             seen.append(error)
             error = error.__cause__ or error.__context__  # type: ignore[assignment]
         return ""
@@ -49,24 +59,41 @@ class Protection:
 PYTHON = Protection(by="python")
 
 
-def protect(task: WorkerTask) -> Protection:
+def protect(task: WorkerTask, rank: int) -> Protection:
     """Put up what can stand around this process and all that it starts."""
     if task.spec.allow_writes:
         return Protection(by="")
-    if task.bare:
-        # Nothing in the script may be replaced: it is what the others are held against.
-        scratch = rundir.rank_dir(Path(task.directory), 0) / rundir.OVERLAY
-        scratch.mkdir(parents=True, exist_ok=True)
-        if wall.stand(scratch, opened=Path(task.directory), homes=task.spec.homes) is None:
-            return Protection(by="kernel")
+    if task.spec.wall == "none":
+        return Protection(by="python", reason="--wall none")
+    if task.spec.devices and not UNIFIED_MEMORY.exists():
+        return Protection(by="python", reason=UNLOADED)
+    no_overlay = "--wall landlock"
+    if task.spec.wall == "overlay":
+        directory = Path(task.directory)
+        try:
+            return Protection(by="kernel", wall=overlay(task, rundir.rank_dir(directory, rank), task.mode.world_size))
+        except wall.NoWallError as error:
+            no_overlay = str(error)
     free = list(_free(Path(task.directory)))
     inside = next((home for home in task.spec.homes if any(_holds(path, home) for path in free)), None)
     if inside is not None:
-        return Protection(by="python", reason=f"{inside} lies in a directory for temporary files or caches")
-    if task.spec.devices and not UNIFIED_MEMORY.exists():
-        return Protection(by="python", reason=UNLOADED)
+        return Protection(
+            by="python", reason=f"{no_overlay}; {inside} lies in a directory for temporary files or caches"
+        )
     reason = landlock.stand(free)
-    return Protection(by="python", reason=reason) if reason else Protection(by="landlock")
+    return Protection(by="python" if reason else "landlock", reason="; ".join(filter(None, (no_overlay, reason))))
+
+
+def overlay(task: WorkerTask, place: Path, walls: int = 1) -> Wall:
+    """Put an overlay of the kernel's around this process: one of so many, which has a place for its upper layers.
+
+    Raises:
+        NoWallError: it cannot stand here.
+    """
+    scratch = place / rundir.OVERLAY
+    scratch.mkdir(parents=True, exist_ok=True)
+    caches = map(Path, territory.caches())
+    return wall.stand(scratch, own=Path(task.directory), opened=caches, homes=task.spec.homes, walls=walls)
 
 
 def _free(own: Path) -> Iterator[Path]:

@@ -69,8 +69,8 @@ class Rank(Observer):
         *,
         protection: Protection = PYTHON,
     ) -> None:
-        territory = Territory(Path(task.directory), task.spec.homes)
-        self._overlay = Overlay(directory / rundir.OVERLAY, territory.is_free)
+        self._territory = Territory(Path(task.directory), task.spec.homes)
+        self._overlay = Overlay(directory / rundir.OVERLAY, self._territory.is_free)
         super().__init__(task, where, directory, heartbeat, backend, protection=protection)
         self._repeats = passes.Repeats(self._mode.passes)
         self._warn_of_sums = where.world_size > 1
@@ -78,7 +78,10 @@ class Rank(Observer):
         self._install()
 
     def _written(self) -> tuple[Written, ...]:
-        return self._overlay.written()
+        wall = self._protection.wall
+        if wall is None:
+            return self._overlay.written()
+        return tuple(each for each in wall.written() if each.change != "new" or not self._territory.is_free(each.path))
 
     def _meet_others(self) -> Agreement:
         if not self._task.mode.distributed:
@@ -98,11 +101,11 @@ class Rank(Observer):
         terminal.give(of_children)
         passes.watch(self._patches, self._mode.passes)
         self._watch_training()
-        if not self._task.spec.allow_writes:
+        overlay = self._overlay if self._protection.by in {"python", "landlock"} else None
+        if overlay is not None:
             # Never undone: the script writes while it unwinds and at exit, and so do the processes that it forked.
-            files.divert(Patches(for_children=True), self._overlay)
-            atexit.register(self._overlay.discard)
-        overlay = None if self._task.spec.allow_writes else self._overlay
+            files.divert(Patches(for_children=True), overlay)
+            atexit.register(overlay.discard)
         trackers.keep_home(self._task.spec.cwd, overlay, self._report.warn)
         # Not before: what it imports takes hold of functions that write.
         self._mode.prepare(self._patches)

@@ -12,10 +12,13 @@ import ctypes
 import os
 import re
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from dpdoctor.records import Written
 
 # linux/sched.h and linux/mount.h
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
@@ -25,25 +28,98 @@ _KEPT = 0x2 | 0x4 | 0x8
 
 # Nothing of the user's lies in them, and devices are found there.
 _KERNEL = tuple(map(Path, ("/dev", "/proc", "/sys")))
-# What is written lies in memory; a script that writes more is told that the disk is full.
-_MOST_OF_MEMORY = "25%"
+# So much of the free memory may be written, by all walls of a launch; who writes more is told that the disk is full.
+_SHARE_OF_MEMORY = 4
 # How spaces and the like are written in mountinfo.
 _OCTAL = re.compile(r"\\([0-7]{3})")
+# Directories that Python fills for itself.
+_PASSED_OVER = "__pycache__"
 
 
-def stand(scratch: Path, *, opened: Path, homes: Iterable[Path]) -> str | None:
-    """Put the wall around this process; return why it cannot stand here, None where it does.
+class NoWallError(Exception):
+    """No wall can stand here; the message says why."""
 
-    What is written below the directory `opened` is really written; `scratch` is an empty directory; `homes` are where
-    the script writes most likely. To be called while the process has one thread only. It is tried in a child first:
-    half a wall could not be taken down again.
+
+class Wall:
+    """What stands around this process."""
+
+    def __init__(self, outside: int, layers: Mapping[Path, Path]) -> None:
+        self._outside, self._layers = outside, layers
+
+    def written(self) -> tuple[Written, ...]:
+        """Return what the user's files would have got, ordered by path: files and links, and what would be gone."""
+        found = [each for upper, lower in self._layers.items() for each in self._below(upper, lower)]
+        return tuple(sorted(found, key=lambda each: each.path))
+
+    def _below(self, upper: Path, lower: Path) -> Iterator[Written]:
+        try:
+            directory = os.open(_relative(upper), os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._outside)
+        except OSError:  # gone meanwhile, or the script closed all descriptors
+            return
+        try:
+            hidden = self._names(lower) if _is_opaque(directory) else set()
+            with os.scandir(directory) as entries:
+                found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+        finally:
+            os.close(directory)
+        for name, facts in found:
+            yield from self._one(upper / name, lower / name, facts)
+        yield from (Written(path=str(lower / name), change="removed") for name in hidden - {name for name, _ in found})
+
+    def _one(self, upper: Path, lower: Path, facts: os.stat_result) -> Iterator[Written]:
+        if stat.S_ISDIR(facts.st_mode):
+            if upper.name != _PASSED_OVER:
+                yield from self._below(upper, lower)
+        elif stat.S_ISCHR(facts.st_mode) and not facts.st_rdev:
+            yield Written(path=str(lower), change="removed")
+        else:
+            change = "changed" if self._is_there(lower) else "new"
+            yield Written(path=str(lower), change=change, num_bytes=facts.st_size)
+
+    def _is_there(self, lower: Path) -> bool:
+        try:
+            os.lstat(_relative(lower), dir_fd=self._outside)
+        except OSError:
+            return False
+        return True
+
+    def _names(self, lower: Path) -> set[str]:
+        try:
+            directory = os.open(_relative(lower), os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._outside)
+        except OSError:
+            return set()
+        try:
+            return set(os.listdir(directory))  # noqa: PTH208 - it has no path here
+        finally:
+            os.close(directory)
+
+
+def _is_opaque(directory: int) -> bool:
+    """Return whether a directory hides what the one below it holds: it was removed and made anew."""
+    try:
+        return os.getxattr(directory, "user.overlay.opaque") == b"y"
+    except OSError:
+        return False
+
+
+def stand(scratch: Path, *, own: Path, opened: Iterable[Path], homes: Iterable[Path], walls: int = 1) -> Wall:
+    """Put the wall around this process.
+
+    What is written below `own` and below the directories `opened`, as far as they are there, is really written, but for
+    the `homes`, where the script lives and runs. `scratch` is an empty directory below `own`; `walls` are to stand at
+    once. To be called while the process has one thread only. It is tried in a child first: half a wall could not be
+    taken down again.
+
+    Raises:
+        NoWallError: it cannot stand here.
     """
-    spots = {home.resolve() for home in (*homes, Path.home(), Path(tempfile.gettempdir()))}
+    site = _Site(scratch, own, opened, homes, walls)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         try:
-            _raise_wall(scratch, opened, spots)
+            site.build()
+            site.try_out()
         except BaseException as error:  # noqa: BLE001 - whatever it is, the parent says it
             os.write(writing, _told(error).encode() or b"unknown")
         finally:
@@ -53,29 +129,60 @@ def stand(scratch: Path, *, opened: Path, homes: Iterable[Path]) -> str | None:
         reason = pipe.read()
     os.waitpid(child, 0)
     if reason:
-        return reason
-    _raise_wall(scratch, opened, spots)
-    return None
+        raise NoWallError(reason)
+    return site.build()
 
 
 def _told(error: BaseException) -> str:
-    return f"{error.strerror} ({error.filename})" if isinstance(error, OSError) else repr(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})"
+    return str(error) if isinstance(error, NoWallError) else repr(error)
 
 
-def _raise_wall(scratch: Path, opened: Path, homes: set[Path]) -> None:
-    cwd = Path.cwd()
-    is_mapped = _enter_namespace()
-    _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
-    # A directory that belongs to nobody in a user namespace cannot be copied into an upper layer when something in it
-    # changes (EOVERFLOW); the one that is overlaid need not be.
-    points = _mount_points() | (homes if is_mapped else set())
-    _mount("tmpfs", scratch, kind="tmpfs", options=f"size={_MOST_OF_MEMORY}")
-    root = scratch / "root"
-    root.mkdir()
-    _Copy(root, scratch, points).of(Path("/"))
-    _mount(opened, _in(root, opened), flags=_MS_BIND)
-    os.chroot(root)
-    os.chdir(cwd)
+class _Site:
+    """Where a wall is to stand."""
+
+    def __init__(self, scratch: Path, own: Path, opened: Iterable[Path], homes: Iterable[Path], walls: int) -> None:
+        self._scratch, self._own = scratch.resolve(), own.resolve()
+        self._homes = {home.resolve() for home in homes}
+        self._opened = sorted({path.resolve() for path in opened if path.is_dir()})
+        self._walls = walls
+
+    def build(self) -> Wall:
+        """Put this process behind it."""
+        cwd = Path.cwd()
+        mounted = _mount_points()
+        for home in self._homes:
+            inside = next((point for point in mounted if home in point.parents), None)
+            if inside is not None:
+                raise NoWallError(f"in {home} something is mounted at {inside}")
+        spots = {*self._homes, Path.home().resolve(), Path(tempfile.gettempdir()).resolve()}
+        is_mapped = _enter_namespace()
+        outside = os.open("/", os.O_PATH | os.O_CLOEXEC)
+        _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+        most_bytes = _free_memory() // _SHARE_OF_MEMORY // self._walls
+        _mount("tmpfs", self._scratch, kind="tmpfs", options=f"size={most_bytes}")
+        root = self._scratch / "root"
+        root.mkdir()
+        # A directory that belongs to nobody in a user namespace cannot be copied into an upper layer when something in
+        # it changes (EOVERFLOW); the one that is overlaid need not be.
+        copy = _Copy(root, self._scratch, mounted | (spots if is_mapped else set()), spots)
+        copy.of(Path("/"))
+        for path in self._opened:
+            _mount(path, _in(root, path), flags=_MS_BIND | _MS_REC)
+            for home in self._homes:
+                if home.is_relative_to(path):
+                    copy.overlay(home)
+        _mount(self._own, _in(root, self._own), flags=_MS_BIND)
+        os.chroot(root)
+        os.chdir(cwd)
+        return Wall(outside, copy.layers)
+
+    def try_out(self) -> None:
+        """Write where the script may: not everything that can be overlaid can be written to."""
+        for home in self._homes:
+            if os.access(home, os.W_OK):
+                Path(tempfile.mkdtemp(dir=home)).rmdir()
 
 
 def _enter_namespace() -> bool:
@@ -96,49 +203,80 @@ def _enter_namespace() -> bool:
 
 
 class _Copy:
-    """Builds a root whose directories are overlays.
+    """Builds a root whose directories are overlays; `layers` are their upper directories, with what lies below each.
 
     In a user namespace no directory can be one below which something is mounted (EINVAL): it is made anew, and what it
-    holds is put into it one by one.
+    holds is put into it one by one. Of what cannot be overlaid all but the `spots` is there to be read.
     """
 
-    def __init__(self, root: Path, scratch: Path, points: set[Path]) -> None:
+    def __init__(self, root: Path, scratch: Path, points: set[Path], spots: set[Path]) -> None:
         self._root, self._scratch, self._points = root, scratch, points
-        self._number = 0
+        self._vital = {path for spot in spots for path in (spot, *spot.parents)}
+        self.layers: dict[Path, Path] = {}
 
     def of(self, path: Path) -> None:
         """Let a path be found below the new root."""
         target = _in(self._root, path)
+        try:
+            self._put(path, target)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            if path in self._vital:
+                raise
+            target.mkdir(exist_ok=True)
+            _read_only(path, target)
+
+    def _put(self, path: Path, target: Path) -> None:
         if path in _KERNEL:
             target.mkdir()
             _mount(path, target, flags=_MS_BIND | _MS_REC)
         elif path.is_symlink():
             target.symlink_to(path.readlink())
         elif not path.is_dir():
+            target.touch()
             _read_only(path, target)
         elif any(path in point.parents for point in self._points):
             self._in_parts(path, target)
         else:
-            self._overlay(path, target)
+            target.mkdir(parents=True)
+            self.overlay(path)
 
     def _in_parts(self, path: Path, target: Path) -> None:
         target.mkdir(exist_ok=True)
         shutil.copystat(path, target)
-        for entry in path.iterdir():
+        for entry in self._entries(path):
             with contextlib.suppress(FileNotFoundError):  # others work in the temporary directory, too
                 self.of(entry)
 
-    def _overlay(self, lower: Path, target: Path) -> None:
-        self._number += 1
-        upper, work = (self._scratch / f"{self._number}" / name for name in ("upper", "work"))
-        for directory in (upper, work, target):
-            directory.mkdir(parents=True)
-        options = f"lowerdir={_escaped(lower)},upperdir={_escaped(upper)},workdir={_escaped(work)},userxattr"
-        _mount("overlay", target, kind="overlay", options=options)
+    def _entries(self, path: Path) -> set[Path]:
+        try:
+            return set(path.iterdir())
+        except PermissionError:  # of such a directory one may know what is in it
+            return {path / point.relative_to(path).parts[0] for point in self._points if path in point.parents}
+
+    def overlay(self, path: Path) -> None:
+        """Lay an upper directory over a path, where that is found."""
+        upper, work = (self._scratch / f"{len(self.layers)}" / name for name in ("upper", "work"))
+        for directory in (upper, work):
+            directory.mkdir(parents=True, exist_ok=True)
+        options = f"lowerdir={_escaped(path)},upperdir={_escaped(upper)},workdir={_escaped(work)},userxattr"
+        _mount("overlay", _in(self._root, path), kind="overlay", options=options)
+        self.layers[upper] = path
 
 
 def _in(root: Path, path: Path) -> Path:
-    return root / path.relative_to("/")
+    return root / _relative(path)
+
+
+def _relative(path: Path) -> Path:
+    return path.relative_to("/")
+
+
+def _free_memory() -> int:
+    """Return the bytes of memory that programs can still get (proc(5): MemAvailable)."""
+    facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(facts["MemAvailable"].split()[0]) * 1024
 
 
 def _mount_points() -> set[Path]:
@@ -153,8 +291,7 @@ def _escaped(path: Path) -> str:
 
 
 def _read_only(path: Path, target: Path) -> None:
-    target.touch()
-    _mount(path, target, flags=_MS_BIND)
+    _mount(path, target, flags=_MS_BIND | _MS_REC)
     _mount("none", target, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | (os.statvfs(path).f_flag & _KEPT))
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from dpdoctor import rundir
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
-from dpdoctor.worker import wall
+from dpdoctor.worker import protection
 from dpdoctor.worker.parent import die_with_parent
+from dpdoctor.worker.wall import NoWallError
 
 NO_WALL = 3  # the exit code where no wall can stand here; the reason is on stderr
 
@@ -24,12 +24,10 @@ def main(task: WorkerTask, command: list[str]) -> int:
     if not task.spec.go_on:
         die_with_parent()
     if not (task.spec.allow_writes or task.spec.go_on):
-        directory = Path(task.directory)
-        scratch = directory / rundir.OVERLAY
-        scratch.mkdir()
-        reason = wall.stand(scratch, opened=directory, homes=task.spec.homes)
-        if reason is not None:
-            sys.stderr.write(reason)
+        try:
+            protection.overlay(task, Path(task.directory))
+        except NoWallError as error:
+            sys.stderr.write(str(error))
             return NO_WALL
     os.chdir(task.spec.cwd)
     return os.execvp(command[0], command)

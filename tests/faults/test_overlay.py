@@ -43,12 +43,12 @@ def tree(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("mode", ["single", "ddp"])
+@pytest.mark.parametrize(("mode", "wall"), [("single", "none"), ("ddp", "none"), ("ddp", "overlay")])
 def test_nothing_changes_and_what_would_have_is_listed(
-    folder: Path, profile: Callable[..., Profiled], mode: str
+    folder: Path, profile: Callable[..., Profiled], mode: str, wall: str
 ) -> None:
     before = tree(folder)
-    done = profile(str(folder / "writes.py"), "--modes", mode, "--no-baseline", *SHORT)
+    done = profile(str(folder / "writes.py"), "--modes", mode, "--no-baseline", "--wall", wall, *SHORT)
     assert done.exit_code == 0, done.output
     assert tree(folder) == before
     for rank in done.launch(mode).ranks:
@@ -82,11 +82,36 @@ def test_allowed_to_it_really_writes(folder: Path, profile: Callable[..., Profil
     assert done.record("single").adoption.written == ()
 
 
+def skip_without(wall: str, done: Profiled) -> None:
+    """Skip where the kernel lets this user put up no such wall."""
+    record = done.record("single")
+    if record.protected_by != wall:
+        pytest.skip(record.not_walled)
+
+
+def test_what_child_programs_write_behind_an_overlay_only_the_script_sees(
+    tmp_path: Path, profile: Callable[..., Profiled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("precious", "theirs", "mode"):
+        (tmp_path / f"{name}.txt").write_text(name)
+    shutil.copy(SCRIPTS / "writes_past.py", tmp_path)
+    before = tree(tmp_path), (tmp_path / "mode.txt").stat().st_mode
+    done = profile(str(tmp_path / "writes_past.py"), "--modes", "single", *SHORT, cwd=tmp_path)
+    assert done.exit_code == 0, done.output
+    skip_without("kernel", done)
+    after = {path: text for path, text in tree(tmp_path).items() if path.split("/")[0] != done.root.name}
+    assert (after, (tmp_path / "mode.txt").stat().st_mode) == before
+    assert done.printed("single").startswith("copied 0 theirs")
+    assert not done.mode("single")["changed"]
+    assert "an overlay of the kernel's" in done.mode("single")["wall"]
+
+
 @pytest.mark.parametrize("where", ["beside", "below"])
 def test_what_child_programs_do_is_refused_or_told(
     tmp_path: Path, profile: Callable[..., Profiled], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """No wall can stand around what lies among temporary files: what is new there is everybody's."""
+    """Landlock cannot stand around what lies among temporary files: what is new there is everybody's."""
     folder, temporary = tmp_path / "project", tmp_path / "temporary"
     folder.mkdir()
     temporary.mkdir()
@@ -95,11 +120,11 @@ def test_what_child_programs_do_is_refused_or_told(
     for name in ("precious", "theirs", "mode"):
         (folder / f"{name}.txt").write_text(name)
     shutil.copy(SCRIPTS / "writes_past.py", folder)
-    done = profile(str(folder / "writes_past.py"), "--modes", "single", *SHORT, cwd=folder)
+    done = profile(str(folder / "writes_past.py"), "--modes", "single", "--wall", "landlock", *SHORT, cwd=folder)
     assert done.exit_code == 0, done.output
+    if where == "beside":
+        skip_without("landlock", done)
     record, said, mode = done.record("single"), " ".join(done.output.split()), done.mode("single")
-    if where == "beside" and record.protected_by != "landlock":
-        pytest.skip(record.not_walled)
     assert record.protected_by == {"beside": "landlock", "below": "python"}[where]
     changed = {Path(file["path"]).name: file["change"] for file in mode["changed"]}
     if where == "beside":
@@ -110,7 +135,7 @@ def test_what_child_programs_do_is_refused_or_told(
         assert "Landlock" in mode["wall"]
     else:
         assert changed == {"mode.txt": "changed", "precious.txt": "changed"}
-        assert f"nothing: {folder} lies in a directory for temporary files" in mode["wall"]
+        assert f"; {folder} lies in a directory for temporary files" in mode["wall"]
     assert "mode.txt (changed)" in said
     assert mode["wall"] in (done.root / "report.html").read_text()
 

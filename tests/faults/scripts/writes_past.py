@@ -8,7 +8,9 @@ from torch import nn
 
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-print("copied", subprocess.run(["cp", "theirs.txt", "precious.txt"], check=False).returncode)
+print(
+    "copied", subprocess.run(["cp", "theirs.txt", "precious.txt"], check=False).returncode, open("precious.txt").read()
+)
 os.system("chmod 600 mode.txt")
 while True:
     optimizer.zero_grad()

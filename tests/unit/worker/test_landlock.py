@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dpdoctor.worker.protection import NAMED, Protection
-
 SCRIPT = """
 import os, subprocess, sys
 from pathlib import Path
@@ -48,13 +46,3 @@ def test_behind_it_only_what_is_free_is_written_by_whomever(tmp_path: Path) -> N
         pytest.skip(stands)
     assert refused == ["change", "make", "directory", "remove", "move", "cut", "link", "child"]
     assert [(path.name, path.read_text()) for path in home.iterdir()] == [("a", "mine")]
-
-
-def test_a_refusal_is_known_by_its_words_wherever_it_was_raised() -> None:
-    behind, refused = Protection(by="landlock"), RuntimeError("write failed: Permission denied")
-    wrapped = ValueError("no checkpoint")
-    wrapped.__cause__ = refused
-    for error in (refused, wrapped, OSError("Unable to synchronously create file (unable to open file)")):
-        assert behind.hint(error) == f"; {NAMED}"
-        assert not Protection(by="python").hint(error)
-    assert not behind.hint(ValueError("no such column"))

@@ -2,22 +2,93 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dpdoctor.worker import protection
+from dpdoctor.spec import WorkerTask
+from dpdoctor.worker import protection, wall
+from dpdoctor.worker.protection import FULL, NAMED, OVERLAID, Protection
+from dpdoctor.worker.wall import NoWallError, Wall
 from tests.unit.launch.conftest import task_in
 
+STANDS = Wall(-1, {})
 
-@pytest.mark.parametrize(("is_loaded", "by"), [(False, "python"), (True, "landlock")])
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Give why the kernel allows a wall not, by name; without an entry it does. None is really put up."""
+    refused: dict[str, str] = {}
+
+    def stand(*_: object, **__: object) -> Wall:
+        if "overlay" in refused:
+            raise NoWallError(refused["overlay"])
+        return STANDS
+
+    monkeypatch.setattr(wall, "stand", stand)
+    monkeypatch.setattr(protection.landlock, "stand", lambda _: refused.get("landlock"))
+    return refused
+
+
+def put_up(directory: Path, wanted: str = "overlay", *, devices: tuple[str, ...] = ()) -> Protection:
+    task: WorkerTask = task_in(directory, devices=devices)
+    return protection.protect(replace(task, spec=replace(task.spec, wall=wanted)), 1)
+
+
+def test_the_best_that_the_kernel_allows_stands_and_it_says_why_no_better_one(
+    tmp_path: Path, kernel: dict[str, str]
+) -> None:
+    assert put_up(tmp_path) == Protection(by="kernel", wall=STANDS)
+    assert (tmp_path / "rank1/overlay").is_dir()
+    kernel["overlay"] = "not permitted"
+    assert put_up(tmp_path) == Protection(by="landlock", reason="not permitted")
+    kernel["landlock"] = "no Landlock"
+    assert put_up(tmp_path) == Protection(by="python", reason="not permitted; no Landlock")
+
+
+def test_nothing_better_stands_than_was_asked_for(tmp_path: Path, kernel: dict[str, str]) -> None:
+    assert put_up(tmp_path, "landlock").by == "landlock"
+    assert put_up(tmp_path, "none").by == "python"
+    task = task_in(tmp_path)
+    assert protection.protect(replace(task, spec=replace(task.spec, allow_writes=True)), 0).by == ""
+    assert not kernel
+
+
+@pytest.mark.parametrize(("is_loaded", "by"), [(False, "python"), (True, "kernel")])
 def test_no_wall_stands_where_cuda_has_yet_to_load_its_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_loaded: bool, by: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: dict[str, str], is_loaded: bool, by: str
 ) -> None:
     node = tmp_path / "nvidia-uvm"
     if is_loaded:
         node.touch()
     monkeypatch.setattr(protection, "UNIFIED_MEMORY", node)
-    monkeypatch.setattr(protection.landlock, "stand", lambda _: None)
-    assert protection.protect(task_in(tmp_path / "run", devices=("0", "1"))).by == by
-    assert protection.protect(task_in(tmp_path / "run")).by == "landlock"
+    assert put_up(tmp_path / "run", devices=("0", "1")).by == by
+    assert put_up(tmp_path / "run").by == "kernel"
+    assert not kernel
+
+
+def system(number: int) -> OSError:
+    return OSError(number, os.strerror(number), "a")
+
+
+@pytest.mark.parametrize(
+    ("by", "error", "hint"),
+    [
+        ("landlock", system(errno.EACCES), NAMED),
+        ("landlock", OSError("Unable to synchronously create file (unable to open file)"), NAMED),
+        ("kernel", system(errno.ENOSPC), FULL),
+        ("kernel", RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"), FULL),
+        *(("kernel", system(number), OVERLAID) for number in (errno.EXDEV, errno.EOVERFLOW, errno.EROFS, errno.EBUSY)),
+        ("kernel", system(errno.EACCES), ""),
+        ("python", system(errno.EACCES), ""),
+        ("landlock", ValueError("no such column"), ""),
+    ],
+)
+def test_a_wall_is_known_by_what_it_refuses_wherever_that_was_raised(by: str, error: Exception, hint: str) -> None:
+    wrapped = ValueError("no checkpoint")
+    wrapped.__cause__ = error
+    expected = f"; {hint}" if hint else ""
+    assert Protection(by=by).hint(error) == Protection(by=by).hint(wrapped) == expected

@@ -16,10 +16,14 @@ SCRIPT = """
 import os, subprocess, sys
 from pathlib import Path
 from dpdoctor.worker import wall
-opened, home = map(Path, sys.argv[1:])
+opened, home, cache = map(Path, sys.argv[1:])
 scratch = opened / "scratch"
 scratch.mkdir()
-print(wall.stand(scratch, opened=opened, homes=[home]))
+try:
+    stands = wall.stand(scratch, own=opened, opened=[cache, cache / "absent"], homes=[home, cache / "home"])
+except wall.NoWallError as error:
+    sys.exit(print(error))
+print("stands")
 (home / "old.txt").write_text("changed")
 (home / "gone.txt").unlink()
 (home / "made").mkdir()
@@ -27,18 +31,33 @@ subprocess.run(["sh", "-c", "echo by a child > made/new.txt; chmod 600 old.txt"]
 print(sorted(path.name for path in home.rglob("*")))
 print((home / "made/new.txt").read_text(), end="")
 (opened / "kept.txt").write_text("kept")
+(cache / "fetched.txt").write_text("for the next run")
+(cache / "home/old.txt").write_text("changed")
+(home / "again/old.txt").unlink()
+(home / "again").rmdir()
+(home / "again").mkdir()
+(home / "again/new.txt").write_text("anew")
+for each in stands.written():
+    if "__pycache__" not in each.path:
+        print(each.change, each.num_bytes, each.path)
 print(Path.cwd(), os.access("/dev/null", os.W_OK), Path("/proc/self/stat").exists())
+"""
+# Takes the right to make mount namespaces away (linux/prctl.h, linux/capability.h): a user namespace gives it back.
+WITHOUT_RIGHTS = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(24, 21, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def behind(opened: Path, home: Path) -> list[str]:
+def behind(opened: Path, home: Path, *before: str) -> list[str]:
     """Return what a script printed that wrote into both; skip where there is no wall."""
-    command = [sys.executable, "-c", SCRIPT, str(opened), str(home)]
+    command = [*before, sys.executable, "-c", SCRIPT, str(opened), str(home), str(home.parent / "cache")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=home)
     stands, *printed = done.stdout.splitlines()
     if any(word in stands for word in NOT_ALLOWED):
         pytest.skip(f"this kernel lets this user make no namespace of its own: {stands}")
-    assert stands == "None"
+    assert stands == "stands"
     return printed
 
 
@@ -46,21 +65,34 @@ def behind(opened: Path, home: Path) -> list[str]:
 def home(tmp_path: Path) -> Path:
     found = tmp_path / "a home, of: mine"
     found.mkdir()
-    for name in ("old.txt", "gone.txt"):
-        (found / name).write_text("mine")
+    (found / "again").mkdir()
+    (tmp_path / "cache/home").mkdir(parents=True)
+    for path in (found / "old.txt", found / "gone.txt", found / "again/old.txt", tmp_path / "cache/home/old.txt"):
+        path.write_text("mine")
     return found
 
 
-def test_what_is_written_behind_it_is_seen_there_and_nowhere_else(tmp_path: Path, home: Path) -> None:
+@pytest.mark.parametrize("before", [(), (sys.executable, "-c", WITHOUT_RIGHTS)], ids=["as it is", "without rights"])
+def test_what_is_written_behind_it_is_seen_there_and_nowhere_else(
+    tmp_path: Path, home: Path, before: tuple[str, ...]
+) -> None:
     opened = tmp_path / "opened"
     opened.mkdir()
-    before = (home / "old.txt").stat()
-    seen, child, rest = behind(opened, home)
-    assert (seen, child) == ("['made', 'new.txt', 'old.txt']", "by a child")
+    was = (home / "old.txt").stat()
+    seen, child, *written, rest = behind(opened, home, *before)
+    assert (seen, child) == ("['again', 'made', 'new.txt', 'old.txt', 'old.txt']", "by a child")
     assert rest == f"{home} True True"
-    assert {path.name: path.read_text() for path in home.iterdir()} == {"old.txt": "mine", "gone.txt": "mine"}
+    assert written == [
+        *(f"new 4 {home}/again/new.txt", f"removed 0 {home}/again/old.txt"),
+        *(f"removed 0 {home}/gone.txt", f"new 11 {home}/made/new.txt", f"changed 7 {home}/old.txt"),
+        f"changed 7 {tmp_path}/cache/home/old.txt",
+    ]
+    files = {str(path.relative_to(home)): path.read_text() for path in home.rglob("*") if path.is_file()}
+    assert files == dict.fromkeys(("old.txt", "gone.txt", "again/old.txt"), "mine")
+    assert (tmp_path / "cache/home/old.txt").read_text() == "mine"
+    assert (tmp_path / "cache/fetched.txt").read_text() == "for the next run"
     after = (home / "old.txt").stat()
-    assert (after.st_mode, after.st_mtime_ns, after.st_ino) == (before.st_mode, before.st_mtime_ns, before.st_ino)
+    assert (after.st_mode, after.st_mtime_ns, after.st_ino) == (was.st_mode, was.st_mtime_ns, was.st_ino)
     assert (opened / "kept.txt").read_text() == "kept"
 
 
@@ -74,6 +106,6 @@ def test_nothing_stays_mounted(tmp_path: Path, home: Path) -> None:
 
 def test_where_it_cannot_stand_the_process_goes_on_as_it_was(tmp_path: Path) -> None:
     before = Path("/proc/self/ns/mnt").readlink()
-    reason = wall.stand(tmp_path / "absent", opened=tmp_path, homes=[tmp_path])
-    assert reason
+    with pytest.raises(wall.NoWallError):
+        wall.stand(tmp_path / "absent", own=tmp_path, opened=[], homes=[tmp_path])
     assert Path("/proc/self/ns/mnt").readlink() == before
