@@ -6,7 +6,7 @@ import click
 
 # Options by heading, in the order in which help shows them; what is in none comes last.
 _SECTIONS = {
-    "Run": ("module", "seed", "seed_per_rank", "timeout", "allow_writes", "then", "keep_going"),
+    "Run": ("module", "seed", "seed_per_rank", "timeout", "allow_writes", "wall", "then", "keep_going"),
     "Modes": ("modes", "nproc", "launcher", "dp_devices", "batch", "fsdp_wrap", "no_baseline"),
     "Compare": ("base", "head", "baseline", "exact", "tolerance", "quick", "max_pairs", "pairs", "calibrations"),
     "Measure": (
