@@ -97,7 +97,7 @@ _LAUNCHING = (
         type=click.Choice(WALLS),
         default=WALLS[0],
         show_default=True,
-        help="What keeps compiled code and programs from your files; the next one where the kernel does not allow it.",
+        help="What keeps the script from your files, or the next where the kernel forbids it.",
     ),
 )
 # Those that a RunSpec is made of as they are.

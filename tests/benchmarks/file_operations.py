@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - an operation is a line
 """What does a script see of its files, and what do they see of it? `python tests/benchmarks/file_operations.py`.
 
-Every operation of the list runs in plain Python on a copy of a folder and in a profile of the same folder: beside the
-temporary directory, where Landlock stands if the kernel has it, and below it, where no wall can. A line for each that
-the script sees otherwise, or that changes the user's folder, and the sums; what libraries are missing is said.
+Every operation of the list runs in plain Python on a copy of a folder and, behind each wall, in a profile of the same
+folder, which lies beside the temporary directory. A line for each that the script sees otherwise, or that changes the
+user's folder, and the sums; what libraries are missing is said.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from dpdoctor.spec import WALLS
 
 # Name and code of each operation; it runs in a folder of its own, which holds a, b, d/c, old.db, link -> a; x is bytes.
 PYTHON = """
@@ -229,13 +231,12 @@ def seen(printed: str) -> dict[str, str]:
     return found
 
 
-def profiled(home: Path, temporary: Path, out: Path) -> tuple[dict[str, str], dict[str, object]]:
+def profiled(home: Path, temporary: Path, out: Path, wall: str) -> tuple[dict[str, str], dict[str, object]]:
     options = ("--modes", "single", "--no-control", "--arms", "none", "--warmup", "2", "--steps", "4", "--rounds", "1")
     command = [sys.executable, "-m", "dpdoctor", "profile", str(home / "script.py"), "--out", str(out), *options]
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    subprocess.run(
-        [*command, "--trace-steps", "0", "--", "train"], cwd=home, env=environment, capture_output=True, check=False
-    )
+    command += ["--wall", wall, "--trace-steps", "0", "--", "train"]
+    subprocess.run(command, cwd=home, env=environment, capture_output=True, check=False)
     summary = json.loads((out / "run.json").read_text())["modes"]["single"]
     return seen((out / "single/rank0/stdout.log").read_text()), summary
 
@@ -264,19 +265,19 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     with tempfile.TemporaryDirectory(prefix="file-operations-") as directory:
         root = Path(directory)
-        for name in ("plain", "beside/home", "below/home"):
+        for name in ("plain", *(f"{wall}/home" for wall in WALLS)):
             fill(root / name)
-        (root / "beside/t").mkdir()
         done = subprocess.run(
             [sys.executable, "script.py"], cwd=root / "plain", capture_output=True, text=True, check=True
         )
-        for title, temporary in (("beside", root / "beside/t"), ("below", root / "below")):
-            home = root / title / "home"
+        for wall in WALLS:
+            home, temporary = root / wall / "home", root / wall / "t"
+            temporary.mkdir()
             before = checksums(home)
-            found, summary = profiled(home, temporary, root / f"run-{title}")
+            found, summary = profiled(home, temporary, root / f"run-{wall}", wall)
             after = checksums(home)
             changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-            show(f"{title} the temporary directory", seen(done.stdout), found, changed, summary)
+            show(f"--wall {wall}", seen(done.stdout), found, changed, summary)
         shutil.rmtree(root / "plain")
 
 

@@ -11,7 +11,8 @@ from tests.faults.conftest import SHORT
 # Both are said to whoever asks for forked ranks. A script whose ranks come to differ by the order of a set trains
 # apart in new processes, and not in forked ones.
 OF_SIBLINGS = {"parent", "hash", "orig_argv"}
-# A server is a module too, as is what looks for file functions, where any are replaced; and what torch imports for the first optimizer is there before it is made.
+# A server is a module too; and what torch imports for the first optimizer is there before it is made. Behind a wall
+# of the kernel's nobody asks which modules hold file functions.
 SERVERS_OWN = {"dpdoctor.launch", "dpdoctor.launch.keeper", "dpdoctor.launch.kept", "dpdoctor.worker.overlay.holders"}
 OF_SERVERS = {"modules", "modules of training"}
 
