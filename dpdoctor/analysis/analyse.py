@@ -166,7 +166,7 @@ def _own(spec: ModeSpec, shown: Launch, windows: Sequence[Sequence[Window]], rea
 
 def _traces_alone(spec: ModeSpec, launch: LaunchFacts) -> tuple[Digest, ...]:
     """Return the traces of a run that is made of nothing else, which may be of more ranks than are there."""
-    return launch.traces.digests if spec.name == TRACE_MODE else ()
+    return tuple(launch.traces.digests) if spec.name == TRACE_MODE else ()
 
 
 def _launched(launches: Sequence[Launch]) -> list[LaunchRecord]:

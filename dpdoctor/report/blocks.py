@@ -26,6 +26,109 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What bounds a run and what to do first.
+
+    Attributes:
+        label: what bounds it, in a word; empty: nothing stands out.
+        figures: the few that decide, each with its name, itself and a note.
+    """
+
+    kind: ClassVar[str] = "answer"
+    tone: str
+    label: str
+    sentence: str
+    do_first: str
+    figures: tuple[tuple[str, str, str], ...]
+
+    def __post_init__(self) -> None:
+        _check_tone(self.tone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A piece of a bar: what it is of, its share of the longest bar, what stands in it and what it says on hover."""
+
+    key: str
+    share: float
+    text: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A row of BarTable: its cells, and a bar with a text at its end; without pieces the text alone."""
+
+    cells: tuple[Cell, ...]
+    pieces: tuple[Piece, ...]
+    end: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarTable:
+    """A table whose last column is a bar, drawn without a script.
+
+    Attributes:
+        last: title of the last column.
+        mark, mark_text: where a mark stands across all bars, as a share of the longest, and what it is; None: none.
+        legend: key and name of the pieces.
+    """
+
+    kind: ClassVar[str] = "bars"
+    title: str
+    caption: str
+    columns: tuple[Column, ...]
+    last: str
+    rows: tuple[Bar, ...]
+    legend: tuple[tuple[str, str], ...]
+    mark: float | None = None
+    mark_text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One entry of Ranking: what to do, where, what it gives and how that is known, and where it applies."""
+
+    title: str
+    text: str
+    line: str
+    code: str
+    gain: str
+    gain_value: float | None
+    basis: str
+    share: float
+    notes: tuple[str, ...]
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """What to do, what gives most first."""
+
+    kind: ClassVar[str] = "ranking"
+    title: str
+    caption: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What could not be told, a sentence each."""
+
+    kind: ClassVar[str] = "limits"
+    title: str
+    points: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Two blocks side by side where there is room."""
+
+    kind: ClassVar[str] = "columns"
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Paragraph:
     """Running text."""
 
@@ -211,7 +314,25 @@ class Card:
         _check_tone(self.tone)
 
 
-Block: TypeAlias = Verdict | Paragraph | Heading | Callout | Absent | Table | Facts | Lines | Chart | Grid | Fold | Card
+Block: TypeAlias = (
+    Verdict
+    | Answer
+    | BarTable
+    | Ranking
+    | Limits
+    | Columns
+    | Paragraph
+    | Heading
+    | Callout
+    | Absent
+    | Table
+    | Facts
+    | Lines
+    | Chart
+    | Grid
+    | Fold
+    | Card
+)
 
 
 def _always(_: Analysis) -> bool:

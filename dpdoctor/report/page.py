@@ -22,7 +22,7 @@ from dpdoctor.report.text import run_title
 # Escapes that mean the same inside a JSON string and cannot end a script element.
 _INERT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 # In this order: what comes first is used by what comes later.
-_STYLES = ("page.css", "controls.css")
+_STYLES = ("page.css", "first.css", "controls.css")
 _SCRIPTS = ("element.js", "charts.js", "paper.js", "tables.js", "copy.js", "header.js")
 
 

@@ -13,8 +13,8 @@ import dpdoctor
 from dpdoctor import rundir
 from dpdoctor.cli import main
 from dpdoctor.report import plotlyjs
+from dpdoctor.report.first_screen import first_screen
 from dpdoctor.report.formats import markdown
-from dpdoctor.report.words import verdict
 from dpdoctor.rules import diagnose
 from tests.builders import diagnosed_runs, run_directories, runs
 
@@ -34,8 +34,7 @@ class TestFormats:
     @pytest.mark.parametrize("options", [(), ("--format", "terminal")])
     def test_people_get_it_all_on_stdout(self, root: Path, options: tuple[str, ...]) -> None:
         done = report(root, *options)
-        headline = verdict.headline(diagnose(runs.cpu_run()).summary).sentence
-        assert " ".join(done.stdout.split()).startswith(headline)
+        assert first_screen(diagnose(runs.cpu_run()).summary).answer in " ".join(done.stdout.split())
         assert str(root / rundir.REPORT) in done.stdout
         assert done.stderr == ""
 
@@ -52,7 +51,7 @@ class TestFormats:
     def test_every_format_has_the_same_verdict(self, tmp_path: Path) -> None:
         root = run_directories.write(tmp_path / "run", diagnosed_runs.diagnosed_run().run)
         page = (report(root).stdout, report(root, "--format", "markdown").stdout, dpdoctor.load(root)._repr_html_())
-        assert all("447" in text and "1.39x to 1.44x" in text for text in page)
+        assert all("447" in text and "1.39" in text and "1.44" in text for text in page)
 
     def test_an_unknown_format_is_a_usage_error(self, root: Path) -> None:
         done = CliRunner().invoke(main, ["report", str(root), "--format", "pdf"])

@@ -52,7 +52,7 @@ function makeFilterable(table, rows) {
   apply();
 }
 
-for (const table of document.querySelectorAll("table")) {
+for (const table of document.querySelectorAll("table:not(.bars)")) {
   const rows = [...table.tBodies[0].rows];
   if (rows.length >= LEAST_TO_SORT) makeSortable(table, rows);
   if (rows.length >= LEAST_TO_FILTER) makeFilterable(table, rows);

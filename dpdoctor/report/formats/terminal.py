@@ -1,4 +1,4 @@
-"""The report for a terminal: the same facts as the page's first screen."""
+"""The report for a terminal: the first screen, on 80 columns."""
 
 from __future__ import annotations
 
@@ -10,151 +10,131 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dpdoctor.analysis import Analysis, ModeSummary, RunSummary
+from dpdoctor.analysis import Analysis, RunSummary
+from dpdoctor.report.first_screen import FirstScreen, ModeRow, Opportunity, first_screen, percent, span
 from dpdoctor.report.formats.literal import literal
-from dpdoctor.report.text import (
-    NOTHING,
-    THROUGHPUT_WORDS,
-    batch_text,
-    by_reason,
-    figure_text,
-    interval_words,
-    left_alone,
-    mode_label,
-    remarks,
-    sentence,
-    short_interval,
-    status_tone,
-)
+from dpdoctor.report.text import NOTHING, capital, figure_text, left_alone, remarks, run_title, sentence
 from dpdoctor.report.traces import terminal as trace_terminal
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_trace_run
-from dpdoctor.report.words import brief, clauses, standing, verdict
-from dpdoctor.report.words.costliest import Treatment, costliest, left_to_the_report
+from dpdoctor.report.words import brief
+from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
-_NUMERIC = ("samples/s", "step", "speedup", "linear", "epoch", "batch")
-_WITH_INTERVAL = ("samples/s", "speedup")
-_INDENTED = (0, 0, 0, 2)
+_INDENTED, _HANGING = (0, 0, 0, 2), (0, 0, 0, 4)
+_PARTS = {DATA: "data", COMPUTE: "comp", COMMUNICATION: "comm", OTHER: "other"}
 
 
 def summary(analysis: Analysis) -> RenderableType:
-    """Return the verdict, the costliest findings, a table of the modes, what failed with its last stderr lines, remarks
-    and files left alone.
+    """Return what bounds the run, what to do first, the modes, the opportunities, what failed, and the limits.
 
-    Of a run made of traces alone: the verdict and a table of the devices.
+    Of a run made of traces alone: the verdict, a table of the devices, and the opportunities.
 
     All text from the run is literal: rich's markup in it is not interpreted, and it does not command the terminal.
     """
     run = analysis.summary
+    screen = first_screen(run)
     if is_trace_run(analysis):
-        return Group(trace_terminal.summary(analysis), *_findings(run))
+        return Group(trace_terminal.summary(analysis), *_opportunities(screen))
     return Group(
-        *_verdict(run),
-        *_findings(run),
-        _table(run),
-        *_notes(run),
-        *_late(analysis),
+        *_answer(analysis, screen),
+        *_modes(screen),
+        *_opportunities(screen),
         *_troubles(run),
+        *_limits(analysis, screen),
         *_remarks(run),
         *_files(run),
     )
 
 
-def _verdict(run: RunSummary) -> Iterator[RenderableType]:
-    found = verdict.headline(run)
-    yield literal(found.sentence, _STYLES[found.tone])
-    if found.detail:
-        yield literal(found.detail, "dim")
+def _answer(analysis: Analysis, screen: FirstScreen) -> Iterator[RenderableType]:
+    yield literal(f"dpdoctor  {run_title(analysis)}", "dim")
     yield Text()
+    said = literal(f"{screen.bound_by.upper()}  ", _STYLES[screen.tone]) if screen.bound_by else Text()
+    yield said.append_text(literal(screen.answer, "bold" if screen.bound_by else _STYLES[screen.tone]))
+    if screen.do_first:
+        yield literal("Do first  ", "bold").append_text(literal(screen.do_first))
 
 
-def _findings(run: RunSummary) -> Iterator[RenderableType]:
-    """Yield the costliest bottlenecks, each once with all modes that have it; the page has them all."""
-    found, more = costliest(run), left_to_the_report(run)
-    for bottleneck in found:
-        yield literal(f"\N{BULLET} {bottleneck.title}", _STYLES[bottleneck.tone])
-        yield from (Padding(line, _INDENTED) for treatment in bottleneck.treatments for line in _treatment(treatment))
-    if more:
-        yield literal(more, "dim")
-    if found:
-        yield Text()
-
-
-def _treatment(treatment: Treatment) -> Iterator[Text]:
-    yield from (literal(cost, "dim") for cost in treatment.costs)
-    yield from (literal(line) for line in (treatment.remedy, treatment.code) if line)
-
-
-def _table(run: RunSummary) -> Table:
+def _modes(screen: FirstScreen) -> Iterator[RenderableType]:
+    """Yield a row for each mode with figures, then why the others have none."""
+    measured = [row for row in screen.modes if row.step is not None]
+    if not measured:
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     table.add_column("mode", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    for title in _NUMERIC:
+    for title in ("samples/s", "speedup", "eff.", "epoch", "step", *_PARTS.values()):
         # On a narrow terminal an interval takes two lines; no figure is ever cut.
-        table.add_column(title, justify="right", no_wrap=title not in _WITH_INTERVAL)
-    for name, mode in run.modes.items():
-        withheld = standing.why_withheld(mode) is not None
-        status = "failed" if withheld and mode.status == "ok" else mode.status
-        head = (
-            _two_lines(name, clauses.ranks(mode)),
-            literal(status, _STYLES[status_tone(status)]),
-        )
-        table.add_row(*head, *([NOTHING] * len(_NUMERIC) if withheld else _figures(name, mode)))
-    return table
+        table.add_column(title, justify="right", no_wrap=title not in ("samples/s", "speedup"))
+    for row in measured:
+        table.add_row(literal(row.name), *_figures(row))
+    yield Text()
+    yield table
+    yield from (literal(f"{row.name}: {row.note}", "dim") for row in screen.modes if row.status == "inactive")
 
 
-def _figures(name: str, mode: ModeSummary) -> list[Text]:
-    """Return the cells of a mode's figures. The page has every interval; here there is room for the two that decide."""
-    linear = clauses.linear(mode)
-    compared = not standing.is_baseline(name) and mode.status != "inactive"
+def _figures(row: ModeRow) -> list[Text]:
+    shares = {part.key: percent(part.share) for part in row.parts if part.share}
+    rate = figure_text(row.throughput).removesuffix(" samples/s") if row.throughput else NOTHING
     return [
-        _two_lines(figure_text(mode.throughput).removesuffix(" samples/s"), short_interval(mode.throughput)),
-        Text(figure_text(mode.step)),
-        _two_lines(figure_text(mode.speedup), short_interval(mode.speedup)) if compared else Text(NOTHING),
-        Text(figure_text(linear) if compared and linear else NOTHING),
-        Text(figure_text(mode.epoch_s)),
-        _two_lines(batch_text(mode.batch.global_), f"{batch_text(mode.batch.per_device)} each"),
+        _beside(rate, row.interval),
+        _beside(figure_text(row.speedup), span(row.speedup)) if row.speedup else literal(row.note or NOTHING, "dim"),
+        literal(NOTHING if row.efficiency is None or row.efficiency.value is None else percent(row.efficiency.value)),
+        literal(figure_text(row.epoch) if row.epoch else NOTHING),
+        literal(figure_text(row.step) if row.step else NOTHING),
+        *(literal(shares.get(key, NOTHING)) for key in _PARTS),
     ]
 
 
-def _two_lines(above: str, below: str) -> Text:
-    text = literal(above)
-    return text.append_text(literal(f"\n{below}", "dim")) if below else text
+def _beside(figure: str, interval: str) -> Text:
+    text = literal(figure)
+    return text.append_text(literal(f" {interval}", "dim")) if interval else text
 
 
-def _notes(run: RunSummary) -> Iterator[RenderableType]:
-    shown = standing.shown_modes(run)
-    intervals = interval_words(shown)
-    if intervals:
-        yield literal(intervals, "dim")
-    epochs = ((mode_label(name), mode.epoch_s.reason) for name, mode in shown.items() if mode.throughput.value)
-    for reason, labels in by_reason((label, reason) for label, reason in epochs if reason).items():
-        yield literal(f"Epoch of {labels}: {sentence(reason)}", "dim")
-    yield literal(THROUGHPUT_WORDS, "dim")
+def _opportunities(screen: FirstScreen) -> Iterator[RenderableType]:
+    if screen.opportunities:
+        yield literal("\nOPPORTUNITIES, the largest gain in throughput first; gains do not add up", "bold")
+    for number, found in enumerate(screen.opportunities, 1):
+        yield from _opportunity(number, found)
+    if screen.num_more:
+        yield literal(f"The report has {screen.num_more} more.", "dim")
 
 
-def _late(analysis: Analysis) -> Iterator[RenderableType]:
-    yield from (literal(f"\n{text}", "yellow") for text in trace_verdict.stragglers(analysis))
+def _opportunity(number: int, found: Opportunity) -> Iterator[RenderableType]:
+    head = literal(f"{number}. {found.title}")
+    gain = f"{figure_text(found.gain)}, {found.basis}" if found.gain else found.basis
+    yield head.append_text(literal(f"  {gain}", "bold"))
+    yield Padding(literal(" \N{MIDDLE DOT} ".join(found.modes), "dim"), _HANGING, expand=False)
+    at = f"{found.line}  " if found.line else ""
+    told = found.code or found.remedy
+    if told:
+        yield Padding(literal(f"{at}{told}"), _HANGING, expand=False)
 
 
 def _troubles(run: RunSummary) -> Iterator[RenderableType]:
-    for trouble in brief.troubles(run):
-        yield literal(f"\n{trouble.sentence}", _STYLES[trouble.tone])
+    for trouble in brief.of_modes(run):
+        if trouble.tone != "muted":
+            yield literal(f"\n{trouble.sentence}", _STYLES[trouble.tone])
         if trouble.lines:
-            yield Padding(literal("\n".join(trouble.lines)), _INDENTED)
+            yield Padding(literal("\n".join(trouble.lines)), _INDENTED, expand=False)
+
+
+def _limits(analysis: Analysis, screen: FirstScreen) -> Iterator[RenderableType]:
+    late = trace_verdict.stragglers(analysis)
+    told = [*screen.limits, *late]
+    if told:
+        yield literal("\nLIMITS", "bold")
+    yield from (literal(f"! {text}", "dim") for text in told)
 
 
 def _remarks(run: RunSummary) -> Iterator[RenderableType]:
     """Yield each remark on the adoption once, with the modes that it holds for."""
-    found = remarks(run.modes)
-    if found:
-        yield Text("\nHow the script was adopted", style="bold")
-    for remark, labels in found.items():
-        yield Padding(literal(f"{labels}: {remark}"), _INDENTED)
+    yield from (
+        literal(f"! {labels}: {sentence(capital(remark))}", "dim") for remark, labels in remarks(run.modes).items()
+    )
 
 
 def _files(run: RunSummary) -> Iterator[RenderableType]:
     paths = {file.path for mode in run.modes.values() if mode.adoption for file in mode.adoption.written}
     if paths:
-        yield literal(f"\n{left_alone(len(paths))}; the report lists them. --allow-writes lets it.", "dim")
+        yield literal(f"! {left_alone(len(paths))}; the report lists them. --allow-writes lets it.", "dim")

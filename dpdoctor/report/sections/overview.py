@@ -6,13 +6,51 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary
-from dpdoctor.report import bottlenecks
-from dpdoctor.report.blocks import Block, Callout, Cell, Chart, Column, Paragraph, Section, Table
-from dpdoctor.report.drawing.throughput_bars import STEADY, throughput_bars
-from dpdoctor.report.text import NOTHING, batch_text, figure_cell, interval_words, mode_label, sentence, status_tone
+from dpdoctor.report.blocks import (
+    Answer,
+    Bar,
+    BarTable,
+    Block,
+    Callout,
+    Cell,
+    Column,
+    Columns,
+    Fold,
+    Limits,
+    Paragraph,
+    Piece,
+    Section,
+    Table,
+)
+from dpdoctor.report.first_screen import FirstScreen, ModeRow, first_screen, percent, ranking, span
+from dpdoctor.report.text import (
+    NOTHING,
+    batch_text,
+    capital,
+    figure_cell,
+    figure_text,
+    interval_words,
+    listed,
+    listed_figures,
+    mode_label,
+    sentence,
+    status_tone,
+)
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.words import clauses, standing, verdict
+from dpdoctor.report.words.step_parts import LABELS
+
+# A narrower part of the longest step has no room for its own number; hovering has it.
+LABELLED_RATIO = 0.08
+# A smaller part of a step is not drawn.
+LEAST_PIECE = 0.005
+MODE_COLUMNS = (
+    Column(title="Mode"),
+    Column(title="samples/s", numeric=True),
+    Column(title="Speedup", numeric=True),
+    Column(title="Efficiency", numeric=True),
+)
 
 COLUMNS = (
     Column(title="Mode"),
@@ -27,18 +65,111 @@ COLUMNS = (
 
 
 def build(analysis: Analysis) -> Sequence[Block]:
-    """Return the verdict, the troubles, the modes as bars, what to change first, and the table of modes."""
+    """Return the answer, what failed, the modes beside what to change, the limits, and the table of modes."""
     summary = analysis.summary
+    screen = first_screen(summary)
+    beside: list[Block] = [*_modes(screen), *ranking(screen)]
+    points = (*screen.limits, *_meaning(summary))
     return [
-        verdict.headline(summary),
+        _answer(summary, screen),
         *_troubles(summary),
-        *_bars(summary),
-        *bottlenecks.first_cards(summary),
-        *_other_verdicts(summary),
+        *([Columns(blocks=tuple(beside))] if beside else []),
         *(Paragraph(text=text) for text in trace_verdict.stragglers(analysis)),
-        modes_table(summary),
-        *(Paragraph(text=text) for text in _meaning(summary)),
+        *([Limits(title="Limits of this run", points=points)] if points else []),
+        Fold(title="All figures of the modes", blocks=(*_details(summary), modes_table(summary))),
     ]
+
+
+def _answer(summary: RunSummary, screen: FirstScreen) -> Answer:
+    return Answer(
+        tone=screen.tone,
+        label=screen.bound_by,
+        sentence=screen.answer,
+        do_first=screen.do_first,
+        figures=tuple(_figures(summary)),
+    )
+
+
+def _figures(summary: RunSummary) -> Iterator[tuple[str, str, str]]:
+    """Yield the mode that leads, its speedup and its efficiency; where several lead, only which they are."""
+    leading = standing.leaders(summary)
+    if not leading:
+        return
+    rates = listed_figures([mode.throughput for mode in leading.values()])
+    word = "Fastest mode" if len(summary.modes) > 1 else "Mode"
+    yield (
+        (word if len(leading) == 1 else "Fastest, no measurable difference"),
+        listed([*map(mode_label, leading)]),
+        rates,
+    )
+    for name, mode in leading.items() if len(leading) == 1 else ():
+        if not standing.is_baseline(name) and mode.speedup.value is not None:
+            yield f"Speedup on {clauses.devices(mode)}", figure_text(mode.speedup), _interval(mode.speedup)
+            efficiency = clauses.linear(mode)
+            if efficiency is not None and efficiency.value is not None:
+                yield "Scaling efficiency", percent(efficiency.value), "of linear"
+
+
+def _interval(figure: Figure) -> str:
+    return f"95% CI {span(figure)}" if span(figure) else "no interval"
+
+
+def _modes(screen: FirstScreen) -> Iterator[BarTable]:
+    """Yield the modes that have figures, each with its step as a bar, on one scale."""
+    rows = [row for row in screen.modes if row.step is not None]
+    longest = max((row.step.value or 0.0 for row in rows if row.step), default=0.0)
+    if not rows or not longest:
+        return
+    is_marked = screen.linear is not None and screen.linear <= longest
+    keys = {part.key for row in rows for part in row.parts if part.share >= LEAST_PIECE}
+    yield BarTable(
+        title="Throughput and step time by mode",
+        caption="Throughput is global samples per second. Shares of a step: hover for what they were taken from.",
+        columns=MODE_COLUMNS,
+        last="Time per step",
+        rows=tuple(_bar(row, longest) for row in screen.modes),
+        legend=tuple((key, label) for key, label in LABELS.items() if key in keys),
+        mark=screen.linear / longest if is_marked and screen.linear is not None else None,
+        mark_text=f"linear scaling, {units.seconds(screen.linear)}" if is_marked and screen.linear else "",
+    )
+
+
+def _bar(row: ModeRow, longest: float) -> Bar:
+    head = Cell(text=mode_label(row.name), note=row.runs_on)
+    if row.step is None or row.throughput is None:
+        return Bar(
+            cells=(head, *[Cell(text=NOTHING)] * 3), pieces=(), end=sentence(capital(f"{row.status}: {row.note}"))
+        )
+    size = row.step.value or 0.0
+    return Bar(
+        cells=(
+            head,
+            Cell(
+                text=figure_text(row.throughput).removesuffix(" samples/s"),
+                note=row.interval,
+                sort=row.throughput.value,
+            ),
+            Cell(text=row.note or NOTHING) if row.speedup is None else _factor(row.speedup),
+            Cell(text=NOTHING)
+            if row.efficiency is None or row.efficiency.value is None
+            else Cell(text=percent(row.efficiency.value), sort=row.efficiency.value),
+        ),
+        pieces=tuple(
+            Piece(
+                key=part.key,
+                share=part.share * size / longest,
+                text=percent(part.share) if part.share * size / longest >= LABELLED_RATIO else "",
+                title=f"{LABELS[part.key]} {percent(part.share)}: {part.text}",
+            )
+            for part in row.parts
+            if part.share >= LEAST_PIECE
+        ),
+        end=figure_text(row.step),
+    )
+
+
+def _factor(figure: Figure) -> Cell:
+    return Cell(text=figure_text(figure), note=span(figure), sort=figure.value)
 
 
 def _troubles(summary: RunSummary) -> Iterator[Callout]:
@@ -48,22 +179,6 @@ def _troubles(summary: RunSummary) -> Iterator[Callout]:
             label, word = mode_label(name), "failed" if mode.status == "ok" else mode.status
             reason = sentence(standing.why_withheld(mode) or mode.reason or "No reason was recorded")
             yield Callout(tone=found.tone, title=f"{label}: {word}", text=reason, lines=mode.stderr_tail)
-
-
-def _other_verdicts(summary: RunSummary) -> Iterator[Paragraph]:
-    """Yield sentences for the modes that neither the headline nor a callout has told of."""
-    yield from (Paragraph(text=text) for text in verdict.limits(summary))
-    leading = standing.leaders(summary)
-    for name, mode in standing.shown_modes(summary).items():
-        measured = mode.status == "ok" and mode.throughput.value is not None
-        if name not in leading and (measured or mode.status == "inactive"):
-            yield Paragraph(text=verdict.mode_verdict(name, mode).sentence)
-
-
-def _bars(summary: RunSummary) -> Iterator[Chart]:
-    measured = {name: mode for name, mode in standing.shown_modes(summary).items() if mode.throughput.value is not None}
-    if measured:
-        yield throughput_bars(measured, (STEADY,))
 
 
 def _caption(summary: RunSummary) -> str:
@@ -114,28 +229,18 @@ def _compared(name: str, mode: ModeSummary, figure: Figure | None) -> Cell:
 
 
 def _meaning(summary: RunSummary) -> Iterator[str]:
-    """Yield what the table's words mean, and where its rows must not be compared directly."""
-    yield (
-        "Throughput is global samples per second, over all devices. It is not time to accuracy: "
-        "a larger global batch takes fewer optimizer steps per epoch and may need more epochs."
-    )
-    shown = standing.shown_modes(summary)
-    yield from _batch_difference(shown)
-    scaling = {clauses.scaling_words(mode) for name, mode in shown.items() if mode.num_devices > 1}
-    yield from sorted(words for words in scaling if words not in verdict.headline(summary).detail)
-    sources = sorted({mode.batch.source for mode in shown.values() if mode.batch.global_ is not None})
-    if sources:
-        yield f"Samples were counted from: {', '.join(sources)}."
+    """Yield how much was remarked on the script, and where that stands."""
     remarks = sum(len(mode.adoption.warnings) for mode in summary.modes.values() if mode.adoption)
     if remarks:
         yield f"Adopting the script gave {units.count(remarks, 'remark')}; see “What was done to the script”."
 
 
-def _batch_difference(shown: dict[str, ModeSummary]) -> Iterator[str]:
-    sizes = {name: mode.batch.global_ for name, mode in shown.items() if mode.batch.global_ is not None}
-    if len({batch_text(size) for size in sizes.values()}) > 1:
-        listed = ", ".join(f"{mode_label(name)} {batch_text(size)}" for name, size in sizes.items())
-        yield f"The modes do not train on the same batch. Samples per step, all devices: {listed}."
+def _details(summary: RunSummary) -> Iterator[Paragraph]:
+    """Yield the run in a sentence, with what its speedup rests on, and what samples were counted from."""
+    said = verdict.headline(summary)
+    sources = sorted({mode.batch.source for mode in standing.shown_modes(summary).values() if mode.batch.global_})
+    counted = [f"Samples were counted from: {', '.join(sources)}."] if sources else []
+    yield from (Paragraph(text=text) for text in (said.sentence, said.detail, *counted) if text)
 
 
 SECTION = Section(order=10, title="Verdict", question="What did more devices give?", build=build, applies=is_profile)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis import Analysis
-from dpdoctor.report import bottlenecks
 from dpdoctor.report.blocks import Block, Callout, Cell, Column, Section, Table
+from dpdoctor.report.first_screen import first_screen, ranking
 from dpdoctor.report.text import NOTHING, by_reason, name_cell, whole_cell
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.remarks import unreadable
@@ -30,7 +30,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
     blocks: list[Block] = [
         trace_verdict.headline(analysis),
         *_unreadable(analysis),
-        *bottlenecks.first_cards(analysis.summary),
+        *ranking(first_screen(analysis.summary)),
     ]
     for mode in traced_modes(analysis):
         blocks += [*damage(mode), _table(mode), *_notes(mode)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dpdoctor.analysis import Analysis, RunSummary
 from dpdoctor.report.blocks import Cell, Column, Table, Verdict
+from dpdoctor.report.first_screen import first_screen
 from dpdoctor.report.sections.overview import modes_table
 from dpdoctor.report.text import THROUGHPUT_WORDS, remarks, sentence
 from dpdoctor.report.traces import device_rows
@@ -55,6 +56,11 @@ def brief(analysis: Analysis) -> Brief:
 def troubles(summary: RunSummary) -> Iterator[Trouble]:
     """Yield what was not measured and why, then every mode that did not end well."""
     yield from (Trouble(tone="plain", sentence=text) for text in verdict.limits(summary))
+    yield from of_modes(summary)
+
+
+def of_modes(summary: RunSummary) -> Iterator[Trouble]:
+    """Yield every mode that did not end well."""
     for name, mode in summary.modes.items():
         if standing.why_withheld(mode) is not None or mode.status != "ok":
             found = verdict.mode_verdict(name, mode)
@@ -63,8 +69,12 @@ def troubles(summary: RunSummary) -> Iterator[Trouble]:
 
 def _of_profile(analysis: Analysis) -> Brief:
     run = analysis.summary
+    screen = first_screen(run)
+    answer = f"{screen.bound_by}: {screen.answer}" if screen.bound_by else screen.answer
     return Brief(
-        verdict=verdict.headline(run),
+        verdict=Verdict(
+            tone=screen.tone, sentence=answer, detail=f"Do first: {screen.do_first}" if screen.do_first else ""
+        ),
         tables=(modes_table(run),),
         bottlenecks=tuple(costliest(run)),
         late=tuple(trace_verdict.stragglers(analysis)),

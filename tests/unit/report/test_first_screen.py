@@ -1,15 +1,15 @@
+"""The first screen: assembled once, laid out on the page and in the terminal."""
+
 from __future__ import annotations
 
 import dataclasses
 
 import pytest
 
-from dpdoctor.analysis import Analysis, ModeSummary
-from dpdoctor.report.blocks import Block, Callout, Card, Chart, Grid, Heading, Paragraph, Table, Verdict
-from dpdoctor.report.bottlenecks import first_cards
-from dpdoctor.report.drawing.throughput_bars import STEADY, WITH_EDGES, throughput_bars
+from dpdoctor.analysis import Analysis, Figure, stats
+from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
+from dpdoctor.report.first_screen import FirstScreen, first_screen, percent, span
 from dpdoctor.report.sections import findings as findings_section
-from dpdoctor.report.text import capital
 from dpdoctor.report.words import diagnosis
 from tests.builders import runs, traced_runs
 from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
@@ -17,126 +17,154 @@ from tests.builders.figures import figures
 from tests.builders.sections import SECTIONS, build, only
 
 
-def cards(analysis: Analysis) -> list[Card]:
-    return [card for block in first_cards(analysis.summary) if isinstance(block, Grid) for card in block.blocks]
+def screen(analysis: Analysis) -> FirstScreen:
+    return first_screen(analysis.summary)
 
 
-class TestOrder:
-    def test_answer_troubles_bars_cards_table(self) -> None:
+def with_mode(name: str, **changes: object) -> Analysis:
+    found = runs.cpu_run()
+    modes = {**found.summary.modes, name: dataclasses.replace(found.summary.modes[name], **changes)}
+    return dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+
+
+def columns(analysis: Analysis) -> list[Block]:
+    return [inner for block in only(Columns, build("overview", analysis)) for inner in block.blocks]
+
+
+class TestLayout:
+    def test_answer_troubles_modes_and_opportunities_limits(self) -> None:
         blocks: list[Block] = list(SECTIONS["overview"].build(diagnosed_run()))
         kinds = [type(block) for block in blocks if not isinstance(block, Paragraph)]
-        assert kinds == [Verdict, Callout, Chart, Heading, Grid, Table]
+        assert kinds == [Answer, Callout, Columns, Limits, Fold]
+        assert [type(block) for block in columns(diagnosed_run())] == [BarTable, Ranking]
 
-    def test_without_anything_costly_there_are_no_cards(self) -> None:
-        assert first_cards(runs.cpu_run().summary) == []
+    def test_without_anything_costly_nothing_is_ranked(self) -> None:
+        assert [type(block) for block in columns(runs.cpu_run())] == [BarTable]
 
     @pytest.mark.parametrize("run", [runs.failed_run, runs.rankless_run, runs.empty_run])
     def test_without_a_figure_there_are_no_bars(self, run: object) -> None:
-        assert only(Chart, build("overview", run())) == []
+        assert columns(run()) == []
 
-    def test_a_run_made_of_traces_has_its_cards_too(self) -> None:
+    def test_a_run_made_of_traces_is_ranked_too(self) -> None:
         late = traced_runs.late_run()
         (mode,) = late.summary.modes
-        blocks = build("traces", with_findings(late, finding("straggler", mode)))
-        assert [card.title for card in only(Card, blocks)] == [capital(finding().title)]
+        (ranked,) = only(Ranking, build("traces", with_findings(late, finding("straggler", mode))))
+        assert [step.title for step in ranked.steps] == ["Straggler"]
 
 
-class TestBars:
-    def measured(self) -> dict[str, ModeSummary]:
+class TestAnswer:
+    def test_what_bounds_the_run_is_said_for_each_mode(self) -> None:
+        single = finding(mode="single", cost=figure(0.30, 0.02, "ratio"))
+        found = screen(with_findings(runs.cpu_run(), finding(), single))
+        assert (found.bound_by, found.tone) == ("Input-bound", "bad")
+        assert figures(found.answer) == ["42", "30"]
+
+    def test_without_a_finding_the_longest_part_is_told(self) -> None:
+        found = screen(runs.cpu_run())
+        assert found.bound_by == ""
+        longest = max(found.modes[2].parts, key=lambda part: part.share)
+        assert percent(longest.share) in found.answer
+
+    def test_a_mode_that_is_slower_than_one_device_is_said_to_be(self) -> None:
+        slower = Figure(value=0.48, low=0.45, high=0.51, n=10, unit="x")
+        assert screen(with_mode("ddp", speedup=slower)).answer.startswith("DDP (0.480x) is slower than one device.")
+        assert "slower" not in screen(runs.cpu_run()).answer
+
+    def test_what_to_do_first_is_what_gains_for_certain(self) -> None:
+        perhaps = finding("evaluation_share", predicted=figure(1.2, 0.3, "x"))
+        found = screen(with_findings(runs.cpu_run(), perhaps, finding(short="set num_workers=4")))
+        assert "num_workers=4" in found.do_first
+        assert screen(with_findings(runs.cpu_run(), perhaps)).do_first == ""
+
+
+class TestModes:
+    def test_parts_add_up_to_the_step(self) -> None:
+        for run in (runs.cpu_run(), diagnosed_run(), runs.gpu_run(), runs.repeated_run()):
+            for row in screen(run).modes:
+                assert not row.parts or sum(part.share for part in row.parts) == pytest.approx(1)
+
+    def test_bars_are_on_one_scale(self) -> None:
+        (table,) = only(BarTable, columns(runs.cpu_run()))
+        lengths = {row.cells[0].text: sum(piece.share for piece in row.pieces) for row in table.rows}
         modes = runs.cpu_run().summary.modes
-        return {name: modes[name] for name in ("single", "dp", "ddp")}
+        assert lengths["DDP"] == pytest.approx(1, abs=0.02)
+        assert lengths["One device"] == pytest.approx(modes["single"].step.value / modes["ddp"].step.value, abs=0.02)
 
-    def test_labels_have_speedup_and_share_of_linear(self) -> None:
-        axis = throughput_bars(self.measured(), (STEADY,)).layout["yaxis"]
-        assert axis["tickvals"] == ["One device", "DataParallel", "DDP"]
-        assert axis["ticktext"] == ["One device", "DataParallel<br>changed nothing", "DDP<br>1.41x, 70.7 % of linear"]
+    def test_a_mode_without_figures_says_why_in_its_row(self) -> None:
+        rows = {row.name: row for row in screen(runs.cpu_run()).modes}
+        assert (rows["dp"].status, rows["dp"].note) == ("inactive", "there is no accelerator")
+        assert rows["fsdp"].status == "failed"
+        assert rows["fsdp"].throughput is None
 
-    def test_bars_are_drawn_at_their_labels_with_whiskers(self) -> None:
-        steady, linear = throughput_bars(self.measured(), (STEADY,)).traces
-        assert steady["y"] == ["One device", "DataParallel", "DDP"]
-        assert steady["x"] == pytest.approx([316, 316, 447], abs=1)
-        assert all(arm > 0 for arm in (*steady["error_x"]["array"], *steady["error_x"]["arrayminus"]))
-        assert (linear["y"], linear["x"]) == (["DDP"], pytest.approx([632], abs=1))
-
-    def test_each_kind_has_bars(self) -> None:
-        chart = throughput_bars(self.measured(), (STEADY, WITH_EDGES))
-        assert [trace["name"] for trace in chart.traces] == ["steady", "with epoch edges", "linear scaling"]
-
-    def test_one_device_alone_needs_no_legend(self) -> None:
-        chart = throughput_bars({"single": runs.cpu_run().summary.modes["single"]}, (STEADY,))
-        assert chart.layout["showlegend"] is False
-        assert "Diamond" not in chart.how_to_read
-
-    def test_in_words(self) -> None:
-        said = throughput_bars(self.measured(), (STEADY,)).alternative.rpartition("DDP: ")[2]
-        assert figures(said) == ["447 samples/s", "443", "451 samples/s", "1.41x", "70.7 %"]
-
-    def test_hostile_names_are_escaped(self) -> None:
-        mode = dataclasses.replace(self.measured()["single"])
-        (label,) = throughput_bars({"<img>": mode}, (STEADY,)).layout["yaxis"]["ticktext"]
-        assert label.startswith("&lt;img&gt;")
+    def test_the_baseline_is_compared_with_nothing(self) -> None:
+        rows = {row.name: row for row in screen(runs.cpu_run()).modes}
+        assert (rows["single"].speedup, rows["single"].note) == (None, "baseline")
+        assert rows["ddp"].speedup == runs.cpu_run().summary.modes["ddp"].speedup
 
 
-class TestCards:
-    def test_a_card_has_what_a_reader_acts_on(self) -> None:
-        card, found = cards(diagnosed_run())[0], finding()
-        assert card.title == capital(found.title)
-        assert [(badge.text, badge.tone) for badge in card.badges] == [("DDP", "muted"), ("confirmed", "good")]
-        assert card.pairs == (
-            ("Cost", diagnosis.cost_words(found)),
-            ("Would give", diagnosis.gain_words(found)),
-            ("Do", "Set num_workers=4."),
-            ("In your script", "train.py:30"),
-        )
-        assert (card.code, card.points, card.tone) == ("DataLoader(..., num_workers=4)", (), "bad")
+class TestOpportunities:
+    def test_an_opportunity_has_what_a_reader_acts_on(self) -> None:
+        found = screen(diagnosed_run()).opportunities[0]
+        assert (found.line, found.code) == ("train.py:30", "DataLoader(..., num_workers=4)")
+        assert found.gain == finding().predicted
+        assert found.basis == "estimated"
 
-    def test_it_leads_to_the_whole_card(self) -> None:
+    def test_it_leads_to_the_whole_finding(self) -> None:
         analysis = diagnosed_run()
         whole = {card.anchor: card for card in only(Card, findings_section.build(analysis))}
-        assert [whole[card.whole].title for card in cards(analysis)] == [card.title for card in cards(analysis)]
-        assert all(whole[card.whole].points for card in cards(analysis))
+        assert all(whole[found.anchor].points for found in screen(analysis).opportunities)
 
     def test_every_finding_has_an_address_of_its_own(self) -> None:
         addresses = [card.anchor for card in only(Card, build("findings", diagnosed_run()))]
         assert sorted(addresses) == [f"finding-{place}" for place in range(1, 5)]
 
-    def test_without_few_words_the_whole_remedy_is_told(self) -> None:
-        (card,) = cards(with_findings(runs.cpu_run(), finding()))
-        assert ("Do", f"{capital(str(finding().remedy))}.") in card.pairs
-
-    def test_unknown_costs_and_gains_give_their_reason(self) -> None:
+    def test_an_unknown_gain_is_none(self) -> None:
         found = finding(cost=unknown("too few steps", "ratio"), predicted=unknown("no simulation", "x"))
-        (card,) = cards(with_findings(runs.cpu_run(), found))
-        assert dict(card.pairs)["Cost"] == "unknown: too few steps"
-        assert dict(card.pairs)["Would give"] == "unknown: no simulation"
+        (shown,) = screen(with_findings(runs.cpu_run(), found)).opportunities
+        assert (shown.gain, shown.basis, shown.modes) == (None, "confirmed", ("DDP: confirmed",))
 
-    def test_where_nothing_is_known_to_do_nothing_is_said(self) -> None:
-        (card,) = cards(with_findings(runs.cpu_run(), finding(remedy=None, code=None, line=None, predicted=None)))
-        assert [name for name, _ in card.pairs] == ["Cost"]
-        assert card.code == ""
+    def test_of_an_upper_bound_the_upper_end_is_shown(self) -> None:
+        bound = finding(predicted=figure(1.4, 0.1, "x"), gain="at most")
+        (shown,) = screen(with_findings(runs.cpu_run(), bound)).opportunities
+        assert shown.gain == diagnosis.at_most(bound.predicted)
+        assert shown.basis == "upper bound"
 
-    def test_of_many_the_first_three_are_shown_and_the_others_counted(self) -> None:
-        many = with_findings(runs.cpu_run(), *(finding(f"rule_{place}", title=f"number {place}") for place in range(5)))
-        assert [card.title for card in cards(many)] == ["Number 0", "Number 1", "Number 2"]
-        last = first_cards(many.summary)[-1]
-        assert isinstance(last, Paragraph)
-        assert figures(last.text) == ["2"]
-        assert diagnosis.MOST_FIRST == 3
+    def test_of_many_the_first_are_shown_and_the_others_counted(self) -> None:
+        many = with_findings(runs.cpu_run(), *(finding(f"rule_{place}", title=f"number {place}") for place in range(6)))
+        found = screen(many)
+        assert [each.title for each in found.opportunities] == [f"Number {place}" for place in range(4)]
+        assert found.num_more == 2
 
-
-class TestOneBottleneckOfSeveralModes:
-    def test_it_is_one_card(self) -> None:
-        single = finding(mode="single", cost=figure(0.30, 0.02, "ratio"), status="inferred")
-        (card,) = cards(with_findings(runs.cpu_run(), finding(), single))
-        where, cost = card.pairs[-1]
-        assert where.endswith("One device")
-        assert cost == f"{diagnosis.cost_words(single)}, inferred"
-
-    def test_another_remedy_is_told(self) -> None:
-        single = finding(mode="single", remedy="set num_workers=1; now it is 0", short="set num_workers=1")
-        (card,) = cards(with_findings(runs.cpu_run(), finding(), single))
-        assert card.pairs[-1][1] == f"{diagnosis.cost_words(single)}, confirmed: set num_workers=1"
+    def test_one_issue_of_several_modes_is_one_opportunity_with_the_largest_gain(self) -> None:
+        single = finding(mode="single", predicted=figure(3.0, 0.1, "x"))
+        (found,) = screen(with_findings(runs.cpu_run(), finding(), single)).opportunities
+        assert found.gain == single.predicted
+        assert [text.partition(":")[0] for text in found.modes] == ["DDP", "One device"]
 
     def test_a_failed_mode_is_left_out(self) -> None:
-        (card,) = cards(with_findings(runs.cpu_run(), finding(), finding(mode="fsdp")))
-        assert not any("Also" in name for name, _ in card.pairs)
+        (found,) = screen(with_findings(runs.cpu_run(), finding(), finding(mode="fsdp"))).opportunities
+        assert [text.partition(":")[0] for text in found.modes] == ["DDP"]
+
+
+class TestLimits:
+    def test_an_unknown_figure_has_its_reason_once(self) -> None:
+        lacking = stats.unknown("s", "no loader with a length fed the steps")
+        told = screen(with_mode("ddp", epoch_s=lacking)).limits
+        assert sum("no loader with a length fed the steps" in text for text in told) == 1
+
+    def test_intervals_of_one_launch_are_told_and_those_of_several_not(self) -> None:
+        assert any("--repeat" in text for text in screen(runs.cpu_run()).limits)
+        assert not any("--repeat" in text for text in screen(runs.repeated_run()).limits)
+
+    def test_different_batches_are_told(self) -> None:
+        (told,) = [text for text in screen(runs.cpu_run()).limits if "time to accuracy" in text]
+        assert figures(told) == ["32", "64"]
+
+
+def test_shares_are_as_a_reader_takes_them_in() -> None:
+    assert [percent(ratio) for ratio in (0.384, 0.0996, 0.0994, 0.004, 1.0)] == ["38%", "10%", "9.9%", "0.4%", "100%"]
+
+
+def test_an_interval_is_short() -> None:
+    assert span(Figure(value=1.4, low=1.39, high=1.44, n=3, unit="x")) == "1.39\N{EN DASH}1.44"
+    assert span(Figure(value=1.4, n=1, unit="x")) == ""

@@ -8,7 +8,7 @@ import pytest
 
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.records import Sample
-from dpdoctor.report.blocks import Absent, Callout, Cell, Chart, Column, Fold, Paragraph, Table
+from dpdoctor.report.blocks import Absent, Answer, Callout, Cell, Chart, Column, Fold, Limits, Paragraph, Table
 from dpdoctor.report.drawing import slow_steps, throttle
 from dpdoctor.report.sections import samplers
 from dpdoctor.report.text import sentence
@@ -85,17 +85,14 @@ class TestOverview:
 
     def test_what_the_words_mean(self) -> None:
         analysis = runs.cpu_run()
-        modes = analysis.summary.modes
-        *of_modes, meaning, batches, sources, adoption = (
-            block.text for block in only(Paragraph, build("overview", analysis))
-        )
-        assert of_modes == [verdict.mode_verdict(name, modes[name]).sentence for name in ("single", "dp")]
-        assert [figures(text) for text in of_modes] == [["316 samples/s", "39.5 %"], ["316 samples/s"]]
-        assert "time to accuracy" in meaning
-        assert all(words in batches for words in ("One device 32", "DataParallel 32", "DDP 64"))
-        assert modes["single"].batch.source in sources
-        assert figures(adoption) == ["1"]
-        assert SECTIONS["adoption"].title in adoption
+        (fold,) = only(Fold, build("overview", analysis))
+        said, detail, sources = (block.text for block in fold.blocks if isinstance(block, Paragraph))
+        headline = verdict.headline(analysis.summary)
+        assert (said, detail) == (headline.sentence, headline.detail)
+        assert analysis.summary.modes["single"].batch.source in sources
+        (limits,) = only(Limits, build("overview", analysis))
+        assert figures(limits.points[-1]) == ["1"]
+        assert SECTIONS["adoption"].title in limits.points[-1]
 
     @pytest.mark.parametrize("run", [runs.failed_run, runs.rankless_run])
     def test_no_figure_of_a_failed_mode_is_shown(self, run: Callable[[], Analysis]) -> None:
@@ -404,13 +401,13 @@ def test_modes_without_figures_are_told_of_together() -> None:
     analysis = analyse(run)
     reason = analysis.summary.modes["single"].throughput.reason
     assert reason
-    (told,) = [text.text for text in only(Paragraph, build("overview", analysis)) if reason in text.text]
+    (told,) = [text for block in only(Limits, build("overview", analysis)) for text in block.points if reason in text]
     assert "One device and DDP" in told
     assert only(Absent, build("throughput", analysis)) == [Absent(what="One device and DDP", reason=reason)]
     assert only(Absent, build("phases", analysis)) == [Absent(what="One device and DDP", reason=reason)]
 
 
-def test_leaders_that_cannot_be_told_apart_are_in_the_headline_alone() -> None:
+def test_leaders_that_cannot_be_told_apart_stand_together() -> None:
     ddp = [runs.rank(index=index, world_size=2) for index in range(2)]
     modes = {
         "single": [records.launch(runs.rank())],
@@ -419,9 +416,10 @@ def test_leaders_that_cannot_be_told_apart_are_in_the_headline_alone() -> None:
     analysis = analyse(records.run(modes, {"ddp": 2, "fsdp": 2}))
     blocks = build("overview", analysis)
     assert [*standing.leaders(analysis.summary)] == ["ddp", "fsdp"]
-    assert blocks[0] == verdict.headline(analysis.summary)
-    assert blocks[0].sentence.startswith("DDP and FSDP on 2 ranks")
-    assert not any(block.text.startswith(("DDP", "FSDP")) for block in only(Paragraph, blocks))
+    (answer,) = only(Answer, blocks)
+    ((name, leading, _),) = answer.figures
+    assert "no measurable difference" in name
+    assert leading == "DDP and FSDP"
 
 
 def test_footnotes_are_given_once_in_reading_order() -> None:

@@ -6,37 +6,31 @@ import re
 import pytest
 
 from dpdoctor.analysis import Analysis, Figure
+from dpdoctor.report.first_screen import first_screen
 from dpdoctor.report.words import verdict
 from tests.builders import runs
 from tests.builders.terminal import shown
 
 WHOLE = """\
-DDP on 2 ranks gives 1.41x of one device (70.7 % of linear); 42.0 % of each step waits for data.
-95 % interval 1.39x to 1.44x, over the windows of one launch each. Another launch may differ by more. Weak
-scaling: each device takes the script's whole batch, so a step trains on more samples.
+dpdoctor  train.py
 
-mode     status     samples/s    step         speedup  linear   epoch    batch
-──────────────────────────────────────────────────────────────────────────────
-single   ok               316  101 ms               —       —  10.1 s       32
-1 rank             312 to 320                                          32 each
-dp       inactive         316  101 ms               —       —  10.1 s       32
-1 rank             311 to 320                                          32 each
-ddp      ok               447  143 ms           1.41x  70.7 %  14.3 s       64
-2 ranks            443 to 451          1.39x to 1.44x                  32 each
-fsdp     failed             —       —               —       —       —        —
-2 ranks
-95 % intervals within this run, over 3 windows each.
-Epoch of DataParallel: no epoch began inside a measured window: the cost of its edge is left out.
-Throughput is global samples per second; it is not time to accuracy.
+Nothing was found that would be worth a change; 49% of a step under DDP is forward and backward, with
+communication.
 
-DataParallel changed nothing (316 samples/s): there is no accelerator.
+mode    samples/s          speedup  eff.   epoch    step  data  comp  comm  other
+─────────────────────────────────────────────────────────────────────────────────
+single  316 ±1.3%         baseline     —  10.1 s  101 ms   39%   51%     —   9.9%
+ddp     447 ±0.9%  1.41x 1.39\N{EN DASH}1.44   71%  14.3 s  143 ms   42%   49%     —   9.5%
+dp: there is no accelerator
 
 FSDP failed: FSDP shards parameters; train.py line 88 calls deepcopy.
   Traceback (most recent call last):
   RuntimeError: deepcopy
 
-How the script was adopted
-  DDP: every rank reads the whole iterable dataset"""
+LIMITS
+! Intervals are within one launch; --repeat 3 shows how much launches differ.
+! Global batches differ (One device 32 and DDP 64 samples per step): throughput is not time to accuracy.
+! DDP: Every rank reads the whole iterable dataset."""
 
 
 def test_the_whole_of_a_run() -> None:
@@ -45,7 +39,7 @@ def test_the_whole_of_a_run() -> None:
 
 def test_it_says_what_the_page_says() -> None:
     for run in (runs.cpu_run(), runs.gpu_run(), runs.failed_run(), runs.repeated_run()):
-        assert verdict.headline(run.summary).sentence in shown(run)
+        assert first_screen(run.summary).answer in shown(run, width=400)
 
 
 def test_markup_in_a_run_is_shown_not_obeyed() -> None:
@@ -69,27 +63,14 @@ def test_on_eighty_columns_nothing_is_cut() -> None:
     speedup = Figure(value=0.980, low=0.871, high=1.09, n=10, unit="x")
     text = shown(with_mode("ddp", throughput=throughput, speedup=speedup), width=80)
     assert "…" not in text
-    (row,) = re.findall(r"^ddp .*?^fsdp", text, re.DOTALL | re.MULTILINE)
-    assert re.findall(r"[\d.,]+x?(?: ms| s| %)?", row) == (
-        ["12,204", "143 ms", "0.980x", "70.7 %", "14.3 s", "64", "2", "12,100", "0.871x", "32", "12,307", "1.09x"]
-    )
-
-
-def test_why_an_epoch_is_unknown_is_said_once() -> None:
-    unknown = Figure(value=None, unit="s", reason="no loader with a length fed the steps")
-    found = with_mode("ddp", epoch_s=unknown)
-    lines = shown(found).splitlines()
-    for name, label in (("ddp", "DDP"), ("dp", "DataParallel")):
-        reason = found.summary.modes[name].epoch_s.reason
-        assert reason
-        (line,) = [line for line in lines if reason in line]
-        assert f"{label}: " in line
+    (row,) = re.findall(r"^ddp .*?^dp:", text, re.DOTALL | re.MULTILINE)
+    assert {"12,204", "0.980x", "0.871\N{EN DASH}1.09", "71%", "14.3", "143"} <= set(row.split())
 
 
 def test_why_a_mode_has_no_figures_is_said() -> None:
     found = with_mode("ddp", throughput=Figure(value=None, unit="samples/s", reason="no window was complete"))
     (said,) = verdict.limits(found.summary)
-    assert said in shown(found)
+    assert said in shown(found, width=400)
 
 
 def test_a_reason_to_fail_is_given_once() -> None:

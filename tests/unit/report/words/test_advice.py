@@ -114,10 +114,6 @@ class TestHeadline:
         assert figures(where) == ["42.0 %"]
         assert verdict.headline(summary).sentence.endswith(f"; {where}.")
 
-    def test_the_terminal_has_the_same_sentence(self) -> None:
-        run = diagnosed_run()
-        assert verdict.headline(run.summary).sentence in shown(run, width=400)
-
     def test_modes_that_cannot_be_told_apart_end_with_it(self) -> None:
         summary = with_findings(tied(), short(), short(mode="fsdp")).summary
         change = advice(summary, ("ddp", "fsdp"))

@@ -1,0 +1,326 @@
+"""The answer to a run in ten seconds: what bounds it, what to do first, how modes compare, what it could not tell.
+
+Assembled once from run.json, for the page, the terminal and a comment; each of them only lays it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dpdoctor import units
+from dpdoctor.analysis import BASELINE, Figure, Finding, ModeSummary, RunSummary
+from dpdoctor.report.blocks import Ranking, Step
+from dpdoctor.report.text import batch_text, by_reason, capital, clipped, figure_text, listed, mode_label, sentence
+from dpdoctor.report.words import clauses, diagnosis, standing, verdict
+from dpdoctor.report.words.advice import SAID
+from dpdoctor.report.words.step_parts import StepPart, step_parts
+from dpdoctor.rules import rules
+
+MOST_OPPORTUNITIES = 4
+LONGEST_TITLE, LONGEST_REMEDY, LONGEST_LINE = 90, 200, 80
+# What bounds a run, by the rule that says so: in a word, and as a sentence about shares of a step.
+_BOUND_BY = {
+    "data_starved": ("Input-bound", "Data loading takes {} of each step"),
+    "exposed_communication": ("Communication-bound", "Communication that nothing hides takes {} of each step"),
+    "no_overlap": ("Communication-bound", "Communication that nothing hides takes {} of each step"),
+    "small_collectives": ("Communication-bound", "Many small collectives take {} of each step"),
+    "straggler": ("Straggler", "Waiting for a slow rank takes {} of each step"),
+}
+_BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bound"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeRow:
+    """One mode as the first screen compares it.
+
+    Attributes:
+        status: the mode's, or failed where its figures are withheld.
+        runs_on: its ranks or devices.
+        throughput, speedup, efficiency, step, epoch: its figures; None: it has none, and `note` says why.
+        interval: of the throughput, as in ±1.1%; empty: none.
+        parts: what its step consists of; empty: unknown.
+    """
+
+    name: str
+    status: str
+    runs_on: str
+    throughput: Figure | None = None
+    interval: str = ""
+    speedup: Figure | None = None
+    efficiency: Figure | None = None
+    step: Figure | None = None
+    epoch: Figure | None = None
+    parts: tuple[StepPart, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opportunity:
+    """One thing to change, with all modes that it helps.
+
+    Attributes:
+        remedy: what to do; empty: nothing is known to help.
+        line, code: of the script, where to do it, and what to write there.
+        gain: of the mode in which it gives most; None: it was not predicted. `basis`: measured, estimated, upper bound.
+        modes: what it costs and gives in each mode, in a few words.
+        anchor: of the whole finding on the page.
+    """
+
+    title: str
+    remedy: str
+    line: str
+    code: str
+    gain: Figure | None
+    basis: str
+    modes: tuple[str, ...]
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstScreen:
+    """What a reader sees first.
+
+    Attributes:
+        bound_by: in a word what bounds the run; empty: nothing stands out.
+        tone: of the answer, one of blocks.TONES.
+        answer: what bounds the run, in a sentence.
+        do_first: what to change first and what that gives; empty: nothing is known to help.
+        linear: the step that linear scaling would have, in seconds; None: it differs between modes, or is unknown.
+        opportunities: the largest gain first; `num_more` are in the findings alone.
+        limits: what this run could not tell, a sentence each.
+    """
+
+    bound_by: str
+    tone: str
+    answer: str
+    do_first: str
+    modes: tuple[ModeRow, ...]
+    linear: float | None
+    opportunities: tuple[Opportunity, ...]
+    num_more: int
+    limits: tuple[str, ...]
+
+
+def first_screen(run: RunSummary) -> FirstScreen:
+    """Return the first screen of a run of modes."""
+    word, tone, answer = _answer(run)
+    answer = f"{_slower(run)}{answer}"
+    by_rule = diagnosis.bottlenecks(run)
+    return FirstScreen(
+        bound_by=word,
+        tone=tone,
+        answer=answer,
+        do_first=_do_first(run),
+        modes=tuple(_row(run, name) for name in run.modes),
+        linear=_linear(run),
+        opportunities=tuple(_opportunity(run, findings) for findings in by_rule[:MOST_OPPORTUNITIES]),
+        num_more=max(0, len(by_rule) - MOST_OPPORTUNITIES),
+        limits=tuple(_limits(run)),
+    )
+
+
+def percent(ratio: float) -> str:
+    """Return a share as a reader takes it in: 38%, 4.2%, 0.4%."""
+    return f"{100 * ratio:.0f}%" if abs(ratio) >= 0.0995 else f"{100 * ratio:.1f}%"
+
+
+def span(figure: Figure) -> str:
+    """Return the interval of a factor, as in 1.46-1.65 with a dash; empty where there is none."""
+    if figure.low is None or figure.high is None or figure.low == figure.high:
+        return ""
+    return f"{units.digits(figure.low)}\N{EN DASH}{units.digits(figure.high)}"
+
+
+def ranking(screen: FirstScreen) -> Iterator[Ranking]:
+    """Yield what to change; a gain's meter is full at twice today's throughput."""
+    if not screen.opportunities:
+        return
+    more = f" The findings below have {screen.num_more} more." if screen.num_more else ""
+    yield Ranking(
+        title="Opportunities",
+        caption=f"By gain in throughput; gains do not add up.{more}",
+        steps=tuple(
+            Step(
+                title=found.title,
+                text=found.remedy,
+                line=found.line,
+                code=found.code,
+                gain=figure_text(found.gain) if found.gain else "",
+                gain_value=found.gain.value if found.gain else None,
+                basis=found.basis,
+                share=min(1.0, max(0.0, (found.gain.value or 1.0) - 1)) if found.gain else 0.0,
+                notes=found.modes,
+                anchor=found.anchor,
+            )
+            for found in screen.opportunities
+        ),
+    )
+
+
+def _answer(run: RunSummary) -> tuple[str, str, str]:
+    """Return what bounds the run: in a word, its tone, and in a sentence."""
+    leading = standing.leaders(run)
+    if not leading:
+        found = verdict.headline(run)
+        return "", found.tone, found.sentence
+    costly = diagnosis.parts(run).costly
+    first = next((found for found in costly if found.mode in leading and found.rule not in SAID), None)
+    if first is None:
+        return "", "plain", _longest_part(run, leading)
+    word, told = _BOUND_BY.get(first.rule, ("", ""))
+    tone = diagnosis.SEVERITY_TONES[first.severity]
+    if not told or first.of != "step" or first.cost.value is None:
+        return word, tone, sentence(f"{capital(clipped(first.title, LONGEST_TITLE))} ({mode_label(first.mode)})")
+    others = [
+        found for found in costly if found.rule == first.rule and found is not first and found.cost.value is not None
+    ]
+    beside = "".join(f", {percent(found.cost.value or 0.0)} {_where(found.mode)}" for found in others)
+    return word, tone, sentence(f"{told.format(percent(first.cost.value))} {_where(first.mode)}{beside}")
+
+
+def _where(name: str) -> str:
+    return "on one device" if standing.is_baseline(name) else f"under {mode_label(name)}"
+
+
+def _slower(run: RunSummary) -> str:
+    """Return which leading modes are slower than one device, in a sentence; empty: none."""
+    slow = {name: mode for name, mode in standing.leaders(run).items() if clauses.against_one(mode.speedup) == "slower"}
+    told = listed([f"{mode_label(name)} ({figure_text(mode.speedup)})" for name, mode in slow.items()]) if slow else ""
+    return f"{told} {'is' if len(slow) == 1 else 'are'} slower than one device. " if slow else ""
+
+
+def _longest_part(run: RunSummary, leading: dict[str, ModeSummary]) -> str:
+    name = standing.focus(run)
+    parts = step_parts(leading[name]) if name is not None else ()
+    if name is None or not parts:
+        return "Nothing was found that would be worth a change."
+    longest = max(parts, key=lambda part: part.share)
+    where = f"{percent(longest.share)} of a step {_where(name)} is {longest.text}"
+    return sentence(f"Nothing was found that would be worth a change; {where}")
+
+
+def _do_first(run: RunSummary) -> str:
+    """Return the first change that is known to give something, where, and what it gives."""
+    for finding in diagnosis.parts(run).costly:
+        gain = finding.predicted
+        if finding.short and gain is not None and gain.value is not None and (gain.low or gain.value) > 1:
+            where = f" ({_line(run, finding)})" if finding.line else ""
+            return sentence(f"{capital(finding.short)}{where}: {_gain(finding)} {_where(finding.mode)}")
+    return ""
+
+
+def _gain(finding: Finding) -> str:
+    """Return the known gain of a finding: how it is known, and how much."""
+    assert finding.predicted is not None
+    basis = _BASIS[finding.gain]
+    if finding.gain == "at most":
+        return f"{basis} {figure_text(diagnosis.at_most(finding.predicted))}"
+    interval = span(finding.predicted)
+    return f"{basis} {figure_text(finding.predicted)}{f' ({interval})' if interval else ''}"
+
+
+def _row(run: RunSummary, name: str) -> ModeRow:
+    mode = run.modes[name]
+    why, where = standing.why_withheld(mode), clauses.devices(mode)
+    if why is not None:
+        return ModeRow(name=name, status="failed" if mode.status == "ok" else mode.status, runs_on=where, note=why)
+    if mode.status == "inactive":
+        reason = (mode.reason or "changed nothing").partition(";")[0]
+        return ModeRow(name=name, status=mode.status, runs_on=where, note=reason)
+    compared = BASELINE in run.modes and not standing.is_baseline(name)
+    return ModeRow(
+        name=name,
+        status=mode.status,
+        runs_on=where,
+        throughput=mode.throughput,
+        interval=_plus_minus(mode.throughput),
+        speedup=mode.speedup if compared else None,
+        efficiency=clauses.linear(mode) if compared else None,
+        step=mode.step,
+        epoch=mode.epoch_s,
+        parts=step_parts(mode),
+        note="baseline" if standing.is_baseline(name) else "",
+    )
+
+
+def _plus_minus(figure: Figure) -> str:
+    if not figure.value or figure.low is None or figure.high is None or figure.low == figure.high:
+        return ""
+    return f"\N{PLUS-MINUS SIGN}{percent((figure.high - figure.low) / 2 / figure.value)}"
+
+
+def _linear(run: RunSummary) -> float | None:
+    shown = standing.shown_modes(run)
+    ideals = {mode.waterfall.ideal.value for mode in shown.values() if mode.waterfall and mode.waterfall.ideal.value}
+    return next(iter(ideals)) if len(ideals) == 1 else None
+
+
+def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
+    """Return what to do about one bottleneck; the mode in which that gives most speaks for it."""
+    known_rule = rules().get(findings[0].rule)
+    known = [found for found in findings if found.predicted is not None and found.predicted.value is not None]
+    best = max(known, key=_size, default=findings[0])
+    predicted = best.predicted if best in known else None
+    gain = diagnosis.at_most(predicted) if predicted is not None and best.gain == "at most" else predicted
+    return Opportunity(
+        title=known_rule.title if known_rule else clipped(capital(best.title), LONGEST_TITLE),
+        remedy=clipped(sentence(capital(best.remedy or "")) if best.remedy else "", LONGEST_REMEDY),
+        line=_line(run, best),
+        code=best.code or "",
+        gain=gain,
+        basis=_BASIS[best.gain] if gain is not None else best.status,
+        modes=tuple(map(_chip, findings)),
+        anchor=diagnosis.anchor(run, best),
+    )
+
+
+def _line(run: RunSummary, finding: Finding) -> str:
+    """Return the line to change; a path as it was typed, if it was."""
+    file, colon, number = (finding.line or "").rpartition(":")
+    typed = next((word for word in run.command if file.endswith(f"/{word}")), file)
+    return clipped(f"{typed}{colon}{number}", LONGEST_LINE)
+
+
+def _size(finding: Finding) -> float:
+    assert finding.predicted is not None
+    return finding.predicted.value or 0.0
+
+
+def _chip(finding: Finding) -> str:
+    cost, gain = finding.cost.value, finding.predicted
+    of = "a step" if finding.of == "step" else diagnosis.OF_WORDS[finding.of]
+    parts = [f"{percent(cost)} of {of}"] if cost is not None else []
+    parts += [_gain(finding)] if gain is not None and gain.value is not None else []
+    return f"{mode_label(finding.mode)}: {', '.join(parts) or finding.status}"
+
+
+def _limits(run: RunSummary) -> Iterator[str]:
+    """Yield what this run could not tell, and what would lift that."""
+    yield from verdict.limits(run)
+    shown = {name: mode for name, mode in standing.shown_modes(run).items() if mode.status != "inactive"}
+    if BASELINE in run.modes and not run.pace:
+        parallel = {name: mode.speedup for name, mode in shown.items() if not standing.is_baseline(name)}
+        yield from _unknown("speedup", shown, parallel)
+    yield from _unknown("epoch", shown, {name: mode.epoch_s for name, mode in shown.items()})
+    unsteady = [mode_label(name) for name, mode in shown.items() if mode.warmup_steady is False]
+    if unsteady:
+        yield f"Warm-up never became steady: {listed(unsteady)}."
+    rates = [mode.throughput for mode in shown.values() if mode.throughput.low is not None]
+    if rates and all(rate.scope == "run" for rate in rates):
+        yield "Intervals are within one launch; --repeat 3 shows how much launches differ."
+    batches = {name: mode.batch.global_ for name, mode in shown.items() if mode.batch.global_}
+    if len(set(batches.values())) > 1:
+        sizes = listed([f"{mode_label(name)} {batch_text(size)}" for name, size in batches.items()])
+        yield f"Global batches differ ({sizes} samples per step): throughput is not time to accuracy."
+
+
+def _unknown(what: str, modes: Mapping[str, ModeSummary], figures: Mapping[str, Figure]) -> Iterator[str]:
+    """Yield why a figure of modes that were measured is unknown, each reason once."""
+    missing = {
+        name: figure.reason
+        for name, figure in figures.items()
+        if figure.value is None and figure.reason and modes[name].throughput.value is not None
+    }
+    told = by_reason((mode_label(name), reason) for name, reason in missing.items())
+    yield from (sentence(f"No {what} of {labels}: {reason}") for reason, labels in told.items())

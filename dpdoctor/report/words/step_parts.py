@@ -1,0 +1,103 @@
+"""What a step consists of, in the four parts that every mode has and that add up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dpdoctor.analysis import Figure, ModeSummary
+from dpdoctor.report.words import clauses
+
+# Keys of the parts, in the order in which they are drawn.
+DATA, COMPUTE, COMMUNICATION, OTHER = "data", "compute", "communication", "other"
+LABELS = {DATA: "Data wait", COMPUTE: "Compute", COMMUNICATION: "Communication", OTHER: "Other"}
+# The experiment in which ranks do not communicate; what it gains is what communication costs.
+_ARM = "no_comm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPart:
+    """One part of a step.
+
+    Attributes:
+        key: of LABELS.
+        share: of the step; ratio.
+        text: what it is and what it was taken from.
+    """
+
+    key: str
+    share: float
+    text: str
+
+
+def step_parts(mode: ModeSummary) -> tuple[StepPart, ...]:
+    """Return the parts of a mode's step, which add up to 1; none where they are unknown.
+
+    On a GPU they are shares of the trace, as the host runs ahead of the device. On the CPU they are the host's phases
+    in windows without a profiler; communication, which happens inside of forward and backward, is what the step gains
+    without it or, where no experiment shows a gain, what the trace shows of it that nothing hides.
+    """
+    if any(rank.device_type != "cpu" for rank in mode.ranks):
+        return tuple(_of_trace(mode))
+    return tuple(_of_host(mode))
+
+
+def _of_trace(mode: ModeSummary) -> Iterator[StepPart]:
+    budget = mode.budget
+    if budget is None or not budget.step.value or budget.exposed_comm.value is None:
+        return
+    step, data = budget.step.value, budget.idle_by.get("data")
+    shares = {
+        DATA: _value(data) / step,
+        COMPUTE: _value(budget.compute) / step,
+        COMMUNICATION: budget.exposed_comm.value / step,
+    }
+    shares[OTHER] = max(0.0, 1 - sum(shares.values()))
+    words = {
+        DATA: "the device idles while the host waits for data",
+        COMPUTE: "kernels compute",
+        COMMUNICATION: "communication that no computation hides",
+        OTHER: "copies, and idle for other reasons",
+    }
+    for key, share in shares.items():
+        yield StepPart(key=key, share=share, text=f"{words[key]}, from the trace")
+
+
+def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
+    ratios = clauses.phase_ratios(mode)
+    if ratios is None:
+        return
+    passes = ratios.get("forward", 0.0) + ratios.get("backward", 0.0)
+    waits, source = _communication(mode)
+    inside = min(passes, max(0.0, waits - ratios.get("communication", 0.0)))
+    shares = {
+        DATA: ratios.get("data_wait", 0.0),
+        COMPUTE: passes - inside,
+        COMMUNICATION: ratios.get("communication", 0.0) + inside,
+    }
+    shares[OTHER] = max(0.0, 1 - sum(shares.values()))
+    words = {
+        DATA: "waiting for the loader",
+        COMPUTE: "forward and backward"
+        if source or mode.num_devices == 1
+        else "forward and backward, with communication",
+        COMMUNICATION: source or "collectives that the script calls",
+        OTHER: "optimizer, copies and the rest of the loop",
+    }
+    for key, share in shares.items():
+        yield StepPart(key=key, share=share, text=words[key])
+
+
+def _communication(mode: ModeSummary) -> tuple[float, str]:
+    """Return communication's share of a step and what it was taken from; 0 and nothing where it is unknown."""
+    arm = mode.arms.get(_ARM)
+    if arm is not None and arm.share.value is not None and (arm.share.low or 0.0) > 0:
+        return arm.share.value, "what a step gains without communication"
+    budget = mode.budget
+    if mode.world_size > 1 and budget is not None and budget.step.value and budget.exposed_comm.value is not None:
+        return budget.exposed_comm.value / budget.step.value, "communication that nothing hides, from the trace"
+    return 0.0, ""
+
+
+def _value(figure: Figure | None) -> float:
+    return 0.0 if figure is None or figure.value is None else figure.value
