@@ -10,7 +10,7 @@ import msgspec
 
 from dpdoctor import cli
 from dpdoctor.analysis import RunSummary
-from dpdoctor.rules import rules
+from dpdoctor.rules import BY_NAME
 
 HERE = Path(__file__).parent
 WIDTH = 100
@@ -23,7 +23,7 @@ def pages() -> dict[str, str]:
 
 
 def _rules() -> str:
-    every = rules()
+    every = BY_NAME
     unverified = [f"`{name}`" for name, rule in every.items() if not rule.verified]
     head = (
         f"# Rules\n\n`dpdoctor rules` lists the {len(every)} rules, `dpdoctor rules NAME` shows one of them.\n\n"

@@ -26,8 +26,7 @@ def load(run_dir: str | os.PathLike[str]) -> LoadedRun:
     from pathlib import Path
 
     from dpdoctor import rundir
-    from dpdoctor.analysis import analyse
     from dpdoctor.report.formats.notebook import LoadedRun
-    from dpdoctor.rules import diagnose
+    from dpdoctor.rules import diagnosed
 
-    return LoadedRun(analysis=diagnose(analyse(rundir.read(Path(run_dir)))))
+    return LoadedRun(analysis=diagnosed(rundir.read(Path(run_dir))))

@@ -1,11 +1,12 @@
 """From records to figures: pure functions over a Run. numpy only; no files, no plots."""
 
 from dpdoctor.analysis.analyse import analyse
+from dpdoctor.analysis.facts import ModeFacts
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderSummary, SlowFetches
+from dpdoctor.analysis.results import Analysis, Diagnosis
 from dpdoctor.analysis.summary import (
     WATERFALL_TERMS,
-    Analysis,
     ArmSummary,
     CrossCheck,
     Finding,
@@ -26,6 +27,7 @@ from dpdoctor.records import (
     LineShare,
     Loader,
     Rank,
+    Run,
     Sample,
     StepRecord,
 )
@@ -42,6 +44,7 @@ __all__ = [
     "Analysis",
     "ArmSummary",
     "CrossCheck",
+    "Diagnosis",
     "EventRecord",
     "Figure",
     "Finding",
@@ -51,10 +54,12 @@ __all__ = [
     "Loader",
     "LoaderPrediction",
     "LoaderSummary",
+    "ModeFacts",
     "ModeSummary",
     "NotJudged",
     "Rank",
     "RankSummary",
+    "Run",
     "RunSummary",
     "Sample",
     "SlowFetches",

@@ -16,8 +16,9 @@ from dpdoctor.analysis.loader.summarise import with_loaders
 from dpdoctor.analysis.own_cost import bare_step, bare_steps, launch_spread, pace, with_own_cost
 from dpdoctor.analysis.protection import wall
 from dpdoctor.analysis.rank_traces import rank_traces
+from dpdoctor.analysis.results import Analysis
 from dpdoctor.analysis.samples import counting
-from dpdoctor.analysis.summary import Analysis, Batch, ModeSummary, Own, RankSummary, RunSummary, Script
+from dpdoctor.analysis.summary import Batch, ModeSummary, Own, RankSummary, RunSummary, Script
 from dpdoctor.analysis.trace_budget import trace_budget
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import with_unknown
@@ -164,7 +165,7 @@ def _own(spec: ModeSpec, shown: Launch, windows: Sequence[Sequence[Window]], rea
     )
 
 
-def _traces_alone(spec: ModeSpec, launch: LaunchFacts) -> tuple[Digest, ...]:
+def _traces_alone(spec: ModeSpec, launch: LaunchFacts) -> Sequence[Digest]:
     """Return the traces of a run that is made of nothing else, which may be of more ranks than are there."""
     return tuple(launch.traces.digests) if spec.name == TRACE_MODE else ()
 

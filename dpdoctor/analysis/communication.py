@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ from dpdoctor.analysis.common_steps import CommonSteps
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.loader.feed import feed
+from dpdoctor.analysis.trace_budget import part_share, share
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
 from dpdoctor.analysis.windows import NS, RankWindow
@@ -72,6 +73,69 @@ def removable(launch: LaunchFacts, cores: int) -> Removable:
     steps = _steps(last, common)
     exposed = _of_untraced(launch, _per_step(steps, exposed_ns))
     return Removable(exposed=exposed, on_cores=_on_cores(launch, last, steps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """What communication costs, as shares of a step.
+
+    Attributes:
+        total: of a traced step, communication beside which nothing computes: mean over ranks, with what they wait for
+            each other.
+        exposed: the same on the rank that has least of it, for which the others wait.
+        on_cores: what communication takes of the cores that compute; None: it has others.
+        removable: what would go with the communication.
+        all_ranks: every rank left a trace; else the waiting cannot be told apart.
+    """
+
+    total: Figure
+    exposed: Figure
+    on_cores: Figure | None
+    removable: Figure
+    all_ranks: bool
+
+
+def exposure(launch: LaunchFacts, world_size: int, cores: int) -> Exposure | None:
+    """Return what communication costs by a launch's traces; None: they hold no whole step, or do not tell it."""
+    traces = launch.traces
+    total = part_share(traces, "exposed_comm")
+    if total.value is None:
+        return None
+    gone = removable(launch, cores)
+    return Exposure(
+        total=total,
+        exposed=exposed_share(traces),
+        on_cores=gone.on_cores,
+        removable=gone.total,
+        all_ranks=len(traces.digests) >= max(world_size, *(digest.world_size or 1 for digest in traces.digests)),
+    )
+
+
+def exposed_calls_share(traces: Traces, wanted: Callable[[str, int], bool]) -> Figure:
+    """Return the share of a step that wanted collectives take while nothing computes, on the rank with least of it.
+
+    `wanted` is asked with a call's operation and bytes (-1: unknown). The rank with least waits least for the others:
+    what is left is transfer. Calls that overlap are counted once at most, by the step's own exposed communication.
+    """
+    counted = [digest for digest in traces.digests if any(device.steps for device in digest.devices)]
+    exposed = [_wanted_ns(digest, wanted) for digest in counted]
+
+    def least(steps: Sequence[DeviceStep]) -> float:
+        of_calls = min(by_step.get(steps[0].step, 0) for by_step in exposed)
+        return min(of_calls, *map(exposed_ns, steps))
+
+    reason = traces.why_unknown
+    return share(traces, least) if reason is None else stats.unknown("ratio", reason)
+
+
+def _wanted_ns(digest: Digest, wanted: Callable[[str, int], bool]) -> dict[int, int]:
+    calls, found = digest.calls, defaultdict[int, int](int)
+    for operation, num_bytes, step, ns in zip(
+        calls.operation, calls.num_bytes, calls.step, calls.exposed_ns, strict=True
+    ):
+        if wanted(calls.names[operation], num_bytes):
+            found[step] += ns
+    return dict(found)
 
 
 def _on_cores(launch: LaunchFacts, last: Digest, steps: Sequence[DeviceStep]) -> Figure:

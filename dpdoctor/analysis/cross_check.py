@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 from dpdoctor.analysis import stats
@@ -10,9 +9,7 @@ from dpdoctor.analysis.communication import removable
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.summary import ArmSummary, CrossCheck
-
-# Two measurements of one share of a step agree within this much of the step, or within their 95 % intervals.
-TOLERANCE = 0.05
+from dpdoctor.analysis.weighing import allowed
 
 
 def cross_checks(arms: Mapping[str, ArmSummary], launch: LaunchFacts, cores: int) -> tuple[CrossCheck, ...]:
@@ -21,15 +18,6 @@ def cross_checks(arms: Mapping[str, ArmSummary], launch: LaunchFacts, cores: int
     `cores` are those of each machine.
     """
     return tuple(_compared(arms, launch, cores))
-
-
-def allowed(a: Figure, b: Figure) -> float:
-    """Return by how much two measurements of one share of a step may differ; ratio.
-
-    Half the 95 % interval of their difference: two standard errors where each is the mean of many windows, and as many
-    more as Student's t asks for where it is one of few.
-    """
-    return max(TOLERANCE, math.hypot(stats.half_width(a), stats.half_width(b)))
 
 
 def _compared(arms: Mapping[str, ArmSummary], launch: LaunchFacts, cores: int) -> Iterator[CrossCheck]:

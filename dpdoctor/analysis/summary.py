@@ -7,11 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from dpdoctor.analysis.across.model import AcrossRanks
 from dpdoctor.analysis.core_pace import NOT_TRIED
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.model import LoaderSummary
-from dpdoctor.records import Adoption, Counters, Run, Written
+from dpdoctor.records import Adoption, Counters, Written
 from dpdoctor.spec import SCHEMA, Fingerprint
 
 
@@ -312,12 +311,3 @@ class RunSummary:
     findings: tuple[Finding, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
     pace: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
-    """What the report reads: the summary, the run behind it for the curves, and by mode its ranks compared."""
-
-    summary: RunSummary
-    run: Run
-    across: dict[str, AcrossRanks] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from dpdoctor.spec import LoaderSetting
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from dpdoctor.analysis import Analysis
+    from dpdoctor.analysis import Diagnosis
 
 TERMINAL, MARKDOWN, JSON = FORMATS = ("terminal", "markdown", "json")
 INLINE, DIRECTORY = PLOTLYJS = ("inline", "directory")
@@ -59,7 +59,7 @@ def make(
     *,
     as_format: str,
     plotlyjs: str,
-    show: Callable[[Analysis], RenderableType] | None = None,
+    show: Callable[[Diagnosis], RenderableType] | None = None,
     open_page: bool = False,
 ) -> None:
     """Write run.json, report.html and, of traces, a timeline; print the run as `as_format` says.
@@ -94,15 +94,14 @@ def print_run(run: Run, *, as_format: str) -> None:
     click.echo(_text(_analysed(run), as_format), nl=False)
 
 
-def _analysed(run: Run) -> Analysis:
+def _analysed(run: Run) -> Diagnosis:
     """Return what the run's records say. Imports late, as all do from here on: numpy and plotly take their time."""
-    from dpdoctor.analysis import analyse
-    from dpdoctor.rules import diagnose
+    from dpdoctor.rules import diagnosed
 
-    return diagnose(analyse(run))
+    return diagnosed(run)
 
 
-def _write(root: Path, analysis: Analysis, plotlyjs: str) -> None:
+def _write(root: Path, analysis: Diagnosis, plotlyjs: str) -> None:
     from dpdoctor.report import page
     from dpdoctor.report.traces.timeline import timeline
 
@@ -129,7 +128,7 @@ def _shared_plotly(root: Path) -> str:
     return f"../{path.name}"
 
 
-def _print(analysis: Analysis, console: Console, as_format: str) -> None:
+def _print(analysis: Diagnosis, console: Console, as_format: str) -> None:
     if as_format == TERMINAL:
         from dpdoctor.report.formats import terminal
 
@@ -138,7 +137,7 @@ def _print(analysis: Analysis, console: Console, as_format: str) -> None:
         click.echo(_text(analysis, as_format), nl=False)
 
 
-def _text(analysis: Analysis, as_format: str) -> str | bytes:
+def _text(analysis: Diagnosis, as_format: str) -> str | bytes:
     """Return what is printed for other programs: Markdown or JSON."""
     if as_format == JSON:
         return rundir.indented(analysis.summary)

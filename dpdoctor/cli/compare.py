@@ -49,11 +49,10 @@ def compare(run_dirs: tuple[Path, ...], out: Path | None, as_format: str) -> Non
 
 def _comparison(run_dirs: tuple[Path, ...]) -> Comparison:
     """Return the runs side by side, analysed anew: by the same rules, whatever version wrote them."""
-    from dpdoctor.analysis import analyse
     from dpdoctor.analysis.comparison import compare as compare_analyses
-    from dpdoctor.rules import diagnose
+    from dpdoctor.rules import diagnosed
 
-    return compare_analyses([diagnose(analyse(rundir.read(path))) for path in run_dirs])
+    return compare_analyses([diagnosed(rundir.read(path)) for path in run_dirs])
 
 
 def _print(comparison: Comparison, as_format: str) -> None:

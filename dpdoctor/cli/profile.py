@@ -18,7 +18,7 @@ from dpdoctor.records import LaunchRecord
 from dpdoctor.spec import BESIDE, NATIVE, RunHeader, RunSpec, starts_its_ranks
 
 if TYPE_CHECKING:
-    from dpdoctor.analysis import Analysis
+    from dpdoctor.analysis import Diagnosis
 
 
 @click.command(
@@ -142,7 +142,7 @@ def _launch_spread(header: RunHeader) -> dict[str, float]:
         return {}
 
 
-def _explanation(analysis: Analysis) -> RenderableType:
+def _explanation(analysis: Diagnosis) -> RenderableType:
     from dpdoctor.report.formats import explain
 
     return explain.explanation(analysis)

@@ -21,16 +21,15 @@ WIDTH = 100
 def rules(name: str | None) -> None:
     """List the rules or, with NAME, say what one of them is about."""
     # Imports late: the rules load what they compute with.
-    from dpdoctor.rules import rules as every
+    from dpdoctor.rules import BY_NAME
 
-    known = every()
     if name is None:
-        for key, rule in known.items():
-            click.echo(_line(key, rule, max(map(len, known))))
+        for key, rule in BY_NAME.items():
+            click.echo(_line(key, rule, max(map(len, BY_NAME))))
         return
-    if name not in known:
-        raise click.BadParameter(f"{name!r} is no rule; known: {', '.join(known)}", param_hint="NAME")
-    click.echo(_paragraph(name, known[name]))
+    if name not in BY_NAME:
+        raise click.BadParameter(f"{name!r} is no rule; known: {', '.join(BY_NAME)}", param_hint="NAME")
+    click.echo(_paragraph(name, BY_NAME[name]))
 
 
 def _line(name: str, rule: Rule, width: int) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.gate.launching.sides import Checkout, Launches
 from dpdoctor.gate.model import SIDES, ModeResult, Moved, Pair, SideName
 from dpdoctor.gate.moved import moved
@@ -18,7 +18,7 @@ EXPLAINED = "explained"
 
 
 def explained(
-    results: Mapping[str, ModeResult], launches: Launches, full: Mapping[SideName, Analysis] | None
+    results: Mapping[str, ModeResult], launches: Launches, full: Mapping[SideName, Diagnosis] | None
 ) -> dict[str, ModeResult]:
     """Return results with what moved in the modes that regressed; `full` None: there was no full launch of both."""
     regressed = [name for name, result in results.items() if result.outcome == "regressed"]
@@ -32,7 +32,7 @@ def explained(
 
 def full_launches(
     root: Path, checkouts: Mapping[SideName, Checkout], modes: Sequence[str], recording: Recording, progress: Progress
-) -> dict[SideName, Analysis] | None:
+) -> dict[SideName, Diagnosis] | None:
     """Launch these modes of each side once more, with arms and a trace, for what the rules find with them.
 
     Returns both analysed; None: one of them failed or was interrupted, and explains nothing.
@@ -59,7 +59,7 @@ def _counting(pairs: Sequence[Pair]) -> set[int]:
 
 
 def _moved(
-    mode: str, pairs: Mapping[SideName, Analysis], full: Mapping[SideName, Analysis] | None
+    mode: str, pairs: Mapping[SideName, Diagnosis], full: Mapping[SideName, Diagnosis] | None
 ) -> tuple[Moved, ...]:
     of_pairs = moved(pairs["base"], pairs["head"], mode)
     if full is None:

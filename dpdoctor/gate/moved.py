@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from dpdoctor.analysis.comparison import Fact, FindingComparison, FindingState, ModeComparison, compare, counter_facts
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.summary import Analysis
+from dpdoctor.analysis.results import Diagnosis
 from dpdoctor.gate import counters
 from dpdoctor.gate.model import Moved
 
 _FINDING_WORDS = {"appeared": "appeared", "gone": "gone", "more": "costs more", "less": "costs less"}
 
 
-def moved(base: Analysis, head: Analysis, mode: str) -> tuple[Moved, ...]:
+def moved(base: Diagnosis, head: Diagnosis, mode: str) -> tuple[Moved, ...]:
     """Return what differs in one mode of two runs: phases, findings, counters, of each kind the largest first.
 
     A phase is there only where the 95 % interval of its difference leaves out 0. That interval holds within one launch
@@ -48,7 +48,7 @@ def _findings(findings: Iterable[FindingComparison], mode: str) -> Iterator[Move
         )
 
 
-def _varying(of: Analysis, mode: str) -> set[str]:
+def _varying(of: Diagnosis, mode: str) -> set[str]:
     """Return the counters that are not alike in all launches of a run, in which not always the same step is counted."""
     records = [launch.ranks[0].record for launch in of.run.modes.get(mode, ()) if launch.ranks]
     facts = counter_facts([record.counters for record in records if record is not None])

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.errors import DpDoctorError
 from dpdoctor.gate.evidence.comparable import of_machines
 from dpdoctor.gate.explain import explained, full_launches
@@ -118,7 +118,9 @@ def _mode(verdict: Verdict, pairs: Sequence[Pair]) -> ModeResult:
     )
 
 
-def _full(wanted: PairedGate, results: Mapping[str, ModeResult], progress: Progress) -> dict[SideName, Analysis] | None:
+def _full(
+    wanted: PairedGate, results: Mapping[str, ModeResult], progress: Progress
+) -> dict[SideName, Diagnosis] | None:
     """Return a full launch of each side, of the modes that regressed."""
     regressed = [name for name, mode in results.items() if mode.outcome == "regressed"]
     return full_launches(wanted.root, wanted.sides, regressed, wanted.explaining, progress)

@@ -1,1 +1,1 @@
-"""From an Analysis to what people read: a page, a terminal summary."""
+"""From a Diagnosis to what people read: a page, a terminal summary."""

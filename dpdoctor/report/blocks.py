@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 
 # How a block is coloured. A tone never speaks alone: the text says the same.
 TONES = ("plain", "good", "warn", "bad", "muted")
@@ -335,7 +335,7 @@ Block: TypeAlias = (
 )
 
 
-def _always(_: Analysis) -> bool:
+def _always(_: Diagnosis) -> bool:
     return True
 
 
@@ -349,8 +349,8 @@ class Section:
     order: int
     title: str
     question: str
-    build: Callable[[Analysis], Sequence[Block]]
-    applies: Callable[[Analysis], bool] = _always
+    build: Callable[[Diagnosis], Sequence[Block]]
+    applies: Callable[[Diagnosis], bool] = _always
 
 
 def _check_tone(tone: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dpdoctor.analysis import Analysis, Launch
+from dpdoctor.analysis import Diagnosis, Launch
 from dpdoctor.report.text import mode_label
 
 
@@ -32,7 +32,7 @@ def is_open(named: NamedLaunch, focus: str | None) -> bool:
     return named.launch.record.launch == 1 and focus in (None, named.mode)
 
 
-def launches(analysis: Analysis) -> Iterator[NamedLaunch]:
+def launches(analysis: Diagnosis) -> Iterator[NamedLaunch]:
     """Yield every launch of every mode, in the order of the run."""
     for mode, found in analysis.run.modes.items():
         for launch in found:

@@ -13,7 +13,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from dpdoctor import plugins
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.report import plotlyjs, sections, templates
 from dpdoctor.report.blocks import Block, Chart, Section
 from dpdoctor.report.plotlyjs import PlotlyScript
@@ -54,7 +54,7 @@ class Document:
     file_name: str
 
 
-def render(analysis: Analysis, *, plotly_link: str = "") -> str:
+def render(analysis: Diagnosis, *, plotly_link: str = "") -> str:
     """Return the page of a run; it loads nothing but the plotly.js at `plotly_link`, seen from the page, if any.
 
     Raises:
@@ -109,7 +109,7 @@ def inert_json(value: Any) -> Markup:
     return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).translate(_INERT))
 
 
-def _sections(analysis: Analysis) -> list[tuple[str, Section]]:
+def _sections(analysis: Diagnosis) -> list[tuple[str, Section]]:
     found: dict[str, Section] = plugins.collect(sections, "SECTION")
     applying = ((name, section) for name, section in found.items() if section.applies(analysis))
     return sorted(applying, key=lambda item: item[1].order)

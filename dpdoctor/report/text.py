@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, Figure, ModeSummary
+from dpdoctor.analysis import Diagnosis, Figure, ModeSummary
 from dpdoctor.report.blocks import Absent, Cell
 
 NOTHING = "\N{EM DASH}"
@@ -33,7 +33,7 @@ _NAMES = re.compile(r"[_/=(]|\w\.\w")
 _STATUS_TONES = {"ok": "good", "failed": "bad", "interrupted": "warn"}
 
 
-def run_title(analysis: Analysis) -> str:
+def run_title(analysis: Diagnosis) -> str:
     """Return what a run is called: its script, or the traces that it was made of."""
     script = analysis.summary.script.path
     return script if analysis.run.header.spec.is_module else PurePath(script).name

@@ -1,6 +1,7 @@
-"""One file per rule; its name is the rule's, and nothing else is edited for a new one."""
+"""One file per rule, listed in `catalog`; `diagnose` asks all of them about every mode."""
 
-from dpdoctor.rules._base import Case, Rule
-from dpdoctor.rules._diagnose import diagnose, rules
+from dpdoctor.rules.catalog import BY_NAME, RULES
+from dpdoctor.rules.diagnose import diagnose, diagnosed
+from dpdoctor.rules.rule import CannotTell, Rule
 
-__all__ = ["Case", "Rule", "diagnose", "rules"]
+__all__ = ["BY_NAME", "RULES", "CannotTell", "Rule", "diagnose", "diagnosed"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, stats
-from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, measured_arm, severity, weigh
-from dpdoctor.rules._communication import adopted_line, communicates, core_words, exposure, why_untold
-from dpdoctor.rules._steps import windows
+from dpdoctor.analysis import Figure, Finding, ModeFacts, stats
+from dpdoctor.analysis.weighing import SMALL, weigh
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
+from dpdoctor.rules.wording import adopted_line, core_words
 
 ARM = "no_sync_accumulation"
 # Times its gradients that a step reduces from which it does so in several micro-batches.
@@ -17,16 +17,16 @@ CODE = {
 }
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    micro_batches = _micro_batches(case)
-    if not communicates(case) or micro_batches <= 1 or _reduces_once(case):
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    micro_batches = _micro_batches(facts)
+    if not facts.communicates or micro_batches <= 1 or _reduces_once(facts):
         return None
-    seen, arm = exposure(case), measured_arm(case, ARM)
+    seen, arm = facts.exposure, facts.arm(ARM)
     if seen is None and arm is None:
-        skipped = case.mode.arms.get(ARM)
+        skipped = facts.mode.arms.get(ARM)
         why = f"{ARM} was not measured: {skipped.share.reason}" if skipped else f"profile with --arms {ARM}"
         how = f"no trace and no arm shows what it costs: {why}"
-        return CannotTell(reason=why_untold(case) or how)
+        return CannotTell(reason=facts.traces.why_unknown or how)
     claim = stats.scaled(seen.removable, 1 - 1 / micro_batches) if seen else _nothing()
     weighed = weigh(claim, arm)
     refuted = weighed.status == "refuted"
@@ -41,27 +41,27 @@ def _check(case: Case) -> Finding | CannotTell | None:
         evidence.append("the arm that reduces the last one only gains " + ("nothing measurable" if refuted else gain))
     return Finding(
         rule="accumulation_sync",
-        mode=case.name,
+        mode=facts.name,
         severity="info" if refuted else severity(weighed.value),
         status=weighed.status,
         title="gradients are reduced in every micro-batch, which costs nothing measurable"
         if refuted
         else f"reducing gradients in every micro-batch takes {units.share(weighed.value)} of each step",
         cost=weighed.cost,
-        evidence=(*evidence, *core_words(case)),
+        evidence=(*evidence, *core_words(facts)),
         cause=None,
         remedy=None if refuted else "reduce gradients in the last micro-batch of a step only",
         short=None if refuted else "reduce gradients in the last micro-batch only",
-        code=None if refuted else CODE.get(case.name, CODE["ddp"]),
-        line=None if refuted else adopted_line(case),
+        code=None if refuted else CODE.get(facts.name, CODE["ddp"]),
+        line=None if refuted else adopted_line(facts),
         predicted=None if refuted else faster_without(weighed.cost),
         gain="measured" if weighed.status == "confirmed" else "predicted",
     )
 
 
-def _reduces_once(case: Case) -> bool:
+def _reduces_once(facts: ModeFacts) -> bool:
     """Return whether a script that distributes itself reduced its gradients less than twice in a step."""
-    mode = case.mode
+    mode = facts.mode
     if mode.own is None or mode.counters is None or mode.adoption is None:
         return False
     reduced = sum(of.num_bytes for kind, of in mode.counters.collectives.items() if "reduce" in kind)
@@ -72,13 +72,14 @@ def _nothing() -> Figure:
     return stats.unknown("ratio", "there is no trace")
 
 
-def _micro_batches(case: Case) -> float:
+def _micro_batches(facts: ModeFacts) -> float:
     """Return the mean number of micro-batches of the steady steps of a measured window; 0 without any."""
-    steps = [step for _, window in windows(case) for rank in window.ranks for step in rank.steady]
+    steps = [step for _, window in facts.windows for rank in window.ranks for step in rank.steady]
     return sum(step.micro_batches for step in steps) / len(steps) if steps else 0.0
 
 
 RULE = Rule(
+    name="accumulation_sync",
     title="Gradients reduced in every micro-batch",
     what="A step accumulates the gradients of several micro-batches, and each backward reduces them over all ranks.",
     why="Only the sum is used: all reductions but the last exchange the same bytes for nothing.",

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding
-from dpdoctor.rules._base import SMALL, Case, Rule, above_zero, faster_without, measured_arm
-from dpdoctor.rules._traced import on_gpu
+from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis.weighing import SMALL, above_zero
+from dpdoctor.rules.rule import Rule, faster_without
 
 ARM = "amp"
 
 
-def _check(case: Case) -> Finding | None:
-    arm = measured_arm(case, ARM)
+def _check(facts: ModeFacts) -> Finding | None:
+    arm = facts.arm(ARM)
     if arm is None or not above_zero(arm.share) or (arm.share.value or 0.0) < SMALL or arm.gain.value is None:
         return None
     share = units.share(arm.share.value or 0.0)
-    device = "cuda" if on_gpu(case) else "cpu"
+    device = "cuda" if facts.on_gpu else "cpu"
     return Finding(
         rule="amp_unused",
-        mode=case.name,
+        mode=facts.name,
         # An opportunity, not a fault: whoever trains in full precision may have a reason.
         severity="info",
         status="confirmed",
@@ -35,6 +35,7 @@ def _check(case: Case) -> Finding | None:
 
 
 RULE = Rule(
+    name="amp_unused",
     title="Mixed precision would be faster",
     what="Training computes in full precision on a device that computes faster in bfloat16.",
     why="Matrix units give a multiple of the rate for 16 bits, and half the bytes are read and written.",

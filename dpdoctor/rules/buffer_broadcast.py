@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding
-from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part, why_untold
-from dpdoctor.rules._traced import exposed_calls_share, traces
+from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis.weighing import SMALL
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
+from dpdoctor.rules.wording import adopted_line, arm_words, core_words, weigh_part
 
 OPERATION = "broadcast"
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    if not communicates(case) or case.name == "fsdp":
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    if not facts.communicates or facts.name == "fsdp":
         return None
-    counted = case.mode.counters.collectives.get(OPERATION) if case.mode.counters else None
-    found = traces(case)
-    if (reason := why_untold(case)) is not None:
+    counted = facts.mode.counters.collectives.get(OPERATION) if facts.mode.counters else None
+    found = facts.traces
+    if (reason := facts.traces.why_unknown) is not None:
         return CannotTell(reason=reason)
     if not found.common.steps:
         if not counted:
@@ -24,17 +24,17 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return CannotTell(
             reason="buffers are broadcast, and no traced step is whole on every device to show what it costs"
         )
-    weighed = weigh_part(case, exposed_calls_share(found, lambda operation, _: operation == OPERATION))
+    weighed = weigh_part(facts, facts.exposed_calls_share(lambda operation, _: operation == OPERATION))
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
-    evidence = [*arm_words(case), *core_words(case)]
+    evidence = [*arm_words(facts), *core_words(facts)]
     if counted:
         calls = units.count(counted.count, "broadcast")
         evidence.insert(0, f"each step makes {calls} of {units.size(counted.num_bytes)} together")
     evidence.append(f"they take {units.share(weighed.value)} of a traced step while nothing computes")
     return Finding(
         rule="buffer_broadcast",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(weighed.value),
         status=weighed.status,
         title=f"broadcasting buffers before each forward takes {units.share(weighed.value)} of each step",
@@ -45,12 +45,13 @@ def _check(case: Case) -> Finding | CannotTell | None:
         "evaluation. Leave it on where training itself reads a buffer that ranks would change differently",
         short="set broadcast_buffers=False",
         code="DistributedDataParallel(model, broadcast_buffers=False)",
-        line=adopted_line(case),
+        line=adopted_line(facts),
         predicted=faster_without(weighed.cost),
     )
 
 
 RULE = Rule(
+    name="buffer_broadcast",
     title="Buffers broadcast in every step",
     what="DistributedDataParallel sends rank 0's buffers, such as BatchNorm's statistics, to all ranks before each "
     "forward.",

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding
-from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._occasions import Occasions, occasions
+from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis.interruptions import Interruptions
+from dpdoctor.analysis.weighing import SMALL
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    found = occasions(case, "checkpoint")
-    if not isinstance(found, Occasions):
-        return found
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    found = facts.interruptions("checkpoint")
+    if not isinstance(found, Interruptions):
+        return CannotTell(reason=found) if found is not None else None
     share = found.share
     if share.value is None or share.value < SMALL:
         return None
     return Finding(
         rule="checkpoint_share",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(share.value),
         status="inferred",
         title=f"checkpoints take {units.share(share.value)} of the time",
@@ -34,6 +35,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
 
 
 RULE = Rule(
+    name="checkpoint_share",
     title="Checkpoints take much of the time",
     what="Training stands still while model and optimizer are written to disk, and that happens often.",
     why="No sample is trained on meanwhile, and the other ranks wait for the one that writes.",

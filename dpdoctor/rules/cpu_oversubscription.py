@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, Launch, Sample, stats
-from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, above_zero, faster_without, measured_arm, severity
-from dpdoctor.rules._cores import Cores, cores
-from dpdoctor.rules._steps import launches
+from dpdoctor.analysis import Finding, ModeFacts, stats
+from dpdoctor.analysis.cores import Cores
+from dpdoctor.analysis.throttling import QUOTA_USED_UP
+from dpdoctor.analysis.weighing import SMALL, above_zero
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 ARM = "fair_threads"
-# Share of a quota's periods from which the alert CPUThrottlingHigh of kubernetes-mixin fires.
-THROTTLED = 0.25
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    found = cores(case)
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    found = facts.cores
     if found is None:
         return None
-    return _throttled(case, found) or _too_many_threads(case, found)
+    return _throttled(facts, found) or _too_many_threads(facts, found)
 
 
-def _too_many_threads(case: Case, found: Cores) -> Finding | CannotTell | None:
+def _too_many_threads(facts: ModeFacts, found: Cores) -> Finding | CannotTell | None:
     """Return what it costs that torch computes with more threads than there are cores; the arm has as many."""
     if found.threads <= found.cores:
         return None
-    arm = measured_arm(case, ARM)
+    arm = facts.arm(ARM)
     if arm is None or arm.share.value is None or arm.gain.value is None:
         threads = f"{units.whole(found.threads)} threads on {units.count(found.cores, 'core')}"
         return CannotTell(reason=f"torch computes with {threads}; the arm {ARM} would tell what that costs")
     if not above_zero(arm.share) or arm.share.value < SMALL:
         return None
-    share = case.analysis.run.header.spec.threads_per_device
+    share = facts.spec.threads_per_device
     gain = f"With {units.count(share, 'thread')} for each rank (arm {ARM}) a step is {units.seconds(arm.gain.value)}"
     return Finding(
         rule="cpu_oversubscription",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(arm.share.value),
         status="confirmed",
         title=f"more threads than cores: {units.share(arm.share.value)} of each step",
@@ -51,14 +48,14 @@ def _too_many_threads(case: Case, found: Cores) -> Finding | CannotTell | None:
     )
 
 
-def _throttled(case: Case, found: Cores) -> Finding | None:
+def _throttled(facts: ModeFacts, found: Cores) -> Finding | None:
     """Return that a container's CPU quota is used up; how much of a step that takes, no counter says."""
-    periods = throttled_periods(launches(case))
-    if periods.value is None or periods.value <= THROTTLED:
+    periods = facts.throttled_periods
+    if periods.value is None or periods.value <= QUOTA_USED_UP:
         return None
     return Finding(
         rule="cpu_oversubscription",
-        mode=case.name,
+        mode=facts.name,
         severity="warning",
         status="inferred",
         title=f"a CPU quota holds processes back in {units.share(periods.value)} of its periods",
@@ -71,20 +68,6 @@ def _throttled(case: Case, found: Cores) -> Finding | None:
         cause="the container's CPU quota is less than its threads and loader processes use",
         remedy="raise the quota, or use fewer threads and loader processes",
     )
-
-
-def throttled_periods(of: Iterable[Launch]) -> Figure:
-    """Return the share of the quota's periods in which it was used up, from each launch's first sample to its last."""
-    parts = []
-    for launch in of:
-        seen = [(s.values["num_throttled"], s.values["num_quota_periods"]) for s in launch.samples if _counts(s)]
-        if seen and seen[-1][1] > seen[0][1]:
-            parts.append((seen[-1][0] - seen[0][0], seen[-1][1] - seen[0][1]))
-    return stats.ratio_of_totals(parts, "ratio", reason="this machine does not tell of a CPU quota")
-
-
-def _counts(sample: Sample) -> bool:
-    return {"num_throttled", "num_quota_periods"} <= sample.values.keys()
 
 
 def _demand(found: Cores) -> str:
@@ -100,6 +83,7 @@ def _switches(found: Cores) -> tuple[str, ...]:
 
 
 RULE = Rule(
+    name="cpu_oversubscription",
     title="More threads than cores",
     what="The threads of all ranks, and their loader processes, are more than the cores that they may use.",
     why="Threads that work on one operation wait for each other; when some have no core, the others wait for them.",

@@ -3,68 +3,54 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, LoaderSummary, stats
-from dpdoctor.rules import _starvation
-from dpdoctor.rules._base import (
-    SMALL,
-    CannotTell,
-    Case,
-    Rule,
-    Weighed,
-    above_zero,
-    agree,
-    faster_without,
-    measured_arm,
-    more_exact,
-    severity,
-    share_of_step,
-    weigh,
-)
-from dpdoctor.rules._edges import Edges, begins_every_step, edges, is_left_early
-from dpdoctor.rules._traced import idle_share, on_gpu, traces
+from dpdoctor.analysis import Figure, Finding, LoaderSummary, ModeFacts, stats
+from dpdoctor.analysis.loader.restarts import Restarts
+from dpdoctor.analysis.weighing import SMALL, Weighed, above_zero, agree, more_exact, weigh
+from dpdoctor.rules import loader_advice
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 ARM = "cached_batches"
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    claim, arm = _claim(case), measured_arm(case, ARM)
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    claim, arm = _claim(facts), facts.arm(ARM)
     if claim.value is None and arm is None:
         return CannotTell(reason=claim.reason or "the wait for data is unknown")
-    weighed, begun = more_exact(weigh(claim, arm), claim), edges(case)
+    weighed, begun = more_exact(weigh(claim, arm), claim), facts.loader_restarts
     if begun is not None and (begun.share.value or 0.0) >= max(SMALL, weighed.value):
-        return _at_edges(case, begun)
+        return _at_edges(facts, begun)
     if weighed.status == "refuted":
-        return _refuted(case, claim, weighed) if (claim.value or 0.0) >= SMALL else None
-    return _starved(case, claim, weighed) if weighed.value >= SMALL else None
+        return _refuted(facts, claim, weighed) if (claim.value or 0.0) >= SMALL else None
+    return _starved(facts, claim, weighed) if weighed.value >= SMALL else None
 
 
-def _claim(case: Case) -> Figure:
+def _claim(facts: ModeFacts) -> Figure:
     """Return the share of a step that waits for data: a GPU's own idle time, as it may compute while its host waits."""
-    if on_gpu(case) or case.mode.step.value is None:
-        traced = idle_share(traces(case), "data")
+    if facts.on_gpu or facts.mode.step.value is None:
+        traced = facts.idle_share("data")
         if traced.value is not None:
             return traced
     # Window by window, where that was compared with the arm: the pace of the machine falls out.
-    seen = next((check.seen for check in case.mode.cross_checks if check.arm == ARM), None)
-    return seen if seen is not None and seen.value is not None else share_of_step(case, case.mode.phases["data_wait"])
+    seen = next((check.seen for check in facts.mode.cross_checks if check.arm == ARM), None)
+    return seen if seen is not None and seen.value is not None else facts.share_of_step(facts.mode.phases["data_wait"])
 
 
-def _starved(case: Case, claim: Figure, weighed: Weighed) -> Finding:
-    loader = case.mode.loader
-    advice = _starvation.advice(case, loader) if loader else None
-    cause = _starvation.cause(case, loader) if loader else None
-    line = _line(case)
-    if loader and begins_every_step(case) and not _fetches_mostly(loader):
-        line = loader.line if is_left_early(case) else line
-        cause, advice = _of_short_iterations(case)
+def _starved(facts: ModeFacts, claim: Figure, weighed: Weighed) -> Finding:
+    loader = facts.mode.loader
+    advice = loader_advice.advice(facts, loader) if loader else None
+    cause = loader_advice.cause(facts, loader) if loader else None
+    line = _line(facts)
+    if loader and facts.loader_begins_every_step and not _fetches_mostly(loader):
+        line = loader.line if facts.loader_is_left_early else line
+        cause, advice = _of_short_iterations(facts)
     return Finding(
         rule="data_starved",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(weighed.value),
         status=weighed.status,
         title=f"the loader starves training: {units.share(weighed.value)} of each step",
         cost=weighed.cost,
-        evidence=_evidence(case, claim),
+        evidence=_evidence(facts, claim),
         cause=cause,
         remedy=advice.remedy if advice else None,
         short=advice.short if advice else None,
@@ -85,22 +71,22 @@ def _fetches_mostly(loader: LoaderSummary) -> bool:
     return loader.num_workers == 0 and fetch is not None and wait is not None and fetch > wait / 2
 
 
-def _of_short_iterations(case: Case) -> tuple[str, _starvation.Advice]:
+def _of_short_iterations(facts: ModeFacts) -> tuple[str, loader_advice.Advice]:
     """Return cause and advice where the loader begins anew in nearly every step."""
-    if is_left_early(case):
-        return "a new iterator over the loader is made in nearly every step", _starvation.Advice(
+    if facts.loader_is_left_early:
+        return "a new iterator over the loader is made in nearly every step", loader_advice.Advice(
             remedy="make the iterator once per epoch and read it to its end",
             short="make the iterator once per epoch",
             code="for batch in loader:",
         )
-    return "the loader has no more batches than a step or two take, and begins anew after them", _starvation.Advice(
+    return "the loader has no more batches than a step or two take, and begins anew after them", loader_advice.Advice(
         remedy="let one iterator last for many epochs: RandomSampler(dataset, num_samples=100 * len(dataset)) shuffles "
         "as often, and gives the same batches where their size divides the data",
         short="let one iterator last for many epochs",
     )
 
 
-def _predicted(advice: _starvation.Advice | None, cost: Figure) -> Figure:
+def _predicted(advice: loader_advice.Advice | None, cost: Figure) -> Figure:
     """Return what the simulation predicts, else what is left without the part of the cost that the advice removes."""
     if advice is not None and advice.predicted is not None:
         return advice.predicted
@@ -108,28 +94,28 @@ def _predicted(advice: _starvation.Advice | None, cost: Figure) -> Figure:
     return faster_without(stats.scaled(cost, removes))
 
 
-def _refuted(case: Case, claim: Figure, weighed: Weighed) -> Finding:
+def _refuted(facts: ModeFacts, claim: Figure, weighed: Weighed) -> Finding:
     return Finding(
         rule="data_starved",
-        mode=case.name,
+        mode=facts.name,
         severity="info",
         status="refuted",
         title=f"training waits for data in {units.share(claim.value or 0.0)} of each step, but gains nothing without",
         cost=weighed.cost,
-        evidence=_evidence(case, claim),
+        evidence=_evidence(facts, claim),
         cause=None,
         remedy=None,
-        line=_line(case),
+        line=_line(facts),
     )
 
 
-def _at_edges(case: Case, begun: Edges) -> Finding:
-    loader = case.mode.loader
+def _at_edges(facts: ModeFacts, begun: Restarts) -> Finding:
+    loader = facts.mode.loader
     assert begun.share.value is not None
     assert begun.seconds.value is not None
     restarts = loader is not None and loader.num_workers > 0 and not loader.persistent_workers
     remedy, short = None, None
-    if is_left_early(case):
+    if facts.loader_is_left_early:
         remedy = short = "read the loader to its end before it begins anew"
     if restarts:
         kept = "keep the loader's processes from one epoch to the next"
@@ -137,7 +123,7 @@ def _at_edges(case: Case, begun: Edges) -> Finding:
     every = units.count(begun.every, "step")
     return Finding(
         rule="data_starved",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(begun.share.value),
         status="inferred",
         title=f"the loader begins anew every {every}, which takes {units.share(begun.share.value)} of the time",
@@ -151,22 +137,22 @@ def _at_edges(case: Case, begun: Edges) -> Finding:
         remedy=remedy,
         short=short,
         code="DataLoader(..., persistent_workers=True)" if restarts else None,
-        line=_line(case) if restarts else loader.line if loader else None,
+        line=_line(facts) if restarts else loader.line if loader else None,
         predicted=faster_without(begun.share) if remedy else None,
         gain="at most",
     )
 
 
-def _evidence(case: Case, claim: Figure) -> tuple[str, ...]:
+def _evidence(facts: ModeFacts, claim: Figure) -> tuple[str, ...]:
     found = [f"Training waits for data in {units.share(claim.value)} of a step."] if claim.value is not None else []
-    arm = case.mode.arms.get(ARM)
+    arm = facts.mode.arms.get(ARM)
     if arm is not None:
-        found.append(_arm_words(case, claim))
-    return (*found, *(_starvation.facts(case.mode.loader) if case.mode.loader else ()))
+        found.append(_arm_words(facts, claim))
+    return (*found, *(loader_advice.known(facts.mode.loader) if facts.mode.loader else ()))
 
 
-def _arm_words(case: Case, claim: Figure) -> str:
-    arm = case.mode.arms[ARM]
+def _arm_words(facts: ModeFacts, claim: Figure) -> str:
+    arm = facts.mode.arms[ARM]
     if arm.share.value is None or arm.gain.value is None:
         return f"The arm {ARM} was not run: {arm.share.reason}."
     if not above_zero(arm.share):
@@ -175,19 +161,20 @@ def _arm_words(case: Case, claim: Figure) -> str:
     share = f"{units.share(arm.share.value)} of it."
     if claim.value is None or agree(claim, arm.share):
         return gain + share
-    if arm.share.value > claim.value and case.mode.loader is not None and not case.mode.loader.num_workers:
+    if arm.share.value > claim.value and facts.mode.loader is not None and not facts.mode.loader.num_workers:
         return gain + share + " On batches that lie ready a step also computes faster than after a fetch."
     if arm.share.value > claim.value:
         return gain + share + " The loader's work also slows what runs beside it on the same cores."
     return gain + share + " Clock and arm disagree: without the wait for data, the step waits for something else."
 
 
-def _line(case: Case) -> str | None:
+def _line(facts: ModeFacts) -> str | None:
     """Return where what feeds the training is built: nearly all that helps is an argument of it, or of its dataset."""
-    return case.mode.loader.arguments_line if case.mode.loader else None
+    return facts.mode.loader.arguments_line if facts.mode.loader else None
 
 
 RULE = Rule(
+    name="data_starved",
     title="The loader starves training",
     what="The training loop stands still until the DataLoader gives it the next batch.",
     why="The loader fetches fewer batches per second than training uses: too few processes, no idle cores, a slow "

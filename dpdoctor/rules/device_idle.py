@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding
+from dpdoctor.analysis import Figure, Finding, ModeFacts, idle
+from dpdoctor.analysis.weighing import main_part
 from dpdoctor.digest import IDLE_CAUSES
-from dpdoctor.rules import data_starved, gc_pauses, host_sync, launch_bound, memory_pressure, own_code, straggler
-from dpdoctor.rules._base import CannotTell, Case, Rule, main_part
-from dpdoctor.rules._traced import idle_share, on_gpu, traces, untraced_idle, why_no_steps
+from dpdoctor.rules.rule import CannotTell, Rule, Said
+from dpdoctor.rules.wording import why_no_steps
 
 # No peer has a threshold for idle time of any cause; a profiler alone makes a GPU idle for a tenth and more.
 WARNING = 0.25
 # A cause with less of a step is not worth naming.
 NAMED = 0.05
 # Rules that tell of idle time, with the causes that they tell of.
-TOLD = (
-    (data_starved, ("data",)),
-    (gc_pauses, ("gc",)),
-    (host_sync, ("sync",)),
-    (launch_bound, launch_bound.CAUSES),
-    (memory_pressure, ("allocator",)),
-    (own_code, own_code.CAUSES),
-    (straggler, ("comm_wait",)),
-)
+TOLD = {
+    "data_starved": ("data",),
+    "gc_pauses": ("gc",),
+    "host_sync": ("sync",),
+    "launch_bound": idle.LAUNCHING,
+    "memory_pressure": ("allocator",),
+    "own_code": idle.OWN_CODE,
+    "straggler": ("comm_wait",),
+}
 WORDS = {
     "data": "the host waits for the loader",
     "sync": "the host waits for the device before it launches more",
@@ -47,35 +49,29 @@ REMEDIES = {
 }
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    found = traces(case)
-    if not on_gpu(case):
+def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
+    if not facts.on_gpu:
         return None
-    if not found.common.steps:
-        return CannotTell(reason=why_no_steps(found, "how long the GPU idles"))
-    causes = _untold(case)
-    cost = untraced_idle(case, found, *causes)
+    if not facts.traces.common.steps:
+        return CannotTell(reason=why_no_steps(facts, "how long the GPU idles"))
+    told = {cause for part in parts for cause in TOLD[part.rule]}
+    causes = [cause for cause in IDLE_CAUSES if cause not in told]
+    cost = facts.untraced_idle(*causes)
     if cost.value is None or cost.value < WARNING:
         return None
-    parts = {cause: untraced_idle(case, found, cause).value or 0.0 for cause in causes}
-    main = main_part(parts, cost.value)
+    by_cause = {cause: facts.untraced_idle(cause).value or 0.0 for cause in causes}
+    main = main_part(by_cause, cost.value)
     return Finding(
         rule="device_idle",
-        mode=case.name,
+        mode=facts.name,
         severity="warning",
         status="inferred",
         title=f"the device idles in {units.share(cost.value)} of each step",
         cost=cost,
-        evidence=(*_words(parts), *_of_traces(case, idle_share(found, *causes))),
+        evidence=(*_words(by_cause), *_of_traces(facts, facts.idle_share(*causes))),
         cause=WORDS[main] if main is not None and main != "unknown" else None,
-        remedy=REMEDIES.get(max(parts, key=lambda cause: parts[cause])),
+        remedy=REMEDIES.get(max(by_cause, key=lambda cause: by_cause[cause])),
     )
-
-
-def _untold(case: Case) -> list[str]:
-    """Return the causes of idle time that no other finding tells of."""
-    told = {cause for rule, causes in TOLD if isinstance(rule.RULE.check(case), Finding) for cause in causes}
-    return [cause for cause in IDLE_CAUSES if cause not in told]
 
 
 def _words(parts: dict[str, float]) -> list[str]:
@@ -84,13 +80,14 @@ def _words(parts: dict[str, float]) -> list[str]:
     return [f"in {units.share(parts[cause])} of a step it idles while {WORDS[cause]}" for cause in named or largest[:1]]
 
 
-def _of_traces(case: Case, traced: Figure) -> tuple[str, ...]:
-    if case.mode.step.value is None:
+def _of_traces(facts: ModeFacts, traced: Figure) -> tuple[str, ...]:
+    if facts.mode.step.value is None:
         return ("these are traced steps: without a profiler the host is faster",)
     return (f"in the traced steps, which a profiler slows, it is {units.share(traced.value or 0.0)}",)
 
 
 RULE = Rule(
+    name="device_idle",
     title="The device idles",
     what="For much of a step nothing runs on the GPU, neither computing nor communicating nor copying, and none of the "
     "other findings says why.",
@@ -101,4 +98,6 @@ RULE = Rule(
     remedy="Look at the largest cause in the timeline: fewer and larger launches, no waiting between streams.",
     verified=False,
     check=_check,
+    parts=tuple(TOLD),
+    beside=_check,
 )

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, stats
+from dpdoctor.analysis import Finding, ModeFacts, stats
 from dpdoctor.analysis.traces import Traces
+from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.digest import Digest
-from dpdoctor.rules._base import SMALL, Case, Rule, faster_without, severity
-from dpdoctor.rules._traced import traces
+from dpdoctor.rules.rule import Rule, faster_without, severity
 
 NS = 1e-9
 
 
-def _check(case: Case) -> Finding | None:
-    return next((finding for digest in traces(case).digests if (finding := _of_rank(case, digest))), None)
+def _check(facts: ModeFacts) -> Finding | None:
+    return next((finding for digest in facts.traces.digests if (finding := _of_rank(facts, digest))), None)
 
 
-def _of_rank(case: Case, digest: Digest) -> Finding | None:
+def _of_rank(facts: ModeFacts, digest: Digest) -> Finding | None:
     steps = Traces((digest,)).common.steps
     if digest.data_parallel is None or len(digest.data_parallel.device_ns) < 2 or not steps:
         return None
@@ -34,7 +34,7 @@ def _of_rank(case: Case, digest: Digest) -> Finding | None:
     others = fmean(ns for index, ns in busy.items() if index != fullest)
     return Finding(
         rule="dp_imbalance",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(share),
         status="inferred",
         title=f"GPU {fullest} does more than the others, which wait for it: {units.share(share)} of each step",
@@ -43,7 +43,7 @@ def _of_rank(case: Case, digest: Digest) -> Finding | None:
             f"GPU {fullest} is busy for {units.seconds(busy[fullest] * NS)} of a traced step, the others for "
             f"{units.seconds(others * NS)}",
             *_more(digest.data_parallel.device_ns, fullest),
-            *_memory(case, fullest),
+            *_memory(facts, fullest),
         ),
         cause=None,
         remedy="use DistributedDataParallel, which has no first GPU; or compute the loss in the module's forward, so "
@@ -69,8 +69,8 @@ def _more(device_ns: Mapping[int, Mapping[str, float]], fullest: int) -> tuple[s
     return (f"most of it is {named}: {units.seconds(excess[part] * NS)} more than elsewhere",)
 
 
-def _memory(case: Case, fullest: int) -> tuple[str, ...]:
-    launch = case.analysis.run.modes[case.name][0]
+def _memory(facts: ModeFacts, fullest: int) -> tuple[str, ...]:
+    launch = facts.launches[0]
     devices = launch.ranks[0].record.devices if launch.ranks and launch.ranks[0].record else ()
     peaks = [device.peak_memory_bytes for device in devices if device.peak_memory_bytes is not None]
     if len(peaks) != len(devices) or len(peaks) < 2 or fullest >= len(peaks):
@@ -80,6 +80,7 @@ def _memory(case: Case, fullest: int) -> tuple[str, ...]:
 
 
 RULE = Rule(
+    name="dp_imbalance",
     title="One GPU of DataParallel does more",
     what="nn.DataParallel gathers outputs, computes the loss and updates the parameters on the first GPU alone.",
     why="The others wait while the first one works, and its memory is full first, which limits the batch for all.",

@@ -5,34 +5,34 @@ from __future__ import annotations
 from statistics import fmean
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, ModeSummary, stats
+from dpdoctor.analysis import Figure, Finding, ModeFacts, ModeSummary, stats
 from dpdoctor.analysis.traces import Traces
+from dpdoctor.analysis.weighing import SMALL, Status
 from dpdoctor.digest import DataParallelCost, Digest
-from dpdoctor.rules._base import SMALL, Case, Rule, Status, faster_without, severity
-from dpdoctor.rules._traced import traces
+from dpdoctor.rules.rule import Rule, faster_without, severity
 
 NS = 1e-9
 PARTS = ("scatter", "replicate", "gather", "reduce")
 
 
-def _check(case: Case) -> Finding | None:
-    return next((finding for digest in traces(case).digests if (finding := _of_rank(case, digest))), None)
+def _check(facts: ModeFacts) -> Finding | None:
+    return next((finding for digest in facts.traces.digests if (finding := _of_rank(facts, digest))), None)
 
 
-def _of_rank(case: Case, digest: Digest) -> Finding | None:
+def _of_rank(facts: ModeFacts, digest: Digest) -> Finding | None:
     steps = Traces((digest,)).common.steps
     if digest.data_parallel is None or not steps:
         return None
     step_ns = fmean(step.budget.total_ns for of_step in steps for step in of_step)
     host_ns = _host_ns(digest.data_parallel)
     share = min(sum(host_ns.values()), _removable_ns(digest.data_parallel, step_ns)) / step_ns
-    cost, status = stats.mean_interval([share], "ratio"), _status(case)
+    cost, status = stats.mean_interval([share], "ratio"), _status(facts)
     if share < SMALL or status == "refuted":
         return None
-    ratio = _over_ddp(case)
+    ratio = _over_ddp(facts)
     return Finding(
         rule="dp_overhead",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(share),
         status=status,
         title=f"DataParallel's own work takes {units.share(share)} of each step",
@@ -42,7 +42,7 @@ def _of_rank(case: Case, digest: Digest) -> Finding | None:
             + ", ".join(f"{part} {units.seconds(ns * NS)}" for part, ns in host_ns.items()),
             f"the replicas themselves run for {units.seconds(digest.data_parallel.parallel_apply_ns * NS)}, their "
             "threads sharing one interpreter",
-            *_ddp_words(case, ratio),
+            *_ddp_words(facts, ratio),
         ),
         cause=None,
         remedy="use DistributedDataParallel: one process per GPU, replicas that stay, and gradients reduced during the "
@@ -63,24 +63,24 @@ def _removable_ns(cost: DataParallelCost, step_ns: float) -> float:
     return max(0.0, step_ns - max(own, default=0.0))
 
 
-def _ddp(case: Case) -> ModeSummary | None:
+def _ddp(facts: ModeFacts) -> ModeSummary | None:
     """Return what ddp gave on as many devices in the same run; None: it was not run, or not to its end."""
-    ddp = case.analysis.summary.modes.get("ddp")
-    return ddp if ddp is not None and ddp.status == "ok" and ddp.num_devices == case.mode.num_devices else None
+    ddp = facts.modes.get("ddp")
+    return ddp if ddp is not None and ddp.status == "ok" and ddp.num_devices == facts.mode.num_devices else None
 
 
-def _over_ddp(case: Case) -> Figure:
+def _over_ddp(facts: ModeFacts) -> Figure:
     """Return ddp's throughput over this mode's."""
-    ddp = _ddp(case)
+    ddp = _ddp(facts)
     if ddp is None:
         return stats.unknown("x", "ddp was not run on the same devices")
-    return stats.ratio(ddp.throughput, case.mode.throughput, "x")
+    return stats.ratio(ddp.throughput, facts.mode.throughput, "x")
 
 
-def _status(case: Case) -> Status:
+def _status(facts: ModeFacts) -> Status:
     """Return what ddp, which does none of this, says of it; only with equal batches is it an experiment."""
-    ddp, ratio = _ddp(case), _over_ddp(case)
-    if ddp is None or ratio.low is None or ratio.high is None or not _equal_batches(case.mode, ddp):
+    ddp, ratio = _ddp(facts), _over_ddp(facts)
+    if ddp is None or ratio.low is None or ratio.high is None or not _equal_batches(facts.mode, ddp):
         return "inferred"
     if ratio.low > 1:
         return "confirmed"
@@ -92,15 +92,16 @@ def _equal_batches(dp: ModeSummary, ddp: ModeSummary) -> bool:
     return a is not None and b is not None and abs(a - b) < 0.5
 
 
-def _ddp_words(case: Case, ratio: Figure) -> tuple[str, ...]:
-    ddp = _ddp(case)
+def _ddp_words(facts: ModeFacts, ratio: Figure) -> tuple[str, ...]:
+    ddp = _ddp(facts)
     if ddp is None or ratio.value is None:
         return ()
-    batch = "the same batch" if _equal_batches(case.mode, ddp) else "another batch"
+    batch = "the same batch" if _equal_batches(facts.mode, ddp) else "another batch"
     return (f"ddp gave {units.times(ratio.value)} of its throughput on the same devices, with {batch} per device",)
 
 
 RULE = Rule(
+    name="dp_overhead",
     title="DataParallel's own work",
     what="nn.DataParallel copies the model to every GPU, scatters inputs, gathers outputs and adds up gradients, in "
     "every step, from one Python process.",

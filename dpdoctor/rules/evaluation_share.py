@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding
-from dpdoctor.rules._base import CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._occasions import Occasions, occasions
-
-# TraceML 0.5's first threshold for a share of the time. Not lower: evaluating CIFAR-10 after each epoch takes 6 %,
-# 10,000 images forward beside 50,000 forward and backward, and nobody calls that a fault.
-WARNING = 0.10
+from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis.interruptions import Interruptions
+from dpdoctor.rules.rule import INTERRUPTING, CannotTell, Rule, faster_without, severity
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    found = occasions(case, "evaluation")
-    if not isinstance(found, Occasions):
-        return found
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    found = facts.interruptions("evaluation")
+    if not isinstance(found, Interruptions):
+        return CannotTell(reason=found) if found is not None else None
     share = found.share
-    if share.value is None or share.value < WARNING:
+    if share.value is None or share.value < INTERRUPTING:
         return None
     remedy = "evaluate less often or on fewer samples"
     evidence = found.evidence
-    if case.mode.world_size > 1 and _is_read_whole(case):
-        ranks = units.count(case.mode.world_size, "rank")
+    if facts.mode.world_size > 1 and _is_read_whole(facts):
+        ranks = units.count(facts.mode.world_size, "rank")
         evidence = (*evidence, f"Each of {ranks} evaluates all of the data.")
         remedy += ", or give each rank its part of the evaluation set and add the results up"
     return Finding(
         rule="evaluation_share",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(share.value),
         status="inferred",
         title=f"evaluation takes {units.share(share.value)} of the time",
@@ -41,13 +37,14 @@ def _check(case: Case) -> Finding | CannotTell | None:
     )
 
 
-def _is_read_whole(case: Case) -> bool:
+def _is_read_whole(facts: ModeFacts) -> bool:
     """Return whether a loader was iterated without gradients, and so by every rank for itself."""
-    adoption = case.mode.adoption
+    adoption = facts.mode.adoption
     return adoption is not None and any("an evaluation" in loader.note for loader in adoption.loaders)
 
 
 RULE = Rule(
+    name="evaluation_share",
     title="Evaluation takes much of the time",
     what="Training pauses for evaluations so often, or for so long, that they are a large part of the time.",
     why="No sample is trained on meanwhile; where every rank evaluates everything, more devices do not help either.",

@@ -3,57 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, stats
+from dpdoctor.analysis import Figure, Finding, ModeFacts, stats
+from dpdoctor.analysis.facts import NO_COMM
+from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, above_zero, more_exact, weigh
 from dpdoctor.digest import CollectiveSize
-from dpdoctor.rules import (
-    accumulation_sync,
-    buffer_broadcast,
-    find_unused_parameters,
-    no_overlap,
-    small_collectives,
-    straggler,
-    uneven_batches,
-)
-from dpdoctor.rules._base import (
-    COVERAGE,
-    SMALL,
-    CannotTell,
-    Case,
-    Rule,
-    Severity,
-    Weighed,
-    above_zero,
-    faster_without,
-    more_exact,
-    severity,
-    weigh,
-)
-from dpdoctor.rules._communication import (
-    agreement_words,
-    arm_of,
-    arm_words,
-    communicates,
-    core_words,
-    exposure,
-    neither,
-    trace_words,
-    why_untold,
-)
-from dpdoctor.rules._traced import on_gpu, traces
+from dpdoctor.rules.rule import CannotTell, Rule, Said, Severity, faster_without, severity
+from dpdoctor.rules.wording import agreement_words, arm_words, core_words, neither, trace_words
 
 # Rules that name a part of exposed communication, and what to do about it.
 SPECIFIC = (
-    accumulation_sync,
-    buffer_broadcast,
-    find_unused_parameters,
-    no_overlap,
-    small_collectives,
-    straggler,
-    uneven_batches,
+    "accumulation_sync",
+    "buffer_broadcast",
+    "find_unused_parameters",
+    "no_overlap",
+    "small_collectives",
+    "straggler",
+    "uneven_batches",
 )
 # From this part of the cost on, the specific finding is the one to act on and this one the fact behind it. No peer
 # has such a threshold: half of the communication is what accumulating over two batches saves, give or take noise.
@@ -69,27 +38,31 @@ BFLOAT16 = {
 }
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    if not communicates(case):
+def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
+    if not facts.communicates:
         return None
-    seen, arm = exposure(case), arm_of(case)
+    seen, arm = facts.exposure, facts.arm(NO_COMM)
     if seen is None and arm is None:
-        return CannotTell(reason=why_untold(case) or neither(case))
+        return CannotTell(reason=facts.traces.why_unknown or neither(facts))
     claim = seen.removable if seen else None
-    weighed = _weighed(case, claim)
+    weighed = _weighed(facts, claim)
     if max(weighed.value, (claim.value or 0.0) if claim and weighed.status == "refuted" else 0.0) < SMALL:
         return None
-    evidence = [*arm_words(case), *core_words(case)]
+    evidence = [*arm_words(facts), *core_words(facts)]
     if seen is not None:
         evidence.insert(0, trace_words(seen))
     if seen is not None and arm is not None:
         evidence.append(agreement_words(seen, arm))
-    return _refuted(case, weighed, evidence) if weighed.status == "refuted" else _found(case, weighed, evidence)
+    return (
+        _refuted(facts, weighed, evidence)
+        if weighed.status == "refuted"
+        else _found(facts, weighed, evidence, _largest(parts))
+    )
 
 
-def _weighed(case: Case, claim: Figure | None) -> Weighed:
+def _weighed(facts: ModeFacts, claim: Figure | None) -> Weighed:
     """Return the cost; of the arm alone where there is no trace, and then only a gain that is one."""
-    arm = arm_of(case)
+    arm = facts.arm(NO_COMM)
     if claim is not None:
         return more_exact(weigh(claim, arm), claim)
     assert arm is not None
@@ -97,21 +70,20 @@ def _weighed(case: Case, claim: Figure | None) -> Weighed:
     return Weighed(cost=cost, status="confirmed")
 
 
-def _found(case: Case, weighed: Weighed, evidence: list[str]) -> Finding | None:
+def _found(facts: ModeFacts, weighed: Weighed, evidence: list[str], part: Finding | None) -> Finding | None:
     """Return the finding; None where another one says the same, with what to do about it."""
-    part = _largest_part(case)
     of_cost = (part.cost.value or 0.0) / weighed.value if part else 0.0
     if of_cost >= COVERAGE:
         return None
     if part is not None:
         evidence.append(f"the finding {part.rule} is {units.share(of_cost)} of it")
-    advice = _advice(case)
-    if advice is None and (longest := _longest_words(case)):
+    advice = _advice(facts)
+    if advice is None and (longest := _longest_words(facts)):
         evidence.append(longest)
     level: Severity = "info" if of_cost >= NAMED else severity(weighed.value)
     return Finding(
         rule="exposed_communication",
-        mode=case.name,
+        mode=facts.name,
         severity=level,
         status=weighed.status,
         title=f"communication takes {units.share(weighed.value)} of each step",
@@ -125,10 +97,10 @@ def _found(case: Case, weighed: Weighed, evidence: list[str]) -> Finding | None:
     )
 
 
-def _refuted(case: Case, weighed: Weighed, evidence: list[str]) -> Finding:
+def _refuted(facts: ModeFacts, weighed: Weighed, evidence: list[str]) -> Finding:
     return Finding(
         rule="exposed_communication",
-        mode=case.name,
+        mode=facts.name,
         severity="info",
         status="refuted",
         title="communication is exposed, but without it a step is not measurably shorter",
@@ -139,11 +111,10 @@ def _refuted(case: Case, weighed: Weighed, evidence: list[str]) -> Finding:
     )
 
 
-def _largest_part(case: Case) -> Finding | None:
+def _largest(parts: Sequence[Finding]) -> Finding | None:
     """Return the most costly of the findings that name a part of the communication; None: there is none."""
-    said = [rule.RULE.check(case) for rule in SPECIFIC]
     # Waiting for one and the same rank does not go with the communication: it is no part of this.
-    found = [part for part in said if isinstance(part, Finding) and part.status != "refuted" and not part.ranks]
+    found = [part for part in parts if part.status != "refuted" and not part.ranks]
     return max(found, key=lambda part: part.cost.value or 0.0, default=None)
 
 
@@ -154,35 +125,35 @@ class _Advice:
     code: str | None = None
 
 
-def _advice(case: Case) -> _Advice | None:
+def _advice(facts: ModeFacts) -> _Advice | None:
     """Return what halves the communication per sample; None: for all we know it grows with the batch."""
-    if not _is_of_parameters(case):
+    if not _is_of_parameters(facts):
         return None
     short = remedy = "train on twice the batch per device"
-    if case.name == "ddp":  # FSDP gathers parameters for every batch, whether or not gradients are accumulated
+    if facts.name == "ddp":  # FSDP gathers parameters for every batch, whether or not gradients are accumulated
         remedy += ", or accumulate gradients over two batches under no_sync()"
-    if not on_gpu(case) or not _mostly(case, lambda call: call.dtype == "float"):
+    if not facts.on_gpu or not _mostly(facts, lambda call: call.dtype == "float"):
         return _Advice(remedy=f"{remedy}: half as much communication for each sample", short=short)
     short = "exchange bfloat16 instead of float32"
-    return _Advice(remedy=f"{short}: half the bytes; or {remedy}", short=short, code=BFLOAT16.get(case.name))
+    return _Advice(remedy=f"{short}: half the bytes; or {remedy}", short=short, code=BFLOAT16.get(facts.name))
 
 
-def _is_of_parameters(case: Case) -> bool:
+def _is_of_parameters(facts: ModeFacts) -> bool:
     """Return whether most is gradients or parameters, of which a step exchanges as many whatever the batch."""
-    is_wrapped = case.name in BFLOAT16 or any(digest.buckets or digest.shard_units for digest in traces(case).digests)
-    return is_wrapped and not _mostly(case, lambda call: call.operation not in OF_PARAMETERS)
+    is_wrapped = facts.name in BFLOAT16 or any(digest.buckets or digest.shard_units for digest in facts.traces.digests)
+    return is_wrapped and not _mostly(facts, lambda call: call.operation not in OF_PARAMETERS)
 
 
-def _mostly(case: Case, is_one: Callable[[CollectiveSize], bool]) -> bool:
+def _mostly(facts: ModeFacts, is_one: Callable[[CollectiveSize], bool]) -> bool:
     """Return whether calls like that are most of the exposed communication in the traces."""
-    calls = [call for digest in traces(case).digests for call in digest.collectives]
+    calls = [call for digest in facts.traces.digests for call in digest.collectives]
     return 2 * sum(call.exposed_ns for call in calls if is_one(call)) > sum(call.exposed_ns for call in calls)
 
 
-def _longest_words(case: Case) -> str:
+def _longest_words(facts: ModeFacts) -> str:
     """Return in a clause which operations the most of the exposed communication is."""
     exposed: Counter[str] = Counter()
-    for digest in traces(case).digests:
+    for digest in facts.traces.digests:
         for call in digest.collectives:
             exposed[call.operation] += call.exposed_ns
     first = [name for name, ns in exposed.most_common(2) if ns]
@@ -190,6 +161,7 @@ def _longest_words(case: Case) -> str:
 
 
 RULE = Rule(
+    name="exposed_communication",
     title="Exposed communication",
     what="Ranks exchange gradients or parameters while nothing computes.",
     why="Every device idles until the exchange is done, in every step.",
@@ -202,4 +174,6 @@ RULE = Rule(
     "(bfloat16), a faster link, or another of the rules about communication where one names the reason.",
     verified=True,
     check=_check,
+    parts=SPECIFIC,
+    beside=_check,
 )

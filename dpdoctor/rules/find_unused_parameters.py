@@ -5,21 +5,21 @@ from __future__ import annotations
 from statistics import fmean
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, stats
+from dpdoctor.analysis import Finding, ModeFacts, stats
+from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.digest import Digest
-from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._communication import adopted_line
-from dpdoctor.rules._traced import launch_of, traces
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
+from dpdoctor.rules.wording import adopted_line
 
 # How torch's reducer marks the search in a trace.
 SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    found, adoption = traces(case), case.mode.adoption
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    found, adoption = facts.traces, facts.mode.adoption
     searches = any(_search_ns(digest) for digest in found.digests)
     is_on = adoption is not None and adoption.find_unused_parameters
-    if launch_of(case) is None or not (is_on or searches):
+    if facts.launch is None or not (is_on or searches):
         return None
     if not found:
         return CannotTell(reason="find_unused_parameters is on, and there is no trace that shows what it costs")
@@ -30,7 +30,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
     unused = [name for unit in (adoption.units if adoption else ()) for name in unit.unused]
     return Finding(
         rule="find_unused_parameters",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(cost.value),
         status="inferred",
         title=f"searching for unused parameters takes {units.share(cost.value)} of each step",
@@ -45,7 +45,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         "same ones are used in every step, static_graph=True searches once",
         short="leave find_unused_parameters off",
         code="DistributedDataParallel(model, static_graph=True)",
-        line=adopted_line(case),
+        line=adopted_line(facts),
         predicted=faster_without(cost),
     )
 
@@ -59,6 +59,7 @@ def _traced_ns(digest: Digest) -> float:
 
 
 RULE = Rule(
+    name="find_unused_parameters",
     title="Search for unused parameters",
     what="find_unused_parameters=True makes DDP walk the graph of every step for parameters that get no gradient.",
     why="The walk comes before the backward, on the host, in each step; a second all-reduce tells the ranks what was "

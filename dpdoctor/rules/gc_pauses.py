@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, stats
+from dpdoctor.analysis import Finding, ModeFacts, stats
+from dpdoctor.analysis.events import slowest_by_step
+from dpdoctor.analysis.weighing import Status, above_zero
 from dpdoctor.analysis.windows import NS
-from dpdoctor.rules._base import Case, Rule, Status, above_zero, faster_without, severity
-from dpdoctor.rules._steps import launches, share_of_events, slowest_by_step, windows
-from dpdoctor.rules._traced import on_gpu
+from dpdoctor.rules.rule import Rule, faster_without, severity
 
 # xprof's thresholds for "other" time of the host.
 WARNING, CRITICAL = 0.03, 0.15
@@ -15,13 +15,13 @@ WARNING, CRITICAL = 0.03, 0.15
 OWN_CALLS = 0.9
 
 
-def _check(case: Case) -> Finding | None:
-    share = share_of_events(case, "gc")
+def _check(facts: ModeFacts) -> Finding | None:
+    share = facts.share_of_events("gc")
     if share.value is None or share.value < WARNING:
         return None
-    with_s, without_s, pauses_s = _steps(case)
-    status = _status(case, with_s, without_s, pauses_s)
-    every_step = len(with_s) >= OWN_CALLS * (len(with_s) + len(without_s)) and _are_full(case)
+    with_s, without_s, pauses_s = _steps(facts)
+    status = _status(facts, with_s, without_s, pauses_s)
+    every_step = len(with_s) >= OWN_CALLS * (len(with_s) + len(without_s)) and _are_full(facts)
     steps = f"{units.whole(len(with_s))} of {units.count(len(with_s) + len(without_s), 'measured step')}"
     evidence = [f"A collection in {steps}, {units.seconds(sum(pauses_s) / len(pauses_s))} each on the slowest rank."]
     if without_s:
@@ -29,7 +29,7 @@ def _check(case: Case) -> Finding | None:
         evidence.append(f"Steps with one last {units.seconds(longer)} longer than the others.")
     return Finding(
         rule="gc_pauses",
-        mode=case.name,
+        mode=facts.name,
         severity="info" if status == "refuted" else severity(share.value, critical=CRITICAL),
         status=status,
         title=f"garbage collection takes {units.share(share.value)} of each step",
@@ -56,12 +56,12 @@ def _short(*, every_step: bool) -> str:
     return "take gc.collect() out of the training loop" if every_step else "freeze and disable the garbage collector"
 
 
-def _steps(case: Case) -> tuple[list[float], list[float], list[float]]:
+def _steps(facts: ModeFacts) -> tuple[list[float], list[float], list[float]]:
     """Return the seconds of the steady steps with a collection, of those without, and of the collections."""
     with_s: list[float] = []
     without_s: list[float] = []
     pauses_s: list[float] = []
-    for launch, window in windows(case):
+    for launch, window in facts.windows:
         taken = slowest_by_step(launch, "gc")
         for step in window.ranks[0].steady:
             (with_s if step.step in taken else without_s).append(step.duration_ns * NS)
@@ -69,9 +69,9 @@ def _steps(case: Case) -> tuple[list[float], list[float], list[float]]:
     return with_s, without_s, pauses_s
 
 
-def _status(case: Case, with_s: list[float], without_s: list[float], pauses_s: list[float]) -> Status:
+def _status(facts: ModeFacts, with_s: list[float], without_s: list[float], pauses_s: list[float]) -> Status:
     """Return whether steps with a collection really take longer; on the CPU nothing runs beside a collection."""
-    if not on_gpu(case):
+    if not facts.on_gpu:
         return "confirmed"
     if not without_s:
         return "inferred"
@@ -82,13 +82,14 @@ def _status(case: Case, with_s: list[float], without_s: list[float], pauses_s: l
     return "refuted" if far_below else "inferred"
 
 
-def _are_full(case: Case) -> bool:
+def _are_full(facts: ModeFacts) -> bool:
     """Return whether the collections were of all generations."""
-    events = [e for launch in launches(case) for rank in launch.ranks for e in rank.events if e.kind == "gc"]
+    events = [e for launch in facts.launches for rank in launch.ranks for e in rank.events if e.kind == "gc"]
     return sum(event.detail == "generation 2" for event in events) >= OWN_CALLS * len(events)
 
 
 RULE = Rule(
+    name="gc_pauses",
     title="Garbage collection holds up training",
     what="Python's garbage collector runs inside of the training loop, and takes long.",
     why="Nothing else runs in a process while it collects; with several ranks, all wait for the one that does.",

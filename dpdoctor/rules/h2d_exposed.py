@@ -3,52 +3,51 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import ArmSummary, Figure, Finding, stats
-from dpdoctor.analysis.trace_budget import part_share
-from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, measured_arm, severity, weigh
-from dpdoctor.rules._traced import on_gpu, traces
+from dpdoctor.analysis import ArmSummary, Figure, Finding, ModeFacts, stats
+from dpdoctor.analysis.weighing import SMALL, Weighed, weigh
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 # One replays batches from the host, the other batches that already are on the device: their difference is the copy.
 ON_HOST, ON_DEVICE = "cached_batches", "cached_device"
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    if not on_gpu(case):
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    if not facts.on_gpu:
         return None
-    claim, arm = _claim(case), _arm(case)
+    claim, arm = _claim(facts), _arm(facts)
     if claim.value is None and arm is None:
         return CannotTell(reason=f"{claim.reason}; the arms {ON_HOST} and {ON_DEVICE} would tell")
     weighed = weigh(claim, arm)
     if max(weighed.value, claim.value or 0.0) < SMALL:
         return None
     refuted = weighed.status == "refuted"
-    pageable = case.mode.loader is not None and not case.mode.loader.pin_memory
+    pageable = facts.mode.loader is not None and not facts.mode.loader.pin_memory
     return Finding(
         rule="h2d_exposed",
-        mode=case.name,
+        mode=facts.name,
         severity="info" if refuted else severity(weighed.value),
         status=weighed.status,
         title=_title(claim, weighed),
         cost=weighed.cost,
-        evidence=_evidence(case, claim, arm),
+        evidence=_evidence(facts, claim, arm),
         cause="batches lie in pageable memory: the host copies them once more and waits" if pageable else None,
         remedy=None if refuted else _remedy(pageable=pageable),
         code="DataLoader(..., pin_memory=True); x = x.to(device, non_blocking=True)"
         if pageable and not refuted
         else None,
-        line=case.mode.loader.arguments_line if case.mode.loader else None,
+        line=facts.mode.loader.arguments_line if facts.mode.loader else None,
         predicted=None if refuted else faster_without(weighed.cost),
     )
 
 
-def _claim(case: Case) -> Figure:
+def _claim(facts: ModeFacts) -> Figure:
     """Return the share of a traced step in which the device does nothing but receive."""
-    return part_share(traces(case), "h2d")
+    return facts.part_share("h2d")
 
 
-def _arm(case: Case) -> ArmSummary | None:
+def _arm(facts: ModeFacts) -> ArmSummary | None:
     """Return what batches on the device gain beyond batches on the host; None: one of both was not run."""
-    host, device = measured_arm(case, ON_HOST), measured_arm(case, ON_DEVICE)
+    host, device = facts.arm(ON_HOST), facts.arm(ON_DEVICE)
     if host is None or device is None:
         return None
     return ArmSummary(
@@ -70,21 +69,22 @@ def _remedy(*, pageable: bool) -> str:
     return "copy the next batch on a stream of its own while the present one is trained on, or send it in fewer bytes"
 
 
-def _evidence(case: Case, claim: Figure, arm: ArmSummary | None) -> tuple[str, ...]:
+def _evidence(facts: ModeFacts, claim: Figure, arm: ArmSummary | None) -> tuple[str, ...]:
     found = []
     if claim.value is not None:
         found.append(f"In the trace nothing but copies to the device runs in {units.share(claim.value)} of a step.")
     if arm is not None and arm.gain.value is not None:
         gain = units.seconds(arm.gain.value)
         found.append(f"With batches on the device a step is {gain} shorter than with batches on the host.")
-    if case.mode.counters and case.mode.counters.inputs:
-        inputs = case.mode.counters.inputs
+    if facts.mode.counters and facts.mode.counters.inputs:
+        inputs = facts.mode.counters.inputs
         what = f"{units.size(sum(tensor.num_bytes for tensor in inputs))} enter the model"
         found.append(f"{what} in each step, as {', '.join(dict.fromkeys(tensor.dtype for tensor in inputs))}.")
     return tuple(found)
 
 
 RULE = Rule(
+    name="h2d_exposed",
     title="The device waits for copies of its inputs",
     what="Batches are copied from the host's memory to the GPU while the GPU does nothing else.",
     why="The copy is not started before the batch is needed, or it cannot run beside computing, because the memory "

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, HostSync
-from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._traced import idle_share, on_gpu, traces
+from dpdoctor.analysis import Finding, HostSync, ModeFacts
+from dpdoctor.analysis.weighing import SMALL
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     # On the CPU every operator is done when its call returns: there is nothing to wait for.
-    if not on_gpu(case):
+    if not facts.on_gpu:
         return None
-    calls = sorted(case.mode.counters.syncs, key=lambda call: -call.count) if case.mode.counters else []
-    found = traces(case)
+    calls = sorted(facts.mode.counters.syncs, key=lambda call: -call.count) if facts.mode.counters else []
+    found = facts.traces
     common = found.common
     if not common.steps:
         asked = f"a step waits for the GPU at {calls[0].line}, but " if calls else ""
         return CannotTell(
             reason=asked + (common.left_out if found else "no trace shows what waiting for the GPU costs")
         )
-    cost = idle_share(found, "sync")
+    cost = facts.idle_share("sync")
     if cost.value is None or cost.value < SMALL:
         return None
     return Finding(
         rule="host_sync",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(cost.value),
         status="confirmed" if calls else "inferred",
         title=f"the GPU runs empty while the host waits for its values: {units.share(cost.value)} of each step",
@@ -51,6 +51,7 @@ def _words(call: HostSync) -> str:
 
 
 RULE = Rule(
+    name="host_sync",
     title="Waiting for the GPU",
     what="The script reads a value from the GPU in every step: .item(), print(loss), .cpu(), a tensor in an if.",
     why="The host waits until the GPU is done, and only then launches more: meanwhile the GPU has nothing to do.",

@@ -3,47 +3,45 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding
-from dpdoctor.rules._base import CannotTell, Case, Rule
-from dpdoctor.rules._occasions import Occasions, occasions
-from dpdoctor.rules._steps import share_of_events, slowest_by_step, windows
-from dpdoctor.rules._traced import launch_of
-from dpdoctor.rules.evaluation_share import WARNING
+from dpdoctor.analysis import Figure, Finding, ModeFacts
+from dpdoctor.analysis.events import slowest_by_step
+from dpdoctor.analysis.interruptions import Interruptions
+from dpdoctor.rules.rule import INTERRUPTING, CannotTell, Rule
 
 KIND = "inference"
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    launch = launch_of(case)
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    launch = facts.launch
     seen = slowest_by_step(launch, KIND) if launch else {}
     if not seen:
         return None
-    if _is_usual(case):
-        return _finding(case, share_of_events(case, KIND), ("It runs in most steps.",))
-    found = occasions(case, KIND)
-    if not isinstance(found, Occasions):
-        return found
+    if _is_usual(facts):
+        return _finding(facts, facts.share_of_events(KIND), ("It runs in most steps.",))
+    found = facts.interruptions(KIND)
+    if not isinstance(found, Interruptions):
+        return CannotTell(reason=found) if found is not None else None
     left_out = "The steady throughput leaves out the steps in which it runs; the one with edges has them."
-    return _finding(case, found.share, (*found.evidence, left_out))
+    return _finding(facts, found.share, (*found.evidence, left_out))
 
 
-def _is_usual(case: Case) -> bool:
+def _is_usual(facts: ModeFacts) -> bool:
     """Return whether most steady steps have such a pass."""
     steps = [
         step.step in seen
-        for launch, window in windows(case)
+        for launch, window in facts.windows
         for seen in [slowest_by_step(launch, KIND)]
         for step in window.ranks[0].steady
     ]
     return 2 * sum(steps) > len(steps)
 
 
-def _finding(case: Case, share: Figure, evidence: tuple[str, ...]) -> Finding | None:
-    if share.value is None or share.value < WARNING:
+def _finding(facts: ModeFacts, share: Figure, evidence: tuple[str, ...]) -> Finding | None:
+    if share.value is None or share.value < INTERRUPTING:
         return None
     return Finding(
         rule="inference_share",
-        mode=case.name,
+        mode=facts.name,
         severity="info",
         status="inferred",
         title=f"forward passes without gradients, and what lies between them and training, take "
@@ -57,6 +55,7 @@ def _finding(case: Case, share: Figure, evidence: tuple[str, ...]) -> Finding | 
 
 
 RULE = Rule(
+    name="inference_share",
     title="Forward passes without gradients",
     what="Before it trains on, the script runs its model without gradients and reads no loader for it: a rollout in an "
     "environment, text or images that are generated, an evaluation of tensors that lie in memory.",

@@ -5,39 +5,38 @@ from __future__ import annotations
 from statistics import median
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding
+from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis.idle import LAUNCHING
 from dpdoctor.analysis.traces import Traces
-from dpdoctor.rules._base import CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._traced import on_gpu, traces, untraced_idle, why_no_steps
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
+from dpdoctor.rules.wording import why_no_steps
 
 # Host-bound begins at 10 % of the step in TraceML 0.5 (residual) and gpuprof; a profiler's own cost lies below that.
 WARNING = 0.10
 # Kernels that begin so soon after their launch were waited for: HTA calls 5 to 20 us the usual time of a launch.
 LAUNCH_NS = 20_000
-# Idle time in which the host is busy with launching, or with the Python between launches.
-CAUSES = ("dispatch", "python", "optimizer", "launch_latency")
 # What runs as compiled, in an operator's name.
 COMPILED = ("CompiledFunction", "Torch-Compiled")
 NS = 1e-9
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    found = traces(case)
-    if not on_gpu(case):
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    found = facts.traces
+    if not facts.on_gpu:
         return None
     if not found.common.steps:
-        return CannotTell(reason=why_no_steps(found, "what the GPU waits for"))
+        return CannotTell(reason=why_no_steps(facts, "what the GPU waits for"))
     delay_ns = _delay_ns(found)
     if delay_ns is None:
         return CannotTell(reason="the trace does not say which call launched which kernel")
-    cost = untraced_idle(case, found, *CAUSES)
+    cost = facts.untraced_idle(*LAUNCHING)
     if cost.value is None or cost.value < WARNING or delay_ns > LAUNCH_NS:
         return None
     kernel_ns = _kernel_ns(found)
-    remedy, code = _remedy(case, found)
+    remedy, code = _remedy(facts, found)
     return Finding(
         rule="launch_bound",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(cost.value),
         status="inferred",
         title=f"the GPU waits for the host to launch work: {units.share(cost.value)} of each step",
@@ -46,7 +45,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
             f"the GPU idles {units.share(cost.value)} of a step while the host launches operators or runs Python",
             f"half of the kernels begin within {units.seconds(delay_ns * NS)} of their launch: the host is not ahead",
             *([f"a kernel takes {units.seconds(kernel_ns * NS)} on average"] if kernel_ns else []),
-            *([] if case.mode.step.value else ["these are traced steps: without a profiler the host is faster"]),
+            *([] if facts.mode.step.value else ["these are traced steps: without a profiler the host is faster"]),
         ),
         cause=None,
         remedy=remedy,
@@ -56,12 +55,12 @@ def _check(case: Case) -> Finding | CannotTell | None:
     )
 
 
-def _remedy(case: Case, found: Traces) -> tuple[str, str | None]:
+def _remedy(facts: ModeFacts, found: Traces) -> tuple[str, str | None]:
     """Return what to do and the line to write, without what the script does already."""
     names = [operator.name for digest in found.digests for operator in digest.operators]
     larger = "give each launch more work, by a larger batch as far as memory allows"
     fused = "" if any("_fused_" in name for name in names) else ", and a fused optimizer"
-    breaks = case.mode.counters.graph_breaks if case.mode.counters else None
+    breaks = facts.mode.counters.graph_breaks if facts.mode.counters else None
     if breaks is not None or any(mark in name for name in names for mark in COMPILED):
         graphs = 'or let what is compiled replay as CUDA graphs: mode="reduce-overhead", where that is not its mode yet'
         return f"{larger}; {graphs}{fused}", None
@@ -81,6 +80,7 @@ def _kernel_ns(found: Traces) -> float | None:
 
 
 RULE = Rule(
+    name="launch_bound",
     title="Launch-bound",
     what="The GPU finishes its kernels faster than the host launches new ones; a batch that is too small does this.",
     why="The GPU idles between kernels for as long as the host's Python and dispatch take, whatever its speed.",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 from dpdoctor import units
-from dpdoctor.analysis import BASELINE, Figure, Finding, stats
-from dpdoctor.rules._base import COVERAGE, SMALL, CannotTell, Case, Rule
+from dpdoctor.analysis import BASELINE, Figure, Finding, ModeFacts, stats
+from dpdoctor.analysis.weighing import COVERAGE, SMALL
+from dpdoctor.rules.rule import CannotTell, Rule
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    baseline, loader, speedup = case.analysis.summary.modes.get(BASELINE), case.mode.loader, case.mode.speedup.value
-    if baseline is None or baseline is case.mode or loader is None or speedup is None or speedup <= 1:
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    baseline, loader, speedup = facts.baseline, facts.mode.loader, facts.mode.speedup.value
+    if baseline is None or baseline is facts.mode or loader is None or speedup is None or speedup <= 1:
         return None
     control = loader.control
     if control is None:
@@ -21,17 +22,17 @@ def _check(case: Case) -> Finding | CannotTell | None:
         return CannotTell(reason=f"one device with as many loader processes: {alone.reason}")
     if alone.value - 1 < SMALL or math.log(alone.value) < COVERAGE * math.log(speedup):
         return None
-    equal = stats.ratio(case.mode.speedup, alone, "x")
+    equal = stats.ratio(facts.mode.speedup, alone, "x")
     return Finding(
         rule="loader_gain",
-        mode=case.name,
+        mode=facts.name,
         severity="info",
         status="inferred",
-        title=f"what {case.name} gains are its loader processes: one device with as many would be "
+        title=f"what {facts.name} gains are its loader processes: one device with as many would be "
         f"{units.times(alone.value)} as fast",
-        cost=_cost(equal, case.mode.num_devices),
+        cost=_cost(equal, facts.mode.num_devices),
         of="linear",
-        evidence=_evidence(case, alone, equal, control.num_workers),
+        evidence=_evidence(facts, alone, equal, control.num_workers),
         cause="each rank brings loader processes of its own, and the baseline is starved by its loader",
         remedy=f"give one device the workers first: num_workers={control.num_workers}",
         code=f"DataLoader(..., num_workers={control.num_workers})",
@@ -47,20 +48,21 @@ def _cost(equal: Figure, num_devices: int) -> Figure:
     )
 
 
-def _evidence(case: Case, alone: Figure, equal: Figure, workers: int) -> tuple[str, ...]:
-    assert case.mode.speedup.value is not None
+def _evidence(facts: ModeFacts, alone: Figure, equal: Figure, workers: int) -> tuple[str, ...]:
+    assert facts.mode.speedup.value is not None
     assert alone.value is not None
     assert equal.value is not None
-    devices = units.count(case.mode.num_devices, "device")
+    devices = units.count(facts.mode.num_devices, "device")
     return (
-        f"On {devices} {case.name} is {units.times(case.mode.speedup.value)} as fast as {BASELINE}.",
+        f"On {devices} {facts.name} is {units.times(facts.mode.speedup.value)} as fast as {BASELINE}.",
         f"With {units.count(workers, 'worker')}, as many processes that fetch as all ranks have, {BASELINE} would be "
         f"{units.times(alone.value)} as fast (simulated from this run's fetch times).",
-        f"With equal loader processes {case.name} is {units.times(equal.value)} as fast as {BASELINE}.",
+        f"With equal loader processes {facts.name} is {units.times(equal.value)} as fast as {BASELINE}.",
     )
 
 
 RULE = Rule(
+    name="loader_gain",
     title="The gain is in the loader processes",
     what="A parallel mode is faster than one device, but one device with as many loader processes would be, too.",
     why="N ranks have N times the loader processes; where the loader starves training, that alone makes them faster.",

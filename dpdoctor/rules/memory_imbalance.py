@@ -5,16 +5,15 @@ from __future__ import annotations
 from statistics import fmean
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, stats
-from dpdoctor.rules._base import Case, Rule
-from dpdoctor.rules._memory import peaks
+from dpdoctor.analysis import Finding, ModeFacts, stats
+from dpdoctor.rules.rule import Rule
 
 # Of the fullest GPU's memory: where TraceML 0.5 warns of skew.
 SKEW = 0.20
 
 
-def _check(case: Case) -> Finding | None:
-    found = peaks(case)
+def _check(facts: ModeFacts) -> Finding | None:
+    found = facts.memory_peaks
     if len(found) < 2:
         return None
     fullest = max(found, key=lambda peak: peak.num_bytes)
@@ -24,7 +23,7 @@ def _check(case: Case) -> Finding | None:
         return None
     return Finding(
         rule="memory_imbalance",
-        mode=case.name,
+        mode=facts.name,
         severity="info",
         status="inferred",
         title=f"{fullest.name} holds {units.share(skew)} more of its peak than the other GPUs",
@@ -38,6 +37,7 @@ def _check(case: Case) -> Finding | None:
 
 
 RULE = Rule(
+    name="memory_imbalance",
     title="Unequal memory",
     what="One GPU's memory is much fuller than that of the others.",
     why="It takes no time by itself, but the fullest GPU limits the batch for all of them.",

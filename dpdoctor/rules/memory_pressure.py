@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, stats
-from dpdoctor.rules._base import Case, Rule, Severity
-from dpdoctor.rules._memory import Peak, peaks
-from dpdoctor.rules._traced import idle_share, launch_of, on_gpu, traces
+from dpdoctor.analysis import Figure, Finding, ModeFacts, stats
+from dpdoctor.analysis.memory import Peak
+from dpdoctor.rules.rule import Rule, Severity
 
 # Of all memory: where TraceML 0.5 warns, and where it calls pressure critical (gpuprof: 0.90 and 0.97).
 WARNING, CRITICAL = 0.92, 0.97
 
 
-def _check(case: Case) -> Finding | None:
-    sized = [(peak, peak.total_bytes) for peak in peaks(case) if peak.total_bytes]
+def _check(facts: ModeFacts) -> Finding | None:
+    sized = [(peak, peak.total_bytes) for peak in facts.memory_peaks if peak.total_bytes]
     if sized:
         peak, total = max(sized, key=lambda one: one[0].num_bytes / one[1])
         if peak.num_bytes / total >= WARNING:
-            return _of_gpu(case, peak, total)
-    return _of_host(case)
+            return _of_gpu(facts, peak, total)
+    return _of_host(facts)
 
 
-def _of_gpu(case: Case, peak: Peak, total: int) -> Finding:
+def _of_gpu(facts: ModeFacts, peak: Peak, total: int) -> Finding:
     ratio = peak.num_bytes / total
     return Finding(
         rule="memory_pressure",
-        mode=case.name,
+        mode=facts.name,
         severity=_severity(ratio),
         status="inferred",
         title=f"{peak.name} was {units.share(ratio)} full",
-        cost=_cost(case),
-        ranks=(peak.rank,) if case.mode.world_size > 1 else (),
+        cost=_cost(facts),
+        ranks=(peak.rank,) if facts.mode.world_size > 1 else (),
         evidence=(f"torch's allocator held {units.size(peak.num_bytes)} of {units.size(total)} at most",),
         cause=None,
         remedy="leave the allocator room, before one larger batch ends the run: a smaller batch with accumulation, "
@@ -39,8 +38,8 @@ def _of_gpu(case: Case, peak: Peak, total: int) -> Finding:
     )
 
 
-def _of_host(case: Case) -> Finding | None:
-    launch = launch_of(case)
+def _of_host(facts: ModeFacts) -> Finding | None:
+    launch = facts.launch
     readings = [s.values for s in (launch.samples if launch else ()) if s.source == "host"]
     used = [
         (values["memory_used_bytes"] / values["memory_total_bytes"], values["memory_total_bytes"])
@@ -52,7 +51,7 @@ def _of_host(case: Case) -> Finding | None:
         return None
     return Finding(
         rule="memory_pressure",
-        mode=case.name,
+        mode=facts.name,
         severity=_severity(ratio),
         status="inferred",
         title=f"the host's memory was {units.share(ratio)} full",
@@ -64,11 +63,11 @@ def _of_host(case: Case) -> Finding | None:
     )
 
 
-def _cost(case: Case) -> Figure:
+def _cost(facts: ModeFacts) -> Figure:
     """Return the share of a step in which the GPU waits for its allocator, where a trace tells."""
-    if not on_gpu(case) or not traces(case):
+    if not facts.on_gpu or not facts.traces:
         return stats.unknown("ratio", "no trace shows whether the allocator had to wait for memory")
-    return idle_share(traces(case), "allocator")
+    return facts.idle_share("allocator")
 
 
 def _severity(ratio: float) -> Severity:
@@ -76,6 +75,7 @@ def _severity(ratio: float) -> Severity:
 
 
 RULE = Rule(
+    name="memory_pressure",
     title="Memory nearly full",
     what="The memory of a GPU or of the host was nearly full.",
     why="torch's allocator then frees and asks anew, which stops the GPU, and one larger batch ends the run; a full "

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding
+from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.spent import of_steps
-from dpdoctor.analysis.trace_budget import part_share, share
+from dpdoctor.analysis.trace_budget import share
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
+from dpdoctor.analysis.weighing import SMALL, Weighed
 from dpdoctor.digest import DeviceStep
-from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
-from dpdoctor.rules._communication import adopted_line, arm_words, communicates, exposure, weigh_part, why_untold
-from dpdoctor.rules._traced import on_gpu, traces, why_no_steps
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
+from dpdoctor.rules.wording import adopted_line, arm_words, weigh_part, why_no_steps
 
 # Of all communication: nsys-ai calls less than this poor overlap.
 POOR = 0.30
@@ -23,32 +23,32 @@ POOR = 0.30
 PREFETCHED = 0.5
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    found = traces(case)
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    found = facts.traces
     # On the CPU both sides would share the cores: to overlap them gains nothing that one could promise.
-    if not communicates(case) or not on_gpu(case):
+    if not facts.communicates or not facts.on_gpu:
         return None
-    if (reason := why_untold(case)) is not None:
+    if (reason := facts.traces.why_unknown) is not None:
         return CannotTell(reason=reason)
     common = found.common
     if not common.steps:
-        return CannotTell(reason=why_no_steps(found, "what runs beside communication"))
+        return CannotTell(reason=why_no_steps(facts, "what runs beside communication"))
     overlap = of_steps([step for at_once in common.steps for step in at_once]).overlap_ratio
     if overlap is None or overlap >= POOR:
         return None
-    weighed = weigh_part(case, share(found, _hideable(found)))
+    weighed = weigh_part(facts, share(found, _hideable(found)))
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
-    return _finding(case, weighed, overlap)
+    return _finding(facts, weighed, overlap)
 
 
-def _finding(case: Case, weighed: Weighed, overlap: float) -> Finding:
-    cause, remedy, code = _reason(traces(case))
-    compute = part_share(traces(case), "compute")
+def _finding(facts: ModeFacts, weighed: Weighed, overlap: float) -> Finding:
+    cause, remedy, code = _reason(facts.traces)
+    compute = facts.part_share("compute")
     assert compute.value is not None
     return Finding(
         rule="no_overlap",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(weighed.value),
         status=weighed.status,
         title=f"communication that computing could hide takes {units.share(weighed.value)} of each step",
@@ -56,13 +56,13 @@ def _finding(case: Case, weighed: Weighed, overlap: float) -> Finding:
         evidence=(
             f"{units.share(overlap)} of the communication runs beside compute",
             f"compute is {units.share(compute.value)} of a traced step",
-            *_waiting_words(case),
-            *arm_words(case),
+            *_waiting_words(facts),
+            *arm_words(facts),
         ),
         cause=cause,
         remedy=remedy,
         code=code,
-        line=adopted_line(case),
+        line=adopted_line(facts),
         predicted=faster_without(weighed.cost),
         gain="at most",
     )
@@ -82,8 +82,8 @@ def _hideable(found: Traces) -> Callable[[Sequence[DeviceStep]], int]:
     return lambda steps: min(of_device(step) for step in steps)
 
 
-def _waiting_words(case: Case) -> tuple[str, ...]:
-    seen = exposure(case)
+def _waiting_words(facts: ModeFacts) -> tuple[str, ...]:
+    seen = facts.exposure
     missing = seen is not None and not seen.all_ranks
     return ("not every rank left a trace: waiting for the others counts as communication",) if missing else ()
 
@@ -108,6 +108,7 @@ def _reason(found: Traces) -> tuple[str | None, str, str | None]:
 
 
 RULE = Rule(
+    name="no_overlap",
     title="Communication not overlapped",
     what="Communication runs while the device computes nothing, although there is compute that could hide it.",
     why="Time that could pass twice, computing and communicating, passes once for each.",

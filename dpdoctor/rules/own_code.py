@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, LineShare, stats
+from dpdoctor.analysis import Figure, Finding, LineShare, ModeFacts, stats
+from dpdoctor.analysis.idle import OWN_CODE
 from dpdoctor.analysis.trace_budget import share, step_s
 from dpdoctor.analysis.traces import Traces
-from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, faster_without, severity, share_of_step
-from dpdoctor.rules._steps import share_of_events, windows
-from dpdoctor.rules._traced import launch_of, traces, why_no_steps
+from dpdoctor.analysis.weighing import SMALL
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
+from dpdoctor.rules.wording import why_no_steps
 
-# Of idle time: in the loop's own code, or in a span that the script named there.
-CAUSES = ("script", "annotation")
 # What other rules tell of.
 KINDS = ("gc", "checkpoint", "evaluation", "inference", "compile")
 # A line with less of it is not worth naming.
@@ -60,26 +59,26 @@ OF_A_LIBRARY = _Advice(
 )
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    clock = _by_clock(case)
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    clock = _by_clock(facts)
     if clock.value is None or clock.value < SMALL:
         return None
-    found = traces(case)
-    why = _why_not(case, found)
+    found = facts.traces
+    why = _why_not(facts, found)
     if why is not None:
         return CannotTell(reason=f"code of the loop runs in {units.share(clock.value)} of each step; {why}")
-    traced = _by_trace(case, found)
-    seen = _seen(case)
+    traced = _by_trace(facts, found)
+    seen = _seen(facts)
     cost = stats.scaled(min(clock, traced, key=lambda figure: figure.value or 0.0), 1 - _training(seen))
     if cost.value is None or cost.value < SMALL:
         return None
     lines = [line for line in seen if line.share >= LEAST_LINE and line.training < MOSTLY]
     first = lines[0] if lines else None
-    advice = _advice(case, first)
+    advice = _advice(facts, first)
     is_loops = first is not None and not first.library
     return Finding(
         rule="own_code",
-        mode=case.name,
+        mode=facts.name,
         # Of a few looks no line is known, and so nothing to do.
         severity=severity(cost.value) if first else "info",
         status="inferred",
@@ -99,59 +98,59 @@ def _check(case: Case) -> Finding | CannotTell | None:
     )
 
 
-def _why_not(case: Case, found: Traces) -> str | None:
+def _why_not(facts: ModeFacts, found: Traces) -> str | None:
     """Return why nothing can be said of the time outside of all phases; None: it can."""
     if not found.common.steps:
-        return why_no_steps(found, "whether it computes meanwhile")
-    adoption = case.mode.adoption
+        return why_no_steps(facts, "whether it computes meanwhile")
+    adoption = facts.mode.adoption
     if adoption is not None and adoption.units and not adoption.optimizers:
         return "without an optimizer of torch's the update is a part of it that is not known"
     return None
 
 
-def _advice(case: Case, first: LineShare | None) -> _Advice:
-    if first is None and _is_fed(case):
+def _advice(facts: ModeFacts, first: LineShare | None) -> _Advice:
+    if first is None and _is_fed(facts):
         return UNSEEN
     if first is not None and first.library:
         return OF_A_LIBRARY
-    if not _is_fed(case):
+    if not _is_fed(facts):
         return WITHOUT_LOADER
     return PREPARING if first is not None and first.preparing > MOSTLY else BETWEEN_STEPS
 
 
-def _is_fed(case: Case) -> bool:
+def _is_fed(facts: ModeFacts) -> bool:
     """Return whether batches of a loader enter the training."""
-    steps = (step for _, window in windows(case) for rank in window.ranks for step in rank.counted)
-    return case.mode.loader is not None or any(step.samples_drawn for step in steps)
+    steps = (step for _, window in facts.windows for rank in window.ranks for step in rank.counted)
+    return facts.mode.loader is not None or any(step.samples_drawn for step in steps)
 
 
 def _name(line: LineShare) -> str:
     return line.library or line.line
 
 
-def _by_clock(case: Case) -> Figure:
+def _by_clock(facts: ModeFacts) -> Figure:
     """Return the share of the untraced step outside of all phases, without what other rules tell of."""
-    other = case.mode.phases.get("other")
+    other = facts.mode.phases.get("other")
     if other is None:
         return stats.unknown("ratio", "no phase was timed")
-    told = [(-1.0, share_of_events(case, kind)) for kind in KINDS]
-    return stats.combination([(1.0, share_of_step(case, other)), *told], "ratio")
+    told = [(-1.0, facts.share_of_events(kind)) for kind in KINDS]
+    return stats.combination([(1.0, facts.share_of_step(other)), *told], "ratio")
 
 
-def _by_trace(case: Case, found: Traces) -> Figure:
+def _by_trace(facts: ModeFacts, found: Traces) -> Figure:
     """Return the time in which nothing computes because of the loop's own code, as a share of the untraced step.
 
     Where only some ranks have it, the others wait for them, and the straggler's rule tells of it. The profiler makes a
     step longer, but not what waits in it.
     """
-    least = share(found, lambda steps: min(sum(step.idle_by.get(cause, 0) for cause in CAUSES) for step in steps))
-    assert case.mode.step.value is not None
-    return stats.scaled(least, step_s(found) / case.mode.step.value)
+    least = share(found, lambda steps: min(sum(step.idle_by.get(cause, 0) for cause in OWN_CODE) for step in steps))
+    assert facts.mode.step.value is not None
+    return stats.scaled(least, step_s(found) / facts.mode.step.value)
 
 
-def _seen(case: Case) -> tuple[LineShare, ...]:
+def _seen(facts: ModeFacts) -> tuple[LineShare, ...]:
     """Return where the first rank that was looked at was seen most, of the launch that is shown."""
-    launch = launch_of(case)
+    launch = facts.launch
     records = [rank.record for rank in launch.ranks if rank.record] if launch else []
     return next((record.own_code for record in records if record.own_code), ())
 
@@ -163,6 +162,7 @@ def _training(seen: Sequence[LineShare]) -> float:
 
 
 RULE = Rule(
+    name="own_code",
     title="The loop's own code",
     what="After the update and before the next forward pass the loop does something, such as making its batches, "
     "computing metrics on the CPU, writing logs or images, or waiting for something else.",

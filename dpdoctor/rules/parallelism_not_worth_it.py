@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import BASELINE, Figure, Finding
+from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.waterfall import told_apart
-from dpdoctor.rules._base import SMALL, Case, Rule, faster_without, main_part, severity
+from dpdoctor.analysis.weighing import SMALL, main_part
+from dpdoctor.rules.rule import Rule, faster_without, severity
 
 # What the terms of the waterfall are, in words.
 TERMS = {
@@ -18,9 +19,9 @@ TERMS = {
 }
 
 
-def _check(case: Case) -> Finding | None:
-    speedup = case.mode.speedup
-    if case.mode.num_devices < 2 and case.mode.world_size < 2:
+def _check(facts: ModeFacts) -> Finding | None:
+    speedup = facts.mode.speedup
+    if facts.mode.num_devices < 2 and facts.mode.world_size < 2:
         return None
     if speedup.value is None or speedup.high is None or speedup.high >= 1:
         return None
@@ -28,17 +29,17 @@ def _check(case: Case) -> Finding | None:
     assert cost.value is not None
     if cost.value < SMALL:
         return None
-    parts = _parts(case)
+    parts = _parts(facts)
     cause = main_part(parts, sum(value for value in parts.values() if value > 0))
-    devices = units.count(max(case.mode.num_devices, case.mode.world_size), "device")
+    devices = units.count(max(facts.mode.num_devices, facts.mode.world_size), "device")
     return Finding(
         rule="parallelism_not_worth_it",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(cost.value),
         status="confirmed",
         title=f"{devices} train slower than one: {units.times(speedup.value)} of its throughput",
         cost=cost,
-        evidence=tuple(_evidence(case, parts, devices)),
+        evidence=tuple(_evidence(facts, parts, devices)),
         cause=TERMS[cause] if cause is not None and cause != "other" else None,
         remedy="train on one device until what takes the time is mended; a larger batch per device shrinks what is "
         "paid per step",
@@ -63,29 +64,30 @@ def _lost(speedup: Figure) -> Figure:
     )
 
 
-def _parts(case: Case) -> dict[str, float]:
+def _parts(facts: ModeFacts) -> dict[str, float]:
     """Return the known terms of the waterfall, in seconds per step; empty without one."""
-    waterfall = case.mode.waterfall
+    waterfall = facts.mode.waterfall
     if waterfall is None:
         return {}
     return {name: figure.value for name, figure in told_apart(waterfall).items() if figure.value is not None}
 
 
-def _evidence(case: Case, parts: dict[str, float], devices: str) -> list[str]:
-    rate, single = case.mode.throughput.value, case.analysis.summary.modes.get(BASELINE)
+def _evidence(facts: ModeFacts, parts: dict[str, float], devices: str) -> list[str]:
+    rate, single = facts.mode.throughput.value, facts.baseline
     found = []
     if rate is not None and single is not None and single.throughput.value is not None:
         one = units.rate(single.throughput.value)
         found.append(f"{devices} together train {units.rate(rate)}, one alone {one}")
     else:
-        found.append(f"the interval of the speedup lies below 1, up to {units.times(case.mode.speedup.high or 0.0)}")
-    least = SMALL * (case.mode.step.value or 0.0)
+        found.append(f"the interval of the speedup lies below 1, up to {units.times(facts.mode.speedup.high or 0.0)}")
+    least = SMALL * (facts.mode.step.value or 0.0)
     lost = sorted(((value, name) for name, value in parts.items() if value > least and name != "other"), reverse=True)
     found += [f"{TERMS[name]} takes {units.seconds(value)} per step" for value, name in lost[:2]]
     return found
 
 
 RULE = Rule(
+    name="parallelism_not_worth_it",
     title="Parallel training is slower than one device",
     what="Several devices together train fewer samples per second than one alone.",
     why="What the mode adds to each step, communication, copies, waiting, or less of the machine for each rank, costs "

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import EventRecord, Finding, stats
+from dpdoctor.analysis import EventRecord, Finding, ModeFacts, stats
+from dpdoctor.analysis.weighing import COVERAGE, SMALL, share_beside
 from dpdoctor.analysis.windows import NS
-from dpdoctor.rules._base import COVERAGE, SMALL, Case, Rule, faster_without, severity, share_beside
-from dpdoctor.rules._steps import share_of_events
-from dpdoctor.rules._traced import launch_of
+from dpdoctor.rules.rule import Rule, faster_without, severity
 
 # xprof's threshold for "other" time of the host: compiling inside of training.
 RECOMPILING = 0.03
@@ -15,19 +14,19 @@ RECOMPILING = 0.03
 WARNING, LEAST_S = 0.20, 1.0
 
 
-def _check(case: Case) -> Finding | None:
-    return _recompiling(case) or _warming_up(case)
+def _check(facts: ModeFacts) -> Finding | None:
+    return _recompiling(facts) or _warming_up(facts)
 
 
-def _recompiling(case: Case) -> Finding | None:
+def _recompiling(facts: ModeFacts) -> Finding | None:
     """Return that the measured steps, long after warm-up, are still compiled anew."""
-    share = share_of_events(case, "compile")
+    share = facts.share_of_events("compile")
     if share.value is None or share.value < RECOMPILING:
         return None
-    compiles = _compiles(case)
+    compiles = _compiles(facts)
     return Finding(
         rule="slow_warmup",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(share.value),
         status="confirmed",
         title=f"torch.compile compiles anew inside of training: {units.share(share.value)} of each step",
@@ -42,20 +41,20 @@ def _recompiling(case: Case) -> Finding | None:
     )
 
 
-def _warming_up(case: Case) -> Finding | None:
+def _warming_up(facts: ModeFacts) -> Finding | None:
     """Return that what comes once before training is steady is long beside an epoch."""
-    lost_s, compiled_s = _warmup_s(case)
-    epoch_s = case.mode.epoch_s.value
+    lost_s, compiled_s = _warmup_s(facts)
+    epoch_s = facts.mode.epoch_s.value
     if epoch_s is None or lost_s < LEAST_S:
         return None
     share = share_beside(stats.mean_interval([lost_s], "s"), epoch_s)
     if share.value is None or share.value < SMALL:
         return None
-    compiles = _compiles(case)
+    compiles = _compiles(facts)
     anew = [event for event in compiles if _is_anew(event)]
     return Finding(
         rule="slow_warmup",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(share.value) if share.value >= WARNING and anew else "info",
         status="confirmed" if compiled_s >= COVERAGE * lost_s else "inferred",
         title=f"warming up takes {units.seconds(lost_s)}: {units.share(share.value)} of the first epoch",
@@ -77,9 +76,9 @@ def _cause(lost_s: float, compiled_s: float, anew: bool) -> str | None:
     return "torch.compile compiles the model again for each new shape" if anew else "torch.compile"
 
 
-def _compiles(case: Case) -> list[EventRecord]:
+def _compiles(facts: ModeFacts) -> list[EventRecord]:
     """Return the compilations on the rank that spent most on them, of the launch that is shown."""
-    launch = launch_of(case)
+    launch = facts.launch
     by_rank = [[e for e in rank.events if e.kind == "compile"] for rank in launch.ranks] if launch else []
     return max(by_rank, key=lambda events: sum(e.duration_ns for e in events), default=[])
 
@@ -90,12 +89,12 @@ def _is_anew(event: EventRecord) -> bool:
     return number.isdigit() and int(number) > 0
 
 
-def _warmup_s(case: Case) -> tuple[float, float]:
+def _warmup_s(facts: ModeFacts) -> tuple[float, float]:
     """Return the seconds that warm-up steps take beyond steady ones, and of these what compiling took.
 
     The very first step is counted only with its compilations: there dpdoctor adopts the script.
     """
-    step_s, launch = case.mode.step.value, launch_of(case)
+    step_s, launch = facts.mode.step.value, facts.launch
     rank = next((rank for rank in launch.ranks if rank.steps), None) if launch else None
     if step_s is None or rank is None:
         return 0.0, 0.0
@@ -105,12 +104,13 @@ def _warmup_s(case: Case) -> tuple[float, float]:
     slow_s = sum(max(0.0, s.duration_ns * NS - step_s) for s in steps if s.step != first.step)
     end_ns = max((s.begin_ns + s.duration_ns for s in steps), default=0)
     second_ns = first.begin_ns + first.duration_ns
-    compiles = [event for event in _compiles(case) if event.at_ns < end_ns]
+    compiles = [event for event in _compiles(facts) if event.at_ns < end_ns]
     first_s = sum(event.duration_ns for event in compiles if event.at_ns < second_ns) * NS
     return slow_s + first_s, sum(event.duration_ns for event in compiles) * NS
 
 
 RULE = Rule(
+    name="slow_warmup",
     title="Slow warm-up, compiling again",
     what="The first steps take far longer than the others, or torch.compile compiles again inside of training.",
     why="Code is compiled, kernels are tried out and memory is asked for at first use; a shape, a dtype or a number "

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, stats
+from dpdoctor.analysis import Finding, ModeFacts, stats
 from dpdoctor.analysis.traces import Traces
-from dpdoctor.rules._base import SMALL, CannotTell, Case, Rule, Weighed, faster_without, severity
-from dpdoctor.rules._communication import adopted_line, arm_words, communicates, core_words, weigh_part, why_untold
-from dpdoctor.rules._traced import exposed_calls_share, how_to_trace, traces
+from dpdoctor.analysis.weighing import SMALL, Weighed
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
+from dpdoctor.rules.wording import adopted_line, arm_words, core_words, how_to_trace, weigh_part
 
 # Smaller calls are latency-bound where the trace has too few sizes to tell the limit: nccl-tests published for eight
 # A100 take as long for 32 KiB as for 1 byte, and gloo's loopback 0.1 ms at 1 to 3 GB/s.
@@ -25,15 +25,15 @@ FEWEST = 2
 NOT_HERE = frozenset({"broadcast", "barrier", "send", "recv"})
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    found = traces(case)
-    if not communicates(case):
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    found = facts.traces
+    if not facts.communicates:
         return None
-    if (reason := why_untold(case)) is not None:
+    if (reason := facts.traces.why_unknown) is not None:
         return CannotTell(reason=reason)
     common = found.common
     if not common.steps:
-        return CannotTell(reason=f"no step with its collectives is whole on every device: {how_to_trace(case)}")
+        return CannotTell(reason=f"no step with its collectives is whole on every device: {how_to_trace(facts)}")
     limits = _limits(found)
 
     def is_small(operation: str, num_bytes: int) -> bool:
@@ -42,21 +42,21 @@ def _check(case: Case) -> Finding | CannotTell | None:
     sizes = [size for operation, size in _in_whole_steps(found) if is_small(operation, size)]
     per_step = len(sizes) / (len(common.steps) * len(found.digests))
     needed = math.ceil(per_step * fmean(sizes) / BUCKET_BYTES) if sizes else 0
-    if per_step <= needed or round(per_step) < FEWEST or (case.name == "ddp" and _is_of_mode(found, per_step)):
+    if per_step <= needed or round(per_step) < FEWEST or (facts.name == "ddp" and _is_of_mode(found, per_step)):
         return None  # dpdoctor wraps with the bucket size that would be advised, DDP's default
-    claim = stats.scaled(exposed_calls_share(found, is_small), 1 - needed / per_step)
-    weighed = weigh_part(case, claim) if _is_of_mode(found, per_step) else Weighed(cost=claim, status="inferred")
+    claim = stats.scaled(facts.exposed_calls_share(is_small), 1 - needed / per_step)
+    weighed = weigh_part(facts, claim) if _is_of_mode(found, per_step) else Weighed(cost=claim, status="inferred")
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
-    return _finding(case, weighed, per_step, fmean(sizes))
+    return _finding(facts, weighed, per_step, fmean(sizes))
 
 
-def _finding(case: Case, weighed: Weighed, per_step: float, mean_bytes: float) -> Finding:
+def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: float) -> Finding:
     number = units.count(round(per_step), "small collective")
-    remedy, code = _remedy(traces(case), per_step)
+    remedy, code = _remedy(facts.traces, per_step)
     return Finding(
         rule="small_collectives",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(weighed.value),
         status=weighed.status,
         title=f"{number} in each step take {units.share(weighed.value)} of it",
@@ -64,14 +64,14 @@ def _finding(case: Case, weighed: Weighed, per_step: float, mean_bytes: float) -
         evidence=(
             f"{number} in each step carry {units.size(mean_bytes)} on average: their time is latency, which does not "
             "shrink with their size",
-            *_latency_words(traces(case)),
-            *arm_words(case),
-            *core_words(case),
+            *_latency_words(facts.traces),
+            *arm_words(facts),
+            *core_words(facts),
         ),
         cause=None,
         remedy=remedy,
         code=code,
-        line=adopted_line(case) if code else None,
+        line=adopted_line(facts) if code else None,
         predicted=faster_without(weighed.cost),
         gain="at most",
     )
@@ -123,6 +123,7 @@ def _latency_words(found: Traces) -> tuple[str, ...]:
 
 
 RULE = Rule(
+    name="small_collectives",
     title="Many small collectives",
     what="A step makes many collective calls that each carry little.",
     why="A call has a latency that its size does not change; a hundred small ones pay it a hundred times, one large "

@@ -5,28 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from dpdoctor import units
-from dpdoctor.analysis import TRACE_MODE, Figure, Finding, stats
+from dpdoctor.analysis import TRACE_MODE, Figure, Finding, ModeFacts, stats
 from dpdoctor.analysis.across import AcrossRanks, StepLateness, Verdict
-from dpdoctor.analysis.turns import lost_in_turns
-from dpdoctor.rules._base import (
-    COVERAGE,
-    SMALL,
-    CannotTell,
-    Case,
-    Rule,
-    Weighed,
-    agree,
-    faster_without,
-    severity,
-    weigh,
-    weigh_against,
-)
-from dpdoctor.rules._batches import explain
-from dpdoctor.rules._communication import ARM, arm_of, communicates, how_to_arm, why_untold
-from dpdoctor.rules._cores import others
-from dpdoctor.rules._pace import CORE, QUEUE, Pace, pace
-from dpdoctor.rules._steps import launches
-from dpdoctor.rules._traced import how_to_trace, on_gpu
+from dpdoctor.analysis.facts import NO_COMM
+from dpdoctor.analysis.rank_step_time import CORE, QUEUE, SlowRank
+from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, agree, weigh, weigh_against
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
+from dpdoctor.rules.wording import how_to_arm, how_to_trace
 
 # TraceML 0.5 warns of a straggler at 10 % of the step; below, from SMALL on, it is told without alarm.
 CRITICAL = 0.10
@@ -80,67 +65,67 @@ ALIKE = {
 }
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    if not communicates(case):
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    if not facts.communicates:
         return None
-    across, own = case.analysis.across.get(case.name), pace(case)
+    across, own = facts.across, facts.slowest_rank
     verdict = across.verdict if across is not None else Verdict(kind="unknown", reason="no rank left a trace")
     if own is not None and (own.proved.value or 0.0) >= SMALL:
-        return _of_pace(case, own, verdict)
+        return _of_pace(facts, own, verdict)
     if across is not None and verdict.kind in ("persistent", "periodic", "rotating"):
-        return _of_trace(case, verdict, _claim(across.steps, across.ranks, verdict), own)
+        return _of_trace(facts, verdict, _claim(across.steps, across.ranks, verdict), own)
     if verdict.kind == "unknown" and not _is_even(own):
-        trace = how_to_trace(case)
-        how = trace if case.name == TRACE_MODE else f"{how_to_arm(case)}; or {trace}"
-        return CannotTell(reason=why_untold(case) or f"{_last_words(across)}{verdict.reason}; {how}")
+        trace = how_to_trace(facts)
+        how = trace if facts.name == TRACE_MODE else f"{how_to_arm(facts)}; or {trace}"
+        return CannotTell(reason=facts.traces.why_unknown or f"{_last_words(across)}{verdict.reason}; {how}")
     return None
 
 
-def _is_even(own: Pace | None) -> bool:
+def _is_even(own: SlowRank | None) -> bool:
     """Return whether the arm shows that no rank is slow by itself, to within what would be told."""
     return own is not None and own.excess.high is not None and own.excess.high < SMALL
 
 
-def _of_pace(case: Case, own: Pace, verdict: Verdict) -> Finding | None:
+def _of_pace(facts: ModeFacts, own: SlowRank, verdict: Verdict) -> Finding | None:
     """Return the finding of the arm, which has windows where a trace has steps, and no profiler; the trace may add."""
     weighed = Weighed(cost=own.proved, status="confirmed")
     by_arm = Verdict(kind="persistent", rank=own.rank)
-    return _finding(case, weighed, verdict if verdict.rank == own.rank else by_arm, own, _pace_words(own))
+    return _finding(facts, weighed, verdict if verdict.rank == own.rank else by_arm, own, _pace_words(own))
 
 
-def _of_trace(case: Case, verdict: Verdict, claim: Figure, own: Pace | None) -> Finding | CannotTell | None:
+def _of_trace(facts: ModeFacts, verdict: Verdict, claim: Figure, own: SlowRank | None) -> Finding | CannotTell | None:
     if verdict.rank is not None:
         weighed, evidence = _against_pace(verdict, claim, own), _pace_words(own)
     else:
-        turns = _turns(case)
-        weighed, evidence = _against_turns(case, claim, turns), _turn_words(turns)
+        turns = _turns(facts)
+        weighed, evidence = _against_turns(facts, claim, turns), _turn_words(turns)
     if weighed.status == "refuted" or weighed.value < SMALL:
         return None
-    slower = case.mode.profiler_cost.value
+    slower = facts.mode.profiler_cost.value
     if not evidence and slower is not None and slower > MOST_SLOWER:
-        return CannotTell(reason=f"{DISTURBED.format(units.times(slower))}; {how_to_arm(case)}")
-    return _finding(case, weighed, verdict, own, evidence)
+        return CannotTell(reason=f"{DISTURBED.format(units.times(slower))}; {how_to_arm(facts)}")
+    return _finding(facts, weighed, verdict, own, evidence)
 
 
-def _against_turns(case: Case, claim: Figure, turns: Figure) -> Weighed:
+def _against_turns(facts: ModeFacts, claim: Figure, turns: Figure) -> Weighed:
     """Return whether ranks that are late in turns in the trace are so without communication and profiler, too."""
     if turns.value is not None:
         return weigh_against(claim, turns)
-    weighed = weigh(claim, arm_of(case))
+    weighed = weigh(claim, facts.arm(NO_COMM))
     if weighed.status != "confirmed":
         return weighed
     # The arm removes all communication: it shows that there is something to gain, not how much of it is waiting.
     return Weighed(cost=min(claim, weighed.cost, key=lambda figure: figure.value or 0.0), status="inferred")
 
 
-def _turns(case: Case) -> Figure:
+def _turns(facts: ModeFacts) -> Figure:
     """Return what ranks that are late in turns cost by the arm, as a share of the step."""
-    if on_gpu(case):
+    if facts.on_gpu:
         return stats.unknown("ratio", "a GPU's host runs ahead: how long a step takes it says nothing of the device's")
-    return lost_in_turns(launches(case), ARM)
+    return facts.lost_in_turns
 
 
-def _against_pace(verdict: Verdict, claim: Figure, own: Pace | None) -> Weighed:
+def _against_pace(verdict: Verdict, claim: Figure, own: SlowRank | None) -> Weighed:
     """Return whether the rank that is late in the trace may be slow without communication, too, if not clearly."""
     if own is None:
         return Weighed(cost=claim, status="inferred")
@@ -159,18 +144,20 @@ def _claim(steps: StepLateness, ranks: tuple[int, ...], verdict: Verdict) -> Fig
     return stats.mean_interval((counted / step_ns).tolist(), "ratio")
 
 
-def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None, by_arm: list[str]) -> Finding | None:
+def _finding(
+    facts: ModeFacts, weighed: Weighed, verdict: Verdict, own: SlowRank | None, by_arm: list[str]
+) -> Finding | None:
     """Return the finding; None: the rank is late because its batches are larger, which uneven_batches says."""
-    if explain(case, weighed.value):
+    if facts.uneven_batches is not None and facts.uneven_batches.explains(weighed.value):
         return None
     cause, taken = _cause(verdict, own), None
-    if cause in {QUEUE, CORE} or (verdict.rank is None and _queued_share(case) >= COVERAGE * weighed.value):
-        taken = others(case)
+    if cause in {QUEUE, CORE} or (verdict.rank is None and _queued_share(facts) >= COVERAGE * weighed.value):
+        taken = facts.others
     who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
     often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""
     return Finding(
         rule="straggler",
-        mode=case.name,
+        mode=facts.name,
         # What others take of the machine is a fact of this run: what helps the script comes first.
         severity="info" if taken else severity(weighed.value, critical=CRITICAL),
         status=weighed.status,
@@ -185,11 +172,11 @@ def _finding(case: Case, weighed: Weighed, verdict: Verdict, own: Pace | None, b
     )
 
 
-def _queued_share(case: Case) -> float:
+def _queued_share(facts: ModeFacts) -> float:
     """Return the share of a measured step in which the thread that trains waits for a core, over all ranks."""
     found = [
         (rank.window.queued_ns, rank.window.end_ns - rank.window.begin_ns)
-        for launch in launches(case)
+        for launch in facts.launches
         for window in launch.windows()
         for rank in window.ranks
         if rank.window.queued_ns is not None
@@ -220,14 +207,14 @@ def _turn_words(turns: Figure) -> list[str]:
     return [f"without communication (arm no_comm) meeting in every step would cost {units.share(turns.value)}"]
 
 
-def _pace_words(own: Pace | None) -> list[str]:
+def _pace_words(own: SlowRank | None) -> list[str]:
     if own is None or own.excess_s <= 0:
         return []
     slower = f"a step of rank {own.rank} takes {units.seconds(own.excess_s)} longer than the others'"
     return [f"without communication (arm no_comm), where no rank waits, {slower}", *_part_words(own)]
 
 
-def _part_words(own: Pace) -> list[str]:
+def _part_words(own: SlowRank) -> list[str]:
     """Return how much of a rank's slowness lies in what explains it."""
     part = own.parts[own.cause] if own.cause else None
     if part is None or part.value is None or part.low is None or part.high is None:
@@ -240,7 +227,7 @@ def _part_words(own: Pace) -> list[str]:
     return [f"what its host does in `{own.cause}` takes {units.share(part.value)} of a step longer ({span})"]
 
 
-def _cause(verdict: Verdict, own: Pace | None) -> str | None:
+def _cause(verdict: Verdict, own: SlowRank | None) -> str | None:
     """Return what explains the lateness: by the arm's phases where they show this rank, else by the trace."""
     if own is not None and own.rank == verdict.rank and own.cause:
         return own.cause
@@ -256,6 +243,7 @@ def _remedy(verdict: Verdict, cause: str | None) -> str:
 
 
 RULE = Rule(
+    name="straggler",
     title="Straggler",
     what="One rank comes to the collectives later than the others, in most steps or every so often, or the ranks take "
     "turns.",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding
-from dpdoctor.rules._base import COVERAGE, SMALL, CannotTell, Case, Rule, faster_without, severity
-from dpdoctor.rules._batches import Unevenness, unevenness
+from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis.batch_sizes import Unevenness
+from dpdoctor.analysis.weighing import COVERAGE, SMALL
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 # As many ranks are listed.
 MOST_RANKS = 8
 
 
-def _check(case: Case) -> Finding | CannotTell | None:
-    found = unevenness(case)
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
+    found = facts.uneven_batches
     if found is None:
         return None
     if found.share.value is None:
@@ -22,7 +23,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
     proved = found.explained is not None and found.explained >= COVERAGE
     return Finding(
         rule="uneven_batches",
-        mode=case.name,
+        mode=facts.name,
         severity=severity(found.share.value),
         status="confirmed" if proved else "inferred",
         title=f"ranks wait for the one with the largest batch: {units.share(found.share.value)} of each step",
@@ -33,7 +34,7 @@ def _check(case: Case) -> Finding | CannotTell | None:
         remedy="give the ranks batches of like size in each step: shuffle, or sort by length into groups of as many "
         "batches as there are ranks and deal these out",
         short="give the ranks batches of like size",
-        line=case.mode.loader.arguments_line if case.mode.loader else None,
+        line=facts.mode.loader.arguments_line if facts.mode.loader else None,
         predicted=faster_without(found.share),
     )
 
@@ -53,6 +54,7 @@ def _evidence(found: Unevenness) -> tuple[str, ...]:
 
 
 RULE = Rule(
+    name="uneven_batches",
     title="Uneven batches",
     what="In the same step ranks train on batches of different size, such as sequences of different length.",
     why="Ranks meet in every step: all take as long as the one with the most work.",

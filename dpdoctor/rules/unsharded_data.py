@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, Loader
-from dpdoctor.rules._base import Case, Rule
+from dpdoctor.analysis import Figure, Finding, Loader, ModeFacts
+from dpdoctor.rules.rule import Rule
 
 OF_A_STREAM = "let the dataset's __iter__ give each rank and each worker another part"
 CODE_OF_A_STREAM = "itertools.islice(items, rank * num_workers + worker, None, world_size * num_workers)"
@@ -21,19 +21,19 @@ CODE_OF_ITS_OWN = "DataLoader(dataset, batch_size, sampler=DistributedSampler(da
 TOO_SHORT = "make batches smaller, so that there is one for each rank, or let ranks share each one: --batch global"
 
 
-def _check(case: Case) -> Finding | None:
-    loader, adoption = _whole_loader(case), case.mode.adoption
+def _check(facts: ModeFacts) -> Finding | None:
+    loader, adoption = _whole_loader(facts), facts.mode.adoption
     is_seen = adoption is not None and adoption.same_samples
     if adoption is None or (loader is None and not is_seen):
         return None
-    ranks, size = units.count(case.mode.world_size, "rank"), case.mode.world_size
-    short = None if loader else _short_loader(case)
+    ranks, size = units.count(facts.mode.world_size, "rank"), facts.mode.world_size
+    short = None if loader else _short_loader(facts)
     whole = loader or short
     is_own = any(ld.rule == "own" for ld in adoption.loaders)
     of_a_stream = OF_A_STREAM if is_seen else f"unless it already does, {OF_A_STREAM}"
     return Finding(
         rule="unsharded_data",
-        mode=case.name,
+        mode=facts.name,
         severity="critical" if is_seen else "warning",
         status="confirmed" if is_seen else "inferred",
         title=f"{ranks} train on the same samples: {size} devices do the work of one"
@@ -43,14 +43,14 @@ def _check(case: Case) -> Finding | None:
         of="epoch",
         evidence=(*_of_samples(size, is_seen=is_seen), *(_of_loader(whole) if whole else ())),
         cause=None,
-        remedy=OF_ITS_OWN if is_own else of_a_stream if loader else _remedy(case, short),
+        remedy=OF_ITS_OWN if is_own else of_a_stream if loader else _remedy(facts, short),
         code=CODE_OF_ITS_OWN if is_own else CODE_OF_A_STREAM if loader else None,
         line=whole.built or whole.line if whole else next((unit.line for unit in adoption.units), None),
     )
 
 
-def _remedy(case: Case, short: Loader | None) -> str:
-    return TOO_SHORT if short else OF_A_DATASET if case.mode.loader else OF_A_LOOP
+def _remedy(facts: ModeFacts, short: Loader | None) -> str:
+    return TOO_SHORT if short else OF_A_DATASET if facts.mode.loader else OF_A_LOOP
 
 
 def _of_samples(size: int, *, is_seen: bool) -> tuple[str, ...]:
@@ -67,9 +67,9 @@ def _of_loader(loader: Loader) -> tuple[str, ...]:
     return tuple(filter(None, (f"The loader over {loader.dataset} was iterated whole by every rank.", note)))
 
 
-def _short_loader(case: Case) -> Loader | None:
+def _short_loader(facts: ModeFacts) -> Loader | None:
     """Return the loader that feeds the training and has fewer batches than there are ranks; None: it has enough."""
-    adoption, loader, size = case.mode.adoption, case.mode.loader, case.mode.world_size
+    adoption, loader, size = facts.mode.adoption, facts.mode.loader, facts.mode.world_size
     if adoption is None or loader is None or not 0 <= loader.number < len(adoption.loaders):
         return None
     found = adoption.loaders[loader.number]
@@ -77,10 +77,10 @@ def _short_loader(case: Case) -> Loader | None:
     return found if is_short else None
 
 
-def _whole_loader(case: Case) -> Loader | None:
+def _whole_loader(facts: ModeFacts) -> Loader | None:
     """Return the training loader that every rank reads whole though it could be shared; None: there is none."""
-    adoption, batches = case.mode.adoption, case.mode.loader
-    if case.mode.world_size < 2 or adoption is None:
+    adoption, batches = facts.mode.adoption, facts.mode.loader
+    if facts.mode.world_size < 2 or adoption is None:
         return None
     whole = [ld for ld in adoption.loaders if ld.rule == "whole" and ld.num_batches is None]
     # Where the loader that fed the steps is known, others, such as an evaluation's, do not matter.
@@ -89,6 +89,7 @@ def _whole_loader(case: Case) -> Loader | None:
 
 
 RULE = Rule(
+    name="unsharded_data",
     title="Every rank trains on the same data",
     what="Each rank reads the whole dataset instead of its part of it.",
     why="An IterableDataset cannot be divided from outside; unless it asks for its rank itself, N devices train on "

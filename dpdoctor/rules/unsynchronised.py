@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, stats
-from dpdoctor.rules._base import Case, Rule
+from dpdoctor.analysis import Finding, ModeFacts, stats
+from dpdoctor.rules.rule import Rule
 
 # Strategy's.
 NOTHING = "none"
 
 
-def _check(case: Case) -> Finding | None:
-    adoption = case.mode.adoption
-    if adoption is None or case.mode.world_size < 2:
+def _check(facts: ModeFacts) -> Finding | None:
+    adoption = facts.mode.adoption
+    if adoption is None or facts.mode.world_size < 2:
         return None
     nothing = next((way for way in adoption.strategies if way.name == NOTHING), None)
     if nothing is None:
         return None
-    ranks = units.count(case.mode.world_size, "rank")
+    ranks = units.count(facts.mode.world_size, "rank")
     return Finding(
         rule="unsynchronised",
-        mode=case.name,
+        mode=facts.name,
         severity="critical",
         status="confirmed",
         title=f"{ranks} exchange nothing: each trains a model of its own",
@@ -34,6 +34,7 @@ def _check(case: Case) -> Finding | None:
 
 
 RULE = Rule(
+    name="unsynchronised",
     title="Ranks exchange nothing",
     what="A process group was made, and in no step of the training anything goes through it.",
     why="Each rank trains a model of its own, on its part of the data: more devices make none of them better.",

@@ -79,7 +79,7 @@ DEFECTS = {
         "analysis/across/stragglers.py", "lateness_ns.argmax(axis=1)", "lateness_ns.argmin(axis=1)"
     ),
     # rules
-    "wrong_sign_in_a_gain": Defect("rules/_base.py", "else 1 / (1 - share)", "else 1 / (1 + share)"),
+    "wrong_sign_in_a_gain": Defect("rules/rule.py", "else 1 / (1 - share)", "else 1 / (1 + share)"),
     "refuted_starvation_is_found": Defect(
         "rules/data_starved.py", 'if weighed.status == "refuted":', 'if weighed.status == "unknown":'
     ),

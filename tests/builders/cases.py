@@ -5,18 +5,32 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from dpdoctor.analysis import Analysis, ArmSummary, Figure, LoaderPrediction, LoaderSummary, analyse, stats
+from dpdoctor.analysis import Analysis, ArmSummary, Figure, LoaderPrediction, LoaderSummary, ModeFacts, analyse, stats
 from dpdoctor.records import Adoption, EventRecord, Loader, Rank, Sample
-from dpdoctor.rules import Case
 from tests.builders import records
 
 STEP_S = 0.1
 # Values behind each figure.
 N = 10
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Case(ModeFacts):
+    """The facts of a mode, and the analysis that they are of."""
+
+    analysis: Analysis
+
+
+def case_of(analysis: Analysis, name: str) -> Case:
+    """Return a mode of an analysis as a case."""
+    facts = analysis.facts[name]
+    fields = {field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)}
+    return Case(analysis=analysis, **fields)
 
 
 def figure(value: float, half: float = 0.0, unit: str = "s") -> Figure:
@@ -94,12 +108,12 @@ def case(
     known = {"step": figure(STEP_S, 0.001), "phases": phases(phases_s or {})}
     made = with_mode(made, name, **{**known, **fields})
     if single is None:
-        return Case(analysis=made, name=name)
+        return case_of(made, name)
     base = analysis("single", ranks(), step=figure(STEP_S, 0.001), phases=phases({}))
     base = with_mode(base, "single", **single)
     modes = {"single": base.summary.modes["single"], **made.summary.modes}
     run = dataclasses.replace(made.run, modes={"single": base.run.modes["single"], **made.run.modes})
-    return Case(analysis=Analysis(summary=dataclasses.replace(made.summary, modes=modes), run=run), name=name)
+    return case_of(Analysis(summary=dataclasses.replace(made.summary, modes=modes), run=run), name)
 
 
 def phases(some_s: Mapping[str, float]) -> dict[str, Figure]:

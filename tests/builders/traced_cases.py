@@ -11,8 +11,8 @@ from dpdoctor.analysis import TRACE_MODE
 from dpdoctor.analysis.across import across
 from dpdoctor.attribution.digesting import digest_file
 from dpdoctor.digest import HOST, Calls, DeviceDigest, DeviceStep, Digest, Quantiles
-from dpdoctor.rules import Case
 from tests.builders import cases
+from tests.builders.cases import Case, case_of
 from tests.builders.documents import REAL
 from tests.builders.specs import MS
 from tests.builders.traced_runs import budget, trace_run
@@ -119,13 +119,13 @@ def case(name: str, *digests: Digest, **fields: Any) -> Case:
     made = cases.case(name, world_size=max(1, len(digests)), of=found or of, **fields)
     if not digests:
         return made
-    return dataclasses.replace(made, analysis=dataclasses.replace(made.analysis, across={name: across(digests)}))
+    return case_of(dataclasses.replace(made.analysis, across={name: across(digests)}), name)
 
 
 @functools.cache
 def real(*names: str) -> Case:
     """Return what `analyze` makes of real traces beside the repository."""
-    return Case(analysis=trace_run(*(digest_file(REAL / name) for name in names)), name=TRACE_MODE)
+    return case_of(trace_run(*(digest_file(REAL / name) for name in names)), TRACE_MODE)
 
 
 def real_cases(**names: str) -> dict[str, Case]:

@@ -8,7 +8,7 @@ import sys
 from click.testing import CliRunner
 
 from dpdoctor import cli
-from dpdoctor.rules import rules
+from dpdoctor.rules import BY_NAME
 
 LIST = """
 import sys
@@ -26,14 +26,14 @@ def said(*args: str) -> str:
 
 def test_every_rule_is_listed_with_its_title_and_whether_hardware_has_seen_it() -> None:
     lines = said().splitlines()
-    assert [line.split()[0] for line in lines] == [*rules()]
-    for line, rule in zip(lines, rules().values(), strict=True):
+    assert [line.split()[0] for line in lines] == [*BY_NAME]
+    for line, rule in zip(lines, BY_NAME.values(), strict=True):
         assert rule.title in line
         assert line.endswith("(not verified on hardware)") is not rule.verified
 
 
 def test_a_rule_by_name_gives_its_whole_paragraph() -> None:
-    rule = rules()["data_starved"]
+    rule = BY_NAME["data_starved"]
     text = " ".join(said("data_starved").split())
     assert text.startswith(f"data_starved: {rule.title}")
     for part in (rule.what, rule.why, rule.how, rule.remedy):

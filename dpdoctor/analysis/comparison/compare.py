@@ -9,11 +9,11 @@ from dpdoctor.analysis.comparison.environment import environment_facts
 from dpdoctor.analysis.comparison.findings import finding_comparisons
 from dpdoctor.analysis.comparison.model import ComparedRun, Comparison
 from dpdoctor.analysis.comparison.modes import mode_comparison, why_not_judged
-from dpdoctor.analysis.summary import Analysis
+from dpdoctor.analysis.results import Diagnosis
 from dpdoctor.spec import TRACE_MODE
 
 
-def compare(analyses: Sequence[Analysis]) -> Comparison:
+def compare(analyses: Sequence[Diagnosis]) -> Comparison:
     """Return what differs between runs, which are labelled A, B, C, ...; A is the base.
 
     Raises:
@@ -36,7 +36,7 @@ def _label(place: int) -> str:
     return letters[place] if place < len(letters) else f"run {place + 1}"
 
 
-def _run(analysis: Analysis, label: str) -> ComparedRun:
+def _run(analysis: Diagnosis, label: str) -> ComparedRun:
     summary = analysis.summary
     return ComparedRun(
         label=label,

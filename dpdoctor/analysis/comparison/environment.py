@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dpdoctor.analysis.comparison.figures import fact
 from dpdoctor.analysis.comparison.model import Fact, Value
 from dpdoctor.analysis.launch_facts import shown
-from dpdoctor.analysis.summary import Analysis
+from dpdoctor.analysis.results import Diagnosis
 
 NOT_INSTALLED = "not installed"
 
 
-def environment_facts(analyses: Sequence[Analysis]) -> tuple[Fact, ...]:
+def environment_facts(analyses: Sequence[Diagnosis]) -> tuple[Fact, ...]:
     """Return what can explain that two runs differ: the script first, then the settings, the machine and versions."""
     found = [{**_script(one), **_settings(one), **_machine(one)} for one in analyses]
     packages = [one.summary.fingerprint.packages for one in analyses]
@@ -26,12 +26,12 @@ def environment_facts(analyses: Sequence[Analysis]) -> tuple[Fact, ...]:
     )
 
 
-def _script(analysis: Analysis) -> dict[str, Value]:
+def _script(analysis: Diagnosis) -> dict[str, Value]:
     script = analysis.summary.script
     return {"script": script.path, "script_sha256": script.sha256, "args": shlex.join(script.args)}
 
 
-def _settings(analysis: Analysis) -> dict[str, Value]:
+def _settings(analysis: Diagnosis) -> dict[str, Value]:
     spec = analysis.run.header.spec
     return {
         "dpdoctor": analysis.summary.dpdoctor,
@@ -42,7 +42,7 @@ def _settings(analysis: Analysis) -> dict[str, Value]:
     }
 
 
-def _machine(analysis: Analysis) -> dict[str, Value]:
+def _machine(analysis: Diagnosis) -> dict[str, Value]:
     machine = analysis.summary.fingerprint
     return {
         "host": machine.host,
@@ -61,7 +61,7 @@ def _version(packages: dict[str, str], name: str) -> str | None:
     return packages.get(name, NOT_INSTALLED) if packages else None
 
 
-def _traced_devices(analysis: Analysis) -> str | None:
+def _traced_devices(analysis: Diagnosis) -> str | None:
     """Return the devices of the traces, which may be of another machine than the one that read them."""
     launches = [shown(found) for found in analysis.run.modes.values() if found]
     digests = [rank.digest for launch in launches for rank in launch.ranks if rank.digest]

@@ -8,14 +8,15 @@ from dpdoctor.analysis import stats
 from dpdoctor.analysis.comparison.figures import compared
 from dpdoctor.analysis.comparison.model import FindingComparison, FindingState, FindingVerdict, Verdict
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.summary import Analysis, Finding
+from dpdoctor.analysis.results import Diagnosis
+from dpdoctor.analysis.summary import Finding
 
 # A rule's finding of one mode; a share of an epoch is not compared with a share of a step.
 Key = tuple[str, str, str]
 
 
 def finding_comparisons(
-    analyses: Sequence[Analysis], why_not: Callable[[Analysis, str], str | None]
+    analyses: Sequence[Diagnosis], why_not: Callable[[Diagnosis, str], str | None]
 ) -> tuple[FindingComparison, ...]:
     """Return every finding that one run at least has and did not refute, in the order of the runs.
 
@@ -28,7 +29,7 @@ def finding_comparisons(
 
 
 def _comparison(
-    key: Key, analyses: Sequence[Analysis], why_not: Callable[[Analysis, str], str | None]
+    key: Key, analyses: Sequence[Diagnosis], why_not: Callable[[Diagnosis, str], str | None]
 ) -> FindingComparison:
     rule, mode, of = key
     states = [_state(key, one, why_not(one, mode)) for one in analyses]
@@ -48,7 +49,7 @@ def _key(finding: Finding) -> Key:
     return finding.rule, finding.mode, finding.of
 
 
-def _state(key: Key, analysis: Analysis, reason: str | None) -> FindingState:
+def _state(key: Key, analysis: Diagnosis, reason: str | None) -> FindingState:
     if reason is not None:
         return FindingState(reason=reason)
     for finding in analysis.summary.findings:

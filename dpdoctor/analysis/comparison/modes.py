@@ -11,7 +11,8 @@ from dpdoctor.analysis.comparison.figures import compared
 from dpdoctor.analysis.comparison.model import Compared, ModeComparison, ModeState
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import shown
-from dpdoctor.analysis.summary import Analysis, ModeSummary
+from dpdoctor.analysis.results import Diagnosis
+from dpdoctor.analysis.summary import ModeSummary
 from dpdoctor.analysis.trace_budget import budget_shares
 from dpdoctor.analysis.withheld import why_withheld
 from dpdoctor.records import ALL_PHASES, COMMUNICATION, PHASES
@@ -46,7 +47,7 @@ FIGURES: dict[str, tuple[str, Pick]] = {
 _AGAINST_BASELINE = ("speedup", "scaling_efficiency")
 
 
-def mode_comparison(name: str, analyses: Sequence[Analysis]) -> ModeComparison:
+def mode_comparison(name: str, analyses: Sequence[Diagnosis]) -> ModeComparison:
     """Return one mode of all runs; at least one of them has it."""
     states = [_state(one.summary.modes.get(name)) for one in analyses]
     sides = [state.withheld or one.summary.modes[name] for state, one in zip(states, analyses, strict=True)]
@@ -60,7 +61,7 @@ def mode_comparison(name: str, analyses: Sequence[Analysis]) -> ModeComparison:
     )
 
 
-def why_not_judged(analysis: Analysis, name: str) -> str | None:
+def why_not_judged(analysis: Diagnosis, name: str) -> str | None:
     """Return why no rule was asked about a mode of a run, or None when they were."""
     mode = analysis.summary.modes.get(name)
     withheld = _state(mode).withheld
@@ -113,14 +114,14 @@ def _phase(name: str) -> Pick:
     return lambda mode: mode.phases.get(name) or stats.unknown("s", "not told apart in this run")
 
 
-def _budget(name: str, analyses: Sequence[Analysis], sides: Sides) -> dict[str, Compared]:
+def _budget(name: str, analyses: Sequence[Diagnosis], sides: Sides) -> dict[str, Compared]:
     """Return the shares of traced time, where any run left traces."""
     found = [side if isinstance(side, str) else _shares(one, name) for one, side in zip(analyses, sides, strict=True)]
     keys = dict.fromkeys(key for shares in found if not isinstance(shares, str) for key in shares)
     return {key: compared([_share(shares, key) for shares in found]) for key in keys}
 
 
-def _shares(analysis: Analysis, name: str) -> Mapping[str, Figure] | str:
+def _shares(analysis: Diagnosis, name: str) -> Mapping[str, Figure] | str:
     traces = shown(analysis.run.modes[name]).traces
     shares = budget_shares(traces)
     if shares and shares["exposed_comm"].value is None:

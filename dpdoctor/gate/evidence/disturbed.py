@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from dpdoctor import units
-from dpdoctor.analysis import Finding
-from dpdoctor.analysis.analyse import analyse
 from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.others import while_measured
+from dpdoctor.analysis.throttling import QUOTA_USED_UP, Throttled, throttled, throttled_periods
 from dpdoctor.gate.evidence.measured import recompilations
-from dpdoctor.records import Run
-from dpdoctor.rules import Case, cpu_oversubscription, throttling
 
 
-def disturbance(run: Run, mode: str, launch: LaunchFacts) -> str | None:
-    """Return why a launch of a mode of `run` is not to be judged by, in clauses; None: it is."""
+def disturbance(launch: LaunchFacts, cores: int) -> str | None:
+    """Return why a launch on a machine of so many cores is not to be judged by, in clauses; None: it is."""
     if launch.record.status != "ok":
         return None
-    cores = run.header.fingerprint.cores
-    clauses = (*_lowered_clocks(run, mode, launch), *_quota(launch), *_compiled(launch), *_others(launch, cores))
+    clauses = (*_lowered_clocks(launch), *_quota(launch), *_compiled(launch), *_others(launch, cores))
     return "; ".join(clauses) or None
 
 
-def _lowered_clocks(run: Run, mode: str, launch: LaunchFacts) -> tuple[str, ...]:
+def _lowered_clocks(launch: LaunchFacts) -> tuple[str, ...]:
     if not any(rank.record.devices for rank in launch.ranks if rank.record):
         return ()
-    found = throttling.RULE.check(_case(run, mode, launch))
-    return (found.title,) if isinstance(found, Finding) else ()
-
-
-def _case(run: Run, mode: str, launch: LaunchFacts) -> Case:
-    """Return a run with nothing but this launch."""
-    spec = run.header.spec
-    only = tuple(one for one in spec.modes if one.name == mode)
-    header = dataclasses.replace(run.header, spec=dataclasses.replace(spec, modes=only))
-    return Case(analysis=analyse(Run(path=run.path, header=header, modes={mode: (launch,)})), name=mode)
+    found = throttled(launch)
+    return (found.words,) if isinstance(found, Throttled) else ()
 
 
 def _quota(launch: LaunchFacts) -> tuple[str, ...]:
-    share = cpu_oversubscription.throttled_periods([launch]).value
-    if share is None or share <= cpu_oversubscription.THROTTLED:
+    share = throttled_periods([launch]).value
+    if share is None or share <= QUOTA_USED_UP:
         return ()
     return (f"a CPU quota held processes back in {units.share(share)} of its periods",)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, Finding, ModeSummary
+from dpdoctor.analysis import Diagnosis, Finding, ModeSummary
 from dpdoctor.analysis.analyse import analyse
 from dpdoctor.analysis.launch_facts import every
 from dpdoctor.analysis.summary import RunSummary, Script
@@ -17,7 +17,7 @@ from dpdoctor.gate.evidence.disturbed import disturbance
 from dpdoctor.gate.evidence.measured import compiles, num_steps, seconds_per_step, typical_batch
 from dpdoctor.gate.evidence.workload import script_of
 from dpdoctor.records import Adoption, Launch, LaunchRecord, Run
-from dpdoctor.rules import diagnose
+from dpdoctor.rules import diagnosed
 from dpdoctor.spec import RunHeader, RunSpec
 
 
@@ -58,8 +58,8 @@ class Recorded:
         """Return the modes that were asked for by name; others only served them."""
         return tuple(name for name in self.modes if name in self.header.spec.requested_modes)
 
-    def analysis(self) -> Analysis:
-        """Return the figures as an Analysis, with one empty launch of each mode in the place of its records."""
+    def analysis(self) -> Diagnosis:
+        """Return the figures as a Diagnosis, with one empty launch of each mode in the place of its records."""
         summary = RunSummary(
             dpdoctor=self.header.dpdoctor,
             command=self.header.command,
@@ -76,12 +76,12 @@ class Recorded:
         launches: dict[str, tuple[Launch, ...]] = {
             name: (_empty_launch(name, mode.summary.status),) for name, mode in self.modes.items()
         }
-        return Analysis(summary=summary, run=Run(path=Path(), header=self.header, modes=launches))
+        return Diagnosis(summary=summary, run=Run(path=Path(), header=self.header, modes=launches))
 
 
 def recorded(run: Run) -> Recorded:
     """Return what is kept of a run."""
-    analysis = diagnose(analyse(run))
+    analysis = diagnosed(run)
     header = dataclasses.replace(run.header, spec=_without_place(run.header.spec))
     modes = {name: recorded_mode(analysis.run, name, summary) for name, summary in analysis.summary.modes.items()}
     return Recorded(header=header, modes=modes, findings=analysis.summary.findings)
@@ -91,7 +91,7 @@ def recorded_mode(run: Run, name: str, summary: ModeSummary) -> RecordedMode:
     """Return what is kept of one mode of a run, given its summary."""
     launches = every(run.modes[name])
     seconds = [seconds_per_step(launch) for launch in launches]
-    reasons = ((launch.record.launch, disturbance(run, name, launch)) for launch in launches)
+    reasons = ((launch.record.launch, disturbance(launch, run.header.fingerprint.cores)) for launch in launches)
     return RecordedMode(
         seconds=tuple(value for value in seconds if value is not None),
         steps=min((num_steps(launch) for launch in launches), default=0),

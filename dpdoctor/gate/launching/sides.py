@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdoctor import rundir
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.analysis.analyse import analyse
 from dpdoctor.gate.evidence.comparable import of_a_pair, unsound
 from dpdoctor.gate.evidence.recorded import RecordedMode, recorded_mode
@@ -24,7 +24,7 @@ from dpdoctor.gate.model import SIDES, Refusal, Side, SideName
 from dpdoctor.launch import launcher
 from dpdoctor.launch.progress import Progress
 from dpdoctor.records import Launch, Run
-from dpdoctor.rules import diagnose
+from dpdoctor.rules import diagnosed
 from dpdoctor.spec import RunHeader, RunSpec
 
 # Where the pair goes that is discarded: beside the sides, which hold only what may count.
@@ -101,11 +101,11 @@ class Launches:
             run = launch(self._root / DISCARDED / side, checkout.changed(repeat=1), 1, self._progress)
         return Measured(interrupted=True) if run is None else self._measured(side, run)
 
-    def analysis(self, side: SideName, numbers: Collection[int]) -> Analysis:
+    def analysis(self, side: SideName, numbers: Collection[int]) -> Diagnosis:
         """Return the figures of these launches of a side, diagnosed."""
         run = rundir.read(self._root / side)
         modes = {name: tuple(one for one in found if one.record.launch in numbers) for name, found in run.modes.items()}
-        return diagnose(analyse(dataclasses.replace(run, modes=modes)))
+        return diagnosed(dataclasses.replace(run, modes=modes))
 
     def _measured(self, side: SideName, run: Run) -> Measured:
         analysis = analyse(run)

@@ -7,12 +7,12 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import Sample
+from dpdoctor.analysis.throttling import FAULTS
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.series import THROTTLE_REASONS
 from dpdoctor.report.drawing.strips import Strip
 from dpdoctor.report.drawing.thin import thin
 from dpdoctor.report.text import listed
-from dpdoctor.rules.throttling import FAULTS
 
 NS = 1e-9
 TITLE = "GPU: reasons for lowered clocks"

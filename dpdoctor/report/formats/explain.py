@@ -9,14 +9,14 @@ from rich.text import Text
 from rich.tree import Tree
 
 from dpdoctor import units
-from dpdoctor.analysis import Adoption, Analysis, ModeSummary
+from dpdoctor.analysis import Adoption, Diagnosis, ModeSummary
 from dpdoctor.report.text import left_alone, sampler_text
 from dpdoctor.report.words import clauses
 
 _SIGNS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("cannot tell", "yellow")}
 
 
-def explanation(analysis: Analysis) -> RenderableType:
+def explanation(analysis: Diagnosis) -> RenderableType:
     """Return a tree per mode: modules, loaders, settings, remarks and the proof."""
     return Group(*(_mode(name, mode) for name, mode in analysis.summary.modes.items()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.formats.comment import LONGEST_NAME, PARAGRAPHS, Part, assembled, table_parts
 from dpdoctor.report.formats.markup import fenced, plain
 from dpdoctor.report.text import capital, listed, run_title, sentence
@@ -12,7 +12,7 @@ from dpdoctor.report.words.brief import Brief, Trouble, brief
 from dpdoctor.report.words.costliest import Bottleneck, Treatment
 
 
-def comment(analysis: Analysis) -> str:
+def comment(analysis: Diagnosis) -> str:
     """Return the comment: at most MOST_CHARACTERS; what had to be left out is said.
 
     Text from the run is shown as it is: no markup, mention, link or element in it comes to life.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dpdoctor.analysis import Analysis, ModeSummary, RunSummary
+from dpdoctor.analysis import Diagnosis, ModeSummary, RunSummary
 from dpdoctor.report import templates
 from dpdoctor.report.text import mode_label, printable, run_title, with_interval
 from dpdoctor.report.traces.traced import is_trace_run
@@ -21,7 +21,7 @@ class LoadedRun:
         analysis: everything that the report reads, the records of every rank included.
     """
 
-    analysis: Analysis
+    analysis: Diagnosis
 
     @property
     def summary(self) -> RunSummary:
@@ -38,11 +38,11 @@ class LoadedRun:
         return _html(self.analysis, brief(self.analysis))
 
 
-def _origin(analysis: Analysis) -> str:
+def _origin(analysis: Diagnosis) -> str:
     return f"{run_title(analysis)}, {analysis.summary.created}"
 
 
-def _modes(analysis: Analysis) -> Iterator[str]:
+def _modes(analysis: Diagnosis) -> Iterator[str]:
     """Yield a line per mode; of traces alone nothing was measured that would stand in it."""
     if is_trace_run(analysis):
         return
@@ -60,7 +60,7 @@ def _figures(mode: ModeSummary) -> Iterator[str]:
         yield f"{with_interval(mode.speedup)} of one device"
 
 
-def _html(analysis: Analysis, found: Brief) -> str:
+def _html(analysis: Diagnosis, found: Brief) -> str:
     environment = templates.environment()
     # Autoescape makes elements harmless; this does it for characters that turn the text around.
     environment.finalize = lambda value: printable(value) if type(value) is str else value

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dpdoctor.analysis import Analysis, RunSummary
+from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.first_screen import FirstScreen, ModeRow, Opportunity, first_screen, percent, span
 from dpdoctor.report.formats.literal import literal
 from dpdoctor.report.text import NOTHING, capital, figure_text, left_alone, remarks, run_title, sentence
@@ -25,7 +25,7 @@ _INDENTED, _HANGING = (0, 0, 0, 2), (0, 0, 0, 4)
 _PARTS = {DATA: "data", COMPUTE: "comp", COMMUNICATION: "comm", OTHER: "other"}
 
 
-def summary(analysis: Analysis) -> RenderableType:
+def summary(analysis: Diagnosis) -> RenderableType:
     """Return what bounds the run, what to do first, the modes, the opportunities, what failed, and the limits.
 
     Of a run made of traces alone: the verdict, a table of the devices, and the opportunities.
@@ -47,7 +47,7 @@ def summary(analysis: Analysis) -> RenderableType:
     )
 
 
-def _answer(analysis: Analysis, screen: FirstScreen) -> Iterator[RenderableType]:
+def _answer(analysis: Diagnosis, screen: FirstScreen) -> Iterator[RenderableType]:
     yield literal(f"dpdoctor  {run_title(analysis)}", "dim")
     yield Text()
     said = literal(f"{screen.bound_by.upper()}  ", _STYLES[screen.tone]) if screen.bound_by else Text()
@@ -119,7 +119,7 @@ def _troubles(run: RunSummary) -> Iterator[RenderableType]:
             yield Padding(literal("\n".join(trouble.lines)), _INDENTED, expand=False)
 
 
-def _limits(analysis: Analysis, screen: FirstScreen) -> Iterator[RenderableType]:
+def _limits(analysis: Diagnosis, screen: FirstScreen) -> Iterator[RenderableType]:
     late = trace_verdict.stragglers(analysis)
     told = [*screen.limits, *late]
     if told:

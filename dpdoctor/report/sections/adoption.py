@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import Adoption, Analysis, ModeSummary
+from dpdoctor.analysis import Adoption, Diagnosis, ModeSummary
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Facts, Fold, Heading, Lines, Section, Table
 from dpdoctor.report.text import (
     NOTHING,
@@ -25,7 +25,7 @@ MOST_FILES = 200
 _VERDICTS = {True: ("ok", "good"), False: ("failed", "bad"), None: ("not judged", "muted")}
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return the remarks and, per mode, proof, units, loaders, settings and files."""
     blocks: list[Block] = [
         Callout(tone="warn", title=labels, text=text) for text, labels in remarks(analysis.summary.modes).items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dpdoctor.analysis import Analysis, ArmSummary, CrossCheck, Figure, ModeSummary
+from dpdoctor.analysis import ArmSummary, CrossCheck, Diagnosis, Figure, ModeSummary
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.bars import Bar, interval_bars
@@ -52,7 +52,7 @@ MEANING = (
 )
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return by mode the gains as bars and table, what was skipped and why, and the trace against the arms."""
     shown = standing.shown_modes(analysis.summary)
     with_arms = {name: mode for name, mode in shown.items() if mode.arms}

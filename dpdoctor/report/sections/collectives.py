@@ -8,7 +8,7 @@ from statistics import median_low
 from typing import Any
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.digest import CollectiveSize, SmallCalls
 from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
@@ -64,7 +64,7 @@ class _Size:
         return next(row for row in self.rows if row.median_ns == duration)
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return by mode a chart by operation, a table and a chart by size, and the table of small calls."""
     return by_mode(analysis, "Collectives", _mode)
 

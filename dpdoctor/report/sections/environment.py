@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Facts, Fold, Lines, Paragraph, Section, Table
 from dpdoctor.report.text import amount_cell, mode_label, whole_cell
 from dpdoctor.report.traces.traced import is_trace_run
@@ -21,7 +21,7 @@ READER = Paragraph(
 )
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return the command to repeat the run, the script or the paths of the traces, the machine and the versions."""
     return [
         _reproduce(analysis),
@@ -33,25 +33,25 @@ def build(analysis: Analysis) -> Sequence[Block]:
     ]
 
 
-def _what_ran(analysis: Analysis) -> Sequence[Block]:
+def _what_ran(analysis: Diagnosis) -> Sequence[Block]:
     if is_trace_run(analysis):
         return [_reader(analysis), READER]
     return [_script(analysis), _modes(analysis)]
 
 
-def _reproduce(analysis: Analysis) -> Lines:
+def _reproduce(analysis: Diagnosis) -> Lines:
     command = shlex.join(analysis.summary.command)
     return Lines(caption="How to reproduce", lines=(f"cd {shlex.quote(analysis.run.header.spec.cwd)}", command))
 
 
-def _reader(analysis: Analysis) -> Facts:
+def _reader(analysis: Diagnosis) -> Facts:
     summary = analysis.summary
     return Facts(
         pairs=(("Traces", summary.script.path), ("Read", summary.created), ("dpdoctor", summary.dpdoctor)),
     )
 
 
-def _script(analysis: Analysis) -> Facts:
+def _script(analysis: Diagnosis) -> Facts:
     summary, spec = analysis.summary, analysis.run.header.spec
     return Facts(
         pairs=(
@@ -72,7 +72,7 @@ def _script(analysis: Analysis) -> Facts:
     )
 
 
-def _recording(analysis: Analysis) -> Iterator[tuple[str, str]]:
+def _recording(analysis: Diagnosis) -> Iterator[tuple[str, str]]:
     """Yield how much was recorded, and of what."""
     recording = analysis.run.header.spec.recording
     steps = "at least 4, for 0.5 s" if recording.steps is None else str(recording.steps)
@@ -84,7 +84,7 @@ def _recording(analysis: Analysis) -> Iterator[tuple[str, str]]:
     yield "Arms", ", ".join(recording.arms) or "none"
 
 
-def _modes(analysis: Analysis) -> Table:
+def _modes(analysis: Diagnosis) -> Table:
     """Return what each mode was to be run on."""
     return Table(
         caption="Modes, in the order in which they ran.",
@@ -108,7 +108,7 @@ def _modes(analysis: Analysis) -> Table:
     )
 
 
-def _machine(analysis: Analysis) -> Facts:
+def _machine(analysis: Diagnosis) -> Facts:
     machine = analysis.summary.fingerprint
     return Facts(
         pairs=(
@@ -123,7 +123,7 @@ def _machine(analysis: Analysis) -> Facts:
     )
 
 
-def _gpus(analysis: Analysis) -> Table | Absent:
+def _gpus(analysis: Diagnosis) -> Table | Absent:
     gpus = analysis.summary.fingerprint.gpus
     if not gpus:
         return Absent(what="GPUs", reason="none was found on this machine")
@@ -134,7 +134,7 @@ def _gpus(analysis: Analysis) -> Table | Absent:
     )
 
 
-def _packages(analysis: Analysis) -> Fold | Absent:
+def _packages(analysis: Diagnosis) -> Fold | Absent:
     packages = analysis.summary.fingerprint.packages
     if not packages:
         return Absent(what="Package versions", reason="none was recorded")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, Finding, RunSummary
+from dpdoctor.analysis import Diagnosis, Finding, RunSummary
 from dpdoctor.report.blocks import Absent, Badge, Block, Callout, Card, Cell, Column, Fold, Paragraph, Section, Table
 from dpdoctor.report.text import by_reason, capital, listed, mode_label, sentence
 from dpdoctor.report.words import diagnosis, standing
-from dpdoctor.rules import Rule, rules
+from dpdoctor.rules import BY_NAME, Rule
 
 STATUS_WORDS = {
     "confirmed": "An experiment inside the run, or a counter, agrees.",
@@ -19,9 +19,9 @@ STATUS_WORDS = {
 UNVERIFIED = "not verified on hardware"
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return a card for each finding, the costliest first; then what was refuted and what could not be judged."""
-    summary, known = analysis.summary, rules()
+    summary, known = analysis.summary, BY_NAME
     if not standing.shown_modes(summary):
         return [Absent(what="Findings", reason="no mode was measured")]
     parts = diagnosis.parts(summary)
@@ -50,13 +50,13 @@ def _verdict(summary: RunSummary, parts: diagnosis.Parts, num_rules: int) -> Ite
 
 
 def _fold(
-    summary: RunSummary, title: str, findings: Sequence[Finding], known: dict[str, Rule], *, is_open: bool = False
+    summary: RunSummary, title: str, findings: Sequence[Finding], known: Mapping[str, Rule], *, is_open: bool = False
 ) -> Iterator[Fold]:
     if findings:
         yield Fold(title=title, blocks=tuple(_card(summary, finding, known) for finding in findings), is_open=is_open)
 
 
-def _card(summary: RunSummary, finding: Finding, known: dict[str, Rule]) -> Card:
+def _card(summary: RunSummary, finding: Finding, known: Mapping[str, Rule]) -> Card:
     rule = known.get(finding.rule)
     return Card(
         tone="muted" if finding.status == "refuted" else diagnosis.SEVERITY_TONES[finding.severity],
@@ -106,7 +106,7 @@ def _about(rule: Rule) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _not_judged(summary: RunSummary, known: dict[str, Rule]) -> Iterator[Fold]:
+def _not_judged(summary: RunSummary, known: Mapping[str, Rule]) -> Iterator[Fold]:
     """Yield the questions that could not be answered, each reason once."""
     if not summary.not_judged:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.digest import Digest, NamedTime
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Paragraph, Section, Table
 from dpdoctor.report.text import NOTHING, amount_cell, name_cell, whole_cell
@@ -20,7 +20,7 @@ MEANING = (
 )
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return by mode the kernels and operators with most time, and how full the devices' memory was."""
     return by_mode(analysis, "Kernels and operators", _mode)
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, Figure, LoaderSummary, ModeSummary
+from dpdoctor.analysis import Diagnosis, Figure, LoaderSummary, ModeSummary
 from dpdoctor.analysis.launch_facts import shown
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.loader.parts import fetch_times
@@ -61,7 +61,7 @@ MEANING = (
 )
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return by mode the advice, the loader's figures, transforms, ready depth, workers and predicted steps."""
     shown = standing.shown_modes(analysis.summary)
     seen = {name: mode for name, mode in shown.items() if mode.loader}
@@ -83,7 +83,7 @@ def _why_not(mode: ModeSummary) -> str:
     return standing.withheld_briefly(mode) or "no loader was seen from inside"
 
 
-def _loader(analysis: Analysis, mode: str, loader: LoaderSummary) -> Iterator[Block]:
+def _loader(analysis: Diagnosis, mode: str, loader: LoaderSummary) -> Iterator[Block]:
     yield from _advice(loader, tried_step(analysis.summary.modes[mode]) if loader.trial is None else None)
     yield Facts(pairs=tuple(_facts(loader)))
     yield _fetches(analysis, mode)
@@ -144,7 +144,7 @@ def _known(figure: Figure) -> str:
     return with_interval(figure) if figure.value is not None else f"unknown: {figure.reason}"
 
 
-def _fetches(analysis: Analysis, mode: str) -> Chart | Absent:
+def _fetches(analysis: Diagnosis, mode: str) -> Chart | Absent:
     found = feed(shown(analysis.run.modes[mode]))
     times = fetch_times(found) if found else {}
     return fetch_boxes(times) if times else Absent(what="How long a fetch takes", reason=NO_FETCHES)

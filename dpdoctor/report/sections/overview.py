@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, Figure, ModeSummary, RunSummary
+from dpdoctor.analysis import Diagnosis, Figure, ModeSummary, RunSummary
 from dpdoctor.report.blocks import (
     Answer,
     Bar,
@@ -64,7 +64,7 @@ COLUMNS = (
 )
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return the answer, what failed, the modes beside what to change, the limits, and the table of modes."""
     summary = analysis.summary
     screen = first_screen(summary)

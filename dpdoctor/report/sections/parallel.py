@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.blocks import Block, Section
 from dpdoctor.report.traces import data_parallel_table, gradient_buckets, shard_unit_table
 from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
@@ -14,7 +14,7 @@ ONE_DEVICE = "one device alone has neither buckets nor shards nor replicas"
 NOTHING_FOUND = "the traces hold no gradient bucket of DDP, no wrap unit of FSDP and no nn.DataParallel"
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return by mode charts and tables of what ran: buckets, units or devices."""
     return by_mode(analysis, "Buckets, units and replicas", _mode)
 

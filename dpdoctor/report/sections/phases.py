@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpdoctor import units
-from dpdoctor.analysis import ALL_PHASES, Analysis, ModeSummary
+from dpdoctor.analysis import ALL_PHASES, Diagnosis, ModeSummary
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import NOTHING, absent, figure_cell, figure_text, interval_words, mode_label
@@ -24,7 +24,7 @@ COLORS = {
 }
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return stacked bars of seconds per step, and the same as a table."""
     modes = analysis.summary.modes
     shown = standing.shown_modes(analysis.summary)

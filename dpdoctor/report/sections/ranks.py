@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.analysis.across import AcrossRanks, CameLast, GroupAcross, Verdict
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Paragraph, Section, Table
 from dpdoctor.report.text import NOTHING, capital, name_cell, sentence, whole_cell
@@ -35,7 +35,7 @@ MEANING = (
 )
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return by mode the verdict with its reason, lateness by rank and step, the groups and what was left out."""
     return by_mode(analysis, "Comparison", _mode)
 

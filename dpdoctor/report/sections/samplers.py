@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, Rank, Sample
+from dpdoctor.analysis import Diagnosis, Rank, Sample
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Fold, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts, lanes
 from dpdoctor.report.drawing.many_sources import grouped
@@ -55,7 +55,7 @@ HOW_TO_READ = (
 )
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return a fold per launch with strips of all readings below the steps; the headline's mode is open."""
     focus = standing.focus(analysis.summary)
     folds = [
@@ -72,7 +72,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
     return [*folds, Absent(what=GPU_READINGS, reason="this run used the CPU")] if on_cpu else folds
 
 
-def _launch(named: NamedLaunch, analysis: Analysis) -> Iterator[Block]:
+def _launch(named: NamedLaunch, analysis: Diagnosis) -> Iterator[Block]:
     samples = named.launch.samples
     devices = [sample for sample in samples if kind_of(sample.source) == GPU]
     others = [sample for sample in samples if kind_of(sample.source) != GPU]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, RankSummary
+from dpdoctor.analysis import Diagnosis, RankSummary
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Fold, Paragraph, Section, Table
 from dpdoctor.report.drawing import slow_steps
 from dpdoctor.report.drawing.step_chart import step_chart
@@ -32,7 +32,7 @@ LEGEND = (
 )
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return a fold per launch: chart, steps that stand out and, once per mode, its ranks; the headline's is open."""
     focus = standing.focus(analysis.summary)
     folds = [
@@ -46,7 +46,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
     return [Paragraph(text=LEGEND), *folds] if folds else [Absent(what="Steps", reason="no mode was launched")]
 
 
-def _launch(named: NamedLaunch, analysis: Analysis) -> list[Block]:
+def _launch(named: NamedLaunch, analysis: Diagnosis) -> list[Block]:
     ranks = [rank for rank in named.launch.ranks if rank.steps]
     if not ranks:
         return [Absent(what="Steps", reason=_why_no_steps(named, analysis))]
@@ -54,13 +54,13 @@ def _launch(named: NamedLaunch, analysis: Analysis) -> list[Block]:
     return [step_chart(named, ranks, outliers, prefix), slow_steps.table(outliers, prefix=prefix)]
 
 
-def _why_no_steps(named: NamedLaunch, analysis: Analysis) -> str:
+def _why_no_steps(named: NamedLaunch, analysis: Diagnosis) -> str:
     mode, reason = analysis.summary.modes[named.mode], named.launch.record.reason
     brief = standing.withheld_briefly(mode) if reason == mode.reason else None
     return brief or reason or "no rank recorded a step"
 
 
-def _ranks(named: NamedLaunch, analysis: Analysis) -> list[Table]:
+def _ranks(named: NamedLaunch, analysis: Diagnosis) -> list[Table]:
     """Return the table of a mode's ranks, which is over all of its launches and stands with the first."""
     mode = analysis.summary.modes[named.mode]
     if named.launch.record.launch > 1 or not mode.ranks:

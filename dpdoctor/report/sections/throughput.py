@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, ModeSummary
+from dpdoctor.analysis import Diagnosis, ModeSummary
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Paragraph, Section, Table
 from dpdoctor.report.drawing.throughput_bars import STEADY, WITH_EDGES, throughput_bars
 from dpdoctor.report.text import absent, amount_cell, figure_cell, interval_words, mode_label
@@ -13,7 +13,7 @@ from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.words import standing
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return bars with intervals, the same as a table, and the cost of measuring."""
     shown = standing.shown_modes(analysis.summary)
     measured = {name: mode for name, mode in shown.items() if mode.throughput.value is not None}
@@ -33,7 +33,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
     ]
 
 
-def _reasons(analysis: Analysis, measured: dict[str, ModeSummary]) -> list[tuple[str, str]]:
+def _reasons(analysis: Diagnosis, measured: dict[str, ModeSummary]) -> list[tuple[str, str]]:
     return [
         (mode_label(name), standing.withheld_briefly(mode) or mode.throughput.reason or "nothing was measured")
         for name, mode in analysis.summary.modes.items()

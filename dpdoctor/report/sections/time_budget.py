@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.analysis.common_steps import CommonSteps
 from dpdoctor.analysis.spent import Spent, spent, together
 from dpdoctor.analysis.unknown_communication import MAY_HOLD
@@ -68,7 +68,7 @@ ON_CPU = (
 )
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return the modes side by side; by mode bars of the parts, of idle by cause and of the phases, and the table."""
     return [
         *_side_by_side(analysis),
@@ -76,7 +76,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
     ]
 
 
-def _side_by_side(analysis: Analysis) -> Iterator[Chart]:
+def _side_by_side(analysis: Diagnosis) -> Iterator[Chart]:
     """Yield a bar per mode, all of its devices together, where there are several."""
     found = {mode_label(mode.mode): together(mode.traces) for mode in traced_modes(analysis) if mode.devices}
     if len(found) > 1:

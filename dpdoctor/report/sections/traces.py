@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.blocks import Block, Callout, Cell, Column, Section, Table
 from dpdoctor.report.first_screen import first_screen, ranking
 from dpdoctor.report.text import NOTHING, by_reason, name_cell, whole_cell
@@ -25,7 +25,7 @@ COLUMNS = (
 LONGEST_NAME = 36
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return the verdict, the traces that could not be read or only in part, the costliest findings and a table."""
     blocks: list[Block] = [
         trace_verdict.headline(analysis),
@@ -37,7 +37,7 @@ def build(analysis: Analysis) -> Sequence[Block]:
     return blocks
 
 
-def _unreadable(analysis: Analysis) -> Iterator[Callout]:
+def _unreadable(analysis: Diagnosis) -> Iterator[Callout]:
     for clause, reasons in unreadable(analysis.summary):
         yield Callout(tone="bad", title=clause, text="The figures on this page are without them.", lines=reasons)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpdoctor import units
-from dpdoctor.analysis import WATERFALL_TERMS, Analysis, Figure, ModeSummary, Waterfall, stats
+from dpdoctor.analysis import WATERFALL_TERMS, Diagnosis, Figure, ModeSummary, Waterfall, stats
 from dpdoctor.analysis.waterfall import told_apart
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Paragraph, Section, Table
 from dpdoctor.report.drawing import charts
@@ -52,7 +52,7 @@ MEANING = (
 )
 
 
-def build(analysis: Analysis) -> Sequence[Block]:
+def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return by mode the bars from ideal to measured and the terms with their sources, or why there are none."""
     modes = {name: mode for name, mode in analysis.summary.modes.items() if not standing.is_baseline(name)}
     falls = {name: mode for name, mode in modes.items() if mode.waterfall and not standing.why_withheld(mode)}

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.formats.literal import literal
 from dpdoctor.report.traces import remarks
 from dpdoctor.report.traces import verdict as trace_verdict
@@ -17,7 +17,7 @@ from dpdoctor.report.traces.device_rows import FIRST_FIGURE, HEADS, device_rows,
 from dpdoctor.report.traces.traced import TracedMode, traced_modes
 
 
-def summary(analysis: Analysis) -> RenderableType:
+def summary(analysis: Diagnosis) -> RenderableType:
     """Return the verdict, the table of devices and what must be known of it; text of a trace is literal."""
     found = trace_verdict.headline(analysis)
     modes = traced_modes(analysis)
@@ -34,7 +34,7 @@ def _mode(mode: TracedMode) -> Iterator[RenderableType]:
     yield from _remarks(mode)
 
 
-def _unreadable(analysis: Analysis) -> Iterator[Text]:
+def _unreadable(analysis: Diagnosis) -> Iterator[Text]:
     for clause, _ in remarks.unreadable(analysis.summary):
         yield literal(f"\n{clause}; the report has the reasons.", "bold red")
 

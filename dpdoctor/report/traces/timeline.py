@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.analysis.across import AcrossRanks, ClockOffset, CommonCalls
 from dpdoctor.analysis.spent import parts
 from dpdoctor.digest import Budget, Calls, DeviceDigest
@@ -49,7 +49,7 @@ class _Slice:
     args: dict[str, Any]
 
 
-def timeline(analysis: Analysis) -> list[Event]:
+def timeline(analysis: Diagnosis) -> list[Event]:
     """Return the events, names of processes and tracks first, then by time; times in microseconds from 0.
 
     Ranks are shifted onto the first one's clock by AcrossRanks.clocks, whose error stands in the process' name. A rank
@@ -61,7 +61,7 @@ def timeline(analysis: Analysis) -> list[Event]:
     return sorted(events, key=lambda event: (event["ph"] != "M", event.get("ts", 0.0)))
 
 
-def _ranks(analysis: Analysis) -> Iterator[tuple[TracedMode, TracedRank, _Axis]]:
+def _ranks(analysis: Diagnosis) -> Iterator[tuple[TracedMode, TracedRank, _Axis]]:
     for mode in traced_modes(analysis):
         clocks = {clock.rank: clock for clock in mode.across.clocks if len(mode.across.clocks) > 1}
         shifted = {rank.name: clocks.get(_rank_number(rank)) for rank in mode.ranks}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dpdoctor.analysis import TRACE_MODE, Analysis, ModeSummary
+from dpdoctor.analysis import TRACE_MODE, Diagnosis, ModeSummary
 from dpdoctor.analysis.across import AcrossRanks
 from dpdoctor.analysis.launch_facts import shown
 from dpdoctor.analysis.traces import Traces
@@ -50,22 +50,22 @@ class TracedMode:
         ]
 
 
-def is_trace_run(analysis: Analysis) -> bool:
+def is_trace_run(analysis: Diagnosis) -> bool:
     """Return whether the run was made of traces that existed before: nothing but them was measured."""
     return [*analysis.summary.modes] == [TRACE_MODE]
 
 
-def has_traces(analysis: Analysis) -> bool:
+def has_traces(analysis: Diagnosis) -> bool:
     """Return whether any mode has traces to show."""
     return bool(traced_modes(analysis))
 
 
-def is_profile(analysis: Analysis) -> bool:
+def is_profile(analysis: Diagnosis) -> bool:
     """Return whether a script was run, and windows and samplers may have something to show."""
     return not is_trace_run(analysis)
 
 
-def traced_modes(analysis: Analysis) -> list[TracedMode]:
+def traced_modes(analysis: Diagnosis) -> list[TracedMode]:
     """Return the modes that left traces and whose figures may be shown, in the order of the run."""
     modes = standing.shown_modes(analysis.summary)
     found = {mode: shown(analysis.run.modes[mode]).traces for mode in modes if analysis.run.modes[mode]}
@@ -76,7 +76,7 @@ def traced_modes(analysis: Analysis) -> list[TracedMode]:
     ]
 
 
-def by_mode(analysis: Analysis, what: str, build: Callable[[TracedMode], Sequence[Block] | str]) -> list[Block]:
+def by_mode(analysis: Diagnosis, what: str, build: Callable[[TracedMode], Sequence[Block] | str]) -> list[Block]:
     """Return a fold per mode, the headline's open, and the modes that have nothing to show with their reasons.
 
     `build` returns a mode's blocks, or in words why it has none. Of traces alone there is one mode and no fold; `what`
@@ -135,7 +135,7 @@ def _or_absent(what: str, blocks: Sequence[Block] | str) -> Sequence[Block]:
     return [Absent(what=what, reason=blocks)] if isinstance(blocks, str) else blocks
 
 
-def _why_no_trace(analysis: Analysis, mode: str) -> str:
+def _why_no_trace(analysis: Diagnosis, mode: str) -> str:
     summary, recording = analysis.summary.modes[mode], analysis.run.header.spec.recording
     if recording.explain or not recording.trace_steps:
         return "no trace was asked for"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Diagnosis
 from dpdoctor.analysis.common_steps import CommonSteps
 from dpdoctor.analysis.spent import Spent, together
 from dpdoctor.digest import HOST
@@ -19,14 +19,14 @@ NOTABLE_RATIO = 0.05
 _TONES = {"none": "plain", "unknown": "plain"}
 
 
-def headline(analysis: Analysis) -> Verdict:
+def headline(analysis: Diagnosis) -> Verdict:
     """Return the answer in one sentence, and below it what it rests on."""
     for mode in traced_modes(analysis):
         return _verdict(mode)
     return Verdict(tone="bad", sentence="No trace could be read.")
 
 
-def stragglers(analysis: Analysis) -> Iterator[str]:
+def stragglers(analysis: Diagnosis) -> Iterator[str]:
     """Yield in a sentence for each mode whose traces show that somebody is late, who it is."""
     for mode in traced_modes(analysis):
         if len(mode.ranks) > 1 and mode.across.verdict.kind != "none":

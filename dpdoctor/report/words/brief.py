@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dpdoctor.analysis import Analysis, RunSummary
+from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.blocks import Cell, Column, Table, Verdict
 from dpdoctor.report.first_screen import first_screen
 from dpdoctor.report.sections.overview import modes_table
@@ -48,7 +48,7 @@ class Brief:
     notes: tuple[str, ...]
 
 
-def brief(analysis: Analysis) -> Brief:
+def brief(analysis: Diagnosis) -> Brief:
     """Return the run in short."""
     return _of_traces(analysis) if is_trace_run(analysis) else _of_profile(analysis)
 
@@ -67,7 +67,7 @@ def of_modes(summary: RunSummary) -> Iterator[Trouble]:
             yield Trouble(tone=found.tone, sentence=found.sentence, lines=mode.stderr_tail)
 
 
-def _of_profile(analysis: Analysis) -> Brief:
+def _of_profile(analysis: Diagnosis) -> Brief:
     run = analysis.summary
     screen = first_screen(run)
     answer = f"{screen.bound_by}: {screen.answer}" if screen.bound_by else screen.answer
@@ -84,7 +84,7 @@ def _of_profile(analysis: Analysis) -> Brief:
     )
 
 
-def _of_traces(analysis: Analysis) -> Brief:
+def _of_traces(analysis: Diagnosis) -> Brief:
     run, modes = analysis.summary, traced_modes(analysis)
     unreadable = trace_remarks.unreadable(run)
     return Brief(

@@ -72,7 +72,7 @@ def launch(size: float, rounds: int) -> Kept:
         windows=_in_units(w.seconds_per_step for w in windows),
         steps=_in_units(steps[-STEPS_KEPT:]),
         fault_s=_fault_s(found),
-        disturbed=disturbance(run, MODE, found),
+        disturbed=disturbance(found, run.header.fingerprint.cores),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dpdoctor.analysis import analyse, stats
 from dpdoctor.analysis.own_cost import NO_CONTROL, bare_step, bare_steps, launch_spread
-from dpdoctor.analysis.summary import Analysis
+from dpdoctor.analysis.results import Analysis
 from dpdoctor.records import Launch, Rank, Sample
 from dpdoctor.report.words.verdict import limits
 from dpdoctor.rules import diagnose

@@ -15,7 +15,7 @@ from dpdoctor.report.sections.findings import STATUS_WORDS
 from dpdoctor.report.sections.waterfall import TERM_WORDS
 from dpdoctor.report.text import capital, sentence
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
-from dpdoctor.rules import rules
+from dpdoctor.rules import BY_NAME
 from dpdoctor.spec import LoaderSetting
 from tests.builders import diagnosed_runs, runs
 from tests.builders.diagnosed_runs import figure, finding, unknown, with_findings, with_modes
@@ -100,24 +100,24 @@ class TestFindings:
         assert pairs(alone(found))["Would give"] == "unknown: no simulation"
 
     def test_a_rule_that_no_gpu_has_tried_says_so(self) -> None:
-        name = next(name for name, rule in rules().items() if not rule.verified)
+        name = next(name for name, rule in BY_NAME.items() if not rule.verified)
         assert "not verified on hardware" in badges(cards(alone(finding(name)))[0])
 
     def test_the_rules_paragraph_goes_with_it(self) -> None:
-        rule = rules()["data_starved"]
+        rule = BY_NAME["data_starved"]
         about = dict(cards(diagnosed_runs.diagnosed_run())[0].about)
         assert (about["What."], about["Remedy."]) == (rule.what, rule.remedy)
 
     def test_nothing_to_find_is_said(self) -> None:
         (callout,) = only(Callout, build("findings", runs.cpu_run()))
         assert callout.title.startswith("Nothing")
-        assert (figures(callout.text), callout.tone) == ([str(len(rules())), "3"], "good")
+        assert (figures(callout.text), callout.tone) == ([str(len(BY_NAME)), "3"], "good")
 
     def test_what_could_not_be_judged_is_not_called_good(self) -> None:
         blind = NotJudged(rule="straggler", mode="ddp", reason="too few steps")
         analysis = with_findings(runs.cpu_run(), not_judged=(blind,))
         (callout,) = only(Callout, build("findings", analysis))
-        assert (figures(callout.text), callout.tone) == ([str(len(rules())), "3", "1"], "plain")
+        assert (figures(callout.text), callout.tone) == ([str(len(BY_NAME)), "3", "1"], "plain")
         (table,) = only(Table, build("findings", analysis))
         assert [cell.text for cell in table.rows[0]] == ["straggler", "DDP", "Too few steps."]
 

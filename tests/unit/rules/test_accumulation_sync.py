@@ -8,11 +8,10 @@ import msgspec
 import pytest
 
 from dpdoctor.analysis import Finding, Rank
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.accumulation_sync import RULE
 from tests.builders import cases
-from tests.builders.cases import arm
+from tests.builders.cases import Case, arm
 from tests.builders.traced_cases import digest
 
 

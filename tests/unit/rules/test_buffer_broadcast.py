@@ -6,7 +6,7 @@ import pytest
 
 from dpdoctor.analysis import Finding
 from dpdoctor.records import Collective, Counters
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.buffer_broadcast import RULE
 from tests.builders.cases import arm
 from tests.builders.cases import case as untraced

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.checkpoint_share import RULE
 from tests.builders import cases
+from tests.builders.cases import Case
 
 
 def saving(every: int, seconds: float, **fields: object) -> Case:

@@ -4,10 +4,10 @@ import dataclasses
 import re
 
 from dpdoctor.records import CpuUse, Sample
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.cpu_oversubscription import RULE
 from tests.builders import cases
+from tests.builders.cases import Case
 
 
 def computing(threads: int, arm: float | None = None, half: float = 0.01) -> Case:

@@ -10,11 +10,11 @@ import pytest
 from dpdoctor.analysis import CrossCheck, LoaderSummary, SlowFetches
 from dpdoctor.analysis.loader.model import LoaderTrial, TransformSummary
 from dpdoctor.records import CpuUse, Rank
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.data_starved import RULE
 from dpdoctor.spec import LoaderSetting
 from tests.builders import cases, feeding, records
+from tests.builders.cases import Case
 
 AFFINE = TransformSummary(name="RandomAffine", per_batch=cases.figure(0.02), share=0.49)
 BUSY = CpuUse(cpu_s=1.0, workers_cpu_s=1.0, wall_s=1.0, involuntary_switches=5, num_threads=4)

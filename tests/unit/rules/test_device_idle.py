@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.analysis import Finding
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
-from dpdoctor.rules.device_idle import REMEDIES, RULE, WORDS
+from dpdoctor.rules import CannotTell
+from dpdoctor.rules.device_idle import REMEDIES, WORDS
+from dpdoctor.rules.diagnose import ask
+from dpdoctor.rules.rule import Said
+from tests.builders.cases import Case, figure, ranks
 from tests.builders.cases import case as untraced
-from tests.builders.cases import figure, ranks
 from tests.builders.traced_cases import case, digest, real_cases
 
 
@@ -35,8 +36,13 @@ SILENT = {
 }
 
 
+def said(of: Case) -> Said:
+    """Return what the rule says beside what the others find."""
+    return ask(of)["device_idle"]
+
+
 def finding(of: Case) -> Finding:
-    found = RULE.check(of)
+    found = said(of)
     assert isinstance(found, Finding)
     return found
 
@@ -58,4 +64,4 @@ def test_what_another_finding_tells_of_is_not_counted() -> None:
 
 
 def test_it_cannot_tell_without_a_trace() -> None:
-    assert isinstance(RULE.check(untraced("single", of=ranks(device="cuda:0"))), CannotTell)
+    assert isinstance(said(untraced("single", of=ranks(device="cuda:0"))), CannotTell)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, Figure, Finding
 from dpdoctor.attribution.digesting import digest_file
-from dpdoctor.rules import Case, diagnose, rules
-from dpdoctor.rules._diagnose import _bounded, in_order
+from dpdoctor.rules import BY_NAME, diagnose
+from dpdoctor.rules.diagnose import _bounded, in_order
 from tests.builders import cases, runs, traced_runs
-from tests.builders.cases import cases_of
+from tests.builders.cases import Case, cases_of
 from tests.builders.kineto import RECORDED
 
 RUNS = {
@@ -55,7 +55,7 @@ MISSING: dict[str, dict[str, Any]] = {
     "no epoch": {"epoch_s": cases.unknown()},
     "no speedup": {"speedup": cases.unknown("x")},
 }
-ALL_CASES = {f"{name}: {shown}": case for name in rules() for shown, case in cases_of(name, "FIRES").items()}
+ALL_CASES = {f"{name}: {shown}": case for name in BY_NAME for shown, case in cases_of(name, "FIRES").items()}
 
 
 def written(analysis: Analysis) -> bytes:

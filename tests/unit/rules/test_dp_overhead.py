@@ -9,9 +9,8 @@ import pytest
 from dpdoctor.analysis import Analysis, Finding
 from dpdoctor.analysis.summary import Batch
 from dpdoctor.digest import DataParallelCost
-from dpdoctor.rules import Case
 from dpdoctor.rules.dp_overhead import RULE
-from tests.builders.cases import figure
+from tests.builders.cases import Case, case_of, figure
 from tests.builders.traced_cases import case, digest
 
 BATCH = Batch(per_device=16.0, global_=32.0, rule="global", source="test")
@@ -40,7 +39,7 @@ def beside_ddp(rate: float, per_device: float = 16.0) -> Case:
         batch=Batch(per_device=per_device, global_=None, rule="global", source="test"),
     )
     summary = dataclasses.replace(made.analysis.summary, modes={**made.analysis.summary.modes, "ddp": ddp})
-    return Case(analysis=Analysis(summary=summary, run=made.analysis.run), name="dp")
+    return case_of(Analysis(summary=summary, run=made.analysis.run), "dp")
 
 
 FIRES = {"alone": dp(), "ddp is faster": beside_ddp(150), "ddp had another batch": beside_ddp(150, 32)}

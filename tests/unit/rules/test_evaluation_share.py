@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.rules import Case
 from dpdoctor.rules.evaluation_share import RULE
 from tests.builders import cases
+from tests.builders.cases import Case
 
 EVALUATED = cases.adoption(rule="whole", note="iterated without gradients: an evaluation, every rank sees all of it")
 

@@ -8,10 +8,10 @@ import pytest
 
 from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.records import Collective, Counters
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
-from dpdoctor.rules.exposed_communication import RULE
-from tests.builders.cases import arm, skipped
+from dpdoctor.rules import CannotTell
+from dpdoctor.rules.diagnose import ask
+from dpdoctor.rules.rule import Said
+from tests.builders.cases import Case, arm, skipped
 from tests.builders.cases import case as untraced
 from tests.builders.documents import needs_real_traces
 from tests.builders.traced_cases import case, digest, real_cases
@@ -41,8 +41,13 @@ SILENT = {
 }
 
 
+def said(of: Case) -> Said:
+    """Return what the rule says beside what the others find."""
+    return ask(of)["exposed_communication"]
+
+
 def finding(of: Case) -> Finding:
-    found = RULE.check(of)
+    found = said(of)
     assert isinstance(found, Finding)
     return found
 
@@ -116,9 +121,9 @@ def test_what_goes_by_the_batch_is_not_halved_by_a_larger_one() -> None:
 
 def test_how_to_know_names_no_option_that_was_given_and_no_arm_that_was_skipped() -> None:
     def reason(**fields: object) -> str:
-        said = RULE.check(untraced("ddp", world_size=2, **fields))
-        assert isinstance(said, CannotTell)
-        return said.reason
+        found = said(untraced("ddp", world_size=2, **fields))
+        assert isinstance(found, CannotTell)
+        return found.reason
 
     assert "--arms no_comm" in reason()
     assert "--trace-steps" not in reason()  # 12 were asked for
@@ -147,12 +152,12 @@ def test_a_part_with_a_name_of_its_own_makes_it_a_fact_behind() -> None:
 
 
 def test_what_another_finding_says_is_not_said_twice() -> None:
-    assert RULE.check(broadcasting(28)) is None
+    assert said(broadcasting(28)) is None
 
 
 @pytest.mark.parametrize("arms", [{}, {"no_comm": skipped()}])
 def test_it_cannot_tell_without_trace_and_arm(arms: dict) -> None:
-    assert isinstance(RULE.check(untraced("ddp", world_size=2, arms=arms)), CannotTell)
+    assert isinstance(said(untraced("ddp", world_size=2, arms=arms)), CannotTell)
 
 
 @needs_real_traces

@@ -7,7 +7,7 @@ import pytest
 from dpdoctor.analysis import Adoption, Finding
 from dpdoctor.digest import NamedTime
 from dpdoctor.records import Unit
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.find_unused_parameters import RULE, SEARCH
 from tests.builders.cases import case as untraced
 from tests.builders.specs import MS

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.records import Rank
-from dpdoctor.rules import Case
 from dpdoctor.rules.gc_pauses import RULE
 from tests.builders import cases, records
+from tests.builders.cases import Case
 
 FULL = "generation 2"
 

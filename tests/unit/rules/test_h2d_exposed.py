@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.records import Counters, InputTensor
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.h2d_exposed import RULE
 from tests.builders import cases, traced_runs
+from tests.builders.cases import Case
 
 INPUTS = Counters(
     operators=10, collectives={}, inputs=(InputTensor(dtype="float32", shape=(8, 3), num_bytes=38_500_000),)

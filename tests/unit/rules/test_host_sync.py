@@ -8,7 +8,7 @@ import pytest
 
 from dpdoctor.analysis import Finding, HostSync
 from dpdoctor.records import Counters
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.host_sync import RULE
 from tests.builders import cases
 from tests.builders.traced_cases import case, digest

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.rules import Case
 from dpdoctor.rules.evaluation_share import RULE as EVALUATION
 from dpdoctor.rules.inference_share import RULE
 from tests.builders import cases
+from tests.builders.cases import Case
 
 
 def running(every: int, seconds: float, kind: str = "inference") -> Case:

@@ -8,7 +8,7 @@ import pytest
 
 from dpdoctor.analysis import Finding
 from dpdoctor.digest import NamedTime
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.launch_bound import RULE
 from tests.builders.cases import case as untraced
 from tests.builders.cases import figure, ranks

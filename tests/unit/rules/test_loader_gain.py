@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.loader_gain import RULE
 from tests.builders import cases
 
@@ -36,5 +36,5 @@ def test_with_equal_workers_the_second_device_costs() -> None:
 
 def test_a_baseline_without_a_step_time_cannot_be_told_from() -> None:
     case = gaining(1.6, 0.055)
-    case = cases.Case(analysis=cases.with_mode(case.analysis, "single", step=cases.unknown()), name="ddp")
+    case = cases.case_of(cases.with_mode(case.analysis, "single", step=cases.unknown()), "ddp")
     assert isinstance(RULE.check(case), CannotTell)

@@ -7,9 +7,9 @@ import re
 
 from dpdoctor.analysis import Finding
 from dpdoctor.records import Device
-from dpdoctor.rules import Case
 from dpdoctor.rules.memory_imbalance import RULE
 from tests.builders import cases
+from tests.builders.cases import Case
 
 
 def devices(*gigabytes: float | None) -> tuple[Device, ...]:

@@ -8,10 +8,10 @@ import pytest
 
 from dpdoctor.analysis import Finding, Sample
 from dpdoctor.records import Device
-from dpdoctor.rules import Case
 from dpdoctor.rules.memory_pressure import RULE
 from dpdoctor.spec import Gpu
 from tests.builders import cases
+from tests.builders.cases import Case
 from tests.builders.specs import MS
 from tests.builders.traced_cases import case as traced
 from tests.builders.traced_cases import digest
@@ -24,7 +24,7 @@ def with_gpu(made: Case) -> Case:
     """Return the case on a machine whose GPU has 100 GB."""
     summary = made.analysis.summary
     known = dataclasses.replace(summary, fingerprint=dataclasses.replace(summary.fingerprint, gpus=(GPU,)))
-    return dataclasses.replace(made, analysis=dataclasses.replace(made.analysis, summary=known))
+    return cases.case_of(dataclasses.replace(made.analysis, summary=known), made.name)
 
 
 def gpu(gigabytes: int) -> Case:

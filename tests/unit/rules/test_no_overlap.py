@@ -6,10 +6,9 @@ import pytest
 
 from dpdoctor.analysis import Finding
 from dpdoctor.digest import Bucket, ShardUnit
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.no_overlap import RULE
-from tests.builders.cases import arm, ranks
+from tests.builders.cases import Case, arm, ranks
 from tests.builders.cases import case as untraced
 from tests.builders.specs import MS
 from tests.builders.traced_cases import case, digest, real_cases

@@ -10,10 +10,10 @@ import pytest
 
 from dpdoctor.analysis import Finding
 from dpdoctor.records import Adoption, LineShare, Unit
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.own_code import RULE
 from tests.builders import cases
+from tests.builders.cases import Case, case_of
 from tests.builders.traced_cases import case, digest
 
 LINES = (LineShare(line="/a/train.py:88", share=0.9), LineShare(line="/a/train.py:90", share=0.06))
@@ -105,7 +105,7 @@ def without_loader() -> Case:
     fed_by_none = tuple(msgspec.structs.replace(step, samples_drawn=0) for step in rank.steps)
     launch = dataclasses.replace(launch, ranks=(dataclasses.replace(rank, steps=fed_by_none),))
     run = dataclasses.replace(made.analysis.run, modes={made.name: (launch,)})
-    return dataclasses.replace(made, analysis=dataclasses.replace(made.analysis, run=run))
+    return case_of(dataclasses.replace(made.analysis, run=run), made.name)
 
 
 def test_the_remedy_fits_where_the_line_lies() -> None:

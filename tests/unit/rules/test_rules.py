@@ -6,35 +6,37 @@ tested there.
 
 from __future__ import annotations
 
-import dataclasses
+import importlib
+from pathlib import Path
 
 import pytest
 
+import dpdoctor
+from dpdoctor import plugins, rules
 from dpdoctor.analysis import Finding, NotJudged
-from dpdoctor.rules import Rule, rules
-from dpdoctor.rules._base import judge
+from dpdoctor.rules import BY_NAME, Rule
+from dpdoctor.rules.diagnose import judge, told
 from tests.builders.cases import case, cases_of, figure
 from tests.builders.diagnosed_runs import finding
+from tests.unit.import_graph import imports, modules
 
-RULES = rules()
 
-
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_a_case_fires_it(name: str) -> None:
     fires = cases_of(name, "FIRES")
     assert fires
     for shown, of in fires.items():
-        found = judge(name, RULES[name], of)
+        found = judge(of)[name]
         assert isinstance(found, Finding), f"{shown}: {found}"
         assert (found.rule, found.mode) == (name, of.name)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_a_case_keeps_it_silent(name: str) -> None:
     silent = cases_of(name, "SILENT")
     assert silent
     for shown, of in silent.items():
-        assert judge(name, RULES[name], of) is None, shown
+        assert judge(of)[name] is None, shown
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_a_case_keeps_it_silent(name: str) -> None:
 def test_a_cost_that_may_be_nothing_is_no_finding_but_a_fact_may_be(half: float, severity: str, is_told: int) -> None:
     cost = figure(0.4, half, "ratio")
     found = finding("any", "single", cost=cost, severity=severity)
-    said = judge("any", dataclasses.replace(RULES["data_starved"], check=lambda _: found), case("single"))
+    said = told("any", found, case("single"))
     if is_told:
         assert said == found
     else:
@@ -51,7 +53,31 @@ def test_a_cost_that_may_be_nothing_is_no_finding_but_a_fact_may_be(half: float,
         assert "40.0 % (-1.0 to 81.0 %)" in said.reason
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_every_file_that_offers_a_rule_is_listed_under_its_name() -> None:
+    modules = [importlib.import_module(f"{rules.__name__}.{name}") for name in plugins.names(rules)]
+    offered = {module.__name__.rpartition(".")[2]: module.RULE for module in modules if hasattr(module, "RULE")}
+    assert offered == dict(BY_NAME)
+    assert [*BY_NAME] == sorted(BY_NAME)
+
+
+def test_no_rule_imports_another() -> None:
+    found = [
+        (module, item.target)
+        for module, path in modules(Path(dpdoctor.__file__).parent).items()
+        if module in {f"{rules.__name__}.{name}" for name in BY_NAME}
+        for item in imports(module, path)
+        if item.target.startswith(tuple(f"{rules.__name__}.{name}" for name in BY_NAME))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("rule", BY_NAME.values(), ids=BY_NAME)
+def test_what_may_be_a_part_of_it_are_rules_that_have_no_parts(rule: Rule) -> None:
+    assert bool(rule.parts) == (rule.beside is not None)
+    assert not [name for name in rule.parts if BY_NAME[name].parts]
+
+
+@pytest.mark.parametrize("rule", BY_NAME.values(), ids=BY_NAME)
 def test_its_paragraph_is_whole(rule: Rule) -> None:
     for text in (rule.title, rule.what, rule.why, rule.how, rule.remedy):
         assert text.strip() == text
@@ -60,9 +86,9 @@ def test_its_paragraph_is_whole(rule: Rule) -> None:
         assert sentence.endswith(".")
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_a_short_remedy_fits_a_headline_and_has_a_gain(name: str) -> None:
-    found = [judge(name, RULES[name], case) for case in cases_of(name, "FIRES").values()]
+    found = [judge(case)[name] for case in cases_of(name, "FIRES").values()]
     for one in [one for one in found if isinstance(one, Finding) and one.short]:
         assert len(one.short or "") <= 80
         assert not (one.short or "").endswith(".")

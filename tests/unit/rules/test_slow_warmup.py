@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from dpdoctor.records import EventRecord, Rank
-from dpdoctor.rules import Case
 from dpdoctor.rules.slow_warmup import RULE
 from tests.builders import cases, records
+from tests.builders.cases import Case
 
 NS = 10**9
 

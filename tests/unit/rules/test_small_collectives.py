@@ -6,10 +6,9 @@ import pytest
 
 from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.small_collectives import RULE
-from tests.builders.cases import arm
+from tests.builders.cases import Case, arm
 from tests.builders.cases import case as untraced
 from tests.builders.specs import MS
 from tests.builders.traced_cases import Call, case, digest, real_cases

@@ -11,11 +11,10 @@ import pytest
 from dpdoctor.analysis import EventRecord, Finding, Rank
 from dpdoctor.digest import Digest
 from dpdoctor.records import Sample, StepRecord, WindowRecord
-from dpdoctor.rules import Case, diagnose
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell, diagnose
 from dpdoctor.rules.straggler import CAUSES, OTHERS_REMEDY, REMEDIES, RULE
 from tests.builders import cases, records
-from tests.builders.cases import arm
+from tests.builders.cases import Case, arm
 from tests.builders.simulated_ranks import Call, digests, lockstep
 from tests.builders.specs import MS
 from tests.builders.traced_cases import case

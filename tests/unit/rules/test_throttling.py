@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.analysis import Finding, Sample
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.throttling import RULE
 from tests.builders import cases
+from tests.builders.cases import Case
 from tests.builders.specs import MS
 
 POWER_CAP, THERMAL, BRAKE = 0x4, 0x20, 0x80

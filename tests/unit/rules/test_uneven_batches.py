@@ -6,11 +6,10 @@ import msgspec
 import pytest
 
 from dpdoctor.records import Rank
-from dpdoctor.rules import Case
-from dpdoctor.rules._base import CannotTell
-from dpdoctor.rules._batches import explain
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.uneven_batches import RULE
 from tests.builders import cases, records, traced_runs
+from tests.builders.cases import Case
 
 # Of forward; backward takes twice as long and then as long as the slowest rank's.
 MS_PER_ELEMENT = 0.01
@@ -64,9 +63,9 @@ def test_the_mean_batch_would_save_the_difference() -> None:
 
 def test_a_straggler_with_larger_batches_is_no_other_fault() -> None:
     # It comes 90 of 120 ms after the other rank.
-    assert explain(FIRES["one rank"], 0.75)
-    assert not explain(FIRES["one rank"], 0.97)
-    assert not explain(SILENT["one rank is slow by itself"], 0.3)
+    assert FIRES["one rank"].uneven_batches.explains(0.75)
+    assert not FIRES["one rank"].uneven_batches.explains(0.97)
+    assert SILENT["one rank is slow by itself"].uneven_batches is None
 
 
 def test_ranks_take_turns() -> None:

@@ -17,7 +17,7 @@ from dpdoctor.report.comparison.words import (
 )
 from dpdoctor.report.text import NOTHING, mode_label, sentence, short_interval
 from dpdoctor.report.words import diagnosis
-from dpdoctor.rules import rules
+from dpdoctor.rules import BY_NAME
 
 MEANING = (
     "Costs are shares of a step of the mode, or of an epoch where it says so. What an experiment refuted in a run "
@@ -45,8 +45,7 @@ def _table(comparison: Comparison) -> Table:
 
 
 def _row(found: FindingComparison) -> tuple[Cell, ...]:
-    known = rules()
-    title = known[found.rule].title if found.rule in known else found.rule
+    title = BY_NAME[found.rule].title if found.rule in BY_NAME else found.rule
     of = "" if found.of == "step" else f", of {diagnosis.OF_WORDS[found.of]}"
     return (
         Cell(text=title, note=f"{mode_label(found.mode)}, {found.rule}{of}"),

@@ -17,7 +17,7 @@ CORES = 2
 
 def told(**fields: object) -> str | None:
     launch = launched_runs.launch(10, **fields)  # type: ignore[arg-type]
-    return disturbance(launched_runs.run(launch), "ddp", launch)
+    return disturbance(launch, launched_runs.run(launch).header.fingerprint.cores)
 
 
 def figures(said: str | None) -> list[str]:

@@ -13,13 +13,13 @@ from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report.blocks import Absent, Block, Callout, Card, Chart, Fold, Table, Verdict
 from dpdoctor.report.comparison import page, sections
 from dpdoctor.report.comparison.section import ComparisonSection
-from dpdoctor.rules import rules
+from dpdoctor.rules import BY_NAME
 from tests.builders import compared_pairs as pairs
 from tests.builders.html import Elements
 from tests.builders.sections import flat, only
 
 SECTIONS: dict[str, ComparisonSection] = plugins.collect(sections, "SECTION")
-STARVED = f"{rules()['data_starved'].title} DDP, data_starved"
+STARVED = f"{BY_NAME['data_starved'].title} DDP, data_starved"
 
 
 def build(name: str, comparison: Comparison) -> list[Block]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
-from dpdoctor.analysis.others import while_measured
-from dpdoctor.rules._base import Case
-from dpdoctor.rules._traced import launch_of
+from dpdoctor.records import Launch
 
 # Share of the machine's cores that are in use, by whomever, from which none is counted as idle.
 BUSY = 0.9
@@ -36,10 +34,9 @@ class Cores:
     switches: float | None
 
 
-def cores(case: Case) -> Cores | None:
-    """Return what is known of the first host; None: no rank left a record, or the machine is another one's."""
-    launch = launch_of(case)
-    records = [rank.record for rank in launch.ranks if rank.record] if launch else []
+def cores(launch: Launch, num_cores: int) -> Cores | None:
+    """Return what is known of the first host, which has `num_cores`; None: no rank left a record."""
+    records = [rank.record for rank in launch.ranks if rank.record]
     if not records:
         return None
     local = [record for record in records if record.host == records[0].host]
@@ -47,7 +44,7 @@ def cores(case: Case) -> Cores | None:
     whole = len(used) == len(local)
     switches = [use.involuntary_switches / use.wall_s for use in used if use.involuntary_switches is not None]
     return Cores(
-        cores=case.analysis.summary.fingerprint.cores,
+        cores=num_cores,
         ranks=len(local),
         threads=sum(record.adoption.num_threads for record in local),
         workers=sum(max((ld.num_workers for ld in record.adoption.loaders), default=0) for record in local),
@@ -57,14 +54,7 @@ def cores(case: Case) -> Cores | None:
     )
 
 
-def others(case: Case) -> str | None:
-    """Return that other processes took cores while the mode was measured; None: none that were missed, or unknown."""
-    return while_measured(launch_of(case), case.analysis.summary.fingerprint.cores)
-
-
-def is_busy(case: Case) -> bool:
+def is_busy(launch: Launch) -> bool:
     """Return whether the whole machine had no idle core while the mode ran, whoever used them."""
-    launch = launch_of(case)
-    samples = launch.samples if launch else ()
-    seen = [s.values["cpu_ratio"] for s in samples if s.source == "host" and "cpu_ratio" in s.values]
+    seen = [s.values["cpu_ratio"] for s in launch.samples if s.source == "host" and "cpu_ratio" in s.values]
     return bool(seen) and fmean(seen) >= BUSY

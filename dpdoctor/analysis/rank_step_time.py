@@ -1,20 +1,20 @@
-"""How fast each rank is by itself: in the windows without communication no rank waits for another."""
+"""How long a step of each rank takes by itself: in the windows without communication no rank waits for another."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dpdoctor.analysis import PHASES, Figure, core_pace, stats
+from dpdoctor.analysis import core_pace, stats
 from dpdoctor.analysis.ablation import pairs
+from dpdoctor.analysis.events import events_by_step
+from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.weighing import SMALL, above_zero, is_more_exact, main_part
 from dpdoctor.analysis.windows import NS, RankWindow, Window
-from dpdoctor.rules._base import SMALL, Case, above_zero, is_more_exact, main_part
-from dpdoctor.rules._communication import ARM
-from dpdoctor.rules._steps import events_by_step, launches
-from dpdoctor.rules._traced import on_gpu
+from dpdoctor.records import PHASES
 
 GC, QUEUE, CORE = "gc", "queue", "core"
 # On a GPU the host's forward and backward last as long as it takes to queue work, or until there is room.
@@ -24,7 +24,7 @@ _Round = tuple[LaunchFacts, Window, Window]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class SlowRank:
     """A rank that is slow by itself.
 
     Attributes:
@@ -72,18 +72,21 @@ class Pace:
         return self.excess if is_proved else Figure(value=0.0, n=self.excess.n, unit="ratio")
 
 
-def pace(case: Case) -> Pace | None:
-    """Return the rank that is slowest by itself; None: there are no windows without communication, or one rank."""
-    rounds = [(launch, *pair) for launch in launches(case) for pair in pairs(launch, ARM)]
+def slowest_rank(launches: Sequence[LaunchFacts], arm: str, *, on_gpu: bool) -> SlowRank | None:
+    """Return the rank that is slowest by itself; None: `arm`, without communication, has no windows, or one rank.
+
+    `on_gpu`: the ranks compute on GPUs, so that phases in which a host queues work tell nothing.
+    """
+    rounds = [(launch, *pair) for launch in launches for pair in pairs(launch, arm)]
     if not rounds or len(rounds[0][2].ranks) < 2:
         return None
     full_s = [full.seconds_per_step for _, full, _ in rounds]
-    whole, phases = _beyond(rounds, _whole_s), _phases_beyond(rounds, with_queued=not on_gpu(case))
+    whole, phases = _beyond(rounds, _whole_s), _phases_beyond(rounds, with_queued=not on_gpu)
     inside = {GC: _gc(rounds)}
     if all(rank.window.queued_ns is not None for _, _, without in rounds for rank in without.ranks):
         inside[QUEUE] = _beyond(rounds, _queued_s)
     factors = [found for _, _, without in rounds if (found := core_pace.slower(without))]
-    if not on_gpu(case) and len(factors) == len(rounds):
+    if not on_gpu and len(factors) == len(rounds):
         inside[CORE] = [_by_core(without, found) for (_, _, without), found in zip(rounds, factors, strict=True)]
     paces = [
         _of_rank(
@@ -104,15 +107,15 @@ def _of_rank(
     whole: list[float],
     phases: dict[str, list[float]],
     inside: dict[str, list[float]],
-) -> Pace:
-    """Return the pace of a rank, given of each round its seconds per step beyond the others' median."""
+) -> SlowRank:
+    """Return how much slower a rank is, given of each round its seconds per step beyond the others' median."""
 
     def share(seconds: list[float]) -> Figure:
         return stats.ratio_of_totals(list(zip(seconds, full_s, strict=True)), "ratio")
 
     parts = {name: share(seconds) for name, seconds in {**phases, **inside}.items()}
     certain = [seconds for name, seconds in phases.items() if above_zero(parts[name])]
-    return Pace(
+    return SlowRank(
         rank=rank,
         excess=share(whole),
         excess_s=sum(whole) / len(whole),

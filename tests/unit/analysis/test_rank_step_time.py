@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis import Figure
-from dpdoctor.rules._pace import Pace, beyond_others
+from dpdoctor.analysis.rank_step_time import SlowRank, beyond_others
 
 
 @given(st.lists(st.one_of(st.sampled_from([1.0, 2.0, 3.0]), st.floats(0, 10)), min_size=2, max_size=9))
@@ -18,7 +18,7 @@ def test_each_value_is_set_against_the_median_of_the_others(values: list[float])
 
 @pytest.mark.parametrize(("ms", "proved"), [(1.0, 0.1), (-1.0, 0.0)])
 def test_a_phase_that_is_certain_counts_where_the_whole_step_is_longer_too(ms: float, proved: float) -> None:
-    found = Pace(
+    found = SlowRank(
         rank=1,
         excess=Figure(value=ms / 100, low=-0.2, high=0.2, n=4, unit="ratio"),
         excess_s=ms / 1000,

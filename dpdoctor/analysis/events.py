@@ -1,27 +1,16 @@
-"""What rules read from the records of a mode: its windows, its ranks, and the events that fell into its steps."""
+"""What events, such as a garbage collection or a checkpoint, took of the steps that they fell into."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable
 
-from dpdoctor.analysis import Figure, Launch, Rank, stats
-from dpdoctor.analysis.launch_facts import LaunchFacts, every
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.windows import NS, Window
-from dpdoctor.rules._base import Case
-
-
-def launches(case: Case) -> tuple[LaunchFacts, ...]:
-    """Return the launches of the mode, with those that failed."""
-    return every(case.analysis.run.modes.get(case.name, ()))
-
-
-def windows(case: Case) -> Iterator[tuple[LaunchFacts, Window]]:
-    """Yield the measured windows with nothing switched off, each with its launch."""
-    for launch in launches(case):
-        if launch.record.status != "failed":
-            yield from ((launch, window) for window in launch.windows())
+from dpdoctor.records import Launch, Rank
 
 
 def events_by_step(rank: Rank, kind: str, detail: str | None = None) -> dict[int, int]:
@@ -46,13 +35,13 @@ def slowest_by_step(launch: Launch, kind: str) -> dict[int, float]:
     return dict(found)
 
 
-def share_of_events(case: Case, kind: str) -> Figure:
+def share_of_events(windows: Iterable[tuple[LaunchFacts, Window]], kind: str) -> Figure:
     """Return the share of the steady steps' time that events of one kind took; the interval is over windows.
 
     Ranks wait for each other in every step: what holds up one of them holds up all.
     """
     parts = []
-    for launch, window in windows(case):
+    for launch, window in windows:
         taken = slowest_by_step(launch, kind)
         steps = [step.step for step in window.ranks[0].steady]
         seconds, _ = window.step()

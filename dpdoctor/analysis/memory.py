@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpdoctor.rules._base import Case
-from dpdoctor.rules._traced import launch_of
+from dpdoctor.records import Launch
+from dpdoctor.spec import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +19,9 @@ class Peak:
     total_bytes: int | None
 
 
-def peaks(case: Case) -> list[Peak]:
+def peaks(launch: Launch, gpus: Sequence[Gpu]) -> list[Peak]:
     """Return every GPU's peak, of all ranks, where it was recorded; empty on the CPU."""
-    launch = launch_of(case)
-    sizes = {gpu.uuid: gpu.memory_bytes for gpu in case.analysis.summary.fingerprint.gpus}
+    sizes = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
     return [
         Peak(
             name=f"GPU {index}" if len(rank.record.devices) > 1 else f"rank {rank.index}'s GPU",
@@ -29,7 +29,7 @@ def peaks(case: Case) -> list[Peak]:
             num_bytes=device.peak_memory_bytes,
             total_bytes=sizes.get(device.uuid),
         )
-        for rank in (launch.ranks if launch else ())
+        for rank in launch.ranks
         if rank.record is not None
         for index, device in enumerate(rank.record.devices)
         if device.peak_memory_bytes is not None

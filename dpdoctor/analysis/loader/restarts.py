@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from dpdoctor.analysis import PHASES, Figure, Loader, LoaderSummary, Rank, StepRecord, stats
-from dpdoctor.analysis.windows import NS
-from dpdoctor.rules._base import Case, share_beside
-from dpdoctor.rules._steps import events_by_step, launches, windows
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.events import events_by_step
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.loader.model import LoaderSummary
+from dpdoctor.analysis.summary import ModeSummary
+from dpdoctor.analysis.weighing import share_beside
+from dpdoctor.analysis.windows import NS, Window
+from dpdoctor.records import PHASES, Launch, Loader, Rank, StepRecord
 
 _DATA_WAIT = PHASES.index("data_wait")
 # An epoch that ends with fewer of its batches was left early.
@@ -19,7 +25,7 @@ READ_TO_ITS_END = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edges:
+class Restarts:
     """The beginnings that were seen in measured windows, beside steps in which nothing begins, the usual ones.
 
     Attributes:
@@ -34,14 +40,13 @@ class Edges:
     share: Figure
 
 
-def edges(case: Case) -> Edges | None:
+def restarts(
+    launches: Sequence[Launch], windows: Sequence[tuple[LaunchFacts, Window]], loader: LoaderSummary
+) -> Restarts | None:
     """Return what beginnings cost; None: none was seen beside usual steps, or nobody knows how often they come."""
-    loader = case.mode.loader
-    if loader is None:
-        return None
-    parts = [(launch.ranks[i], part) for launch, window in windows(case) for i, part in enumerate(window.ranks)]
+    parts = [(launch.ranks[i], part) for launch, window in windows for i, part in enumerate(window.ranks)]
     usual = [step for _, part in parts for step in part.counted if not step.epoch_edge]
-    every = _every(case, loader)
+    every = _every(launches, loader)
     if not usual or every is None:
         return None
     wait_s, step_s = (float(np.mean(values)) for values in zip(*map(_times, usual), strict=True))
@@ -55,17 +60,14 @@ def edges(case: Case) -> Edges | None:
     if not excess:
         return None
     seconds = stats.mean_interval(excess, "s")
-    return Edges(count=len(excess), seconds=seconds, every=every, share=share_beside(seconds, every * step_s))
+    return Restarts(count=len(excess), seconds=seconds, every=every, share=share_beside(seconds, every * step_s))
 
 
-def begins_every_step(case: Case) -> bool:
+def begins_every_step(windows: Sequence[tuple[LaunchFacts, Window]], loader: LoaderSummary) -> bool:
     """Return whether most measured steps begin to iterate the loader that feeds them."""
-    loader = case.mode.loader
-    if loader is None:
-        return False
     found = [
         step.step in begun
-        for launch, window in windows(case)
+        for launch, window in windows
         for rank, part in zip(launch.ranks, window.ranks, strict=True)
         for begun in [_begins(rank, loader)]
         for step in part.counted
@@ -73,23 +75,23 @@ def begins_every_step(case: Case) -> bool:
     return 2 * sum(found) > len(found)
 
 
-def is_left_early(case: Case) -> bool:
+def is_left_early(launches: Sequence[Launch], mode: ModeSummary) -> bool:
     """Return whether the script begins the loader anew though it has more batches to give."""
-    loader, length = case.mode.loader, _batches_per_iteration(case)
-    ranks = [rank for launch in launches(case) for rank in launch.ranks]
+    loader, length = mode.loader, _batches_per_iteration(mode)
+    ranks = [rank for launch in launches for rank in launch.ranks]
     seen = [(b.iteration, b.batch + 1) for r in ranks for b in r.batches if loader and b.loader == loader.number]
     if length is None or len({iteration for iteration, _ in seen}) < 2:
         return False
     return max(batch for _, batch in seen) < READ_TO_ITS_END * length
 
 
-def _batches_per_iteration(case: Case) -> int | None:
+def _batches_per_iteration(mode: ModeSummary) -> int | None:
     """Return the batches that a rank gets in one pass over the loader that feeds it; None: no end known."""
-    loader, adoption = case.mode.loader, case.mode.adoption
+    loader, adoption = mode.loader, mode.adoption
     if loader is None or adoption is None or not 0 <= loader.number < len(adoption.loaders):
         return None
     found: Loader = adoption.loaders[loader.number]
-    shared_by = case.mode.world_size if found.rule == "per-device" else 1
+    shared_by = mode.world_size if found.rule == "per-device" else 1
     return None if found.num_batches is None else found.num_batches // shared_by
 
 
@@ -123,12 +125,12 @@ def _excess_s(wait_s: float, step: StepRecord, evaluating_s: float, usual_wait_s
     return max(0.0, min(wait_s - usual_wait_s, step.duration_ns * NS - evaluating_s - usual_s))
 
 
-def _every(case: Case, loader: LoaderSummary) -> int | None:
+def _every(launches: Sequence[Launch], loader: LoaderSummary) -> int | None:
     """Return the steps from one beginning to the next: those of an epoch, or fewer where a rank shows it.
 
     The most that were seen, as batches that an arm throws away make it fewer.
     """
-    ranks = [rank for launch in launches(case) for rank in launch.ranks]
+    ranks = [rank for launch in launches for rank in launch.ranks]
     known = [r.record.steps_per_epoch for r in ranks if r.record and r.record.steps_per_epoch]
     between = [after - before for rank in ranks for before, after in pairwise(sorted(_begins(rank, loader)))]
     return min([*known[:1], *([max(between)] if between else [])], default=None)

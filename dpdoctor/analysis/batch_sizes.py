@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.analysis import PHASES, Figure, StepRecord, stats
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.trace_budget import part_share
+from dpdoctor.analysis.traces import Traces
+from dpdoctor.analysis.weighing import COVERAGE
 from dpdoctor.analysis.windows import NS, Window
-from dpdoctor.rules._base import COVERAGE, Case
-from dpdoctor.rules._steps import windows
-from dpdoctor.rules._traced import on_gpu, traces
+from dpdoctor.records import PHASES, StepRecord
 
 _FORWARD, _BACKWARD = PHASES.index("forward"), PHASES.index("backward")
 Array = NDArray[np.float64]
@@ -40,11 +43,17 @@ class Unevenness:
     unit: str
     persistent: bool
 
+    def explains(self, late: float) -> bool:
+        """Return whether unequal batches explain enough of the share of a step by which a rank is late."""
+        return self.behind >= COVERAGE * late > 0
 
-def unevenness(case: Case) -> Unevenness | None:
+
+def unevenness(
+    windows: Sequence[tuple[LaunchFacts, Window]], world_size: int, traces: Traces, *, on_gpu: bool
+) -> Unevenness | None:
     """Return what unequal batches cost; None: one rank, nothing measured, or all batches of each step are alike."""
-    found = [window for _, window in windows(case)]
-    if case.mode.world_size < 2 or not found:
+    found = [window for _, window in windows]
+    if world_size < 2 or not found:
         return None
     steps = [_aligned(window) for window in found]
     unit = "element" if all(s.elements for window in steps for row in window for s in row) else "sample"
@@ -52,7 +61,7 @@ def unevenness(case: Case) -> Unevenness | None:
     every = np.concatenate(sizes)
     if not len(every) or np.all(every == every[:, :1]):
         return None
-    share, explained = _on_device(case, sizes) if on_gpu(case) else _on_host(found, steps, sizes)
+    share, explained = _on_device(traces, sizes) if on_gpu else _on_host(found, steps, sizes)
     excess, behind = float(_excess(every).sum()), float((every.max(axis=1) - _median_of_others(every)).sum())
     largest = np.bincount(every.argmax(axis=1)).max() / len(every)
     return Unevenness(
@@ -63,12 +72,6 @@ def unevenness(case: Case) -> Unevenness | None:
         unit=unit,
         persistent=bool(largest >= PERSISTENT),
     )
-
-
-def explain(case: Case, late: float) -> bool:
-    """Return whether unequal batches explain enough of the share of a step by which a rank is late."""
-    found = unevenness(case)
-    return found is not None and found.behind >= COVERAGE * late > 0
 
 
 def _aligned(window: Window) -> list[tuple[StepRecord, ...]]:
@@ -105,12 +108,11 @@ def _on_host(
     return share, min(1.0, by_size / apart) if apart > 0 else 1.0
 
 
-def _on_device(case: Case, sizes: list[Array]) -> tuple[Figure, float | None]:
-    found = traces(case)
-    computing, reason = part_share(found, "compute"), found.why_unknown
+def _on_device(traces: Traces, sizes: list[Array]) -> tuple[Figure, float | None]:
+    computing, reason = part_share(traces, "compute"), traces.why_unknown
     if computing.value is None or reason is not None:
         nothing = "without a trace it is not known how much of a step the device computes"
-        return stats.unknown("ratio", reason or (computing.reason if found else None) or nothing), None
+        return stats.unknown("ratio", reason or (computing.reason if traces else None) or nothing), None
     lost = [(computing.value * float((_excess(window) / window.max(axis=1)).sum()), len(window)) for window in sizes]
     return stats.ratio_of_totals(lost, "ratio"), None
 

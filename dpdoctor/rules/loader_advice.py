@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, SlowFetches, stats
+from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, ModeFacts, SlowFetches, stats
+from dpdoctor.analysis.cores import BUSY
 from dpdoctor.analysis.loader import trial
 from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
 from dpdoctor.analysis.loader.tried_step import tried_step
-from dpdoctor.rules._base import Case, main_part
-from dpdoctor.rules._cores import BUSY, cores, is_busy
+from dpdoctor.analysis.weighing import main_part
 
 # Share of its fetch's wall time that a worker computes, below which it waits for a disk, a network or a lock. Stricter
 # than SageMaker Debugger, which flags loader processes that use less than 70 % of a core.
@@ -36,7 +36,7 @@ class Advice:
     removes: float = 1.0
 
 
-def cause(case: Case, loader: LoaderSummary) -> str | None:
+def cause(facts: ModeFacts, loader: LoaderSummary) -> str | None:
     """Return the one thing that explains most of the waiting, in words; None: no single one does."""
     wait = loader.wait.value
     if not wait:
@@ -44,7 +44,7 @@ def cause(case: Case, loader: LoaderSummary) -> str | None:
     parts = {
         "hand-off": loader.receive.value or 0.0 if loader.num_workers else 0.0,
         "head of line": wait - _least_wait(loader, wait, more_workers=False),
-        "slow fetches": _slow_s(case, loader),
+        "slow fetches": _slow_s(facts, loader),
         "too few workers": wait - _least_wait(loader, wait, more_workers=True),
     }
     # The first that explains enough: the others would also help, but cost more.
@@ -55,15 +55,15 @@ def cause(case: Case, loader: LoaderSummary) -> str | None:
         return "single slow batches hold up those that lie ready behind them"
     if name == "slow fetches" and loader.slow is not None:
         return _slow_words(loader.slow)
-    if name is None and not are_exhausted(case):
+    if name is None and not are_exhausted(facts):
         return None
-    return _slow_fetch(case, loader, enough_cores=name is not None)
+    return _slow_fetch(facts, loader, enough_cores=name is not None)
 
 
-def _slow_s(case: Case, loader: LoaderSummary) -> float:
+def _slow_s(facts: ModeFacts, loader: LoaderSummary) -> float:
     """Return the seconds of a step that fetches cost which take far longer than the others."""
     without = loader.slow.step.value if loader.slow is not None else None
-    return case.mode.step.value - without if without is not None and case.mode.step.value is not None else 0.0
+    return facts.mode.step.value - without if without is not None and facts.mode.step.value is not None else 0.0
 
 
 def _slow_words(slow: SlowFetches) -> str:
@@ -87,41 +87,41 @@ def _is_more(prediction: LoaderPrediction, loader: LoaderSummary, more_workers: 
     return prediction.num_workers == loader.num_workers > 0 and ahead
 
 
-def _slow_fetch(case: Case, loader: LoaderSummary, *, enough_cores: bool) -> str:
-    if _waits(case, loader):
+def _slow_fetch(facts: ModeFacts, loader: LoaderSummary, *, enough_cores: bool) -> str:
+    if _waits(facts, loader):
         assert loader.cpu_ratio.value is not None
         return (
             f"a fetch waits, for a disk, a network or a lock, in {units.share(1 - loader.cpu_ratio.value)} of its time"
         )
     if not enough_cores:
-        return f"the cores are exhausted: all {case.analysis.summary.fingerprint.cores} are busy"
+        return f"the cores are exhausted: all {facts.fingerprint.cores} are busy"
     if loader.num_workers:
         return f"{units.count(loader.num_workers, 'worker')} cannot fetch as many batches as training uses"
     return "the training thread fetches each batch itself (num_workers=0), and does not train meanwhile"
 
 
-def _waits(case: Case, loader: LoaderSummary) -> bool:
+def _waits(facts: ModeFacts, loader: LoaderSummary) -> bool:
     """Return whether a fetch waits for something that is not a core: on a busy machine that cannot be told."""
     ratio = loader.cpu_ratio.value
-    return ratio is not None and ratio < WAITING and not are_exhausted(case) and not is_busy(case)
+    return ratio is not None and ratio < WAITING and not are_exhausted(facts) and not facts.is_busy
 
 
-def are_exhausted(case: Case) -> bool:
+def are_exhausted(facts: ModeFacts) -> bool:
     """Return whether ranks and loader processes keep all cores busy."""
-    found = cores(case)
+    found = facts.cores
     if found is None or found.ranks_busy is None or found.workers_busy is None:
         return False
     return found.ranks_busy + found.workers_busy >= BUSY * found.cores
 
 
-def advice(case: Case, loader: LoaderSummary) -> Advice | None:
+def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
     """Return what to change: the settings that the simulation found, else what makes a fetch cheaper."""
     if loader.advice is not None:
-        return _settings(case, loader, loader.advice)
+        return _settings(facts, loader, loader.advice)
     name, share = slowest_part(loader)
-    if _slow_s(case, loader) > max(share, NAMED) * (loader.wait.value or 0.0):
-        return _without_slow(case, loader)
-    if _waits(case, loader):
+    if _slow_s(facts, loader) > max(share, NAMED) * (loader.wait.value or 0.0):
+        return _without_slow(facts, loader)
+    if _waits(facts, loader):
         return Advice(
             remedy="keep the data in memory, or read it in larger pieces from a faster disk",
             short="keep the data in memory",
@@ -136,25 +136,25 @@ def advice(case: Case, loader: LoaderSummary) -> Advice | None:
     )
 
 
-def _without_slow(case: Case, loader: LoaderSummary) -> Advice:
+def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:
     assert loader.slow is not None
     return Advice(
         remedy="look at what single batches hold: a large or damaged file, one on a slower disk, an item that is hard "
         "to decode; prepare it once, or leave it out",
         short=f"find why 1 fetch in {units.whole(round(loader.slow.of / loader.slow.count))} is slow",
-        predicted=stats.ratio(case.mode.step, loader.slow.step, "x"),
+        predicted=stats.ratio(facts.mode.step, loader.slow.step, "x"),
     )
 
 
-def _settings(case: Case, loader: LoaderSummary, to: LoaderPrediction) -> Advice:
-    tried = tried_step(case.mode) if loader.trial is None else None
+def _settings(facts: ModeFacts, loader: LoaderSummary, to: LoaderPrediction) -> Advice:
+    tried = tried_step(facts.mode) if loader.trial is None else None
     prefetch = DEFAULT_PREFETCH if tried is not None else to.prefetch_factor
     changes = [] if to.num_workers == loader.num_workers else [f"num_workers={to.num_workers}"]
     if prefetch is not None and prefetch != (loader.prefetch_factor or DEFAULT_PREFETCH):
         changes.append(f"prefetch_factor={prefetch}")
     if to.num_workers and not loader.persistent_workers:
         changes.append("persistent_workers=True")
-    predicted = stats.ratio(case.mode.step, to.step if tried is None else tried, "x")
+    predicted = stats.ratio(facts.mode.step, to.step if tried is None else tried, "x")
     in_trial = loader.trial is not None and loader.trial.speedup.value is not None
     if loader.trial is not None and in_trial:
         predicted = loader.trial.speedup
@@ -176,7 +176,7 @@ def slowest_part(loader: LoaderSummary) -> tuple[str, float]:
     return name, parts.get(name, 0.0)
 
 
-def facts(loader: LoaderSummary) -> list[str]:
+def known(loader: LoaderSummary) -> list[str]:
     """Return what is known of the loader, one sentence each."""
     found = []
     by = units.count(loader.num_workers, "worker") if loader.num_workers else "the training thread itself"

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Launch, stats
-from dpdoctor.analysis.windows import NS
-from dpdoctor.rules._base import CannotTell, Case, share_beside
-from dpdoctor.rules._steps import slowest_by_step, windows
-from dpdoctor.rules._traced import launch_of
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.events import slowest_by_step
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.weighing import share_beside
+from dpdoctor.analysis.windows import NS, Window
+from dpdoctor.records import Launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occasions:
-    """All that was seen of one kind.
+class Interruptions:
+    """All that was seen of one kind, such as evaluations.
 
     Attributes:
         seconds: that one takes, on the slowest rank.
         every: steps from one to the next.
         per_epoch: steps of an epoch; None: that is not known.
-        share: of the time of these steps and one occasion together.
+        share: of the time of these steps and one interruption together.
     """
 
     count: int
@@ -46,44 +49,44 @@ class Occasions:
         return each, f"One comes {self.rhythm}."
 
 
-def occasions(case: Case, kind: str) -> Occasions | CannotTell | None:
-    """Return what was seen of one kind of event; None: nothing, though a whole epoch was, or has no known length."""
-    launch = launch_of(case)
-    if launch is None:
-        return None
+def interruptions(
+    launch: Launch, windows: Iterable[tuple[LaunchFacts, Window]], kind: str
+) -> Interruptions | str | None:
+    """Return what was seen of one kind of event in a launch, and its share of the time by the mode's measured windows.
+
+    None: nothing, though a whole epoch was seen, or has no known length; str: why it cannot be told.
+    """
     seen = slowest_by_step(launch, kind)
     per_epoch = next((r.record.steps_per_epoch for r in launch.ranks if r.record), None)
     if not seen:
         return _none_seen(kind, _steps_recorded(launch), per_epoch)
     every = float(np.median(np.diff(sorted(seen)))) if len(seen) > 1 else per_epoch
     if every is None:
-        return CannotTell(
-            reason=f"one {kind} was seen, and the length of an epoch is not known, nor how often it comes"
-        )
+        return f"one {kind} was seen, and the length of an epoch is not known, nor how often it comes"
     seconds = stats.mean_interval(list(seen.values()), "s")
-    plain_s = _plain_step(case, kind)
+    plain_s = _plain_step(windows, kind)
     if plain_s is None:
-        return CannotTell(reason=f"no step without {kind} was measured to compare with")
-    return Occasions(
+        return f"no step without {kind} was measured to compare with"
+    return Interruptions(
         count=len(seen), seconds=seconds, every=every, share=share_beside(seconds, every * plain_s), per_epoch=per_epoch
     )
 
 
-def _none_seen(kind: str, recorded: int, per_epoch: int | None) -> CannotTell | None:
+def _none_seen(kind: str, recorded: int, per_epoch: int | None) -> str | None:
     if per_epoch is None or recorded >= per_epoch:
         return None
     steps = f"{units.whole(recorded)} of {units.count(per_epoch, 'step')}"
-    return CannotTell(reason=f"no {kind} was seen, but the recording ended after {steps} of an epoch")
+    return f"no {kind} was seen, but the recording ended after {steps} of an epoch"
 
 
 def _steps_recorded(launch: Launch) -> int:
     return max((len(rank.steps) for rank in launch.ranks), default=0)
 
 
-def _plain_step(case: Case, kind: str) -> float | None:
+def _plain_step(windows: Iterable[tuple[LaunchFacts, Window]], kind: str) -> float | None:
     """Return the mean seconds of a steady step in which nothing of this kind happened."""
     plain: list[int] = []
-    for launch, window in windows(case):
+    for launch, window in windows:
         seen = slowest_by_step(launch, kind)
         plain += [s.duration_ns for rank in window.ranks for s in rank.steady if s.step not in seen]
     return float(np.mean(plain)) * NS if plain else None

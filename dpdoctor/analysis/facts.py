@@ -1,0 +1,202 @@
+"""What there is to know of one mode of a run: its summary, and what its records and traces tell beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from dpdoctor.analysis import idle, stats
+from dpdoctor.analysis.across.model import AcrossRanks
+from dpdoctor.analysis.batch_sizes import Unevenness, unevenness
+from dpdoctor.analysis.communication import Exposure, exposed_calls_share, exposure
+from dpdoctor.analysis.cores import Cores, cores, is_busy
+from dpdoctor.analysis.events import share_of_events
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.interruptions import Interruptions, interruptions
+from dpdoctor.analysis.launch_facts import LaunchFacts, shown
+from dpdoctor.analysis.loader.restarts import Restarts, begins_every_step, is_left_early, restarts
+from dpdoctor.analysis.memory import Peak, peaks
+from dpdoctor.analysis.others import while_measured
+from dpdoctor.analysis.rank_step_time import SlowRank, slowest_rank
+from dpdoctor.analysis.summary import ArmSummary, ModeSummary
+from dpdoctor.analysis.throttling import Throttled, throttled, throttled_periods
+from dpdoctor.analysis.trace_budget import part_share
+from dpdoctor.analysis.traces import Traces
+from dpdoctor.analysis.turns import lost_in_turns
+from dpdoctor.analysis.windows import Window
+from dpdoctor.spec import BASELINE, Fingerprint, RunSpec
+
+NO_COMM = "no_comm"
+# A mode that ended like this trained nothing that a rule could judge or, inactive, what the baseline did.
+NOTHING_TRAINED = frozenset({"failed", "skipped", "inactive"})
+# nn.DataParallel drives its devices from one process, which exchanges nothing with others.
+DATA_PARALLEL = "dp"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ModeFacts:
+    """The facts of one mode, each found once, when it is first asked for.
+
+    Attributes:
+        modes: the summaries of all modes of the run, by name: some facts are differences to another one.
+        launches: of this mode, with those that failed.
+        across: what its ranks' traces show together; None: no rank left one.
+    """
+
+    name: str
+    modes: Mapping[str, ModeSummary]
+    spec: RunSpec
+    fingerprint: Fingerprint
+    launches: tuple[LaunchFacts, ...]
+    across: AcrossRanks | None
+
+    @property
+    def mode(self) -> ModeSummary:
+        """Return the mode's summary, as run.json has it."""
+        return self.modes[self.name]
+
+    @property
+    def baseline(self) -> ModeSummary | None:
+        """Return the summary of one device alone; None: it was not run."""
+        return self.modes.get(BASELINE)
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether the mode trained anything, and a clock or a trace timed it."""
+        mode = self.mode
+        return mode.status not in NOTHING_TRAINED and (mode.step.value is not None or mode.budget is not None)
+
+    def arm(self, name: str) -> ArmSummary | None:
+        """Return an ablation that gave a share of the step; None: it was not asked for, or it was skipped."""
+        arm = self.mode.arms.get(name)
+        return arm if arm is not None and arm.share.value is not None else None
+
+    def share_of_step(self, seconds: Figure) -> Figure:
+        """Return seconds per step as a share of the measured step; unknown with a reason where either is."""
+        return stats.ratio(seconds, self.mode.step, "ratio")
+
+    @cached_property
+    def launch(self) -> LaunchFacts | None:
+        """Return the launch that speaks for the mode; None where it trained nothing."""
+        return shown(self.launches) if self.launches and self.mode.status not in NOTHING_TRAINED else None
+
+    @cached_property
+    def windows(self) -> tuple[tuple[LaunchFacts, Window], ...]:
+        """Return the measured windows with nothing switched off, each with its launch."""
+        good = (launch for launch in self.launches if launch.record.status != "failed")
+        return tuple((launch, window) for launch in good for window in launch.windows())
+
+    @cached_property
+    def traces(self) -> Traces:
+        """Return the traces of its ranks, with the steps that count; empty where there are none."""
+        return self.launch.traces if self.launch else Traces(())
+
+    @cached_property
+    def on_gpu(self) -> bool:
+        """Return whether the mode trained on a GPU: its traces or its ranks say so."""
+        by_trace = any(digest.has_device for digest in self.traces.digests)
+        return by_trace or any(rank.device_type == "cuda" for rank in self.mode.ranks)
+
+    def part_share(self, *parts: str) -> Figure:
+        """Return the share of a traced step that these parts of the budget have together, over all devices."""
+        return part_share(self.traces, *parts)
+
+    def idle_share(self, *causes: str) -> Figure:
+        """Return the share of a traced step in which a device idles for one of these causes."""
+        return idle.idle_share(self.traces, *causes)
+
+    def untraced_idle(self, *causes: str) -> Figure:
+        """Return the same as it is without a profiler, where the untraced step is known."""
+        return idle.untraced_idle(self.traces, self.mode.step.value, *causes)
+
+    @cached_property
+    def communicates(self) -> bool:
+        """Return whether ranks exchange tensors by collectives; nn.DataParallel does that in one process."""
+        digests = self.traces.digests
+        if self.launch is None or self.name == DATA_PARALLEL or any(digest.data_parallel for digest in digests):
+            return False
+        by_trace = any(digest.collectives or digest.unknown_communication for digest in digests)
+        return self.mode.world_size > 1 or by_trace
+
+    @cached_property
+    def exposure(self) -> Exposure | None:
+        """Return the exposed and the removable communication; None: no traced step tells it."""
+        return exposure(self.launch, self.mode.world_size, self.fingerprint.cores) if self.launch else None
+
+    def exposed_calls_share(self, wanted: Callable[[str, int], bool]) -> Figure:
+        """Return the share of a traced step that wanted collectives take while nothing computes."""
+        return exposed_calls_share(self.traces, wanted)
+
+    @cached_property
+    def slowest_rank(self) -> SlowRank | None:
+        """Return the rank that is slowest by itself; None: nothing tells, or there is one rank."""
+        return slowest_rank(self.launches, NO_COMM, on_gpu=self.on_gpu)
+
+    @cached_property
+    def lost_in_turns(self) -> Figure:
+        """Return the share of a step that ranks cost each other which are late now and then."""
+        return lost_in_turns(self.launches, NO_COMM)
+
+    @cached_property
+    def uneven_batches(self) -> Unevenness | None:
+        """Return what unequal batches cost; None: all batches of a step are alike."""
+        return unevenness(self.windows, self.mode.world_size, self.traces, on_gpu=self.on_gpu)
+
+    @cached_property
+    def cores(self) -> Cores | None:
+        """Return what ranks and loader processes take of the first host's cores; None: no rank left a record."""
+        return cores(self.launch, self.fingerprint.cores) if self.launch else None
+
+    @cached_property
+    def others(self) -> str | None:
+        """Return that other processes took cores while the mode was measured; None: none that were missed."""
+        return while_measured(self.launch, self.fingerprint.cores)
+
+    @cached_property
+    def is_busy(self) -> bool:
+        """Return whether the whole machine had no idle core while the mode ran, whoever used them."""
+        return is_busy(self.launch) if self.launch else False
+
+    @cached_property
+    def throttled(self) -> Throttled | str | None:
+        """Return the GPU that was throttled most; None: none that is worth a word; str: why that is unknown."""
+        return throttled(self.launch) if self.launch and self.on_gpu else None
+
+    @cached_property
+    def throttled_periods(self) -> Figure:
+        """Return the share of a CPU quota's periods in which it was used up."""
+        return throttled_periods(self.launches)
+
+    @cached_property
+    def memory_peaks(self) -> list[Peak]:
+        """Return the most memory that each GPU held; empty on the CPU."""
+        return peaks(self.launch, self.fingerprint.gpus) if self.launch else []
+
+    @cached_property
+    def loader_restarts(self) -> Restarts | None:
+        """Return what it costs the loader to begin anew; None: that was not seen, or nobody knows how often."""
+        if self.mode.loader is None:
+            return None
+        return restarts(self.launches, self.windows, self.mode.loader)
+
+    @cached_property
+    def loader_begins_every_step(self) -> bool:
+        """Return whether most measured steps begin to iterate the loader that feeds them."""
+        return self.mode.loader is not None and begins_every_step(self.windows, self.mode.loader)
+
+    @cached_property
+    def loader_is_left_early(self) -> bool:
+        """Return whether the script begins the loader anew though it has more batches to give."""
+        return is_left_early(self.launches, self.mode)
+
+    def share_of_events(self, kind: str) -> Figure:
+        """Return the share of the steady steps' time that events of one kind took."""
+        return share_of_events(self.windows, kind)
+
+    def interruptions(self, kind: str) -> Interruptions | str | None:
+        """Return what was seen of what interrupts training now and then, such as "checkpoint".
+
+        None: nothing, though a whole epoch was seen or has no known length; str: why it cannot be told.
+        """
+        return interruptions(self.launch, self.windows, kind) if self.launch else None

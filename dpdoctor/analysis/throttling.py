@@ -1,0 +1,136 @@
+"""What held processors back from outside: clocks that a GPU lowered, a container's CPU quota that was used up."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from dpdoctor import units
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.weighing import SMALL, above_zero
+from dpdoctor.analysis.windows import MEASURE
+from dpdoctor.records import Launch, Sample
+
+# Bits of NVML's clocks event reasons that say something is wrong, as nvml.h names them. The power cap (0x4) is usual
+# under load, and idle (0x1) or clocks set by the user (0x2) are no fault.
+FAULTS = {
+    0x08: "hardware slowdown",
+    0x20: "thermal slowdown by the driver",
+    0x40: "thermal slowdown by the hardware",
+    0x80: "power brake",
+}
+REASONS, CLOCK = "throttle_reasons", "sm_clock_mhz"
+# Share of a quota's periods from which the alert CPUThrottlingHigh of kubernetes-mixin fires.
+QUOTA_USED_UP = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttled:
+    """The GPU that was throttled most while a launch was measured.
+
+    Attributes:
+        source: its name, as samples have it.
+        share: of its readings, in which a reason of FAULTS was named.
+        num_readings: that the share is of.
+        reasons: those that were named.
+        cost: share of the time that lower clocks take at most, as if all of a step went with the SM clock.
+        clock_mhz: its median SM clock meanwhile; None: unknown.
+    """
+
+    source: str
+    share: float
+    num_readings: int
+    reasons: tuple[str, ...]
+    cost: Figure
+    clock_mhz: float | None
+
+    @property
+    def costs(self) -> bool:
+        """Whether it may cost something: throttled it was, only what that costs may be nothing."""
+        return self.cost.low is None or above_zero(self.cost)
+
+    @property
+    def words(self) -> str:
+        """How much of the time, and at most how much of a step."""
+        said = f"{self.source} is throttled in {units.share(self.share)} of the time"
+        if self.cost.value is None or not self.costs:
+            return said
+        return f"{said}: up to {units.share(self.cost.value)} of each step"
+
+
+def throttled(launch: Launch) -> Throttled | str | None:
+    """Return the GPU that was throttled most; None: none that is worth a word; str: why the driver does not tell."""
+    samples = _samples(launch)
+    known = {source: [s for s in found if REASONS in s.values] for source, found in samples.items()}
+    if not any(known.values()):
+        return _why_untold(samples.values()) if samples else None
+    source = max(known, key=lambda name: _share(known[name]))
+    share = _share(known[source])
+    cost = _cost(known[source], [sample for found in known.values() for sample in found])
+    if share < SMALL or (cost.value is not None and cost.value < SMALL):
+        return None
+    held = [s.values[CLOCK] for s in known[source] if CLOCK in s.values and _is_throttled(s)]
+    return Throttled(
+        source=source,
+        share=share,
+        num_readings=len(known[source]),
+        reasons=_reasons(known[source]),
+        cost=cost,
+        clock_mhz=median(held) if held else None,
+    )
+
+
+def throttled_periods(launches: Iterable[Launch]) -> Figure:
+    """Return the share of the quota's periods in which it was used up, from each launch's first sample to its last."""
+    parts = []
+    for launch in launches:
+        seen = [(s.values["num_throttled"], s.values["num_quota_periods"]) for s in launch.samples if _counts(s)]
+        if seen and seen[-1][1] > seen[0][1]:
+            parts.append((seen[-1][0] - seen[0][0], seen[-1][1] - seen[0][1]))
+    return stats.ratio_of_totals(parts, "ratio", reason="this machine does not tell of a CPU quota")
+
+
+def _counts(sample: Sample) -> bool:
+    return {"num_throttled", "num_quota_periods"} <= sample.values.keys()
+
+
+def _why_untold(samples: Iterable[Sequence[Sample]]) -> str:
+    why = next((s.unknown[REASONS] for found in samples for s in found if REASONS in s.unknown), "")
+    return f"the driver does not tell why clocks are lowered: {why}".removesuffix(": ")
+
+
+def _samples(launch: Launch) -> dict[str, list[Sample]]:
+    """Return the readings of each GPU while something was measured."""
+    windows = [w for rank in launch.ranks for w in rank.windows if w.kind == MEASURE]
+    begin, end = min((w.begin_ns for w in windows), default=0), max((w.end_ns for w in windows), default=0)
+    found: defaultdict[str, list[Sample]] = defaultdict(list)
+    for sample in launch.samples:
+        if sample.source.startswith("gpu") and begin <= sample.at_ns <= end:
+            found[sample.source].append(sample)
+    return dict(found)
+
+
+def _is_throttled(sample: Sample) -> bool:
+    return bool(int(sample.values[REASONS]) & sum(FAULTS))
+
+
+def _share(samples: list[Sample]) -> float:
+    return sum(map(_is_throttled, samples)) / len(samples) if samples else 0.0
+
+
+def _reasons(samples: list[Sample]) -> tuple[str, ...]:
+    seen = [int(sample.values[REASONS]) for sample in samples]
+    return tuple(name for bit, name in FAULTS.items() if any(bits & bit for bits in seen))
+
+
+def _cost(samples: list[Sample], of_all: list[Sample]) -> Figure:
+    """Return the share of the time that lower clocks take at most: as if all of a step went with the SM clock."""
+    free = [s.values[CLOCK] for s in of_all if CLOCK in s.values and not _is_throttled(s)]
+    held = [s.values[CLOCK] for s in samples if CLOCK in s.values and _is_throttled(s)]
+    if not free or not held:
+        return stats.unknown("ratio", "no GPU of this run ran at its full clock while it was measured")
+    slower = max(0.0, 1 - median(held) / median(free))
+    return stats.mean_interval([slower * _is_throttled(sample) for sample in samples], "ratio")

@@ -1,0 +1,111 @@
+"""What is to be believed of a share of the step: the claim of trace or clock, and the experiment beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.summary import ArmSummary
+
+Status = Literal["confirmed", "refuted", "inferred"]
+
+# Share of a step below which nothing is said: input-bound begins at 5 % in tb_plugin 0.4 and xprof.
+SMALL = 0.05
+# Share of the cost that a cause must explain before it is named: TraceML 0.5's policy for stragglers.
+COVERAGE = 0.80
+# Two measurements of one share of a step agree within this much of the step, or within their 95 % intervals.
+TOLERANCE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """A cost as a share of the step, and how far it is proved."""
+
+    cost: Figure
+    status: Status
+
+    @property
+    def value(self) -> float:
+        """The cost; 0 where it is unknown."""
+        return self.cost.value or 0.0
+
+
+def weigh(claim: Figure, arm: ArmSummary | None) -> Weighed:
+    """Return what is to be believed of a claimed share of the step, given the arm that removes what is claimed.
+
+    The arm's share where it is clearly above zero: confirmed. The arm's, too, where it is not and lies clearly below
+    the claim: refuted. The claim where there is no arm or it is too noisy to tell: inferred.
+    """
+    return weigh_against(claim, arm.share) if arm is not None else Weighed(cost=claim, status="inferred")
+
+
+def weigh_against(claim: Figure, gained: Figure) -> Weighed:
+    """Return the same, given the share of the step that an experiment gains without what is claimed."""
+    if gained.value is None:
+        return Weighed(cost=claim, status="inferred")
+    if above_zero(gained):
+        return Weighed(cost=gained, status="confirmed")
+    above = claim.value is not None and gained.low is not None and claim.value > gained.value
+    refuted = above and not agree(claim, gained)
+    return Weighed(cost=gained, status="refuted") if refuted else Weighed(cost=claim, status="inferred")
+
+
+def above_zero(figure: Figure) -> bool:
+    """Return whether a figure has an interval and all of it lies above zero."""
+    return figure.low is not None and figure.low > 0
+
+
+def agree(a: Figure, b: Figure) -> bool:
+    """Return whether two known shares of a step differ by no more than trace and arm may: 5 % or their intervals."""
+    assert a.value is not None
+    assert b.value is not None
+    return abs(a.value - b.value) <= allowed(a, b)
+
+
+def is_more_exact(a: Figure, b: Figure) -> bool:
+    """Return whether `a` measures what `b` does, and has an interval that is narrower than that of `b`."""
+    if a.value is None or a.low is None or b.value is None or not agree(a, b):
+        return False
+    return stats.half_width(a) < stats.half_width(b)
+
+
+def more_exact(weighed: Weighed, claim: Figure) -> Weighed:
+    """Return a proved cost as it was claimed, where that agrees with the arm and is known more exactly.
+
+    A claim is measured in every step, an arm takes the difference of two windows.
+    """
+    if weighed.status == "confirmed" and is_more_exact(claim, weighed.cost):
+        return dataclasses.replace(weighed, cost=claim)
+    return weighed
+
+
+def share_beside(seconds: Figure, others_s: float) -> Figure:
+    """Return the share that something of these seconds has of all time, when `others_s` pass from one to the next."""
+
+    def share(value: float | None) -> float | None:
+        return None if value is None else max(0.0, value) / (max(0.0, value) + others_s)
+
+    value, low, high = share(seconds.value), share(seconds.low), share(seconds.high)
+    return dataclasses.replace(seconds, value=value, low=low, high=high, unit="ratio")
+
+
+def allowed(a: Figure, b: Figure) -> float:
+    """Return by how much two measurements of one share of a step may differ; ratio.
+
+    Half the 95 % interval of their difference: two standard errors where each is the mean of many windows, and as many
+    more as Student's t asks for where it is one of few.
+    """
+    return max(TOLERANCE, math.hypot(stats.half_width(a), stats.half_width(b)))
+
+
+def main_part(parts: Mapping[str, float], cost: float) -> str | None:
+    """Return the name of the part that explains at least COVERAGE of a cost; None: no single one does."""
+    if not parts:
+        return None
+    name = max(parts, key=lambda part: parts[part])
+    return name if parts[name] > 0 and parts[name] >= COVERAGE * cost else None

@@ -1,0 +1,73 @@
+"""Every rule, by name: a new one is a file of this folder and two lines here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dpdoctor.rules import (
+    accumulation_sync,
+    amp_unused,
+    buffer_broadcast,
+    checkpoint_share,
+    cpu_oversubscription,
+    data_starved,
+    device_idle,
+    dp_imbalance,
+    dp_overhead,
+    evaluation_share,
+    exposed_communication,
+    find_unused_parameters,
+    gc_pauses,
+    h2d_exposed,
+    host_sync,
+    inference_share,
+    launch_bound,
+    loader_gain,
+    memory_imbalance,
+    memory_pressure,
+    no_overlap,
+    own_code,
+    parallelism_not_worth_it,
+    slow_warmup,
+    small_collectives,
+    straggler,
+    throttling,
+    uneven_batches,
+    unsharded_data,
+    unsynchronised,
+)
+from dpdoctor.rules.rule import Rule
+
+RULES: tuple[Rule, ...] = (
+    accumulation_sync.RULE,
+    amp_unused.RULE,
+    buffer_broadcast.RULE,
+    checkpoint_share.RULE,
+    cpu_oversubscription.RULE,
+    data_starved.RULE,
+    device_idle.RULE,
+    dp_imbalance.RULE,
+    dp_overhead.RULE,
+    evaluation_share.RULE,
+    exposed_communication.RULE,
+    find_unused_parameters.RULE,
+    gc_pauses.RULE,
+    h2d_exposed.RULE,
+    host_sync.RULE,
+    inference_share.RULE,
+    launch_bound.RULE,
+    loader_gain.RULE,
+    memory_imbalance.RULE,
+    memory_pressure.RULE,
+    no_overlap.RULE,
+    own_code.RULE,
+    parallelism_not_worth_it.RULE,
+    slow_warmup.RULE,
+    small_collectives.RULE,
+    straggler.RULE,
+    throttling.RULE,
+    uneven_batches.RULE,
+    unsharded_data.RULE,
+    unsynchronised.RULE,
+)
+BY_NAME: Mapping[str, Rule] = {rule.name: rule for rule in RULES}

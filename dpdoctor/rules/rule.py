@@ -1,0 +1,78 @@
+"""What a rule is: a threshold on the facts of one mode, and the words for what lies above it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dpdoctor.analysis import Figure, Finding, ModeFacts, stats
+
+Severity = Literal["critical", "warning", "info"]
+
+# Share of a step from which a finding is critical: TraceML 0.5 and xprof (input-bound, stragglers).
+CRITICAL = 0.20
+# Share of the time from which an interruption of training is told: TraceML 0.5's first threshold. Not lower: evaluating
+# CIFAR-10 after each epoch takes 6 %, 10,000 images forward beside 50,000 forward and backward, and nobody calls that a
+# fault.
+INTERRUPTING = 0.10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CannotTell:
+    """The rule applies to this mode, but what it needs is missing; the reason says what, and how to get it."""
+
+    reason: str
+
+
+Said: TypeAlias = "Finding | CannotTell | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule; its file offers it as RULE, and has its name.
+
+    Attributes:
+        title: the bottleneck in a few words.
+        what, why, how, remedy: its paragraph, for `dpdoctor rules` and the report: what it is, why it costs time, how
+            it is measured here, what to do.
+        verified: it fired on a planted fault and kept silent without, on real hardware; False: only on recorded or
+            constructed figures, because it needs a GPU that nobody had.
+        check: returns the finding, None where there is nothing to say, or why it cannot tell.
+        parts: names of the rules whose findings may be a part of what this one finds.
+        beside: returns what is left of its finding beside the findings of `parts`, of which there is one at least.
+    """
+
+    name: str
+    title: str
+    what: str
+    why: str
+    how: str
+    remedy: str
+    verified: bool
+    check: Callable[[ModeFacts], Said]
+    parts: tuple[str, ...] = ()
+    beside: Callable[[ModeFacts, Sequence[Finding]], Said] | None = None
+
+
+def severity(cost: float, *, critical: float = CRITICAL) -> Severity:
+    """Return how bad it is to lose this share of the time."""
+    return "critical" if cost >= critical else "warning"
+
+
+def faster_without(cost: Figure) -> Figure:
+    """Return the throughput without this share of the step over that of now; unit "x"."""
+    if cost.value is None:
+        return stats.unknown("x", cost.reason or "the cost is unknown")
+
+    def factor(share: float | None) -> float | None:
+        return None if share is None or share >= 1 else 1 / (1 - share)
+
+    value = factor(cost.value)
+    if value is None:
+        return stats.unknown("x", "nothing would be left of the step")
+    low, high = factor(cost.low), factor(cost.high)
+    if low is None or high is None:
+        low = high = None
+    return dataclasses.replace(cost, value=value, low=low, high=high, unit="x")

@@ -1,0 +1,126 @@
+"""What rules about communication and traces have in common: how a part is weighed, and sentences of evidence."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import TRACE_MODE, ArmSummary, Figure, ModeFacts, stats
+from dpdoctor.analysis.communication import Exposure
+from dpdoctor.analysis.facts import NO_COMM
+from dpdoctor.analysis.weighing import COVERAGE, Weighed, above_zero, agree, weigh
+
+ON_CORES = "without a GPU communication takes the cores that compute, and slows what it runs beside"
+# A few whole steps more than are lost at the ends.
+TRACE_STEPS = 12
+
+
+def weigh_part(facts: ModeFacts, claim: Figure) -> Weighed:
+    """Return what is to be believed of a part of the exposed communication, given the arm that removes all of it.
+
+    Refuted where removing everything gains nothing. Else the part of the arm's gain that it is of the exposed
+    communication in the trace: confirmed where it is most of it.
+    """
+    arm, seen = facts.arm(NO_COMM), facts.exposure
+    weighed = weigh(claim, arm)
+    if arm is None or seen is None or weighed.status != "confirmed":
+        return weighed
+    part = min(1.0, (claim.value or 0.0) / seen.exposed.value) if seen.exposed.value else 0.0
+    return Weighed(cost=stats.scaled(arm.share, part), status="confirmed" if part >= COVERAGE else "inferred")
+
+
+def why_no_steps(facts: ModeFacts, shows: str) -> str:
+    """Return why traces have no step to look at, or that there is none that `shows` what is asked."""
+    return facts.traces.common.left_out if facts.traces else f"without a trace nothing shows {shows}"
+
+
+def how_to_trace(facts: ModeFacts) -> str:
+    """Return in a clause what would give a trace of enough whole steps; never an option that was given already."""
+    asked = facts.spec.recording.trace_steps
+    if facts.name == TRACE_MODE:
+        return "give traces of more ranks or steps"
+    if facts.mode.no_trace:
+        return facts.mode.no_trace
+    if asked and not facts.traces:
+        return "a longer --time-budget leaves time for one"
+    return f"profile with --trace-steps {2 * asked or TRACE_STEPS}"
+
+
+def neither(facts: ModeFacts) -> str:
+    """Return that neither trace nor arm shows what communication costs, and what would; no option given already."""
+    shown = f"no trace shows what communication costs: {how_to_trace(facts)}"
+    if facts.name == TRACE_MODE:
+        return shown
+    return f"{shown}; and no arm does: {how_to_arm(facts)}"
+
+
+def how_to_arm(facts: ModeFacts) -> str:
+    """Return in a clause what would make the arm without communication tell more."""
+    arm = facts.mode.arms.get(NO_COMM)
+    if arm is None:
+        return f"profile with --arms {NO_COMM}"
+    return (
+        f"{NO_COMM} was not measured: {arm.share.reason}" if arm.share.value is None else "profile with more --rounds"
+    )
+
+
+def arm_words(facts: ModeFacts) -> tuple[str, ...]:
+    """Return what the arm no_comm gave, in a clause; empty: it was not asked for."""
+    arm = facts.mode.arms.get(NO_COMM)
+    if arm is None:
+        return ()
+    if arm.share.value is None or arm.gain.value is None:
+        return (f"the arm without communication was not measured: {arm.share.reason}",)
+    if not above_zero(arm.share):
+        return (f"without communication (arm no_comm) a step is not measurably shorter{_range(arm.share)}",)
+    gain, ratio = units.seconds(arm.gain.value), units.share(arm.share.value)
+    return (f"without communication (arm no_comm) a step is {gain} shorter, {ratio} of it",)
+
+
+def _range(share: Figure) -> str:
+    if share.low is None or share.high is None:
+        return ""
+    return f": {units.span(units.share(share.low), units.share(share.high))}"
+
+
+def trace_words(seen: Exposure) -> str:
+    """Return what the traces say of exposed communication, in a clause."""
+    assert seen.total.value is not None
+    assert seen.exposed.value is not None
+    assert seen.removable.value is not None
+    waiting = seen.total.value - seen.exposed.value
+    if not seen.all_ranks:
+        which = ", waiting for ranks that left no trace included"
+    else:
+        which = f", {units.share(waiting)} of the step waiting for a slower rank" if waiting > 0 else ""
+    if seen.on_cores is not None and seen.on_cores.value:
+        taken = units.share(seen.on_cores.value)
+        which += f"; of the cores that compute it takes another {taken}, beside computing and by what is done around it"
+    left_out = f" ({seen.total.reason})" if seen.total.reason else ""
+    return (
+        f"in the trace communication beside which nothing computes is {units.share(seen.total.value)} of a step"
+        f"{left_out}{which}"
+    )
+
+
+def agreement_words(seen: Exposure, arm: ArmSummary) -> str:
+    """Return in a clause whether the trace and the arm agree on what communication costs."""
+    assert seen.removable.value is not None
+    assert arm.share.value is not None
+    if agree(seen.removable, arm.share):
+        return "trace and arm agree" if above_zero(arm.share) else "trace and arm do not contradict each other"
+    if arm.share.value > seen.removable.value:
+        return "trace and arm disagree: the arm gains more, as communication also slows what runs beside it"
+    return (
+        "trace and arm disagree: the arm gains less, as a step then waits for something else, or for "
+        "collectives of the script's own, which the arm leaves in"
+    )
+
+
+def core_words(facts: ModeFacts) -> tuple[str, ...]:
+    """Return what belongs to every figure of communication without a GPU; empty with one."""
+    return () if facts.on_gpu else (ON_CORES,)
+
+
+def adopted_line(facts: ModeFacts) -> str | None:
+    """Return where the script calls the module that was adopted first; None: none was."""
+    units_adopted = facts.mode.adoption.units if facts.mode.adoption else ()
+    return units_adopted[0].line if units_adopted else None
