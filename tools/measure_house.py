@@ -5,7 +5,7 @@
 
 With `--slow-loader`, a run whose first finding is the loader: which files of the package run, by sys.setprofile, from
 its records to the headline, and to page and terminal. With `--modes`, a run of several modes: how often windows are
-read from the records for one report, and the CPU seconds of `dpdoctor report`. PYTHONPATH names another checkout.
+read from the records for one report, and the CPU seconds of `dpdoctor report`.
 """
 
 from __future__ import annotations
@@ -156,10 +156,11 @@ def report(root: Path) -> None:
     from rich.console import Console
 
     from dpdoctor.report import page
+    from dpdoctor.report.documents.run import of_run
     from dpdoctor.report.formats import terminal
 
     analysis = diagnosed(root)
-    page.render(analysis)
+    page.render(of_run(analysis))
     Console(file=io.StringIO(), width=120).print(terminal.summary(analysis))
 
 

@@ -103,11 +103,12 @@ def _analysed(run: Run) -> Diagnosis:
 
 def _write(root: Path, analysis: Diagnosis, plotlyjs: str) -> None:
     from dpdoctor.report import page
+    from dpdoctor.report.documents.run import of_run
     from dpdoctor.report.traces.timeline import timeline
 
     rundir.write_json(root / rundir.SUMMARY, analysis.summary)
     link = _shared_plotly(root) if plotlyjs == DIRECTORY else ""
-    rundir.write_whole(root / rundir.REPORT, page.render(analysis, plotly_link=link).encode())
+    rundir.write_whole(root / rundir.REPORT, page.render(of_run(analysis), plotly_link=link).encode())
     if events := timeline(analysis):
         # Without the time of writing in it: the same run gives the same file.
         rundir.write_whole(root / rundir.TIMELINE, gzip.compress(rundir.encode({"traceEvents": events}), mtime=0))

@@ -39,9 +39,10 @@ def compare(run_dirs: tuple[Path, ...], out: Path | None, as_format: str) -> Non
         raise UsageError("one run alone cannot be compared; give two run directories or more")
     comparison = _comparison(run_dirs)
     if out is not None:
-        from dpdoctor.report.comparison import page
+        from dpdoctor.report import page
+        from dpdoctor.report.documents.comparison import of_comparison
 
-        rundir.write_whole(out, page.render(comparison).encode())
+        rundir.write_whole(out, page.render(of_comparison(comparison)).encode())
     _print(comparison, as_format)
     if out is not None:
         click.echo(f"Report: {out}", err=as_format != FORMATS[0])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from dpdoctor.analysis import Diagnosis
-
+# What a document is about: a run, or runs side by side.
+Subject = TypeVar("Subject")
 # How a block is coloured. A tone never speaks alone: the text says the same.
 TONES = ("plain", "good", "warn", "bad", "muted")
 
@@ -335,22 +335,64 @@ Block: TypeAlias = (
 )
 
 
-def _always(_: Diagnosis) -> bool:
+def _always(_: object) -> bool:
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One part of the page. `order` places it; `question` is what a reader comes to it with.
+class Section(Generic[Subject]):
+    """One part of a document about a run or a comparison.
 
-    `applies` says of which runs it is a part at all.
+    Attributes:
+        name: its address within the document.
+        question: what a reader comes to it with.
+        build: returns its blocks; without any it is no part of this document.
+        applies: of which subjects it is a part at all.
     """
 
-    order: int
+    name: str
     title: str
     question: str
-    build: Callable[[Diagnosis], Sequence[Block]]
-    applies: Callable[[Diagnosis], bool] = _always
+    build: Callable[[Subject], Sequence[Block]]
+    applies: Callable[[Subject], bool] = _always
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One section as it is drawn; `name` is its address within the document."""
+
+    name: str
+    title: str
+    question: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What people read of a run or a comparison, whatever it is drawn as.
+
+    Attributes:
+        origin: when and where it comes from, below the title.
+        written: what wrote it, for the foot.
+        data: all numbers as JSON has them, which a page hands out as `file_name`.
+    """
+
+    title: str
+    origin: Sequence[str]
+    parts: Sequence[Part]
+    written: str
+    data: Any
+    file_name: str
+
+
+def parts(sections: Iterable[Section[Subject]], subject: Subject) -> list[Part]:
+    """Return the sections that apply to a subject and have something to show, in their order."""
+    built = (
+        Part(name=section.name, title=section.title, question=section.question, blocks=section.build(subject))
+        for section in sections
+        if section.applies(subject)
+    )
+    return [part for part in built if part.blocks]
 
 
 def _check_tone(tone: str) -> None:

@@ -1,23 +1,17 @@
-"""A report as one HTML page: styles, scripts and all data are inside; plotly.js, too, or several pages share it."""
+"""A document as one HTML page: styles, scripts and all data are inside; plotly.js, too, or several pages share it."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from jinja2 import Environment
 from markupsafe import Markup
 
-from dpdoctor import plugins
-from dpdoctor.analysis import Diagnosis
-from dpdoctor.report import plotlyjs, sections, templates
-from dpdoctor.report.blocks import Block, Chart, Section
+from dpdoctor.report import plotlyjs, templates
+from dpdoctor.report.blocks import Chart, Document
 from dpdoctor.report.plotlyjs import PlotlyScript
-from dpdoctor.report.text import run_title
 
 # Escapes that mean the same inside a JSON string and cannot end a script element.
 _INERT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
@@ -26,59 +20,8 @@ _STYLES = ("page.css", "first.css", "controls.css")
 _SCRIPTS = ("element.js", "charts.js", "paper.js", "tables.js", "copy.js", "header.js")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One section as it is drawn; `name` is its address within the page."""
-
-    name: str
-    title: str
-    question: str
-    blocks: Sequence[Block]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """What a page is made of.
-
-    Attributes:
-        origin: when and where it comes from, below the title.
-        written: what wrote it, for the foot.
-        data: all numbers as JSON has them, which the page hands out as `file_name`.
-    """
-
-    title: str
-    origin: Sequence[str]
-    parts: Sequence[Part]
-    written: str
-    data: Any
-    file_name: str
-
-
-def render(analysis: Diagnosis, *, plotly_link: str = "") -> str:
-    """Return the page of a run; it loads nothing but the plotly.js at `plotly_link`, seen from the page, if any.
-
-    Raises:
-        ValueError: a figure is NaN or infinite; JSON has no such numbers.
-    """
-    summary = analysis.summary
-    return draw(
-        Document(
-            title=run_title(analysis),
-            origin=(summary.created, summary.fingerprint.host),
-            parts=[
-                Part(name=name, title=section.title, question=section.question, blocks=section.build(analysis))
-                for name, section in _sections(analysis)
-            ],
-            written=f"dpdoctor {summary.dpdoctor}, schema {summary.schema}",
-            data=msgspec.to_builtins(summary),
-            file_name="run.json",
-        ),
-        plotly_link=plotly_link,
-    )
-
-
-def draw(document: Document, *, plotly_link: str = "") -> str:
-    """Return the page of a document; `plotly_link` as for `render`.
+def render(document: Document, *, plotly_link: str = "") -> str:
+    """Return the page of a document; it loads nothing but the plotly.js at `plotly_link`, seen from the page, if any.
 
     Raises:
         ValueError: a number in it is NaN or infinite; JSON has no such numbers.
@@ -107,12 +50,6 @@ def inert_json(value: Any) -> Markup:
         ValueError: `value` holds NaN or infinity.
     """
     return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).translate(_INERT))
-
-
-def _sections(analysis: Diagnosis) -> list[tuple[str, Section]]:
-    found: dict[str, Section] = plugins.collect(sections, "SECTION")
-    applying = ((name, section) for name, section in found.items() if section.applies(analysis))
-    return sorted(applying, key=lambda item: item[1].order)
 
 
 def _script() -> Markup:

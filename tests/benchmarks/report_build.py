@@ -14,6 +14,7 @@ from pathlib import Path
 from dpdoctor import rundir
 from dpdoctor.analysis import analyse
 from dpdoctor.report import page
+from dpdoctor.report.documents.run import of_run
 from dpdoctor.rules import diagnose
 
 
@@ -26,7 +27,7 @@ def main() -> None:
     analysed = time.perf_counter()
     analysis = diagnose(analysis)
     diagnosed = time.perf_counter()
-    html = page.render(analysis).encode()
+    html = page.render(of_run(analysis)).encode()
     rendered = time.perf_counter()
     target.write_bytes(html)
     print(

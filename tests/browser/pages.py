@@ -8,7 +8,8 @@ from functools import partial
 from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report import page
-from dpdoctor.report.comparison import page as comparison_page
+from dpdoctor.report.documents.comparison import of_comparison
+from dpdoctor.report.documents.run import of_run
 from tests.builders import compared_pairs as pairs
 from tests.builders.every_run import EVERY_RUN
 
@@ -20,11 +21,11 @@ COMPARISONS: dict[str, Callable[[], Comparison]] = {
 
 
 def _page_of_run(run: Callable[[], Analysis]) -> str:
-    return page.render(run())
+    return page.render(of_run(run()))
 
 
 def _page_of_comparison(pair: Callable[[], Comparison]) -> str:
-    return comparison_page.render(pair())
+    return page.render(of_comparison(pair()))
 
 
 PAGES: dict[str, Callable[[], str]] = {

@@ -10,6 +10,7 @@ import pytest
 
 from dpdoctor import rundir
 from dpdoctor.report import page
+from dpdoctor.report.documents.run import of_run
 from tests.browser.visit import PATIENCE_MS, Visit
 from tests.builders import diagnosed_runs, runs
 
@@ -28,7 +29,7 @@ CHARTS_FOLLOW = """
 @pytest.fixture
 def diagnosed(visit: Callable[..., Visit]) -> Visit:
     """Return the page of a run with findings."""
-    return visit(page.render(diagnosed_runs.diagnosed_run()))
+    return visit(page.render(of_run(diagnosed_runs.diagnosed_run())))
 
 
 def test_a_line_of_code_is_copied_as_it_stands(diagnosed: Visit) -> None:
@@ -40,7 +41,7 @@ def test_a_line_of_code_is_copied_as_it_stands(diagnosed: Visit) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_theme_button_turns_the_page_and_its_charts_over_and_back(visit: Callable[..., Visit], scheme: str) -> None:
-    visited = visit(page.render(runs.cpu_run()), scheme=scheme)
+    visited = visit(page.render(of_run(runs.cpu_run())), scheme=scheme)
     visited.page.locator('.chart[data-drawn="yes"]').first.wait_for(timeout=PATIENCE_MS)
     seen = [visited.is_dark()]
     for _ in range(3):
@@ -54,7 +55,7 @@ def test_the_theme_button_turns_the_page_and_its_charts_over_and_back(visit: Cal
 
 def test_the_download_is_run_json(visit: Callable[..., Visit], tmp_path: Path) -> None:
     analysis = runs.hostile_run()
-    visited = visit(page.render(analysis))
+    visited = visit(page.render(of_run(analysis)))
     with visited.page.expect_download() as download:
         visited.page.locator("#download").click()
     assert download.value.suggested_filename == "run.json"

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from dpdoctor import plugins, rundir
+from dpdoctor import rundir
 from dpdoctor.analysis import Analysis
-from dpdoctor.report import page, sections
+from dpdoctor.report import page
+from dpdoctor.report.documents.run import SECTIONS, of_run
 from dpdoctor.report.text import mode_label
 from dpdoctor.rules import BY_NAME
 from tests.browser import figures
@@ -68,7 +69,7 @@ READ_SECTION = """
 @pytest.fixture(params=MEASURED, ids=lambda run: run.__name__)
 def read(request: pytest.FixtureRequest, visit: Callable[..., Visit]) -> Visit:
     """Return the page of a run, read without its scripts: nothing of what it says may hang on them."""
-    return visit(page.render(request.param()), scripts=False)
+    return visit(page.render(of_run(request.param())), scripts=False)
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
@@ -76,9 +77,9 @@ def test_the_page_holds_run_json_and_every_section_that_applies(
     visit: Callable[..., Visit], run: Callable[[], Analysis]
 ) -> None:
     analysis = run()
-    visited = visit(page.render(analysis), scripts=False)
+    visited = visit(page.render(of_run(analysis)), scripts=False)
     assert visited.run_json() == json.loads(rundir.encode(analysis.summary))
-    applying = {name for name, section in plugins.collect(sections, "SECTION").items() if section.applies(analysis)}
+    applying = {section.name for section in SECTIONS if section.applies(analysis)}
     assert {section.get_attribute("id") for section in visited.page.locator("main > section").all()} == applying
 
 
@@ -111,7 +112,7 @@ def _below(figure: dict[str, Any]) -> str:
 
 
 def test_every_finding_has_a_card_with_its_figures(visit: Callable[..., Visit]) -> None:
-    visited = visit(page.render(diagnosed_runs.diagnosed_run()), scripts=False)
+    visited = visit(page.render(of_run(diagnosed_runs.diagnosed_run())), scripts=False)
     run = visited.run_json()
     cards = visited.page.locator("#findings .card").evaluate_all(READ_CARDS)
     assert len(cards) == len(run["findings"])

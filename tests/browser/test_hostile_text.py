@@ -8,6 +8,7 @@ import pytest
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.report import page
+from dpdoctor.report.documents.run import of_run
 from tests.browser.visit import Visit
 from tests.builders import hostile_runs
 
@@ -38,7 +39,7 @@ async () => {
 def test_it_is_shown_and_does_not_run(
     visit: Callable[..., Visit], run: Callable[[str], Analysis], places: list[str], text: str
 ) -> None:
-    visited = visit(page.render(run(text)), width=360)
+    visited = visit(page.render(of_run(run(text))), width=360)
     assert visited.undrawn() == []
     for place in places:
         assert any(text in " ".join(shown.split()) for shown in visited.page.locator(place).all_text_contents()), place
@@ -66,14 +67,15 @@ def test_the_trap_would_catch_what_runs_and_what_asks(visit: Callable[..., Visit
 
 
 def test_a_script_that_is_not_ours_does_not_run_and_is_reported(visit: Callable[..., Visit]) -> None:
-    html = page.render(hostile_runs.hostile_machine("plain"))
+    html = page.render(of_run(hostile_runs.hostile_machine("plain")))
     visited = visit(html.replace("</main>", "<script>alert('taken over')</script></main>"))
     assert visited.fired() == []
     assert any("Content Security Policy" in line for line in visited.said)
 
 
 def test_what_is_read_from_right_to_left_does_not_turn_around_what_follows(visit: Callable[..., Visit]) -> None:
-    visited = visit(page.render(hostile_runs.hostile_traces("\N{RIGHT-TO-LEFT OVERRIDE}esrever")), scripts=False)
+    run = hostile_runs.hostile_traces("\N{RIGHT-TO-LEFT OVERRIDE}esrever")
+    visited = visit(page.render(of_run(run)), scripts=False)
     absent = visited.page.locator(".absent", has_text="esrever").first
     places = absent.evaluate(
         """(absent) => ["not", "shown"].map((word) => {

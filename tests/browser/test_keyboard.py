@@ -9,6 +9,7 @@ from playwright.sync_api import Browser
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.report import page
+from dpdoctor.report.documents.run import of_run
 from tests.browser.many_rows import many_rows
 from tests.browser.visit import Visit, visiting
 from tests.builders import diagnosed_runs
@@ -45,7 +46,7 @@ def visited(
 ) -> Iterator[Visit]:
     """Yield a page with all folds open; the tests of a page leave it as usable as it was."""
     run: Callable[[], Analysis] = request.param
-    with visiting(browser, page.render(run()), tmp_path_factory.mktemp("page")) as visit:
+    with visiting(browser, page.render(of_run(run())), tmp_path_factory.mktemp("page")) as visit:
         visit.page.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
         yield visit
 

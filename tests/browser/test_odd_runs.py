@@ -8,6 +8,7 @@ import pytest
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.report import page
+from dpdoctor.report.documents.run import of_run
 from tests.browser.visit import Visit
 from tests.builders import odd_runs, runs, traced_runs
 
@@ -40,7 +41,7 @@ ODD = {
 
 @pytest.mark.parametrize(("run", "said"), ODD.values(), ids=ODD)
 def test_the_page_says_what_happened(visit: Callable[..., Visit], run: Callable[[], Analysis], said: list[str]) -> None:
-    visited = visit(page.render(run()), scripts=False)
+    visited = visit(page.render(of_run(run())), scripts=False)
     visited.page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
     text = visited.page.locator("main").inner_text()
     assert [words for words in said if words not in text] == []
@@ -57,7 +58,7 @@ def test_the_page_says_what_happened(visit: Callable[..., Visit], run: Callable[
     ],
 )
 def test_the_page_draws_what_there_is(visit: Callable[..., Visit], run: Callable[[], Analysis]) -> None:
-    visited = visit(page.render(run()))
+    visited = visit(page.render(of_run(run())))
     assert visited.undrawn() == []
     assert visited.said == []
     assert visited.requests == []

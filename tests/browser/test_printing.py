@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dpdoctor.report import page
+from dpdoctor.report.documents.run import of_run
 from tests.browser.visit import BRIGHTNESS, Visit
 from tests.builders import diagnosed_runs
 
@@ -28,7 +29,7 @@ OPEN = "() => document.querySelectorAll('details').forEach((fold) => { fold.open
 
 
 def test_paper_shows_everything_and_the_page_returns_to_what_it_was(visit: Callable[..., Visit]) -> None:
-    visited = visit(page.render(diagnosed_runs.diagnosed_run()), scheme="dark")
+    visited = visit(page.render(of_run(diagnosed_runs.diagnosed_run())), scheme="dark")
     closed = visited.page.evaluate(CLOSED)
     visited.page.evaluate(LOOK)
     pdf = visited.page.pdf(format="A4", print_background=True)
@@ -40,7 +41,7 @@ def test_paper_shows_everything_and_the_page_returns_to_what_it_was(visit: Calla
 
 
 def test_without_scripts_every_chart_is_told_in_words(visit: Callable[..., Visit]) -> None:
-    visited = visit(page.render(diagnosed_runs.diagnosed_run()), scripts=False)
+    visited = visit(page.render(of_run(diagnosed_runs.diagnosed_run())), scripts=False)
     visited.page.evaluate(OPEN)
     for chart in visited.page.locator(".chart").all():
         title, _, words = (chart.get_attribute("aria-label") or "").partition(". ")

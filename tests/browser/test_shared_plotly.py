@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from dpdoctor.report import page, plotlyjs
+from dpdoctor.report.documents.run import of_run
 from tests.browser.visit import Visit, visiting
 from tests.builders import runs
 
@@ -38,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def html() -> str:
-    return page.render(runs.cpu_run(), plotly_link=f"../{plotlyjs.FILE}")
+    return page.render(of_run(runs.cpu_run()), plotly_link=f"../{plotlyjs.FILE}")
 
 
 def share(folder: Path, text: str) -> Path:

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Locator
 
 from dpdoctor.report import page
+from dpdoctor.report.documents.run import of_run
 from tests.browser.many_rows import CALLS, many_rows
 from tests.browser.visit import Visit, visiting
 from tests.builders import runs, traced_runs
@@ -43,7 +44,7 @@ def column(table: Locator, title: str) -> list[str]:
 @pytest.fixture(scope="module")
 def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
     """Yield a page of long tables, which every test may put into another order."""
-    with visiting(browser, page.render(many_rows()), tmp_path_factory.mktemp("page")) as visit:
+    with visiting(browser, page.render(of_run(many_rows())), tmp_path_factory.mktemp("page")) as visit:
         yield visit
 
 
@@ -110,7 +111,7 @@ def test_a_filter_keeps_the_rows_that_hold_the_words(many: Visit, section: str, 
 
 
 def test_the_whole_of_a_long_name_opens_at_a_click(visit: Callable[..., Visit]) -> None:
-    visited = visit(page.render(traced_runs.hostile_traces()), width=360)
+    visited = visit(page.render(of_run(traced_runs.hostile_traces())), width=360)
     name = visited.page.locator("#kernels .full").first
     before = name.bounding_box()
     name.locator("summary").click()
@@ -122,7 +123,7 @@ def test_the_whole_of_a_long_name_opens_at_a_click(visit: Callable[..., Visit]) 
 
 
 def test_on_a_phone_a_row_keeps_its_name_while_its_figures_scroll_by(visit: Callable[..., Visit]) -> None:
-    visited = visit(page.render(runs.cpu_run()), width=360, scripts=False)
+    visited = visit(page.render(of_run(runs.cpu_run())), width=360, scripts=False)
     moved = visited.page.locator("#overview .scroll").first.evaluate(
         """(scroll) => {
           scroll.scrollLeft = 100;
@@ -134,7 +135,7 @@ def test_on_a_phone_a_row_keeps_its_name_while_its_figures_scroll_by(visit: Call
 
 
 def test_a_long_table_scrolls_in_itself_below_its_titles(visit: Callable[..., Visit]) -> None:
-    visited = visit(page.render(many_rows()))
+    visited = visit(page.render(of_run(many_rows())))
     visited.page.set_viewport_size({"width": 1280, "height": 400})
     region = visited.page.locator("#kernels .scroll").first
     height, scrolled, below = region.evaluate(

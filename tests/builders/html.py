@@ -8,6 +8,7 @@ from plotly.offline import get_plotlyjs
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.report import page
+from dpdoctor.report.documents.run import of_run
 
 LOADING = {"src", "href", "srcset", "data", "poster", "action", "formaction", "background", "ping", "xlink:href"}
 
@@ -38,4 +39,4 @@ class Elements(HTMLParser):
 
 def elements(analysis: Analysis) -> Elements:
     """Return the elements of an analysis's page; plotly.js itself is left out, it is not ours."""
-    return Elements(page.render(analysis).replace(get_plotlyjs(), ""))
+    return Elements(page.render(of_run(analysis)).replace(get_plotlyjs(), ""))

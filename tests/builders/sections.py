@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dpdoctor import plugins
-from dpdoctor.analysis import Analysis
-from dpdoctor.report import sections
+from dpdoctor.analysis import Analysis, Diagnosis
 from dpdoctor.report.blocks import Block, Chart, Fold, Grid, Section
+from dpdoctor.report.documents.run import SECTIONS as IN_ORDER
 
-SECTIONS: dict[str, Section] = plugins.collect(sections, "SECTION")
+SECTIONS: dict[str, Section[Diagnosis]] = {section.name: section for section in IN_ORDER}
 
 
 def flat(blocks: Sequence[Block]) -> Iterator[Block]:

@@ -9,6 +9,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.analysis import analyse
 from dpdoctor.report import page
+from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.formats import markdown
 from dpdoctor.rules import diagnose
 from tests.benchmarks.planted.catalogue import ENTRIES
@@ -55,7 +56,7 @@ def test_every_figure_of_a_recording_is_what_it_was(recorded):
 def test_every_format_shows_the_first_finding_of_a_recording(recorded):
     _, _, analysis = recorded
     first = next((found for found in analysis.summary.findings if found.severity != "info"), None)
-    texts = [page.render(analysis), shown(analysis), markdown.comment(analysis)]
+    texts = [page.render(of_run(analysis)), shown(analysis), markdown.comment(analysis)]
     if first is not None:
         words = first.title.partition(":")[0]
         assert [words in " ".join(text.split()) for text in texts] == [True] * 3

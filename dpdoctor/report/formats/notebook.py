@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dpdoctor.analysis import Diagnosis, ModeSummary, RunSummary
 from dpdoctor.report import templates
+from dpdoctor.report.documents.brief import Brief, brief
 from dpdoctor.report.text import mode_label, printable, run_title, with_interval
 from dpdoctor.report.traces.traced import is_trace_run
 from dpdoctor.report.words import standing
-from dpdoctor.report.words.brief import Brief, brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

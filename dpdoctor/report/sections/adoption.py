@@ -187,8 +187,8 @@ def _own(mode: ModeSummary) -> tuple[tuple[str, str], ...]:
     )
 
 
-SECTION = Section(
-    order=60,
+SECTION: Section[Diagnosis] = Section(
+    name="adoption",
     title="What was done to the script",
     question="Did it really train the way it says?",
     build=build,

@@ -153,8 +153,8 @@ def _disagreements(modes: Mapping[str, ModeSummary]) -> Iterator[Callout]:
                 )
 
 
-SECTION = Section(
-    order=24,
+SECTION: Section[Diagnosis] = Section(
+    name="arms",
     title="What it would gain",
     question="How long is a step without loader or network?",
     build=build,

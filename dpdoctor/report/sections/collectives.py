@@ -211,8 +211,8 @@ def _small_row(rows: Sequence[SmallCalls]) -> tuple[Cell, ...]:
     )
 
 
-SECTION = Section(
-    order=34,
+SECTION: Section[Diagnosis] = Section(
+    name="collectives",
     title="Collectives",
     question="Is it the network, and which calls?",
     build=build,

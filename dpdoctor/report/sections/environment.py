@@ -142,4 +142,6 @@ def _packages(analysis: Diagnosis) -> Fold | Absent:
     return Fold(title="Package versions", blocks=(Facts(pairs=pairs),))
 
 
-SECTION = Section(order=70, title="Environment", question="What ran where, and how do I run it again?", build=build)
+SECTION: Section[Diagnosis] = Section(
+    name="environment", title="Environment", question="What ran where, and how do I run it again?", build=build
+)

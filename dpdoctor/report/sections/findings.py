@@ -126,4 +126,6 @@ def _not_judged(summary: RunSummary, known: Mapping[str, Rule]) -> Iterator[Fold
     yield Fold(title=f"{units.count(len(rows), 'question')} that could not be judged", blocks=(table,))
 
 
-SECTION = Section(order=14, title="Findings", question="What costs time, and what do I change?", build=build)
+SECTION: Section[Diagnosis] = Section(
+    name="findings", title="Findings", question="What costs time, and what do I change?", build=build
+)

@@ -139,6 +139,6 @@ def _memory(mode: TracedMode) -> list[Block]:
     return [table, *missing]
 
 
-SECTION = Section(
-    order=38, title="Kernels and operators", question="Which ones take the time?", build=build, applies=has_traces
+SECTION: Section[Diagnosis] = Section(
+    name="kernels", title="Kernels and operators", question="Which ones take the time?", build=build, applies=has_traces
 )

@@ -220,8 +220,8 @@ def _control(loader: LoaderSummary) -> Iterator[Paragraph]:
     )
 
 
-SECTION = Section(
-    order=31,
+SECTION: Section[Diagnosis] = Section(
+    name="loader",
     title="The loader from inside",
     question="How many workers, and what do they spend their time on?",
     build=build,

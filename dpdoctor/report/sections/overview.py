@@ -243,4 +243,6 @@ def _details(summary: RunSummary) -> Iterator[Paragraph]:
     yield from (Paragraph(text=text) for text in (said.sentence, said.detail, *counted) if text)
 
 
-SECTION = Section(order=10, title="Verdict", question="What did more devices give?", build=build, applies=is_profile)
+SECTION: Section[Diagnosis] = Section(
+    name="overview", title="Verdict", question="What did more devices give?", build=build, applies=is_profile
+)

@@ -27,8 +27,8 @@ def _mode(mode: TracedMode) -> Sequence[Block] | str:
     return unknown or (ONE_DEVICE if standing.is_baseline(mode.mode) else NOTHING_FOUND)
 
 
-SECTION = Section(
-    order=35,
+SECTION: Section[Diagnosis] = Section(
+    name="parallel",
     title="Buckets, units, replicas",
     question="What do DDP, FSDP and DataParallel make of a step?",
     build=build,

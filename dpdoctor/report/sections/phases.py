@@ -115,8 +115,8 @@ def _cell(mode: ModeSummary, phase: str) -> Cell:
     return figure_cell(mode.phases[phase]) if phase in mode.phases else Cell(text=NOTHING)
 
 
-SECTION = Section(
-    order=30,
+SECTION: Section[Diagnosis] = Section(
+    name="phases",
     title="Where a step goes",
     question="Is it the loader, the network or the model?",
     build=build,

@@ -183,6 +183,10 @@ def _clocks(across: AcrossRanks) -> Iterator[Paragraph]:
         )
 
 
-SECTION = Section(
-    order=36, title="Ranks compared", question="Which rank keeps the others waiting?", build=build, applies=has_traces
+SECTION: Section[Diagnosis] = Section(
+    name="ranks",
+    title="Ranks compared",
+    question="Which rank keeps the others waiting?",
+    build=build,
+    applies=has_traces,
 )

@@ -209,6 +209,10 @@ def _sources(sources: Sequence[str]) -> str:
     return sources[0] if len(sources) == 1 else f"{sources[0]} and {units.count(len(sources) - 1, 'more source')}"
 
 
-SECTION = Section(
-    order=50, title="Host and devices", question="Was the machine busy, and with what?", build=build, applies=is_profile
+SECTION: Section[Diagnosis] = Section(
+    name="samplers",
+    title="Host and devices",
+    question="Was the machine busy, and with what?",
+    build=build,
+    applies=is_profile,
 )

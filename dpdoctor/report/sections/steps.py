@@ -100,6 +100,10 @@ def _rank_row(rank: RankSummary, *, withheld: bool) -> tuple[Cell, ...]:
     )
 
 
-SECTION = Section(
-    order=40, title="Step by step", question="Is it steady, and are all ranks alike?", build=build, applies=is_profile
+SECTION: Section[Diagnosis] = Section(
+    name="steps",
+    title="Step by step",
+    question="Is it steady, and are all ranks alike?",
+    build=build,
+    applies=is_profile,
 )

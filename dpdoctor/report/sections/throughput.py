@@ -91,6 +91,6 @@ def _how_known(modes: dict[str, ModeSummary]) -> str:
     return "what a step of one device takes beyond the same step of the bare script, launched before and after"
 
 
-SECTION = Section(
-    order=20, title="Throughput", question="How many samples per second?", build=build, applies=is_profile
+SECTION: Section[Diagnosis] = Section(
+    name="throughput", title="Throughput", question="How many samples per second?", build=build, applies=is_profile
 )

@@ -248,6 +248,6 @@ def _launches(device: DeviceDigest) -> Cell:
     return amount_cell(per_step, "", missing=NOTHING)
 
 
-SECTION = Section(
-    order=32, title="Where the devices' time goes", question="Do they compute, wait or talk?", build=build
+SECTION: Section[Diagnosis] = Section(
+    name="time_budget", title="Where the devices' time goes", question="Do they compute, wait or talk?", build=build
 )

@@ -68,6 +68,10 @@ def _notes(mode: TracedMode) -> Iterator[Callout]:
     yield from (Callout(tone="muted", title=names, text=note) for note, names in remarks.items())
 
 
-SECTION = Section(
-    order=11, title="Verdict", question="Where did the time go, and who was late?", build=build, applies=is_trace_run
+SECTION: Section[Diagnosis] = Section(
+    name="traces",
+    title="Verdict",
+    question="Where did the time go, and who was late?",
+    build=build,
+    applies=is_trace_run,
 )

@@ -154,8 +154,8 @@ def _row(what: str, figure: Figure, measured: float, source: str) -> tuple[Cell,
     return (Cell(text=what), figure_cell(figure), amount_cell(share, "ratio", missing=NOTHING), Cell(text=source))
 
 
-SECTION = Section(
-    order=22,
+SECTION: Section[Diagnosis] = Section(
+    name="waterfall",
     title="From linear to measured",
     question="Where is the speed-up lost?",
     build=build,

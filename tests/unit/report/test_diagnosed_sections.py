@@ -10,6 +10,7 @@ from dpdoctor.analysis.loader.model import LoaderTrial
 from dpdoctor.analysis.loader.trial import words
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Card, Cell, Facts, Fold, Paragraph, Table
+from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.formats import terminal
 from dpdoctor.report.sections.findings import STATUS_WORDS
 from dpdoctor.report.sections.waterfall import TERM_WORDS
@@ -71,7 +72,7 @@ class TestFindings:
         assert card.code == "DataLoader(..., num_workers=4)"
         assert card.points == finding().evidence
         assert badges(card) == ["DDP", "critical", "confirmed"]
-        assert f"<code>{card.code}</code>" in page.render(diagnosed_runs.diagnosed_run())
+        assert f"<code>{card.code}</code>" in page.render(of_run(diagnosed_runs.diagnosed_run()))
 
     def test_order_is_kept_and_facts_and_refuted_ones_come_after(self) -> None:
         analysis = diagnosed_runs.diagnosed_run()

@@ -7,6 +7,7 @@ import re
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
 from dpdoctor.report import page, plotlyjs
+from dpdoctor.report.documents.run import of_run
 from tests.builders import runs
 from tests.builders.html import LOADING, Elements
 
@@ -19,17 +20,17 @@ def test_the_file_is_named_after_the_version() -> None:
 
 
 def test_a_page_that_shares_it_is_small_and_says_what_it_loads() -> None:
-    html = page.render(runs.cpu_run(), plotly_link=LINK)
+    html = page.render(of_run(runs.cpu_run()), plotly_link=LINK)
     assert get_plotlyjs() not in html
-    assert len(html) < len(page.render(runs.cpu_run())) - 4_000_000
+    assert len(html) < len(page.render(of_run(runs.cpu_run()))) - 4_000_000
     (said,) = re.findall("<footer>(.*?)</footer>", html, re.DOTALL)
     assert LINK in said
     assert "loads nothing" not in said
-    assert "loads nothing" in page.render(runs.cpu_run()).rpartition("<footer>")[2]
+    assert "loads nothing" in page.render(of_run(runs.cpu_run())).rpartition("<footer>")[2]
 
 
 def test_no_element_loads_it_but_our_script_by_its_hash() -> None:
-    found = Elements(page.render(runs.cpu_run(), plotly_link=LINK)).found
+    found = Elements(page.render(of_run(runs.cpu_run()), plotly_link=LINK)).found
     assert not [name for _, attributes in found for name in LOADING & set(attributes) if name != "href"]
     (loader,) = [attributes for tag, attributes in found if tag == "script" and "data-link" in attributes]
     digest = base64.b64encode(hashlib.sha256(get_plotlyjs().encode()).digest()).decode()
@@ -37,7 +38,7 @@ def test_no_element_loads_it_but_our_script_by_its_hash() -> None:
 
 
 def test_the_policy_trusts_our_scripts_and_what_they_load() -> None:
-    html = page.render(runs.cpu_run(), plotly_link=LINK)
+    html = page.render(of_run(runs.cpu_run()), plotly_link=LINK)
     scripts = [text for _, text in re.findall(r"<script( data-link[^>]*)?>(.*?)</script>", html, re.DOTALL)]
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
@@ -49,7 +50,8 @@ def test_the_policy_trusts_our_scripts_and_what_they_load() -> None:
 
 
 def test_what_to_do_without_it_is_hidden_until_it_is_missed() -> None:
-    notices = [item for item in Elements(page.render(runs.cpu_run(), plotly_link=LINK)).found if item[0] == "aside"]
+    html = page.render(of_run(runs.cpu_run()), plotly_link=LINK)
+    notices = [item for item in Elements(html).found if item[0] == "aside"]
     (notice,) = [attributes for _, attributes in notices if attributes.get("id") == "no-plotly"]
     assert "hidden" in notice
-    assert 'id="no-plotly"' not in page.render(runs.cpu_run())
+    assert 'id="no-plotly"' not in page.render(of_run(runs.cpu_run()))

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
 
 import plotly.graph_objects
 import pytest
 
+from dpdoctor import plugins
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.records import Sample
-from dpdoctor.report.blocks import Absent, Answer, Callout, Cell, Chart, Column, Fold, Limits, Paragraph, Table
+from dpdoctor.report import sections
+from dpdoctor.report.blocks import Absent, Answer, Callout, Cell, Chart, Column, Fold, Limits, Paragraph, Section, Table
+from dpdoctor.report.comparison import sections as comparison_sections
+from dpdoctor.report.documents import comparison
+from dpdoctor.report.documents import run as run_document
 from dpdoctor.report.drawing import slow_steps, throttle
 from dpdoctor.report.sections import samplers
 from dpdoctor.report.text import sentence
@@ -43,9 +50,15 @@ def withheld(what: str, analysis: Analysis, mode: str) -> Absent:
     return Absent(what=what, reason=reason)
 
 
-def test_no_two_sections_want_the_same_place() -> None:
-    orders = [section.order for section in SECTIONS.values()]
-    assert len(set(orders)) == len(orders)
+LISTED = ((sections, run_document.SECTIONS), (comparison_sections, comparison.SECTIONS))
+
+
+@pytest.mark.parametrize(("package", "listed"), LISTED)
+def test_every_section_is_listed_once_under_the_name_of_its_file(
+    package: ModuleType, listed: Sequence[Section[Any]]
+) -> None:
+    assert {section.name: section for section in listed} == plugins.collect(package, "SECTION")
+    assert len(listed) == len(plugins.names(package))
 
 
 class TestOverview:

@@ -10,6 +10,7 @@ from dpdoctor.analysis import Analysis
 from dpdoctor.digest import Bucket, NamedTime, NotJudged, SmallCalls
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Cell, Fold, Paragraph, Table
+from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.sections import collectives, environment, parallel
 from dpdoctor.report.sections.ranks import LATE_TITLES
 from dpdoctor.report.text import clipped, name_cell
@@ -399,7 +400,7 @@ class TestHostileNames:
         assert not any(name.startswith("on") for _, attributes in found.found for name in attributes)
 
     def test_the_whole_of_a_long_name_is_in_the_page(self) -> None:
-        html = page.render(traced_runs.hostile_traces())
+        html = page.render(of_run(traced_runs.hostile_traces()))
         assert traced_runs.HOSTILE[2].replace("<", "&lt;").replace(">", "&gt;") in html
         assert traced_runs.HOSTILE[3] in html
 

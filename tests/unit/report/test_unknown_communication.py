@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Table
+from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.formats import markdown
 from dpdoctor.report.traces.timeline import timeline
 from tests.builders import traced_runs
@@ -58,7 +59,7 @@ def test_the_sections_of_communication_say_why_they_are_empty() -> None:
 
 
 def test_the_page_and_the_timeline_have_no_share_of_it() -> None:
-    assert REASON in page.render(FOUND)
+    assert REASON in page.render(of_run(FOUND))
     said = [event["args"]["exposed communication"] for event in timeline(FOUND) if "compute" in event.get("args", {})]
     assert set(said) == {"unknown"}
 

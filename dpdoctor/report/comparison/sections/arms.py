@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpdoctor.analysis.comparison import Comparison
-from dpdoctor.report.blocks import Block, Paragraph
+from dpdoctor.report.blocks import Block, Paragraph, Section
 from dpdoctor.report.comparison import rows
-from dpdoctor.report.comparison.section import ComparisonSection
 from dpdoctor.report.comparison.tables import figure_table
 
 MEANING = (
@@ -24,4 +23,6 @@ def build(comparison: Comparison) -> Sequence[Block]:
     return [figure_table(comparison, "Seconds per step that each arm gains.", every), Paragraph(text=MEANING)]
 
 
-SECTION = ComparisonSection(order=60, title="What arms gain", question="What would be had without it?", build=build)
+SECTION: Section[Comparison] = Section(
+    name="arms", title="What arms gain", question="What would be had without it?", build=build
+)

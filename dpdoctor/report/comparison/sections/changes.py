@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis.comparison import Comparison
-from dpdoctor.report.blocks import Block, Callout, Paragraph
+from dpdoctor.report.blocks import Block, Callout, Paragraph, Section
 from dpdoctor.report.comparison import rows, verdict
-from dpdoctor.report.comparison.section import ComparisonSection
 from dpdoctor.report.comparison.tables import figure_table
 from dpdoctor.report.comparison.words import against
 
@@ -31,4 +30,6 @@ def _changed(comparison: Comparison) -> Iterator[Block]:
         yield Callout(tone="plain", title="Nothing else is measurably different", text=text)
 
 
-SECTION = ComparisonSection(order=15, title="What changed", question="Where does the difference lie?", build=build)
+SECTION: Section[Comparison] = Section(
+    name="changes", title="What changed", question="Where does the difference lie?", build=build
+)

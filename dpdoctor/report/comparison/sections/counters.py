@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis.comparison import Comparison, ModeComparison
-from dpdoctor.report.blocks import Absent, Block, Fold, Paragraph
-from dpdoctor.report.comparison.section import ComparisonSection
+from dpdoctor.report.blocks import Absent, Block, Fold, Paragraph, Section
 from dpdoctor.report.comparison.tables import fact_table
 from dpdoctor.report.comparison.words import differing
 from dpdoctor.report.text import mode_label
@@ -39,4 +38,6 @@ def _mode(comparison: Comparison, name: str, mode: ModeComparison) -> Iterator[B
         yield Fold(title=f"{label}: counters that do not differ or are not known of all runs", blocks=(table,))
 
 
-SECTION = ComparisonSection(order=70, title="Counters", question="Does a step do the same?", build=build)
+SECTION: Section[Comparison] = Section(
+    name="counters", title="Counters", question="Does a step do the same?", build=build
+)

@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis.comparison import Comparison
-from dpdoctor.report.blocks import Block, Fold, Lines, Paragraph
-from dpdoctor.report.comparison.section import ComparisonSection
+from dpdoctor.report.blocks import Block, Fold, Lines, Paragraph, Section
 from dpdoctor.report.comparison.tables import fact_table
 from dpdoctor.report.comparison.words import differing
 
@@ -37,4 +36,6 @@ def _facts(comparison: Comparison) -> Iterator[Block]:
     )
 
 
-SECTION = ComparisonSection(order=80, title="Environment", question="Was it run on the same?", build=build)
+SECTION: Section[Comparison] = Section(
+    name="environment", title="Environment", question="Was it run on the same?", build=build
+)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis.comparison import Change, Comparison, FindingComparison, FindingState, FindingVerdict
-from dpdoctor.report.blocks import Absent, Badge, Block, Card, Cell, Column, Paragraph, Table
-from dpdoctor.report.comparison.section import ComparisonSection
+from dpdoctor.report.blocks import Absent, Badge, Block, Card, Cell, Column, Paragraph, Section, Table
 from dpdoctor.report.comparison.words import (
     FINDING_TONES,
     FINDING_WORDS,
@@ -100,4 +99,6 @@ def _card(label: str, state: FindingState) -> Card:
     )
 
 
-SECTION = ComparisonSection(order=20, title="Findings", question="What appeared, and what is gone?", build=build)
+SECTION: Section[Comparison] = Section(
+    name="findings", title="Findings", question="What appeared, and what is gone?", build=build
+)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis.comparison import Comparison
-from dpdoctor.report.blocks import Block, Callout, Cell, Column, Paragraph, Table
+from dpdoctor.report.blocks import Block, Callout, Cell, Column, Paragraph, Section, Table
 from dpdoctor.report.comparison import rows, verdict
 from dpdoctor.report.comparison.remarks import NOT_ACCURACY, remarks
-from dpdoctor.report.comparison.section import ComparisonSection
 from dpdoctor.report.comparison.tables import LONGEST_VALUE, figure_table
 from dpdoctor.report.text import name_cell, sentence
 
@@ -53,4 +52,6 @@ def _runs(comparison: Comparison) -> Table:
     )
 
 
-SECTION = ComparisonSection(order=10, title="Verdict", question="Is it faster or slower?", build=build)
+SECTION: Section[Comparison] = Section(
+    name="overview", title="Verdict", question="Is it faster or slower?", build=build
+)

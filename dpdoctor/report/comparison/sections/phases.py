@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis import ALL_PHASES, TRACE_MODE, Figure
 from dpdoctor.analysis.comparison import Comparison, ModeComparison
-from dpdoctor.report.blocks import Absent, Block, Chart
+from dpdoctor.report.blocks import Absent, Block, Chart, Section
 from dpdoctor.report.comparison import rows
-from dpdoctor.report.comparison.section import ComparisonSection
 from dpdoctor.report.comparison.tables import figure_table
 from dpdoctor.report.drawing.share_bars import Part, share_bars
 from dpdoctor.report.drawing.share_bars import Row as Bar
@@ -62,6 +61,6 @@ def _bar(name: str, phases: dict[str, Figure], whole: float) -> Bar:
     )
 
 
-SECTION = ComparisonSection(
-    order=40, title="Where a step goes", question="Is it the loader, the network or the model?", build=build
+SECTION: Section[Comparison] = Section(
+    name="phases", title="Where a step goes", question="Is it the loader, the network or the model?", build=build
 )

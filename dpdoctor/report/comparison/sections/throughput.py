@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis import TRACE_MODE
 from dpdoctor.analysis.comparison import Comparison
-from dpdoctor.report.blocks import Absent, Block
+from dpdoctor.report.blocks import Absent, Block, Section
 from dpdoctor.report.comparison import rows
-from dpdoctor.report.comparison.section import ComparisonSection
 from dpdoctor.report.comparison.tables import figure_table
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.bars import Bar, interval_bars
@@ -54,4 +53,6 @@ def _missing(comparison: Comparison) -> Iterator[tuple[str, str]]:
                 yield f"{mode_label(name)} in {run.label}", figure.reason or "no reason was recorded"
 
 
-SECTION = ComparisonSection(order=30, title="Throughput", question="How many samples per second?", build=build)
+SECTION: Section[Comparison] = Section(
+    name="throughput", title="Throughput", question="How many samples per second?", build=build
+)

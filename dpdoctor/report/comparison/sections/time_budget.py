@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis.comparison import Comparison
-from dpdoctor.report.blocks import Absent, Block, Paragraph
+from dpdoctor.report.blocks import Absent, Block, Paragraph, Section
 from dpdoctor.report.comparison import rows
-from dpdoctor.report.comparison.section import ComparisonSection
 from dpdoctor.report.comparison.tables import figure_table
 from dpdoctor.report.drawing.share_bars import Part, share_bars
 from dpdoctor.report.drawing.share_bars import Row as Bar
@@ -49,6 +48,6 @@ def _bars(comparison: Comparison) -> Iterator[Bar]:
                 yield Bar(name=f"{mode_label(name)}, {run.label}", ratios=ratios, amounts=words)
 
 
-SECTION = ComparisonSection(
-    order=50, title="Where the devices' time goes", question="Do they compute, wait or talk?", build=build
+SECTION: Section[Comparison] = Section(
+    name="time_budget", title="Where the devices' time goes", question="Do they compute, wait or talk?", build=build
 )

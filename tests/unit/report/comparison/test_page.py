@@ -8,17 +8,18 @@ import plotly.graph_objects
 import pytest
 from plotly.offline import get_plotlyjs
 
-from dpdoctor import plugins, rundir
+from dpdoctor import rundir
 from dpdoctor.analysis.comparison import Comparison
-from dpdoctor.report.blocks import Absent, Block, Callout, Card, Chart, Fold, Table, Verdict
-from dpdoctor.report.comparison import page, sections
-from dpdoctor.report.comparison.section import ComparisonSection
+from dpdoctor.report import page
+from dpdoctor.report.blocks import Absent, Block, Callout, Card, Chart, Fold, Section, Table, Verdict
+from dpdoctor.report.documents.comparison import SECTIONS as IN_ORDER
+from dpdoctor.report.documents.comparison import of_comparison
 from dpdoctor.rules import BY_NAME
 from tests.builders import compared_pairs as pairs
 from tests.builders.html import Elements
 from tests.builders.sections import flat, only
 
-SECTIONS: dict[str, ComparisonSection] = plugins.collect(sections, "SECTION")
+SECTIONS: dict[str, Section[Comparison]] = {section.name: section for section in IN_ORDER}
 STARVED = f"{BY_NAME['data_starved'].title} DDP, data_starved"
 
 
@@ -37,7 +38,7 @@ def tables(name: str, comparison: Comparison) -> dict[str, dict[str, list[str]]]
 
 
 def elements(comparison: Comparison) -> Elements:
-    return Elements(page.render(comparison).replace(get_plotlyjs(), ""))
+    return Elements(page.render(of_comparison(comparison)).replace(get_plotlyjs(), ""))
 
 
 @pytest.mark.parametrize("pair", pairs.EVERY)
@@ -60,7 +61,7 @@ class TestEveryComparison:
                 assert chart.alternative.endswith(".")
 
     def test_shows_nothing_of_python(self, pair: Callable[[], Comparison]) -> None:
-        html = page.render(pair()).replace(get_plotlyjs(), "")
+        html = page.render(of_comparison(pair())).replace(get_plotlyjs(), "")
         body = re.sub(r"<(script|style)\b.*?</\1>", "", html, flags=re.DOTALL)
         assert not re.search(r"\b(None|nan|NaN|inf|True|False)\b|Figure\(|\{\{|\}\}", body)
 
