@@ -15,7 +15,7 @@ from dpdoctor.report.text import batch_text, by_reason, capital, clipped, figure
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.report.words.advice import SAID
 from dpdoctor.report.words.step_parts import StepPart, step_parts
-from dpdoctor.rules import rules
+from dpdoctor.rules import BY_NAME
 
 MOST_OPPORTUNITIES = 4
 LONGEST_TITLE, LONGEST_REMEDY, LONGEST_LINE = 90, 200, 80
@@ -258,7 +258,7 @@ def _linear(run: RunSummary) -> float | None:
 
 def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
     """Return what to do about one bottleneck; the mode in which that gives most speaks for it."""
-    known_rule = rules().get(findings[0].rule)
+    known_rule = BY_NAME.get(findings[0].rule)
     known = [found for found in findings if found.predicted is not None and found.predicted.value is not None]
     best = max(known, key=_size, default=findings[0])
     predicted = best.predicted if best in known else None

@@ -60,7 +60,7 @@ def known_numbers(run: JSON) -> set[str]:
 
     Of a figure that is `1.20 s`, `1.20` alone is known as well: enumerations and ranges give a unit once.
     """
-    found = {LEVEL, *_derived(run)}
+    found = {LEVEL, LEVEL.replace(" ", ""), *_derived(run), *_short_shares(run)}
     for value in _leaves(run):
         found |= numbers(value)
     return found | {number.partition(" ")[0].rstrip("x") for number in found}
@@ -85,6 +85,43 @@ def _leaves(value: Any) -> Iterator[str]:
         yield units.whole(value)
     elif isinstance(value, float):
         yield from (units.digits(value), units.share(value), units.whole(int(value)) if value.is_integer() else "")
+
+
+def short(ratio: float) -> str:
+    """Return a share as the first screen has it."""
+    return f"{100 * ratio:.0f}%" if abs(ratio) >= 0.0995 else f"{100 * ratio:.1f}%"
+
+
+def _short_shares(run: JSON) -> Iterator[str]:
+    """Yield the shares of the first screen: parts of a step, half widths of intervals, efficiencies, costs."""
+    for mode in run["modes"].values():
+        yield from map(short, _parts_of_a_step(mode))
+        rate, linear = mode["throughput"], mode["scaling_efficiency"]["value"]
+        if rate["value"] and rate["low"] is not None:
+            yield short((rate["high"] - rate["low"]) / 2 / rate["value"])
+        if linear is not None:
+            yield short(linear)
+    yield from (short(found["cost"]["value"]) for found in run["findings"] if found["cost"]["value"] is not None)
+
+
+def _parts_of_a_step(mode: JSON) -> list[float]:
+    """Return data, compute, communication and other as shares of a step; none where they are unknown."""
+    budget = mode["budget"]
+    traced = budget and budget["exposed_comm"]["value"] is not None and budget["step"]["value"]
+    exposed = budget["exposed_comm"]["value"] / traced if traced else 0.0
+    if any(rank["device_type"] != "cpu" for rank in mode["ranks"]):
+        if not traced:
+            return []
+        waits, computes = budget["idle_by"]["data"]["value"] / traced, budget["compute"]["value"] / traced
+        return [waits, computes, exposed, 1 - waits - computes - exposed]
+    times = {name: phase["value"] or 0.0 for name, phase in mode["phases"].items()}
+    total = sum(times.values())
+    if not total:
+        return []
+    removed = mode["arms"].get("no_comm", {}).get("share", {})
+    inside = removed["value"] if (removed.get("low") or 0.0) > 0 else exposed if mode["world_size"] > 1 else 0.0
+    waits, passes = times["data_wait"] / total, (times["forward"] + times["backward"]) / total
+    return [waits, passes - inside, inside, 1 - waits - passes]
 
 
 def _derived(run: JSON) -> Iterator[str]:

@@ -19,7 +19,7 @@ ODD = {
         runs.cpu_run,
         ["FSDP: failed", "FSDP shards parameters; train.py line 88 calls deepcopy", "RuntimeError: deepcopy"],
     ),
-    "a mode was inactive": (runs.cpu_run, ["DataParallel changed nothing", "there is no accelerator"]),
+    "a mode was inactive": (runs.cpu_run, ["Inactive: there is no accelerator"]),
     "no GPU": (runs.cpu_run, ["GPUs not shown: none was found on this machine"]),
     "no finding": (runs.cpu_run, ["Nothing was found that would be worth a change"]),
     "every mode failed": (runs.failed_run, ["No mode could be measured.", "the disk is full"]),

@@ -126,6 +126,7 @@ def test_on_a_phone_a_row_keeps_its_name_while_its_figures_scroll_by(visit: Call
     visited = visit(page.render(of_run(runs.cpu_run())), width=360, scripts=False)
     moved = visited.page.locator("#overview .scroll").first.evaluate(
         """(scroll) => {
+          scroll.closest("details").open = true;
           scroll.scrollLeft = 100;
           const left = (one) => one.getBoundingClientRect().left;
           return [scroll.scrollLeft, left(scroll.querySelector("tbody th")) - left(scroll)];
