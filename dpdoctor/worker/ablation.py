@@ -8,11 +8,13 @@ import msgspec
 from torch.optim import Optimizer
 
 from dpdoctor import units
-from dpdoctor.records import FULL, ArmRecord
+from dpdoctor.records import FULL, ArmRecord, Counters
+from dpdoctor.worker import proofs
 from dpdoctor.worker.agreement import Agreement, gather_texts
 from dpdoctor.worker.arms import _memory, _state
 from dpdoctor.worker.arms._base import Arm, Bench, Fault
 from dpdoctor.worker.director import LEAST_ROUNDS
+from dpdoctor.worker.facts.exchanges import Issued
 from dpdoctor.worker.modes._base import Mode
 
 # A copy of what training changes must leave so much of the host's free memory to everybody else.
@@ -48,6 +50,12 @@ class Ablation:
         self._last_fault = dict.fromkeys(arms, NO_WINDOW)
         self._measured: set[str] = set()
         self._state: _state.Snapshot | None = None
+        wire = bench.wire
+        self._counted = proofs.Counted(wire) if wire is not None else None
+        self._is_replicated = False
+        # Since the last full window that was one.
+        self._since: list[str] = []
+        self._is_sound = True
         self.arm = FULL
 
     @property
@@ -77,10 +85,14 @@ class Ablation:
     def _reason_of(self, name: str) -> str | None:
         return self._skipped.get(name) or (None if name in self._measured else self._last_fault[name])
 
-    def settle(self) -> None:
-        """Find out which arms can run: those that can on every rank."""
-        if self._arms:
-            self._skip({name: reason for name, arm in self._arms.items() if (reason := self._reason(arm))})
+    def settle(self, counters: Counters | None = None) -> None:
+        """Find out which arms can run: those that can on every rank; `counters` are of the last step."""
+        if not self._arms:
+            return
+        if self._bench.wire is not None:
+            self._bench.wire.settle(self._agreement, counters)
+            self._is_replicated = self._are_equal()
+        self._skip({name: reason for name, arm in self._arms.items() if (reason := self._reason(arm))})
 
     def _reason(self, arm: Arm) -> str | None:
         return arm.unfit(self._bench) or self._lacks_memory(arm)
@@ -116,21 +128,59 @@ class Ablation:
         self.arm = name
         if name == FULL:
             return
+        self._since.append(name)
         arm, bench = self._arms[name], self._bench
         if arm.sets_apart:
             self._state = _state.Snapshot(bench.adopter.modules, self._optimizers(), bench.precision.scalers())
         arm.begin(bench)
 
-    def leave(self) -> bool:
-        """Switch the present arm off; return whether its window counts on every rank."""
+    def leave(self, *, measured: bool = True) -> bool:
+        """Switch the present arm off; return whether its window, if one was `measured`, counts on every rank."""
+        window = self._bench.wire.exchanges.window() if self._bench.wire is not None else Issued()
         if self.arm == FULL:
-            return True
+            return not measured or self._is_full(window)
+        name, fault = self.arm, self.abandon()
+        if fault is None and self._counted is not None:
+            why = self._arms[name].unproved(self._counted, window)
+            fault = Fault(reason=why, final=True) if why else None
+        return self._judge(name, fault)
+
+    def abandon(self) -> Fault | None:
+        """Switch the present arm off, and put back what was trained in it; nothing happens where none is on."""
+        if self.arm == FULL:
+            return None
         name, self.arm = self.arm, FULL
         fault = self._arms[name].end(self._bench)
         if self._state is not None:
             self._state.restore()
             self._state = None
-        return self._judge(name, fault)
+        return fault
+
+    def _is_full(self, window: Issued) -> bool:
+        """Return whether a window without an arm is one: ranks exchange what they did before any arm."""
+        if self._counted is None or not self._arms:
+            return True
+        why = self._counted.full(window, anew=self._is_sound and not self._since)
+        told = gather_texts(self._agreement, why or "")
+        self._is_sound = not any(told)
+        if not self._is_sound:
+            self._withdraw(self._since, next(filter(None, told)))
+        elif self._is_replicated and any(self._arms[name].sets_apart for name in self._since):
+            self._is_replicated = self._are_equal()
+            if not self._is_replicated:
+                self._withdraw([name for name, arm in self._arms.items() if arm.sets_apart], proofs.APART)
+        self._since = []
+        return self._is_sound
+
+    def _are_equal(self) -> bool:
+        """Return whether all ranks hold the same parameters."""
+        mine = proofs.fingerprint(self._bench.adopter.parameters())
+        return len({numbers[0] for numbers in self._agreement.gather([mine])}) == 1
+
+    def _withdraw(self, names: Sequence[str], reason: str) -> None:
+        """Let nothing that was measured of these arms count, and run them no more."""
+        for name in names:
+            self._skipped.setdefault(name, reason)
 
     def _judge(self, name: str, fault: Fault | None) -> bool:
         found = self._agreement.gather([int(fault is not None), int(fault is not None and fault.final)])

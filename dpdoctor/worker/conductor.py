@@ -9,7 +9,7 @@ import torch
 
 from dpdoctor import units
 from dpdoctor.heartbeat import EXPERIMENT
-from dpdoctor.records import FULL, WindowRecord
+from dpdoctor.records import FULL, Counters, WindowRecord
 from dpdoctor.worker.adoption.proof import Proof, checksum
 from dpdoctor.worker.data.queued import CoreQueue
 from dpdoctor.worker.director import Facts, Segment
@@ -131,11 +131,12 @@ class Conductor:
             parts.ending.stop("failed", NOTHING_ADOPTED)
         facts, barrier_ns = meet(parts, self._step_ns(end_ns), warming=done.kind == "warmup")
         # Ranks have just met: all try at once, as they compute in a step.
-        self._close(end_ns, barrier_ns, complete=parts.ablation.leave(), pace_ns=core_pace_ns())
+        self._close(
+            end_ns, barrier_ns, complete=parts.ablation.leave(measured=done.kind == "measure"), pace_ns=core_pace_ns()
+        )
         parts.recorder.flush()
         if done.kind == "proof":
-            self._prove()
-            parts.ablation.settle()
+            parts.ablation.settle(self._prove())
         else:
             self._refuse_unadopted()
         following = self._after(done, replace(facts, unfit=parts.ablation.unfit))
@@ -239,7 +240,8 @@ class Conductor:
         if (before.arm, segment.arm) != (FULL, FULL) and not parts.loaders.replay.replays:
             parts.loaders.replay.drain(parts.agreement)
 
-    def _prove(self) -> None:
+    def _prove(self) -> Counters:
+        """Judge the proof; return what its step did."""
         parts = self._parts
         assert self._proof is not None
         # Let go of them: a generator's output would keep its graph, and so its activations, until the end.
@@ -257,6 +259,7 @@ class Conductor:
             parts.ending.stop("failed", failed.text)
         parts.adopter.settle()
         parts.report.write("running")
+        return counters
 
     def _refuse_unadopted(self) -> None:
         """A module that begins to train after the proof would train unsynchronised and unseen."""

@@ -63,7 +63,7 @@ class Facts:
     """What the ranks found in the segment that ends: the slowest rank's median step, the deepest loader queue.
 
     `elapsed_s`: since the first step, which sets up much. `num_workers`: of the loader that has most. `unfit`: arms
-    that some rank cannot run, or not any more.
+    that some rank cannot run, or not any more. `period`: steps after which what ranks exchange repeats itself.
     """
 
     step_s: float
@@ -71,6 +71,7 @@ class Facts:
     elapsed_s: float
     reference_changed: bool = False
     num_workers: int = 0
+    period: int = 1
     unfit: tuple[str, ...] = ()
 
 
@@ -280,11 +281,15 @@ class Director:
         return self._arm_step_s.get(arm, self._step_s)
 
     def _num_steps(self, arm: str, facts: Facts) -> int:
-        """Return the steps of a window. Workers deliver in turns, so it holds whole turns where it holds any."""
+        """Return the steps of a window. Workers deliver in turns, so it holds whole turns where it holds any.
+
+        So do ranks that exchange something in some steps only.
+        """
         if self._recording.steps:
             return self._recording.steps
         num_steps = _steps_in(LEAST_WINDOW_S, self._step_s_of(arm))
         turn = facts.num_workers if 1 < facts.num_workers <= num_steps else 1
+        turn = math.lcm(turn, facts.period)
         return math.ceil(num_steps / turn) * turn
 
     def _fitting_steps(self, facts: Facts, skip: int = 1) -> int:

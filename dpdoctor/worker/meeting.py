@@ -33,12 +33,14 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     now = parts.clock()
     draws = parts.loaders.draws
     workers = max((loader.num_workers for loader in parts.loaders.records()), default=0)
-    mine = [step_ns, parts.loaders.prefetch(), int(changed), now - parts.steplog.since_ns, workers]
+    exchanges = parts.steplog.exchanges
+    period = exchanges.period() if exchanges is not None else 1
+    mine = [step_ns, parts.loaders.prefetch(), int(changed), now - parts.steplog.since_ns, workers, period]
     everyone = parts.agreement.gather([*mine, draws.num, draws.digest, *parts.watch.entered.told()])
     # Ranks that fetched differently far ahead cannot be compared.
-    if parts.loaders.reseeds and len({n[5] for n in everyone}) == 1 < len({n[6] for n in everyone}):
+    if parts.loaders.reseeds and len({n[6] for n in everyone}) == 1 < len({n[7] for n in everyone}):
         parts.report.warn(DRAWN_APART)
-    told = [numbers[7:] for numbers in everyone]
+    told = [numbers[8:] for numbers in everyone]
     parts.report.same_samples = _train_on_the_same(parts, told)
     if not (warming or parts.loaders.reseeds or parts.report.same_samples) and _draw_alike(everyone):
         parts.report.warn(DRAWN_ALIKE)
@@ -51,13 +53,14 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
         reference_changed=any(numbers[2] for numbers in everyone),
         elapsed_s=everyone[0][3] * 1e-9,
         num_workers=max(numbers[4] for numbers in everyone),
+        period=max(numbers[5] for numbers in everyone),
     )
     return facts, parts.clock() - now
 
 
 def _draw_alike(everyone: list[list[int]]) -> bool:
     """Return whether several ranks drew indices, and the same ones."""
-    return len(everyone) > 1 and everyone[0][5] > 0 and len({(numbers[5], numbers[6]) for numbers in everyone}) == 1
+    return len(everyone) > 1 and everyone[0][6] > 0 and len({(numbers[6], numbers[7]) for numbers in everyone}) == 1
 
 
 def _train_on_the_same(parts: Parts, told: list[list[int]]) -> bool:

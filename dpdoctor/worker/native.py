@@ -30,7 +30,6 @@ from dpdoctor.worker.arms._base import Arm
 from dpdoctor.worker.data.loaders import OWN, Loaders
 from dpdoctor.worker.ending import Ending, Leave, LettingGo, Stop
 from dpdoctor.worker.facts import strategies
-from dpdoctor.worker.facts.exchanges import Exchanges
 from dpdoctor.worker.launched import Place
 from dpdoctor.worker.leaving import LEAVING
 from dpdoctor.worker.observer import Observer
@@ -86,6 +85,8 @@ def _spare_descendants() -> None:
 class Native(Observer):
     """Watches, and leaves at the agreed step as a script that has come to its end."""
 
+    _times_exchanges = True
+
     def __init__(  # noqa: PLR0917 - Observer's, and the store
         self,
         task: WorkerTask,
@@ -98,15 +99,11 @@ class Native(Observer):
         self._stored = Stored(store, where.rank, where.world_size) if where.world_size > 1 else None
         self._is_over = False
         super().__init__(task, where, directory, heartbeat, backend, protection=_protection(task))
-        self._exchanges = Exchanges(self._phases) if backend is not None else None
         self._strategies: tuple[Strategy, ...] = ()
         self._report.strategies = self._strategies_so_far
         self._seeding.is_apart = True  # what is drawn alike and what apart is the script's own affair
         self._watch_training()
         self._watch_facts()
-        if self._exchanges is not None:
-            self._exchanges.watch(self._patches)
-            self._steplog.exchanges = self._exchanges
         self._adopter.seek()
         # Also where a process that was forked ends, which passes by atexit.
         self._at_end = Finalize(None, self._ended, exitpriority=0)
@@ -135,7 +132,16 @@ class Native(Observer):
         return ()
 
     def _chosen_arms(self) -> dict[str, Arm]:
-        return {}
+        """Return none where the job goes on: it is to train as it would without."""
+        if self._task.spec.go_on:
+            return {}
+        is_alone = self._where.world_size == 1
+        return {name: arm for name, arm in super()._chosen_arms().items() if not (is_alone and arm.sets_apart)}
+
+    def _fair_threads(self) -> int:
+        """Return the cores for each rank of the host; launchers that set OMP_NUM_THREADS leave most of them idle."""
+        ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+        return max(1, len(os.sched_getaffinity(0)) // (int(ranks) if ranks.isdigit() else self._where.world_size))
 
     def _on_step(self) -> None:
         if self._is_over:
@@ -173,6 +179,7 @@ class Native(Observer):
     def _let_go(self, reason: str) -> None:
         """End the observation: keep what was recorded, and let the job run as it would without."""
         self._is_over, self._left = True, "let go"
+        self._ablation.abandon()
         self._patches.undo()
         self._report.warn(f"observation ended before its time: {reason}")
         status, _ = self._conductor.script_returned()

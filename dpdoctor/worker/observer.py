@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch import nn
 
 from dpdoctor import plugins, redact
 from dpdoctor.heartbeat import Heartbeat
@@ -21,6 +22,7 @@ from dpdoctor.worker.ablation import Ablation, chosen
 from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.adoption.redirect import Watch
 from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.arms import _state
 from dpdoctor.worker.arms._base import Arm, Bench
 from dpdoctor.worker.arms._beside import Beside
 from dpdoctor.worker.arms._precision import Precision
@@ -32,6 +34,7 @@ from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.facts.checkpoints import Checkpoints
 from dpdoctor.worker.facts.compilations import CompileEvents
 from dpdoctor.worker.facts.evaluations import Evaluations
+from dpdoctor.worker.facts.exchanges import Exchanges
 from dpdoctor.worker.facts.iterators import watch_iterators
 from dpdoctor.worker.facts.updates import Updates
 from dpdoctor.worker.launched import Place
@@ -49,13 +52,17 @@ from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steplog import StepLog
 from dpdoctor.worker.timing.steps import StepCounter
 from dpdoctor.worker.timing.tally import Tally
+from dpdoctor.worker.wire import Wire
 
 
 class Observer(ABC):
     """Holds the parts of one rank together, and is what they call back.
 
-    What is done to the script, beyond seeing it, is its subclasses' affair.
+    What is done to the script, beyond seeing it, is its subclasses' affair. The time in collectives is a phase of its
+    own where the script calls them.
     """
+
+    _times_exchanges = False
 
     def __init__(
         self,
@@ -92,6 +99,7 @@ class Observer(ABC):
         hook_ns = hook_cost_ns(self._clock)
         self._steplog = StepLog(self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_ns)
         self._precision = Precision()
+        self._exchanges = Exchanges(self._phases, times=self._times_exchanges) if backend else None
         self._ablation = self._make_ablation()
         self._report = self._make_report(backend)
         self._conductor = self._make_conductor()
@@ -153,6 +161,21 @@ class Observer(ABC):
             return {OTHER_SETTING: Beside(recording.loader_setting)}
         return chosen(plugins.collect(arms, "ARM"), () if recording.explain else recording.arms, self._mode)
 
+    @abstractmethod
+    def _fair_threads(self) -> int:
+        """Return this rank's share of the cores of its host."""
+
+    def _make_wire(self) -> Wire | None:
+        """Return what ranks exchange gradients by; None: there is one rank."""
+        if self._exchanges is None:
+            return None
+        self._steplog.exchanges = self._exchanges
+        return Wire(self._exchanges, self._adopter, self._mode.wrappers, self._trained)
+
+    def _trained(self) -> list[nn.Parameter]:
+        found = _state.parameters(self._adopter.modules, self._optimizers.alive())
+        return [parameter for parameter in found if parameter.requires_grad]
+
     def _make_ablation(self) -> Ablation:
         bench = Bench(
             mode=self._mode,
@@ -163,6 +186,8 @@ class Observer(ABC):
             replay=self._loaders.replay,
             companion=self._loaders.companion,
             precision=self._precision,
+            wire=self._make_wire(),
+            fair_threads=self._fair_threads(),
         )
         budget_s = self._task.spec.recording.time_budget_s
         return Ablation(self._arms, bench, self._optimizers.alive, self._agreement, time_budget_s=budget_s)
@@ -212,6 +237,8 @@ class Observer(ABC):
             )
         if self._ablation.names:
             self._precision.watch(self._patches)
+        if self._exchanges is not None and (self._ablation.names or self._times_exchanges):
+            self._exchanges.watch(self._patches)
 
     def _watch_facts(self) -> None:
         """See what happens between steps; on top of the loaders' hooks, and where safetensors already writes apart."""

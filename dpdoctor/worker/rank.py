@@ -88,6 +88,9 @@ class Rank(Observer):
             return Alone()
         return Ranks((FULL, *self._arms), self._task.spec.collective_timeout_s, self._fail)
 
+    def _fair_threads(self) -> int:
+        return self._task.spec.threads_per_device
+
     def _make_loaders(self) -> Loaders:
         return Loaders(self._task.mode.batch_rule, self._where.rank, self._where.world_size, self._task.spec.seed)
 

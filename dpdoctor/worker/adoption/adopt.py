@@ -216,6 +216,13 @@ class Adopter:
 
         return call
 
+    def is_compiled(self, module: nn.Module) -> bool:
+        """Return whether the script compiled a module, or what it is called by, as a whole."""
+        return any(
+            self._compilations.arguments(whole) is not None and self._compilations.inner(whole) is module
+            for whole in (module, *self.modules)
+        )
+
     def _awaits_method(self, part: nn.Module, line: str) -> bool:
         """Meet the trap `model.loss(x)` -> `self.forward(x)`: the model is never called, only its parts are."""
         entries = methods.entries(part, self.is_trained())

@@ -14,14 +14,21 @@ if TYPE_CHECKING:
     from dpdoctor.worker.arms._precision import Precision
     from dpdoctor.worker.data.companion import Companion
     from dpdoctor.worker.data.replay import Replay
+    from dpdoctor.worker.facts.exchanges import Issued
+    from dpdoctor.worker.proofs import Counted
     from dpdoctor.worker.timing.tally import Tally
+    from dpdoctor.worker.wire import Wire
 
 ONE_RANK = "one rank has nobody to communicate with"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What arms look at and switch."""
+    """What arms look at and switch.
+
+    `wire` is what ranks exchange gradients by; None: this process has no others. `fair_threads` is its share of the
+    cores of its host.
+    """
 
     mode: Mode
     world_size: int
@@ -31,6 +38,8 @@ class Bench:
     replay: Replay
     companion: Companion
     precision: Precision
+    wire: Wire | None = None
+    fair_threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +79,7 @@ class Arm(ABC):
     @abstractmethod
     def end(self, bench: Bench) -> Fault | None:
         """Switch it off; return why the window that ends does not count, None: it does."""
+
+    def unproved(self, counted: Counted, window: Issued) -> str | None:
+        """Return why what ranks exchanged in its window does not show that it did what it says; None: it does."""
+        return counted.beside(window)

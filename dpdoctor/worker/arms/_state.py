@@ -40,9 +40,9 @@ class Snapshot:
     def __init__(
         self, modules: Sequence[nn.Module], optimizers: Sequence[Optimizer], scalers: Sequence[GradScaler]
     ) -> None:
-        parameters = _parameters(modules, optimizers)
-        self._parameters = [Held(parameter) for parameter in parameters]
-        self._gradients = [(p, None if p.grad is None else Held(p.grad)) for p in parameters]
+        trained = parameters(modules, optimizers)
+        self._parameters = [Held(parameter) for parameter in trained]
+        self._gradients = [(p, None if p.grad is None else Held(p.grad)) for p in trained]
         self._buffers = [(owner, name, Held(buffer)) for owner, name, buffer in _buffers(modules)]
         self._states = [(optimizer, _mapped(dict(optimizer.state), Held)) for optimizer in optimizers]
         self._scalers = [(scaler, scaler.state_dict()) for scaler in scalers]
@@ -73,7 +73,7 @@ def num_bytes(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> 
         total += local(tensor).nbytes
 
     with torch.no_grad():
-        for parameter in _parameters(modules, optimizers):
+        for parameter in parameters(modules, optimizers):
             add(parameter)
             add(parameter)
         for _, _, buffer in _buffers(modules):
@@ -83,7 +83,7 @@ def num_bytes(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> 
     return total
 
 
-def _parameters(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> list[nn.Parameter]:
+def parameters(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> list[nn.Parameter]:
     """Return all that is trained, once each; FSDP's modules may show others than their optimizers hold."""
     held = (p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"])
     own = (p for module in modules for p in module.parameters())

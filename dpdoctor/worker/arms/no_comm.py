@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dpdoctor.worker.arms._base import ONE_RANK, Arm, Bench, Fault
-from dpdoctor.worker.modes._base import CommunicatingMode, Mode
+from dpdoctor.worker.modes._base import Mode
+
+if TYPE_CHECKING:
+    from dpdoctor.worker.facts.exchanges import Issued
+    from dpdoctor.worker.proofs import Counted
+    from dpdoctor.worker.wire import Wire
 
 SEVERAL = (
     "several modules train in turn: one of them may be between its forward and its backward pass when ranks begin to "
@@ -24,26 +31,34 @@ class NoComm(Arm):
 
     def applies(self, mode: Mode) -> bool:
         """Return whether the mode's ranks communicate at all."""
-        return isinstance(mode, CommunicatingMode)
+        return mode.communicates
 
     def unfit(self, bench: Bench) -> str | None:
         """Return why the ranks cannot part and come together again."""
-        if bench.world_size == 1:
+        if bench.world_size == 1 or bench.wire is None:
             return ONE_RANK
         if len(bench.adopter.modules) > 1:
             return SEVERAL
-        return PASS_IS_OPEN if bench.watch.pass_is_open else None
+        return PASS_IS_OPEN if bench.watch.pass_is_open else bench.wire.unfit()
 
     def begin(self, bench: Bench) -> None:
         """Have no rank send anything."""
-        assert isinstance(bench.mode, CommunicatingMode)
-        bench.mode.communicate(on=False)
+        wire(bench).cut()
 
     def end(self, bench: Bench) -> Fault | None:
         """Have them communicate again."""
-        assert isinstance(bench.mode, CommunicatingMode)
-        bench.mode.communicate(on=True)
+        wire(bench).mend()
         return None
+
+    def unproved(self, counted: Counted, window: Issued) -> str | None:
+        """Return why its window was not one without communication."""
+        return counted.apart(window)
+
+
+def wire(bench: Bench) -> Wire:
+    """Return what ranks exchange gradients by, which an arm that is fit has."""
+    assert bench.wire is not None
+    return bench.wire
 
 
 ARM = NoComm()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dpdoctor.worker.arms import cached_batches, no_comm
 from dpdoctor.worker.arms._base import Arm, Bench, Fault
 from dpdoctor.worker.modes._base import Mode
+
+if TYPE_CHECKING:
+    from dpdoctor.worker.facts.exchanges import Issued
+    from dpdoctor.worker.proofs import Counted
 
 
 class NoDataNoComm(Arm):
@@ -32,6 +38,10 @@ class NoDataNoComm(Arm):
         """Give both back."""
         no_comm.ARM.end(bench)
         return cached_batches.ARM.end(bench)
+
+    def unproved(self, counted: Counted, window: Issued) -> str | None:
+        """Return why its window was not one without communication."""
+        return no_comm.ARM.unproved(counted, window)
 
 
 ARM = NoDataNoComm()

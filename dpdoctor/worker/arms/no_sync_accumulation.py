@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpdoctor.worker.arms import no_comm
 from dpdoctor.worker.arms._base import Arm, Bench, Fault
-from dpdoctor.worker.modes._base import CommunicatingMode, Mode
+from dpdoctor.worker.modes._base import Mode
+
+if TYPE_CHECKING:
+    from dpdoctor.worker.facts.exchanges import Issued
+    from dpdoctor.worker.proofs import Counted
 
 LEAST_MICRO_BATCHES = 2
+# Times its gradients that a step reduces from which it does so in several micro-batches.
+REDUCED_TWICE = 1.5
 
 
 class NoSyncAccumulation(Arm):
@@ -25,7 +31,7 @@ class NoSyncAccumulation(Arm):
 
     def applies(self, mode: Mode) -> bool:
         """Return whether the mode's ranks communicate at all."""
-        return isinstance(mode, CommunicatingMode)
+        return mode.communicates
 
     def unfit(self, bench: Bench) -> str | None:
         """Return why there is no last micro-batch to wait for."""
@@ -35,27 +41,32 @@ class NoSyncAccumulation(Arm):
         self._micro_batches = counts.pop()
         if self._micro_batches < LEAST_MICRO_BATCHES:
             return "the script does not accumulate gradients: each step has one backward pass"
+        if bench.wire is not None and bench.wire.times_reduced < REDUCED_TWICE:
+            return "the script reduces its gradients once in a step already"
         return no_comm.ARM.unfit(bench)
 
     def begin(self, bench: Bench) -> None:
         """Have every forward say whether its backward pass reduces."""
-        mode = bench.mode
-        assert isinstance(mode, CommunicatingMode)
+        wire = no_comm.wire(bench)
 
         def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            mode.reduce(on=bench.watch.micro_batch >= self._micro_batches)
+            is_last = bench.watch.micro_batch >= self._micro_batches
+            wire.mend() if is_last else wire.hold()
             return target(*args, **kwargs)
 
         bench.watch.through = call
 
     def end(self, bench: Bench) -> Fault | None:
         """Have every backward pass reduce."""
-        assert isinstance(bench.mode, CommunicatingMode)
         bench.watch.through = None
-        bench.mode.reduce(on=True)
+        no_comm.wire(bench).mend()
         if set(bench.watch.micro_batches) == {self._micro_batches}:
             return None
         return Fault(reason="a step of its window had another number of micro-batches", final=False)
+
+    def unproved(self, counted: Counted, window: Issued) -> str | None:
+        """Return why its window exchanged no less than others."""
+        return counted.fewer(window)
 
 
 ARM = NoSyncAccumulation()

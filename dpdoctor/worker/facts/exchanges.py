@@ -8,14 +8,17 @@ from __future__ import annotations
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from dpdoctor.worker import lines
+from dpdoctor.worker import lines, local_copies
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
 
@@ -27,6 +30,8 @@ _OPERATIONS = {
     "reduce": "reduce",
     "allgather": "all_gather",
     "allgather_coalesced": "all_gather",
+    "all_gather_single_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
     "_allgather_base": "all_gather",
     "all_gather_single": "all_gather",
     "gather": "gather",
@@ -34,6 +39,8 @@ _OPERATIONS = {
     "reduce_scatter": "reduce_scatter",
     "_reduce_scatter_base": "reduce_scatter",
     "reduce_scatter_single": "reduce_scatter",
+    "reduce_scatter_single_coalesced": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
     "alltoall": "all_to_all",
     "alltoall_base": "all_to_all",
     "all_to_all_single": "all_to_all",
@@ -41,8 +48,15 @@ _OPERATIONS = {
     "recv": "recv",
     "barrier": "barrier",
 }
+REDUCTIONS = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+ALL = frozenset(_OPERATIONS.values())
 # Where torch.distributed's own functions are; who called them lies behind.
 _INTERNAL = ("distributed_c10d.py", "c10d_logger.py")
+_TORCH = f"{Path(torch.__file__).parent}/"
+# A rhythm of more steps than this, such as of a loss that is logged, is none that windows could follow.
+MOST_PERIOD = 32
+# Of the steps in which a script sets up what it exchanges nothing is learnt.
+NOT_USUAL = 3
 
 
 class Call(NamedTuple):
@@ -54,22 +68,114 @@ class Call(NamedTuple):
     in_backward: bool
 
 
+class Site:
+    """A line that calls one operation: what it carries, in elements, as far as `settle` has seen.
+
+    Attributes:
+        words: its operation, file and line, alike on all ranks.
+        is_payload: whether it exchanges parameters or gradients. Of the single numbers among what it carries, those are
+            payload only if `scalars` says so: else they may be flags or a loss, through the same line.
+        is_ambiguous: single numbers of it were both.
+    """
+
+    __slots__ = ("_code", "_is_torchs", "_most", "_now", "_scalars", "is_ambiguous", "is_payload", "scalars", "words")
+
+    def __init__(self, operation: str, code: CodeType, line: int) -> None:
+        self._code = code  # by whose identity it is known
+        self.words = f"{operation} at {code.co_filename}:{line}"
+        self._is_torchs = code.co_filename.startswith(_TORCH)
+        self._now = self._most = 0
+        self._scalars: set[bool] = set()
+        self.is_payload = self.scalars = self.is_ambiguous = False
+
+    def saw(self, size: int, is_trained: Callable[[], bool]) -> None:
+        """Take note of a call that carries so many elements."""
+        self._now += size
+        if size == 1 and len(self._scalars) < 2:
+            self._scalars.add(is_trained())
+
+    def step_ended(self) -> None:
+        """Take note of a step."""
+        self._most, self._now = max(self._most, self._now), 0
+
+    def settle(self, least: float) -> None:
+        """Decide whether it exchanges what is trained: at least so many elements of it in a step."""
+        self.step_ended()
+        self.is_payload = self._most >= least and (self._most > 1 or True in self._scalars or self._is_torchs)
+        self.scalars = self._is_torchs or True in self._scalars
+        self.is_ambiguous = self.is_payload and not self._is_torchs and len(self._scalars) > 1
+
+    def carries(self, tensors: list[torch.Tensor]) -> bool:
+        """Return whether a call with these tensors is one of gradients or parameters."""
+        if not self.is_payload or not tensors:
+            return False
+        is_of_floats = self._is_torchs or all(tensor.is_floating_point() for tensor in tensors)
+        return is_of_floats and (self.scalars or _size(tensors) > 1)
+
+
+@dataclass(slots=True, kw_only=True)
+class Issued:
+    """What was exchanged in consecutive steps of one rank.
+
+    Attributes:
+        collectives: that were issued, over all groups; None: not known.
+        payload: calls of Python's that carry gradients or parameters, `dropped` ones of them copied within the rank.
+        kept: its other calls; `kept_elements` in the largest of them.
+        num_bytes: of all that Python exchanges, known while lines are learnt.
+    """
+
+    steps: int = 0
+    collectives: int | None = 0
+    payload: int = 0
+    dropped: int = 0
+    kept: int = 0
+    kept_elements: int = 0
+    num_bytes: int = 0
+
+    def add(self, other: Issued) -> None:
+        """Add those of further steps."""
+        self.steps += other.steps
+        is_known = self.collectives is not None and other.collectives is not None
+        self.collectives = (self.collectives or 0) + (other.collectives or 0) if is_known else None
+        self.payload += other.payload
+        self.dropped += other.dropped
+        self.kept += other.kept
+        self.kept_elements = max(self.kept_elements, other.kept_elements)
+        self.num_bytes += other.num_bytes
+
+
 class Exchanges:
-    """Counts and times collectives from step to step; `calls` are the script's own while `is_on`, `kinds` all of them.
+    """Counts collectives from step to step, and times them where `times`.
+
+    `calls` are the script's own while `is_on`, `kinds` all of them.
 
     Attributes:
         num_steps: that were counted; `num_exchanging` of them exchanged something.
         is_known: whether torch tells how many collectives there were.
+        sites: where Python calls collectives.
+        instead: does within the rank what a method of a process group would do with others, for calls of payload; None:
+            all of them go out. Given the method's name, the group and its arguments. Only for operations of `left_out`.
+        last: what was exchanged in the last step.
+        is_trained: whether a tensor is a trained parameter or its gradient.
     """
 
-    def __init__(self, phases: PhaseClock) -> None:
+    def __init__(self, phases: PhaseClock, *, times: bool = True) -> None:
         self._phases = phases
+        self._times = times
         self._issued = 0
         self.is_on = False
         self.is_known = True
         self.calls: list[Call] = []
         self.kinds: Counter[str] = Counter()
         self.num_steps = self.num_exchanging = 0
+        self.sites: dict[tuple[int, int, str], Site] = {}
+        self.instead: Callable[[str, dist.ProcessGroup, tuple[Any, ...]], dist.Work] | None = None
+        self.is_trained: Callable[[torch.Tensor], bool] = lambda _: False
+        self._is_learning = True
+        self.left_out: frozenset[str] = frozenset()
+        self.last = self._step = Issued()
+        self._window = Issued()
+        self._usual: list[int] = []
 
     def watch(self, patches: Patches) -> None:
         """See the calls of every group, and the waits for them."""
@@ -77,15 +183,28 @@ class Exchanges:
         methods = vars(dist.ProcessGroup)
         for name, operation in _OPERATIONS.items():
             if name in methods:
-                patches.replace(dist.ProcessGroup, name, self._timed(methods[name], operation))
-        patches.replace(dist.Work, "wait", self._timed(vars(dist.Work)["wait"], None))
+                patches.replace(dist.ProcessGroup, name, self._seen(methods[name], name, operation))
+        if self._times:
+            patches.replace(dist.Work, "wait", self._timed(vars(dist.Work)["wait"]))
+            self._phases.has_communication = True
         self._issued = self._sequence_numbers()
-        self._phases.has_communication = True
 
-    def _timed(self, original: Callable[..., Any], operation: str | None) -> Callable[..., Any]:
+    def _seen(self, original: Callable[..., Any], name: str, operation: str) -> Callable[..., Any]:
+        is_movable = name in local_copies.BY_METHOD
+        timed = self._timed(original) if self._times else original
+
+        def seen(subject: Any, *args: Any, **kwargs: Any) -> Any:
+            # Also in threads of torch's own, in which FSDP exchanges on a GPU.
+            is_payload = self._look(operation, args, is_movable=is_movable)
+            if is_payload and self.instead is not None and operation in self.left_out:
+                self._step.dropped += 1
+                return self.instead(name, subject, args)
+            return timed(subject, *args, **kwargs)
+
+        return functools.wraps(original)(seen) if hasattr(original, "__name__") else seen
+
+    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def timed(subject: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.is_on and operation is not None and not self._phases.is_elsewhere():
-                self._note(operation, args)
             depth = self._phases.push(COMMUNICATION)
             try:
                 return original(subject, *args, **kwargs)
@@ -94,24 +213,78 @@ class Exchanges:
 
         return functools.wraps(original)(timed) if hasattr(original, "__name__") else timed
 
-    def _note(self, operation: str, args: tuple[Any, ...]) -> None:
+    def _look(self, operation: str, args: tuple[Any, ...], *, is_movable: bool) -> bool:
+        """Take note of a call; return whether it carries gradients or parameters."""
+        code, line = _caller()
+        site = self.sites.get((id(code), line, operation))
+        if site is None:
+            site = self.sites[id(code), line, operation] = Site(operation, code, line)
+        tensors = list(local_copies.tensors(args[:1])) if is_movable else []
+        if self.is_on and not self._phases.is_elsewhere():
+            self._note(operation, code, line, args)
+        if self._is_learning:
+            self._step.num_bytes += max(map(_num_bytes, args[:2]), default=0)  # gathers have the whole in one of them
+            if tensors and not self._is_of_a_thread():
+                site.saw(_size(tensors), lambda: any(map(self.is_trained, tensors)))
+            return False
+        is_payload = site.carries(tensors)
+        if is_payload:
+            self._step.payload += 1
+        else:
+            self._step.kept += 1
+            self._step.kept_elements = max(self._step.kept_elements, _size(tensors))
+        return is_payload
+
+    def _is_of_a_thread(self) -> bool:
+        """Return whether a thread of the script's exchanges beside the training: ranks may stand elsewhere in it."""
+        return self._phases.is_elsewhere() and not self._phases.is_in(BACKWARD)
+
+    def settle(self, least: float) -> None:
+        """Decide which lines exchange what is trained, at least so many elements in a step; nothing is learnt later."""
+        self._is_learning = False
+        for site in self.sites.values():
+            site.settle(least)
+
+    def _note(self, operation: str, code: CodeType, line: int, args: tuple[Any, ...]) -> None:
         self.kinds[operation] += 1
-        line = _users_line()
-        if line:
-            num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(args[:1]))
-            self.calls.append(Call(line, operation, num_bytes, self._phases.is_in(BACKWARD)))
+        if lines.is_users(code.co_filename):
+            where = f"{code.co_filename}:{line}"
+            self.calls.append(Call(where, operation, _num_bytes(args[:1]), self._phases.is_in(BACKWARD)))
 
     def lap(self) -> int | None:
         """End a step: return the collectives that were issued in it; None: not known."""
         issued, before = self._sequence_numbers(), self._issued
         self._issued = issued
         # A group that the script destroyed took its number with it.
-        return max(0, issued - before) if self.is_known else None
+        found = max(0, issued - before) if self.is_known else None
+        self._step.steps, self._step.collectives = 1, found
+        self.last, self._step = self._step, Issued()
+        if self._is_learning:
+            for site in self.sites.values():
+                site.step_ended()
+        return found
 
-    def counted(self, collectives: int | None) -> None:
-        """Take note of a step of the script."""
+    def counted(self, collectives: int | None, *, in_window: bool = False) -> None:
+        """Take note of a step of the script, which has ended."""
         self.num_steps += 1
         self.num_exchanging += bool(collectives)
+        if in_window:
+            self._window.add(self.last)
+        if self._is_learning and collectives is not None:
+            self._usual.append(collectives)
+
+    def window(self) -> Issued:
+        """Return what was exchanged in the steps of the window that ends, and begin another one."""
+        window, self._window = self._window, Issued()
+        return window
+
+    def period(self) -> int:
+        """Return after how many steps what is exchanged repeats itself; 1 where no rhythm is to be seen."""
+        usual = self._usual[NOT_USUAL:]
+        for period in range(1, min(MOST_PERIOD, len(usual) // 2) + 1):
+            if all(a == b for a, b in zip(usual, usual[period:], strict=False)):
+                return period
+        return 1
 
     def _sequence_numbers(self) -> int:
         try:
@@ -122,19 +295,17 @@ class Exchanges:
             return 0
 
 
-def _users_line() -> str:
-    """Return the user's line that calls a function of torch.distributed; empty: a library does."""
+def _caller() -> tuple[CodeType, int]:
+    """Return the line, the user's or a library's, that calls a function of torch.distributed."""
     frame = sys._getframe(3)
-    while frame is not None and frame.f_code.co_filename.endswith(_INTERNAL):
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None or not lines.is_users(frame.f_code.co_filename):
-        return ""
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    while frame.f_code.co_filename.endswith(_INTERNAL) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code, frame.f_lineno
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
+def _size(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _num_bytes(value: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in local_copies.tensors(value))

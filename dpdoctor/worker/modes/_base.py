@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +95,8 @@ class Mode:
         replicates: all ranks hold the same parameters, bit for bit, after every step.
         routes_methods: what `convert` returns may be called for a method of the module, put in place of its forward.
         in_threads: forwards run in threads other than the script's.
+        communicates: its ranks send each other gradients or parameters.
+        wrappers: what it made around the script's modules.
         passes: what is known of the script's backward passes; a rank gives its own.
     """
 
@@ -106,6 +107,8 @@ class Mode:
     replicates = False
     routes_methods = False
     in_threads = False
+    communicates = False
+    wrappers: Sequence[nn.Module] = ()
     passes = Passes()
 
     def world_size(self, num_devices: int) -> int:
@@ -150,20 +153,3 @@ class Mode:
         # Alone, a parameter outside of every module trains as well as any other; ranks would each train their own.
         text = f"trained, but outside of every adopted module: {evidence.unadopted[0]}"
         return [Check(name="adopted", ok=False if self.distributed else None, text=text)]
-
-
-class CommunicatingMode(Mode, ABC):
-    """A mode whose ranks send each other gradients or parameters, which can be stopped."""
-
-    distributed = True
-
-    @abstractmethod
-    def communicate(self, *, on: bool) -> None:
-        """Have ranks send each other gradients and parameters, or have each train on its own, from the next forward on.
-
-        Shapes, copies within a rank and what the optimizer does stay as they are.
-        """
-
-    @abstractmethod
-    def reduce(self, *, on: bool) -> None:
-        """Have backward passes reduce gradients, or add them to what this rank has, from the next forward on."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
 from dpdoctor.records import Check
-from dpdoctor.worker.modes._base import CommunicatingMode, Conversion, Evidence
+from dpdoctor.worker.modes._base import Conversion, Evidence, Mode
 
 if TYPE_CHECKING:
     import torch
@@ -23,16 +23,17 @@ _LOST_COUNT = re.compile(r"mark a variable ready only once|finished reduction in
 _WITHOUT = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 
-class DDP(CommunicatingMode):
+class DDP(Mode):
     """The public DistributedDataParallel with its defaults, as an author would write it."""
 
     summary = "DistributedDataParallel, one process per device"
+    distributed = communicates = True
     needs_unused = True
     replicates = True
     routes_methods = True
 
     def __init__(self) -> None:
-        self._wrappers: list[DistributedDataParallel] = []
+        self.wrappers: list[DistributedDataParallel] = []
 
     def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""
@@ -52,7 +53,7 @@ class DDP(CommunicatingMode):
             left_out = units.count(len(how.ignored), "parameter")
             how.warn(f"{left_out} left out of the wrapper: nothing trains {min(how.ignored)} and the like")
         wrapper = DistributedDataParallel(module, find_unused_parameters=how.has_unused)
-        self._wrappers.append(wrapper)
+        self.wrappers.append(wrapper)
         return wrapper
 
     def explain(self, error: BaseException, line: str) -> str | None:
@@ -74,7 +75,7 @@ class DDP(CommunicatingMode):
         """Return the parameters for which a wrapper says, in this error, that it waited in vain."""
         told = _WITHOUT.search(str(error))
         called = {id(frame.f_locals.get("self")) for frame, _ in traceback.walk_tb(error.__traceback__)}
-        wrapper = next((wrapper for wrapper in self._wrappers if id(wrapper) in called), None)
+        wrapper = next((wrapper for wrapper in self.wrappers if id(wrapper) in called), None)
         if told is None or wrapper is None:
             return []
         awaited = [
@@ -83,16 +84,6 @@ class DDP(CommunicatingMode):
             if parameter.requires_grad and name not in wrapper.parameters_to_ignore
         ]
         return [awaited[int(index)] for index in told[1].split()]
-
-    def communicate(self, *, on: bool) -> None:
-        """Turn the reduction of gradients and the broadcast of buffers on or off."""
-        for wrapper in self._wrappers:
-            wrapper.require_backward_grad_sync = wrapper.require_forward_param_sync = on
-
-    def reduce(self, *, on: bool) -> None:
-        """Do what entering and leaving `no_sync` does."""
-        for wrapper in self._wrappers:
-            wrapper.require_backward_grad_sync = on
 
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return whether the ranks hold one model and as many bytes were reduced as there are gradients."""

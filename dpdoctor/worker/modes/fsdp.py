@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
 from dpdoctor.records import Check
-from dpdoctor.worker.modes._base import AdoptionError, CommunicatingMode, Conversion, Evidence
+from dpdoctor.worker.modes._base import AdoptionError, Conversion, Evidence, Mode
 
 if TYPE_CHECKING:
     import torch
@@ -33,14 +33,14 @@ _SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute|invalid python storage
 _LET_GO = re.compile(r"setStorage: .* storage of size 0|does not require grad")
 
 
-class FSDP(CommunicatingMode):
+class FSDP(Mode):
     """fully_shard on the wrap units and on the module itself, with its defaults."""
 
     summary = "fully_shard (FSDP2), one process per device"
+    distributed = communicates = True
     routes_methods = True
 
     def __init__(self) -> None:
-        self._sharded: list[nn.Module] = []
         self._gathered_per_forward: dict[int, tuple[int, int]] = {}
         self._padding: dict[int, int] = {}
         self._shards: dict[int, Shards] = {}
@@ -105,7 +105,6 @@ class FSDP(CommunicatingMode):
             with _own_attributes(type(part)):
                 fully_shard(part, mesh=mesh)
         repoint.repoint(repoint.replacements(before, module), how.optimizers, _distribute)
-        self._sharded.append(module)
         shards = self._shards[id(module)] = Shards(module)
         self._patches.add(f"calls of the parts of {name}", shards.release)
         return module._call_impl
@@ -113,21 +112,6 @@ class FSDP(CommunicatingMode):
     def without_gradients(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
         """Return what gathers the module for its method."""
         return self._shards[id(module)].method(method)
-
-    def communicate(self, *, on: bool) -> None:
-        """Gather and scatter over the ranks, or copy this rank's own shard to where the others' would come."""
-        from dpdoctor.worker.modes import _shards
-
-        for module in self._sharded:
-            _shards.communicate(module, on=on)
-
-    def reduce(self, *, on: bool) -> None:
-        """Have backward passes scatter gradients, or keep them whole on this rank and add to them."""
-        from torch.distributed.fsdp import FSDPModule
-
-        for module in self._sharded:
-            assert isinstance(module, FSDPModule)
-            module.set_requires_gradient_sync(on)
 
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return whether as many bytes were gathered and scattered as the passes over the parameters predict."""

@@ -17,6 +17,7 @@ class Native(Mode):
     """Ranks that the script, or a launcher of its own, starts; nothing converted."""
 
     summary = "a script that distributes itself, observed as it is"
+    communicates = True
     routes_methods = True
 
     def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:  # noqa: ARG002

@@ -16,7 +16,7 @@ from dpdoctor.worker.timing.tally import Tally
 class StepLog:
     """Records each step, and what recording it cost at `hook_ns` for each phase entered.
 
-    `exchanges`, where ranks are not dpdoctor's own, counts what they exchange.
+    `exchanges`, where there are several ranks, counts what they exchange.
     `first_ns` is when the first step began, `since_ns` when it ended, `last_ns` when the last one did.
     """
 
@@ -57,7 +57,7 @@ class StepLog:
         consumed = self._tally.lap()
         collectives = self.exchanges.lap() if self.exchanges else None
         if self.exchanges:
-            self.exchanges.counted(collectives)
+            self.exchanges.counted(collectives, in_window=counted)
         self.num_steps += 1
         self._samples += consumed.samples_drawn or consumed.samples_entered
         self._recorder.step(

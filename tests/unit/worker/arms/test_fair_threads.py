@@ -1,21 +1,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from dpdoctor.worker.arms.fair_threads import ARM, SHARE_VARIABLE
+from dpdoctor.worker.arms.fair_threads import ARM
 
-# The arm needs nothing of the rank that it runs on.
-BENCH = None
+# All that the arm looks at.
+BENCH = SimpleNamespace(fair_threads=2)
 
 
 @pytest.fixture(autouse=True)
-def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give the rank a share of two threads, and torch its own number back afterwards."""
+def threads() -> Iterator[None]:
+    """Give torch its own number of threads back."""
     before = torch.get_num_threads()
-    monkeypatch.setenv(SHARE_VARIABLE, "2")
     yield
     torch.set_num_threads(before)
 
@@ -33,10 +33,3 @@ def test_torch_has_the_share_in_its_windows_only() -> None:
 def test_a_script_that_takes_no_more_than_its_share_needs_no_arm(number: int) -> None:
     torch.set_num_threads(number)
     assert "no more threads" in (ARM.unfit(BENCH) or "")
-
-
-@pytest.mark.parametrize("share", ["", "0", "many"])
-def test_an_unknown_share_cannot_be_taken(monkeypatch: pytest.MonkeyPatch, share: str) -> None:
-    monkeypatch.setenv(SHARE_VARIABLE, share)
-    torch.set_num_threads(5)
-    assert SHARE_VARIABLE in (ARM.unfit(BENCH) or "")

@@ -117,3 +117,22 @@ def test_stages_that_send_each_other_tensors_are_named(phases: PhaseClock) -> No
     assert found == Strategy(
         name=POINT_TO_POINT, facts="4 sends and receives in a step, as of pipeline parallel stages"
     )
+
+
+@pytest.mark.parametrize(
+    ("per_step", "period"),
+    [
+        ([7, 7, 7, 1, 1, 1, 1, 1, 1], 1),
+        ([9, 9, 9, *[0, 0, 0, 5] * 3], 4),
+        ([1, 1, 1, *[1] * 9, 2, *[1] * 9, 2, *[1] * 9, 2], 10),
+        ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], 1),
+        ([1, 1], 1),
+    ],
+)
+def test_the_rhythm_of_what_is_exchanged_is_known_once_it_was_seen_twice(
+    phases: PhaseClock, per_step: list[int], period: int
+) -> None:
+    seen = Exchanges(phases)
+    for collectives in per_step:
+        seen.counted(collectives)
+    assert seen.period() == period
