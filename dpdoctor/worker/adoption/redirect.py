@@ -71,9 +71,7 @@ class Redirect:
 
     def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watch = self._watch
-        with torch._C.DisableTorchFunctionSubclass():
-            first = _first(args, kwargs)
-            given = None if first is None or not first.dim() else watch.batch_dims.given(self._module, first)
+        given = None if watch.tally.loaders_count else watch.given(self._module, args, kwargs)
         training = watch.training_forward(self._module, args, kwargs, given)
         depth = watch.phases.push(FORWARD)
         self._thread = threading.get_ident()
@@ -122,6 +120,12 @@ class Watch:
         self.entered = Entered()
         self.batch_dims = BatchDims()
 
+    def given(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
+        """Return what is to be known of the first tensor that a forward is called with; None: there is none."""
+        with torch._C.DisableTorchFunctionSubclass():
+            first = _first(args, kwargs)
+            return None if first is None or not first.dim() else self.batch_dims.given(module, first)
+
     def training_forward(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None = None
     ) -> Pass | None:
@@ -152,7 +156,7 @@ class Watch:
             look=functools.partial(_look, (args, kwargs)),
             samples=given.rows if given is not None else None,
             call=(id(module), given.place if given is not None else None),
-            goes_on=any(tensor.grad_fn is not None for tensor in layouts.tensors((args, kwargs))),
+            goes_on=given is not None and any(t.grad_fn is not None for t in layouts.tensors((args, kwargs))),
         )
         if self.entered.is_on:
             self.entered.forward(layouts.tensors((args, kwargs)))

@@ -8,23 +8,31 @@ from torch import nn
 
 # Whoever updates the model changes all of its trained parameters: a few of them show it.
 LOOKED_AT = 4
+# Most scripts go on to the next step after a backward pass: where nobody asked after so many, nobody does.
+UNASKED = 16
 
 
 class Updates:
-    """Tells whether parameters changed between `note` and `changed`: in place, or by getting other memory."""
+    """Tells whether parameters changed between `note` and `changed`: in place, or by getting other memory.
+
+    Noted is no more where nobody asks; the first who asks again is told that they did not.
+    """
 
     def __init__(self, modules: Callable[[], Sequence[nn.Module]]) -> None:
         self._modules = modules
         self._num_modules = 0
         self._parameters: list[nn.Parameter] = []
         self._noted: list[tuple[int, int]] = []
+        self._unasked = 0
 
     def note(self) -> None:
         """Keep what the parameters are now."""
-        self._noted = self._state()
+        self._unasked += 1
+        self._noted = self._state() if self._unasked <= UNASKED else []
 
     def changed(self) -> bool:
         """Return whether they are others than when they were noted."""
+        self._unasked = 0
         return bool(self._noted) and self._state() != self._noted
 
     def _state(self) -> list[tuple[int, int]]:

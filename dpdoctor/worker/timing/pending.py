@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -29,15 +29,17 @@ def live_storages(value: Any) -> dict[int, StorageWeakRef]:
     return {address: StorageWeakRef(storage) for storage in _storages(value) if (address := storage.data_ptr())}
 
 
-def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
-    values = [value]
+def _storages(value: Any) -> list[torch.UntypedStorage]:
+    found, values = [], [value]
     for nearest in values:  # it grows meanwhile
         if isinstance(nearest, torch.Tensor):
             storage = _storage(nearest)
             if storage is not None:
-                yield storage
-        elif len(values) < MOST_VALUES:
-            values += islice(_held(nearest), MOST_VALUES - len(values))
+                found.append(storage)
+        elif (room := MOST_VALUES - len(values)) > 0:
+            # Nearly everything that is given or called with is a short list.
+            values += nearest[:room] if type(nearest) in {list, tuple} else islice(_held(nearest), room)
+    return found
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:

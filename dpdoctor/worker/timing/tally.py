@@ -238,7 +238,8 @@ class Tally:
         `in_eval_mode`: of a module that says it does not train. A script that forgot `no_grad` evaluates like that, one
         that fine-tunes a frozen model trains like that: the latter calls backward before it fetches the next batch.
         `storages`: where the data of the tensors lies that it is called with. `look`: looks at them more closely.
-        `samples`, asked after the forward (None: what entered are samples), `call` and `goes_on` are Pass's.
+        `samples`, asked after the forward (None: what entered are samples), `call` and `goes_on` are Pass's; once
+        `loaders_count` they are of no use.
         """
         samples = samples or functools.partial(Rows, num_entered)
         if in_eval_mode:
@@ -339,6 +340,11 @@ class Tally:
         if training.is_repeat or training.goes_on or training.call is None or self._first_call is None:
             return False
         return training.call[0] == self._first_call[0] and training.call[1] != self._first_call[1]
+
+    @property
+    def loaders_count(self) -> bool:
+        """Return whether loaders have counted the samples of a step: then models are not asked for them any more."""
+        return self._any_drawn
 
     def _is_counted(self, training: Pass) -> bool:
         """Return whether loaders count the samples of a forward, or those of others beside it."""

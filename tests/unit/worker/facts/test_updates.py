@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dpdoctor.worker.facts.updates import Updates
+from dpdoctor.worker.facts.updates import UNASKED, Updates
 
 
 def test_a_change_in_place_and_other_memory_are_seen() -> None:
@@ -33,3 +33,17 @@ def test_modules_that_come_later_and_frozen_ones() -> None:
     with torch.no_grad():
         modules[1].get_parameter("weight").mul_(2)
     assert updates.changed()
+
+
+def test_nothing_is_noted_where_nobody_asks_until_somebody_does() -> None:
+    module = nn.Linear(2, 2)
+    updates = Updates(lambda: [module])
+    for _ in range(UNASKED + 1):
+        updates.note()
+    told = []
+    for _ in range(2):
+        with torch.no_grad():
+            module.weight.mul_(2)
+        told.append(updates.changed())
+        updates.note()
+    assert told == [False, True]
