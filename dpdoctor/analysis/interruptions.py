@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def interruptions(
     per_epoch = next((r.record.steps_per_epoch for r in launch.ranks if r.record), None)
     if not seen:
         return _none_seen(kind, _steps_recorded(launch), per_epoch)
-    every = float(np.median(np.diff(sorted(seen)))) if len(seen) > 1 else per_epoch
+    every = _every(launch, sorted(seen)) if len(seen) > 1 else per_epoch
     if every is None:
         return f"one {kind} was seen, and the length of an epoch is not known, nor how often it comes"
     seconds = stats.mean_interval(list(seen.values()), "s")
@@ -70,6 +71,20 @@ def interruptions(
     return Interruptions(
         count=len(seen), seconds=seconds, every=every, share=share_beside(seconds, every * plain_s), per_epoch=per_epoch
     )
+
+
+def _every(launch: Launch, seen: list[int]) -> float:
+    """Return the median of the steps from one to the next, in which as many samples are trained on as between them.
+
+    Until a new optimizer is known to have taken the place of another, its steps are counted as one.
+    """
+    between = np.diff(seen).astype(float)
+    samples = {step.step: step.samples_drawn or step.samples_entered for step in launch.ranks[0].steps}
+    usual = float(np.median(list(samples.values())))
+    if usual > 0:
+        trained = [sum(samples.get(step, 0) for step in range(*part)) for part in pairwise(seen)]
+        between = np.maximum(between, np.round(np.array(trained) / usual))
+    return float(np.median(between))
 
 
 def _none_seen(kind: str, recorded: int, per_epoch: int | None) -> str | None:

@@ -74,6 +74,7 @@ class StepCounter:
         patience = REPLACED_AFTER + TIMES_SILENT * self._longest_silence
         if self._others >= (min(patience, SILENT_AFTER) if is_new else SILENT_AFTER):
             self.reference, self._others, self._longest_silence = optimizer, 0, 0
+            self._counts = Counter({optimizer: self._counts[optimizer]})  # the others have had their time
             self.num_replaced += is_new
         return False
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.rules.evaluation_share import RULE
 from tests.builders import cases
@@ -30,6 +33,19 @@ def test_once_per_epoch_is_said_as_the_script_has_it() -> None:
     found = RULE.check(evaluating(2, 0.1, steps_per_epoch=2))
     assert found.cause == "an evaluation once per epoch, every 2 steps"
     assert "One comes once per epoch, every 2 steps." in found.evidence
+
+
+def test_steps_that_were_counted_as_one_count_by_their_samples() -> None:
+    # Eight steps of a new optimizer, and the first in which it was known to stand for the steps.
+    case = evaluating(2, 0.3)
+    (rank,) = case.analysis.run.modes["single"][0].ranks
+    steps = [
+        replace(step, samples_drawn=step.samples_drawn * (9 if place % 4 == 1 else 1))
+        for place, step in enumerate(rank.steps)
+    ]
+    found = RULE.check(cases.case("single", of=[dataclasses.replace(rank, steps=tuple(steps))]))
+    assert "every 2 steps" not in found.cause
+    assert found.cost.value < RULE.check(case).cost.value
 
 
 def test_ranks_that_all_evaluate_everything_are_told_to_share() -> None:

@@ -86,6 +86,17 @@ def test_an_optimizer_that_is_built_later_takes_over_soon() -> None:
         assert counter.num_replaced == fold
 
 
+def test_an_optimizer_that_was_replaced_is_not_elected_again() -> None:
+    counter = counter_of(1)
+    for fold in range(3):
+        counter.built(fold)
+        for number in range(40):
+            step(counter, fold)
+            if number == REPLACED_AFTER + 2 and fold:
+                assert not counter.elect(), "the fold before took more steps since the last election"
+                assert counter.reference == fold
+
+
 def test_an_inner_loop_with_an_optimizer_for_each_batch_takes_nothing_over() -> None:
     # An attack on the inputs, say: it silences the reference in every step.
     counter = counter_of(1)
