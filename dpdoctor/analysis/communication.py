@@ -72,7 +72,9 @@ def removable(launch: LaunchFacts, cores: int) -> Removable:
         return Removable(exposed=exposed_share(traces))
     steps = _steps(last, common)
     exposed = _of_untraced(launch, _per_step(steps, exposed_ns))
-    return Removable(exposed=exposed, on_cores=_on_cores(launch, last, steps))
+    found = Removable(exposed=exposed, on_cores=_on_cores(launch, last, steps))
+    # More than a whole step: something took the cores while the trace was made. Then it tells of its own steps only.
+    return Removable(exposed=exposed_share(traces)) if (found.total.value or 0.0) >= 1 else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

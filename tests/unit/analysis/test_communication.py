@@ -128,6 +128,11 @@ class TestRemovableShare:
         both = (traced(budget, queued_ms=8, num_threads=2, index=n) for n, budget in enumerate((WAITING, TRACED)))
         assert removable(launch(*both), 4).total.value == pytest.approx(0.25 + 0.20)
 
+    def test_a_trace_that_communicates_for_longer_than_an_untraced_step_tells_of_its_own_steps_only(self) -> None:
+        disturbed = traced_runs.budget(60, 120, comm=140)
+        both = [traced(disturbed, queued_ms=8, index=place) for place in (0, 1)]
+        assert removable(launch(*both), 2).total.value == pytest.approx(120 / 180)
+
     def test_without_a_trace_it_is_unknown(self) -> None:
         bare = [dataclasses.replace(one, digest=None) for one in (traced(WAITING), traced(TRACED, index=1))]
         assert [removable(launch(*bare), cores).total.reason for cores in (2, 8)] == [NO_TRACE, NO_TRACE]
