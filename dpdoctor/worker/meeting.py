@@ -16,7 +16,8 @@ DRAWN_ALIKE = (
 )
 APART = (
     "in the first steps all ranks drew the same samples; random numbers that the script does not seed ({}) were alike "
-    "on all ranks only by dpdoctor's seed, and are drawn apart since, as processes of the script would"
+    "on all ranks only by dpdoctor's seed, and are drawn apart since, as processes of the script would. What was drawn "
+    "before, such as the order of an epoch, stayed the same"
 )
 ONE_BATCH = (
     "every step of every rank trains on one and the same batch. Where it stands in for others, as made-up data do, go "
@@ -80,4 +81,5 @@ def _train_on_the_same(parts: Parts, told: list[list[int]]) -> bool:
         return same
     seeding.draw_apart(seeding.unseeded)
     entered.begin_anew()
+    parts.report.drew_apart = True
     return False

@@ -51,6 +51,10 @@ class Sources:
 
 
 SAME_SAMPLES = "all ranks train on the same samples, which are counted once"
+DRAWN_BEFORE = (
+    ". Random numbers were drawn apart since the first steps: where the script had drawn its order of samples before, "
+    "processes of its own would not be alike, and --seed-per-rank shows that"
+)
 
 
 class Report:
@@ -60,6 +64,7 @@ class Report:
 
     Attributes:
         same_samples, copies: Adoption's, as far as is known.
+        drew_apart: whether ranks draw their random numbers apart after steps in which they did not.
         strategies: returns Adoption's.
     """
 
@@ -75,7 +80,7 @@ class Report:
         self._units: tuple[Unit, ...] = ()
         self._finds_unused = finds_unused
         self._peaks: tuple[int, list[int]] | None = None
-        self.same_samples = False
+        self.same_samples = self.drew_apart = False
         self.copies = 1
         self.strategies: Callable[[], tuple[Strategy, ...]] = tuple
         rundir.write_json(self._path, record)
@@ -150,7 +155,7 @@ class Report:
                 *sources.adopter.warnings,
                 *self._warnings,
                 *sources.remarks(),
-                *((SAME_SAMPLES,) if self.same_samples else ()),
+                *((SAME_SAMPLES + (DRAWN_BEFORE if self.drew_apart else ""),) if self.same_samples else ()),
             ),
             proof=self._proof,
             written=sources.written(),
