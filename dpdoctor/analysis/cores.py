@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from dpdoctor.records import Launch
 
 # Share of the machine's cores that are in use, by whomever, from which none is counted as idle.
 BUSY = 0.9
+# Processes that a rank started and that compute at least this much of what it does itself take its core from it.
+OWN_LOAD = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +60,14 @@ def is_busy(launch: Launch) -> bool:
     """Return whether the whole machine had no idle core while the mode ran, whoever used them."""
     seen = [s.values["cpu_ratio"] for s in launch.samples if s.source == "host" and "cpu_ratio" in s.values]
     return bool(seen) and fmean(seen) >= BUSY
+
+
+def starts_more_than_others(launch: Launch, rank: int) -> bool:
+    """Return whether processes that this rank started keep its core busy, and those of the others do not as much."""
+    used = {found.index: found.record.cpu for found in launch.ranks if found.record}
+    busy = {index: cpu.workers_cpu_s / cpu.wall_s for index, cpu in used.items() if cpu and cpu.wall_s > 0}
+    own = used.get(rank)
+    if own is None or rank not in busy or len(busy) < 2:
+        return False
+    beyond = busy.pop(rank) - median(busy.values())
+    return beyond > OWN_LOAD * own.cpu_s / own.wall_s

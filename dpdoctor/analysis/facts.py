@@ -10,7 +10,7 @@ from dpdoctor.analysis import idle, stats
 from dpdoctor.analysis.across.model import AcrossRanks
 from dpdoctor.analysis.batch_sizes import Unevenness, unevenness
 from dpdoctor.analysis.communication import Exposure, exposed_calls_share, exposure
-from dpdoctor.analysis.cores import Cores, cores, is_busy
+from dpdoctor.analysis.cores import Cores, cores, is_busy, starts_more_than_others
 from dpdoctor.analysis.events import share_of_events
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.interruptions import Interruptions, interruptions
@@ -152,6 +152,10 @@ class ModeFacts:
     def others(self) -> str | None:
         """Return that other processes took cores while the mode was measured; None: none that were missed."""
         return while_measured(self.launch, self.fingerprint.cores)
+
+    def starts_more_than_others(self, rank: int) -> bool:
+        """Return whether processes that this rank started keep its core busy, and not those of the others."""
+        return starts_more_than_others(self.launch, rank) if self.launch else False
 
     @cached_property
     def is_busy(self) -> bool:

@@ -152,7 +152,7 @@ def _finding(
         return None
     cause, taken = _cause(verdict, own), None
     if cause in {QUEUE, CORE} or (verdict.rank is None and _queued_share(facts) >= COVERAGE * weighed.value):
-        taken = facts.others
+        taken = None if verdict.rank is not None and facts.starts_more_than_others(verdict.rank) else facts.others
     who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
     often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""
     return Finding(

@@ -10,7 +10,7 @@ import pytest
 
 from dpdoctor.analysis import EventRecord, Finding, Rank
 from dpdoctor.digest import Digest
-from dpdoctor.records import Sample, StepRecord, WindowRecord
+from dpdoctor.records import CpuUse, Sample, StepRecord, WindowRecord
 from dpdoctor.rules import CannotTell, diagnose
 from dpdoctor.rules.straggler import CAUSES, OTHERS_REMEDY, REMEDIES, RULE
 from tests.builders import cases, records
@@ -256,6 +256,29 @@ def test_a_rank_that_waits_for_a_core_which_the_run_itself_takes_is_the_scripts(
     found = RULE.check(paced(20, queued_ms=19))
     assert isinstance(found, Finding)
     assert (found.cause, found.remedy) == (CAUSES["queue"], REMEDIES["queue"])
+
+
+@pytest.mark.parametrize(
+    ("started_s", "is_the_scripts"), [((0.0, 5.0), True), ((5.0, 5.0), False), ((0.0, 1.0), False)]
+)
+def test_processes_that_only_the_late_rank_started_are_the_scripts_whatever_else_runs(
+    started_s: tuple[float, float], is_the_scripts: bool
+) -> None:
+    case = paced(20, queued_ms=19, others=0.9)
+    (launch,) = case.analysis.run.modes["ddp"]
+    of = [
+        dataclasses.replace(rank, record=dataclasses.replace(rank.record, cpu=_used(seconds)))
+        for rank, seconds in zip(launch.ranks, started_s, strict=True)
+        if rank.record
+    ]
+    found = finding(cases.case("ddp", world_size=2, of=of, samples=launch.samples))
+    assert (found.cause == CAUSES["queue"]) == is_the_scripts
+    assert (found.remedy == OTHERS_REMEDY) != is_the_scripts
+
+
+def _used(started_s: float) -> CpuUse:
+    """Return that a rank computed for 6 of 10 s, and what it started for so many."""
+    return CpuUse(cpu_s=6.0, workers_cpu_s=started_s, wall_s=10.0, involuntary_switches=None, num_threads=1)
 
 
 def test_a_rank_that_has_more_to_do_is_so_beside_other_load_too() -> None:
