@@ -41,3 +41,21 @@ def test_no_trace_is_made_where_none_was_asked_for(profile):
     done = profile("ends_early.py", "--modes", "single", *SHORT, args=["12"])
     assert done.exit_code == 0, done.output
     assert not rundir.trace_dir(done.root, "single").exists()
+
+
+# Of the first step, warm-up, the proof, the uncounted step after it, rounds 1, 2 and 5, and the traced steps.
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 3, 4, 5, 7, 12, 27, 31])
+def test_wherever_it_ends_each_mode_has_its_trace_or_its_reason_on_the_first_screen(profile, steps):
+    done = profile("ends_early.py", "--modes", "ddp,fsdp", *TRACED, "--rounds", "5", args=[str(steps)])
+    said = " ".join(done.output.split())
+    for name in ("single", "ddp", "fsdp"):
+        mode = done.mode(name)
+        if mode["status"] == "failed":
+            assert f"after {steps} step" in mode["reason"]
+            assert mode["reason"].partition(",")[0] in said
+        else:
+            assert mode["budget"]["step"]["value"] > 0
+            assert mode["no_trace"] == ""
+            launched_once_more = [text for text in mode["adoption"]["warnings"] if "launched once more" in text]
+            assert bool(launched_once_more) == (steps < 30)
