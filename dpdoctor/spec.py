@@ -133,6 +133,9 @@ class Recording:
 
 # What keeps compiled code and programs from the user's files, the best first; the next where one cannot stand.
 WALLS = ("overlay", "landlock", "none")
+# What is said of an error that the overlay of the kernel's made; the mode is then launched again behind the next wall.
+OVERLAY_FULL = "what it writes is kept in memory; --wall landlock keeps it on the disk"
+OVERLAY_IN_THE_WAY = "its files lie under an overlay of the kernel's; --wall landlock does without"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

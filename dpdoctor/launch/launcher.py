@@ -20,7 +20,18 @@ from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.tidy import tidy
 from dpdoctor.launch.watch import Hope, Patience, Verdict
 from dpdoctor.records import LaunchRecord, RankRecord
-from dpdoctor.spec import BASELINE, DISTRIBUTES_ITSELF, LoaderSetting, ModeSpec, RunHeader, RunSpec, WorkerTask
+from dpdoctor.spec import (
+    BASELINE,
+    DISTRIBUTES_ITSELF,
+    OVERLAY_FULL,
+    OVERLAY_IN_THE_WAY,
+    WALLS,
+    LoaderSetting,
+    ModeSpec,
+    RunHeader,
+    RunSpec,
+    WorkerTask,
+)
 
 PERIOD_S = 0.25
 # A rank that failed makes its peers fail too; they get this long to say why before they are ended.
@@ -90,10 +101,27 @@ def launch_once(
             if bare and any(record.mode in (rundir.BARE, BASELINE) and record.status == "failed" for record in records):
                 continue  # one that failed fails again, and a baseline that did has no cost
             launch_one = _launch_bare if bare else functools.partial(_launch_mode, number=number)
-            records += launch_one(root, spec, mode, progress)
+            made = launch_one(root, spec, mode, progress)
+            if not bare and _failed_by_overlay(made[-1]):
+                _set_aside(root, made[-1])
+                spec = dataclasses.replace(spec, wall=WALLS[1])
+                made = launch_one(root, spec, mode, progress)
+            records += made
             if records[-1].status == "interrupted" or is_enough(records[-1]):
                 break
     return records
+
+
+def _failed_by_overlay(record: LaunchRecord) -> bool:
+    """Return whether a script failed because of the kernel's overlay, which other protection does not do."""
+    reason = record.reason or ""
+    return record.status == "failed" and (OVERLAY_FULL in reason or OVERLAY_IN_THE_WAY in reason)
+
+
+def _set_aside(root: Path, record: LaunchRecord) -> None:
+    """Keep what a launch left, under a name that no reader takes for a launch."""
+    directory = rundir.launch_dir(root, record.mode, record.launch)
+    directory.rename(directory.with_name(f"failed-{directory.name}"))
 
 
 def try_loaders(

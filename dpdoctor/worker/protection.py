@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpdoctor import rundir
-from dpdoctor.spec import WorkerTask
+from dpdoctor.spec import OVERLAY_FULL, OVERLAY_IN_THE_WAY, WorkerTask
 from dpdoctor.worker import landlock, wall
 from dpdoctor.worker.overlay import territory
 from dpdoctor.worker.wall import Wall
 
 NAMED = "dpdoctor lets compiled code and programs write no file of yours; --allow-writes does"
 # What the script is told that an overlay's memory, or a rule of the kernel's for overlays, keeps from writing.
-FULL = "what it writes is kept in memory; --wall landlock keeps it on the disk"
-OVERLAID = "its files lie under an overlay of the kernel's; --wall landlock does without"
 # CUDA has it made by nvidia-modprobe, a program with more rights than its caller: behind a wall nobody gets any.
 UNIFIED_MEMORY = Path("/dev/nvidia-uvm")
 UNLOADED = "a part of NVIDIA's driver is not loaded yet, and could not be loaded behind a wall"
@@ -45,7 +43,9 @@ class Protection:
 
     def hint(self, error: BaseException) -> str:
         """Return what a script must be told that raised an error because of a wall; empty: it did not."""
-        hints = {"landlock": {_REFUSED: NAMED}, "kernel": {_FULL: FULL, _OVERLAID: OVERLAID}}.get(self.by, {})
+        hints = {"landlock": {_REFUSED: NAMED}, "kernel": {_FULL: OVERLAY_FULL, _OVERLAID: OVERLAY_IN_THE_WAY}}.get(
+            self.by, {}
+        )
         seen: list[BaseException] = []
         while error is not None and error not in seen:
             for said, hint in hints.items():

@@ -18,7 +18,7 @@ from dpdoctor.heartbeat import Beat
 from dpdoctor.launch import interruption, launcher, processes, sampling
 from dpdoctor.launch.progress import Silence
 from dpdoctor.records import Adoption, LaunchRecord, RankRecord, Unit
-from dpdoctor.spec import LoaderSetting, ModeSpec, RunHeader, RunSpec
+from dpdoctor.spec import OVERLAY_FULL, OVERLAY_IN_THE_WAY, LoaderSetting, ModeSpec, RunHeader, RunSpec
 from tests.builders import records
 from tests.builders.specs import mode_spec
 from tests.unit.launch.conftest import lives, task_in
@@ -144,6 +144,23 @@ else:
     assert (failed.status, failed.reason, failed.failed_rank) == ("failed", "rank 1: planted", 1)
     assert failed.stderr_tail == ("planted",)
     assert good.status == "ok"
+
+
+@pytest.mark.parametrize("said", [OVERLAY_FULL, OVERLAY_IN_THE_WAY])
+def test_a_mode_that_failed_by_the_overlay_runs_again_behind_the_next_wall(
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None], said: str
+) -> None:
+    ranks_do(f"""
+if task["spec"]["wall"] == "overlay":
+    tell("failed", {f"No space left on device; {said}"!r})
+    sys.exit(1)
+tell("ok")
+""")
+    found = launcher.launch(tmp_path, spec(mode_spec("single"), mode_spec("ddp", 2)), heard)
+    assert [(record.mode, record.status) for record in found] == [("single", "ok"), ("ddp", "ok")]
+    # What the first launch left is kept, and the modes after it do not try again.
+    assert [path.name for path in tmp_path.glob("failed-*")] == ["failed-single"]
+    assert rundir.read_json(tmp_path / "failed-single" / rundir.LAUNCH, LaunchRecord).status == "failed"
 
 
 def test_secrets_in_what_a_rank_said_are_not_recorded(

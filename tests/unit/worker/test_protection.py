@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dpdoctor.spec import WorkerTask
+from dpdoctor.spec import OVERLAY_FULL, OVERLAY_IN_THE_WAY, WorkerTask
 from dpdoctor.worker import protection, wall
-from dpdoctor.worker.protection import FULL, NAMED, OVERLAID, Protection
+from dpdoctor.worker.protection import NAMED, Protection
 from dpdoctor.worker.wall import NoWallError, Wall
 from tests.unit.launch.conftest import task_in
 
@@ -79,9 +79,12 @@ def system(number: int) -> OSError:
     [
         ("landlock", system(errno.EACCES), NAMED),
         ("landlock", OSError("Unable to synchronously create file (unable to open file)"), NAMED),
-        ("kernel", system(errno.ENOSPC), FULL),
-        ("kernel", RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"), FULL),
-        *(("kernel", system(number), OVERLAID) for number in (errno.EXDEV, errno.EOVERFLOW, errno.EROFS, errno.EBUSY)),
+        ("kernel", system(errno.ENOSPC), OVERLAY_FULL),
+        ("kernel", RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"), OVERLAY_FULL),
+        *(
+            ("kernel", system(number), OVERLAY_IN_THE_WAY)
+            for number in (errno.EXDEV, errno.EOVERFLOW, errno.EROFS, errno.EBUSY)
+        ),
         ("kernel", system(errno.EACCES), ""),
         ("python", system(errno.EACCES), ""),
         ("landlock", ValueError("no such column"), ""),
