@@ -17,8 +17,8 @@ from dpdoctor.spec import Recording, RunSpec
 if TYPE_CHECKING:
     from dpdoctor.gate.launching.sides import Checkout
     from dpdoctor.gate.model import GateResult
-    from dpdoctor.gate.paired import PairedGate
     from dpdoctor.gate.statistics.design import Plan
+    from dpdoctor.gate.verbs.paired import PairedGate
 
 # Steps before the one that is counted: DDP arranges its buckets anew after the first.
 EXACT_WARMUP = 5
@@ -41,7 +41,7 @@ def judge(options: dict[str, Any], console: Console) -> tuple[GateResult, Path]:
     try:
         if options["exact"]:
             return _by_counters(root, both, progress), root
-        from dpdoctor.gate import paired
+        from dpdoctor.gate.verbs import paired
 
         return paired.gate(_paired(options, root, both, plan, asked), progress), root
     finally:
@@ -106,7 +106,7 @@ def _spec_in(options: dict[str, Any], directory: Path, wanted: Recording) -> Run
 
 
 def _by_counters(root: Path, both: tuple[Checkout, Checkout], progress: Progress) -> GateResult:
-    from dpdoctor.gate import counted
+    from dpdoctor.gate.verbs import counted
 
     base, head = both
     return counted.gate(counted.CountedGate(root=root, base=base, head=head), progress)
@@ -115,8 +115,8 @@ def _by_counters(root: Path, both: tuple[Checkout, Checkout], progress: Progress
 def _paired(
     options: dict[str, Any], root: Path, both: tuple[Checkout, Checkout], plan: Plan, asked: float
 ) -> PairedGate:
-    from dpdoctor.gate import paired
     from dpdoctor.gate.keeping import calibration
+    from dpdoctor.gate.verbs import paired
 
     base, head = both
     return paired.PairedGate(

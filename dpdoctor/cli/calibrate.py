@@ -14,7 +14,7 @@ from dpdoctor.cli._help import Verb
 from dpdoctor.launch import interruption
 
 if TYPE_CHECKING:
-    from dpdoctor.gate.calibrating import Calibrated
+    from dpdoctor.gate.verbs.calibrating import Calibrated
 
 # Noise cannot be told from fewer.
 LEAST_PAIRS = 10
@@ -52,7 +52,7 @@ def calibrate(context: click.Context, /, **options: Any) -> None:
     rundir.create(root)
     context.with_resource(interruption.heeding())
     progress = _start.OfSides(_start.progress(console, quiet=options["quiet"], verbose=options["verbose"]))
-    from dpdoctor.gate.calibrating import calibrate as launch_pairs
+    from dpdoctor.gate.verbs.calibrating import calibrate as launch_pairs
 
     try:
         done = launch_pairs(root, checkout, pairs=options["pairs"], progress=progress)

@@ -13,8 +13,8 @@ import dpdoctor
 from dpdoctor import rundir
 from dpdoctor.cli import main
 from dpdoctor.report import plotlyjs
-from dpdoctor.report.first_screen import first_screen
 from dpdoctor.report.formats import markdown
+from dpdoctor.report.words.first_screen import first_screen
 from dpdoctor.rules import diagnose
 from tests.builders import diagnosed_runs, run_directories, runs
 

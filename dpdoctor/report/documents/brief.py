@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.blocks import Cell, Column, Table, Verdict
-from dpdoctor.report.first_screen import first_screen
 from dpdoctor.report.sections.overview import modes_table
 from dpdoctor.report.text import THROUGHPUT_WORDS, remarks, sentence
 from dpdoctor.report.traces import device_rows
@@ -16,6 +15,7 @@ from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import TracedMode, is_trace_run, traced_modes
 from dpdoctor.report.words import standing, verdict
 from dpdoctor.report.words.costliest import Bottleneck, costliest, left_to_the_report
+from dpdoctor.report.words.first_screen import first_screen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.documents import brief
-from dpdoctor.report.first_screen import FirstScreen, ModeRow, Opportunity, first_screen, percent, span
 from dpdoctor.report.formats import trace_terminal
 from dpdoctor.report.formats.literal import literal
 from dpdoctor.report.text import NOTHING, capital, figure_text, left_alone, remarks, run_title, sentence
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_trace_run
+from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, Opportunity, first_screen, percent, span
 from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}

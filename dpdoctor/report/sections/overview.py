@@ -22,7 +22,6 @@ from dpdoctor.report.blocks import (
     Section,
     Table,
 )
-from dpdoctor.report.first_screen import FirstScreen, ModeRow, first_screen, percent, ranking, span
 from dpdoctor.report.text import (
     NOTHING,
     batch_text,
@@ -39,6 +38,7 @@ from dpdoctor.report.text import (
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.words import clauses, standing, verdict
+from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, first_screen, percent, ranking, span
 from dpdoctor.report.words.step_parts import LABELS
 
 # A narrower part of the longest step has no room for its own number; hovering has it.

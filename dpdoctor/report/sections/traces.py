@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.blocks import Block, Callout, Cell, Column, Section, Table
-from dpdoctor.report.first_screen import first_screen, ranking
 from dpdoctor.report.text import NOTHING, by_reason, name_cell, whole_cell
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.remarks import unreadable
 from dpdoctor.report.traces.traced import TracedMode, TracedRank, damage, device_words, is_trace_run, traced_modes
+from dpdoctor.report.words.first_screen import first_screen, ranking
 
 COLUMNS = (
     Column(title="Rank"),

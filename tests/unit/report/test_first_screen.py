@@ -8,9 +8,9 @@ import pytest
 
 from dpdoctor.analysis import Analysis, Figure, stats
 from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
-from dpdoctor.report.first_screen import FirstScreen, first_screen, percent, span
 from dpdoctor.report.sections import findings as findings_section
 from dpdoctor.report.words import diagnosis
+from dpdoctor.report.words.first_screen import FirstScreen, first_screen, percent, span
 from tests.builders import runs, traced_runs
 from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
 from tests.builders.figures import figures

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpdoctor.gate.statistics.decide import Verdict, decide
+from dpdoctor.gate.statistics.decide import Verdict, decide, judge
 from dpdoctor.gate.statistics.design import sequence
-from dpdoctor.gate.statistics.family import judge
 from tests.builders.noises import QUIET, noise, pairs
 
 PLAN = sequence()

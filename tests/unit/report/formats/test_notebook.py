@@ -7,11 +7,11 @@ import markupsafe
 import pytest
 
 from dpdoctor.analysis import Analysis
-from dpdoctor.report.first_screen import first_screen
 from dpdoctor.report.formats.notebook import LoadedRun
 from dpdoctor.report.text import THROUGHPUT_WORDS
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.words import diagnosis
+from dpdoctor.report.words.first_screen import first_screen
 from tests.builders import diagnosed_runs, runs, traced_runs
 from tests.builders.every_run import EVERY_RUN
 from tests.builders.html import LOADING, Elements

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from dpdoctor.analysis import Analysis, Figure
-from dpdoctor.report.first_screen import first_screen
 from dpdoctor.report.words import verdict
+from dpdoctor.report.words.first_screen import first_screen
 from tests.builders import runs
 from tests.builders.terminal import shown
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dpdoctor.gate import stored
 from dpdoctor.gate.evidence.workload import workload
 from dpdoctor.gate.keeping import calibration
 from dpdoctor.gate.keeping.baselines import AuditLine, Baseline
 from dpdoctor.gate.model import Calibration, GateResult
+from dpdoctor.gate.verbs import against_baseline
 from dpdoctor.records import Collective, Run
 from tests.builders import launched_runs
 from tests.builders.launched_runs import COUNTERS, launch, of
@@ -44,7 +44,7 @@ def run(slowdown: float = 1.0, **fields: object) -> Run:
 
 
 def gate(found: Run, kept: Path) -> GateResult:
-    return stored.gate(found, BASELINE, "main", asked=0.05, calibrations=kept)
+    return against_baseline.gate(found, BASELINE, "main", asked=0.05, calibrations=kept)
 
 
 def test_a_run_that_is_alike_passes(kept: Path) -> None:
@@ -109,8 +109,8 @@ def test_counters_need_neither_calibration_nor_launches() -> None:
     more = dataclasses.replace(COUNTERS, collectives={"all_reduce": Collective(count=3, num_bytes=1000)})
     one = launched_runs.run(launch(100))
     other = launched_runs.run(launch(100, counters=more))
-    assert stored.gate_exactly(one, BASELINE, "main").outcome == "pass"
-    found = stored.gate_exactly(other, BASELINE, "main")
+    assert against_baseline.gate_exactly(one, BASELINE, "main").outcome == "pass"
+    found = against_baseline.gate_exactly(other, BASELINE, "main")
     assert (found.kind, found.outcome) == ("exact", "regressed")
     assert [item.name for item in found.exact["ddp"].differences] == ["all_reduce.count"]
 
@@ -119,7 +119,7 @@ def test_counters_of_another_torch_are_not_compared() -> None:
     other = run()
     fingerprint = dataclasses.replace(other.header.fingerprint, packages={"torch": "2.16.0"})
     header = dataclasses.replace(other.header, fingerprint=fingerprint)
-    found = stored.gate_exactly(dataclasses.replace(other, header=header), BASELINE, "main")
+    found = against_baseline.gate_exactly(dataclasses.replace(other, header=header), BASELINE, "main")
     assert (found.outcome, found.exact) == ("refused", {})
 
 
@@ -127,4 +127,4 @@ def test_counters_of_a_faster_machine_are() -> None:
     other = run()
     fingerprint = dataclasses.replace(other.header.fingerprint, cores=64, cpu="Another")
     header = dataclasses.replace(other.header, fingerprint=fingerprint)
-    assert stored.gate_exactly(dataclasses.replace(other, header=header), BASELINE, "main").outcome == "pass"
+    assert against_baseline.gate_exactly(dataclasses.replace(other, header=header), BASELINE, "main").outcome == "pass"

@@ -13,15 +13,14 @@ from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
 from dpdoctor.errors import DpDoctorError
 from dpdoctor.gate.evidence.comparable import of_machines
-from dpdoctor.gate.explain import explained, full_launches
 from dpdoctor.gate.keeping import calibration
 from dpdoctor.gate.launching.alternate import Alternated, Judge, alternate, most_launches
 from dpdoctor.gate.launching.sides import Checkout, Launches
 from dpdoctor.gate.model import Calibration, GateResult, ModeResult, Pair, SideName
 from dpdoctor.gate.outcome import result
-from dpdoctor.gate.statistics.decide import Verdict
+from dpdoctor.gate.statistics.decide import Verdict, judge
 from dpdoctor.gate.statistics.design import Plan
-from dpdoctor.gate.statistics.family import judge
+from dpdoctor.gate.verbs.explain import explained, full_launches
 from dpdoctor.launch.interruption import heeding
 from dpdoctor.launch.progress import Progress
 from dpdoctor.spec import Recording

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.gate.model import Calibration, Pair
-from dpdoctor.gate.paired import other_pace
+from dpdoctor.gate.verbs.paired import other_pace
 from tests.builders.noises import noise
 from tests.builders.specs import mode_spec, run
 
