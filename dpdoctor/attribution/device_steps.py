@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,3 +51,9 @@ def _launched_within(host: Spans, device: DeviceEvents) -> Spans:
     edges = np.concatenate(([np.iinfo(np.int64).min], end))[num_before]
     edges[:, 0] = np.where(num_before[:, 0] > 0, edges[:, 0], host[:, 0])
     return edges
+
+
+def whole_steps(steps: HostSteps, observed: Sequence[DeviceEvents]) -> Spans:
+    """Return int64[k, 2]: when the host ran the steps that are whole on some device, as `step_windows` judges."""
+    numbers = [step_windows(steps, device).numbers for device in observed]
+    return steps.spans[np.isin(steps.numbers, np.concatenate([np.empty(0, np.int64), *numbers]))]

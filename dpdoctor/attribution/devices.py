@@ -5,25 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdoctor.attribution.budget import occupancy, whole_span
-from dpdoctor.attribution.comm.handling import handling
+from dpdoctor.attribution.comm_host_overhead import handling
 from dpdoctor.attribution.device_events import DeviceEvents
-from dpdoctor.attribution.device_memory import peak_bytes
 from dpdoctor.attribution.device_steps import step_windows
 from dpdoctor.attribution.host_activity import Activity
-from dpdoctor.attribution.host_phases import host_phases
 from dpdoctor.attribution.host_steps import HostSteps
 from dpdoctor.attribution.idle import idle_by_cause, within
 from dpdoctor.attribution.intervals import Spans, contains, intersect, subtract
-from dpdoctor.attribution.launch_delay import launch_delay
-from dpdoctor.attribution.phases import busy_by_phase
-from dpdoctor.digest import HOST, DeviceDigest, DeviceStep
-from dpdoctor.trace.columns import Kind
+from dpdoctor.attribution.phases import busy_by_phase, host_phases
+from dpdoctor.digest import HOST, DeviceDigest, DeviceStep, Quantiles
+from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Trace
 
+_GRAPH_LAUNCH = r"GraphLaunch"
 # Of all devices together: about 0.4 MB in a digest, 0.8 MB where the host itself computes.
 MAX_STEPS = 1_000
+
+
+def peak_bytes(trace: Trace, index: int) -> tuple[int | None, int | None]:
+    """Return the most bytes (allocated, reserved) on a device; None where the trace does not say it.
+
+    The HOST's are None: its allocator counts only what was allocated while recording, which is not what was in use.
+    """
+    if index == HOST:
+        return None, None
+    ours = trace.memory.device == index
+    return _peak(trace.memory.allocated_bytes[ours]), _peak(trace.memory.reserved_bytes[ours])
+
+
+def _peak(values: NDArray[np.int64]) -> int | None:
+    known = values[values != UNKNOWN]
+    return int(known.max()) if len(known) else None
+
+
+def launch_delay(trace: Trace, device: DeviceEvents) -> Quantiles | None:
+    """Return, over kernels, the time from the end of the launching call to the begin; None: no launch is known.
+
+    Microseconds: the device waits for the host. Milliseconds: the host runs ahead (HTA's "launch delay"). Kernels of a
+    graph are left out, since all but the first wait for each other.
+    """
+    asked = (device.events.kind == Kind.KERNEL) & (device.call != UNKNOWN)
+    asked[asked] = ~trace.named(_GRAPH_LAUNCH)[trace.events.name[device.call[asked]]]
+    if not asked.any():
+        return None
+    delay = np.maximum(device.events.begin_ns[asked] - device.call_end_ns[asked], 0)
+    p50, p90 = np.quantile(delay, (0.5, 0.9)).tolist()
+    return Quantiles(n=len(delay), p50_ns=round(p50), p90_ns=round(p90), max_ns=int(delay.max()))
 
 
 def devices(

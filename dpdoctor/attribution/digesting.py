@@ -6,20 +6,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dpdoctor.attribution import tables
+from dpdoctor.attribution.bandwidth import collective_sizes, small_calls
 from dpdoctor.attribution.budget import occupancy
-from dpdoctor.attribution.comm.bandwidth import collective_sizes
-from dpdoctor.attribution.comm.calls import calls, local_causes
-from dpdoctor.attribution.comm.collectives import collectives
-from dpdoctor.attribution.comm.data_parallel import data_parallel_cost
-from dpdoctor.attribution.comm.ddp_buckets import buckets
-from dpdoctor.attribution.comm.fsdp_units import shard_units
-from dpdoctor.attribution.comm.small_calls import small_calls
-from dpdoctor.attribution.comm.unknown import why_unknown
+from dpdoctor.attribution.collective_calls import calls, local_causes
+from dpdoctor.attribution.collectives import collectives
+from dpdoctor.attribution.data_parallel import data_parallel_cost
+from dpdoctor.attribution.ddp_buckets import buckets
 from dpdoctor.attribution.device_events import DeviceEvents, device_events
 from dpdoctor.attribution.device_steps import step_windows
 from dpdoctor.attribution.devices import devices
+from dpdoctor.attribution.fsdp_units import shard_units
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.host_steps import HostSteps, host_steps
+from dpdoctor.attribution.unknown_communication import why_unknown
 from dpdoctor.digest import HOST, Digest, NotJudged
 from dpdoctor.trace.model import Trace
 from dpdoctor.trace.reader import read

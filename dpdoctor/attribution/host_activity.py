@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
-from dpdoctor.attribution.comm.fsdp_hooks import waits
 from dpdoctor.attribution.device_events import DeviceEvents
+from dpdoctor.attribution.fsdp_hooks import waits
 from dpdoctor.attribution.intervals import Spans, merge, subtract
 from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Trace

@@ -1,4 +1,4 @@
-"""Which host events were running on a thread at a moment; for any number of threads, without a loop over them."""
+"""Events that nest in one another on a thread: which runs at a moment, and their time without what they hold."""
 
 from __future__ import annotations
 
@@ -36,3 +36,33 @@ def _keys(events: Events, rows: _Integers, threads: NDArray[np.int32], times: _I
     on = np.concatenate((events.thread[rows], events.thread[rows], threads)).astype(np.int64)
     _, rank = np.unique(np.concatenate(columns), return_inverse=True)
     return np.split(on * len(on) + rank, (len(rows), 2 * len(rows)))
+
+
+def self_times(begin_ns: _Integers, end_ns: _Integers) -> _Integers:
+    """Return int64[n]: the duration of each event of one thread less those of the events directly inside of it.
+
+    Events are given in any order; of two alike, the first holds the second. Where an event outlasts the one that holds
+    it, because times were rounded, only what lies inside is taken off.
+    """
+    order = np.lexsort((-end_ns, begin_ns))
+    order = order[begin_ns[order] < end_ns[order]]  # an empty event neither has time nor takes any
+    begin, end = begin_ns[order], end_ns[order]
+    inner = _holders(begin, end)
+    held = np.flatnonzero(inner >= 0)
+    holder = inner[held]
+    taken = np.maximum(np.minimum(end[held], end[holder]) - begin[held], 0)
+    own = np.zeros(len(begin_ns), np.int64)
+    own[order] = end - begin
+    np.subtract.at(own, order[holder], taken)
+    return np.maximum(own, 0)
+
+
+def _holders(begin: _Integers, end: _Integers) -> _Integers:
+    """Return which event directly holds each, of events sorted by begin, the longer first; -1: none does."""
+    position = np.arange(len(begin))
+    depth = position - np.searchsorted(np.sort(end), begin, side="right")
+    # By depth, and within a depth by begin: the holder is the last one before, one level up.
+    key = depth * len(begin) + position
+    by_depth = np.argsort(key)
+    found = np.searchsorted(key[by_depth], key - len(begin)) - 1
+    return np.where(depth > 0, by_depth[found], -1)

@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution.comm.known import communicating
+from dpdoctor.attribution.communication_kernels import communicating
 from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Trace
 

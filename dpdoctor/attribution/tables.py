@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpdoctor import units
 from dpdoctor.attribution import marks
 from dpdoctor.attribution.device_events import DeviceEvents
-from dpdoctor.attribution.self_time import self_times
+from dpdoctor.attribution.nesting import self_times
 from dpdoctor.digest import HOST, NamedTime
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution.comm.collectives import Collectives, collectives
+from dpdoctor.attribution.collectives import Collectives, collectives
 from dpdoctor.attribution.device_events import DeviceEvents, device_events
 from dpdoctor.attribution.host_steps import HostSteps, host_steps
 from dpdoctor.trace.columns import Kind

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dpdoctor.attribution.device_memory import peak_bytes
+from dpdoctor.attribution.devices import peak_bytes
 from dpdoctor.digest import HOST
 from dpdoctor.trace.columns import UNKNOWN
 from tests.builders.traces import Recording

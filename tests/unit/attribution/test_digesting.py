@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dpdoctor import rundir
-from dpdoctor.attribution.comm.calls import MAX_CALLS
+from dpdoctor.attribution.collective_calls import MAX_CALLS
 from dpdoctor.attribution.devices import MAX_STEPS
 from dpdoctor.attribution.digesting import digest
 from dpdoctor.attribution.tables import MAX_CHARACTERS, MAX_ROWS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dpdoctor.attribution.device_events import device_events
 from dpdoctor.attribution.devices import devices
 from dpdoctor.attribution.host_activity import activities
-from dpdoctor.attribution.host_phases import host_phases
 from dpdoctor.attribution.host_steps import host_steps
 from dpdoctor.attribution.intervals import length
+from dpdoctor.attribution.phases import host_phases
 from dpdoctor.digest import DeviceStep
 from tests.builders.traces import AUTOGRAD, GLOO, MAIN, US, Recording
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dpdoctor.attribution.device_events import device_events
-from dpdoctor.attribution.launch_delay import launch_delay
+from dpdoctor.attribution.devices import launch_delay
 from dpdoctor.digest import Quantiles
 from dpdoctor.trace.columns import Kind
 from tests.builders.traces import MAIN, US, Recording

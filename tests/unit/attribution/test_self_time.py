@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdoctor.attribution.self_time import self_times
+from dpdoctor.attribution.nesting import self_times
 
 
 def own(*spans: tuple[int, int]) -> list[int]:

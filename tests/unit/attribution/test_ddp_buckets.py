@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from dpdoctor.attribution.comm.ddp_buckets import MAX_BUCKETS, buckets
+from dpdoctor.attribution.ddp_buckets import MAX_BUCKETS, buckets
 from dpdoctor.digest import Bucket
 from dpdoctor.trace.columns import Kind
 from tests.builders.documents import needs_real_traces

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.attribution.comm.tensor_bytes import may_be, ranks_of, whole_bytes
+from dpdoctor.attribution.tensor_bytes import may_be, ranks_of, whole_bytes
 
 parts, ranks = st.integers(1, 1 << 40), st.integers(1, 4096)
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
-from dpdoctor.attribution.comm.queues import queued_by
 from dpdoctor.attribution.launches import matching
 from dpdoctor.attribution.nesting import running_at
+from dpdoctor.attribution.queues import queued_by
 from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Trace
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution.comm.callers import callers
-from dpdoctor.attribution.comm.collective_metadata import descriptions
+from dpdoctor.attribution.callers import callers
+from dpdoctor.attribution.collective_metadata import descriptions
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.intervals import lengths_within, merge
 from dpdoctor.attribution.parts import Part

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpdoctor.attribution.comm.bandwidth import MAX_SIZES, collective_sizes
+from dpdoctor.attribution.bandwidth import MAX_SIZES, collective_sizes
 from tests.builders.documents import needs_real_traces
 from tests.builders.kineto import WITH_COLLECTIVES, Kineto, Observed, real
 

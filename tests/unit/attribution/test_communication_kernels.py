@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dpdoctor.attribution.comm.known import communicating
+from dpdoctor.attribution.communication_kernels import communicating
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace
 from tests.builders.documents import complete, document, kernel, read_bytes

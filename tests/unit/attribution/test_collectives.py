@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdoctor.attribution.comm.bandwidth import collective_sizes
+from dpdoctor.attribution.bandwidth import collective_sizes
 from dpdoctor.digest import HOST
 from dpdoctor.trace.columns import UNKNOWN, Kind
 from tests.builders.documents import needs_real_traces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.attribution.comm.handling import handling
+from dpdoctor.attribution.comm_host_overhead import handling
 from dpdoctor.attribution.device_events import device_events
 from tests.builders.traces import AUTOGRAD, MAIN, US, Recording
 

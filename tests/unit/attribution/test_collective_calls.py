@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpdoctor.attribution.budget import occupancy
-from dpdoctor.attribution.comm.calls import MAX_CALLS, calls, local_causes
+from dpdoctor.attribution.collective_calls import MAX_CALLS, calls, local_causes
 from dpdoctor.attribution.device_steps import step_windows
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.digest import Calls

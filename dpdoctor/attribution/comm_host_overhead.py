@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dpdoctor.attribution import marks
-from dpdoctor.attribution.comm import fsdp_hooks
-from dpdoctor.attribution.comm.callers import host_rows
+from dpdoctor.attribution import fsdp_hooks, marks
+from dpdoctor.attribution.callers import host_rows
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.intervals import Spans, merge
 from dpdoctor.digest import HOST

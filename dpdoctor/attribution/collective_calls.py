@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution.budget import Occupancy, whole_span
-from dpdoctor.attribution.comm.collectives import Collectives
+from dpdoctor.attribution.collectives import Collectives
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.device_steps import StepWindows
 from dpdoctor.attribution.host_activity import Activity

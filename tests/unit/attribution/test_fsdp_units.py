@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpdoctor.attribution.comm.fsdp_units import shard_units
+from dpdoctor.attribution.fsdp_units import shard_units
 from dpdoctor.digest import ShardUnit
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace

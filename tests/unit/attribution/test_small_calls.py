@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dpdoctor.attribution.comm.small_calls import small_calls
+from dpdoctor.attribution.bandwidth import small_calls
 from tests.builders.documents import needs_real_traces
 from tests.builders.kineto import Kineto, real
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution.comm.callers import Callers
-from dpdoctor.attribution.comm.collective_names import UNKNOWN_OPERATION, operation, operations_of
-from dpdoctor.attribution.comm.tensor_bytes import ranks_of, whole_bytes
+from dpdoctor.attribution.callers import Callers
+from dpdoctor.attribution.collective_names import UNKNOWN_OPERATION, operation, operations_of
+from dpdoctor.attribution.tensor_bytes import ranks_of, whole_bytes
 from dpdoctor.trace.columns import UNKNOWN
 from dpdoctor.trace.model import Collective, Trace
 

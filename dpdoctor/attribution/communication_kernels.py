@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
-from dpdoctor.attribution.comm.callers import host_rows, of_same_id
+from dpdoctor.attribution.callers import host_rows, of_same_id
 from dpdoctor.attribution.launches import launches
 from dpdoctor.attribution.nesting import is_inside, running_at
 from dpdoctor.trace.columns import UNKNOWN, Kind

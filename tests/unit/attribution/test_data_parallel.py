@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpdoctor.attribution.comm.data_parallel import data_parallel_cost
+from dpdoctor.attribution.data_parallel import data_parallel_cost
 from dpdoctor.digest import DataParallelCost
 from tests.builders.documents import needs_real_traces
 from tests.builders.kineto import AUTOGRAD, MAIN, US, Kineto, Observed, real

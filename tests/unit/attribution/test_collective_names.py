@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.attribution.comm.collective_names import UNKNOWN_OPERATION, bus_factor, operation
+from dpdoctor.attribution.collective_names import UNKNOWN_OPERATION, bus_factor, operation
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution.comm.collective_names import operations_of
-from dpdoctor.attribution.comm.tensor_bytes import may_be
+from dpdoctor.attribution.collective_names import operations_of
+from dpdoctor.attribution.tensor_bytes import may_be
 from dpdoctor.trace.columns import UNKNOWN
 from dpdoctor.trace.model import Trace
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import nesting
-from dpdoctor.attribution.comm.callers import host_rows
+from dpdoctor.attribution.callers import host_rows
 from dpdoctor.attribution.device_events import DeviceEvents
+from dpdoctor.attribution.device_steps import whole_steps
 from dpdoctor.attribution.host_steps import HostSteps
 from dpdoctor.attribution.intervals import Spans, contains, length, merge
-from dpdoctor.attribution.whole_steps import whole_steps
 from dpdoctor.digest import DataParallelCost
 from dpdoctor.trace.columns import UNKNOWN, Events
 from dpdoctor.trace.model import Trace
