@@ -14,7 +14,18 @@ import pytest
 
 from dpdoctor import rundir
 from dpdoctor.errors import OutputError, RunDirectoryError
-from dpdoctor.records import Adoption, Check, Collective, Counters, EventRecord, InputTensor, Loader, Sample, Unit
+from dpdoctor.records import (
+    Adoption,
+    Check,
+    Collective,
+    Counters,
+    EventRecord,
+    InputTensor,
+    Launch,
+    Loader,
+    Sample,
+    Unit,
+)
 from dpdoctor.spec import SCHEMA
 from tests.builders import records, traced_runs
 
@@ -38,12 +49,14 @@ COUNTERS = Counters(
     collectives={"all_reduce": Collective(count=1, num_bytes=40)},
     inputs=(InputTensor(dtype="float32", shape=(32, 1, 28, 28), num_bytes=100_352),),
 )
-LAUNCH = records.launch(
+_BUILT = records.launch(
     records.even_rank(50, world_size=2, adoption=ADOPTION, counters=COUNTERS),
     records.even_rank(60, world_size=2, index=1, peak_memory_bytes=5),
     mode="ddp",
     exit_codes=(0, 0),
 )
+# As it is read: without facts.
+LAUNCH = Launch(record=_BUILT.record, ranks=_BUILT.ranks, samples=())
 
 
 def write_rank(path: Path, rank: records.Rank) -> None:
