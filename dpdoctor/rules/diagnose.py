@@ -60,7 +60,7 @@ def told(name: str, said: Said, facts: ModeFacts) -> Finding | NotJudged | None:
     reason = _may_be_nothing(said) or _may_be_ours(said, facts)
     if reason is not None:
         return NotJudged(rule=name, mode=facts.name, reason=reason)
-    return _bounded(_beside(facts.others, said))
+    return _bounded(_without_doubtful_gain(_beside(facts.others, said)))
 
 
 def _may_be_nothing(finding: Finding) -> str | None:
@@ -85,6 +85,13 @@ def _beside(taken: str | None, finding: Finding) -> Finding:
     if taken is None or (finding.cause or "").startswith(taken):
         return finding
     return dataclasses.replace(finding, evidence=(*finding.evidence, f"{taken} while this was measured"))
+
+
+def _without_doubtful_gain(finding: Finding) -> Finding:
+    """Return a finding that promises nothing where what is predicted may be no gain, by its own interval."""
+    gain = finding.predicted
+    is_doubtful = finding.gain == "predicted" and gain is not None and gain.low is not None and gain.low <= 1
+    return dataclasses.replace(finding, predicted=None) if is_doubtful else finding
 
 
 def _bounded(finding: Finding) -> Finding:

@@ -13,7 +13,7 @@ from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, Figure, Finding
 from dpdoctor.attribution.digesting import digest_file
 from dpdoctor.rules import BY_NAME, diagnose
-from dpdoctor.rules.diagnose import _bounded, in_order
+from dpdoctor.rules.diagnose import _bounded, _without_doubtful_gain, in_order
 from tests.builders import cases, runs, traced_runs
 from tests.builders.cases import Case, cases_of
 from tests.builders.kineto import RECORDED
@@ -139,6 +139,14 @@ def test_a_cost_reaches_no_further_than_all_of_the_time() -> None:
     assert (_bounded(wide).cost.low, _bounded(wide).cost.high) == (0.1, 1.0)
     narrow = dataclasses.replace(finding("ddp", 0.67), cost=Figure(value=0.67, low=0.6, high=0.7, unit="ratio"))
     assert _bounded(narrow) == narrow
+
+
+@pytest.mark.parametrize(
+    ("low", "kind", "is_kept"), [(0.7, "predicted", False), (1.01, "predicted", True), (0.9, "at most", True)]
+)
+def test_no_gain_is_predicted_that_may_be_none(low: float, kind: str, is_kept: bool) -> None:
+    promised = finding("ddp", 0.05, predicted=Figure(value=1.03, low=low, high=1.7, unit="x"), gain=kind)
+    assert (_without_doubtful_gain(promised).predicted is not None) == is_kept
 
 
 def test_of_gains_about_alike_the_measured_one_comes_first() -> None:
