@@ -158,6 +158,8 @@ class Written:
     num_bytes: int = 0
 
 
+# What a script exchanges by itself, without a wrapper of torch's.
+HAND_WRITTEN = "hand-written"
 # Ranks send tensors to single others, as stages of a pipeline do.
 POINT_TO_POINT = "point to point"
 
@@ -167,12 +169,16 @@ class Strategy:
     """One way in which a script distributes itself, with its facts in words.
 
     `name`: ddp, fsdp1, fsdp2, dp, zero, POINT_TO_POINT; hand-written, what the script exchanges by itself at `line`;
-    now and then, in few steps; none, in no step.
+    now and then, in few steps; none, in no step. Of a hand-written one, `calls` are those of a step, and `in_backward`
+    says whether most of them begin while the backward pass goes on. `hook` is ddp's communication hook, if it has one.
     """
 
     name: str
     facts: str = ""
     line: str = ""
+    calls: int = 0
+    in_backward: bool = False
+    hook: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from dpdoctor.analysis.summary import (
 from dpdoctor.records import (
     ALL_PHASES,
     FULL,
+    HAND_WRITTEN,
     PHASES,
     Adoption,
     EventRecord,
@@ -30,6 +31,7 @@ from dpdoctor.records import (
     Run,
     Sample,
     StepRecord,
+    Strategy,
 )
 from dpdoctor.spec import BASELINE, TRACE_MODE
 
@@ -37,6 +39,7 @@ __all__ = [
     "ALL_PHASES",
     "BASELINE",
     "FULL",
+    "HAND_WRITTEN",
     "PHASES",
     "TRACE_MODE",
     "WATERFALL_TERMS",
@@ -64,6 +67,7 @@ __all__ = [
     "Sample",
     "SlowFetches",
     "StepRecord",
+    "Strategy",
     "Waterfall",
     "analyse",
 ]

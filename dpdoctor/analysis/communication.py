@@ -16,10 +16,11 @@ from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
 from dpdoctor.analysis.windows import NS, RankWindow
 from dpdoctor.digest import DeviceStep, Digest
-from dpdoctor.records import PHASES, Launch
+from dpdoctor.records import ALL_PHASES, COMMUNICATION, PHASES, Launch
 
 NO_TIME = "the traced steps took no time"
 NO_PHASES = "the trace does not say in which phase of a step the host was"
+NOT_TIMED = "nobody took the time of calls of collectives"
 NOT_COUNTED = "nobody counted how long the training thread waits for a core"
 
 
@@ -37,6 +38,23 @@ def exposed_share(traces: Traces) -> Figure:
         return stats.unknown("ratio", reason or common.left_out or NO_TIME)
     parts = [(exposed_ns(step), step.budget.total_ns) for step in _steps(last, common)]
     return stats.ratio_of_totals(parts, "ratio")
+
+
+def clocked_share(launch: LaunchFacts) -> Figure:
+    """Return the share of a step that the host spends in calls of collectives, on the rank where it is least.
+
+    As with `exposed_share`, that rank is the one the others wait for. Unknown where nobody took the time of such calls.
+    """
+    windows = launch.windows()
+    is_timed = windows and all(len(s.phases_ns) == len(ALL_PHASES) for w in windows for r in w.ranks for s in r.steady)
+    if not is_timed:
+        return stats.unknown("ratio", NOT_TIMED)
+    of_ranks = [
+        [(window.ranks[rank].phase_s(COMMUNICATION), window.ranks[rank].steady_s) for window in windows]
+        for rank in range(len(launch.ranks))
+    ]
+    least = min(of_ranks, key=lambda parts: sum(part for part, _ in parts) / sum(whole for _, whole in parts))
+    return stats.ratio_of_totals(least, "ratio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.communication import removable
+from dpdoctor.analysis.communication import clocked_share, removable
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.summary import ArmSummary, CrossCheck
 from dpdoctor.analysis.weighing import allowed
+from dpdoctor.records import HAND_WRITTEN, Launch
 
 
 def cross_checks(arms: Mapping[str, ArmSummary], launch: LaunchFacts, cores: int) -> tuple[CrossCheck, ...]:
@@ -27,8 +28,16 @@ def _compared(arms: Mapping[str, ArmSummary], launch: LaunchFacts, cores: int) -
             "communication, and what it takes of the cores that compute" if found.on_cores else "exposed communication"
         )
         yield _check(f"{what}, in the trace", "no_comm", found.total, arms)
+        if _waits_for_each(launch):
+            yield _check("calls of collectives, on the host's clock", "no_comm", clocked_share(launch), arms)
     if "cached_batches" in arms:
         yield _check("waiting for data, on the host's clock", "cached_batches", _waited_share(launch), arms)
+
+
+def _waits_for_each(launch: Launch) -> bool:
+    """Return whether the script itself makes all exchanges and waits for each: its clock shows what they take."""
+    ways = [way for rank in launch.ranks if rank.record for way in rank.record.adoption.strategies]
+    return bool(ways) and all(way.name == HAND_WRITTEN and not way.in_backward for way in ways)
 
 
 def _waited_share(launch: LaunchFacts) -> Figure:

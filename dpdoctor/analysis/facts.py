@@ -9,7 +9,7 @@ from functools import cached_property
 from dpdoctor.analysis import idle, stats
 from dpdoctor.analysis.across.model import AcrossRanks
 from dpdoctor.analysis.batch_sizes import Unevenness, unevenness
-from dpdoctor.analysis.communication import Exposure, exposed_calls_share, exposure
+from dpdoctor.analysis.communication import NOT_TIMED, Exposure, clocked_share, exposed_calls_share, exposure
 from dpdoctor.analysis.cores import Cores, cores, is_busy, starts_more_than_others
 from dpdoctor.analysis.events import share_of_events
 from dpdoctor.analysis.figure import Figure
@@ -25,11 +25,14 @@ from dpdoctor.analysis.trace_budget import part_share
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.turns import lost_in_turns
 from dpdoctor.analysis.windows import Window
+from dpdoctor.records import HAND_WRITTEN, Strategy
 from dpdoctor.spec import BASELINE, Fingerprint, RunSpec
 
 NO_COMM = "no_comm"
 # A mode that ended like this trained nothing that a rule could judge or, inactive, what the baseline did.
 NOTHING_TRAINED = frozenset({"failed", "skipped", "inactive"})
+# What a script of its own wraps its model in, by the mode that does the same.
+WRAPPERS = {"ddp": "ddp", "fsdp2": "fsdp", "fsdp1": "fsdp1"}
 # nn.DataParallel drives its devices from one process, which exchanges nothing with others.
 DATA_PARALLEL = "dp"
 
@@ -118,6 +121,29 @@ class ModeFacts:
             return False
         by_trace = any(digest.collectives or digest.unknown_communication for digest in digests)
         return self.mode.world_size > 1 or by_trace
+
+    @property
+    def ways(self) -> tuple[Strategy, ...]:
+        """Return how a script distributes itself; empty where dpdoctor does."""
+        return self.mode.adoption.strategies if self.mode.adoption else ()
+
+    @property
+    def wrapper(self) -> str:
+        """Return what exchanges gradients: ddp, fsdp (fully_shard) or fsdp1; empty: nothing of torch's."""
+        if self.mode.own is None:
+            return self.name
+        return next((name for way, name in WRAPPERS.items() if any(found.name == way for found in self.ways)), "")
+
+    @property
+    def by_hand(self) -> Strategy | None:
+        """Return what a script exchanges by itself, at the line with most calls; None: a wrapper does, or nothing."""
+        own = [way for way in self.ways if way.name == HAND_WRITTEN]
+        return None if self.wrapper else max(own, key=lambda way: way.calls, default=None)
+
+    @cached_property
+    def clocked_share(self) -> Figure:
+        """Return the share of a step that the host spends in calls of collectives."""
+        return clocked_share(self.launch) if self.launch else stats.unknown("ratio", NOT_TIMED)
 
     @cached_property
     def exposure(self) -> Exposure | None:

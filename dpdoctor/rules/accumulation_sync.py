@@ -14,6 +14,8 @@ REDUCED_TWICE = 1.5
 CODE = {
     "ddp": "with contextlib.nullcontext() if is_last else model.no_sync(): loss.backward()",
     "fsdp": "model.set_requires_gradient_sync(is_last)",
+    "fsdp1": "with contextlib.nullcontext() if is_last else model.no_sync(): loss.backward()",
+    "": "if is_last: average_gradients(model)",
 }
 
 
@@ -52,8 +54,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         cause=None,
         remedy=None if refuted else "reduce gradients in the last micro-batch of a step only",
         short=None if refuted else "reduce gradients in the last micro-batch only",
-        code=None if refuted else CODE.get(facts.name, CODE["ddp"]),
-        line=None if refuted else adopted_line(facts),
+        code=None if refuted else CODE.get(facts.wrapper, CODE["ddp"]),
+        line=None if refuted else way.line if (way := facts.by_hand) else adopted_line(facts),
         predicted=None if refuted else faster_without(weighed.cost),
         gain="measured" if weighed.status == "confirmed" else "predicted",
     )
@@ -85,7 +87,8 @@ RULE = Rule(
     why="Only the sum is used: all reductions but the last exchange the same bytes for nothing.",
     how="Micro-batches are counted; the arm no_sync_accumulation reduces only in the last one and gives the gain; the "
     "trace, how much of a step the reductions take that nothing hides.",
-    remedy="Run all but the last micro-batch under no_sync() (DDP), or with set_requires_gradient_sync(False) (FSDP).",
+    remedy="Run all but the last micro-batch under no_sync() (DDP, and FullyShardedDataParallel), or with "
+    "set_requires_gradient_sync(False) (fully_shard); call what you wrote yourself in the last one only.",
     verified=True,
     check=_check,
 )

@@ -12,7 +12,9 @@ OPERATION = "broadcast"
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
-    if not facts.communicates or facts.name == "fsdp":
+    # Of whom torch knows nothing broadcasts what is not DistributedDataParallel's to switch off.
+    is_other = facts.name == "fsdp" or (facts.mode.own is not None and facts.wrapper != "ddp")
+    if not facts.communicates or is_other:
         return None
     counted = facts.mode.counters.collectives.get(OPERATION) if facts.mode.counters else None
     found = facts.traces

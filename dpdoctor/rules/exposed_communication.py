@@ -35,6 +35,8 @@ BFLOAT16 = {
     "ddp": "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
     "fsdp": "fully_shard(module, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, "
     "reduce_dtype=torch.bfloat16))",
+    "fsdp1": "FullyShardedDataParallel(module, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, "
+    "reduce_dtype=torch.bfloat16))",
 }
 
 
@@ -130,17 +132,21 @@ def _advice(facts: ModeFacts) -> _Advice | None:
     if not _is_of_parameters(facts):
         return None
     short = remedy = "train on twice the batch per device"
-    if facts.name == "ddp":  # FSDP gathers parameters for every batch, whether or not gradients are accumulated
+    if facts.wrapper == "ddp":  # FSDP gathers parameters for every batch, whether or not gradients are accumulated
         remedy += ", or accumulate gradients over two batches under no_sync()"
-    if not facts.on_gpu or not _mostly(facts, lambda call: call.dtype == "float"):
+    elif facts.by_hand is not None:
+        remedy += ", or accumulate gradients over two batches and exchange them once"
+    is_float = _mostly(facts, lambda call: call.dtype == "float")
+    if not facts.on_gpu or not is_float or any(way.hook for way in facts.ways):
         return _Advice(remedy=f"{remedy}: half as much communication for each sample", short=short)
     short = "exchange bfloat16 instead of float32"
-    return _Advice(remedy=f"{short}: half the bytes; or {remedy}", short=short, code=BFLOAT16.get(facts.name))
+    return _Advice(remedy=f"{short}: half the bytes; or {remedy}", short=short, code=BFLOAT16.get(facts.wrapper))
 
 
 def _is_of_parameters(facts: ModeFacts) -> bool:
     """Return whether most is gradients or parameters, of which a step exchanges as many whatever the batch."""
-    is_wrapped = facts.name in BFLOAT16 or any(digest.buckets or digest.shard_units for digest in facts.traces.digests)
+    by_trace = any(digest.buckets or digest.shard_units for digest in facts.traces.digests)
+    is_wrapped = facts.wrapper in BFLOAT16 or facts.by_hand is not None or by_trace
     return is_wrapped and not _mostly(facts, lambda call: call.operation not in OF_PARAMETERS)
 
 

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis import Finding, ModeFacts, Strategy
+from dpdoctor.analysis.facts import NO_COMM
 from dpdoctor.analysis.spent import of_steps
 from dpdoctor.analysis.trace_budget import share
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
-from dpdoctor.analysis.weighing import SMALL, Weighed
+from dpdoctor.analysis.weighing import SMALL, Weighed, weigh
 from dpdoctor.digest import DeviceStep
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import adopted_line, arm_words, weigh_part, why_no_steps
+from dpdoctor.rules.wording import adopted_line, arm_words, core_words, weigh_part, why_no_steps
 
 # Of all communication: nsys-ai calls less than this poor overlap.
 POOR = 0.30
@@ -24,10 +25,18 @@ PREFETCHED = 0.5
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
-    found = facts.traces
-    # On the CPU both sides would share the cores: to overlap them gains nothing that one could promise.
-    if not facts.communicates or not facts.on_gpu:
+    if not facts.communicates:
         return None
+    way = facts.by_hand
+    if way is not None and not way.in_backward:
+        return _after_backward(facts, way)
+    # On the CPU both sides would share the cores: to overlap them gains nothing that one could promise.
+    return _traced(facts) if facts.on_gpu else None
+
+
+def _traced(facts: ModeFacts) -> Finding | CannotTell | None:
+    """Return what the traces show of wrappers that could communicate earlier."""
+    found = facts.traces
     if (reason := facts.traces.why_unknown) is not None:
         return CannotTell(reason=reason)
     common = found.common
@@ -40,6 +49,37 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
     return _finding(facts, weighed, overlap)
+
+
+def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | None:
+    """Return what exchanges cost that the script itself makes one after the other, with nothing beside them."""
+    clocked = facts.clocked_share
+    weighed = weigh(clocked, facts.arm(NO_COMM))
+    if weighed.value < SMALL or weighed.status == "refuted":
+        return None
+    calls = units.count(way.calls, "call")
+    return Finding(
+        rule="no_overlap",
+        mode=facts.name,
+        severity=severity(weighed.value),
+        status=weighed.status,
+        title=f"exchanges that the backward pass could hide take {units.share(weighed.value)} of each step",
+        cost=weighed.cost,
+        evidence=(
+            f"the script makes {calls} in a step outside of the backward pass, and waits for each",
+            *([f"on the host's clock they take {units.share(clocked.value)} of a step"] if clocked.value else []),
+            *arm_words(facts),
+            *core_words(facts),
+        ),
+        cause=None,
+        remedy="begin to exchange each gradient as soon as it is there, and wait for all of them before the update: or "
+        "let DistributedDataParallel do so",
+        short="exchange gradients while the backward pass goes on",
+        code="p.register_post_accumulate_grad_hook(lambda p: pending.append(dist.all_reduce(p.grad, async_op=True)))",
+        line=way.line,
+        predicted=faster_without(weighed.cost),
+        gain="at most",
+    )
 
 
 def _finding(facts: ModeFacts, weighed: Weighed, overlap: float) -> Finding:
@@ -112,9 +152,12 @@ RULE = Rule(
     title="Communication not overlapped",
     what="Communication runs while the device computes nothing, although there is compute that could hide it.",
     why="Time that could pass twice, computing and communicating, passes once for each.",
-    how="From the trace, on GPUs: the part of communication that runs beside compute (below 30 % is poor) and the "
-    "compute that could still hide the rest; the cause from DDP's buckets and FSDP's prefetches.",
-    remedy="Smaller buckets for DDP; a wrap unit per block, and prefetching, for FSDP.",
+    how="What a script exchanges by itself is seen call by call, inside or outside of the backward pass, with the "
+    "host's time in it; the arm no_comm gives the cost. Else from the trace, on GPUs: the part of communication that "
+    "runs beside compute (below 30 % is poor) and the compute that could still hide the rest; the cause from DDP's "
+    "buckets and FSDP's prefetches.",
+    remedy="Smaller buckets for DDP; a wrap unit per block, and prefetching, for FSDP; what you exchange yourself, "
+    "begun while the backward pass goes on.",
     verified=False,
     check=_check,
 )

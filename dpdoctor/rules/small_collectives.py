@@ -19,6 +19,7 @@ from dpdoctor.rules.wording import adopted_line, arm_words, core_words, how_to_t
 LIMIT_BYTES = 65_536
 # What one call could carry instead: DDP's bucket_cap_mb by default.
 BUCKET_BYTES = 25 * 1024 * 1024
+FLAT = "flat = torch.cat([p.grad.flatten() for p in model.parameters()]); dist.all_reduce(flat)"
 # One call can be put together with nothing.
 FEWEST = 2
 # A broadcast of buffers is not mended by buckets, and has a rule of its own.
@@ -45,7 +46,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if per_step <= needed or round(per_step) < FEWEST or (facts.name == "ddp" and _is_of_mode(found, per_step)):
         return None  # dpdoctor wraps with the bucket size that would be advised, DDP's default
     claim = stats.scaled(facts.exposed_calls_share(is_small), 1 - needed / per_step)
-    weighed = weigh_part(facts, claim) if _is_of_mode(found, per_step) else Weighed(cost=claim, status="inferred")
+    is_removed = _is_of_mode(found, per_step) or _is_by_hand(facts, per_step)
+    weighed = weigh_part(facts, claim) if is_removed else Weighed(cost=claim, status="inferred")
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
     return _finding(facts, weighed, per_step, fmean(sizes))
@@ -54,6 +56,9 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: float) -> Finding:
     number = units.count(round(per_step), "small collective")
     remedy, code = _remedy(facts.traces, per_step)
+    line = adopted_line(facts) if code else None
+    if (way := facts.by_hand) is not None and _is_by_hand(facts, per_step):
+        line, code = way.line, FLAT
     return Finding(
         rule="small_collectives",
         mode=facts.name,
@@ -71,7 +76,7 @@ def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: fl
         cause=None,
         remedy=remedy,
         code=code,
-        line=adopted_line(facts) if code else None,
+        line=line,
         predicted=faster_without(weighed.cost),
         gain="at most",
     )
@@ -97,10 +102,16 @@ def _in_whole_steps(found: Traces) -> Iterator[tuple[str, int]]:
 
 
 def _is_of_mode(found: Traces, per_step: float) -> bool:
-    """Return whether DDP or FSDP made most of the calls, which the arm no_comm removes; else the script did."""
+    """Return whether DDP or FSDP made most of the calls, which the arm no_comm removes."""
     of_units = fmean(sum(u.all_gathers + u.reduce_scatters for u in digest.shard_units) for digest in found.digests)
     of_buckets = fmean(len(digest.buckets) for digest in found.digests)
     return max(of_units, of_buckets) >= per_step / 2
+
+
+def _is_by_hand(facts: ModeFacts, per_step: float) -> bool:
+    """Return whether the script makes most of the calls at a line that exchanges what it trains."""
+    way = facts.by_hand
+    return way is not None and 2 * way.calls >= per_step
 
 
 def _remedy(found: Traces, per_step: float) -> tuple[str, str | None]:

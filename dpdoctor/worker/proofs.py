@@ -19,7 +19,7 @@ from dpdoctor.worker.wire import Wire
 # Steps in which a script logs or evaluates exchange more: windows may differ by this share of what they exchange.
 WITHIN = 0.1
 # Enough of a parameter to see that it is another one: where ranks part, they part in all of it.
-MOST_LOOKED_AT = 1 << 16
+MOST_LOOKED_AT = 1 << 12
 
 NOT_KNOWN = "torch does not count the collectives of this backend any more"
 OTHERWISE = "after it, full windows exchange {} in a step instead of {}: what it switched did not come off"

@@ -11,7 +11,18 @@ from typing import Any
 import msgspec
 
 from dpdoctor.analysis import Analysis, ArmSummary, Figure, LoaderPrediction, LoaderSummary, ModeFacts, analyse, stats
-from dpdoctor.records import Adoption, EventRecord, Loader, Rank, Sample
+from dpdoctor.analysis.summary import Own
+from dpdoctor.records import (
+    ALL_PHASES,
+    COMMUNICATION,
+    HAND_WRITTEN,
+    Adoption,
+    EventRecord,
+    Loader,
+    Rank,
+    Sample,
+    Strategy,
+)
 from tests.builders import records
 
 STEP_S = 0.1
@@ -41,6 +52,31 @@ def figure(value: float, half: float = 0.0, unit: str = "s") -> Figure:
 def unknown(unit: str = "s", reason: str = "nobody measured it") -> Figure:
     """Return a figure that is not known."""
     return stats.unknown(unit, reason)
+
+
+# What the rules ask of ranks that a launcher of the script's own started.
+OWN = Own(launcher=("python",), collectives=Figure(value=8, low=8, high=8, n=N, unit="collectives"))
+
+
+def by_hand(*, in_backward: bool = False, calls: int = 40) -> Adoption:
+    """Return a script that exchanges its gradients by itself, after the backward pass or while it goes on."""
+    way = Strategy(name=HAND_WRITTEN, facts="by hand", line="train.py:40", calls=calls, in_backward=in_backward)
+    return Adoption(strategies=(way,), num_threads=1)
+
+
+def in_way(name: str, **fields: Any) -> Adoption:
+    """Return a script that wraps its model in this way."""
+    return Adoption(strategies=(Strategy(name=name, **fields),), num_threads=1)
+
+
+def waiting(of: Rank, share: float) -> Rank:
+    """Return the rank, of which collectives take this share of each step on the host's clock, the rest its forward."""
+    steps = []
+    for step in of.steps:
+        waited = round(share * step.duration_ns)
+        times = {COMMUNICATION: waited, "forward": step.duration_ns - waited}
+        steps.append(msgspec.structs.replace(step, phases_ns=tuple(times.get(name, 0) for name in ALL_PHASES)))
+    return dataclasses.replace(of, steps=tuple(steps))
 
 
 def arm(share: float, half: float = 0.01) -> ArmSummary:

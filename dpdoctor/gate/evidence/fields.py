@@ -7,6 +7,7 @@ its type is what they are there to find.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -114,10 +115,15 @@ def _batch(mode: RecordedMode) -> str | None:
     return None if mode.batch is None else units.count(mode.batch, "sample")
 
 
+def _launcher(mode: RecordedMode) -> str | None:
+    return shlex.join(mode.summary.own.launcher) if mode.summary.own else None
+
+
 MODE: tuple[Field[RecordedMode], ...] = (
     Field(name="world_size", value=lambda mode: units.whole(mode.summary.world_size), remedy=_ALIKE, hard=BOTH),
     Field(name="devices", value=lambda mode: units.whole(mode.summary.num_devices), remedy=_ALIKE, hard=BOTH),
     Field(name="placement", value=lambda mode: mode.summary.placement or None, remedy=_ALIKE, hard=BOTH),
+    Field(name="launcher", value=_launcher, remedy=_ALIKE, hard=TIME),
     Field(name="batch rule", value=lambda mode: mode.summary.batch.rule, remedy=_ALIKE, hard=BOTH),
     Field(name="backend", value=lambda mode: mode.summary.backend, remedy=_ALIKE, hard=BOTH),
     Field(name="device", value=_device, remedy=_THERE, hard=BOTH),

@@ -67,7 +67,9 @@ def workload(spec: RunSpec) -> Workload:
 
 
 def sharing(mode: ModeSpec) -> str:
-    """Return how the devices of a mode share batches, and where they are."""
+    """Return how the devices of a mode share batches and where they are, or what starts ranks that do so themselves."""
+    if mode.launcher:
+        return f"as `{shlex.join(redact.arguments(mode.launcher))}` starts it"
     return f"{mode.batch_rule} {mode.placement}".rstrip()
 
 

@@ -105,12 +105,11 @@ class Site:
         self.scalars = self._is_torchs or True in self._scalars
         self.is_ambiguous = self.is_payload and not self._is_torchs and len(self._scalars) > 1
 
-    def carries(self, tensors: list[torch.Tensor]) -> bool:
-        """Return whether a call with these tensors is one of gradients or parameters."""
-        if not self.is_payload or not tensors:
+    def carries(self, tensors: Any, size: int) -> bool:
+        """Return whether a call with these tensors, of so many elements, is one of gradients or parameters."""
+        if size == 1 and not self.scalars:
             return False
-        is_of_floats = self._is_torchs or all(tensor.is_floating_point() for tensor in tensors)
-        return is_of_floats and (self.scalars or _size(tensors) > 1)
+        return self._is_torchs or next(local_copies.tensors(tensors)).is_floating_point()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,21 +218,25 @@ class Exchanges:
         site = self.sites.get((id(code), line, operation))
         if site is None:
             site = self.sites[id(code), line, operation] = Site(operation, code, line)
-        tensors = list(local_copies.tensors(args[:1])) if is_movable else []
         if self.is_on and not self._phases.is_elsewhere():
             self._note(operation, code, line, args)
         if self._is_learning:
-            self._step.num_bytes += max(map(_num_bytes, args[:2]), default=0)  # gathers have the whole in one of them
-            if tensors and not self._is_of_a_thread():
-                site.saw(_size(tensors), lambda: any(map(self.is_trained, tensors)))
+            self._learn(site, args, is_movable=is_movable)
             return False
-        is_payload = site.carries(tensors)
-        if is_payload:
-            self._step.payload += 1
-        else:
-            self._step.kept += 1
-            self._step.kept_elements = max(self._step.kept_elements, _size(tensors))
-        return is_payload
+        size = _size(args[0]) if is_movable else 0
+        step = self._step
+        if site.is_payload and size and site.carries(args[0], size):
+            step.payload += 1
+            return True
+        step.kept += 1
+        step.kept_elements = max(step.kept_elements, size)
+        return False
+
+    def _learn(self, site: Site, args: tuple[Any, ...], *, is_movable: bool) -> None:
+        self._step.num_bytes += max(map(_num_bytes, args[:2]), default=0)  # gathers have the whole in one of them
+        tensors = list(local_copies.tensors(args[:1])) if is_movable else []
+        if tensors and not self._is_of_a_thread():
+            site.saw(_size(tensors), lambda: any(map(self.is_trained, tensors)))
 
     def _is_of_a_thread(self) -> bool:
         """Return whether a thread of the script's exchanges beside the training: ranks may stand elsewhere in it."""
@@ -303,8 +306,11 @@ def _caller() -> tuple[CodeType, int]:
     return frame.f_code, frame.f_lineno
 
 
-def _size(tensors: list[torch.Tensor]) -> int:
-    return sum(tensor.numel() for tensor in tensors)
+def _size(value: Any) -> int:
+    """Return the elements of a tensor, or of those in nested lists; called for every collective."""
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    return sum(map(_size, value)) if isinstance(value, (list, tuple)) else 0
 
 
 def _num_bytes(value: Any) -> int:

@@ -12,7 +12,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from dpdoctor import units
-from dpdoctor.records import POINT_TO_POINT, Strategy
+from dpdoctor.records import HAND_WRITTEN, POINT_TO_POINT, Strategy
 from dpdoctor.worker.facts.exchanges import Call, Exchanges
 
 # From this part of what is trained on, counted in bytes, an exchange of the script's own is one of gradients or
@@ -51,7 +51,7 @@ def _ddp(wrapper: DistributedDataParallel) -> Strategy:
         "static_graph" if wrapper.static_graph else "",
         "gradient_as_bucket_view" if wrapper.gradient_as_bucket_view else "",
     ]
-    return Strategy(name="ddp", facts=", ".join(filter(None, facts)))
+    return Strategy(name="ddp", facts=", ".join(filter(None, facts)), hook=str(told.get("comm_hook") or ""))
 
 
 def _fsdp1(shards: Sequence[FullyShardedDataParallel]) -> list[Strategy]:
@@ -86,7 +86,13 @@ def _own(calls: Sequence[Call], trained_bytes: int) -> list[Strategy]:
     for call in calls:
         by_line[call.line, call.operation].append(call)
     return [
-        Strategy(name="hand-written", facts=_words(operation, of_line), line=line)
+        Strategy(
+            name=HAND_WRITTEN,
+            facts=_words(operation, of_line),
+            line=line,
+            calls=len(of_line),
+            in_backward=_is_in_backward(of_line),
+        )
         for (line, operation), of_line in by_line.items()
         if sum(call.num_bytes for call in of_line) >= max(1, LEAST_SHARE * trained_bytes)
     ]
@@ -99,9 +105,12 @@ def _point_to_point(number: int) -> list[Strategy]:
 
 def _words(operation: str, calls: Sequence[Call]) -> str:
     num_bytes = sum(call.num_bytes for call in calls)
-    beside = sum(call.in_backward for call in calls)
-    when = "while the backward pass goes on" if 2 * beside > len(calls) else "outside of the backward pass"
+    when = "while the backward pass goes on" if _is_in_backward(calls) else "outside of the backward pass"
     return f"{units.count(len(calls), 'call')} of {operation} in a step, {units.size(num_bytes)}, {when}"
+
+
+def _is_in_backward(calls: Sequence[Call]) -> bool:
+    return 2 * sum(call.in_backward for call in calls) > len(calls)
 
 
 def of_run(at_proof: tuple[Strategy, ...], exchanges: Exchanges) -> tuple[Strategy, ...]:

@@ -72,3 +72,22 @@ def test_what_gains_nothing_is_not_recommended() -> None:
 
 def test_it_cannot_tell_without_trace_and_arm() -> None:
     assert isinstance(RULE.check(of(4, None)), CannotTell)
+
+
+@pytest.mark.parametrize(
+    ("way", "code"),
+    [("ddp", "model.no_sync()"), ("fsdp1", "model.no_sync()"), ("fsdp2", "set_requires_gradient_sync")],
+)
+def test_the_remedy_is_that_of_the_wrapper_that_a_script_of_its_own_has(way: str, code: str) -> None:
+    fields = {"own": cases.OWN, "adoption": cases.in_way(way)}
+    found = RULE.check(cases.case("native", world_size=2, of=accumulating(4), arms={}, **fields))
+    assert isinstance(found, Finding)
+    assert code in (found.code or "")
+    assert "no_sync" not in (found.code or "") or way != "fsdp2"
+
+
+def test_what_a_script_exchanges_by_itself_has_no_wrapper_to_tell() -> None:
+    fields = {"own": cases.OWN, "adoption": cases.by_hand()}
+    found = RULE.check(cases.case("native", world_size=2, of=accumulating(4), arms={}, **fields))
+    assert isinstance(found, Finding)
+    assert (found.line, "no_sync" in (found.code or "")) == ("train.py:40", False)

@@ -8,6 +8,7 @@ from dpdoctor.analysis import Finding
 from dpdoctor.digest import Bucket, ShardUnit
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.no_overlap import RULE
+from tests.builders import cases
 from tests.builders.cases import Case, arm, ranks
 from tests.builders.cases import case as untraced
 from tests.builders.specs import MS
@@ -35,7 +36,16 @@ def pair(**fields: object) -> list:
     return [digest(rank, **{"compute": 80, "exposed": 20, **fields}) for rank in range(2)]
 
 
+def own(share: float, *, in_backward: bool = False, **arms: object) -> Case:
+    """Return a job whose script exchanges gradients by itself, which takes this share of each step on the clock."""
+    of = [cases.waiting(rank, share) for rank in ranks(2)]
+    adoption = cases.by_hand(in_backward=in_backward)
+    return untraced("native", of=of, own=cases.OWN, adoption=adoption, arms=arms)
+
+
 FIRES = {
+    "by hand, after the backward pass": own(0.3),
+    "by hand, confirmed": own(0.3, no_comm=arm(0.28)),
     "DDP with one bucket": case("ddp", *pair(buckets=ONE_BUCKET, phases=PHASES)),
     "FSDP as one unit": case("fsdp", *pair(shard_units=(unit("root", 0.0),))),
     "FSDP without forward prefetch": case("fsdp", *pair(shard_units=(unit("root", 0.0), unit("layers.0", 0.5)))),
@@ -43,6 +53,9 @@ FIRES = {
     **real_cases(v100="v100x2_ddp_rank1.json.gz"),
 }
 SILENT = {
+    "by hand, while the backward pass goes on": own(0.3, in_backward=True, no_comm=arm(0.28)),
+    "by hand, and without it nothing is gained": own(0.3, no_comm=arm(0.0, 0.02)),
+    "by hand, and next to nothing": own(0.01),
     "well hidden": case("ddp", *pair(hidden=40)),
     "nothing to hide it behind": case("ddp", *pair(compute=2, exposed=98)),
     "nothing in the backward to hide it behind": case(
@@ -85,3 +98,12 @@ def test_it_cannot_tell_without_a_trace() -> None:
     on_gpus = untraced("ddp", world_size=2, of=ranks(2, device="cuda:0"))
     assert isinstance(RULE.check(on_gpus), CannotTell)
     assert RULE.check(untraced("ddp", world_size=2)) is None
+
+
+def test_what_a_script_exchanges_by_itself_is_named_with_its_line_and_confirmed_by_the_arm() -> None:
+    alone, with_arm = finding(own(0.3)), finding(own(0.3, no_comm=arm(0.28)))
+    assert (alone.status, with_arm.status) == ("inferred", "confirmed")
+    assert alone.cost.value == pytest.approx(0.3)
+    assert with_arm.cost.value == pytest.approx(0.28)
+    assert alone.line == "train.py:40"
+    assert "async_op=True" in (alone.code or "")

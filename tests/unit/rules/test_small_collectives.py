@@ -8,6 +8,7 @@ from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.small_collectives import RULE
+from tests.builders import cases
 from tests.builders.cases import Case, arm
 from tests.builders.cases import case as untraced
 from tests.builders.specs import MS
@@ -49,7 +50,9 @@ def pair(calls: list[Call], **fields: object) -> list:
     return [digest(rank, exposed=20, calls=calls, **fields) for rank in range(2)]
 
 
+BY_HAND = {"own": cases.OWN, "adoption": cases.by_hand()}
 FIRES = {
+    "by hand": case("native", *pair([SMALL] * 40), arms={"no_comm": arm(0.2)}, **BY_HAND),
     "of the script itself": case("ddp", *pair([SMALL] * 40)),
     "DDP's buckets": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), arms={"no_comm": arm(0.2)}),
     "FSDP's units": case("fsdp", *pair([("all_gather", 4_000, 0.7, 0.7)] * 30, shard_units=SHARDS)),
@@ -105,3 +108,10 @@ def test_the_arm_says_nothing_of_the_script_s_own_calls() -> None:
 
 def test_it_cannot_tell_without_a_trace() -> None:
     assert isinstance(RULE.check(untraced("ddp", world_size=2)), CannotTell)
+
+
+def test_what_a_script_exchanges_by_itself_goes_with_the_arm_and_is_put_into_one_tensor() -> None:
+    found = RULE.check(FIRES["by hand"])
+    assert isinstance(found, Finding)
+    assert (found.status, found.line) == ("confirmed", "train.py:40")
+    assert "torch.cat" in (found.code or "")

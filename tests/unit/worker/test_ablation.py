@@ -11,9 +11,11 @@ from dpdoctor.worker.agreement import Alone, gather_texts
 from dpdoctor.worker.arms._base import Arm, Bench, Fault
 from dpdoctor.worker.arms._precision import Precision
 from dpdoctor.worker.director import FULL
+from dpdoctor.worker.facts.exchanges import Issued
 from dpdoctor.worker.modes._base import Mode
 from dpdoctor.worker.modes.ddp import MODE as DDP
 from dpdoctor.worker.modes.single import MODE as SINGLE
+from dpdoctor.worker.proofs import APART
 from tests.builders.models import Net, backward, sgd
 from tests.builders.rig import Rig
 
@@ -72,8 +74,34 @@ def trained(rig: Rig) -> Rig:
     return rig
 
 
-def ablation(rig: Rig, arms: dict[str, Arm], agreement: Alone | None = None, available_bytes: int = 10**9) -> Ablation:
+class Told:
+    """A wire over which was exchanged, window by window, what a test says."""
+
+    has_reducer, least = True, 100.0
+
+    def __init__(self, *windows: Issued) -> None:
+        self.exchanges, self._windows = self, list(windows)
+
+    def settle(self, agreement: Alone, counters: object) -> None:
+        """Learn nothing."""
+
+    def window(self) -> Issued:
+        return self._windows.pop(0)
+
+
+def exchanged(per_step: int) -> Issued:
+    return Issued(steps=10, collectives=10 * per_step)
+
+
+def ablation(
+    rig: Rig,
+    arms: dict[str, Arm],
+    agreement: Alone | None = None,
+    available_bytes: int = 10**9,
+    wire: Told | None = None,
+) -> Ablation:
     bench = Bench(
+        wire=wire,
         mode=SINGLE,
         world_size=1,
         adopter=rig.adopter,
@@ -170,6 +198,73 @@ def test_rank_0_says_what_there_is_no_time_for(trained: Rig) -> None:
     found.drop(())
     assert found.unfit == ("other",)
     assert "--time-budget" in (found.records()[1].skipped or "")
+
+
+def test_an_arm_after_which_ranks_exchange_otherwise_is_withdrawn_and_full_windows_are_none(trained: Rig) -> None:
+    wire = Told(exchanged(5), exchanged(5), exchanged(0), exchanged(0))
+    found = ablation(trained, {"arm": Example(), "never on": Example()}, wire=wire)
+    found.settle()
+    assert found.leave()  # a full window
+    found.enter("arm")
+    assert found.leave()
+    found.enter(FULL)
+    assert not found.leave()
+    found.enter(FULL)
+    assert not found.leave(), "what does not come off spoils all that follows"
+    assert found.unfit == ("arm",)
+    assert "instead of 5" in (found.records()[0].skipped or "")
+
+
+def test_a_window_that_exchanges_otherwise_ends_its_arm(trained: Rig) -> None:
+    found = ablation(trained, {"arm": Example()}, wire=Told(exchanged(5), exchanged(1)))
+    found.settle()
+    assert found.leave()
+    found.enter("arm")
+    assert not found.leave()
+    assert found.unfit == ("arm",)
+
+
+def test_windows_that_measure_nothing_prove_nothing(trained: Rig) -> None:
+    found = ablation(trained, {"arm": Example()}, wire=Told(exchanged(1), exchanged(5), exchanged(5)))
+    found.settle()
+    assert [found.leave(measured=measured) for measured in (False, True, True)] == [True] * 3
+
+
+class Parting(Alone):
+    """Another rank that holds the same parameters until it does not, and else says what this one does."""
+
+    def __init__(self, *equal: bool) -> None:
+        self._equal = list(equal)
+
+    def gather(self, numbers: list[int]) -> list[list[int]]:
+        is_fingerprint = len(numbers) == 1 and numbers[0] > 100
+        return [numbers, [numbers[0] + (not self._equal.pop(0))] if is_fingerprint else numbers]
+
+
+@pytest.mark.parametrize(("equal", "withdrawn"), [((True, True), ()), ((True, False), ("arm",)), ((False,), ())])
+def test_ranks_that_were_equal_and_part_after_an_arm_withdraw_it(
+    trained: Rig, equal: tuple[bool, ...], withdrawn: tuple[str, ...]
+) -> None:
+    wire = Told(*[exchanged(5)] * 3)
+    found = ablation(trained, {"arm": Example(apart=True)}, Parting(*equal), wire=wire)
+    found.settle()
+    assert found.leave()
+    found.enter("arm")
+    assert found.leave()
+    found.enter(FULL)
+    assert found.leave(), "a full window's time is one, whatever the weights"
+    assert found.unfit == withdrawn
+    assert found.records()[0].skipped == (APART if withdrawn else None)
+
+
+def test_an_arm_is_given_up_with_what_was_trained_put_back(trained: Rig) -> None:
+    found = ablation(trained, {"arm": Example(apart=True)})
+    found.settle()
+    before = weights(trained)
+    found.enter("arm")
+    found.abandon()
+    assert (weights(trained), found.arm) == (before, FULL)
+    assert found.abandon() is None
 
 
 def test_arms_are_chosen_by_name_and_mode_and_put_in_order() -> None:

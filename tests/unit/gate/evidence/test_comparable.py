@@ -15,6 +15,7 @@ from dpdoctor.gate.evidence.recorded import Recorded, RecordedMode
 from dpdoctor.gate.model import Refusal
 from dpdoctor.records import Adoption, Check, InputTensor
 from dpdoctor.spec import Fingerprint, Gpu, Recording
+from tests.builders import cases
 from tests.builders.launched_runs import COUNTERS, LOADER, mode, of
 
 BASE = of(10, 10, 10)
@@ -59,6 +60,7 @@ MODES = [
     ({"counters": dataclasses.replace(COUNTERS, inputs=(HALF,))}, {}, "input dtype", True, False),
     ({"adoption": Adoption(loaders=(dataclasses.replace(LOADER, dataset="Other"),))}, {}, "dataset", True, False),
     ({"adoption": Adoption(loaders=(dataclasses.replace(LOADER, num_batches=9),))}, {}, "dataset", True, False),
+    ({"own": cases.OWN}, {}, "launcher", True, False),
     ({}, {"batch": 128}, "global batch", True, False),
     ({}, {"compiled": True}, "compile", True, False),
 ]
