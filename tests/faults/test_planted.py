@@ -11,7 +11,7 @@ from dpdoctor.analysis import analyse
 from dpdoctor.report import page
 from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.formats import markdown
-from dpdoctor.rules import diagnose
+from dpdoctor.rules import BY_NAME, diagnose
 from tests.benchmarks.planted.catalogue import ENTRIES
 from tests.benchmarks.planted.launching import profile
 from tests.benchmarks.planted.recording import EXPECTED, facts, path_of, unpack
@@ -58,5 +58,6 @@ def test_every_format_shows_the_first_finding_of_a_recording(recorded):
     first = next((found for found in analysis.summary.findings if found.severity != "info"), None)
     texts = [page.render(of_run(analysis)), shown(analysis), markdown.comment(analysis)]
     if first is not None:
-        words = first.title.partition(":")[0]
-        assert [words in " ".join(text.split()) for text in texts] == [True] * 3
+        title, rule = first.title.partition(":")[0], BY_NAME[first.rule].title
+        told = zip((title, rule, title), texts, strict=True)
+        assert [words.lower() in " ".join(text.lower().split()) for words, text in told] == [True] * 3

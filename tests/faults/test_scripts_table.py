@@ -236,9 +236,10 @@ def test_a_kind_of_script_ends_as_its_row_says(run, kind):
 
 
 def watched_by_an_oracle(folder: Path) -> dict[str, str]:
-    """Return the environment in which an oracle looks on, and writes to the folder."""
+    """Return the environment in which an oracle looks on, and writes to the folder: one for caches, so it really does."""
     paths = filter(None, (str(ORACLE), os.environ.get("PYTHONPATH")))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "DPDOCTOR_TEST_ORACLE": str(folder)}
+    told = {"PYTHONPATH": os.pathsep.join(paths), "DPDOCTOR_TEST_ORACLE": str(folder), "TORCH_HOME": str(folder)}
+    return {**os.environ, **told}
 
 
 def assert_failed(done: Profiled, mode: str, cell: compatibility_table.Cell, case: Case) -> None:
