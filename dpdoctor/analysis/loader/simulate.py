@@ -104,9 +104,9 @@ class _Workers:
     def __init__(self, times: Times, setting: Setting) -> None:
         self._times = times
         self._in_order = setting.in_order
-        self._clock = 0.0
-        # Ends, on that clock, of the fetches under way.
-        self._ends: list[tuple[float, int]] = []
+        self.clock = 0.0
+        # Ends, on that clock, of the fetches under way, the next one first.
+        self.ends: list[tuple[float, int]] = []
         # Per worker: numbers of the batches that it is still to fetch, whether it fetches, and how many lie ready.
         sent = setting.num_workers * setting.prefetch_factor
         self._tasks = [deque(range(worker, sent, setting.num_workers)) for worker in range(setting.num_workers)]
@@ -117,22 +117,9 @@ class _Workers:
         for worker in range(setting.num_workers):
             self._start(worker)
 
-    @property
-    def num_fetching(self) -> int:
-        """Return how many of them fetch."""
-        return len(self._ends)
-
-    def left(self) -> float:
-        """Return how long the next fetch to end goes on, at its full pace; infinite while all are idle."""
-        return self._ends[0][0] - self._clock if self._ends else math.inf
-
-    def go_on(self, seconds: float) -> None:
-        """Fetch for so long, at full pace."""
-        self._clock += seconds
-
     def finish(self) -> None:
         """End the next fetch, and begin the next of the same worker if it has another task."""
-        _, worker = heapq.heappop(self._ends)
+        _, worker = heapq.heappop(self.ends)
         self._ready[worker] += 1
         self._came.append(worker)
         self._start(worker)
@@ -156,7 +143,7 @@ class _Workers:
         self._is_fetching[worker] = bool(self._tasks[worker])
         if self._tasks[worker]:
             fetch = self._times.fetch[self._tasks[worker].popleft() % len(self._times.fetch)]
-            heapq.heappush(self._ends, (self._clock + fetch + self._times.send, worker))
+            heapq.heappush(self.ends, (self.clock + fetch + self._times.send, worker))
 
 
 class _Loop:
@@ -190,29 +177,32 @@ class _Loop:
 
     def _await(self, number: int) -> int:
         while (worker := self._workers.take(number)) is None:
-            pace, _ = self._waiting[self._workers.num_fetching]
-            self._advance(self._workers.left() / pace, pace)
-            self._finish()
+            self._advance(math.inf, 1.0, self._waiting[len(self._workers.ends)][0])
         return worker
 
     def _spend(self, seconds: float, paces: Paces) -> None:
         """Let the training thread work for so long, at full pace, while the workers go on."""
-        while True:
-            fetch_pace, pace = paces[self._workers.num_fetching]
-            until_fetched = self._workers.left() / fetch_pace
-            # Of two things that end at once the fetch is first: the training thread must find its batch.
-            if seconds / pace < until_fetched:
-                self._advance(seconds / pace, fetch_pace)
-                return
-            self._advance(until_fetched, fetch_pace)
-            seconds -= until_fetched * pace
-            self._finish()
+        left: float | None = seconds
+        while left is not None:
+            fetch_pace, pace = paces[len(self._workers.ends)]
+            left = self._advance(left, pace, fetch_pace)
 
-    def _advance(self, seconds: float, fetch_pace: float) -> None:
-        self._now += seconds
-        self._fetching += seconds * self._workers.num_fetching
-        self._workers.go_on(seconds * fetch_pace)
+    def _advance(self, seconds: float, pace: float, fetch_pace: float) -> float | None:
+        """Go on until the training thread is done or a fetch ends, and return the work that is left; None: it is done.
 
-    def _finish(self) -> None:
-        self._workers.finish()
+        Of two things that end at once the fetch is first: the training thread must find its batch. Most of the time of
+        a simulation passes here.
+        """
+        workers = self._workers
+        ends = workers.ends
+        fetched = (ends[0][0] - workers.clock) / fetch_pace if ends else math.inf
+        is_done = seconds / pace < fetched
+        took = seconds / pace if is_done else fetched
+        self._now += took
+        self._fetching += took * len(ends)
+        workers.clock += took * fetch_pace
+        if is_done:
+            return None
+        workers.finish()
         self._fetched += 1
+        return seconds - fetched * pace
