@@ -236,7 +236,7 @@ def test_a_kind_of_script_ends_as_its_row_says(run, kind):
 
 
 def watched_by_an_oracle(folder: Path) -> dict[str, str]:
-    """Return the environment in which an oracle looks on, and writes to the folder: one for caches, so it really does."""
+    """Return the environment in which an oracle looks on, and writes to a folder of caches, where files stay."""
     paths = filter(None, (str(ORACLE), os.environ.get("PYTHONPATH")))
     told = {"PYTHONPATH": os.pathsep.join(paths), "DPDOCTOR_TEST_ORACLE": str(folder), "TORCH_HOME": str(folder)}
     return {**os.environ, **told}
