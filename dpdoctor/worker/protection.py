@@ -64,10 +64,10 @@ def protect(task: WorkerTask, rank: int) -> Protection:
     if task.spec.allow_writes:
         return Protection(by="")
     if task.spec.wall == "none":
-        return Protection(by="python", reason="--wall none")
+        return Protection(by="python", reason="--wall none was given")
     if task.spec.devices and not UNIFIED_MEMORY.exists():
         return Protection(by="python", reason=UNLOADED)
-    no_overlay = "--wall landlock"
+    no_overlay = "--wall landlock was given"
     if task.spec.wall == "overlay":
         directory = Path(task.directory)
         try:

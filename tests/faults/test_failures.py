@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import re
+import itertools
+import random
+import shutil
 import signal
+import string
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,7 +19,7 @@ import pytest
 
 from dpdoctor import heartbeat, rundir
 from tests.commands import dpdoctor, forking, heed_ctrl_c
-from tests.faults.conftest import Profiled, arguments
+from tests.faults.conftest import SCRIPTS, Profiled, arguments
 
 LONG = ("--warmup", "30", "--steps", "10", "--rounds", "2", "--trace-steps", "0", "--arms", "none")
 
@@ -159,34 +163,57 @@ def test_a_run_of_another_schema_is_refused(tmp_path, text, said):
     assert said in done.stderr
 
 
-SECRET_ARGUMENTS = (
-    *("--api-key", "Zq00aa11bb", "--wandb-key", "Zq10aa11bb", "-p", "Zq20aa11bb", "--pw=Zq30aa11bb"),
-    *(
-        '{"api_key": "Zq40aa11bb"}',
-        "https://Zq50aa11bb@host",
-        "https://me:Zq60aa11bb@host",
-        "http://host?a=1&sig=Zq70aa11bb",
-    ),
-    *("-H", "Authorization: Basic Zq80aa11bb", "-H", "token Zq90aa11bb"),
-)
+def drawn_secrets() -> Iterator[str]:
+    """Yield secrets of some length, other ones in each run, none of them a plain word."""
+    while True:
+        drawn = random.choices(string.ascii_letters + string.digits + "_", k=random.randint(6, 24))
+        yield f"Zq7{''.join(drawn)}0"
+
+
+@pytest.fixture
+def secrets(monkeypatch) -> tuple[list[str], list[str]]:
+    """Give secrets, of which one is in the environment, and the arguments that say the others, each in another form."""
+    *told, of_environment = itertools.islice(drawn_secrets(), 11)
+    monkeypatch.setenv("SERVICE_TOKEN", of_environment)
+    forms = (
+        *("--api-key\n{}", "--wandb-key\n{}", "-p\n{}", "--pw={}", '{{"api_key": "{}"}}', "https://{}@host"),
+        *("https://me:{}@host", "http://host?a=1&sig={}", "-H\nAuthorization: Basic {}", "-H\ntoken {}"),
+    )
+    arguments = [part for form, secret in zip(forms, told, strict=True) for part in form.format(secret).split("\n")]
+    return [*told, of_environment], arguments
 
 
 @pytest.mark.parametrize("what", ["raise", "train"])
-def test_secrets_reach_no_file_of_the_run_and_no_terminal(profile, monkeypatch, what):
-    monkeypatch.setenv("SERVICE_TOKEN", "ZqEnv0aa11bb")
+def test_secrets_reach_no_file_of_the_run_and_no_terminal(profile, secrets, what):
+    hidden, args = secrets
     options = (*("--modes", "single", "--warmup", "2", "--steps", "4"), *("--rounds", "1", "--trace-steps", "4"))
-    done = profile("tells_secrets.py", *options, "--arms", "none", "--verbose", args=[what, *SECRET_ARGUMENTS])
+    done = profile("tells_secrets.py", *options, "--arms", "none", "--verbose", args=[what, *args])
     assert done.exit_code == (what == "raise"), done.output
     files = {path: path.read_bytes() for path in done.root.rglob("*") if path.is_file()}
     shown = {path.name: gzip.decompress(data) if path.suffix == ".gz" else data for path, data in files.items()}
     assert (rundir.TRACE in shown) == (what == "train")
-    assert [name for name, data in shown.items() if b"aa11bb" in data] == []
-    assert "aa11bb" not in done.output
+    assert [(name, each) for name, data in shown.items() for each in hidden if each.encode() in data] == []
+    assert [each for each in hidden if each in done.output] == []
     assert "logged in with <redacted>" in done.output
-    assert shown[rundir.STDERR].count(b"and '<redacted>'") == 1 + len(re.findall("Zq", " ".join(SECRET_ARGUMENTS)))
+    assert shown[rundir.STDERR].count(b"and '<redacted>'") == len(hidden)
     assert any(file.path.endswith("model-<redacted>.pt") for file in done.record("single").adoption.written)
     if what == "raise":
         assert "401 for <redacted> and <redacted>" in done.launch("single").record.reason
+
+
+@pytest.mark.parametrize("form", ["junit", "github"])
+def test_secrets_reach_no_report_of_a_gate(secrets, tmp_path, form):
+    hidden, args = secrets
+    for side in ("base", "head"):
+        (tmp_path / side).mkdir()
+        shutil.copy(SCRIPTS / "tells_secrets.py", tmp_path / side)
+    sides = ("--exact", "--base", "base", "--head", "head", "--format", form)
+    done = dpdoctor("gate", *sides, "tells_secrets.py", "--", "raise", *args, cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    printed = done.stdout + done.stderr
+    assert "401 for" in printed
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert [each for each in hidden if each in printed or any(each.encode() in data for data in files)] == []
 
 
 def test_a_syntax_error_is_named_with_its_line(tmp_path):
