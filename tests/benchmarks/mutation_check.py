@@ -39,7 +39,9 @@ class Defect:
 
 DEFECTS = {
     # cli, launch
-    "failed_mode_exits_with_0": Defect("cli/profile.py", 'in ("failed", "interrupted")', 'in ("interrupted",)'),
+    "failed_mode_exits_with_0": Defect(
+        "cli/profile.py", 'record.status == "failed" and not', 'record.status == "interrupted" and not'
+    ),
     "rank_ended_by_us_is_blamed": Defect("launch/watch.py", "return (2, rank.rank)", "return (-1, rank.rank)"),
     # worker
     "no_barrier_before_the_trace": Defect("worker/conductor.py", "            parts.agreement.gather([0])\n", ""),
@@ -53,8 +55,8 @@ DEFECTS = {
     "fsdp_ranks_begin_apart": Defect("worker/modes/fsdp.py", "        _broadcast(module)\n", ""),
     "nested_phase_counts_twice": Defect(
         "worker/timing/phases.py",
-        "        self._since = now\n        if len(self._stack) == 1 and phase in _TRAINING:\n",
-        "        if len(self._stack) == 1 and phase in _TRAINING:\n",
+        "        self._since = now\n        if depth == 1 and self._last is not None",
+        "        if depth == 1 and self._last is not None",
     ),
     "home_in_a_temporary_directory_is_free": Defect(
         "worker/overlay/territory.py", "        if inside.startswith(self._homes):\n            return False\n", ""
@@ -93,7 +95,9 @@ DEFECTS = {
         "len(self.sides) == len(SIDES)",
     ),
     # run directory
-    "assigned_secret_is_kept": Defect("redact.py", "if equals and _is_secret(name, value):", "if equals and not name:"),
+    "assigned_secret_is_kept": Defect(
+        "redact.py", 'redacted.append(f"{text(name)}={MASK}")', 'redacted.append(f"{text(name)}={value}")'
+    ),
 }
 
 
