@@ -211,7 +211,7 @@ class Native(Observer):
             if error is not None and not isinstance(error, SystemExit):
                 self._left = "raised"
                 error.__traceback__ = lines.without_ours(error.__traceback__)
-                self._ending.stop("failed", script.failure(error))
+                self._ending.stop("failed", script.failure(error) + self._blame(error))
             elif not self.num_steps:
                 self._left = "returned"
                 self._ending.stop("failed", NEVER_TRAINED)

@@ -17,7 +17,7 @@ from dpdoctor import plugins, redact
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, RankRecord, Written
 from dpdoctor.spec import NATIVE, OTHER_SETTING, WorkerTask
-from dpdoctor.worker import arms, modes, setup
+from dpdoctor.worker import arms, blame, modes, setup
 from dpdoctor.worker.ablation import Ablation, chosen
 from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.adoption.redirect import Watch
@@ -262,6 +262,12 @@ class Observer(ABC):
         if not self._optimizers.any_seen:
             self._adopter.without_optimizer = True
             self._optimizers.backward_ended()
+
+    def _blame(self, error: BaseException) -> str:
+        """Return, as the end of a sentence, which arm may have made the script raise; empty: none."""
+        if self._ablation.arm == FULL or not blame.may_be_an_arms(error):
+            return ""
+        return f"; the arm {self._ablation.arm} was on: does it with --arms none, too?"
 
     def _fail(self, reason: str) -> NoReturn:
         self._ending.stop("failed", reason)

@@ -20,7 +20,7 @@ from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, Written
 from dpdoctor.spec import WorkerTask
-from dpdoctor.worker import blame, launched, lines, script, setup, terminal, trackers
+from dpdoctor.worker import launched, lines, script, setup, terminal, trackers
 from dpdoctor.worker.adoption import loss, passes
 from dpdoctor.worker.agreement import Agreement, Alone, Ranks
 from dpdoctor.worker.data.loaders import Loaders
@@ -163,8 +163,7 @@ class Rank(Observer):
             at = script.raised_at(error)
             explained = launched.looked_for(error, at) or self._mode.explain(error, at)
             reason = explained or script.failure(error) + self._protection.hint(error)
-            if self._ablation.arm != FULL and not explained and blame.may_be_an_arms(error):
-                reason += f"; the arm {self._ablation.arm} was on: does it with --arms none, too?"
+            reason += "" if explained else self._blame(error)
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)
 
