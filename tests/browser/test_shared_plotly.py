@@ -108,6 +108,7 @@ def expect_words(visit: Visit) -> None:
 def test_from_a_server_it_is_checked_by_its_hash(browser: Browser, folder: Path, html: str) -> None:
     share(folder, plotlyjs.source())
     with visiting_server(browser, folder, html) as found:
+        found.locator(".chart").first.scroll_into_view_if_needed()
         found.locator('.chart[data-drawn="yes"]').first.wait_for()
         assert not found.locator(NOTICE).is_visible()
 

