@@ -86,7 +86,7 @@ class BarTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Advice:
     """One entry of Ranking: what to do, where, what it gives and how that is known, and where it applies."""
 
     title: str
@@ -108,7 +108,7 @@ class Ranking:
     kind: ClassVar[str] = "ranking"
     title: str
     caption: str
-    steps: tuple[Step, ...]
+    advice: tuple[Advice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dpdoctor import units
 from dpdoctor.analysis import BASELINE, Figure, Finding, ModeSummary, RunSummary
-from dpdoctor.report.blocks import Ranking, Step
+from dpdoctor.report.blocks import Advice, Ranking
 from dpdoctor.report.text import batch_text, by_reason, capital, clipped, figure_text, listed, mode_label, sentence
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.report.words.advice import SAID
@@ -140,8 +140,8 @@ def ranking(screen: FirstScreen) -> Iterator[Ranking]:
     yield Ranking(
         title="Opportunities",
         caption=f"By gain in throughput; gains do not add up.{more}",
-        steps=tuple(
-            Step(
+        advice=tuple(
+            Advice(
                 title=found.title,
                 text=found.remedy,
                 line=found.line,

@@ -49,7 +49,7 @@ class TestLayout:
         late = traced_runs.late_run()
         (mode,) = late.summary.modes
         (ranked,) = only(Ranking, build("traces", with_findings(late, finding("straggler", mode))))
-        assert [step.title for step in ranked.steps] == ["Straggler"]
+        assert [step.title for step in ranked.advice] == ["Straggler"]
 
 
 class TestAnswer:
