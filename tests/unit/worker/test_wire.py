@@ -52,6 +52,12 @@ def issued(exchanges: Exchanges) -> tuple[int | None, int]:
     return exchanges.lap(), exchanges.last.dropped
 
 
+def gradients_of(model: nn.Linear) -> list[torch.Tensor]:
+    """Return the gradients after a backward pass."""
+    model(torch.ones(1, model.in_features)).sum().backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
 def test_gradients_stay_and_flags_and_barriers_go_out(exchanges: Exchanges) -> None:
     model = nn.Linear(30, 10)
     found = wire_of(exchanges, model)
@@ -78,8 +84,7 @@ def test_gradients_stay_and_flags_and_barriers_go_out(exchanges: Exchanges) -> N
 
 def test_single_numbers_among_gradients_are_told_from_flags_or_the_arm_refuses(exchanges: Exchanges) -> None:
     model = nn.Linear(30, 1)
-    model(torch.ones(1, 30)).sum().backward()
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    gradients = gradients_of(model)
     found = wire_of(exchanges, model)
     exchange(*gradients)
     issued(exchanges)
@@ -92,8 +97,7 @@ def test_single_numbers_among_gradients_are_told_from_flags_or_the_arm_refuses(e
 
 def test_one_line_for_numbers_of_both_kinds_is_refused(exchanges: Exchanges) -> None:
     model = nn.Linear(30, 1)
-    model(torch.ones(1, 30)).sum().backward()
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    gradients = gradients_of(model)
     found = wire_of(exchanges, model)
     exchange(*gradients, torch.zeros(1))
     issued(exchanges)
@@ -103,8 +107,7 @@ def test_one_line_for_numbers_of_both_kinds_is_refused(exchanges: Exchanges) -> 
 
 def test_flags_through_the_line_of_gradients_go_out(exchanges: Exchanges) -> None:
     model = nn.Linear(30, 10)
-    model(torch.ones(1, 30)).sum().backward()
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    gradients = gradients_of(model)
     found = wire_of(exchanges, model)
     exchange(*gradients, torch.zeros(1))
     issued(exchanges)
