@@ -20,14 +20,13 @@ import msgspec
 import psutil
 
 from dpdoctor import heartbeat, rundir, units
-from dpdoctor.launch import forkserver, kept, stacks, watch
+from dpdoctor.launch import ends, forkserver, kept, stacks, watch
 from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.kept import KeptProcess
 from dpdoctor.launch.processes import RankProcess, absolute_python_path
 from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.tidy import tidy
 from dpdoctor.launch.watch import Hope, Patience, Verdict
-from dpdoctor.records import RankRecord
 from dpdoctor.spec import BASELINE, NATIVE_VARIABLE, STACKS_SIGNAL, TASK_VARIABLE, WorkerTask
 
 PERIOD_S = 0.25
@@ -52,8 +51,6 @@ NO_WALL_TEXT = (
 )
 
 
-# As many stuck ranks are told of.
-MOST_TOLD = 4
 # Of what the command printed, in which is looked for why it failed.
 MOST_LINES = 400
 _TORCHRUN = re.compile(r"^[EW]\d{4} .*\btorch/distributed/elastic/")
@@ -383,58 +380,43 @@ def _stuck(command: Command, ranks: list[SeenRank], silent: list[int], timeout_s
 def stuck_words(stuck: Sequence[SeenRank], timeout_s: float) -> str:
     """Return where each rank stands that makes no progress: who waits for whom is seen from their lines and steps."""
     told = []
-    for rank in stuck[:MOST_TOLD]:
+    for rank in stuck[: ends.MOST_TOLD]:
         beat, frame = watch.beat_of(rank), stacks.innermost_users(rank.directory / rundir.STACKS)
         steps = units.count(beat.step if beat else 0, "step")
         told.append(
             f"rank {rank.rank} stands at {f'{frame.file}:{frame.line}' if frame else 'an unknown line'} after {steps}"
         )
-    more = f", and {len(stuck) - MOST_TOLD} more" if len(stuck) > MOST_TOLD else ""
-    return (
-        f"no progress for {units.seconds(timeout_s)}: {', '.join(told)}{more}. All ranks must take equally many steps "
-        "and exchange the same in each. --timeout gives them more time"
-    )
+    more = f", and {len(stuck) - ends.MOST_TOLD} more" if len(stuck) > ends.MOST_TOLD else ""
+    standing = f"{', '.join(told)}{more}"
+    return f"no progress for {units.seconds(timeout_s)}: {standing}. {ends.EQUALLY} --timeout gives them more time"
 
 
-def _ended_apart(records: Sequence[tuple[SeenRank, RankRecord | None]]) -> str:
-    """Return that a rank's script came to its end while that of another, which failed, went on; else nothing."""
-    steps = {rank.rank: beat.step if (beat := watch.beat_of(rank)) else 0 for rank, _ in records}
-    ended = [rank.rank for rank, record in records if record is not None and record.ending == "returned"]
-    failed = [(rank.rank, record) for rank, record in records if record is not None and record.ending == "raised"]
-    if not ended or not failed or steps[ended[0]] > steps[failed[0][0]]:
-        return ""
-    waiting, record = failed[0]
-    told = watch.ENDED_APART.format(ended[0], units.count(steps[ended[0]], "step"), waiting)
-    return f"{told} Rank {waiting}, after {units.count(steps[waiting], 'step')}: {record.reason}"
-
-
-def judge(command: Command, ranks: Sequence[SeenRank]) -> Verdict:  # noqa: PLR0911 - ways to end
+def judge(command: Command, ranks: Sequence[SeenRank]) -> Verdict:
     """Return the verdict over the ranks that are shown, and the command that started them."""
     code, tail = command.exit_code(), command.errors()
-    if code == NO_WALL and not ranks:
-        return Verdict(status="failed", reason=NO_WALL_TEXT.format(" ".join(tail)))
     if not ranks:
+        if code == NO_WALL:
+            return Verdict(status="failed", reason=NO_WALL_TEXT.format(" ".join(tail)))
         return Verdict(status="failed", reason=command.explain(), stderr_tail=tail if code else ())
-    records: list[tuple[SeenRank, RankRecord | None]] = [(rank, watch.record_of(rank)) for rank in ranks]
-    several = len(ranks) > 1
-    if apart := _ended_apart(records):
+    if apart := ends.apart(ranks):
         return Verdict(status="failed", reason=apart, stderr_tail=tail)
-    for rank, record in records:
-        if record is not None and record.status == "failed":
-            who = f"rank {rank.rank}: " if several else ""
-            killed = f"; the command was killed by signal {-code}" if code is not None and code < 0 else ""
-            reason = f"{who}{record.reason}{killed}"
-            return Verdict(status="failed", reason=reason, failed_rank=rank.rank, stderr_tail=tail)
-    for rank, record in records:
-        if record is None or record.status != "ok":
-            reason = f"rank {rank.rank} ended {watch.where(rank)}; the command's exit code is {code}"
-            return Verdict(status="failed", reason=reason, failed_rank=rank.rank, stderr_tail=tail)
-    world_size = max(record.world_size for _, record in records if record)
+    if failed := ends.failed(ranks):
+        killed = f"; the command was killed by signal {-code}" if code is not None and code < 0 else ""
+        reason = f"{ends.told(failed) if len(ranks) > 1 else failed[0].words}{killed}"
+        return Verdict(status="failed", reason=reason, failed_rank=failed[0].rank, stderr_tail=tail)
+    return _judge_good(command, ranks)
+
+
+def _judge_good(command: Command, ranks: Sequence[SeenRank]) -> Verdict:
+    """Return the verdict over ranks each of which left a good record."""
+    code, tail = command.exit_code(), command.errors()
+    records = [record for rank in ranks if (record := watch.record_of(rank))]
+    world_size = max(record.world_size for record in records)
     if len(ranks) < world_size:
         here = {rank.rank for rank in ranks}
         missing = next(rank for rank in range(world_size) if rank not in here)
         reason = f"rank {missing} of {world_size} was not seen: is it on another host, or in another interpreter?"
         return Verdict(status="failed", reason=reason, failed_rank=missing, stderr_tail=tail)
-    if code and any(record.ending == "returned" for _, record in records if record):
+    if code and any(record.ending == "returned" for record in records):
         return Verdict(status="failed", reason=f"the command ended with exit code {code}", stderr_tail=tail)
     return Verdict(status="ok")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
+_FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 _NOT_USERS = ("<", *(f"{path}{os.sep}" for path in (PACKAGE, sysconfig.get_path("stdlib"))))
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
@@ -45,6 +46,15 @@ def innermost(stacks: Path) -> Frame | None:
 def innermost_users(stacks: Path) -> Frame | None:
     """Return the innermost frame of the user's; None: there is none."""
     return next((frame for frame in _frames(stacks) if frame.is_users), None)
+
+
+def fatal(stacks: Path) -> str:
+    """Return the signal's name, as faulthandler gives it, by which the process died; empty: none that it saw."""
+    try:
+        found = _FATAL.findall(stacks.read_text(errors="replace"))
+    except OSError:
+        return ""
+    return str(found[-1]) if found else ""
 
 
 def _frames(stacks: Path) -> Iterator[Frame]:

@@ -9,6 +9,7 @@ import contextlib
 import faulthandler
 import os
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -57,7 +58,6 @@ def observe(directory: Path) -> Native:
         candidate = stored.world_name(store, candidate)
     own = rundir.rank_dir(rundir.world_dir(directory, candidate), where.rank)
     own.mkdir(parents=True)
-    faulthandler.register(STACKS_SIGNAL, file=(own / rundir.STACKS).open("w"), all_threads=True)
     heartbeat = Heartbeat(own, os.getpid(), time.monotonic_ns)
     rank = Native(task, where, own, heartbeat, backend, store)
     sitecustomize.note(str(directory), f"rank {where.rank} of {where.world_size}")
@@ -102,6 +102,7 @@ class Native(Observer):
         self._strategies: tuple[Strategy, ...] = ()
         self._report.strategies = self._strategies_so_far
         self._seeding.is_apart = True  # what is drawn alike and what apart is the script's own affair
+        self._keep_stacks()
         self._watch_training()
         self._watch_facts()
         self._adopter.seek()
@@ -114,6 +115,17 @@ class Native(Observer):
     def num_steps(self) -> int:
         """Return the steps that were taken so far."""
         return self._steplog.num_steps
+
+    def _keep_stacks(self) -> None:
+        """Have the stacks of this process written when they are asked for, and when a signal ends it."""
+        file = (self._directory / rundir.STACKS).open("w")
+        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+        # What the script itself does at SIGTERM takes this one's place.
+        faulthandler.register(signal.SIGTERM, file=file, all_threads=True, chain=True)
+        self._patches.add("signal.SIGTERM", lambda: faulthandler.unregister(signal.SIGTERM))
+        self._tells_fatal = not faulthandler.is_enabled()
+        if self._tells_fatal:
+            faulthandler.enable(file)
 
     def _make_ending(self) -> Ending:
         if self._task.spec.go_on:
@@ -229,5 +241,7 @@ class Native(Observer):
         self._is_over = True
         self._at_end.cancel()
         self._patches.undo()
+        if self._tells_fatal:
+            faulthandler.disable()
         self._recorder.close()
         shutil.rmtree(self._directory.parent, ignore_errors=True)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import psutil
 import pytest
 import torch
 
@@ -122,6 +123,43 @@ def test_a_job_that_goes_on_ends_as_it_would_without(profile, tmp_path):
     assert run.mode("native")["status"] == "ok"
     assert (run.root / "native" / "stdout.log").read_text() == alone.stdout
     assert list(torch.load(tmp_path / "last.pt"))
+
+
+# Rank 1 runs out of batches one step before rank 0: what comes of it, and where each then stands.
+@pytest.mark.parametrize(
+    ("way", "steps", "lines"),
+    [
+        ("exit", 29, ("loss.backward()", None)),
+        ("barrier", 29, ("loss.backward()", "dist.barrier()")),
+        ("epochs", 87, ("dist.all_reduce(layers.weight.grad)", "dist.barrier()")),
+        ("metric", 29, (None, "dist.all_reduce(mean)")),  # rank 0 may be ended before it can say where it stood
+    ],
+)
+def test_ranks_of_unequal_steps_are_told_with_their_counts_and_lines(profile, way, steps, lines):
+    script = SCRIPTS / "native_unequal.py"
+    windows = ("--warmup", "40", "--steps", "60", "--rounds", "3", "--trace-steps", "0", "--arms", "none")
+    run = profile(
+        str(script), "--modes", "native", "--no-baseline", "--nproc", "2", *windows, "--timeout", "25", args=[way]
+    )
+    skip_without_wall(run)
+    assert run.exit_code == 1
+    reason = run.mode("native")["reason"]
+    assert reason.count(f"after {steps} steps") == 2
+    assert "rank 0" in reason
+    assert "rank 1" in reason
+    text = script.read_text().splitlines()
+    for line in filter(None, lines):
+        assert f"{script}:{next(n for n, found in enumerate(text, 1) if found.strip() == line)}" in reason
+    if way == "metric":
+        assert run.launch("native").record.failed_rank == 1
+        assert reason.startswith("rank 1")
+    assert not alive(run)
+
+
+def alive(run) -> list[int]:
+    """Return the processes that any rank, or a process that could have become one, has left."""
+    armed = (run.root / "native" / "processes.tsv").read_text().splitlines()
+    return [pid for pid in {int(line.split("\t")[0]) for line in armed} if psutil.pid_exists(pid)]
 
 
 def skip_without_wall(run):

@@ -57,18 +57,6 @@ def test_stuck_ranks_are_told_with_their_steps_and_their_own_lines(tmp_path: Pat
     assert "rank 0 stands at /home/me/train.py:9 after 14 steps, rank 1 stands at an unknown line after 14" in told
 
 
-def test_a_script_that_ended_while_another_rank_went_on_is_named(tmp_path: Path) -> None:
-    ranks = [
-        rank(tmp_path, 0, steps=14, status="failed", reason="the script raised RuntimeError", ending="raised"),
-        rank(tmp_path, 1, steps=14, status="failed", reason="too short", ending="returned"),
-    ]
-    records = [(each, native.watch.record_of(each)) for each in ranks]
-    told = native._ended_apart(records)
-    assert told.startswith("the script of rank 1 ended after 14 steps, while that of rank 0 trained on")
-    assert told.endswith("Rank 0, after 14 steps: the script raised RuntimeError")
-    assert native._ended_apart(records[1:]) == ""
-
-
 def environment(name: str, *launcher: str, devices: tuple[str, ...] = ()) -> dict[str, str]:
     mode = ModeSpec(
         name=name, world_size=1, num_devices=1, distributed=True, batch_rule="per-device", launcher=launcher
