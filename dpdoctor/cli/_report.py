@@ -37,7 +37,7 @@ plotlyjs_option = click.option(
     type=click.Choice(PLOTLYJS),
     default=INLINE,
     show_default=True,
-    help="Where the report has its 5 MB of plotly.js: in it, or beside the run directory, for all reports there.",
+    help="Where the report has its 2 MB of plotly.js: in it, or beside the run directory, for all reports there.",
 )
 
 

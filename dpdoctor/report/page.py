@@ -1,23 +1,23 @@
-"""A document as one HTML page: styles, scripts and all data are inside; plotly.js, too, or several pages share it."""
+"""A document as one HTML page: styles, scripts and all data are inside; plotly.js, too, or several pages share it.
+
+What the first screen shows is HTML. Data and plotly.js are compressed, and inflated once a reader comes to a chart.
+"""
 
 from __future__ import annotations
 
 import functools
-import json
-from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
 
 from dpdoctor.report import plotlyjs, templates
 from dpdoctor.report.blocks import Chart, Document
+from dpdoctor.report.packed import packed_json
 from dpdoctor.report.plotlyjs import PlotlyScript
 
-# Escapes that mean the same inside a JSON string and cannot end a script element.
-_INERT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 # In this order: what comes first is used by what comes later.
 _STYLES = ("page.css", "first.css", "controls.css")
-_SCRIPTS = ("element.js", "charts.js", "paper.js", "tables.js", "copy.js", "header.js")
+_SCRIPTS = ("element.js", "packed.js", "plotly.js", "charts.js", "paper.js", "tables.js", "copy.js", "header.js")
 
 
 def render(document: Document, *, plotly_link: str = "") -> str:
@@ -38,18 +38,9 @@ def render(document: Document, *, plotly_link: str = "") -> str:
             plotly=plotly,
             script=script,
             policy=_policy(theme, plotly, script),
-            data=inert_json(document.data),
+            data=packed_json(document.data),
         )
     )
-
-
-def inert_json(value: Any) -> Markup:
-    """Return JSON that is safe between script tags.
-
-    Raises:
-        ValueError: `value` holds NaN or infinity.
-    """
-    return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).translate(_INERT))
 
 
 def _script() -> Markup:
@@ -66,12 +57,13 @@ def _environment() -> Environment:
 
 
 def _chart_json(chart: Chart) -> Markup:
-    return inert_json({"data": chart.traces, "layout": chart.layout})
+    return packed_json({"data": chart.traces, "layout": chart.layout})
 
 
 def _policy(theme: str, plotly: PlotlyScript, script: str) -> str:
     """Return the content security policy: only our own scripts run, and nothing is fetched but what they load."""
-    hashes = " ".join(f"'{plotlyjs.digest(text)}'" for text in (theme, plotly.text, script))
+    hashes = " ".join(f"'{known}'" for known in (*map(plotlyjs.digest, (theme, script)), plotly.integrity))
+    # A file beside the page has no hash that a browser could check.
     dynamic = " 'strict-dynamic'" if plotly.link else ""
     return (
         f"default-src 'none'; script-src {hashes}{dynamic}; style-src 'unsafe-inline'; img-src data: blob:; "

@@ -19,7 +19,9 @@ LOOK = f"""
 () => addEventListener("beforeprint", () => {{
   window.onPaper = {{
     closed: document.querySelectorAll("details.fold:not([open])").length,
-    undrawn: [...document.querySelectorAll(".chart")].filter((chart) => !chart.querySelector("svg.main-svg")).length,
+    undrawn: [...document.querySelectorAll(".chart")].filter((chart) => !chart.querySelector("svg.main-svg")
+      && !(chart.hidden && chart.parentElement.querySelector(".words").open)).length,
+    drawn: document.querySelectorAll(".chart svg.main-svg").length > 0,
     light: {BRIGHTNESS.strip()} > 3 * 128,
   }};
 }})
@@ -31,12 +33,15 @@ OPEN = "() => document.querySelectorAll('details').forEach((fold) => { fold.open
 def test_paper_shows_everything_and_the_page_returns_to_what_it_was(visit: Callable[..., Visit]) -> None:
     visited = visit(page.render(of_run(diagnosed_runs.diagnosed_run())), scheme="dark")
     closed = visited.page.evaluate(CLOSED)
+    visited.page.locator(".chart:visible").first.scroll_into_view_if_needed()
+    visited.page.locator('.chart[data-drawn="yes"]').first.wait_for()
     visited.page.evaluate(LOOK)
     pdf = visited.page.pdf(format="A4", print_background=True)
-    assert visited.page.evaluate("window.onPaper") == {"closed": 0, "undrawn": 0, "light": True}
+    assert visited.page.evaluate("window.onPaper") == {"closed": 0, "undrawn": 0, "drawn": True, "light": True}
     assert len(re.findall(rb"/Type /Page\b", pdf)) > 3
     assert closed == visited.page.evaluate(CLOSED) > 0
     assert visited.is_dark()
+    assert visited.undrawn() == []
     assert visited.said == []
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page
 
+from tests.builders.html import unpacked
+
 HEIGHT = 900
 # What hostile text would call: a call is remembered and does nothing.
 TRAP = """
@@ -87,7 +89,7 @@ class Visit:
 
     def run_json(self) -> dict[str, Any]:
         """Return run.json as it stands inside the page."""
-        return json.loads(self.page.locator("#run").text_content() or "")
+        return json.loads(unpacked(self.page.locator("#run").text_content() or ""))
 
 
 @contextmanager

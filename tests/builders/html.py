@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 from html.parser import HTMLParser
-
-from plotly.offline import get_plotlyjs
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.report import page
@@ -33,10 +33,26 @@ class Elements(HTMLParser):
 
     @property
     def json(self) -> list[str]:
-        kinds = [attributes.get("type") for tag, attributes in self.found if tag == "script"]
-        return [text for kind, text in zip(kinds, self.scripts, strict=True) if kind == "application/json"]
+        """The data of the charts, in their order, and then run.json."""
+        return [unpacked(text) for name, text in self._packed if name != "plotly"]
+
+    @property
+    def plotly(self) -> list[str]:
+        """The plotly.js that lies in the page."""
+        return [unpacked(text) for name, text in self._packed if name == "plotly" and text]
+
+    @property
+    def _packed(self) -> list[tuple[str | None, str]]:
+        scripts = [attributes for tag, attributes in self.found if tag == "script"]
+        both = zip(scripts, self.scripts, strict=True)
+        return [(script.get("id"), text) for script, text in both if script.get("type") == "application/gzip"]
+
+
+def unpacked(text: str) -> str:
+    """Return what a page inflates."""
+    return gzip.decompress(base64.b64decode(text, validate=True)).decode()
 
 
 def elements(analysis: Analysis) -> Elements:
-    """Return the elements of an analysis's page; plotly.js itself is left out, it is not ours."""
-    return Elements(page.render(of_run(analysis)).replace(get_plotlyjs(), ""))
+    """Return the elements of an analysis's page."""
+    return Elements(page.render(of_run(analysis)))

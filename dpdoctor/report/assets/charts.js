@@ -11,11 +11,18 @@ const LIT = { "#0072B2": "#3D9BE0", "#56B4E9": "#A6DAF7" };
 const coarse = matchMedia("(pointer: coarse)");
 const charts = [...document.querySelectorAll(".chart")];
 
+// By chart, what it is drawn from; as text, since drawing changes what it is given.
+const specs = new WeakMap();
+
+async function inflate(chart) {
+  if (!specs.has(chart)) specs.set(chart, await unpacked(chart.nextElementSibling));
+}
+
 // Fonts, grid and error bars follow the style sheet, so the charts look like the page in both themes.
 function themed(chart) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
-  const spec = JSON.parse(chart.nextElementSibling.textContent);
+  const spec = JSON.parse(specs.get(chart));
   const axis = { gridcolor: color("--line"), linecolor: color("--line"), zerolinecolor: color("--line") };
   const layout = {
     ...spec.layout,
@@ -43,18 +50,29 @@ function themed(chart) {
 }
 
 async function draw(chart) {
-  chart.querySelector("noscript")?.remove();
   try {
-    const { data, layout } = themed(chart);
-    await Plotly.newPlot(chart, data, layout, CONFIG);
+    await runPlotly();
+    await inflate(chart);
+    await drawNow(chart);
     chart.removeAllListeners("plotly_click");
     chart.on("plotly_click", ({ points: [point] }) => show(point.customdata));
     chart.dataset.drawn = "yes";
   } catch (error) {
     console.error(error);
     chart.textContent = `This chart could not be drawn (${error}). What it shows stands below, in words.`;
+    chart.style.height = "auto";
+    words(chart).open = true;
   }
 }
+
+// Draws at once what was inflated before.
+function drawNow(chart) {
+  if (!chart.layout) chart.replaceChildren();
+  const { data, layout } = themed(chart);
+  return Plotly.newPlot(chart, data, layout, CONFIG);
+}
+
+const words = (chart) => chart.parentElement.querySelector(".words");
 
 // A mark that stands for a row of a table leads to it, also where the reader's filter hides it.
 function show(id) {

@@ -1,6 +1,6 @@
 // The buttons of the header: the theme, and all numbers of the page as a file.
-function download(button) {
-  const text = document.getElementById("run").textContent;
+async function download(button) {
+  const text = await unpacked(document.getElementById("run"));
   const link = element("a", {
     href: URL.createObjectURL(new Blob([text, "\n"], { type: "application/json" })),
     download: button.dataset.file,
@@ -20,4 +20,5 @@ nameTheme();
 const downloadButton = document.getElementById("download");
 downloadButton.addEventListener("click", () => download(downloadButton));
 
-themeButton.hidden = downloadButton.hidden = false;
+themeButton.hidden = false;
+downloadButton.hidden = !canInflate;
