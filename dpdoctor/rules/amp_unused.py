@@ -19,8 +19,7 @@ def _check(facts: ModeFacts) -> Finding | None:
     return Finding(
         rule="amp_unused",
         mode=facts.name,
-        # An opportunity, not a fault: whoever trains in full precision may have a reason.
-        severity="info",
+        severity="warning",
         status="confirmed",
         title=f"mixed precision would save {share} of each step",
         cost=arm.share,

@@ -21,12 +21,14 @@ MOST_OPPORTUNITIES = 4
 LONGEST_TITLE, LONGEST_REMEDY, LONGEST_LINE = 90, 200, 80
 # What bounds a run, by the rule that says so: in a word, and as a sentence about shares of a step.
 _BOUND_BY = {
-    "data_starved": ("Input-bound", "Data loading takes {} of each step"),
+    "data_starved": ("Input-bound", "Data loading costs {} of each step"),
     "exposed_communication": ("Communication-bound", "Communication that nothing hides takes {} of each step"),
     "no_overlap": ("Communication-bound", "Communication that nothing hides takes {} of each step"),
     "small_collectives": ("Communication-bound", "Many small collectives take {} of each step"),
     "straggler": ("Straggler", "Waiting for a slow rank takes {} of each step"),
 }
+# A change that would gain something, though nothing is wrong: it does not tell what bounds the run.
+_NO_FAULT = SAID | {"amp_unused"}
 _BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bound"}
 
 
@@ -165,9 +167,10 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
         found = verdict.headline(run)
         return "", found.tone, found.sentence
     costly = diagnosis.parts(run).costly
-    first = next((found for found in costly if found.mode in leading and found.rule not in SAID), None)
+    first = next((found for found in costly if found.mode in leading and found.rule not in _NO_FAULT), None)
     if first is None:
-        return "", "plain", _longest_part(run, leading)
+        nothing = "" if costly else "Nothing was found that would be worth a change"
+        return "", "plain", sentence("; ".join(filter(None, (nothing, _longest_part(leading, standing.focus(run))))))
     word, told = _BOUND_BY.get(first.rule, ("", ""))
     tone = diagnosis.SEVERITY_TONES[first.severity]
     if not told or first.of != "step" or first.cost.value is None:
@@ -190,14 +193,13 @@ def _slower(run: RunSummary) -> str:
     return f"{told} {'is' if len(slow) == 1 else 'are'} slower than one device. " if slow else ""
 
 
-def _longest_part(run: RunSummary, leading: dict[str, ModeSummary]) -> str:
-    name = standing.focus(run)
+def _longest_part(leading: Mapping[str, ModeSummary], name: str | None) -> str:
+    """Return what most of a mode's step is, in a clause; empty: unknown."""
     parts = step_parts(leading[name]) if name is not None else ()
     if name is None or not parts:
-        return "Nothing was found that would be worth a change."
+        return ""
     longest = max(parts, key=lambda part: part.share)
-    where = f"{percent(longest.share)} of a step {_where(name)} is {longest.text}"
-    return sentence(f"Nothing was found that would be worth a change; {where}")
+    return f"{percent(longest.share)} of a step {_where(name)} is {longest.text}"
 
 
 def _do_first(run: RunSummary) -> str:

@@ -161,6 +161,16 @@ class TestLimits:
         assert figures(told) == ["32", "64"]
 
 
+def test_what_would_gain_without_a_fault_is_ranked_but_bounds_nothing() -> None:
+    faster = finding(
+        "amp_unused", "single", short="run forward in bfloat16", gain="measured", predicted=figure(1.5, 0.1, "x")
+    )
+    found = screen(with_findings(runs.cpu_run(), faster))
+    assert found.answer == "49% of a step under DDP is forward and backward, with communication."
+    assert found.do_first.startswith("Run forward in bfloat16")
+    assert [one.basis for one in found.opportunities] == ["measured"]
+
+
 def test_shares_are_as_a_reader_takes_them_in() -> None:
     assert [percent(ratio) for ratio in (0.384, 0.0996, 0.0994, 0.004, 1.0)] == ["38%", "10%", "9.9%", "0.4%", "100%"]
 

@@ -15,9 +15,9 @@ SILENT = {
 }
 
 
-def test_it_says_what_to_write_and_is_no_fault() -> None:
+def test_it_says_what_to_write_and_what_that_gave() -> None:
     found = RULE.check(FIRES["half the time"])
-    assert found.severity == "info"
+    assert found.gain == "measured"
     assert found.predicted.value == pytest.approx(2.0)
     assert '"cpu"' in found.code
     on_gpu = cases.case(of=cases.ranks(device="cuda:0"), arms={"amp": cases.arm(0.5)})
