@@ -26,7 +26,7 @@ import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -56,6 +56,8 @@ TIMELINE = "timeline.json.gz"
 STDOUT = "stdout.log"
 STDERR = "stderr.log"
 STACKS = "stacks.log"
+# Nobody reads more of a log, and searching what a script prints for ever for secrets takes longer than printing it.
+MOST_LOG_BYTES = 2_000_000
 # Of a launch whose ranks somebody else starts: its task, its worlds of ranks while they run, its armed processes.
 TASK = "task.json"
 WORLDS = "worlds"
@@ -152,16 +154,30 @@ def write_json(path: Path, value: Any) -> None:
 def redact_log(path: Path) -> None:
     """Replace secrets in what a process has printed; nothing writes to the file any more.
 
+    Of a log of more than twice MOST_LOG_BYTES only so much of its beginning and of its end is kept, in whole lines.
+
     Raises:
         OutputError: it cannot be written.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            num_bytes = os.fstat(file.fileno()).st_size
+            data = file.read(2 * MOST_LOG_BYTES) if num_bytes <= 2 * MOST_LOG_BYTES else _ends(file, num_bytes)
     except OSError:
         return
     shown = redact.lines(data)
-    if shown != data:
+    if shown != data or len(data) < num_bytes:
         write_whole(path, shown)
+
+
+def _ends(log: BinaryIO, num_bytes: int) -> bytes:
+    """Return the first and the last lines of a log. Half a line would hold half a secret, which nobody knows."""
+    first = log.read(MOST_LOG_BYTES).rpartition(b"\n")
+    log.seek(num_bytes - MOST_LOG_BYTES)
+    last = log.read(MOST_LOG_BYTES).partition(b"\n")[2]
+    begin = b"".join(first[:2])
+    left_out = f"[dpdoctor left out {num_bytes - len(begin) - len(last)} bytes of this log]\n".encode()
+    return begin + left_out + last
 
 
 def redact_trace(path: Path) -> None:

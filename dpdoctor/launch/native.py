@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +20,7 @@ import msgspec
 import psutil
 
 from dpdoctor import heartbeat, rundir, units
+from dpdoctor.heartbeat import Beat
 from dpdoctor.launch import ends, forkserver, kept, stacks, watch
 from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.kept import KeptProcess
@@ -51,6 +52,8 @@ NO_WALL_TEXT = (
 )
 
 
+# Stands for the whole job among the numbers of ranks.
+JOB = -1
 # Of what the command printed, in which is looked for why it failed.
 MOST_LINES = 400
 _TORCHRUN = re.compile(r"^[EW]\d{4} .*\btorch/distributed/elastic/")
@@ -319,7 +322,7 @@ def run(command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Pro
     `ranks` is kept to those of the world that is shown. A script that is to go on is waited for once they are complete.
     """
     timeout_s = task.spec.timeout_s
-    hope, hope_of_command = Hope(timeout_s, time.monotonic), Hope(timeout_s, time.monotonic)
+    hope = Hope(timeout_s, time.monotonic)
     leaving, orphaned = Patience(LEAVING_S, time.monotonic), Patience(ORPHANED_S, time.monotonic)
     while True:
         time.sleep(PERIOD_S)
@@ -341,17 +344,23 @@ def run(command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Pro
             _wait(command, PEERS_GRACE_S)
             break
         beats = {rank.rank: watch.beat_of(rank) for rank in running if not rank.is_done()}
-        silent = hope.lost_in(beats, lambda _: command.sign())
-        if silent:
-            return _stuck(command, ranks, silent, timeout_s)
-        if beats:
-            hope_of_command = Hope(timeout_s, time.monotonic)
-        elif hope_of_command.lost_in({-1: None}, lambda _: command.sign()) and not is_complete(ranks):
+        silent = lost(hope, beats, command.sign)
+        if silent and beats:
+            return _stuck(command, ranks, [rank for rank in silent if rank != JOB] or list(beats), timeout_s)
+        if silent and not is_complete(ranks):
             command.end()
             return Verdict(status="failed", reason=_silent(timeout_s), stderr_tail=command.errors())
+        if silent:
+            break
     command.end()
     ranks[:] = command.look()
     return judge(command, ranks)
+
+
+def lost(hope: Hope, beats: Mapping[int, Beat | None], printed: Callable[[], object]) -> list[int]:
+    """Return the ranks without progress, and JOB where all have none: its clock runs on while ranks come and go."""
+    furthest = max((beat for beat in beats.values() if beat), key=lambda beat: beat.step, default=None)
+    return hope.lost_in({JOB: furthest, **beats}, lambda _: printed())
 
 
 def _silent(timeout_s: float) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import resource
 import subprocess
 import sys
@@ -238,6 +239,29 @@ class TestDeadRanks:
         with (directory / "ddp/rank0" / rundir.STEPS).open("ab") as file:
             file.write(tail)
         assert rundir.read(directory).modes["ddp"][0].ranks[0].steps == LAUNCH.ranks[0].steps
+
+
+def test_of_a_log_that_was_printed_for_ever_the_ends_are_kept_in_whole_lines(tmp_path: Path) -> None:
+    log = tmp_path / "stdout.log"
+    lines = [b"line %d of https://me:hidden@host/\n" % number for number in range(4 * rundir.MOST_LOG_BYTES // 30)]
+    log.write_bytes(b"".join(lines))
+    rundir.redact_log(log)
+    kept = log.read_bytes()
+    assert b"hidden" not in kept
+    first, left_out, last = re.split(rb"(?m)^(\[dpdoctor left out \d+ bytes .*\]\n)", kept)
+    masked = [line.replace(b"me:hidden", b"<redacted>") for line in lines]
+    assert first == b"".join(masked[: first.count(b"\n")])
+    assert last == b"".join(masked[-last.count(b"\n") :])
+    gone = lines[first.count(b"\n") : -last.count(b"\n")]
+    assert int(re.search(rb"\d+", left_out)[0]) == sum(map(len, gone))
+
+
+def test_of_a_log_that_is_one_endless_line_nothing_half_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "stdout.log"
+    log.write_bytes(b"\rprogress of https://me:hidden@host/" * (rundir.MOST_LOG_BYTES // 10))
+    num_bytes = log.stat().st_size
+    rundir.redact_log(log)
+    assert log.read_bytes() == b"[dpdoctor left out %d bytes of this log]\n" % num_bytes
 
 
 def test_appending_nothing_makes_no_file(tmp_path: Path) -> None:

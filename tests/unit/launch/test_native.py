@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from dpdoctor import rundir
-from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.heartbeat import Beat, Heartbeat
 from dpdoctor.launch import native
 from dpdoctor.launch.native import SeenRank
+from dpdoctor.launch.watch import Hope
 from dpdoctor.records import RankRecord
 from dpdoctor.spec import ModeSpec, RunSpec, WorkerTask
+from tests.builders.handclock import HandClock
 
 STACKS = """Current thread 0x00007e (most recent call first):
   File "/home/me/train.py", line 9 in main
@@ -48,6 +50,20 @@ def test_a_rank_lives_as_long_as_its_process(tmp_path: Path) -> None:
     gone = 2**22 - 1  # above what the kernel gives by default
     assert rank(tmp_path, 1, pid=gone).exit_code() == 1
     assert rank(tmp_path, 2, pid=gone, status="ok").exit_code() == 0
+
+
+def test_ranks_that_appear_late_give_a_job_no_more_time_to_prepare() -> None:
+    clock = HandClock()
+    hope, lines = Hope(10, clock), iter(range(100))
+
+    def lost(*ranks: int, step: int = 0) -> list[int]:
+        clock.tick(4)
+        beats = {rank: Beat(pid=1, stage="script", step=step, samples=0, window=0, at_ns=step) for rank in ranks}
+        return native.lost(hope, beats, lambda: next(lines))
+
+    assert [lost(), lost(), lost(), lost(0), lost(0, 1)] == [[], [], [], [], [native.JOB]]
+    assert [lost(0, 1, step=step) for step in (1, 2)] == [[], []]
+    assert [lost(), lost(), lost(), lost(), lost()] == [[], [], [], [], [native.JOB]], "the next ranks have as long"
 
 
 def test_stuck_ranks_are_told_with_their_steps_and_their_own_lines(tmp_path: Path) -> None:
