@@ -111,18 +111,44 @@ def test_a_script_that_prints_for_ever_is_ended(profile, tmp_path, when):
     assert "no progress for 10.0 s" in mode["reason"]
 
 
-def test_a_job_that_goes_on_ends_as_it_would_without(profile, tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "checkpoint"),
+    [
+        ("native_exact.py", ["ddp"], "last.pt"),
+        ("native_exact.py", ["fsdp2"], "last.pt"),
+        ("native_exact.py", ["hand"], "last.pt"),
+        ("native_exact_trainer.py", [], "out/checkpoint-24/model.safetensors"),
+    ],
+)
+def test_a_job_that_goes_on_ends_as_it_would_without(profile, tmp_path, script, args, checkpoint):
+    if not args:
+        pytest.importorskip("transformers")
+        pytest.importorskip("accelerate")
+    starter = (sys.executable,) if args == ["hand"] else TORCHRUN
+    (tmp_path / "alone").mkdir()
     alone = subprocess.run(
-        [*torchrun, str(SCRIPTS / "native_exact.py")], cwd=tmp_path, capture_output=True, text=True, check=True
+        [*starter, str(SCRIPTS / script), *args], cwd=tmp_path / "alone", capture_output=True, text=True, check=True
     )
-    (tmp_path / "last.pt").unlink()
-    run = profile("native_exact.py", *SHORT, "--nproc", "2", "--then", "go-on")
+    options = () if args == ["hand"] else ("--nproc", "2")
+    run = profile(script, *LITTLE, "--modes", "native", "--no-baseline", *options, "--then", "go-on", args=args)
     assert run.exit_code == 0, run.output
     assert "what it writes is really written" in run.output
     assert run.mode("native")["status"] == "ok"
-    assert (run.root / "native" / "stdout.log").read_text() == alone.stdout
-    assert list(torch.load(tmp_path / "last.pt"))
+    assert weights((run.root / "native" / "stdout.log").read_text()) == weights(alone.stdout)
+    if checkpoint.endswith(".pt"):
+        apart, observed = (torch.load(folder / checkpoint) for folder in (tmp_path / "alone", tmp_path))
+        assert all(map(torch.equal, apart, observed))
+    else:
+        assert (tmp_path / checkpoint).read_bytes() == (tmp_path / "alone" / checkpoint).read_bytes()
+
+
+def weights(printed: str) -> str:
+    """Return the digest of its final weights that a script printed."""
+    (line,) = (line for line in printed.splitlines() if line.startswith("weights "))
+    return line
 
 
 # Rank 1 runs out of batches one step before rank 0: what comes of it, and where each then stands.
