@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
-from tests.faults.conftest import LITTLE, NO_WALL, SCRIPTS
+from dpdoctor import heartbeat
+from tests.faults.conftest import LITTLE, NO_WALL, SCRIPTS, arguments
 
 SHORT = (*LITTLE, "--modes", "native", "--no-baseline")
 
@@ -186,6 +191,42 @@ def alive(run) -> list[int]:
     """Return the processes that any rank, or a process that could have become one, has left."""
     armed = (run.root / "native" / "processes.tsv").read_text().splitlines()
     return [pid for pid in {int(line.split("\t")[0]) for line in armed} if psutil.pid_exists(pid)]
+
+
+@pytest.mark.parametrize("killed", ["torchrun", "dpdoctor"])
+def test_nothing_is_left_of_a_job_when_its_launcher_or_dpdoctor_is_killed(tmp_path, killed):
+    root = tmp_path / "run"
+    script = tmp_path / "trains.py"
+    script.write_text((SCRIPTS / "native_short.py").read_text())
+    options = ("--modes", "native", "--no-baseline", "--no-control", "--nproc", "2", "--warmup", "1000000")
+    command = [*arguments(root, str(script), options, ["1000000", "1000000"])]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dpdoctor", *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        deadline = time.monotonic() + 90
+        while process.poll() is None and len(training(root)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        ranks = training(root)
+        if process.poll() is None:
+            (launcher,) = {psutil.Process(pid).ppid() for pid in ranks}
+            os.kill(process.pid if killed == "dpdoctor" else launcher, signal.SIGKILL)
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline and any(map(psutil.pid_exists, [*ranks, launcher])):
+                time.sleep(0.1)
+    finally:
+        process.kill()
+        printed = process.communicate()[0].decode()
+    if NO_WALL in printed.replace("\n", " "):
+        pytest.skip(NO_WALL)
+    assert len(ranks) == 2, printed
+    assert not any(map(psutil.pid_exists, [*ranks, launcher]))
+
+
+def training(root: Path) -> list[int]:
+    """Return the processes of the ranks that have taken a step."""
+    beats = map(heartbeat.read, root.glob("native/worlds/*/rank*"))
+    return [beat.pid for beat in beats if beat is not None and beat.step]
 
 
 def skip_without_wall(run):
