@@ -384,6 +384,7 @@ class LaunchRecord:
         changed: what was changed, made or removed meanwhile in the directories in which the script lives and runs, by
             whomever; empty where it may write.
         not_compared: why that is not known; empty: it is.
+        again: why it was launched again behind another wall, as the launch before says that failed.
         refused: lines that ranks printed of a file that they were refused.
         loader_setting: what the launch was made to try; None: it was made for something else.
         world_size: how many ranks there were, where somebody else started them; None: ModeSpec's.
@@ -403,6 +404,7 @@ class LaunchRecord:
     changed: tuple[Written, ...] = ()
     not_compared: str = ""
     refused: tuple[str, ...] = ()
+    again: str = ""
     world_size: int | None = None
     other_worlds: str = ""
 

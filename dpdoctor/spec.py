@@ -136,6 +136,8 @@ WALLS = ("overlay", "landlock", "none")
 # What is said of an error that the overlay of the kernel's made; the mode is then launched again behind the next wall.
 OVERLAY_FULL = "what it writes is kept in memory; --wall landlock keeps it on the disk"
 OVERLAY_IN_THE_WAY = "its files lie under an overlay of the kernel's; --wall landlock does without"
+# Of mode native, for which there is no other wall.
+OVERLAY_ALONE = "its files lie under an overlay of the kernel's, in memory; --allow-writes does without"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,7 @@ class RunSpec:
         fsdp_wrap: class names of the modules that FSDP gathers as one unit; None: chosen.
         allow_writes: the script's files are really written.
         wall: the first of WALLS that may stand between the script and the user's files.
+        no_overlay: why there is none any more; empty: nothing speaks against it.
         no_baseline: why there is no baseline although one was wanted.
         control: the baseline is also launched bare, to measure what watching costs.
         go_on: a script that distributes itself is let run to its own end, once enough is recorded.
@@ -179,6 +182,7 @@ class RunSpec:
     fsdp_wrap: tuple[str, ...] | None = None
     allow_writes: bool = False
     wall: str = WALLS[0]
+    no_overlay: str = ""
     no_baseline: str = ""
     control: bool = False
     go_on: bool = False

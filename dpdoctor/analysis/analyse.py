@@ -140,6 +140,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         no_trace=_why_untraced(speaking, header.spec.recording),
         changed=_changed(launches),
         refused=tuple(dict.fromkeys(line for record in _launched(launches) for line in record.refused)),
+        again=next((record.again for record in _launched(launches) if record.again), ""),
         wall=wall(first, speaking.record),
         traces=() if speaking.record.status == "failed" else rank_traces(speaking.traces.digests),
         arms=gains,

@@ -181,7 +181,8 @@ class ModeSummary:
     `no_trace`: why the script left no time for a trace; empty where there is one, or none for another reason.
 
     `core_pace`: seconds that a fixed piece of arithmetic took a core, the mean of all ranks and windows.
-    `changed` and `refused` are LaunchRecord's, of all launches; `wall`: what kept compiled code from the user's files.
+    `changed`, `refused` and `again` are LaunchRecord's, of all launches.
+    `wall`: what kept compiled code from the user's files.
     `phases`: host seconds per step, keys of PHASES; in mode native `communication`, too, which others leave in them.
 
     `own`: of a mode whose ranks the script or its own launcher starts; None: dpdoctor does.
@@ -215,6 +216,7 @@ class ModeSummary:
     no_trace: str = ""
     changed: tuple[Written, ...] = ()
     refused: tuple[str, ...] = ()
+    again: str = ""
     wall: str = ""
     traces: tuple[RankTrace, ...] = ()
     arms: dict[str, ArmSummary] = field(default_factory=dict)

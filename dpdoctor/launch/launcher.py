@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
+import os
 import shutil
 import signal
 import time
@@ -40,6 +42,9 @@ PEERS_GRACE_S = 3.0
 MOST_WARMUP = 10
 # Time for faulthandler to write the stacks of a stuck rank.
 STACKS_S = 1.0
+# What is before the name of a launch's directory that another launch took the place of.
+_ASIDE = "failed-"
+_NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 def create(root: Path, header: RunHeader) -> None:
@@ -102,9 +107,8 @@ def launch_once(
                 continue  # one that failed fails again, and a baseline that did has no cost
             launch_one = _launch_bare if bare else functools.partial(_launch_mode, number=number)
             made = launch_one(root, spec, mode, progress)
-            if not bare and _failed_by_overlay(made[-1]):
+            if not (bare or mode.launcher) and _failed_by_overlay(root, made[-1]):
                 _set_aside(root, made[-1])
-                spec = dataclasses.replace(spec, wall=WALLS[1])
                 made = launch_one(root, spec, mode, progress)
             records += made
             if records[-1].status == "interrupted" or is_enough(records[-1]):
@@ -112,16 +116,46 @@ def launch_once(
     return records
 
 
-def _failed_by_overlay(record: LaunchRecord) -> bool:
-    """Return whether a script failed because of the kernel's overlay, which other protection does not do."""
-    reason = record.reason or ""
-    return record.status == "failed" and (OVERLAY_FULL in reason or OVERLAY_IN_THE_WAY in reason)
+def _failed_by_overlay(root: Path, record: LaunchRecord) -> bool:
+    """Return whether a script failed because of the kernel's overlay, which other protection does not do.
+
+    A rank says so where its script raised. A program that it started says it in its own words; who writes to memory
+    that is a file's gets a signal where there is no more; and what fills the memory may be files.
+    """
+    if record.status != "failed":
+        return False
+    if any(hint in (record.reason or "") for hint in (OVERLAY_FULL, OVERLAY_IN_THE_WAY)):
+        return True
+    ranks = rundir.read_launch(rundir.launch_dir(root, record.mode, record.launch), record.mode).ranks
+    return any(rank.record and rank.record.protected_by == "kernel" for rank in ranks) and (
+        -signal.SIGBUS in record.exit_codes
+        or watch.OUT_OF_MEMORY in (record.reason or "")
+        or any(_NO_SPACE in line for line in record.stderr_tail)
+    )
 
 
 def _set_aside(root: Path, record: LaunchRecord) -> None:
     """Keep what a launch left, under a name that no reader takes for a launch."""
     directory = rundir.launch_dir(root, record.mode, record.launch)
-    directory.rename(directory.with_name(f"failed-{directory.name}"))
+    directory.rename(_aside(directory))
+
+
+def _aside(directory: Path) -> Path:
+    return directory.with_name(f"{_ASIDE}{directory.name}")
+
+
+def _why_again(directory: Path) -> str:
+    """Return why the launch that is to have this directory is not the first; empty: it is."""
+    path = _aside(directory) / rundir.LAUNCH
+    return (rundir.read_json(path, LaunchRecord).reason or "") if path.exists() else ""
+
+
+def _without_overlay(root: Path, spec: RunSpec) -> RunSpec:
+    """Return a run with the next wall, once its overlay has made a mode fail."""
+    for path in sorted(root.glob(f"{_ASIDE}*/{rundir.LAUNCH}")):
+        record = rundir.read_json(path, LaunchRecord)
+        return dataclasses.replace(spec, wall=WALLS[1], no_overlay=f"{record.mode} failed behind one: {record.reason}")
+    return spec
 
 
 def try_loaders(
@@ -212,6 +246,7 @@ def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
 def _task(
     directory: Path, spec: RunSpec, mode: ModeSpec, *, unused: tuple[str, ...] = (), bare: bool = False
 ) -> WorkerTask:
+    spec = _without_overlay(directory.parent, spec)
     # Absolute: the ranks run in other directories.
     return WorkerTask(spec=spec, mode=mode, directory=str(directory.absolute()), unused=unused, bare=bare)
 
@@ -222,7 +257,8 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
         return _launch_command(task, name, number, title, progress)
     spec, mode, directory = task.spec, task.mode, Path(task.directory)
     directory.mkdir()
-    progress.began(title, directory)
+    again, oom_kills = _why_again(directory), watch.num_oom_kills()
+    progress.began(f"{title}, again behind another wall" if again else title, directory)
     before = _folders(spec)
     begin_ns = time.monotonic_ns()
     ranks: list[RankProcess] = []
@@ -233,6 +269,8 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
                 verdict = _watch(ranks, spec.timeout_s, progress, heard)
         else:
             verdict = Verdict(status="interrupted", reason=f"{heard.name} before it began")
+    if watch.num_oom_kills() > oom_kills and -signal.SIGKILL in [rank.exit_code() for rank in ranks]:
+        verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}; {watch.OUT_OF_MEMORY}")
     if verdict.status == "ok" and mode.inactive:
         verdict = Verdict(status="inactive", reason=mode.inactive)
     record = LaunchRecord(
@@ -247,6 +285,7 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
         end_ns=time.monotonic_ns(),
         loader_setting=spec.recording.loader_setting,
         refused=tuple(map(redact.text, watch.refusals(ranks))),
+        again=again,
         **_changes(before, _folders(spec)),
     )
     rundir.write_json(directory / rundir.LAUNCH, record)

@@ -12,9 +12,8 @@ from pathlib import Path
 import psutil
 import pynvml
 
-from dpdoctor import rundir
+from dpdoctor import cgroup, rundir
 from dpdoctor.errors import RunDirectoryError
-from dpdoctor.launch import cgroup
 from dpdoctor.launch.processes import RankProcess
 from dpdoctor.records import RankRecord, Sample
 

@@ -33,6 +33,8 @@ PREPARING = 1.5
 # Lines that torch's profiler prints on every machine; they explain no failure.
 _NOISE = re.compile(rb"^(USDT:|ERROR:.*DeviceProperties\.cpp|.*\bCPUAllocator\.cpp:\d+\] Memory block of unknown size)")
 MOST_REFUSALS = 5
+OUT_OF_MEMORY = "the kernel killed a process meanwhile, as memory ran out"
+_COUNTERS = Path("/proc/vmstat")
 _REFUSED = re.compile(r"(?i)permission denied|read-?only (?:file ?system|database)")
 
 
@@ -225,6 +227,15 @@ def _steps(rank: RankProcess) -> int:
 def _waits(frame: Frame | None) -> bool:
     """Return whether a rank waits for others, as far as anybody knows."""
     return frame is None or frame.is_waiting
+
+
+def num_oom_kills() -> int:
+    """Return how many processes the kernel has killed since boot for lack of memory, of the machine or of a cgroup."""
+    try:
+        counters = dict(line.split() for line in _COUNTERS.read_text().splitlines())
+    except OSError:
+        return 0
+    return int(counters.get("oom_kill", 0))
 
 
 def refusals(ranks: Sequence[RankProcess]) -> tuple[str, ...]:

@@ -68,7 +68,9 @@ def observe(directory: Path) -> Native:
 
 def _protection(task: WorkerTask) -> Protection:
     """Return what the command stands behind (walled): without it, it would not have begun."""
-    return Protection(by="" if task.spec.allow_writes or task.spec.go_on else "kernel")
+    if task.spec.allow_writes or task.spec.go_on:
+        return Protection(by="")
+    return Protection(by="kernel", homes=task.spec.homes, has_next=False)
 
 
 def _backend() -> str:

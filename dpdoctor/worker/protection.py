@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpdoctor import rundir
-from dpdoctor.spec import OVERLAY_FULL, OVERLAY_IN_THE_WAY, WorkerTask
+from dpdoctor.spec import OVERLAY_ALONE, OVERLAY_FULL, OVERLAY_IN_THE_WAY, WorkerTask
 from dpdoctor.worker import landlock, wall
 from dpdoctor.worker.overlay import territory
 from dpdoctor.worker.wall import Wall
@@ -26,6 +26,8 @@ UNLOADED = "a part of NVIDIA's driver is not loaded yet, and could not be loaded
 _REFUSED = re.compile(
     r"(?i)permission denied|read-?only (?:file ?system|database)|error opening|(?:unable|failed) to open|cannot open"
 )
+# What a writer of large pieces leaves of a file system that is full.
+_LEFT_OF_FULL = 0.001
 _FULL = re.compile(r"(?i)no space left|disk is full|file write failed")
 _OVERLAID = re.compile(r"(?i)cross-device link|value too large for defined|read-?only file ?system|resource busy")
 
@@ -34,18 +36,22 @@ _OVERLAID = re.compile(r"(?i)cross-device link|value too large for defined|read-
 class Protection:
     """What protects the user's files; `by` is RankRecord's protected_by, `reason` why it is no better one.
 
-    `wall`: the overlay of the kernel's, where that stands.
+    `wall`: the overlay of the kernel's, where that stands; `homes`: directories that it lies over; `has_next`: another
+    can take its place.
     """
 
     by: str
     reason: str = ""
     wall: Wall | None = None
+    homes: tuple[Path, ...] = ()
+    has_next: bool = True
 
     def hint(self, error: BaseException) -> str:
         """Return what a script must be told that raised an error because of a wall; empty: it did not."""
-        hints = {"landlock": {_REFUSED: NAMED}, "kernel": {_FULL: OVERLAY_FULL, _OVERLAID: OVERLAY_IN_THE_WAY}}.get(
-            self.by, {}
-        )
+        overlay = {_FULL: OVERLAY_FULL, _OVERLAID: OVERLAY_IN_THE_WAY}
+        if not self.has_next:
+            overlay = dict.fromkeys(overlay, OVERLAY_ALONE)
+        hints = {"landlock": {_REFUSED: NAMED}, "kernel": overlay}.get(self.by, {})
         seen: list[BaseException] = []
         while error is not None and error not in seen:
             for said, hint in hints.items():
@@ -53,7 +59,17 @@ class Protection:
                     return f"; {hint}"
             seen.append(error)
             error = error.__cause__ or error.__context__  # type: ignore[assignment]
-        return ""
+        # C++ that writes may say anything, such as torch.save.
+        return f"; {overlay[_FULL]}" if any(map(_is_full, self.homes)) else ""
+
+
+def _is_full(home: Path) -> bool:
+    """Return whether a directory's file system is full; an overlay tells that of its upper layer."""
+    try:
+        found = os.statvfs(home)
+    except OSError:
+        return False
+    return bool(found.f_blocks and found.f_bavail <= found.f_blocks * _LEFT_OF_FULL)
 
 
 PYTHON = Protection(by="python")
@@ -67,11 +83,12 @@ def protect(task: WorkerTask, rank: int) -> Protection:
         return Protection(by="python", reason="--wall none was given")
     if task.spec.devices and not UNIFIED_MEMORY.exists():
         return Protection(by="python", reason=UNLOADED)
-    no_overlay = "--wall landlock was given"
+    no_overlay = task.spec.no_overlay or "--wall landlock was given"
     if task.spec.wall == "overlay":
         directory = Path(task.directory)
         try:
-            return Protection(by="kernel", wall=overlay(task, rundir.rank_dir(directory, rank), task.mode.world_size))
+            stands = overlay(task, rundir.rank_dir(directory, rank), task.mode.world_size)
+            return Protection(by="kernel", wall=stands, homes=task.spec.homes)
         except wall.NoWallError as error:
             no_overlay = str(error)
     free = list(_free(Path(task.directory)))

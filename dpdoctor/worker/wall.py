@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dpdoctor import cgroup
 from dpdoctor.records import Written
 
 # linux/sched.h and linux/mount.h
@@ -274,9 +275,10 @@ def _relative(path: Path) -> Path:
 
 
 def _free_memory() -> int:
-    """Return the bytes of memory that programs can still get (proc(5): MemAvailable)."""
+    """Return the bytes of memory that this process can still get (proc(5): MemAvailable)."""
     facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(facts["MemAvailable"].split()[0]) * 1024
+    free, left = int(facts["MemAvailable"].split()[0]) * 1024, cgroup.memory_left()
+    return free if left is None else min(free, left)
 
 
 def _mount_points() -> set[Path]:

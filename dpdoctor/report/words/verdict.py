@@ -91,7 +91,7 @@ def limits(summary: RunSummary) -> Iterator[str]:
 
 
 def _files(summary: RunSummary) -> Iterator[str]:
-    """Yield what became of the user's files in spite of all, and what the script was refused."""
+    """Yield what became of the user's files in spite of all, what the script was refused, and what a wall broke."""
     changes = {file.path: f"{file.path} ({file.change})" for mode in summary.modes.values() for file in mode.changed}
     if changes:
         named = list(changes.values())
@@ -100,6 +100,12 @@ def _files(summary: RunSummary) -> Iterator[str]:
             f"Files changed beside the script while it ran, by what dpdoctor does not divert or by somebody else: "
             f"{', '.join(named[:MOST_NAMED])}{more}"
         )
+    for name, mode in summary.modes.items():
+        if mode.again:
+            yield sentence(
+                f"{mode_label(name)} was launched twice. Behind the overlay that keeps its files in memory it failed "
+                f"({mode.again.partition('; ')[0]}); the next wall protects them since, and both launches are kept"
+            )
     lines = list(dict.fromkeys(line.strip() for mode in summary.modes.values() for line in mode.refused))
     if lines:
         yield sentence(

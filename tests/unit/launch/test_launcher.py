@@ -15,7 +15,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.errors import OutputError
 from dpdoctor.heartbeat import Beat
-from dpdoctor.launch import interruption, launcher, processes, sampling
+from dpdoctor.launch import interruption, launcher, processes, sampling, watch
 from dpdoctor.launch.progress import Silence
 from dpdoctor.records import Adoption, LaunchRecord, RankRecord, Unit
 from dpdoctor.spec import OVERLAY_FULL, OVERLAY_IN_THE_WAY, LoaderSetting, ModeSpec, RunHeader, RunSpec
@@ -34,7 +34,7 @@ heart = Heartbeat(directory, os.getpid(), time.monotonic_ns)
 
 def tell(status, reason=None):
     record = {"rank": rank, "world_size": 2, "pid": os.getpid(), "host": "box", "device": "cpu", "backend": None,
-              "status": status, "reason": reason}
+              "protected_by": "kernel", "status": status, "reason": reason}
     (directory / "rank.json").write_text(json.dumps(record))
 
 print(task["mode"]["name"], *task["unused"], flush=True)
@@ -146,21 +146,52 @@ else:
     assert good.status == "ok"
 
 
-@pytest.mark.parametrize("said", [OVERLAY_FULL, OVERLAY_IN_THE_WAY])
+@pytest.mark.parametrize(
+    "fails",
+    [
+        f"""tell("failed", {f"No space left on device; {OVERLAY_FULL}"!r}); sys.exit(1)""",
+        f"""tell("failed", {f"Invalid cross-device link; {OVERLAY_IN_THE_WAY}"!r}); sys.exit(1)""",
+        """print("cp: 'b': No space left on device", file=sys.stderr); tell("failed", "cp"); sys.exit(1)""",
+        """tell("running"); os.kill(os.getpid(), signal.SIGBUS)""",
+        """tell("running"); counters.write_text("oom_kill 8\\n"); os.kill(os.getpid(), signal.SIGKILL)""",
+    ],
+    ids=["full", "in the way", "a program says so", "memory of a file", "memory"],
+)
 def test_a_mode_that_failed_by_the_overlay_runs_again_behind_the_next_wall(
-    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None], said: str
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
+    counters = tmp_path / "counters"
+    counters.write_text("nr_free_pages 5\noom_kill 7\n")
+    monkeypatch.setattr(watch, "_COUNTERS", counters)
+    root = tmp_path / "run"
+    root.mkdir()
     ranks_do(f"""
+counters = pathlib.Path({str(counters)!r})
 if task["spec"]["wall"] == "overlay":
-    tell("failed", {f"No space left on device; {said}"!r})
-    sys.exit(1)
+    {fails}
+assert "single failed behind one" in task["spec"]["no_overlay"]
 tell("ok")
 """)
-    found = launcher.launch(tmp_path, spec(mode_spec("single"), mode_spec("ddp", 2)), heard)
-    assert [(record.mode, record.status) for record in found] == [("single", "ok"), ("ddp", "ok")]
-    # What the first launch left is kept, and the modes after it do not try again.
-    assert [path.name for path in tmp_path.glob("failed-*")] == ["failed-single"]
-    assert rundir.read_json(tmp_path / "failed-single" / rundir.LAUNCH, LaunchRecord).status == "failed"
+    found = launcher.launch(root, spec(mode_spec("single"), mode_spec("ddp", 2), repeat=2), heard)
+    assert [(each.mode, each.launch, each.status) for each in found] == [
+        *(("single", 1, "ok"), ("ddp", 1, "ok")),
+        *(("single", 2, "ok"), ("ddp", 2, "ok")),
+    ]
+    # What the first launch left is kept, and the launches after it do not try again.
+    assert [path.name for path in root.glob("failed-*")] == ["failed-single"]
+    failed = rundir.read_json(root / "failed-single" / rundir.LAUNCH, LaunchRecord)
+    assert failed.status == "failed"
+    assert [each.again for each in found] == [failed.reason, "", "", ""]
+
+
+@pytest.mark.parametrize("fails", ['tell("failed", "a bug"); sys.exit(1)', "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_mode_that_failed_by_itself_is_launched_once(
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None], fails: str
+) -> None:
+    ranks_do(fails)
+    (found,) = launcher.launch(tmp_path, spec(mode_spec("single")), heard)
+    assert (found.status, found.again) == ("failed", "")
+    assert len(heard.titles) == 1
 
 
 def test_secrets_in_what_a_rank_said_are_not_recorded(

@@ -9,8 +9,8 @@ import psutil
 import pynvml
 import pytest
 
-from dpdoctor import rundir
-from dpdoctor.launch import cgroup, sampling
+from dpdoctor import cgroup, rundir
+from dpdoctor.launch import sampling
 from dpdoctor.launch.sampling import GpuSampler, HostSampler, RankSampler
 from dpdoctor.records import Device, RankRecord, Sample
 from tests.unit.launch.conftest import Start, until

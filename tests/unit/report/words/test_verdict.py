@@ -157,3 +157,10 @@ def test_why_modes_have_no_figures_is_said_once() -> None:
 
 def test_a_run_without_modes() -> None:
     assert verdict.headline(analyse(records.run({})).summary).sentence == "This run has no modes: nothing was measured."
+
+
+def test_a_mode_that_was_launched_twice_is_told_with_what_failed_first() -> None:
+    again = "the script raised RuntimeError: unexpected pos 7 vs 5 (train.py:3); what it writes is kept in memory"
+    (told,) = verdict.limits(summary(single=mode(), ddp=mode(again=again)))
+    assert told.startswith("DDP was launched twice")
+    assert "unexpected pos 7 vs 5" in told

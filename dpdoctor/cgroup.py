@@ -1,4 +1,4 @@
-"""What the CPU quotas of this process's cgroups held back, in version 1 and 2 of cgroups."""
+"""What the cgroups of this process, version 1 or 2, allow it: CPU time that quotas hold back, memory that is left."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from pathlib import Path
 
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _MOUNT = Path("/sys/fs/cgroup")
+# Of version 2 and of version 1: the limit, what is used, and what of that is no more than a copy of the disk.
+_MEMORY = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+# What version 1 tells where there is none is near this.
+_NO_LIMIT = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,20 +33,42 @@ def throttling() -> Throttling:
         ValueError: no cgroup counts it: none has the cpu controller.
         OSError: the kernel does not tell the process's cgroups.
     """
-    found = [level for directory in _directories() if (level := _read(directory / "cpu.stat")) is not None]
+    found = [level for directory in _directories("cpu") if (level := _read(directory / "cpu.stat")) is not None]
     if not found:
         raise ValueError("no cgroup of this process counts what its CPU quota holds back")
     return max(found, key=lambda level: level.throttled_s)
 
 
-def _directories() -> Iterator[Path]:
-    """Yield the cgroups of the cpu controller from the innermost to the outermost.
+def memory_left() -> int | None:
+    """Return the bytes that the tightest limit leaves, with what the kernel gives back at once; None: no limit."""
+    try:
+        left = [_left(directory) for directory in _directories("memory")]
+    except OSError:
+        return None
+    return max(0, min(limited)) if (limited := [each for each in left if each is not None]) else None
+
+
+def _left(directory: Path) -> int | None:
+    """Return what a cgroup leaves of its limit; None where it has none or does not say."""
+    for limit, used, reclaimable in _MEMORY:
+        try:
+            most, taken = ((directory / name).read_text().strip() for name in (limit, used))
+            stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+        except OSError:
+            continue
+        if most.isdigit() and int(most) < _NO_LIMIT:
+            return int(most) - int(taken) + int(stat.get(reclaimable, 0))
+    return None
+
+
+def _directories(controller: str) -> Iterator[Path]:
+    """Yield the cgroups of a controller from the innermost to the outermost.
 
     In a container the path may be the host's, which is not there; the outermost, its own mount, is.
     """
     for line in _MEMBERSHIP.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):
+        if not controllers or controller in controllers.split(","):
             root = _MOUNT / controllers
             innermost = root / path.strip("/")
             yield from (directory for directory in (innermost, *innermost.parents) if directory.is_relative_to(root))
