@@ -131,9 +131,20 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
     return Advice(
         remedy=f"make {name} cheaper, which is {units.share(share)} of a fetch: do it for a whole batch at once, on "
         "the device, or where its result is always the same, once, and store that",
-        short=None if name == COLLATE else f"make {name} cheaper",
+        short=None if name == COLLATE else f"make {name} cheaper{_no_gain(facts)}",
         removes=share,
     )
+
+
+def _no_gain(facts: ModeFacts) -> str:
+    """Return, as the end of a sentence, which number of workers was measured and does not help; empty: none was."""
+    found = trial.without_gain(facts.mode)
+    if found is None:
+        return ""
+    assert found.speedup.value is not None
+    is_slower = found.speedup.high is not None and found.speedup.high < 1
+    verb = "is slower" if is_slower else "is no faster"
+    return f"; num_workers={found.setting.num_workers} {verb}: measured {units.times(found.speedup.value)}"
 
 
 def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:

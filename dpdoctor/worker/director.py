@@ -30,6 +30,8 @@ MOST_WARMUP_SHARE = 0.25
 LEAST_ROUNDS = 3
 MOST_OVERRUN = 0.25
 MOST_OVERRUN_OF_FIRST = 0.4
+# What a trace tells nothing else does: all windows but the first leave it room, and it may take more than they.
+MOST_OVERRUN_OF_TRACE = 0.5
 LEAST_STEPS_OF_SLOW = 2
 # The trace may take this share of the budget, at this many untraced steps for a traced one; never fewer than two steps.
 MOST_TRACE_SHARE = 0.15
@@ -43,8 +45,9 @@ MOST_SKIPPED_SHARE = 0.3
 
 TOO_LITTLE = (
     "--time-budget of {} is too little for {}{}: {} measured{}. From one step to the next it takes {}, with what the "
-    "script does in some of them only; give --time-budget {}"
+    "script does in some of them only{}; give --time-budget {}"
 )
+IN_VAIN = ", and an experiment waited {} in vain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +65,15 @@ class Segment:
 class Facts:
     """What the ranks found in the segment that ends: the slowest rank's median step, the deepest loader queue.
 
-    `elapsed_s`: since the first step, which sets up much. `num_workers`: of the loader that has most. `unfit`: arms
-    that some rank cannot run, or not any more. `period`: steps after which what ranks exchange repeats itself.
+    `elapsed_s`: since the first step, which sets up much. `lost_s`: what arms waited in vain meanwhile. `num_workers`:
+    of the loader that has most. `unfit`: arms that some rank cannot run, or not any more. `period`: steps after which
+    what ranks exchange repeats itself.
     """
 
     step_s: float
     prefetch: int
     elapsed_s: float
+    lost_s: float = 0.0
     reference_changed: bool = False
     num_workers: int = 0
     period: int = 1
@@ -95,7 +100,7 @@ class Director:
         self._arms_left: list[str] = []
         self._round = 0
         self._step_s = 0.0
-        self._elapsed_s = self._between_s = self._most_extra_s = 0.0
+        self._elapsed_s = self._lost_s = self._between_s = self._most_extra_s = 0.0
         self._steps = self._paced_steps = 0
         self._kind_before = ""
         self.num_windows = 0
@@ -133,7 +138,7 @@ class Director:
 
         The segment after the proof began with its evaluation, which comes once.
         """
-        steps, took_s = done.skip + done.num_steps, facts.elapsed_s - self._elapsed_s
+        steps, took_s = done.skip + done.num_steps, facts.elapsed_s - self._elapsed_s - (facts.lost_s - self._lost_s)
         is_plain = done.kind != "proof" and (self._kind_before != "proof" or not self._paced_steps)
         if self._steps and is_plain:
             extra_s = max(0.0, took_s - steps * facts.step_s)
@@ -142,7 +147,7 @@ class Director:
             self._paced_steps += steps
         self._steps += steps
         self.num_windows += done.kind == "measure" and done.arm == FULL
-        self._elapsed_s, self._kind_before = facts.elapsed_s, done.kind
+        self._elapsed_s, self._lost_s, self._kind_before = facts.elapsed_s, facts.lost_s, done.kind
 
     def _pace_s(self, arm: str = FULL) -> float:
         """Return the seconds from one step to the next, with what only some steps do spread over all of them."""
@@ -203,6 +208,7 @@ class Director:
                 units.count(self.num_windows, "window"),
                 "" if has_trace else ", nothing traced",
                 units.seconds(self._pace_s()),
+                IN_VAIN.format(units.seconds(facts.lost_s)) if facts.lost_s else "",
                 self._enough_s(wanted, facts),
             )
         return Segment(kind="trace", skip=1, num_steps=num_steps) if num_steps else Segment(kind="stop")
@@ -262,8 +268,20 @@ class Director:
         return is_asked_for or (self._windows_needed() > 0 and self._fitting_steps(facts) > 0)
 
     def _most_left_s(self, facts: Facts) -> float:
+        """Return what windows may still take; of that the first one leaves nothing to a trace, if need be."""
         overrun = MOST_OVERRUN if self.num_windows else MOST_OVERRUN_OF_FIRST
-        return (1 + overrun) * self._recording.time_budget_s - facts.elapsed_s
+        left_s = (1 + overrun) * self._recording.time_budget_s - facts.elapsed_s
+        if not self.num_windows:
+            return left_s
+        return min(left_s, self._left_to_trace_s(facts) - self._traced_s(self._least_traced()))
+
+    def _left_to_trace_s(self, facts: Facts) -> float:
+        """Return what the trace may take; an evaluation, say, may fall into it as into any segment."""
+        most_s = (1 + MOST_OVERRUN_OF_TRACE) * self._recording.time_budget_s
+        return most_s - facts.elapsed_s - self._most_extra_s
+
+    def _least_traced(self) -> int:
+        return min(self._recording.trace_steps, LEAST_TRACE_STEPS)
 
     def _window_s(self, arm: str, facts: Facts) -> float:
         return (self._num_steps(arm, facts) + 1) * self._pace_s(arm)
@@ -308,12 +326,9 @@ class Director:
         return max(0, min(usual, int(left) - skip))
 
     def _trace_steps(self, facts: Facts) -> int:
-        """Return the steps to trace: as many as asked for, fewer where steps are slow, none where time has run out.
-
-        An evaluation, say, may fall into any segment, and this one can be done without.
-        """
+        """Return the steps to trace: as many as asked for, fewer where steps are slow, none where time has run out."""
         num_steps = min(self._recording.trace_steps, max(LEAST_TRACE_STEPS, self._affordable_trace_steps()))
-        left_s = self._most_left_s(facts) - self._most_extra_s
+        left_s = self._left_to_trace_s(facts)
         while num_steps and self._traced_s(num_steps) > left_s:
             num_steps -= 1
         return num_steps

@@ -37,11 +37,13 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     exchanges = parts.steplog.exchanges
     period = exchanges.period() if exchanges is not None else 1
     mine = [step_ns, parts.loaders.prefetch(), int(changed), now - parts.steplog.since_ns, workers, period]
-    everyone = parts.agreement.gather([*mine, draws.num, draws.digest, *parts.watch.entered.told()])
+    everyone = parts.agreement.gather(
+        [*mine, draws.num, draws.digest, parts.loaders.companion.lost_ns, *parts.watch.entered.told()]
+    )
     # Ranks that fetched differently far ahead cannot be compared.
     if parts.loaders.reseeds and len({n[6] for n in everyone}) == 1 < len({n[7] for n in everyone}):
         parts.report.warn(DRAWN_APART)
-    told = [numbers[8:] for numbers in everyone]
+    told = [numbers[9:] for numbers in everyone]
     parts.report.same_samples = _train_on_the_same(parts, told)
     if not (warming or parts.loaders.reseeds or parts.report.same_samples) and _draw_alike(everyone):
         parts.report.warn(DRAWN_ALIKE)
@@ -53,6 +55,8 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
         prefetch=max(numbers[1] for numbers in everyone),
         reference_changed=any(numbers[2] for numbers in everyone),
         elapsed_s=everyone[0][3] * 1e-9,
+        # All wait with the one that waits; two that do at once are taken for one after the other, which is rare.
+        lost_s=sum(numbers[8] for numbers in everyone) * 1e-9,
         num_workers=max(numbers[4] for numbers in everyone),
         period=max(numbers[5] for numbers in everyone),
     )

@@ -83,6 +83,8 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         chosen, reason = advice.advise(predictions, fed.predictor.present.measured.setting)
     if fed.trial is not None:
         chosen, reason = trial.after_trial(chosen, fed.trial, predictions)
+    else:
+        reason = trial.after_arm(chosen, reason, trial.one_worker(fed.mode.arms))
     if loader.sampler == _ITERABLE_SAMPLER:
         chosen, reason = None, advice.ITERABLE
     return LoaderSummary(

@@ -58,6 +58,12 @@ def one_worker(arms: Mapping[str, ArmSummary]) -> LoaderTrial | None:
     return None if arm is None or arm.share.value is None else LoaderTrial(setting=ONE_WORKER, speedup=_speedup(arm))
 
 
+def without_gain(mode: ModeSummary) -> LoaderTrial | None:
+    """Return the setting that was measured and is not faster; None: there is none, or one is."""
+    found = (mode.loader.trial if mode.loader is not None else None) or one_worker(mode.arms)
+    return None if found is None or found.speedup.value is None or is_faster(found) else found
+
+
 def _speedup(arm: ArmSummary) -> Figure:
     """Return how many times as fast a step is; 1 / (1 - x), where x is the share of the step that is saved."""
     if arm.share.value is None:
@@ -94,6 +100,13 @@ def after_trial(
         return None, f"{words(tried)}, which is not measurably faster"
     setting = Setting(num_workers=tried.setting.num_workers, prefetch_factor=tried.setting.prefetch_factor)
     return next((p for p in predictions if is_of(p, setting)), chosen), words(tried)
+
+
+def after_arm(chosen: LoaderPrediction | None, reason: str, arm: LoaderTrial | None) -> str:
+    """Return why nothing is advised, with what the arm with one worker measured; it alone does not rule out others."""
+    if chosen is not None or arm is None:
+        return reason
+    return f"{words(arm)}; {reason}"
 
 
 def words(tried: LoaderTrial) -> str:

@@ -267,14 +267,22 @@ def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
     gain = diagnosis.at_most(predicted) if predicted is not None and best.gain == "at most" else predicted
     return Opportunity(
         title=known_rule.title if known_rule else clipped(capital(best.title), LONGEST_TITLE),
-        remedy=clipped(sentence(capital(best.remedy or "")) if best.remedy else "", LONGEST_REMEDY),
+        remedy=clipped(_remedy(best, findings), LONGEST_REMEDY),
         line=_line(run, best),
         code=best.code or "",
         gain=gain,
         basis=_BASIS[best.gain] if gain is not None else best.status,
-        modes=tuple(map(_chip, findings)),
+        modes=tuple(_chip(found, best) for found in findings),
         anchor=diagnosis.anchor(run, best),
     )
+
+
+def _remedy(best: Finding, findings: Sequence[Finding]) -> str:
+    """Return what helps the mode in which it gives most; said of that mode alone where another needs something else."""
+    if not best.remedy:
+        return ""
+    is_for_all = all(found.remedy == best.remedy for found in findings)
+    return sentence(capital(best.remedy if is_for_all else f"{_where(best.mode)}: {best.remedy}"))
 
 
 def _line(run: RunSummary, finding: Finding) -> str:
@@ -289,12 +297,14 @@ def _size(finding: Finding) -> float:
     return finding.predicted.value or 0.0
 
 
-def _chip(finding: Finding) -> str:
+def _chip(finding: Finding, best: Finding) -> str:
+    """Return what a bottleneck costs in a mode, what its remedy gives, and that one where it is its own."""
     cost, gain = finding.cost.value, finding.predicted
     of = "a step" if finding.of == "step" else diagnosis.OF_WORDS[finding.of]
     parts = [f"{percent(cost)} of {of}"] if cost is not None else []
     parts += [_gain(finding)] if gain is not None and gain.value is not None else []
-    return f"{mode_label(finding.mode)}: {', '.join(parts) or finding.status}"
+    own = f" ({finding.short})" if finding.short and finding.short != best.short else ""
+    return f"{mode_label(finding.mode)}: {', '.join(parts) or finding.status}{own}"
 
 
 def _limits(run: RunSummary) -> Iterator[str]:

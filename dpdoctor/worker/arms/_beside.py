@@ -28,4 +28,4 @@ class Beside(CachedBatches):
         """Let the workers end, and ask the loader again."""
         failure = bench.companion.end()
         fault = super().end(bench)
-        return fault if failure is None else Fault(reason=failure, final=True)
+        return fault if failure is None else Fault(reason=failure, final=not bench.companion.may_do_better)

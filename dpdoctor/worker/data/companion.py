@@ -7,18 +7,23 @@ memory, the cores and the locks that they share: it has to be tried in place.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
+from dpdoctor import units
 from dpdoctor.spec import ONE_WORKER, LoaderSetting
 from dpdoctor.worker.data.apart import ApartLoader, last_line, made_up
 from dpdoctor.worker.data.held import Held
 
 BATCHES = 64
-# A fetch that takes longer than this is not waited for.
-ENDS_WITHIN_S = 30.0
+# A process that hands nothing over within so many times the longest fetch is given up: all ranks wait with it.
+PATIENCE, LEAST_PATIENCE_S, MOST_PATIENCE_S = 20, 4.0, 30.0
+# Now and then a process that is forked beside the threads of a backend never begins; the next one does.
+MOST_SILENT = 2
 
 SEVERAL = "not one loader alone feeds the training"
 GONE = "the loader that feeds the training is gone"
@@ -26,6 +31,8 @@ HAS_WORKERS = "the loader has workers of its own, which fetch beside the trainin
 NOT_MADE_UP = "batches of its dataset cannot be made up: it has no length, or its batches are not of one size"
 SHARED = "{held}, and a process that fetches beside the training would share the place in it with the script"
 FAILED = "the dataset cannot be fetched from in a loader process: {error}"
+SILENT = "a loader process that was started beside the training handed nothing over within {}"
+_TIMED_OUT = "DataLoader timed out"
 
 # Begins to iterate a loader of ours, whose batches are recorded as those of the script's loader of that number. Returns
 # torch's iterator and what takes the next batch over from it.
@@ -35,12 +42,28 @@ Open = Callable[[ApartLoader, int], tuple[Any, Callable[[], Any]]]
 class Companion:
     """Processes of one setting at a time. `find` returns a loader by the tally's number of it, while it lives.
 
-    `loaders` in the methods are those that feed the training.
+    `longest_fetch_s` tells the longest fetch of a loader so far. `loaders` in the methods are those that feed the
+    training.
+
+    Attributes:
+        lost_ns: what was waited in vain.
+        may_do_better: whether what failed last may work another time.
     """
 
-    def __init__(self, find: Callable[[int], DataLoader[Any] | None], opens: Open) -> None:
+    def __init__(
+        self,
+        find: Callable[[int], DataLoader[Any] | None],
+        opens: Open,
+        longest_fetch_s: Callable[[int], float] = lambda _: 0.0,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._find = find
         self._open = opens
+        self._longest_fetch_s = longest_fetch_s
+        self._clock = clock
+        self._num_silent = 0
+        self.lost_ns = 0
+        self.may_do_better = False
         self._held = Held()
         self._iterator: Any = None
         self._next: Callable[[], Any] | None = None
@@ -66,12 +89,13 @@ class Companion:
     def begin(self, loaders: frozenset[int], setting: LoaderSetting = ONE_WORKER) -> None:
         """Begin to fetch with the dataset of the only loader that feeds the training, if that is fit."""
         # Asked anew: meanwhile the script may have opened a file, or let go of its loader.
-        self._failure = self.unfit(loaders)
+        self._failure, self.may_do_better = self.unfit(loaders), False
         if self._failure:
             return
         (number,) = loaders
         loader = self._find(number)
         assert loader is not None
+        patience_s = PATIENCE * self._longest_fetch_s(number)
         apart = ApartLoader(
             loader.dataset,
             num_workers=setting.num_workers,
@@ -80,7 +104,7 @@ class Companion:
             collate_fn=loader.collate_fn,
             worker_init_fn=loader.worker_init_fn,
             pin_memory=loader.pin_memory,
-            timeout=ENDS_WITHIN_S,
+            timeout=min(MOST_PATIENCE_S, max(LEAST_PATIENCE_S, patience_s)),
         )
         try:
             self._iterator, self._next = self._open(apart, number)
@@ -91,10 +115,24 @@ class Companion:
         """Wait for the next batch, take it over and throw it away; do nothing once that failed."""
         if self._next is None or self._failure:
             return
+        asked_ns = self._clock()
         try:
             self._next()
         except Exception as error:  # noqa: BLE001 - a dataset of the script's may raise anything
             self._failure = FAILED.format(error=last_line(error))
+            if str(error).startswith(_TIMED_OUT):
+                self._went_silent(self._clock() - asked_ns)
+
+    def _went_silent(self, waited_ns: int) -> None:
+        self._failure = SILENT.format(units.seconds(waited_ns * 1e-9))
+        self.lost_ns += waited_ns
+        self._num_silent += 1
+        self.may_do_better = self._num_silent < MOST_SILENT
+        # Told to end, it would be waited for twice 5 s more.
+        torch._C._remove_worker_pids(id(self._iterator))
+        self._iterator._worker_pids_set = False
+        for process in self._iterator._workers:
+            process.kill()
 
     def end(self) -> str | None:
         """Let the processes end; return why nothing can be fetched in one, None: it can."""

@@ -57,6 +57,7 @@ class Inside:
 
     So does what another thread than the one that trains takes from a loader: nobody waits for it there. Nothing of the
     script's changes: torch's own fetchers, which it does not hold, are replaced by watched ones.
+    `longest_fetch_ns` is that of each loader.
     """
 
     def __init__(self, clock: Callable[[], int], log: Log, is_elsewhere: Callable[[], bool]) -> None:
@@ -71,6 +72,7 @@ class Inside:
         self._waits = Waits()
         self._loaders: dict[int, weakref.ref[DataLoader[Any]]] = {}
         self.hand_offs: tuple[HandOff, ...] = ()
+        self.longest_fetch_ns: Counter[int] = Counter()
 
     def watch(self, patches: Patches) -> None:
         """See what workers do, and which of them a batch comes from."""
@@ -155,6 +157,7 @@ class Inside:
             return
         if seen.source.worker == IN_PROCESS:
             gap_queued_ns = fetched.gap_queued_ns
+        self.longest_fetch_ns[seen.loader] = max(self.longest_fetch_ns[seen.loader], fetched.fetch_ns)
         self._log.batch(
             BatchRecord(
                 loader=seen.loader,

@@ -57,7 +57,7 @@ class Loaders:
         self._inside: Inside | None = None
         self.draws = Draws()
         self.replay = Replay()
-        self.companion = Companion(self._loader, self._open_apart)
+        self.companion = Companion(self._loader, self._open_apart, self._longest_fetch_s)
 
     def watch(
         self,
@@ -231,6 +231,9 @@ class Loaders:
     def _open_apart(self, loader: ApartLoader, number: int) -> tuple[Any, Callable[[], Any]]:
         assert self._inside is not None
         return self._inside.open_apart(loader, number)
+
+    def _longest_fetch_s(self, number: int) -> float:
+        return self._inside.longest_fetch_ns[number] * 1e-9 if self._inside else 0.0
 
     def measure_hand_offs(self, limit_s: float = 1.0) -> None:
         """Find out what moving a batch from a worker costs, within `limit_s`.

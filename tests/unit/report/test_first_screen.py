@@ -141,6 +141,16 @@ class TestOpportunities:
         assert found.gain == single.predicted
         assert [text.partition(":")[0] for text in found.modes] == ["DDP", "One device"]
 
+    def test_what_helps_one_mode_is_not_said_of_another(self) -> None:
+        single = finding(mode="single", predicted=figure(3.0, 0.1, "x"), remedy="set it", short="set it")
+        ddp = finding(remedy="accumulate under no_sync()", short="accumulate")
+        (found,) = screen(with_findings(runs.cpu_run(), ddp, single)).opportunities
+        assert found.remedy == "On one device: set it."
+        assert ["accumulate" in text for text in found.modes] == [True, False]
+        (alike,) = screen(with_findings(runs.cpu_run(), finding(), finding(mode="single"))).opportunities
+        assert "one device" not in alike.remedy
+        assert not any("(" in text.partition(":")[2].replace("(1.", "") for text in alike.modes)
+
     def test_a_failed_mode_is_left_out(self) -> None:
         (found,) = screen(with_findings(runs.cpu_run(), finding(), finding(mode="fsdp"))).opportunities
         assert [text.partition(":")[0] for text in found.modes] == ["DDP"]

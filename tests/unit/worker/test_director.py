@@ -36,22 +36,27 @@ def plan(
     unfit: Callable[[int], tuple[str, ...]] = lambda _: (),
     factor: Callable[[str], float] = lambda _: 1.0,
     profiled: float = PROFILED_STEP_COST,
+    lost_s: Callable[[int], float] = lambda _: 0.0,
 ) -> tuple[list[Segment], Director]:
     """Return every segment of a run whose steps last so long, in an arm `factor` times as long.
 
-    `changed` says in which segments the reference does, `unfit` which arms cannot run after one.
+    `changed` says in which segments the reference does, `unfit` which arms cannot run after one, `lost_s` what was
+    waited in vain in one.
     """
     director, elapsed_s, segments = Director(recording, arms, seed=0, num_kept=num_kept), 0.0, []
+    in_vain_s = 0.0
     segment = director.first()
     while segment.kind not in ("stop", "over"):
         segments.append(segment)
         cost = profiled if segment.kind in ("proof", "trace") else factor(segment.arm)
         times = [cost * next(steps_s) for _ in range(segment.skip + segment.num_steps)]
         elapsed_s += sum(times[len(segments) == 1 :])  # the first step sets up much, and does not count
+        in_vain_s += lost_s(len(segments))
         facts = Facts(
             step_s=statistics.median(times[segment.skip :]),
             prefetch=prefetch,
-            elapsed_s=elapsed_s,
+            elapsed_s=elapsed_s + in_vain_s,
+            lost_s=in_vain_s,
             num_workers=num_workers,
             unfit=unfit(len(segments)),
             reference_changed=segment.kind == "warmup" and changed(len(segments)),
@@ -86,14 +91,14 @@ def test_fast_steps_give_windows_that_are_long_enough() -> None:
     ("step_s", "steps", "trace", "way"),
     [
         (2.0, [4, 4, 4], 2, False),
-        (3.0, [4, 4, 4], 0, True),
-        (5.0, [3, 2, 2], 0, True),
-        (7.0, [3, 2], 0, True),
+        (3.0, [4, 4, 4], 2, False),
+        (5.0, [3, 2], 2, True),
+        (7.0, [3], 1, True),
         (12.0, [3], 0, True),
         (17.0, [1], 0, True),
     ],
 )
-def test_where_steps_are_slow_the_trace_gives_way_then_steps_then_rounds(
+def test_where_steps_are_slow_windows_give_way_to_the_trace(
     step_s: float, steps: list[int], trace: int, way: bool
 ) -> None:
     segments, director = plan(Recording(time_budget_s=60), repeat(step_s), profiled=1.5)
@@ -133,6 +138,22 @@ def test_the_budget_is_kept_whatever_the_script_does_between_its_steps(
     _, director = plan(Recording(time_budget_s=budget_s), lasting(), arms=arms, profiled=profiled)
     assert sum(taken[1:]) <= 1.5 * budget_s
     assert director.num_windows >= 1
+
+
+@pytest.mark.parametrize("lost_s", [0.0, 5.0, 40.0])
+def test_what_an_arm_waits_in_vain_costs_no_trace_and_is_no_time_of_a_step(lost_s: float) -> None:
+    lost: dict[int, float] = {}
+
+    def in_the_fourth_window(number: int) -> float:
+        return lost.setdefault(number, lost_s if len(lost) == 8 else 0.0)
+
+    segments, director = plan(
+        Recording(time_budget_s=60), repeat(0.016), arms=(FULL, "waits"), profiled=1.0, lost_s=in_the_fourth_window
+    )
+    assert sum(lost.values()) == lost_s
+    assert segments[-1].kind == "trace"
+    assert director.given_way is None
+    assert director._pace_s() == pytest.approx(0.016)
 
 
 def test_where_not_even_one_window_fits_there_is_none() -> None:

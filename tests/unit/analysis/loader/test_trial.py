@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from dpdoctor.analysis.loader.model import LoaderTrial
-from dpdoctor.analysis.loader.trial import after_trial, better, is_faster, one_worker, to_try, trial, words
+from dpdoctor.analysis.loader.trial import (
+    after_arm,
+    after_trial,
+    better,
+    is_faster,
+    one_worker,
+    to_try,
+    trial,
+    without_gain,
+    words,
+)
 from dpdoctor.analysis.summary import ModeSummary
 from dpdoctor.records import ArmRecord, Launch
 from dpdoctor.spec import OTHER_SETTING, LoaderSetting
@@ -144,3 +154,23 @@ def test_of_settings_that_were_measured_the_faster_one_is_advised(
 def test_without_a_launch_that_tried_one_the_arm_speaks_for_itself() -> None:
     assert better(None, of_arm(0.2)) is None
     assert better(tried(1.4, 0.1), None) == tried(1.4, 0.1)
+
+
+def test_where_nothing_is_advised_what_was_measured_comes_before_what_was_predicted() -> None:
+    slower = of_arm(-0.25)
+    assert after_arm(None, "none is predicted to be faster", slower) == (
+        f"{words(slower)}; none is predicted to be faster"
+    )
+    assert after_arm(TWO, "two are", slower) == "two are"
+    assert after_arm(None, "none is", None) == "none is"
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(-0.25, True), (0.0, True), (0.2, False)])
+def test_a_worker_that_was_measured_not_to_help_is_known(share: float, is_told: bool) -> None:
+    found = without_gain(mode(arms={"one_worker": cases.arm(share, 0.001)}))
+    assert (found is not None) == is_told
+
+
+def test_without_a_measurement_no_number_of_workers_is_ruled_out() -> None:
+    assert without_gain(mode()) is None
+    assert without_gain(mode(arms={"one_worker": cases.skipped()})) is None

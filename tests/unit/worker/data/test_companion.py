@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dpdoctor.loading import IN_PROCESS
 from dpdoctor.spec import LoaderSetting
+from dpdoctor.worker.data import companion as companions
 from dpdoctor.worker.data.companion import FAILED, GONE, HAS_WORKERS, NOT_MADE_UP, SEVERAL, SHARED, Companion
 from tests.builders.rig import Rig
 
@@ -24,9 +26,10 @@ FEEDS = frozenset({0})
 class Items(Dataset[torch.Tensor]):
     """Items that wait; in another process than the one that made them they raise, or end it."""
 
-    def __init__(self, *, error: Exception | None = None, dies: bool = False) -> None:
+    def __init__(self, *, error: Exception | None = None, dies: bool = False, hangs: bool = False) -> None:
         self.error = error
         self.dies = dies
+        self.hangs = hangs
         self.made_by = os.getpid()
         self.asked: list[int] = []
 
@@ -40,6 +43,9 @@ class Items(Dataset[torch.Tensor]):
                 os._exit(1)
             if self.error is not None:
                 raise self.error
+            if self.hangs:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                time.sleep(60)
         time.sleep(ITEM_S)
         return torch.tensor([index])
 
@@ -134,6 +140,29 @@ def test_a_dataset_that_fails_in_a_process_says_how_and_the_training_goes_on(
     failure = tried.end()
     assert failure is not None
     assert reason in failure
+
+
+def test_a_process_that_hands_nothing_over_is_not_waited_for_and_another_one_may_do_better(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(companions, "LEAST_PATIENCE_S", 0.2)
+    tried = Tried(rig, Items(hangs=True))
+    lost_ns = [0]
+    for may_do_better in (True, False):
+        tried.begin()
+        (process,) = tried.companion._iterator._workers
+        assert tried.take(2) == tried.kept, "the training goes on"
+        assert "handed nothing over" in (tried.end() or "")
+        assert tried.companion.may_do_better == may_do_better
+        assert not process.is_alive()
+        lost_ns.append(tried.companion.lost_ns)
+        assert lost_ns[-1] >= lost_ns[-2] + 0.2e9
+
+
+def test_patience_goes_by_the_longest_fetch(rig: Rig) -> None:
+    Tried(rig, Items())
+    longest_s = max(batch.fetch_ns for batch in rig.batches) * 1e-9
+    assert rig.loaders._longest_fetch_s(0) == longest_s >= 2 * ITEM_S
 
 
 def test_a_process_that_cannot_be_forked_is_no_end() -> None:
