@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dpdoctor import plugins, rules
 from dpdoctor.launch import forkserver
-from dpdoctor.report import sections
+from dpdoctor.report import views
 
 # Set for the whole run of pytest: where its servers are.
 SERVERS_VARIABLE = "DPDOCTOR_TEST_SERVERS"
@@ -34,7 +34,7 @@ PRELOAD = (
     "dpdoctor.report.page",
     "dpdoctor.report.formats.terminal",
     "dpdoctor.report.traces.timeline",
-    *(f"{package.__name__}.{name}" for package in (rules, sections) for name in plugins.names(package)),
+    *(f"{package.__name__}.{name}" for package in (rules, views) for name in plugins.names(package)),
 )
 
 

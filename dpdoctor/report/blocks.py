@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
@@ -276,6 +276,31 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OfMode:
+    """Blocks about one mode, among which a reader chooses once for the whole document."""
+
+    kind: ClassVar[str] = "of mode"
+    mode: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """How the blocks above are meant, for those who ask."""
+
+    kind: ClassVar[str] = "note"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotMeasured:
+    """All that is missing in a document: each reason with what is missing for it."""
+
+    kind: ClassVar[str] = "not measured"
+    reasons: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Badge:
     """A word or two in a coloured pill."""
 
@@ -331,6 +356,9 @@ Block: TypeAlias = (
     | Chart
     | Grid
     | Fold
+    | OfMode
+    | Note
+    | NotMeasured
     | Card
 )
 
@@ -339,32 +367,60 @@ def _always(_: object) -> bool:
     return True
 
 
+def _nothing(_: object) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section(Generic[Subject]):
-    """One part of a document about a run or a comparison.
+class View(Generic[Subject]):
+    """One question about a run or a comparison, and the blocks that answer it: a part of a section.
 
     Attributes:
         name: its address within the document.
-        question: what a reader comes to it with.
+        title: above its blocks; empty: it speaks for itself.
         build: returns its blocks; without any it is no part of this document.
         applies: of which subjects it is a part at all.
+        result: its answer in a clause, for the line of the closed section; empty: none.
     """
 
     name: str
     title: str
-    question: str
     build: Callable[[Subject], Sequence[Block]]
     applies: Callable[[Subject], bool] = _always
+    result: Callable[[Subject], str] = _nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section(Generic[Subject]):
+    """Views that are read together; `name` is its address within the document."""
+
+    name: str
+    title: str
+    views: tuple[View[Subject], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A view as it is drawn."""
+
+    name: str
+    title: str
+    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One section as it is drawn; `name` is its address within the document."""
+    """A section as it is drawn.
+
+    Attributes:
+        result: what it says, in a line that stands beside its title.
+        views: none: there is nothing to show, and `result` says why.
+    """
 
     name: str
     title: str
-    question: str
-    blocks: Sequence[Block]
+    result: str
+    views: tuple[Shown, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +429,7 @@ class Document:
 
     Attributes:
         origin: when and where it comes from, below the title.
+        modes: of which it has blocks, for a reader to choose from; `focus`: the one to begin with, empty: all.
         written: what wrote it, for the foot.
         data: all numbers as JSON has them, which a page hands out as `file_name`.
     """
@@ -380,19 +437,11 @@ class Document:
     title: str
     origin: Sequence[str]
     parts: Sequence[Part]
+    modes: Sequence[str]
+    focus: str
     written: str
     data: Any
     file_name: str
-
-
-def parts(sections: Iterable[Section[Subject]], subject: Subject) -> list[Part]:
-    """Return the sections that apply to a subject and have something to show, in their order."""
-    built = (
-        Part(name=section.name, title=section.title, question=section.question, blocks=section.build(subject))
-        for section in sections
-        if section.applies(subject)
-    )
-    return [part for part in built if part.blocks]
 
 
 def _check_tone(tone: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from dpdoctor.analysis import Diagnosis, Launch
+from dpdoctor.report.blocks import Block, Fold, OfMode
 from dpdoctor.report.text import mode_label
 
 
@@ -27,9 +28,14 @@ class NamedLaunch:
         return min(steps + samples, default=0)
 
 
-def is_open(named: NamedLaunch, focus: str | None) -> bool:
-    """Return whether a launch's fold starts open: the first of the mode that the headline is about."""
-    return named.launch.record.launch == 1 and focus in (None, named.mode)
+def by_launch(analysis: Diagnosis, build: Callable[[NamedLaunch], Iterable[Block]]) -> list[OfMode]:
+    """Return by mode what is built of its first launch, and behind a fold each what is built of the others."""
+    found: dict[str, list[Block]] = {}
+    for named in launches(analysis):
+        blocks = tuple(build(named))
+        of_mode = found.setdefault(named.mode, [])
+        of_mode += blocks if named.launch.record.launch == 1 else (Fold(title=named.title, blocks=blocks),)
+    return [OfMode(mode=mode, blocks=tuple(blocks)) for mode, blocks in found.items()]
 
 
 def launches(analysis: Diagnosis) -> Iterator[NamedLaunch]:

@@ -17,7 +17,17 @@ from dpdoctor.report.plotlyjs import PlotlyScript
 
 # In this order: what comes first is used by what comes later.
 _STYLES = ("page.css", "first.css", "controls.css")
-_SCRIPTS = ("element.js", "packed.js", "plotly.js", "charts.js", "paper.js", "tables.js", "copy.js", "header.js")
+_SCRIPTS = (
+    "element.js",
+    "sections.js",
+    "packed.js",
+    "plotly.js",
+    "charts.js",
+    "paper.js",
+    "tables.js",
+    "copy.js",
+    "header.js",
+)
 
 
 def render(document: Document, *, plotly_link: str = "") -> str:

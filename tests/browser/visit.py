@@ -23,6 +23,7 @@ for (const name of ["alert", "confirm", "prompt", "open"])
 """
 DRAW_ALL = """
 async (patienceMs) => {
+  document.getElementById("mode-all")?.click();
   for (const fold of document.querySelectorAll("details")) fold.open = true;
   // In the colours that the page has now, and wide enough to be seen.
   const soft = () => getComputedStyle(document.documentElement).getPropertyValue("--soft").trim();
@@ -67,7 +68,7 @@ class Visit:
     said: list[str]
 
     def undrawn(self) -> list[str]:
-        """Open every fold, scroll past every chart and return the alternatives of those that were not drawn."""
+        """Open every fold, choose all modes, scroll past every chart and return the alternatives of those that were not drawn."""
         return self.page.evaluate(DRAW_ALL, PATIENCE_MS)
 
     def prefer(self, scheme: str) -> None:

@@ -1,4 +1,4 @@
-"""The blocks of a page's sections."""
+"""The blocks of a page's views."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dpdoctor.analysis import Analysis, Diagnosis
-from dpdoctor.report.blocks import Block, Chart, Fold, Grid, Section
+from dpdoctor.report.blocks import Block, Chart, Fold, Grid, OfMode, View
 from dpdoctor.report.documents.run import SECTIONS as IN_ORDER
 
-SECTIONS: dict[str, Section[Diagnosis]] = {section.name: section for section in IN_ORDER}
+VIEWS: dict[str, View[Diagnosis]] = {view.name: view for section in IN_ORDER for view in section.views}
 
 
 def flat(blocks: Sequence[Block]) -> Iterator[Block]:
     for block in blocks:
         yield block
-        if isinstance(block, Fold | Grid):
+        if isinstance(block, Fold | Grid | OfMode):
             yield from flat(block.blocks)
 
 
 def build(name: str, analysis: Analysis) -> list[Block]:
-    return list(flat(SECTIONS[name].build(analysis)))
+    return list(flat(VIEWS[name].build(analysis)))
 
 
 def applying(analysis: Analysis) -> dict[str, list[Block]]:
-    """Return the blocks of every section that is a part of this run's page."""
-    return {name: build(name, analysis) for name, section in SECTIONS.items() if section.applies(analysis)}
+    """Return the blocks of every view that is a part of this run's page."""
+    return {name: build(name, analysis) for name, view in VIEWS.items() if view.applies(analysis)}
 
 
 def every_chart(analysis: Analysis) -> list[Chart]:

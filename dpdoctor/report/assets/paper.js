@@ -1,11 +1,7 @@
-// On paper everything is open, light and as wide as the paper. The browser lays it out at once: a chart that was on the
-// screen is drawn anew, for one that nobody came to stand its words.
-const folds = [...document.querySelectorAll("details.fold")];
-let closed = [];
-
+// Paper is light and has the summary on one page, then the sections that are open; of the others it has their line.
+// The browser lays it out at once: a chart that was on the screen is drawn anew, for one that nobody came to stand its
+// words.
 addEventListener("beforeprint", () => {
-  closed = folds.filter((fold) => !fold.open);
-  closed.forEach((fold) => { fold.open = true; });
   theme.setPaper(true);
   for (const chart of charts) {
     if (specs.has(chart)) drawNow(chart);
@@ -15,7 +11,6 @@ addEventListener("beforeprint", () => {
 
 addEventListener("afterprint", () => {
   theme.setPaper(false);
-  closed.forEach((fold) => { fold.open = false; });
   for (const chart of charts.filter((chart) => chart.hidden)) words(chart).open = chart.hidden = false;
   drawAgain();
 });

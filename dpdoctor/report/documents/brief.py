@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.blocks import Cell, Column, Table, Verdict
-from dpdoctor.report.sections.overview import modes_table
 from dpdoctor.report.text import THROUGHPUT_WORDS, remarks, sentence
 from dpdoctor.report.traces import device_rows
 from dpdoctor.report.traces import remarks as trace_remarks
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import TracedMode, is_trace_run, traced_modes
+from dpdoctor.report.views.overview import modes_table
 from dpdoctor.report.words import standing, verdict
 from dpdoctor.report.words.costliest import Bottleneck, costliest, left_to_the_report
 from dpdoctor.report.words.first_screen import first_screen

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from dpdoctor.analysis.comparison import Comparison
-from dpdoctor.report.blocks import Document, Section, parts
-from dpdoctor.report.comparison.sections import (
+from dpdoctor.report.blocks import Document, Section
+from dpdoctor.report.comparison.views import (
     arms,
     changes,
     counters,
@@ -18,27 +18,30 @@ from dpdoctor.report.comparison.sections import (
     time_budget,
 )
 from dpdoctor.report.comparison.words import run_name, title
+from dpdoctor.report.documents import assembly
 from dpdoctor.version import __version__
 
 SECTIONS: tuple[Section[Comparison], ...] = (
-    overview.SECTION,
-    changes.SECTION,
-    findings.SECTION,
-    throughput.SECTION,
-    phases.SECTION,
-    time_budget.SECTION,
-    arms.SECTION,
-    counters.SECTION,
-    environment.SECTION,
+    Section(name="summary", title="Summary", views=(overview.VIEW,)),
+    Section(name="changes", title="What changed", views=(changes.VIEW, findings.VIEW)),
+    Section(
+        name="step-time",
+        title="Step time",
+        views=(throughput.VIEW, phases.VIEW, time_budget.VIEW, arms.VIEW),
+    ),
+    Section(name="run-details", title="Run details", views=(counters.VIEW, environment.VIEW)),
 )
 
 
 def of_comparison(comparison: Comparison) -> Document:
     """Return the document of runs side by side."""
+    parts = assembly.parts(SECTIONS, comparison)
     return Document(
         title=title(comparison),
         origin=[f"{run.label}: {run_name(run)}, {run.created}" for run in comparison.runs],
-        parts=parts(SECTIONS, comparison),
+        parts=parts,
+        modes=assembly.shown_modes(parts, comparison.modes),
+        focus="",
         written=f"dpdoctor {__version__}, comparison schema {comparison.schema}",
         data=msgspec.to_builtins(comparison),
         file_name="comparison.json",

@@ -1,12 +1,17 @@
-"""The document of a run: its sections, in the order in which they are read. A new one is a file and two lines here."""
+"""The document of a run: its sections and their views, in the order in which they are read.
+
+A new view is a file and two lines here.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
 from dpdoctor.analysis import Diagnosis
-from dpdoctor.report.blocks import Document, Section, parts
-from dpdoctor.report.sections import (
+from dpdoctor.report.blocks import Document, Section
+from dpdoctor.report.documents import assembly
+from dpdoctor.report.text import run_title
+from dpdoctor.report.views import (
     adoption,
     arms,
     collectives,
@@ -14,47 +19,49 @@ from dpdoctor.report.sections import (
     findings,
     kernels,
     loader,
+    memory,
+    overhead,
     overview,
     parallel,
     phases,
     ranks,
     samplers,
     steps,
-    throughput,
     time_budget,
     traces,
     waterfall,
 )
-from dpdoctor.report.text import run_title
+from dpdoctor.report.words import standing
 
 SECTIONS: tuple[Section[Diagnosis], ...] = (
-    overview.SECTION,
-    traces.SECTION,
-    findings.SECTION,
-    throughput.SECTION,
-    waterfall.SECTION,
-    arms.SECTION,
-    phases.SECTION,
-    loader.SECTION,
-    time_budget.SECTION,
-    collectives.SECTION,
-    parallel.SECTION,
-    ranks.SECTION,
-    kernels.SECTION,
-    steps.SECTION,
-    samplers.SECTION,
-    adoption.SECTION,
-    environment.SECTION,
+    Section(name="summary", title="Summary", views=(overview.VIEW, traces.VIEW, findings.VIEW)),
+    Section(
+        name="step-time",
+        title="Step time",
+        views=(phases.VIEW, time_budget.VIEW, waterfall.VIEW, arms.VIEW, steps.VIEW),
+    ),
+    Section(name="data-loading", title="Data loading", views=(loader.VIEW,)),
+    Section(name="communication", title="Communication", views=(collectives.VIEW, parallel.VIEW, ranks.VIEW)),
+    # One traced step comes first here, then what host and devices did over the run.
+    Section(name="timeline", title="Timeline", views=(samplers.VIEW,)),
+    # The call tree of the host's time comes last here.
+    Section(name="operators", title="Operators", views=(kernels.VIEW,)),
+    # Peaks by rank, then memory over time.
+    Section(name="memory", title="Memory", views=(memory.VIEW,)),
+    Section(name="run-details", title="Run details", views=(adoption.VIEW, overhead.VIEW, environment.VIEW)),
 )
 
 
 def of_run(diagnosis: Diagnosis) -> Document:
     """Return the document of a run."""
     summary = diagnosis.summary
+    parts = assembly.parts(SECTIONS, diagnosis)
     return Document(
         title=run_title(diagnosis),
         origin=(summary.created, summary.fingerprint.host),
-        parts=parts(SECTIONS, diagnosis),
+        parts=parts,
+        modes=assembly.shown_modes(parts, summary.modes),
+        focus=standing.focus(summary) or "",
         written=f"dpdoctor {summary.dpdoctor}, schema {summary.schema}",
         data=msgspec.to_builtins(summary),
         file_name="run.json",

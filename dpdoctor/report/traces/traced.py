@@ -11,7 +11,7 @@ from dpdoctor.analysis.across import AcrossRanks
 from dpdoctor.analysis.launch_facts import shown
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.digest import HOST, DeviceDigest, Digest
-from dpdoctor.report.blocks import Absent, Block, Callout, Fold
+from dpdoctor.report.blocks import Absent, Block, Callout, OfMode
 from dpdoctor.report.text import absent, clipped, mode_label, sentence
 from dpdoctor.report.words import standing
 
@@ -76,11 +76,17 @@ def traced_modes(analysis: Diagnosis) -> list[TracedMode]:
     ]
 
 
-def by_mode(analysis: Diagnosis, what: str, build: Callable[[TracedMode], Sequence[Block] | str]) -> list[Block]:
-    """Return a fold per mode, the headline's open, and the modes that have nothing to show with their reasons.
+def focused(analysis: Diagnosis) -> list[TracedMode]:
+    """Return the traced modes, the one that the headline is about first."""
+    focus = standing.focus(analysis.summary)
+    return sorted(traced_modes(analysis), key=lambda mode: mode.mode != focus)
 
-    `build` returns a mode's blocks, or in words why it has none. Of traces alone there is one mode and no fold; `what`
-    is then what is not shown.
+
+def by_mode(analysis: Diagnosis, what: str, build: Callable[[TracedMode], Sequence[Block] | str]) -> list[Block]:
+    """Return the blocks of each mode, and the modes that have nothing to show with their reasons.
+
+    `build` returns a mode's blocks, or in words why it has none. Of traces alone there is one mode, and no
+    choice; `what` is then what is not shown.
     """
     built = {found.mode: build(found) for found in traced_modes(analysis)}
     reasons = {mode: blocks for mode, blocks in built.items() if isinstance(blocks, str)}
@@ -88,15 +94,12 @@ def by_mode(analysis: Diagnosis, what: str, build: Callable[[TracedMode], Sequen
         return [block for blocks in built.values() for block in _or_absent(what, blocks)] or [
             Absent(what=what, reason="no trace could be read")
         ]
-    focus = standing.focus(analysis.summary)
-    folds: list[Block] = [
-        Fold(title=mode_label(mode), blocks=tuple(blocks), is_open=focus in (None, mode))
-        for mode, blocks in built.items()
-        if not isinstance(blocks, str)
+    modes: list[Block] = [
+        OfMode(mode=mode, blocks=tuple(blocks)) for mode, blocks in built.items() if not isinstance(blocks, str)
     ]
     missing = {mode: _why_no_trace(analysis, mode) for mode in analysis.summary.modes if mode not in built}
     others = absent((mode_label(mode), reason) for mode, reason in {**reasons, **missing}.items())
-    return [*folds, *others] or [Absent(what=what, reason="this run has no modes")]
+    return [*modes, *others] or [Absent(what=what, reason="this run has no modes")]
 
 
 def damage(mode: TracedMode) -> list[Callout]:

@@ -12,9 +12,9 @@ from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Card, Cell, Facts, Fold, Paragraph, Table
 from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.formats import terminal
-from dpdoctor.report.sections.findings import STATUS_WORDS
-from dpdoctor.report.sections.waterfall import TERM_WORDS
 from dpdoctor.report.text import capital, sentence
+from dpdoctor.report.views.findings import STATUS_WORDS
+from dpdoctor.report.views.waterfall import TERM_WORDS
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.rules import BY_NAME
 from dpdoctor.spec import LoaderSetting
@@ -22,7 +22,7 @@ from tests.builders import diagnosed_runs, runs
 from tests.builders.diagnosed_runs import figure, finding, unknown, with_findings, with_modes
 from tests.builders.figures import figures
 from tests.builders.html import elements
-from tests.builders.sections import SECTIONS, build, charts, only
+from tests.builders.sections import VIEWS, build, charts, flat, only
 
 
 def cards(analysis: Analysis) -> list[Card]:
@@ -42,7 +42,7 @@ def alone(found: Finding) -> Analysis:
 
 
 def folds(name: str, analysis: Analysis) -> list[Fold]:
-    return only(Fold, SECTIONS[name].build(analysis))
+    return only(Fold, VIEWS[name].build(analysis))
 
 
 def shown(analysis: Analysis) -> str:
@@ -77,9 +77,9 @@ class TestFindings:
     def test_order_is_kept_and_facts_and_refuted_ones_come_after(self) -> None:
         analysis = diagnosed_runs.diagnosed_run()
         assert [card.title.split()[0] for card in cards(analysis)] == ["The", "The", "The", "Talks,"]
-        facts, refuted, not_judged = folds("findings", analysis)
-        assert [card.anchor for card in only(Card, facts.blocks)] == ["finding-3"]
-        assert [card.anchor for card in only(Card, refuted.blocks)] == ["finding-4"]
+        costly, facts, refuted, not_judged = folds("findings", analysis)
+        found = [[card.anchor for card in only(Card, [*flat(fold.blocks)])] for fold in (costly, facts, refuted)]
+        assert found == [["finding-1", "finding-2"], ["finding-3"], ["finding-4"]]
         assert figures(not_judged.title) == ["1"]
         assert [len(table.rows) for table in only(Table, not_judged.blocks)] == [1]
 

@@ -8,13 +8,12 @@ import pytest
 
 from dpdoctor.analysis import Analysis, Figure, stats
 from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
-from dpdoctor.report.sections import findings as findings_section
 from dpdoctor.report.words import diagnosis
 from dpdoctor.report.words.first_screen import FirstScreen, first_screen, percent, span
 from tests.builders import runs, traced_runs
 from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
 from tests.builders.figures import figures
-from tests.builders.sections import SECTIONS, build, only
+from tests.builders.sections import VIEWS, build, only
 
 
 def screen(analysis: Analysis) -> FirstScreen:
@@ -33,7 +32,7 @@ def columns(analysis: Analysis) -> list[Block]:
 
 class TestLayout:
     def test_answer_troubles_modes_and_opportunities_limits(self) -> None:
-        blocks: list[Block] = list(SECTIONS["overview"].build(diagnosed_run()))
+        blocks: list[Block] = list(VIEWS["overview"].build(diagnosed_run()))
         kinds = [type(block) for block in blocks if not isinstance(block, Paragraph)]
         assert kinds == [Answer, Callout, Columns, Limits, Fold]
         assert [type(block) for block in columns(diagnosed_run())] == [BarTable, Ranking]
@@ -111,7 +110,7 @@ class TestOpportunities:
 
     def test_it_leads_to_the_whole_finding(self) -> None:
         analysis = diagnosed_run()
-        whole = {card.anchor: card for card in only(Card, findings_section.build(analysis))}
+        whole = {card.anchor: card for card in only(Card, build("findings", analysis))}
         assert all(whole[found.anchor].points for found in screen(analysis).opportunities)
 
     def test_every_finding_has_an_address_of_its_own(self) -> None:

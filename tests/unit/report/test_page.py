@@ -12,7 +12,7 @@ from plotly.offline import get_plotlyjs
 from dpdoctor import rundir
 from dpdoctor.analysis import Figure
 from dpdoctor.report import packed, page
-from dpdoctor.report.documents.run import of_run
+from dpdoctor.report.documents.run import SECTIONS, of_run
 from tests.builders import diagnosed_runs, runs
 from tests.builders.html import LOADING, Elements, elements
 
@@ -115,8 +115,9 @@ def test_nothing_python_shows_through(run: object) -> None:
 def test_every_section_is_in_the_contents() -> None:
     found = elements(runs.cpu_run()).found
     links = [attributes["href"] for tag, attributes in found if tag == "a"]
-    assert links == [f"#{attributes['id']}" for tag, attributes in found if tag == "section"]
-    assert links[0] == "#overview"
+    sections = [f"#{attributes['id']}" for tag, attributes in found if tag == "section"]
+    assert links == ["#content", *sections]
+    assert sections == [f"#{section.name}" for section in SECTIONS]
 
 
 def test_every_block_of_code_has_a_copy_button() -> None:

@@ -11,25 +11,41 @@ import pytest
 from dpdoctor import plugins
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.records import Sample
-from dpdoctor.report import sections
-from dpdoctor.report.blocks import Absent, Answer, Callout, Cell, Chart, Column, Fold, Limits, Paragraph, Section, Table
-from dpdoctor.report.comparison import sections as comparison_sections
+from dpdoctor.report import views
+from dpdoctor.report.blocks import (
+    Absent,
+    Answer,
+    Callout,
+    Cell,
+    Chart,
+    Column,
+    Fold,
+    Limits,
+    OfMode,
+    Paragraph,
+    Section,
+    Table,
+)
+from dpdoctor.report.comparison import views as comparison_views
 from dpdoctor.report.documents import comparison
 from dpdoctor.report.documents import run as run_document
+from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.drawing import slow_steps, throttle
-from dpdoctor.report.sections import samplers
 from dpdoctor.report.text import sentence
+from dpdoctor.report.views import samplers
 from dpdoctor.report.words import clauses, standing, verdict
 from tests.builders import records, runs
 from tests.builders.every_run import EVERY_RUN
 from tests.builders.figures import figures
-from tests.builders.sections import SECTIONS, applying, build, charts, every_chart, only
+from tests.builders.sections import VIEWS, build, charts, every_chart, only
 
 
 @pytest.mark.parametrize("run", EVERY_RUN)
 class TestEverySectionOfEveryRun:
     def test_says_something(self, run: Callable[[], Analysis]) -> None:
-        assert [name for name, blocks in applying(run()).items() if not blocks] == []
+        document = of_run(run())
+        assert [part.name for part in document.parts] == [section.name for section in run_document.SECTIONS]
+        assert [part.name for part in document.parts if not part.views and not part.result] == []
 
     def test_draws_only_what_plotly_knows(self, run: Callable[[], Analysis]) -> None:
         for chart in every_chart(run()):
@@ -50,15 +66,16 @@ def withheld(what: str, analysis: Analysis, mode: str) -> Absent:
     return Absent(what=what, reason=reason)
 
 
-LISTED = ((sections, run_document.SECTIONS), (comparison_sections, comparison.SECTIONS))
+LISTED = ((views, run_document.SECTIONS), (comparison_views, comparison.SECTIONS))
 
 
 @pytest.mark.parametrize(("package", "listed"), LISTED)
-def test_every_section_is_listed_once_under_the_name_of_its_file(
+def test_every_view_is_listed_once_under_the_name_of_its_file(
     package: ModuleType, listed: Sequence[Section[Any]]
 ) -> None:
-    assert {section.name: section for section in listed} == plugins.collect(package, "SECTION")
-    assert len(listed) == len(plugins.names(package))
+    views = [view for section in listed for view in section.views]
+    assert {view.name: view for view in views} == plugins.collect(package, "VIEW")
+    assert len(views) == len(plugins.names(package))
 
 
 class TestOverview:
@@ -105,7 +122,6 @@ class TestOverview:
         assert analysis.summary.modes["single"].batch.source in sources
         (limits,) = only(Limits, build("overview", analysis))
         assert figures(limits.points[-1]) == ["1"]
-        assert SECTIONS["adoption"].title in limits.points[-1]
 
     @pytest.mark.parametrize("run", [runs.failed_run, runs.rankless_run])
     def test_no_figure_of_a_failed_mode_is_shown(self, run: Callable[[], Analysis]) -> None:
@@ -113,26 +129,9 @@ class TestOverview:
         assert {cell.text for row in table.rows for cell in row[2:]} == {"—"}
 
 
-class TestThroughput:
-    def test_bars_with_intervals_and_the_linear_mark(self) -> None:
-        chart = charts("throughput", runs.gpu_run())["Samples per second, by mode"]
-        steady, edges, linear = chart.traces
-        assert steady["y"] == ["One device", "DDP"]
-        assert steady["x"] == pytest.approx([315.8, 631.6], abs=0.1)
-        assert steady["error_x"]["array"] == pytest.approx([4.5, 8.9], abs=0.1)
-        assert steady["error_x"]["arrayminus"] == pytest.approx([4.5, 8.9], abs=0.1)
-        assert steady["text"] == ["316", "632"], "the axis has the unit"
-        assert edges["x"] == steady["x"]
-        assert (linear["y"], linear["x"]) == (["DDP"], pytest.approx([631.6], abs=0.1))
-
-    def test_failed_modes_are_named_not_drawn(self) -> None:
-        analysis = runs.cpu_run()
-        blocks = build("throughput", analysis)
-        assert "FSDP" not in only(Chart, blocks)[0].traces[0]["y"]
-        assert only(Absent, blocks) == [withheld("FSDP", analysis, "fsdp")]
-
+class TestOverhead:
     def test_an_unknown_cost_shows_its_reason(self) -> None:
-        costs = only(Table, build("throughput", runs.gpu_run()))[1]
+        (costs,) = only(Table, build("overhead", runs.gpu_run()))
         assert [row[2] for row in costs.rows] == [Cell(text="unknown", footnote="no trace was recorded")] * 2
         assert costs.footnotes == ("the script was not also run bare", "no trace was recorded")
 
@@ -328,14 +327,9 @@ class TestSamplers:
         assert [block.what for block in found] == ["Samplers", "Samplers", samplers.GPU_READINGS]
         assert "CPU" in found[-1].reason
 
-    def test_only_the_mode_of_the_headline_is_open(self) -> None:
-        folds = SECTIONS["samplers"].build(runs.cpu_run())
-        assert [(fold.title, fold.is_open) for fold in only(Fold, folds)] == [
-            ("One device", False),
-            ("DataParallel", False),
-            ("DDP", True),
-            ("FSDP", False),
-        ]
+    def test_each_mode_has_its_own(self) -> None:
+        blocks = VIEWS["samplers"].build(runs.cpu_run())
+        assert [block.mode for block in only(OfMode, blocks)] == ["single", "dp", "ddp", "fsdp"]
 
 
 class TestAdoption:
@@ -394,11 +388,11 @@ def test_the_environment_tells_how_to_run_it_again() -> None:
     assert lines.lines == ("cd /home/me", "dpdoctor profile /home/me/train.py --epochs 2")
 
 
-@pytest.mark.parametrize("name", [name for name in SECTIONS if name != "overview"])
+@pytest.mark.parametrize("name", [name for name in VIEWS if name != "overview"])
 def test_why_a_mode_failed_stands_at_the_top_only(name: str) -> None:
     reason = "FSDP shards parameters; train.py line 88 calls deepcopy"
-    assert reason in str(SECTIONS["overview"].build(runs.cpu_run()))
-    assert reason not in str(SECTIONS[name].build(runs.cpu_run()))
+    assert reason in str(VIEWS["overview"].build(runs.cpu_run()))
+    assert reason not in str(VIEWS[name].build(runs.cpu_run()))
 
 
 def test_the_launch_that_did_not_speak_for_its_mode_says_why_it_failed() -> None:
@@ -416,7 +410,9 @@ def test_modes_without_figures_are_told_of_together() -> None:
     assert reason
     (told,) = [text for block in only(Limits, build("overview", analysis)) for text in block.points if reason in text]
     assert "One device and DDP" in told
-    assert only(Absent, build("throughput", analysis)) == [Absent(what="One device and DDP", reason=reason)]
+    assert [(one.what, one.reason) for one in only(Absent, build("overhead", analysis))] == [
+        ("Overhead (single) and Overhead (ddp)", reason)
+    ]
     assert only(Absent, build("phases", analysis)) == [Absent(what="One device and DDP", reason=reason)]
 
 

@@ -9,18 +9,18 @@ import pytest
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import Bucket, NamedTime, NotJudged, SmallCalls
 from dpdoctor.report import page
-from dpdoctor.report.blocks import Absent, Callout, Cell, Fold, Paragraph, Table
+from dpdoctor.report.blocks import Absent, Callout, Cell, OfMode, Paragraph, Table
 from dpdoctor.report.documents.run import of_run
-from dpdoctor.report.sections import collectives, environment, parallel
-from dpdoctor.report.sections.ranks import LATE_TITLES
 from dpdoctor.report.text import clipped, name_cell
 from dpdoctor.report.traces import bandwidth_chart
 from dpdoctor.report.traces import verdict as trace_verdict
+from dpdoctor.report.views import collectives, environment, parallel
+from dpdoctor.report.views.ranks import LATE_TITLES
 from dpdoctor.report.words import standing
 from tests.builders import runs, traced_runs
 from tests.builders.figures import figures
 from tests.builders.html import elements
-from tests.builders.sections import SECTIONS, applying, build, charts, only
+from tests.builders.sections import VIEWS, applying, build, charts, only
 from tests.builders.specs import MS
 from tests.builders.terminal import shown
 
@@ -44,6 +44,7 @@ class TestWhichSections:
             "parallel",
             "ranks",
             "kernels",
+            "memory",
             "environment",
         }
 
@@ -58,10 +59,10 @@ class TestWhichSections:
             Absent(what="One device and DDP", reason="no rank left a trace")
         ]
 
-    def test_a_profile_run_folds_by_mode_and_opens_the_headlines(self) -> None:
+    def test_a_profile_run_is_told_by_mode(self) -> None:
         run = traced_runs.traced_profile()
-        blocks = SECTIONS["time_budget"].build(run)
-        assert [(b.title, b.is_open) for b in blocks if isinstance(b, Fold)] == [("DDP", True)]
+        blocks = VIEWS["time_budget"].build(run)
+        assert [block.mode for block in blocks if isinstance(block, OfMode)] == ["ddp"]
         untraced, failed = only(Absent, blocks)
         assert (untraced.what, failed.what) == ("One device", "FSDP")
         assert "trace" in untraced.reason
@@ -385,12 +386,12 @@ class TestKernels:
         assert "the first 25" in table.caption
 
     def test_peaks_of_memory(self) -> None:
-        table = tables("kernels", traced_runs.trace_run(traced_runs.everything()))["Peaks"]
+        table = tables("memory", traced_runs.trace_run(traced_runs.everything()))["Peak"]
         assert [texts(row) for row in table.rows] == [["rank 0, GPU 1", "5.00 GB", "unknown"]]
 
     def test_why_memory_is_unknown(self) -> None:
         (item,) = traced_runs.late_rank(1, 0)[0].not_judged
-        assert only(Absent, build("kernels", traced_runs.late_run())) == [Absent(what="Memory", reason=item.reason)]
+        assert only(Absent, build("memory", traced_runs.late_run())) == [Absent(what="Memory", reason=item.reason)]
 
 
 class TestHostileNames:

@@ -6,8 +6,8 @@ from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.records import Adoption, Written
 from dpdoctor.report.blocks import Fold, Table
 from dpdoctor.report.formats import explain, terminal
-from dpdoctor.report.sections import adoption
 from dpdoctor.report.text import left_alone
+from dpdoctor.report.views import adoption
 from tests.builders.records import even_rank, launch, run
 
 FILES = (

@@ -10,7 +10,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report import page
-from dpdoctor.report.blocks import Absent, Block, Callout, Card, Chart, Fold, Section, Table, Verdict
+from dpdoctor.report.blocks import Absent, Block, Callout, Card, Chart, Fold, Table, Verdict, View
 from dpdoctor.report.documents.comparison import SECTIONS as IN_ORDER
 from dpdoctor.report.documents.comparison import of_comparison
 from dpdoctor.rules import BY_NAME
@@ -18,12 +18,12 @@ from tests.builders import compared_pairs as pairs
 from tests.builders.html import Elements
 from tests.builders.sections import flat, only
 
-SECTIONS: dict[str, Section[Comparison]] = {section.name: section for section in IN_ORDER}
+VIEWS: dict[str, View[Comparison]] = {view.name: view for section in IN_ORDER for view in section.views}
 STARVED = f"{BY_NAME['data_starved'].title} DDP, data_starved"
 
 
 def build(name: str, comparison: Comparison) -> list[Block]:
-    return list(flat(SECTIONS[name].build(comparison)))
+    return list(flat(VIEWS[name].build(comparison)))
 
 
 def tables(name: str, comparison: Comparison) -> dict[str, dict[str, list[str]]]:
@@ -47,12 +47,13 @@ class TestEveryComparison:
         found = elements(comparison)
         assert json.loads(found.json[-1]) == json.loads(rundir.encode(comparison))
         links = [attributes["href"] for tag, attributes in found.found if tag == "a"]
-        assert links == [f"#{attributes['id']}" for tag, attributes in found.found if tag == "section"]
-        assert links[0] == "#overview"
+        sections = [f"#{attributes['id']}" for tag, attributes in found.found if tag == "section"]
+        assert links == ["#content", *sections]
+        assert sections[0] == "#summary"
 
     def test_draws_only_what_plotly_knows(self, pair: Callable[[], Comparison]) -> None:
         comparison = pair()
-        for name in SECTIONS:
+        for name in VIEWS:
             for chart in only(Chart, build(name, comparison)):
                 # plotly refuses an attribute that it does not know with a ValueError.
                 plotly.graph_objects.Figure(data=list(chart.traces), layout=chart.layout)
@@ -155,11 +156,11 @@ def test_arms_that_one_run_did_not_run_are_unknown_there() -> None:
 
 
 def test_the_environment_shows_what_differs_first() -> None:
-    blocks = SECTIONS["environment"].build(pairs.larger_batch())
+    blocks = VIEWS["environment"].build(pairs.larger_batch())
     first = only(Table, blocks)[0]
     assert [row[0].text for row in first.rows] == ["cores", "torch"]
     assert isinstance(only(Fold, blocks)[0].blocks[0], Table)
 
 
 def test_a_verdict_leads_the_page() -> None:
-    assert isinstance(SECTIONS["overview"].build(pairs.nothing())[0], Verdict)
+    assert isinstance(VIEWS["overview"].build(pairs.nothing())[0], Verdict)

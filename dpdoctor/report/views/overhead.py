@@ -1,0 +1,62 @@
+"""What measuring cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis import Diagnosis, ModeSummary
+from dpdoctor.report.blocks import Block, Cell, Column, Table, View
+from dpdoctor.report.text import absent, amount_cell, figure_cell, mode_label
+from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.words import standing
+
+
+def build(analysis: Diagnosis) -> Sequence[Block]:
+    """Return what the profiler and dpdoctor itself cost."""
+    shown = standing.shown_modes(analysis.summary)
+    measured = {name: mode for name, mode in shown.items() if mode.throughput.value is not None}
+    withheld = absent(_reasons(analysis, measured))
+    return [*([_costs(measured)] if measured else []), *withheld]
+
+
+def _reasons(analysis: Diagnosis, measured: dict[str, ModeSummary]) -> list[tuple[str, str]]:
+    return [
+        (f"Overhead ({name})", standing.withheld_briefly(mode) or mode.throughput.reason or "nothing was measured")
+        for name, mode in analysis.summary.modes.items()
+        if name not in measured
+    ]
+
+
+def _costs(modes: dict[str, ModeSummary]) -> Table:
+    return Table(
+        caption=(
+            "What measuring cost. Throughput comes from windows without a profiler. dpdoctor's share is "
+            f"{_how_known(modes)}."
+        ),
+        columns=(
+            Column(title="Mode"),
+            Column(title="dpdoctor's share of a step", numeric=True),
+            Column(title="Step while traced, against untraced", numeric=True),
+            Column(title="Time the mode took", numeric=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=mode_label(name)),
+                figure_cell(mode.observer_cost),
+                figure_cell(mode.profiler_cost),
+                amount_cell(mode.wall_s, "s", note=units.count(mode.launches, "launch")),
+            )
+            for name, mode in modes.items()
+        ),
+    )
+
+
+def _how_known(modes: dict[str, ModeSummary]) -> str:
+    known = [mode.observer_cost for mode in modes.values() if mode.observer_cost.value is not None]
+    if any(figure.reason for figure in known) or not known:
+        return "estimated from what one hook costs"
+    return "what a step of one device takes beyond the same step of the bare script, launched before and after"
+
+
+VIEW: View[Diagnosis] = View(name="overhead", title="Overhead", build=build, applies=is_profile)

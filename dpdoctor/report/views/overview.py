@@ -1,0 +1,246 @@
+"""The first screen: the answer, what went wrong, every mode, and what to change first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dpdoctor import units
+from dpdoctor.analysis import Diagnosis, Figure, ModeSummary, RunSummary
+from dpdoctor.report.blocks import (
+    Answer,
+    Bar,
+    BarTable,
+    Block,
+    Callout,
+    Cell,
+    Column,
+    Columns,
+    Fold,
+    Limits,
+    Paragraph,
+    Piece,
+    Table,
+    View,
+)
+from dpdoctor.report.text import (
+    NOTHING,
+    batch_text,
+    capital,
+    figure_cell,
+    figure_text,
+    interval_words,
+    listed,
+    listed_figures,
+    mode_label,
+    sentence,
+    status_tone,
+)
+from dpdoctor.report.traces import verdict as trace_verdict
+from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.words import clauses, standing, verdict
+from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, first_screen, percent, ranking, span
+from dpdoctor.report.words.step_parts import LABELS
+
+# A narrower part of the longest step has no room for its own number; hovering has it.
+LABELLED_RATIO = 0.08
+# A smaller part of a step is not drawn.
+LEAST_PIECE = 0.005
+MODE_COLUMNS = (
+    Column(title="Mode"),
+    Column(title="samples/s", numeric=True),
+    Column(title="Speedup", numeric=True),
+    Column(title="Efficiency", numeric=True),
+)
+
+COLUMNS = (
+    Column(title="Mode"),
+    Column(title="Status"),
+    Column(title="Throughput", numeric=True),
+    Column(title="Step", numeric=True),
+    Column(title="Speedup", numeric=True),
+    Column(title="Of linear", numeric=True),
+    Column(title="Epoch", numeric=True),
+    Column(title="Global batch", numeric=True),
+)
+
+
+def build(analysis: Diagnosis) -> Sequence[Block]:
+    """Return the answer, what failed, the modes beside what to change, the limits, and the table of modes."""
+    summary = analysis.summary
+    screen = first_screen(summary)
+    beside: list[Block] = [*_modes(screen), *ranking(screen)]
+    points = (*screen.limits, *_meaning(summary))
+    return [
+        _answer(summary, screen),
+        *_troubles(summary),
+        *([Columns(blocks=tuple(beside))] if beside else []),
+        *(Paragraph(text=text) for text in trace_verdict.stragglers(analysis)),
+        *([Limits(title="Limits of this run", points=points)] if points else []),
+        Fold(title="All figures of the modes", blocks=(*_details(summary), modes_table(summary))),
+    ]
+
+
+def _answer(summary: RunSummary, screen: FirstScreen) -> Answer:
+    return Answer(
+        tone=screen.tone,
+        label=screen.bound_by,
+        sentence=screen.answer,
+        do_first=screen.do_first,
+        figures=tuple(_figures(summary)),
+    )
+
+
+def _figures(summary: RunSummary) -> Iterator[tuple[str, str, str]]:
+    """Yield the mode that leads, its speedup and its efficiency; where several lead, only which they are."""
+    leading = standing.leaders(summary)
+    if not leading:
+        return
+    rates = listed_figures([mode.throughput for mode in leading.values()])
+    word = "Fastest mode" if len(summary.modes) > 1 else "Mode"
+    yield (
+        (word if len(leading) == 1 else "Fastest, no measurable difference"),
+        listed([*map(mode_label, leading)]),
+        rates,
+    )
+    for name, mode in leading.items() if len(leading) == 1 else ():
+        if not standing.is_baseline(name) and mode.speedup.value is not None:
+            yield f"Speedup on {clauses.devices(mode)}", figure_text(mode.speedup), _interval(mode.speedup)
+            efficiency = clauses.linear(mode)
+            if efficiency is not None and efficiency.value is not None:
+                yield "Scaling efficiency", percent(efficiency.value), "of linear"
+
+
+def _interval(figure: Figure) -> str:
+    return f"95% CI {span(figure)}" if span(figure) else "no interval"
+
+
+def _modes(screen: FirstScreen) -> Iterator[BarTable]:
+    """Yield the modes that have figures, each with its step as a bar, on one scale."""
+    rows = [row for row in screen.modes if row.step is not None]
+    longest = max((row.step.value or 0.0 for row in rows if row.step), default=0.0)
+    if not rows or not longest:
+        return
+    is_marked = screen.linear is not None and screen.linear <= longest
+    keys = {part.key for row in rows for part in row.parts if part.share >= LEAST_PIECE}
+    yield BarTable(
+        title="Throughput and step time by mode",
+        caption="Throughput is global samples per second. Shares of a step: hover for what they were taken from.",
+        columns=MODE_COLUMNS,
+        last="Time per step",
+        rows=tuple(_bar(row, longest) for row in screen.modes),
+        legend=tuple((key, label) for key, label in LABELS.items() if key in keys),
+        mark=screen.linear / longest if is_marked and screen.linear is not None else None,
+        mark_text=f"linear scaling, {units.seconds(screen.linear)}" if is_marked and screen.linear else "",
+    )
+
+
+def _bar(row: ModeRow, longest: float) -> Bar:
+    head = Cell(text=mode_label(row.name), note=row.runs_on)
+    if row.step is None or row.throughput is None:
+        return Bar(
+            cells=(head, *[Cell(text=NOTHING)] * 3), pieces=(), end=sentence(capital(f"{row.status}: {row.note}"))
+        )
+    size = row.step.value or 0.0
+    return Bar(
+        cells=(
+            head,
+            Cell(
+                text=figure_text(row.throughput).removesuffix(" samples/s"),
+                note=row.interval,
+                sort=row.throughput.value,
+            ),
+            Cell(text=row.note or NOTHING) if row.speedup is None else _factor(row.speedup),
+            Cell(text=NOTHING)
+            if row.efficiency is None or row.efficiency.value is None
+            else Cell(text=percent(row.efficiency.value), sort=row.efficiency.value),
+        ),
+        pieces=tuple(
+            Piece(
+                key=part.key,
+                share=part.share * size / longest,
+                text=percent(part.share) if part.share * size / longest >= LABELLED_RATIO else "",
+                title=f"{LABELS[part.key]} {percent(part.share)}: {part.text}",
+            )
+            for part in row.parts
+            if part.share >= LEAST_PIECE
+        ),
+        end=figure_text(row.step),
+    )
+
+
+def _factor(figure: Figure) -> Cell:
+    return Cell(text=figure_text(figure), note=span(figure), sort=figure.value)
+
+
+def _troubles(summary: RunSummary) -> Iterator[Callout]:
+    for name, mode in summary.modes.items():
+        found = verdict.mode_verdict(name, mode)
+        if standing.why_withheld(mode) is not None or mode.status not in ("ok", "inactive"):
+            label, word = mode_label(name), "failed" if mode.status == "ok" else mode.status
+            reason = sentence(standing.why_withheld(mode) or mode.reason or "No reason was recorded")
+            yield Callout(tone=found.tone, title=f"{label}: {word}", text=reason, lines=mode.stderr_tail)
+
+
+def _caption(summary: RunSummary) -> str:
+    return f"Every mode of this run. {interval_words(standing.shown_modes(summary))}".rstrip()
+
+
+def modes_table(summary: RunSummary) -> Table:
+    """Return every mode in one table, on the first screen and wherever else a run is shown in short."""
+    return Table(caption=_caption(summary), columns=COLUMNS, rows=tuple(_row(*item) for item in summary.modes.items()))
+
+
+def _row(name: str, mode: ModeSummary) -> tuple[Cell, ...]:
+    failed = mode.status == "ok" and standing.why_withheld(mode) is not None
+    head = (Cell(text=mode_label(name), note=_ranks(mode)), _status("failed" if failed else mode.status, mode))
+    if standing.why_withheld(mode) is not None:
+        return (*head, *(Cell(text=NOTHING) for _ in COLUMNS[len(head) :]))
+    return (
+        *head,
+        figure_cell(mode.throughput),
+        figure_cell(mode.step),
+        _compared(name, mode, mode.speedup),
+        _compared(name, mode, clauses.linear(mode)),
+        figure_cell(mode.epoch_s),
+        Cell(
+            text=batch_text(mode.batch.global_),
+            note=f"{batch_text(mode.batch.per_device)} per device",
+            sort=mode.batch.global_,
+        ),
+    )
+
+
+def _ranks(mode: ModeSummary) -> str:
+    ranks = clauses.ranks(mode)
+    return f"{ranks}, {mode.backend}" if mode.backend else ranks
+
+
+def _status(status: str, mode: ModeSummary) -> Cell:
+    note = "warm-up never became steady" if mode.warmup_steady is False else ""
+    return Cell(text=status, note=note, tone=status_tone(status))
+
+
+def _compared(name: str, mode: ModeSummary, figure: Figure | None) -> Cell:
+    if standing.is_baseline(name):
+        return Cell(text=NOTHING, note="the baseline")
+    if mode.status == "inactive":
+        return Cell(text=NOTHING, note="not compared")
+    return Cell(text=NOTHING, note="one device") if figure is None else figure_cell(figure)
+
+
+def _meaning(summary: RunSummary) -> Iterator[str]:
+    """Yield how much was remarked on the script, and where that stands."""
+    remarks = sum(len(mode.adoption.warnings) for mode in summary.modes.values() if mode.adoption)
+    if remarks:
+        yield f"Adopting the script gave {units.count(remarks, 'remark')}; see “What was done to the script”."
+
+
+def _details(summary: RunSummary) -> Iterator[Paragraph]:
+    """Yield the run in a sentence, with what its speedup rests on, and what samples were counted from."""
+    said = verdict.headline(summary)
+    sources = sorted({mode.batch.source for mode in standing.shown_modes(summary).values() if mode.batch.global_})
+    counted = [f"Samples were counted from: {', '.join(sources)}."] if sources else []
+    yield from (Paragraph(text=text) for text in (said.sentence, said.detail, *counted) if text)
+
+
+VIEW: View[Diagnosis] = View(name="overview", title="", build=build, applies=is_profile)

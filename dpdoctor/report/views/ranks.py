@@ -1,0 +1,201 @@
+"""The ranks compared: who comes late to collectives, and keeps the others waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dpdoctor import units
+from dpdoctor.analysis import Diagnosis
+from dpdoctor.analysis.across import AcrossRanks, CameLast, GroupAcross, Verdict
+from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Paragraph, Table, View
+from dpdoctor.report.text import NOTHING, capital, name_cell, sentence, whole_cell
+from dpdoctor.report.traces.lateness_map import lateness_map
+from dpdoctor.report.traces.traced import TracedMode, by_mode, focused, has_traces
+from dpdoctor.report.traces.words import came_last, cause_words, lateness, seconds, time_cell
+
+MOST_RANKS = 128
+MOST_GROUPS = 32
+MOST_EVENTS = 20
+MOST_NUMBERS = 24
+LONGEST_NAME = 40
+LATE_TITLES = {
+    "persistent": "One rank is late again and again",
+    "rotating": "Now one rank is late, now another",
+    "periodic": "Somebody is late at regular distances",
+    "single": "Somebody was late now and then",
+    "none": "Nobody is late",
+    "unknown": "Who is late cannot be told",
+}
+MEANING = (
+    "Lateness is how much later than the median of the others a rank came to collectives in a step; negative is "
+    "earlier. It rests on durations alone, not on comparing clocks: in a call that no rank leaves before all have "
+    "come, the shortest duration is the transfer and the rest is waiting for the last one."
+)
+
+
+def build(analysis: Diagnosis) -> Sequence[Block]:
+    """Return by mode the verdict with its reason, lateness by rank and step, the groups and what was left out."""
+    return by_mode(analysis, "Comparison", _mode)
+
+
+def _mode(mode: TracedMode) -> Sequence[Block] | str:
+    across = mode.across
+    if len(mode.ranks) < 2:
+        missing = len(across.missing)
+        return f"traces of {units.count(missing, 'other rank')} are not here" if missing else "there is one rank"
+    return [
+        _came_last(across.came_last, across.verdict) or _verdict(across.verdict),
+        *_missing(across),
+        *lateness_map(across),
+        *_ranks(across),
+        Paragraph(text=MEANING),
+        *_events(across.verdict),
+        *_groups(across.groups),
+        *_clocks(across),
+        *(Callout(tone="muted", title="Left out", text=sentence(note)) for note in across.notes),
+    ]
+
+
+def _verdict(verdict: Verdict) -> Callout:
+    said = lateness(verdict) or verdict.reason or "no reason was recorded"
+    judged = (
+        f" Somebody was late in {units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'judged step')}."
+    )
+    tone = {"none": "good", "unknown": "muted"}.get(verdict.kind, "warn")
+    text = sentence(said[0].upper() + said[1:]) + (judged if verdict.num_steps else "")
+    return Callout(tone=tone, title=LATE_TITLES[verdict.kind], text=text)
+
+
+def _came_last(last: CameLast | None, verdict: Verdict) -> Callout | None:
+    """Return what is known where there is no verdict; None: there is one, or nobody came last to most."""
+    if last is None or verdict.kind != "unknown":
+        return None
+    said = f"{sentence(capital(came_last(last)))} Whether it is so in most steps cannot be told: "
+    return Callout(tone="muted", title="One rank came last to most", text=said + sentence(str(verdict.reason)))
+
+
+def _missing(across: AcrossRanks) -> Iterator[Absent]:
+    if across.missing:
+        numbers = ", ".join(map(str, across.missing[:MOST_NUMBERS]))
+        more = len(across.missing) - MOST_NUMBERS
+        named = f"{numbers} and {units.whole(more)} more" if more > 0 else numbers
+        yield Absent(what=units.count(len(across.missing), "rank"), reason=f"no trace of {named} is here")
+
+
+def _ranks(across: AcrossRanks) -> Iterator[Table]:
+    """Yield lateness and waiting per rank over the judged steps, the latest rank first."""
+    steps = across.steps
+    if not len(steps.steps):
+        return
+    median, waits = np.median(steps.lateness_ns, axis=0), steps.wait_ns.mean(axis=0)
+    order = np.argsort(-median)[:MOST_RANKS].tolist()
+    more = f", the first {MOST_RANKS}" if len(across.ranks) > MOST_RANKS else ""
+    yield Table(
+        caption=f"Ranks, the latest first{more}; over {units.count(len(steps.steps), 'judged step')}.",
+        columns=(
+            Column(title="Rank"),
+            Column(title="Median lateness", numeric=True),
+            Column(title="Greatest lateness", numeric=True),
+            Column(title="Waits for others, per step", numeric=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=f"rank {across.ranks[place]}"),
+                time_cell(float(median[place])),
+                time_cell(float(steps.lateness_ns[:, place].max())),
+                time_cell(float(waits[place])),
+            )
+            for place in order
+        ),
+    )
+
+
+def _events(verdict: Verdict) -> Iterator[Table]:
+    if not verdict.events:
+        return
+    latest = sorted(verdict.events, key=lambda event: event.lateness_ns, reverse=True)[:MOST_EVENTS]
+    more = f", the {MOST_EVENTS} latest of {len(verdict.events)}" if len(verdict.events) > MOST_EVENTS else ""
+    yield Table(
+        caption=f"Single steps in which a rank was far later than it usually is{more}.",
+        columns=(
+            Column(title="Step", numeric=True),
+            Column(title="Rank"),
+            Column(title="Late by", numeric=True),
+            Column(title="What it did before"),
+        ),
+        rows=tuple(
+            (
+                Cell(text=str(event.step), sort=event.step),
+                Cell(text=f"rank {event.rank}"),
+                time_cell(event.lateness_ns),
+                Cell(text=NOTHING if event.cause is None else cause_words(event.cause)),
+            )
+            for event in latest
+        ),
+    )
+
+
+def _groups(groups: Sequence[GroupAcross]) -> Iterator[Table]:
+    if not groups:
+        return
+    more = f" {units.count(len(groups) - MOST_GROUPS, 'more group')} not shown." if len(groups) > MOST_GROUPS else ""
+    yield Table(
+        caption=f"Process groups, and how their calls were found again on every rank.{more}",
+        columns=(
+            Column(title="Group"),
+            Column(title="Ranks here", numeric=True),
+            Column(title="Not here", numeric=True),
+            Column(title="Calls compared", numeric=True),
+            Column(title="Calls not on all ranks", numeric=True),
+            Column(title="Matched by"),
+        ),
+        rows=tuple(_group_row(group) for group in groups[:MOST_GROUPS]),
+    )
+
+
+def _group_row(group: GroupAcross) -> tuple[Cell, ...]:
+    matched = (
+        Cell(text=f"not compared: {group.reason}")
+        if group.reason
+        else Cell(text="their numbers" if group.matched_by == "sequence" else "their order")
+    )
+    return (
+        name_cell(group.name, LONGEST_NAME) if group.name else Cell(text="not named"),
+        whole_cell(len(group.ranks)),
+        whole_cell(group.num_missing),
+        whole_cell(0 if group.calls is None else len(group.calls)),
+        whole_cell(sum(group.left_out)),
+        matched,
+    )
+
+
+def _clocks(across: AcrossRanks) -> Iterator[Paragraph]:
+    """Yield how well the ranks could be put onto one axis for the timeline."""
+    others = [clock for clock in across.clocks if clock.rank != across.ranks[0]]
+    if others:
+        worst = max(others, key=lambda clock: clock.error_ns)
+        yield Paragraph(
+            text="The timeline in the run directory (timeline.json.gz, for ui.perfetto.dev) shows all ranks on the "
+            f"clock of rank {across.ranks[0]}; of the others the least certain is rank {worst.rank}, to "
+            f"{seconds(worst.error_ns)}. No figure here rests on that."
+        )
+
+
+def result(analysis: Diagnosis) -> str:
+    """Return who is late in the leading mode."""
+    for mode in focused(analysis):
+        if len(mode.ranks) > 1:
+            verdict = mode.across.verdict
+            return lateness(verdict) or LATE_TITLES[verdict.kind].lower()
+    return ""
+
+
+VIEW: View[Diagnosis] = View(
+    name="ranks",
+    title="Ranks compared",
+    build=build,
+    applies=has_traces,
+    result=result,
+)
