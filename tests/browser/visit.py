@@ -68,7 +68,7 @@ class Visit:
     said: list[str]
 
     def undrawn(self) -> list[str]:
-        """Open every fold, choose all modes, scroll past every chart and return the alternatives of those that were not drawn."""
+        """Open every fold, choose all modes, scroll past every chart; return the labels of those not drawn."""
         return self.page.evaluate(DRAW_ALL, PATIENCE_MS)
 
     def prefer(self, scheme: str) -> None:
