@@ -25,6 +25,7 @@ TEST = [
     "markdown-it-py",
     "playwright",
     "axe-playwright-python",
+    "jsonschema",
 ]
 DOCS = ["sphinx", "myst-parser", "furo"]
 DEV = [*TEST, *DOCS, "pytest-cov", "ruff", "mypy", "pre-commit"]
@@ -57,7 +58,7 @@ setup(
     packages=[*find_packages(include=["dpdoctor", "dpdoctor.*"]), "dpdoctor.samples"],
     package_dir={"dpdoctor.samples": "samples"},
     package_data={
-        "dpdoctor": ["py.typed"],
+        "dpdoctor": ["py.typed", "run.schema.json"],
         "dpdoctor.report": ["**/*.html", "**/*.css", "**/*.js"],
     },
     entry_points={"console_scripts": ["dpdoctor=dpdoctor.__main__:run"]},

@@ -19,7 +19,7 @@ WIDTH = 100
 def pages() -> dict[str, str]:
     """Return the content of each generated file, by its name."""
     schema = msgspec.json.format(msgspec.json.encode(msgspec.json.schema(RunSummary)), indent=1).decode()
-    return {"rules.md": _rules(), "cli.md": _cli(), "run.schema.json": f"{schema}\n"}
+    return {"rules.md": _rules(), "cli.md": _cli(), "../dpdoctor/run.schema.json": f"{schema}\n"}
 
 
 def _rules() -> str:

@@ -1,7 +1,7 @@
 """What is kept of one rank's trace: small for any trace, enough for every report section and for comparing ranks.
 
 Times are in ns; `begin_ns` counts from the trace's base, which `base_ns` puts into unix time. A figure that the trace
-does not hold is None, and `not_judged` says why.
+does not hold is None, and `not_measured` says why.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from dpdoctor import units
 
-SCHEMA = 1
+SCHEMA = 2
 # The index of the "device" of a rank that has none: its training thread, with the backend's threads for communication.
 HOST = -1
 IDLE_CAUSES = (
@@ -47,7 +47,7 @@ BETWEEN_PHASES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Breakdown:
     """Where a stretch of time went on one device; the five parts add up to it.
 
     What runs beside compute is compute; beside communication, communication; then copies to the device, then others.
@@ -67,7 +67,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if min(self.compute_ns, self.exposed_comm_ns or 0, self.h2d_ns, self.copy_ns, self.idle_ns) < 0:
-            raise ValueError(f"a part of the budget is negative: {self}")
+            raise ValueError(f"a part of the breakdown is negative: {self}")
         if (self.exposed_comm_ns is None) != (self.comm_ns is None):
             raise ValueError(f"only a part of the communication is unknown: {self}")
 
@@ -76,7 +76,7 @@ class Budget:
         """The length of the stretch."""
         return self.compute_ns + (self.exposed_comm_ns or 0) + self.h2d_ns + self.copy_ns + self.idle_ns
 
-    def without_communication(self) -> Budget:
+    def without_communication(self) -> Breakdown:
         """Return the same time where communication is unknown: what was taken for it may as well be compute."""
         busy = self.compute_ns + (self.exposed_comm_ns or 0)
         return replace(self, compute_ns=busy, exposed_comm_ns=None, comm_ns=None)
@@ -88,22 +88,22 @@ class DeviceStep:
 
     Attributes:
         step: the number in ProfilerStep#n, else counted from 0.
-        idle_by: the idle part by cause, keys of IDLE_CAUSES; adds up to budget.idle_ns.
+        idle_by: the idle part by cause, keys of IDLE_CAUSES; adds up to breakdown.idle_ns.
         phases_ns: busy time by who launched it, keys of PHASES.
         host_phases_ns: of the host without a device, its time by what the training thread was at, keys of
             HOST_PHASES; adds up to the step.
-        handling_by: of each of these, what was done for communication without communicating: copying for DDP, and in
+        comm_host_ns: of each of these, what was done for communication without communicating: copying for DDP, and in
             FSDP's hooks all that is no copying.
     """
 
     step: int
     begin_ns: int
     end_ns: int
-    budget: Budget
+    breakdown: Breakdown
     idle_by: dict[str, int] = field(default_factory=dict)
     phases_ns: dict[str, int] = field(default_factory=dict)
     host_phases_ns: dict[str, int] = field(default_factory=dict)
-    handling_by: dict[str, int] = field(default_factory=dict)
+    comm_host_ns: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class DeviceDigest:
     index: int
     name: str
     begin_ns: int
-    whole: Budget
+    whole: Breakdown
     steps: tuple[DeviceStep, ...]
     num_dropped: int = 0
     launch_delay: Quantiles | None
@@ -304,7 +304,7 @@ class DataParallelCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotJudged:
+class NotMeasured:
     """Something that this trace cannot tell, and why."""
 
     what: str
@@ -345,7 +345,7 @@ class Digest:
     unknown_communication: str | None = None
     damage: str | None = None
     notes: tuple[str, ...] = ()
-    not_judged: tuple[NotJudged, ...] = ()
+    not_measured: tuple[NotMeasured, ...] = ()
 
     def without_communication(self, reason: str) -> Digest:
         """Return the digest of a rank whose communication is unknown: what would rest on it is left out."""
@@ -362,7 +362,7 @@ class Digest:
 
 
 def _without_communication(device: DeviceDigest) -> DeviceDigest:
-    steps = tuple(replace(step, budget=step.budget.without_communication()) for step in device.steps)
+    steps = tuple(replace(step, breakdown=step.breakdown.without_communication()) for step in device.steps)
     return replace(device, whole=device.whole.without_communication(), steps=steps)
 
 

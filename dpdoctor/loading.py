@@ -17,7 +17,7 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     """One batch, from its fetch to its arrival in the training loop; times in ns.
 
     Attributes:
-        loader: place in Adoption.loaders.
+        loader: place in Conversion.loaders.
         iteration: of that loader, from 0; an epoch, mostly.
         batch: number within the iteration, from 0.
         worker: that fetched it, or IN_PROCESS.
@@ -58,7 +58,7 @@ class TransformTime:
     """Time spent in one callable of a chain of transforms, over the items that were looked at.
 
     Attributes:
-        loader: place in Adoption.loaders.
+        loader: place in Conversion.loaders.
         name: of its class or function; `position` in the chain tells two of one name apart.
         calls: items that were looked at; `total_ns` is their wall time.
         items_ns: wall time of the same items' whole `dataset[i]`, whose part total_ns is.

@@ -1,4 +1,4 @@
-"""Discovery: a mode, section, rule, arm or verb is one file that offers one object."""
+"""Discovery: a mode, section, rule, ablation or verb is one file that offers one object."""
 
 from __future__ import annotations
 

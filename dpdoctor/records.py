@@ -11,7 +11,7 @@ from dpdoctor.digest import BETWEEN_PHASES, HOST_PHASES, Digest
 from dpdoctor.loading import BatchRecord, HandOff, TransformTime
 from dpdoctor.spec import LoaderSetting, RunHeader
 
-# The "arm" of windows in which nothing is switched off.
+# The "ablation" of windows in which nothing is switched off.
 FULL = "full"
 PHASES = HOST_PHASES
 # Follows PHASES in the steps of ranks that dpdoctor did not start: their collectives, as far as Python calls them.
@@ -61,15 +61,15 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class WindowRecord:
     """A run of consecutive steps between two edges; `end_ns - begin_ns` covers its counted steps.
 
-    `kind` is warmup, proof, measure or trace; `arm` is what was switched off (`full`: nothing).
+    `kind` is warmup, proof, measure or trace; `ablation` is what was switched off (`full`: nothing).
     `barrier_ns` is what this rank waited at the closing edge; `queued_ns` what the thread that trains waited for a core
-    although it could run, between begin and end; None: the kernel does not tell. `core_pace_ns` is the CPU time of a
-    fixed piece of arithmetic, which all ranks try at once at the closing edge; None: not tried.
+    although it could run, between begin and end; None: the kernel does not tell. `core_benchmark_ns` is the CPU time of
+    a fixed piece of arithmetic, which all ranks try at once at the closing edge; None: not tried.
     """
 
     window: int
     kind: str
-    arm: str
+    ablation: str
     round: int
     first_step: int
     num_steps: int
@@ -78,7 +78,7 @@ class WindowRecord:
     barrier_ns: int
     complete: bool
     queued_ns: int | None = None
-    core_pace_ns: int | None = None
+    core_benchmark_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class EventRecord:
         at_ns: when it began.
         step: steps that had ended by then.
         detail: of gc, the generation; of checkpoint, the file's name; of compile, what torch did and its compile id, as
-            in `dynamo 0/1`: of frame 0, and not its first; of iterator, the loader's place in Adoption.loaders.
+            in `dynamo 0/1`: of frame 0, and not its first; of iterator, the loader's place in Conversion.loaders.
     """
 
     kind: str
@@ -104,8 +104,8 @@ class EventRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """One adopted module. `line` is where the script calls it."""
+class WrappedModule:
+    """One wrapped module. `line` is where the script calls it."""
 
     name: str
     line: str
@@ -139,7 +139,7 @@ class Loader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One fact that adoption must show. `ok` None: could not be judged, `text` says why."""
+    """One fact that conversion must show. `ok` None: could not be judged, `text` says why."""
 
     name: str
     ok: bool | None
@@ -182,7 +182,7 @@ class Strategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adoption:
+class Conversion:
     """What was done to the script, and the proof that it took effect.
 
     `written` is what the script would have written, empty when it was allowed to. `same_samples`: in each step that
@@ -191,7 +191,7 @@ class Adoption:
     `copies`: on how many ranks they were the same, where there are groups of ranks: 1: on none, 0: groups are unlike.
     """
 
-    units: tuple[Unit, ...] = ()
+    modules: tuple[WrappedModule, ...] = ()
     loaders: tuple[Loader, ...] = ()
     optimizers: tuple[str, ...] = ()
     seed: int = 0
@@ -269,8 +269,8 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArmRecord:
-    """One ablation arm on one rank. `skipped`: why it was not run, or not to its end; None: it ran."""
+class AblationRecord:
+    """One ablation on one rank. `skipped`: why it was not run, or not to its end; None: it ran."""
 
     name: str
     skipped: str | None = None
@@ -297,7 +297,7 @@ class LineShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUse:
-    """What a rank took of the host's cores over its measured windows without an arm, all of them together.
+    """What a rank took of the host's cores over its measured windows without an ablation, all of them together.
 
     Attributes:
         cpu_s: of all threads of the rank's process; `workers_cpu_s` of the processes that it started, such as loader
@@ -353,17 +353,17 @@ class RankRecord:
     backend: str | None
     status: str
     reason: str | None = None
-    phase: str = ""
+    stage: str = ""
     ending: str = ""
     warmup_steady: bool | None = None
-    adoption: Adoption = Adoption()
+    conversion: Conversion = Conversion()
     counters: Counters | None = None
     steps_per_epoch: int | None = None
     observer_ns: float | None = None
     peak_memory_bytes: int | None = None
     device_type: str = "cpu"
     devices: tuple[Device, ...] = ()
-    arms: tuple[ArmRecord, ...] = ()
+    ablations: tuple[AblationRecord, ...] = ()
     transforms: tuple[TransformTime, ...] = ()
     hand_offs: tuple[HandOff, ...] = ()
     own_code: tuple[LineShare, ...] = ()
@@ -381,11 +381,11 @@ class LaunchRecord:
     somebody else starts the ranks it has that of the command.
 
     Attributes:
-        changed: what was changed, made or removed meanwhile in the directories in which the script lives and runs, by
-            whomever; empty where it may write.
+        files_changed: what was changed, made or removed meanwhile in the directories in which the script lives and
+            runs, by whomever; empty where it may write.
         not_compared: why that is not known; empty: it is.
         again: why it was launched again behind another wall, as the launch before says that failed.
-        refused: lines that ranks printed of a file that they were refused.
+        files_refused: lines that ranks printed of a file that they were refused.
         loader_setting: what the launch was made to try; None: it was made for something else.
         world_size: how many ranks there were, where somebody else started them; None: ModeSpec's.
         other_worlds: names in words those that are not shown.
@@ -401,9 +401,9 @@ class LaunchRecord:
     begin_ns: int = 0
     end_ns: int = 0
     loader_setting: LoaderSetting | None = None
-    changed: tuple[Written, ...] = ()
+    files_changed: tuple[Written, ...] = ()
     not_compared: str = ""
-    refused: tuple[str, ...] = ()
+    files_refused: tuple[str, ...] = ()
     again: str = ""
     world_size: int | None = None
     other_worlds: str = ""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gzip
 import os
 import re
@@ -31,7 +32,7 @@ from typing import Any, BinaryIO, TypeVar
 import msgspec
 from msgspec import structs
 
-from dpdoctor import redact
+from dpdoctor import redact, schema1
 from dpdoctor.digest import Digest
 from dpdoctor.errors import OutputError, RunDirectoryError
 from dpdoctor.loading import BatchRecord
@@ -58,7 +59,7 @@ STDERR = "stderr.log"
 STACKS = "stacks.log"
 # Nobody reads more of a log, and searching what a script prints for ever for secrets takes longer than printing it.
 MOST_LOG_BYTES = 2_000_000
-# Of a launch whose ranks somebody else starts: its task, its worlds of ranks while they run, its armed processes.
+# Of a launch whose ranks somebody else starts: its task, its worlds of ranks while they run, its watched processes.
 TASK = "task.json"
 WORLDS = "worlds"
 PROCESSES = "processes.tsv"
@@ -200,14 +201,15 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
         return _decoders[kind]
 
 
-def read_json(path: Path, kind: type[T]) -> T:
-    """Return the value of a JSON file.
+def read_json(path: Path, kind: type[T], *, schema: int = SCHEMA) -> T:
+    """Return the value of a JSON file, which was written in this schema.
 
     Raises:
         RunDirectoryError: missing, unreadable, or not of this shape; names the file and the place in it.
     """
     try:
-        return _decoder(kind).decode(path.read_bytes())
+        data = path.read_bytes()
+        return schema1.upgraded(data, kind) if schema == schema1.SCHEMA_1 else _decoder(kind).decode(data)
     except FileNotFoundError as error:
         raise RunDirectoryError(f"{path} is missing") from error
     except OSError as error:
@@ -216,9 +218,11 @@ def read_json(path: Path, kind: type[T]) -> T:
         raise RunDirectoryError(f"{path} is damaged: {error}") from error
 
 
-def read_lines(path: Path, kind: type[T]) -> tuple[T, ...]:
+def read_lines(path: Path, kind: type[T], *, schema: int = SCHEMA) -> tuple[T, ...]:
     """Return the records of a JSON-lines file up to the first that is cut short; empty when there is no file."""
-    decoder = _decoder(kind)
+    decode = _decoder(kind).decode
+    if schema == schema1.SCHEMA_1 and kind.__name__ in schema1.RENAMES:
+        decode = functools.partial(schema1.upgraded, kind=kind)
     records: list[T] = []
     try:
         lines = path.read_bytes().split(b"\n")
@@ -226,7 +230,7 @@ def read_lines(path: Path, kind: type[T]) -> tuple[T, ...]:
         return ()
     for line in lines:
         try:
-            records.append(decoder.decode(line))
+            records.append(decode(line))
         except _DAMAGED:
             break
     return tuple(records)
@@ -260,35 +264,37 @@ def read(path: Path) -> Run:
         raise RunDirectoryError(
             f"{path} is not a directory. Give the directory that `dpdoctor profile` printed at its end."
         )
-    for name in (SUMMARY, HEADER):
-        _check_schema(path / name)
+    _, schema = (_schema_of(path / name) for name in (SUMMARY, HEADER))
     if not (path / HEADER).exists():
         raise RunDirectoryError(
             f"{path} is not a run directory: it has no {HEADER}. "
             "Give the directory that `dpdoctor profile` printed at its end."
         )
-    header = read_json(path / HEADER, RunHeader)
-    modes = {spec.name: _read_mode(path, spec.name, header.spec.repeat) for spec in header.spec.modes}
+    header = read_json(path / HEADER, RunHeader, schema=schema)
+    modes = {spec.name: _read_mode(path, spec.name, header.spec.repeat, schema) for spec in header.spec.modes}
     num_bare = len(list(path.glob(f"{BARE}*")))
     tried = {name: found for name in modes if (found := trial_dir(path, name)).is_dir()}
     return Run(
         path=path,
         header=header,
         modes=modes,
-        bare=_read_launches(path, BARE, num_bare),
-        trials={name: read_launch(found, name) for name, found in tried.items()},
+        bare=_read_launches(path, BARE, num_bare, schema),
+        trials={name: read_launch(found, name, schema=schema) for name, found in tried.items()},
     )
 
 
-def _check_schema(path: Path) -> None:
+def _schema_of(path: Path) -> int:
+    """Return the schema in which a file was written; a file that is not there is no obstacle."""
     if not path.exists():
-        return
+        return SCHEMA
     found = read_json(path, dict[str, Any])
-    if found.get("schema") != SCHEMA:
-        raise RunDirectoryError(
-            f"{path} has schema {found.get('schema')!r}; this dpdoctor reads schema {SCHEMA}. "
-            f"Read it with {_writer(found.get('dpdoctor'))}, or profile again."
-        )
+    schema = found.get("schema")
+    if schema in (schema1.SCHEMA_1, SCHEMA):
+        return int(schema)
+    raise RunDirectoryError(
+        f"{path} has schema {schema!r}; this dpdoctor reads schemas {schema1.SCHEMA_1} and {SCHEMA}. "
+        f"Read it with {_writer(found.get('dpdoctor'))}, or profile again."
+    )
 
 
 def _writer(version: Any) -> str:
@@ -298,11 +304,11 @@ def _writer(version: Any) -> str:
     return "the version of dpdoctor that wrote it"
 
 
-def _read_mode(root: Path, mode: str, repeat: int) -> tuple[Launch, ...]:
-    launches, traced = _read_launches(root, mode, repeat), trace_dir(root, mode)
+def _read_mode(root: Path, mode: str, repeat: int, schema: int) -> tuple[Launch, ...]:
+    launches, traced = _read_launches(root, mode, repeat, schema), trace_dir(root, mode)
     if not launches or not traced.is_dir():
         return launches
-    return (_with_trace(launches[0], read_launch(traced, mode)), *launches[1:])
+    return (_with_trace(launches[0], read_launch(traced, mode, schema=schema)), *launches[1:])
 
 
 def _with_trace(launch: Launch, traced: Launch) -> Launch:
@@ -334,38 +340,40 @@ def _gone_on(rank: Rank, traced: Rank) -> Rank:
     )
 
 
-def _read_launches(root: Path, mode: str, repeat: int) -> tuple[Launch, ...]:
+def _read_launches(root: Path, mode: str, repeat: int, schema: int) -> tuple[Launch, ...]:
     paths = [launch_dir(root, mode, number) for number in range(1, repeat + 1)]
-    return tuple(read_launch(path, mode, number) for number, path in enumerate(paths, 1) if path.is_dir())
+    return tuple(
+        read_launch(path, mode, number, schema=schema) for number, path in enumerate(paths, 1) if path.is_dir()
+    )
 
 
-def read_launch(path: Path, mode: str, number: int = 1) -> Launch:
+def read_launch(path: Path, mode: str, number: int = 1, *, schema: int = SCHEMA) -> Launch:
     """Return the launch of a mode in its own directory, as `launch_dir` names it; number: which of its launches.
 
     Raises:
         RunDirectoryError: a file in it is damaged.
     """
     if (path / LAUNCH).exists():
-        record = read_json(path / LAUNCH, LaunchRecord)
+        record = read_json(path / LAUNCH, LaunchRecord, schema=schema)
     else:
         record = LaunchRecord(
             mode=mode, launch=number, status="failed", reason="dpdoctor itself was ended during this mode"
         )
     indices = sorted(int(m[1]) for p in path.iterdir() if (m := re.fullmatch(r"rank(\d+)", p.name)))
-    ranks = tuple(_read_rank(rank_dir(path, index), index) for index in indices)
+    ranks = tuple(_read_rank(rank_dir(path, index), index, schema) for index in indices)
     return Launch(record=record, ranks=ranks, samples=read_lines(path / NODE, Sample))
 
 
-def _read_rank(path: Path, index: int) -> Rank:
-    record = read_json(path / RANK, RankRecord) if (path / RANK).exists() else None
+def _read_rank(path: Path, index: int, schema: int) -> Rank:
+    record = read_json(path / RANK, RankRecord, schema=schema) if (path / RANK).exists() else None
     trace, digest = path / TRACE, path / DIGEST
     return Rank(
         index=index,
         record=record,
         steps=read_lines(path / STEPS, StepRecord),
-        windows=read_lines(path / WINDOWS, WindowRecord),
+        windows=read_lines(path / WINDOWS, WindowRecord, schema=schema),
         events=read_lines(path / EVENTS, EventRecord),
         batches=read_lines(path / LOADER, BatchRecord),
         trace=trace if trace.exists() else None,
-        digest=read_json(digest, Digest) if digest.exists() else None,
+        digest=read_json(digest, Digest, schema=schema) if digest.exists() else None,
     )

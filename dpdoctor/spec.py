@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dpdoctor import units
 
-SCHEMA = 1
+SCHEMA = 2
 BATCH_RULES = ("per-device", "global")
 # The one mode of a run directory that was made of existing traces.
 TRACE_MODE = "trace"
@@ -78,9 +78,9 @@ class LoaderSetting:
     prefetch_factor: int
 
 
-# The arm that tries a loader process; who leaves it out tries no other settings either.
+# The ablation that tries a loader process; who leaves it out tries no other settings either.
 BESIDE = "one_worker"
-# The arm of a launch that tries another setting; nobody asks for it by name.
+# The ablation of a launch that tries another setting; nobody asks for it by name.
 OTHER_SETTING = "other_loader_setting"
 # torch fetches two batches ahead where the script does not say.
 ONE_WORKER = LoaderSetting(num_workers=1, prefetch_factor=2)
@@ -97,13 +97,13 @@ class Recording:
         time_budget_s: seconds a mode may train after its first step, with the trace.
         trace_steps: steps recorded by torch.profiler at the end; 0 turns the trace off.
         comm_kernels: what kernels that communicate are called, too, as a regular expression; None: nothing else.
-        explain: stop after the proof of adoption, measure nothing.
+        explain: stop after the proof of conversion, measure nothing.
         trace_only: trace right after the proof, measure nothing.
         loader_trials: at the end, try what a loader's hand-offs and fetches cost, for predictions of other settings.
         loader_setting: which a launch is made to try, in windows between those of the script's own; None: the
             launch is another one.
-        arms: names of the ablation arms to interleave with full windows, files of dpdoctor/worker/arms; each mode runs
-            those that it can.
+        ablations: names of the ablations to interleave with full windows, files of dpdoctor/worker/ablations; each mode
+            runs those that it can.
     """
 
     warmup: int | None = None
@@ -116,7 +116,7 @@ class Recording:
     trace_only: bool = False
     loader_trials: bool = True
     loader_setting: LoaderSetting | None = None
-    arms: tuple[str, ...] = ()
+    ablations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, least in (

@@ -1,4 +1,4 @@
-"""What each ablation arm gains: its windows against the full ones of the same rounds.
+"""What each ablation gains: its windows against the full ones of the same rounds.
 
 Windows of one round lie seconds apart, in shuffled order. So what drifts in the course of a run, such as a warming
 processor or a neighbour on the machine, falls out of the differences.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.summary import ArmSummary
+from dpdoctor.analysis.summary import AblationSummary
 from dpdoctor.analysis.windows import Window
 from dpdoctor.records import FULL
 
@@ -25,37 +25,38 @@ NO_PAIRS = "no round has a complete window of it on every rank beside a full one
 Pair = tuple[float, float]
 
 
-def arms(launches: Sequence[LaunchFacts]) -> dict[str, ArmSummary]:
-    """Return by arm what it gave, in the order in which the ranks name them; a failed launch measured nothing."""
-    return {name: _arm(name, launches) for name in _names(launches)}
+def ablations(launches: Sequence[LaunchFacts]) -> dict[str, AblationSummary]:
+    """Return by ablation what it gave, in the order in which the ranks name them; a failed launch measured nothing."""
+    return {name: _ablation(name, launches) for name in _names(launches)}
 
 
-def pairs(launch: LaunchFacts, arm: str) -> list[tuple[Window, Window]]:
-    """Return the full window and the arm's window of each round that has both."""
+def pairs(launch: LaunchFacts, ablation: str) -> list[tuple[Window, Window]]:
+    """Return the full window and the ablation's window of each round that has both."""
     if launch.record.status == "failed":
         return []
     full = {window.round: window for window in launch.windows()}
-    return [(full[window.round], window) for window in launch.windows(arm) if window.round in full]
+    return [(full[window.round], window) for window in launch.windows(ablation) if window.round in full]
 
 
-def imbalance(launches: Sequence[LaunchFacts], arm: str) -> Figure:
-    """Return by how many seconds per step the slowest rank is slower than the median of the others in an arm's windows.
+def imbalance(launches: Sequence[LaunchFacts], ablation: str) -> Figure:
+    """Return by how many seconds per step the slowest rank is slower than the median of the others in an ablation's
+    windows.
 
-    Only where the arm leaves the ranks alone, so that each has a pace of its own.
+    Only where the ablation leaves the ranks alone, so that each has a pace of its own.
     """
-    paces = [np.array(found) for launch in launches if (found := _paces(launch, arm))]
+    paces = [np.array(found) for launch in launches if (found := _paces(launch, ablation))]
     if not paces:
-        return stats.unknown("s", f"no window of {arm} is complete on every rank")
+        return stats.unknown("s", f"no window of {ablation} is complete on every rank")
     if paces[0].shape[1] < 2:
         return stats.unknown("s", "there is one rank")
     return _over_launches([_behind_others(found) for found in paces])
 
 
-def _paces(launch: LaunchFacts, arm: str) -> list[list[float]]:
+def _paces(launch: LaunchFacts, ablation: str) -> list[list[float]]:
     """Return the seconds per step of each rank in each window."""
     if launch.record.status == "failed":
         return []
-    return [[rank.steady_s / len(rank.steady) for rank in window.ranks] for window in launch.windows(arm)]
+    return [[rank.steady_s / len(rank.steady) for rank in window.ranks] for window in launch.windows(ablation)]
 
 
 def _behind_others(paces: NDArray[np.float64]) -> Figure:
@@ -65,36 +66,43 @@ def _behind_others(paces: NDArray[np.float64]) -> Figure:
 
 
 def _names(launches: Sequence[LaunchFacts]) -> list[str]:
-    """Return the arms that ranks say they ran or skipped, and those of which a rank that left no record has windows."""
+    """Return the ablations that ranks say they ran or skipped, and those of which a rank that left no record has
+    windows.
+    """
     ranks = [rank for launch in launches for rank in launch.ranks]
-    recorded = (arm.name for rank in ranks if rank.record for arm in rank.record.arms)
-    seen = (window.arm for rank in ranks for window in rank.windows)
+    recorded = (ablation.name for rank in ranks if rank.record for ablation in rank.record.ablations)
+    seen = (window.ablation for rank in ranks for window in rank.windows)
     return [name for name in dict.fromkeys(chain(recorded, seen)) if name != FULL]
 
 
-def _arm(name: str, launches: Sequence[LaunchFacts]) -> ArmSummary:
+def _ablation(name: str, launches: Sequence[LaunchFacts]) -> AblationSummary:
     found = [seconds for launch in launches if (seconds := _seconds(launch, name))]
     reason = _why_unknown(name, launches, measured_any=bool(found))
     if reason is not None:
         time, ratio = stats.unknown("s", reason), stats.unknown("ratio", reason)
-        return ArmSummary(gain=time, share=ratio, step=time)
-    return ArmSummary(
-        gain=_over_launches([stats.mean_interval([full - arm for full, arm in one], "s") for one in found]),
+        return AblationSummary(gain=time, share=ratio, step=time)
+    return AblationSummary(
+        gain=_over_launches([stats.mean_interval([full - ablation for full, ablation in one], "s") for one in found]),
         share=_over_launches(
-            [stats.ratio_of_totals([(full - arm, full) for full, arm in one], "ratio") for one in found]
+            [stats.ratio_of_totals([(full - ablation, full) for full, ablation in one], "ratio") for one in found]
         ),
-        step=_over_launches([stats.mean_interval([arm for _, arm in one], "s") for one in found]),
+        step=_over_launches([stats.mean_interval([ablation for _, ablation in one], "s") for one in found]),
     )
 
 
-def _seconds(launch: LaunchFacts, arm: str) -> list[Pair]:
-    return [(full.seconds_per_step, without.seconds_per_step) for full, without in pairs(launch, arm)]
+def _seconds(launch: LaunchFacts, ablation: str) -> list[Pair]:
+    return [(full.seconds_per_step, without.seconds_per_step) for full, without in pairs(launch, ablation)]
 
 
 def _why_unknown(name: str, launches: Sequence[LaunchFacts], *, measured_any: bool) -> str | None:
-    """Return why nothing is known of the arm, a rank's own reason first; None: there are pairs."""
+    """Return why nothing is known of the ablation, a rank's own reason first; None: there are pairs."""
     records = [rank.record for launch in launches for rank in launch.ranks if rank.record]
-    skipped = (arm.skipped for record in records for arm in record.arms if arm.name == name and arm.skipped)
+    skipped = (
+        ablation.skipped
+        for record in records
+        for ablation in record.ablations
+        if ablation.name == name and ablation.skipped
+    )
     ended = () if measured_any else (*(launch.record.reason for launch in launches if launch.record.reason), NO_PAIRS)
     return next(chain(skipped, ended), None)
 

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import core_pace, others, own_ranks, same_program, stats
-from dpdoctor.analysis.ablation import arms
-from dpdoctor.analysis.across import Pause, across, pauses_of
+from dpdoctor.analysis import core_benchmark, others, own_ranks, same_program, stats
+from dpdoctor.analysis.ablation import ablations
 from dpdoctor.analysis.cross_check import cross_checks
+from dpdoctor.analysis.cross_rank import Pause, compare_ranks, pauses_of
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts, every, shown, with_facts
 from dpdoctor.analysis.loader.summarise import with_loaders
@@ -18,8 +18,8 @@ from dpdoctor.analysis.protection import wall
 from dpdoctor.analysis.rank_traces import rank_traces
 from dpdoctor.analysis.results import Analysis
 from dpdoctor.analysis.samples import counting
-from dpdoctor.analysis.summary import Batch, ModeSummary, Own, RankSummary, RunSummary, Script
-from dpdoctor.analysis.trace_budget import trace_budget
+from dpdoctor.analysis.summary import Batch, ModeSummary, NativeSummary, RankSummary, RunSummary, Script
+from dpdoctor.analysis.trace_breakdown import trace_breakdown
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import with_unknown
 from dpdoctor.analysis.waterfall import waterfalls
@@ -28,8 +28,8 @@ from dpdoctor.digest import Digest
 from dpdoctor.records import (
     ALL_PHASES,
     PHASES,
-    Adoption,
     Check,
+    Conversion,
     Launch,
     LaunchRecord,
     Rank,
@@ -57,7 +57,9 @@ def analyse(run: Run) -> Analysis:
         for spec in header.spec.modes
     }
     if BASELINE in modes:
-        modes[BASELINE] = dataclasses.replace(modes[BASELINE], changed=_changed([*run.modes[BASELINE], *run.bare]))
+        modes[BASELINE] = dataclasses.replace(
+            modes[BASELINE], files_changed=_changed([*run.modes[BASELINE], *run.bare])
+        )
     same = same_program.words(modes)
     modes = same_program.widened(modes)
     baseline = modes.get(BASELINE)
@@ -69,7 +71,7 @@ def analyse(run: Run) -> Analysis:
     modes = with_own_cost(modes, bare_step(bare, run.bare, beside.get(BASELINE)), launch_spread(bare))
     modes = with_loaders(modes, speaking, _trials(run), header)
     traces = {name: _traces(launches[name]) for name in modes}
-    compared = {name: across(found.digests, _pauses(speaking[name])) for name, found in traces.items() if found}
+    compared = {name: compare_ranks(found.digests, _pauses(speaking[name])) for name, found in traces.items() if found}
     modes = waterfalls(modes, launches, compared, traces)
     script = Script(path=header.spec.target, sha256=header.fingerprint.script_sha256, args=header.spec.args)
     summary = RunSummary(
@@ -79,9 +81,11 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
-        pace="; ".join(filter(None, (same, taken or core_pace.words(speaking), pace(bare) if not taken else ""))),
+        caveat="; ".join(
+            filter(None, (same, taken or core_benchmark.words(speaking), pace(bare) if not taken else ""))
+        ),
     )
-    return Analysis(summary=summary, run=run, across=compared)
+    return Analysis(summary=summary, run=run, cross_rank=compared)
 
 
 def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, spread: float | None) -> ModeSummary:
@@ -98,17 +102,17 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
     first = records[0] if records else None
     reason = _why_unmeasured(speaking, spec, explain=header.spec.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)
-    gains = arms(launches)
+    gains = ablations(launches)
     epoch = _epoch(stats.calibrated(step, spread), first.steps_per_epoch if first else None, windows, speaking)
-    same = first is not None and first.adoption.same_samples
-    alike = spec.world_size if same else first.adoption.copies if first is not None else 1
+    same = first is not None and first.conversion.same_samples
+    alike = spec.world_size if same else first.conversion.copies if first is not None else 1
     copies = alike or 1
     unknown = count.unknown or (None if header.spec.samples_per_step else own_ranks.why_uncounted(first, alike))
     counted, uncounted = ([], unknown) if unknown else (windows, reason)
-    adoption = _with_proof(first.adoption, count.check) if first else None
+    conversion = _with_proof(first.conversion, count.check) if first else None
     batch = _batch(spec, counted, count.source, samples, copies)
     with_edges = stats.calibrated(
-        _over_launches(counted, lambda w: w.throughput_with_edges(samples, copies), "samples/s", uncounted), spread
+        _over_launches(counted, lambda w: w.throughput_all_steps(samples, copies), "samples/s", uncounted), spread
     )
     return ModeSummary(
         status=speaking.record.status,
@@ -120,32 +124,32 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         backend=first.backend if first else None,
         launches=len(launches),
         warmup_steady=first.warmup_steady if first else None,
-        adoption=_with_remark(adoption, speaking) if adoption else None,
+        conversion=_with_remark(conversion, speaking) if conversion else None,
         batch=batch,
         throughput=stats.calibrated(
             _over_launches(counted, lambda w: w.throughput(samples, copies), "samples/s", uncounted), spread
         ),
-        throughput_with_edges=_over_epoch(batch, first.steps_per_epoch if first else None, epoch) or with_edges,
+        throughput_all_steps=_over_epoch(batch, first.steps_per_epoch if first else None, epoch) or with_edges,
         epoch_s=epoch,
         step=stats.calibrated(step, spread),
         speedup=stats.unknown("x", _no_baseline(header)),
         scaling_efficiency=stats.unknown("ratio", _no_baseline(header)),
-        profiler_cost=_profiler_cost(launches, step)
+        profiler_overhead=_profiler_cost(launches, step)
         if spec.name != TRACE_MODE
         else stats.unknown("ratio", TRACES_ALONE),
-        observer_cost=_observer_cost(records, step),
-        core_pace=core_pace.core_pace(windows),
-        phases=_phases(windows, adoption, reason),
-        budget=None if speaking.record.status == "failed" else trace_budget(speaking.traces),
-        no_trace=_why_untraced(speaking, header.spec.recording),
-        changed=_changed(launches),
-        refused=tuple(dict.fromkeys(line for record in _launched(launches) for line in record.refused)),
+        observer_overhead=_observer_cost(records, step),
+        core_benchmark=core_benchmark.core_benchmark(windows),
+        phases=_phases(windows, conversion, reason),
+        breakdown=None if speaking.record.status == "failed" else trace_breakdown(speaking.traces),
+        trace_reason=_why_untraced(speaking, header.spec.recording),
+        files_changed=_changed(launches),
+        files_refused=tuple(dict.fromkeys(line for record in _launched(launches) for line in record.files_refused)),
         again=next((record.again for record in _launched(launches) if record.again), ""),
-        wall=wall(first, speaking.record),
+        file_protection=wall(first, speaking.record),
         traces=() if speaking.record.status == "failed" else rank_traces(speaking.traces.digests),
-        arms=gains,
+        ablations=gains,
         cross_checks=cross_checks(gains, speaking, header.fingerprint.cores),
-        own=_own(spec, speaking, windows, reason) if spec.launcher else None,
+        native=_own(spec, speaking, windows, reason) if spec.launcher else None,
         counters=first.counters if first else None,
         ranks=tuple(_rank(rank, of_shown, index) for index, rank in enumerate(speaking.ranks)),
         wall_s=sum(map(_wall_s, _launched(launches))),
@@ -156,10 +160,10 @@ def _no_baseline(header: RunHeader) -> str:
     return ": ".join(filter(None, ("no baseline", header.spec.no_baseline)))
 
 
-def _own(spec: ModeSpec, shown: Launch, windows: Sequence[Sequence[Window]], reason: str) -> Own:
+def _own(spec: ModeSpec, shown: Launch, windows: Sequence[Sequence[Window]], reason: str) -> NativeSummary:
     is_counted = all(s.collectives is not None for of in windows for w in of for r in w.ranks for s in r.steady)
     collectives = _over_launches(windows, Window.collectives, "collectives", reason)
-    return Own(
+    return NativeSummary(
         launcher=spec.launcher,
         collectives=collectives if is_counted else stats.unknown("collectives", "the ranks have no process group"),
         other_worlds=shown.record.other_worlds,
@@ -177,7 +181,7 @@ def _launched(launches: Sequence[Launch]) -> list[LaunchRecord]:
 
 def _changed(launches: Sequence[Launch]) -> tuple[Written, ...]:
     """Return what changed in the user's directories, each path once, as it was told last."""
-    found = {file.path: file for record in _launched(launches) for file in record.changed}
+    found = {file.path: file for record in _launched(launches) for file in record.files_changed}
     return tuple(found[path] for path in sorted(found))
 
 
@@ -185,19 +189,19 @@ def _wall_s(record: LaunchRecord) -> float:
     return (record.end_ns - record.begin_ns) * NS
 
 
-def _with_remark(adoption: Adoption, launch: Launch) -> Adoption:
+def _with_remark(conversion: Conversion, launch: Launch) -> Conversion:
     """Return what was done to the script, a launch for the trace alone included."""
     if launch.traced is None or launch.traced.status not in ("ok", "inactive"):
-        return adoption
+        return conversion
     took = units.seconds(_wall_s(launch.traced))
     remark = f"the script ended before its trace: the mode was launched once more for that alone, in {took}"
-    return dataclasses.replace(adoption, warnings=(*adoption.warnings, remark))
+    return dataclasses.replace(conversion, warnings=(*conversion.warnings, remark))
 
 
 def _why_untraced(launch: Launch, recording: Recording) -> str:
     """Return why the script left no time for the trace that was asked for; empty where there is one, or time was over.
 
-    For the latter the adoption has a warning.
+    For the latter the conversion has a warning.
     """
     is_asked_for = recording.trace_steps and not recording.explain and launch.record.status in ("ok", "inactive")
     if not is_asked_for or any(rank.digest for rank in launch.ranks):
@@ -239,17 +243,17 @@ def _never_launched(spec: ModeSpec) -> ModeSummary:
         backend=None,
         launches=0,
         warmup_steady=None,
-        adoption=None,
+        conversion=None,
         batch=Batch(per_device=None, global_=None, rule=spec.batch_rule, source="none"),
         throughput=rate,
-        throughput_with_edges=rate,
+        throughput_all_steps=rate,
         epoch_s=time,
         step=time,
         speedup=stats.unknown("x", reason),
         scaling_efficiency=ratio,
-        profiler_cost=ratio,
-        observer_cost=ratio,
-        core_pace=core_pace.NOT_TRIED,
+        profiler_overhead=ratio,
+        observer_overhead=ratio,
+        core_benchmark=core_benchmark.NOT_TRIED,
         phases=dict.fromkeys(PHASES, time),
         counters=None,
         ranks=(),
@@ -276,8 +280,8 @@ def _named(ranks: Sequence[int]) -> str:
     return f"{units.count(len(ranks), 'rank')}, the first of them rank {ranks[0]},"
 
 
-def _with_proof(adoption: Adoption, check: Check | None) -> Adoption:
-    return dataclasses.replace(adoption, proof=(*adoption.proof, check)) if check else adoption
+def _with_proof(conversion: Conversion, check: Check | None) -> Conversion:
+    return dataclasses.replace(conversion, proof=(*conversion.proof, check)) if check else conversion
 
 
 def _over_launches(
@@ -296,13 +300,13 @@ def _positive(figure: Figure) -> Figure:
     return figure if figure.low is None else dataclasses.replace(figure, low=max(0.0, figure.low))
 
 
-def _phases(windows: Sequence[Sequence[Window]], adoption: Adoption | None, reason: str) -> dict[str, Figure]:
+def _phases(windows: Sequence[Sequence[Window]], conversion: Conversion | None, reason: str) -> dict[str, Figure]:
     """Return the host seconds per step by phase; `optimizer` is unknown where there is none to be timed."""
     steps = (s for launch in windows for w in launch for r in w.ranks for s in r.steady)
     names = ALL_PHASES if any(len(s.phases_ns) == len(ALL_PHASES) for s in steps) else PHASES
     found = {name: _over_launches(windows, _phase(name), "s", reason) for name in names}
     # An optimizer that the script let go of before the record was written is not listed, but took time.
-    if adoption is not None and not adoption.optimizers and found["optimizer"].value == 0:
+    if conversion is not None and not conversion.optimizers and found["optimizer"].value == 0:
         found["optimizer"] = stats.unknown("s", NO_OPTIMIZER)
     return found
 
@@ -394,7 +398,7 @@ def _rank(rank: Rank, windows: Sequence[Window], index: int) -> RankSummary:
         device=record.device if record else "",
         device_type=record.device_type if record else "",
         status=record.status if record else "failed",
-        phase=record.phase if record else "starting",
+        stage=record.stage if record else "starting",
         steps_recorded=len(rank.steps),
         step=_positive(stats.ratio_of_totals(own, "s", reason="no measured window was complete on every rank")),
         peak_memory_bytes=record.peak_memory_bytes if record else None,

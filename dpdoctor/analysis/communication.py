@@ -11,7 +11,7 @@ from dpdoctor.analysis.common_steps import CommonSteps
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.loader.feed import feed
-from dpdoctor.analysis.trace_budget import part_share, share
+from dpdoctor.analysis.trace_breakdown import part_share, share
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
 from dpdoctor.analysis.windows import NS, RankWindow
@@ -36,7 +36,7 @@ def exposed_share(traces: Traces) -> Figure:
     last = _last(traces.digests, common) if reason is None else None
     if last is None:
         return stats.unknown("ratio", reason or common.left_out or NO_TIME)
-    parts = [(exposed_ns(step), step.budget.total_ns) for step in _steps(last, common)]
+    parts = [(exposed_ns(step), step.breakdown.total_ns) for step in _steps(last, common)]
     return stats.ratio_of_totals(parts, "ratio")
 
 
@@ -192,7 +192,7 @@ def _untraced_s(windows: Sequence[RankWindow], phase: str) -> float:
 
 def _handling_share(steps: Sequence[DeviceStep], phase: str) -> Figure:
     """Return the share of one phase of traced steps that is handling."""
-    parts = [(step.handling_by.get(phase, 0), step.host_phases_ns.get(phase, 0)) for step in steps]
+    parts = [(step.comm_host_ns.get(phase, 0), step.host_phases_ns.get(phase, 0)) for step in steps]
     return stats.ratio_of_totals(parts, "ratio")
 
 
@@ -204,7 +204,7 @@ def on_shared_cores(launch: Launch, cores: int) -> bool:
     records = [rank.record for rank in launch.ranks if rank.record and rank.record.device_type == "cpu"]
     threads: Counter[str] = Counter()
     for record in records:
-        threads[record.host] += record.adoption.num_threads
+        threads[record.host] += record.conversion.num_threads
     return max(threads.values(), default=0) == cores
 
 
@@ -214,7 +214,7 @@ def _wait_for_core(launch: LaunchFacts, last: Digest) -> Figure:
     Unknown where it does not compute alone: a thread beside it may be the one that waits.
     """
     found, rank = feed(launch), next(rank for rank in launch.ranks if rank.digest is last)
-    if found is None or rank.record is None or rank.record.adoption.num_threads != 1:
+    if found is None or rank.record is None or rank.record.conversion.num_threads != 1:
         return stats.unknown("s", NOT_COUNTED)
     parts = [part for part in found.parts if launch.ranks[part.rank] is rank]
     waited = [(sum(batch.gap_queued_ns for batch in part.steady) * NS, len(part.window.steady)) for part in parts]
@@ -230,12 +230,12 @@ def _of_untraced(launch: LaunchFacts, seconds: Figure) -> Figure:
 
 def _last(digests: Sequence[Digest], common: CommonSteps) -> Digest | None:
     """Return that of the rank which communicates least while nothing computes; None: no step counts for any."""
-    whole = [digest for digest in digests if sum(step.budget.total_ns for step in _steps(digest, common))]
+    whole = [digest for digest in digests if sum(step.breakdown.total_ns for step in _steps(digest, common))]
     return min(whole, key=lambda digest: _exposed_ratio(_steps(digest, common)), default=None)
 
 
 def _exposed_ratio(steps: Sequence[DeviceStep]) -> float:
-    return sum(map(exposed_ns, steps)) / sum(s.budget.total_ns for s in steps)
+    return sum(map(exposed_ns, steps)) / sum(s.breakdown.total_ns for s in steps)
 
 
 def _steps(digest: Digest, common: CommonSteps) -> list[DeviceStep]:

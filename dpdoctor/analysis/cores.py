@@ -48,8 +48,8 @@ def cores(launch: Launch, num_cores: int) -> Cores | None:
     return Cores(
         cores=num_cores,
         ranks=len(local),
-        threads=sum(record.adoption.num_threads for record in local),
-        workers=sum(max((ld.num_workers for ld in record.adoption.loaders), default=0) for record in local),
+        threads=sum(record.conversion.num_threads for record in local),
+        workers=sum(max((ld.num_workers for ld in record.conversion.loaders), default=0) for record in local),
         ranks_busy=sum(use.cpu_s / use.wall_s for use in used) if whole else None,
         workers_busy=sum(use.workers_cpu_s / use.wall_s for use in used) if whole else None,
         switches=sum(switches) if len(switches) == len(local) else None,

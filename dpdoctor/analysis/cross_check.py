@@ -8,35 +8,35 @@ from dpdoctor.analysis import stats
 from dpdoctor.analysis.communication import clocked_share, removable
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.summary import ArmSummary, CrossCheck
+from dpdoctor.analysis.summary import AblationSummary, CrossCheck
 from dpdoctor.analysis.weighing import allowed
 from dpdoctor.records import HAND_WRITTEN, Launch
 
 
-def cross_checks(arms: Mapping[str, ArmSummary], launch: LaunchFacts, cores: int) -> tuple[CrossCheck, ...]:
-    """Return for every arm whose gain can also be seen without it, what the launch's trace or clock says of it.
+def cross_checks(ablations: Mapping[str, AblationSummary], launch: LaunchFacts, cores: int) -> tuple[CrossCheck, ...]:
+    """Return for every ablation whose gain can also be seen without it, what the launch's trace or clock says of it.
 
     `cores` are those of each machine.
     """
-    return tuple(_compared(arms, launch, cores))
+    return tuple(_compared(ablations, launch, cores))
 
 
-def _compared(arms: Mapping[str, ArmSummary], launch: LaunchFacts, cores: int) -> Iterator[CrossCheck]:
-    if "no_comm" in arms:
+def _compared(ablations: Mapping[str, AblationSummary], launch: LaunchFacts, cores: int) -> Iterator[CrossCheck]:
+    if "no_comm" in ablations:
         found = removable(launch, cores)
         what = (
             "communication, and what it takes of the cores that compute" if found.on_cores else "exposed communication"
         )
-        yield _check(f"{what}, in the trace", "no_comm", found.total, arms)
+        yield _check(f"{what}, in the trace", "no_comm", found.total, ablations)
         if _waits_for_each(launch):
-            yield _check("calls of collectives, on the host's clock", "no_comm", clocked_share(launch), arms)
-    if "cached_batches" in arms:
-        yield _check("waiting for data, on the host's clock", "cached_batches", _waited_share(launch), arms)
+            yield _check("calls of collectives, on the host's clock", "no_comm", clocked_share(launch), ablations)
+    if "cached_batches" in ablations:
+        yield _check("waiting for data, on the host's clock", "cached_batches", _waited_share(launch), ablations)
 
 
 def _waits_for_each(launch: Launch) -> bool:
     """Return whether the script itself makes all exchanges and waits for each: its clock shows what they take."""
-    ways = [way for rank in launch.ranks if rank.record for way in rank.record.adoption.strategies]
+    ways = [way for rank in launch.ranks if rank.record for way in rank.record.conversion.strategies]
     return bool(ways) and all(way.name == HAND_WRITTEN and not way.in_backward for way in ways)
 
 
@@ -47,12 +47,14 @@ def _waited_share(launch: LaunchFacts) -> Figure:
     return stats.ratio_of_totals(parts, "ratio")
 
 
-def _check(what: str, arm: str, seen: Figure, arms: Mapping[str, ArmSummary]) -> CrossCheck:
-    gained = arms[arm].share
+def _check(what: str, ablation: str, seen: Figure, ablations: Mapping[str, AblationSummary]) -> CrossCheck:
+    gained = ablations[ablation].share
     limit, agrees = allowed(seen, gained), None
     reason = next((figure.reason or "" for figure in (seen, gained) if figure.value is None), "")
     if seen.value is not None and gained.value is not None:
         agrees = abs(seen.value - gained.value) <= limit
         if not agrees and gained.low is None:
             agrees, reason = None, "one round gives no interval: they differ by more than chance is known to explain"
-    return CrossCheck(what=what, arm=arm, seen=seen, gained=gained, agrees=agrees, allowed=limit, reason=reason)
+    return CrossCheck(
+        what=what, ablation=ablation, observed=seen, gain=gained, agrees=agrees, tolerance=limit, reason=reason
+    )

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dpdoctor.analysis import idle, stats
-from dpdoctor.analysis.across.model import AcrossRanks
 from dpdoctor.analysis.batch_sizes import Unevenness, unevenness
 from dpdoctor.analysis.communication import NOT_TIMED, Exposure, clocked_share, exposed_calls_share, exposure
 from dpdoctor.analysis.cores import Cores, cores, is_busy, starts_more_than_others
+from dpdoctor.analysis.cross_rank.model import CrossRank
 from dpdoctor.analysis.events import share_of_events
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.interruptions import Interruptions, interruptions
+from dpdoctor.analysis.jitter import jitter_wait
 from dpdoctor.analysis.launch_facts import LaunchFacts, shown
 from dpdoctor.analysis.loader.restarts import Restarts, begins_every_step, is_left_early, restarts
 from dpdoctor.analysis.memory import Peak, peaks
 from dpdoctor.analysis.others import while_measured
 from dpdoctor.analysis.rank_step_time import SlowRank, slowest_rank
-from dpdoctor.analysis.summary import ArmSummary, ModeSummary
+from dpdoctor.analysis.summary import AblationSummary, ModeSummary
 from dpdoctor.analysis.throttling import Throttled, throttled, throttled_periods
-from dpdoctor.analysis.trace_budget import part_share
+from dpdoctor.analysis.trace_breakdown import part_share
 from dpdoctor.analysis.traces import Traces
-from dpdoctor.analysis.turns import lost_in_turns
 from dpdoctor.analysis.windows import Window
 from dpdoctor.records import HAND_WRITTEN, Strategy
 from dpdoctor.spec import BASELINE, Fingerprint, RunSpec
@@ -44,7 +44,7 @@ class ModeFacts:
     Attributes:
         modes: the summaries of all modes of the run, by name: some facts are differences to another one.
         launches: of this mode, with those that failed.
-        across: what its ranks' traces show together; None: no rank left one.
+        cross_rank: what its ranks' traces show together; None: no rank left one.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ModeFacts:
     spec: RunSpec
     fingerprint: Fingerprint
     launches: tuple[LaunchFacts, ...]
-    across: AcrossRanks | None
+    cross_rank: CrossRank | None
 
     @property
     def mode(self) -> ModeSummary:
@@ -68,12 +68,12 @@ class ModeFacts:
     def is_measured(self) -> bool:
         """Return whether the mode trained anything, and a clock or a trace timed it."""
         mode = self.mode
-        return mode.status not in NOTHING_TRAINED and (mode.step.value is not None or mode.budget is not None)
+        return mode.status not in NOTHING_TRAINED and (mode.step.value is not None or mode.breakdown is not None)
 
-    def arm(self, name: str) -> ArmSummary | None:
+    def ablation(self, name: str) -> AblationSummary | None:
         """Return an ablation that gave a share of the step; None: it was not asked for, or it was skipped."""
-        arm = self.mode.arms.get(name)
-        return arm if arm is not None and arm.share.value is not None else None
+        ablation = self.mode.ablations.get(name)
+        return ablation if ablation is not None and ablation.share.value is not None else None
 
     def share_of_step(self, seconds: Figure) -> Figure:
         """Return seconds per step as a share of the measured step; unknown with a reason where either is."""
@@ -125,12 +125,12 @@ class ModeFacts:
     @property
     def ways(self) -> tuple[Strategy, ...]:
         """Return how a script distributes itself; empty where dpdoctor does."""
-        return self.mode.adoption.strategies if self.mode.adoption else ()
+        return self.mode.conversion.strategies if self.mode.conversion else ()
 
     @property
     def wrapper(self) -> str:
         """Return what exchanges gradients: ddp, fsdp (fully_shard) or fsdp1; empty: nothing of torch's."""
-        if self.mode.own is None:
+        if self.mode.native is None:
             return self.name
         return next((name for way, name in WRAPPERS.items() if any(found.name == way for found in self.ways)), "")
 
@@ -160,9 +160,9 @@ class ModeFacts:
         return slowest_rank(self.launches, NO_COMM, on_gpu=self.on_gpu)
 
     @cached_property
-    def lost_in_turns(self) -> Figure:
+    def jitter_wait(self) -> Figure:
         """Return the share of a step that ranks cost each other which are late now and then."""
-        return lost_in_turns(self.launches, NO_COMM)
+        return jitter_wait(self.launches, NO_COMM)
 
     @cached_property
     def uneven_batches(self) -> Unevenness | None:

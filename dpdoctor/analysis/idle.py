@@ -6,7 +6,7 @@ from statistics import fmean
 
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.trace_budget import CAUSE, part_share
+from dpdoctor.analysis.trace_breakdown import CAUSE, part_share
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.windows import NS
 from dpdoctor.digest import DeviceStep
@@ -37,6 +37,6 @@ def untraced_idle(traces: Traces, step_s: float | None, *causes: str) -> Figure:
 
 def _busy_s(traces: Traces) -> float:
     def busy(step: DeviceStep) -> int:
-        return step.budget.total_ns - step.budget.idle_ns
+        return step.breakdown.total_ns - step.breakdown.idle_ns
 
     return fmean(busy(step) for steps in traces.common.steps for step in steps) * NS

@@ -25,9 +25,9 @@ class LaunchFacts(Launch):
     def _windows(self) -> Mapping[tuple[str, str], tuple[Window, ...]]:
         return measured(self)
 
-    def windows(self, arm: str = FULL, *, kind: str = MEASURE) -> tuple[Window, ...]:
+    def windows(self, ablation: str = FULL, *, kind: str = MEASURE) -> tuple[Window, ...]:
         """Return the complete windows of a kind in which an ablation ran; FULL: in which none did."""
-        return self._windows.get((kind, arm), ())
+        return self._windows.get((kind, ablation), ())
 
     @cached_property
     def traces(self) -> Traces:

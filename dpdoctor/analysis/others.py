@@ -73,14 +73,14 @@ class _Round(NamedTuple):
 
 
 def _rounds_while_measured(launch: LaunchFacts) -> list[_Round]:
-    """Return the readings, but for those of a second in which an arm had a loader process of its own."""
+    """Return the readings, but for those of a second in which an ablation had a loader process of its own."""
     windows = [rank.window for window in launch.windows() for rank in window.ranks]
     begin, end = min((w.begin_ns for w in windows), default=0), max((w.end_ns for w in windows), default=0)
     tried = [
         (before.end_ns, window.end_ns + PERIOD_NS)
         for rank in launch.ranks
         for before, window in itertools.pairwise(rank.windows)
-        if window.arm == BESIDE
+        if window.ablation == BESIDE
     ]
     of_ranks = sorted((s for s in launch.samples if s.source.startswith("rank")), key=lambda sample: sample.at_ns)
     times = [sample.at_ns for sample in of_ranks]

@@ -99,7 +99,7 @@ def with_own_cost(modes: dict[str, ModeSummary], bare: Figure, spread: float | N
     # The baseline is one launch more, which may lie as far from the others as these from each other.
     cost = stats.combination([(1.0, stats.calibrated(baseline.step, spread)), (-1.0, bare)], "s")
     shares = {name: _share(cost, mode.step) for name, mode in modes.items()}
-    changed = {name: dataclasses.replace(mode, observer_cost=shares[name]) for name, mode in modes.items()}
+    changed = {name: dataclasses.replace(mode, observer_overhead=shares[name]) for name, mode in modes.items()}
     if not is_too_much(shares[BASELINE]):
         return changed
     return {name: _corrected(mode, bare) if name == BASELINE else _withheld(mode) for name, mode in changed.items()}
@@ -112,9 +112,9 @@ def is_too_much(share: Figure) -> bool:
 
 def _estimated(mode: ModeSummary, reason: str | None) -> ModeSummary:
     """Return a mode whose own cost is only that of the hooks; the reason says so beside the figure."""
-    if mode.observer_cost.value is None:
+    if mode.observer_overhead.value is None:
         return mode
-    return dataclasses.replace(mode, observer_cost=dataclasses.replace(mode.observer_cost, reason=reason))
+    return dataclasses.replace(mode, observer_overhead=dataclasses.replace(mode.observer_overhead, reason=reason))
 
 
 def _share(cost: Figure, step: Figure) -> Figure:
@@ -143,12 +143,12 @@ def _corrected(mode: ModeSummary, bare: Figure) -> ModeSummary:
 
 
 def _withheld(mode: ModeSummary) -> ModeSummary:
-    reason = TOO_MUCH.format(_in_percent(mode.observer_cost))
+    reason = TOO_MUCH.format(_in_percent(mode.observer_overhead))
     rate, ratio = stats.unknown("samples/s", reason), stats.unknown("ratio", reason)
     return dataclasses.replace(
         mode,
         throughput=rate,
-        throughput_with_edges=rate,
+        throughput_all_steps=rate,
         epoch_s=stats.unknown("s", reason),
         speedup=stats.unknown("x", reason),
         scaling_efficiency=ratio,

@@ -29,16 +29,16 @@ def found(spec: ModeSpec, launch: LaunchRecord) -> ModeSpec:
 
 def why_uncounted(first: RankRecord | None, alike: int) -> str | None:
     """Return why the samples of ranks cannot be added up, of which so many train on the same; None: they can."""
-    if first is not None and any(way.name == POINT_TO_POINT for way in first.adoption.strategies):
+    if first is not None and any(way.name == POINT_TO_POINT for way in first.conversion.strategies):
         return IN_STAGES
     return None if alike else UNLIKE_GROUPS
 
 
 def with_batch_rule(mode: ModeSummary, baseline: ModeSummary | None) -> ModeSummary:
     """Return a mode whose script shares out its batches with the rule by which it does, seen beside one rank's."""
-    if mode.own is None or mode is baseline:
+    if mode.native is None or mode is baseline:
         return mode
-    alone = baseline.batch.per_device if baseline is not None and baseline.own is not None else None
+    alone = baseline.batch.per_device if baseline is not None and baseline.native is not None else None
     rule = "own"
     if alone and mode.batch.per_device:
         part = mode.batch.per_device / alone
@@ -51,10 +51,10 @@ def with_batch_rule(mode: ModeSummary, baseline: ModeSummary | None) -> ModeSumm
 
 def why_unlike(mode: ModeSummary, baseline: ModeSummary) -> str | None:
     """Return why the ranks of a mode are not to be held against a rank alone; None: they may be."""
-    if mode.own is None or baseline.own is None:
+    if mode.native is None or baseline.native is None:
         return None
     if mode.world_size == 1:
-        return f"`{' '.join(mode.own.launcher)}` made the script one rank"
+        return f"`{' '.join(mode.native.launcher)}` made the script one rank"
     if baseline.world_size > 1:
         return f"`{BASELINE}` was to be one rank, but the script started {units.count(baseline.world_size, 'rank')}"
     ours, alone = ({rank.device for rank in one.ranks[:1]} for one in (mode, baseline))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dpdoctor.analysis import core_pace, stats
+from dpdoctor.analysis import core_benchmark, stats
 from dpdoctor.analysis.ablation import pairs
 from dpdoctor.analysis.events import events_by_step
 from dpdoctor.analysis.figure import Figure
@@ -72,12 +72,12 @@ class SlowRank:
         return self.excess if is_proved else Figure(value=0.0, n=self.excess.n, unit="ratio")
 
 
-def slowest_rank(launches: Sequence[LaunchFacts], arm: str, *, on_gpu: bool) -> SlowRank | None:
-    """Return the rank that is slowest by itself; None: `arm`, without communication, has no windows, or one rank.
+def slowest_rank(launches: Sequence[LaunchFacts], ablation: str, *, on_gpu: bool) -> SlowRank | None:
+    """Return the rank that is slowest by itself; None: `ablation`, without communication, has no windows, or one rank.
 
     `on_gpu`: the ranks compute on GPUs, so that phases in which a host queues work tell nothing.
     """
-    rounds = [(launch, *pair) for launch in launches for pair in pairs(launch, arm)]
+    rounds = [(launch, *pair) for launch in launches for pair in pairs(launch, ablation)]
     if not rounds or len(rounds[0][2].ranks) < 2:
         return None
     full_s = [full.seconds_per_step for _, full, _ in rounds]
@@ -85,7 +85,7 @@ def slowest_rank(launches: Sequence[LaunchFacts], arm: str, *, on_gpu: bool) -> 
     inside = {GC: _gc(rounds)}
     if all(rank.window.queued_ns is not None for _, _, without in rounds for rank in without.ranks):
         inside[QUEUE] = _beyond(rounds, _queued_s)
-    factors = [found for _, _, without in rounds if (found := core_pace.slower(without))]
+    factors = [found for _, _, without in rounds if (found := core_benchmark.slower(without))]
     if not on_gpu and len(factors) == len(rounds):
         inside[CORE] = [_by_core(without, found) for (_, _, without), found in zip(rounds, factors, strict=True)]
     paces = [

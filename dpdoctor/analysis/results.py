@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from dpdoctor.analysis.across.model import AcrossRanks
+from dpdoctor.analysis.cross_rank.model import CrossRank
 from dpdoctor.analysis.facts import ModeFacts
 from dpdoctor.analysis.launch_facts import every
 from dpdoctor.analysis.summary import RunSummary
@@ -19,7 +19,7 @@ class Analysis:
 
     summary: RunSummary
     run: Run
-    across: dict[str, AcrossRanks] = field(default_factory=dict)
+    cross_rank: dict[str, CrossRank] = field(default_factory=dict)
 
     @cached_property
     def facts(self) -> Mapping[str, ModeFacts]:
@@ -31,7 +31,7 @@ class Analysis:
                 spec=self.run.header.spec,
                 fingerprint=self.summary.fingerprint,
                 launches=every(self.run.modes.get(name, ())),
-                across=self.across.get(name),
+                cross_rank=self.cross_rank.get(name),
             )
             for name in self.summary.modes
         }

@@ -42,7 +42,7 @@ def widened(modes: Mapping[str, ModeSummary]) -> dict[str, ModeSummary]:
         name: dataclasses.replace(
             mode,
             throughput=_wider(mode.throughput, apart),
-            throughput_with_edges=_wider(mode.throughput_with_edges, apart),
+            throughput_all_steps=_wider(mode.throughput_all_steps, apart),
             epoch_s=_wider(mode.epoch_s, apart),
         )
         for name, mode in modes.items()

@@ -41,7 +41,7 @@ def slow_steps(rank: Rank) -> list[SlowStep]:
 
     Left out are those of which everybody knows why: an epoch began, or one of KNOWN lies in them.
     """
-    full = {window.window for window in rank.windows if window.kind == "measure" and window.arm == FULL}
+    full = {window.window for window in rank.windows if window.kind == "measure" and window.ablation == FULL}
     steps = [step for step in rank.steps if step.counted and step.window in full and not step.epoch_edge]
     found = _outliers(rank, steps) if len(steps) >= LEAST_STEPS else ()
     return [slow for slow in found if not any(event.kind in KNOWN for event in slow.events)]

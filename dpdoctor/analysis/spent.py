@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from dpdoctor.analysis.common_steps import CommonSteps
 from dpdoctor.analysis.traces import Traces
-from dpdoctor.digest import Budget, DeviceDigest, DeviceStep
+from dpdoctor.digest import Breakdown, DeviceDigest, DeviceStep
 
 PARTS = ("compute", "exposed_comm", "h2d", "copy", "idle")
 
@@ -47,7 +47,7 @@ class Spent:
         return self.comm_ns is not None
 
     def without_communication(self) -> Spent:
-        """Return the same time where communication is unknown: see Budget."""
+        """Return the same time where communication is unknown: see Breakdown."""
         others = {part: time_ns for part, time_ns in self.parts_ns.items() if part != "exposed_comm"}
         others["compute"] += self.parts_ns.get("exposed_comm", 0)
         return replace(self, parts_ns=others, comm_ns=None)
@@ -82,7 +82,7 @@ def together(traces: Traces) -> Spent:
 
 def of_steps(steps: Sequence[DeviceStep]) -> Spent:
     """Return where the time of these steps went, of any devices."""
-    parts_ns, comm_ns = _added([step.budget for step in steps])
+    parts_ns, comm_ns = _added([step.breakdown for step in steps])
     return Spent(
         parts_ns=parts_ns,
         comm_ns=comm_ns,
@@ -98,22 +98,22 @@ def _of_whole(devices: Sequence[DeviceDigest]) -> Spent:
     return Spent(parts_ns=parts_ns, comm_ns=comm_ns, idle_by=idle_by, phases_ns={}, num_steps=0)
 
 
-def _added(budgets: Sequence[Budget]) -> tuple[dict[str, int], int | None]:
+def _added(breakdowns: Sequence[Breakdown]) -> tuple[dict[str, int], int | None]:
     """Return the parts and all communication, which is known of all of them or unknown."""
-    comm_ns = [budget.comm_ns for budget in budgets if budget.comm_ns is not None]
-    if len(comm_ns) == len(budgets):
-        return _sum(map(parts, budgets)), sum(comm_ns)
-    return _sum(parts(budget.without_communication()) for budget in budgets), None
+    comm_ns = [breakdown.comm_ns for breakdown in breakdowns if breakdown.comm_ns is not None]
+    if len(comm_ns) == len(breakdowns):
+        return _sum(map(parts, breakdowns)), sum(comm_ns)
+    return _sum(parts(breakdown.without_communication()) for breakdown in breakdowns), None
 
 
-def parts(budget: Budget) -> dict[str, int]:
-    """Return the five parts of a budget by name; exposed_comm is missing where it is unknown."""
+def parts(breakdown: Breakdown) -> dict[str, int]:
+    """Return the five parts of a breakdown by name; exposed_comm is missing where it is unknown."""
     found = {
-        "compute": budget.compute_ns,
-        "exposed_comm": budget.exposed_comm_ns,
-        "h2d": budget.h2d_ns,
-        "copy": budget.copy_ns,
-        "idle": budget.idle_ns,
+        "compute": breakdown.compute_ns,
+        "exposed_comm": breakdown.exposed_comm_ns,
+        "h2d": breakdown.h2d_ns,
+        "copy": breakdown.copy_ns,
+        "idle": breakdown.idle_ns,
     }
     return {part: time_ns for part, time_ns in found.items() if time_ns is not None}
 

@@ -1,4 +1,4 @@
-"""The shape of run.json (schema 1): stable, versioned, every figure with its interval or its reason."""
+"""The shape of run.json (schema 2): stable, versioned, every figure with its interval or its reason."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from dpdoctor.analysis.core_pace import NOT_TRIED
+from dpdoctor.analysis.core_benchmark import NOT_TRIED
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.model import LoaderSummary
-from dpdoctor.records import Adoption, Counters, Written
+from dpdoctor.records import Conversion, Counters, Written
 from dpdoctor.spec import SCHEMA, Fingerprint
 
 
@@ -35,14 +35,14 @@ class RankSummary:
     device: str
     device_type: str
     status: str
-    phase: str
+    stage: str
     steps_recorded: int
     step: Figure
     peak_memory_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceBudget:
+class TraceBreakdown:
     """Means per traced step and device, in seconds; compute, exposed_comm, h2d, copy and idle add up to step.
 
     `comm` is all communication, exposed or not; where it is unknown so is exposed_comm, and the reason of compute says
@@ -101,8 +101,8 @@ class RankTrace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArmSummary:
-    """What one ablation arm gave: something is switched off inside of the run, in windows between the full ones.
+class AblationSummary:
+    """What one ablation gave: something is switched off inside of the run, in windows between the full ones.
 
     Attributes:
         gain: seconds per step that switching it off saves, over pairs of windows of one round; unknown where skipped.
@@ -121,19 +121,19 @@ class CrossCheck:
 
     Attributes:
         what: that takes the share, in words.
-        arm: the one that removes it.
-        seen: share of a step in the trace or on the host's clock.
-        gained: share of a step that the arm gains.
-        agrees: whether they differ by at most `allowed`; None: that cannot be told, `reason` says why.
-        allowed: 5 % of the step, or half the 95 % interval of the difference where that is more; ratio.
+        ablation: the one that removes it.
+        observed: share of a step in the trace or on the host's clock.
+        gain: share of a step that the ablation gains.
+        agrees: whether they differ by at most `tolerance`; None: that cannot be told, `reason` says why.
+        tolerance: 5 % of the step, or half the 95 % interval of the difference where that is more; ratio.
     """
 
     what: str
-    arm: str
-    seen: Figure
-    gained: Figure
+    ablation: str
+    observed: Figure
+    gain: Figure
     agrees: bool | None
-    allowed: float
+    tolerance: float
     reason: str = ""
 
 
@@ -147,7 +147,7 @@ class Waterfall:
     Attributes:
         ideal: the step that would be linear scaling: `single`'s (weak scaling) or its N-th part (strong).
         terms: keys of WATERFALL_TERMS, in that order.
-        sources: for each term, the arm, trace or difference that it comes from.
+        sources: for each term, the ablation, trace or difference that it comes from.
     """
 
     ideal: Figure
@@ -156,11 +156,19 @@ class Waterfall:
     sources: dict[str, str]
 
 
-WATERFALL_TERMS = ("loader_processes", "input", "transfer", "peers", "contention", "overhead", "other")
+WATERFALL_TERMS = (
+    "loader_processes",
+    "data_loading",
+    "transfer",
+    "slower_ranks",
+    "slower_compute",
+    "overhead",
+    "other",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class NativeSummary:
     """What there is to know of ranks that dpdoctor did not start.
 
     Attributes:
@@ -178,14 +186,14 @@ class Own:
 class ModeSummary:
     """One mode of a run. Throughput is global samples per second, always. `placement` is ModeSpec's.
 
-    `no_trace`: why the script left no time for a trace; empty where there is one, or none for another reason.
+    `trace_reason`: why the script left no time for a trace; empty where there is one, or none for another reason.
 
-    `core_pace`: seconds that a fixed piece of arithmetic took a core, the mean of all ranks and windows.
-    `changed`, `refused` and `again` are LaunchRecord's, of all launches.
-    `wall`: what kept compiled code from the user's files.
+    `core_benchmark`: seconds that a fixed piece of arithmetic took a core, the mean of all ranks and windows.
+    `files_changed`, `files_refused` and `again` are LaunchRecord's, of all launches.
+    `file_protection`: what kept compiled code from the user's files.
     `phases`: host seconds per step, keys of PHASES; in mode native `communication`, too, which others leave in them.
 
-    `own`: of a mode whose ranks the script or its own launcher starts; None: dpdoctor does.
+    `native`: of a mode whose ranks the script or its own launcher starts; None: dpdoctor does.
 
     `waterfall` is None for the baseline and where `waterfall_reason` says why.
     `traces` are those of the launch that speaks for the mode, in the order of its ranks.
@@ -200,31 +208,31 @@ class ModeSummary:
     backend: str | None
     launches: int
     warmup_steady: bool | None
-    adoption: Adoption | None
+    conversion: Conversion | None
     batch: Batch
     throughput: Figure
-    throughput_with_edges: Figure
+    throughput_all_steps: Figure
     epoch_s: Figure
     step: Figure
     speedup: Figure
     scaling_efficiency: Figure
-    profiler_cost: Figure
-    observer_cost: Figure
-    core_pace: Figure = NOT_TRIED
+    profiler_overhead: Figure
+    observer_overhead: Figure
+    core_benchmark: Figure = NOT_TRIED
     phases: dict[str, Figure]
-    budget: TraceBudget | None = None
-    no_trace: str = ""
-    changed: tuple[Written, ...] = ()
-    refused: tuple[str, ...] = ()
+    breakdown: TraceBreakdown | None = None
+    trace_reason: str = ""
+    files_changed: tuple[Written, ...] = ()
+    files_refused: tuple[str, ...] = ()
     again: str = ""
-    wall: str = ""
+    file_protection: str = ""
     traces: tuple[RankTrace, ...] = ()
-    arms: dict[str, ArmSummary] = field(default_factory=dict)
+    ablations: dict[str, AblationSummary] = field(default_factory=dict)
     cross_checks: tuple[CrossCheck, ...] = ()
     loader: LoaderSummary | None = None
     waterfall: Waterfall | None = None
     waterfall_reason: str = ""
-    own: Own | None = None
+    native: NativeSummary | None = None
     counters: Counters | None
     ranks: tuple[RankSummary, ...]
     wall_s: float
@@ -244,20 +252,20 @@ class Finding:
     """One bottleneck: what it costs, why, what to change and what that would give.
 
     Attributes:
-        cost: share of the time that `of` names; unit "ratio".
-        of: step, or epoch for what happens between steps, or linear for what is lost against linear scaling.
-        status: confirmed, an arm or a counter agrees; refuted, the arm says that removing it gains nothing; inferred,
-            only the trace or the clock says so.
+        cost: share of the time that `share_of` names; unit "ratio".
+        share_of: step, or epoch for what happens between steps, or linear for what is lost against linear scaling.
+        status: confirmed, an ablation or a counter agrees; refuted, the ablation says that removing it gains nothing;
+            inferred, only the trace or the clock says so.
         title: in one line, with its main number: "the loader starves training: 46 % of each step".
         ranks: concerned; empty: all.
         evidence: numbers, one sentence each.
         cause: only where one explains at least 80 % of the cost.
         remedy: what to do, in a sentence; `code` is the line to write, `line` the script's line to change.
-        short: the remedy in a few words, for a headline: "set num_workers=4"; None where no few words name a
+        short_remedy: the remedy in a few words, for a headline: "set num_workers=4"; None where no few words name a
             change that gives what is predicted.
-        predicted: throughput after the remedy over that of now; unit "x".
-        gain: what that is: predicted, of a change that was simulated or whose effect is known; measured, in windows of
-            this run in which the change was made; or at most, if the remedy took away all of the cost.
+        speedup: throughput after the remedy over that of now; unit "x".
+        speedup_basis: what that is: predicted, of a change that was simulated or whose effect is known; measured, in
+            windows of this run in which the change was made; or at most, if the remedy took away all of the cost.
     """
 
     rule: str
@@ -266,28 +274,28 @@ class Finding:
     status: Literal["confirmed", "refuted", "inferred"]
     title: str
     cost: Figure
-    of: Literal["step", "epoch", "linear"] = "step"
+    share_of: Literal["step", "epoch", "linear"] = "step"
     ranks: tuple[int, ...] = ()
     evidence: tuple[str, ...]
     cause: str | None
     remedy: str | None
-    short: str | None = None
+    short_remedy: str | None = None
     code: str | None = None
     line: str | None = None
-    predicted: Figure | None = None
-    gain: Literal["predicted", "measured", "at most"] = "predicted"
+    speedup: Figure | None = None
+    speedup_basis: Literal["predicted", "measured", "at most"] = "predicted"
 
     def __post_init__(self) -> None:
         if not self.evidence:
             raise ValueError(f"the finding of {self.rule} has no evidence")
         if self.status == "refuted" and self.remedy:
             raise ValueError(f"{self.rule} recommends what its own experiment refuted")
-        if self.short and not self.remedy:
+        if self.short_remedy and not self.remedy:
             raise ValueError(f"{self.rule} has a short remedy but none in full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotJudged:
+class Inconclusive:
     """A rule that cannot tell, and why."""
 
     rule: str
@@ -299,7 +307,7 @@ class NotJudged:
 class RunSummary:
     """run.json.
 
-    `pace`: how far launches of one program lie apart within this run, and which cores other processes took, where
+    `caveat`: how far launches of one program lie apart within this run, and which cores other processes took, where
     differences between modes may be due to it; empty: they are not, or nobody looked.
     """
 
@@ -311,5 +319,5 @@ class RunSummary:
     fingerprint: Fingerprint
     modes: dict[str, ModeSummary]
     findings: tuple[Finding, ...] = ()
-    not_judged: tuple[NotJudged, ...] = ()
-    pace: str = ""
+    inconclusive: tuple[Inconclusive, ...] = ()
+    caveat: str = ""

@@ -31,9 +31,9 @@ def exposed_ns(step: DeviceStep) -> int:
     Raises:
         ValueError: it is unknown, which `why_unknown` says before.
     """
-    if step.budget.exposed_comm_ns is None:
+    if step.breakdown.exposed_comm_ns is None:
         raise ValueError("communication is unknown")
-    return step.budget.exposed_comm_ns
+    return step.breakdown.exposed_comm_ns
 
 
 def hidden_ns(step: DeviceStep) -> int:
@@ -42,9 +42,9 @@ def hidden_ns(step: DeviceStep) -> int:
     Raises:
         ValueError: it is unknown.
     """
-    if step.budget.comm_ns is None:
+    if step.breakdown.comm_ns is None:
         raise ValueError("communication is unknown")
-    return step.budget.comm_ns - exposed_ns(step)
+    return step.breakdown.comm_ns - exposed_ns(step)
 
 
 def with_unknown(run: Run) -> Run:
@@ -67,7 +67,7 @@ def _of_launch(launch: Launch) -> Launch:
 def _judged(digest: Digest | None, num_ranks: int) -> Digest | None:
     if digest is None or digest.rank is None or digest.unknown_communication or not digest.devices:
         return digest
-    budgets = [budget for device in digest.devices for budget in (device.whole, *(s.budget for s in device.steps))]
+    budgets = [budget for device in digest.devices for budget in (device.whole, *(s.breakdown for s in device.steps))]
     if digest.calls.begin_ns or any(budget.comm_ns for budget in budgets):
         return digest
     suspects = [*islice(_largest(digest), MOST_SUSPECTS)]

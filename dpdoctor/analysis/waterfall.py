@@ -1,32 +1,33 @@
 """Where the throughput that N devices ought to give is lost: the algebra of the waterfall.
 
 All in seconds per step of one device. S is the step of one device, M the mode's. g and t are the gain and the step of
-an arm: D without waiting for data, C without communication, DC without both. k is 1 where each device takes whole
+an ablation: D without waiting for data, C without communication, DC without both. k is 1 where each device takes whole
 batches of the script (weak scaling) and 1/N where it takes a part (strong). Then
 
     ideal             k S
     loader_processes  k (control - S)                 one device with as many loader processes as all ranks have; 0
                                                       where they have none
-    input             g_D(mode) - k g_D(single) - loader_processes
+    data_loading      g_D(mode) - k g_D(single) - loader_processes
     transfer          g_C(mode) - R
-    peers             P + R
-    contention        t_DC(mode) - P - k t_D(single)
+    slower_ranks      P + R
+    slower_compute    t_DC(mode) - P - k t_D(single)
     other             M - ideal - all of the above
 
-Waiting for data in one device's step is part of the ideal: only what the mode waits beyond that is `input`. The control
-is held against it as well: the ideal with more loader processes would wait less, so what the mode gets from them stands
-in `loader_processes` and what it does not get in `input`; their sum is what the wait changed by, whatever the control.
+Waiting for data in one device's step is part of the ideal: only what the mode waits beyond that is `data_loading`. The
+control is held against it as well: the ideal with more loader processes would wait less, so what the mode gets from
+them stands in `loader_processes` and what it does not get in `data_loading`; their sum is what the wait changed by,
+whatever the control.
 
 Waiting for peers is in two places. P, by how much the slowest rank is slower than the median of the others when neither
 loader nor network disturbs it: it stays when the communication goes, so it is in t_DC. R, what that slowest rank still
 waits for the others, now this one and now that: it goes with the communication, so it is in g_C. Imbalance of the
-ranks' loaders is neither: removing the wait for data removes it, so it is in `input`.
+ranks' loaders is neither: removing the wait for data removes it, so it is in `data_loading`.
 
 `overhead` is what the mode's own machinery costs without communication. Removing DDP's communication removes its hooks
 and bucket copies, too: N copies are left that compute on the same machine and know nothing of each other. So DDP's
-ceiling is contention alone, and what FSDP's ceiling has beyond it, in the same run, is FSDP's overhead:
+ceiling is slower_compute alone, and what FSDP's ceiling has beyond it, in the same run, is FSDP's overhead:
 
-    contention        t_DC(ddp) - P(ddp) - k t_D(single)
+    slower_compute    t_DC(ddp) - P(ddp) - k t_D(single)
     overhead          (t_DC(fsdp) - P(fsdp)) - (t_DC(ddp) - P(ddp))
 
 nn.DataParallel is one process: it has no communication to remove, and M - g_D(mode) - k t_D(single) is all overhead.
@@ -44,7 +45,7 @@ from dataclasses import dataclass
 
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.ablation import imbalance
-from dpdoctor.analysis.across.model import AcrossRanks
+from dpdoctor.analysis.cross_rank.model import CrossRank
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.summary import WATERFALL_TERMS, ModeSummary, Waterfall
@@ -55,7 +56,7 @@ from dpdoctor.spec import BASELINE, BATCH_RULES
 NO_DATA, NO_COMM, CEILING = "cached_batches", "no_comm", "no_data_no_comm"
 # The mode that without communication is nothing but copies side by side.
 COPIES = "ddp"
-NO_ARMS = "no arm was measured that tells where the time goes; --arms all runs them"
+NO_ABLATIONS = "no ablation was measured that tells where the time goes; --ablations all runs them"
 ONE_PROCESS = "one process drives all devices; what that costs is in overhead"
 OTHER_BATCHES = "a rank takes neither the batch of one alone nor its part of it"
 NO_MORE = "the mode has no more loader processes than one device"
@@ -87,11 +88,11 @@ class Side:
 def waterfalls(
     modes: Mapping[str, ModeSummary],
     launches: Mapping[str, Sequence[LaunchFacts]],
-    across: Mapping[str, AcrossRanks],
+    cross_rank: Mapping[str, CrossRank],
     traces: Mapping[str, Traces],
 ) -> dict[str, ModeSummary]:
     """Return the modes with their waterfalls from the baseline; launches, ranks compared and traces by mode."""
-    sides = {name: _side(mode, launches[name], across.get(name), traces[name]) for name, mode in modes.items()}
+    sides = {name: _side(mode, launches[name], cross_rank.get(name), traces[name]) for name, mode in modes.items()}
     return {name: with_waterfall(found, modes.get(BASELINE), sides.get(COPIES)) for name, found in sides.items()}
 
 
@@ -101,7 +102,7 @@ def told_apart(fall: Waterfall) -> dict[str, Figure]:
     What the control is simulated to give back is in both of them, with opposite signs: their sum is what the wait
     changed by, and knows nothing of the control's interval.
     """
-    loader, rest = fall.terms["loader_processes"], fall.terms["input"]
+    loader, rest = fall.terms["loader_processes"], fall.terms["data_loading"]
     terms = {name: figure for name, figure in fall.terms.items() if name != "loader_processes"}
     if loader.value is None or rest.value is None:
         return terms
@@ -111,12 +112,12 @@ def told_apart(fall: Waterfall) -> dict[str, Figure]:
     whole = dataclasses.replace(
         rest, value=value, low=value - half if known else None, high=value + half if known else None
     )
-    return {**terms, "input": whole}
+    return {**terms, "data_loading": whole}
 
 
-def _side(mode: ModeSummary, launches: Sequence[LaunchFacts], across: AcrossRanks | None, traces: Traces) -> Side:
+def _side(mode: ModeSummary, launches: Sequence[LaunchFacts], cross_rank: CrossRank | None, traces: Traces) -> Side:
     ceiling = _step(mode, CEILING)
-    share = rotating_wait(across, traces)
+    share = rotating_wait(cross_rank, traces)
     return Side(
         mode=mode,
         imbalance=ceiling if ceiling.value is None else imbalance(launches, CEILING),
@@ -139,7 +140,7 @@ def with_waterfall(found: Side, single: ModeSummary | None, copies: Side | None)
         return dataclasses.replace(mode, waterfall_reason=OTHER_BATCHES)
     terms = _one_process(found, single) if _is_one_process(mode) else _terms(found, single, copies)
     if all(figure.value is None for figure, _ in terms.values()):
-        return dataclasses.replace(mode, waterfall_reason=NO_ARMS)
+        return dataclasses.replace(mode, waterfall_reason=NO_ABLATIONS)
     return dataclasses.replace(mode, waterfall=_waterfall(mode, single, terms))
 
 
@@ -169,18 +170,18 @@ def _terms(found: Side, single: ModeSummary, copies: Side | None) -> dict[str, T
     loader = _loader_processes(mode, single)
     return {
         "loader_processes": loader,
-        "input": _input(mode, single, loader[0]),
+        "data_loading": _input(mode, single, loader[0]),
         "transfer": _transfer(found),
-        "peers": _term(
+        "slower_ranks": _term(
             [(1, found.imbalance), (1, found.rotating)],
-            "the slowest rank's pace in arm no_data_no_comm, and its waiting in the trace",
+            "the slowest rank's pace in ablation no_data_no_comm, and its waiting in the trace",
         ),
         **_beside_others(found, single, copies),
     }
 
 
 def _loader_processes(mode: ModeSummary, single: ModeSummary) -> Term:
-    control = mode.loader.control if mode.loader else None
+    control = mode.loader.baseline_same_workers if mode.loader else None
     if mode.loader is not None and (mode.world_size == 1 or not mode.loader.num_workers):
         return Figure(value=0.0, low=0.0, high=0.0, n=mode.step.n, unit="s"), NO_MORE
     if control is None:
@@ -192,7 +193,7 @@ def _loader_processes(mode: ModeSummary, single: ModeSummary) -> Term:
 
 def _input(mode: ModeSummary, single: ModeSummary, loader: Figure) -> Term:
     """Return what the mode waits for data beyond one device with as many loader processes."""
-    part, source = _part(mode), f"gain of arm {NO_DATA}, less one device's"
+    part, source = _part(mode), f"gain of ablation {NO_DATA}, less one device's"
     wait = [(1.0, _gain(mode, NO_DATA)), (-part, _gain(single, NO_DATA))]
     if any(figure.value is None for _, figure in wait) and not _on_gpu(mode):
         wait = [(1.0, mode.phases["data_wait"]), (-part, single.phases["data_wait"])]
@@ -203,29 +204,29 @@ def _input(mode: ModeSummary, single: ModeSummary, loader: Figure) -> Term:
 def _transfer(found: Side) -> Term:
     gain = (1.0, _gain(found.mode, NO_COMM))
     if found.rotating.value is None:
-        return _term([gain], f"gain of arm {NO_COMM}; waiting for ranks that are late now and then is in it")
-    return _term([gain, (-1.0, found.rotating)], f"gain of arm {NO_COMM}, less waiting for peers")
+        return _term([gain], f"gain of ablation {NO_COMM}; waiting for ranks that are late now and then is in it")
+    return _term([gain, (-1.0, found.rotating)], f"gain of ablation {NO_COMM}, less waiting for peers")
 
 
 def _beside_others(found: Side, single: ModeSummary, copies: Side | None) -> dict[str, Term]:
-    """Return contention and overhead: what computing alone takes more than on one device, and why."""
+    """Return slower_compute and overhead: what computing alone takes more than on one device, and why."""
     mode, alone = found.mode, (-_part(found.mode), _step(single, NO_DATA))
-    source = f"arm {CEILING} without the imbalance of ranks, less one device's {NO_DATA}"
+    source = f"ablation {CEILING} without the imbalance of ranks, less one device's {NO_DATA}"
     if copies is not None and mode is copies.mode:
         reason = "removing communication removes DDP's hooks and bucket copies, too: they are in transfer"
         return {
-            "contention": _term([(1.0, found.alone), alone], source),
+            "slower_compute": _term([(1.0, found.alone), alone], source),
             "overhead": (stats.unknown("s", reason), "in transfer"),
         }
     if copies is None or copies.alone.value is None or not _comparable(mode, copies.mode):
         reason = "only beside ddp in the same run can it be told from contention"
         return {
-            "contention": _term([(1.0, found.alone), alone], f"{source}; the mode's overhead is in it"),
+            "slower_compute": _term([(1.0, found.alone), alone], f"{source}; the mode's overhead is in it"),
             "overhead": (stats.unknown("s", reason), "in contention"),
         }
     return {
-        "contention": _term([(1.0, copies.alone), alone], f"{source}, in {COPIES}"),
-        "overhead": _term([(1.0, found.alone), (-1.0, copies.alone)], f"arm {CEILING}, less that of {COPIES}"),
+        "slower_compute": _term([(1.0, copies.alone), alone], f"{source}, in {COPIES}"),
+        "overhead": _term([(1.0, found.alone), (-1.0, copies.alone)], f"ablation {CEILING}, less that of {COPIES}"),
     }
 
 
@@ -236,9 +237,9 @@ def _one_process(found: Side, single: ModeSummary) -> dict[str, Term]:
     elsewhere = (stats.unknown("s", ONE_PROCESS), "in overhead")
     return {
         "loader_processes": loader,
-        "input": _input(mode, single, loader[0]),
-        **dict.fromkeys(("transfer", "peers", "contention"), elsewhere),
-        "overhead": _term(rest, f"arm {NO_DATA}, less one device's part of it"),
+        "data_loading": _input(mode, single, loader[0]),
+        **dict.fromkeys(("transfer", "slower_ranks", "slower_compute"), elsewhere),
+        "overhead": _term(rest, f"ablation {NO_DATA}, less one device's part of it"),
     }
 
 
@@ -265,9 +266,17 @@ def _on_gpu(mode: ModeSummary) -> bool:
     return any(rank.device_type == "cuda" for rank in mode.ranks)
 
 
-def _gain(mode: ModeSummary, arm: str) -> Figure:
-    return mode.arms[arm].gain if arm in mode.arms else stats.unknown("s", f"arm {arm} was not run")
+def _gain(mode: ModeSummary, ablation: str) -> Figure:
+    return (
+        mode.ablations[ablation].gain
+        if ablation in mode.ablations
+        else stats.unknown("s", f"ablation {ablation} was not run")
+    )
 
 
-def _step(mode: ModeSummary, arm: str) -> Figure:
-    return mode.arms[arm].step if arm in mode.arms else stats.unknown("s", f"arm {arm} was not run")
+def _step(mode: ModeSummary, ablation: str) -> Figure:
+    return (
+        mode.ablations[ablation].step
+        if ablation in mode.ablations
+        else stats.unknown("s", f"ablation {ablation} was not run")
+    )

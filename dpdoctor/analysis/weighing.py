@@ -10,7 +10,7 @@ from typing import Literal
 
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.summary import ArmSummary
+from dpdoctor.analysis.summary import AblationSummary
 
 Status = Literal["confirmed", "refuted", "inferred"]
 
@@ -35,13 +35,14 @@ class Weighed:
         return self.cost.value or 0.0
 
 
-def weigh(claim: Figure, arm: ArmSummary | None) -> Weighed:
-    """Return what is to be believed of a claimed share of the step, given the arm that removes what is claimed.
+def weigh(claim: Figure, ablation: AblationSummary | None) -> Weighed:
+    """Return what is to be believed of a claimed share of the step, given the ablation that removes what is claimed.
 
-    The arm's share where it is clearly above zero: confirmed. The arm's, too, where it is not and lies clearly below
-    the claim: refuted. The claim where there is no arm or it is too noisy to tell: inferred.
+    The ablation's share where it is clearly above zero: confirmed. The ablation's, too, where it is not and lies
+    clearly below
+    the claim: refuted. The claim where there is no ablation or it is too noisy to tell: inferred.
     """
-    return weigh_against(claim, arm.share) if arm is not None else Weighed(cost=claim, status="inferred")
+    return weigh_against(claim, ablation.share) if ablation is not None else Weighed(cost=claim, status="inferred")
 
 
 def weigh_against(claim: Figure, gained: Figure) -> Weighed:
@@ -61,7 +62,9 @@ def above_zero(figure: Figure) -> bool:
 
 
 def agree(a: Figure, b: Figure) -> bool:
-    """Return whether two known shares of a step differ by no more than trace and arm may: 5 % or their intervals."""
+    """Return whether two known shares of a step differ by no more than trace and ablation may: 5 % or their
+    intervals.
+    """
     assert a.value is not None
     assert b.value is not None
     return abs(a.value - b.value) <= allowed(a, b)
@@ -75,9 +78,9 @@ def is_more_exact(a: Figure, b: Figure) -> bool:
 
 
 def more_exact(weighed: Weighed, claim: Figure) -> Weighed:
-    """Return a proved cost as it was claimed, where that agrees with the arm and is known more exactly.
+    """Return a proved cost as it was claimed, where that agrees with the ablation and is known more exactly.
 
-    A claim is measured in every step, an arm takes the difference of two windows.
+    A claim is measured in every step, an ablation takes the difference of two windows.
     """
     if weighed.status == "confirmed" and is_more_exact(claim, weighed.cost):
         return dataclasses.replace(weighed, cost=claim)

@@ -67,7 +67,7 @@ class Window:
         """Return (global samples, seconds) of the steady steps; each sample once that `copies` ranks train on."""
         return sum(samples(s) for r in self.ranks for s in r.steady) / copies, max(r.steady_s for r in self.ranks)
 
-    def throughput_with_edges(self, samples: Callable[[StepRecord], int], copies: int = 1) -> tuple[float, float]:
+    def throughput_all_steps(self, samples: Callable[[StepRecord], int], copies: int = 1) -> tuple[float, float]:
         """Return (global samples, seconds) of all counted steps; each sample once that `copies` ranks train on."""
         return sum(samples(s) for r in self.ranks for s in r.counted) / copies, max(r.wall_s for r in self.ranks)
 
@@ -82,7 +82,8 @@ class Window:
 
 
 def measured(launch: Launch) -> dict[tuple[str, str], tuple[Window, ...]]:
-    """Return the complete windows that every rank recorded and that have a steady step, by (kind, arm), in their order.
+    """Return the complete windows that every rank recorded and that have a steady step, by (kind, ablation), in their
+    order.
 
     There are none when a rank left nothing at all: the others alone are not the global throughput.
     """
@@ -99,7 +100,7 @@ def _on_every_rank(per_rank: Sequence[Mapping[int, RankWindow]]) -> tuple[Window
 
 
 def _rank_windows(rank: Rank) -> dict[tuple[str, str], dict[int, RankWindow]]:
-    """Return a rank's complete windows that have a steady step, by (kind, arm) and number."""
+    """Return a rank's complete windows that have a steady step, by (kind, ablation) and number."""
     by_window: defaultdict[int, list[StepRecord]] = defaultdict(list)
     for step in rank.steps:
         if step.counted:
@@ -107,13 +108,13 @@ def _rank_windows(rank: Rank) -> dict[tuple[str, str], dict[int, RankWindow]]:
     found: defaultdict[tuple[str, str], dict[int, RankWindow]] = defaultdict(dict)
     for kind in (MEASURE, TRACE):
         complete = [w for w in rank.windows if w.kind == kind and w.complete]
-        # Windows of an arm are read like the full ones they are compared with.
-        edges_are_usual = _mostly_edges([s for w in complete if w.arm == FULL for s in by_window[w.window]])
+        # Windows of an ablation are read like the full ones they are compared with.
+        edges_are_usual = _mostly_edges([s for w in complete if w.ablation == FULL for s in by_window[w.window]])
         for window in complete:
             counted = tuple(by_window[window.window])
             steady = counted if edges_are_usual else tuple(s for s in counted if not s.epoch_edge)
             if steady:
-                found[kind, window.arm][window.window] = RankWindow(window=window, counted=counted, steady=steady)
+                found[kind, window.ablation][window.window] = RankWindow(window=window, counted=counted, steady=steady)
     return found
 
 

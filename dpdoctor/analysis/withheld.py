@@ -12,7 +12,7 @@ def why_withheld(mode: ModeSummary) -> str | None:
     """
     if mode.status in ("failed", "skipped"):
         return mode.reason or "no reason was recorded"
-    if mode.adoption is not None and mode.adoption.proved is False:
-        failed = next(check for check in mode.adoption.proof if check.ok is False)
-        return f"adoption was not proved: {failed.name}: {failed.text}"
+    if mode.conversion is not None and mode.conversion.proved is False:
+        failed = next(check for check in mode.conversion.proof if check.ok is False)
+        return f"conversion was not proved: {failed.name}: {failed.text}"
     return None

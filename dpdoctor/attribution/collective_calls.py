@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution.budget import Occupancy, whole_span
+from dpdoctor.attribution.breakdown import Occupancy, whole_span
 from dpdoctor.attribution.collectives import Collectives
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.device_steps import StepWindows

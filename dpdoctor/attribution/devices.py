@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution.budget import occupancy, whole_span
+from dpdoctor.attribution.breakdown import occupancy, whole_span
 from dpdoctor.attribution.comm_host_overhead import handling
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.device_steps import step_windows
@@ -73,7 +73,7 @@ def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int
     per_step = zip(
         windows.numbers[:most].tolist(),
         kept.tolist(),
-        used.budgets(kept),
+        used.breakdowns(kept),
         within(causes, kept),
         within(busy_by_phase(trace, steps, device), kept),
         within(phases, kept),
@@ -85,20 +85,20 @@ def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int
         index=device.index,
         name=_name(trace, device.index),
         begin_ns=int(span[0, 0]),
-        whole=used.budgets(span)[0],
+        whole=used.breakdowns(span)[0],
         idle_by=within(causes, span)[0],
         steps=tuple(
             DeviceStep(
                 step=number,
                 begin_ns=begin,
                 end_ns=end,
-                budget=budget,
+                breakdown=breakdown,
                 idle_by=idle,
                 phases_ns=busy_by,
                 host_phases_ns=host_phases_ns,
-                handling_by=handling_by,
+                comm_host_ns=handling_by,
             )
-            for number, (begin, end), budget, idle, busy_by, host_phases_ns, handling_by in per_step
+            for number, (begin, end), breakdown, idle, busy_by, host_phases_ns, handling_by in per_step
         ),
         num_dropped=len(windows.spans) - len(kept),
         launch_delay=None if device.index == HOST else launch_delay(trace, device),

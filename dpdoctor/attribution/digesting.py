@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dpdoctor.attribution import tables
 from dpdoctor.attribution.bandwidth import collective_sizes, small_calls
-from dpdoctor.attribution.budget import occupancy
+from dpdoctor.attribution.breakdown import occupancy
 from dpdoctor.attribution.collective_calls import calls, local_causes
 from dpdoctor.attribution.collectives import collectives
 from dpdoctor.attribution.data_parallel import data_parallel_cost
@@ -19,7 +19,7 @@ from dpdoctor.attribution.fsdp_units import shard_units
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.host_steps import HostSteps, host_steps
 from dpdoctor.attribution.unknown_communication import why_unknown
-from dpdoctor.digest import HOST, Digest, NotJudged
+from dpdoctor.digest import HOST, Digest, NotMeasured
 from dpdoctor.trace.model import Trace
 from dpdoctor.trace.reader import read
 from dpdoctor.trace.stream import MAX_BYTES
@@ -66,17 +66,17 @@ def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
         data_parallel=data_parallel_cost(trace, steps, observed),
         damage=None if trace.damage is None else f"{trace.damage.reason} at byte {trace.damage.offset}",
         notes=trace.notes,
-        not_judged=tuple(_not_judged(trace, steps, observed)),
+        not_measured=tuple(_not_measured(trace, steps, observed)),
     )
     reason = why_unknown(trace, observed, comm_kernels)
     return made if reason is None else made.without_communication(reason)
 
 
-def _not_judged(trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents]) -> Iterator[NotJudged]:
+def _not_measured(trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents]) -> Iterator[NotMeasured]:
     if not observed:
-        yield NotJudged(what="time budget", reason="the trace holds neither device events nor operators")
+        yield NotMeasured(what="time breakdown", reason="the trace holds neither device events nor operators")
     if not len(steps.spans):
         reason = "the trace has no ProfilerStep# and no Optimizer.step# spans"
-        yield NotJudged(what="steps, units of FSDP, costs of DataParallel", reason=reason)
+        yield NotMeasured(what="steps, units of FSDP, costs of DataParallel", reason=reason)
     if not len(trace.memory):
-        yield NotJudged(what="memory", reason="the trace was recorded without profile_memory")
+        yield NotMeasured(what="memory", reason="the trace was recorded without profile_memory")

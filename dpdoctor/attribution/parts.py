@@ -1,4 +1,4 @@
-"""What a device does while an event runs on it: one of the classes of the time budget."""
+"""What a device does while an event runs on it: one of the classes of the time breakdown."""
 
 from __future__ import annotations
 

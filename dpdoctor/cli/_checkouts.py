@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXACT_WARMUP = 5
 
 
-def judge(options: dict[str, Any], console: Console) -> tuple[GateResult, Path]:
+def run_gate(options: dict[str, Any], console: Console) -> tuple[GateResult, Path]:
     """Return what comes of launching both checkouts, and the directory of the launches.
 
     Raises:
@@ -68,7 +68,7 @@ def _recording(options: dict[str, Any]) -> Recording:
     wanted = _options.timing(options)
     if not options["exact"]:
         return wanted
-    # A step is counted where adoption is proved; what follows would measure time.
+    # A step is counted where conversion is proved; what follows would measure time.
     return dataclasses.replace(wanted, explain=True, warmup=wanted.warmup or EXACT_WARMUP)
 
 
@@ -126,5 +126,5 @@ def _paired(
         plan=plan,
         asked=asked,
         calibrations=options["calibrations"] or calibration.default_directory(),
-        explaining=_options.recording(options, arms=_plan.known_arms("all")),
+        explaining=_options.recording(options, ablations=_plan.known_ablations("all")),
     )

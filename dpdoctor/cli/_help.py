@@ -10,7 +10,7 @@ _SECTIONS = {
     "Modes": ("modes", "nproc", "launcher", "dp_devices", "batch", "fsdp_wrap", "no_baseline"),
     "Compare": ("base", "head", "baseline", "exact", "tolerance", "quick", "max_pairs", "pairs", "calibrations"),
     "Measure": (
-        *("time_budget", "rounds", "steps", "warmup", "repeat", "arms", "trace_steps", "no_control", "explain"),
+        *("time_budget", "rounds", "steps", "warmup", "repeat", "ablations", "trace_steps", "no_control", "explain"),
         *("samples_per_step", "comm_kernels", "shard", "processes", "max_bytes"),
     ),
     "Output": ("out", "as_format", "plotlyjs", "open_page", "quiet", "verbose"),
@@ -34,3 +34,12 @@ class Verb(click.Command):
             if records:
                 with formatter.section(section):
                     formatter.write_dl([record for _, record in sorted(records)])
+
+
+class Renamed(click.Option):
+    """An option that still takes its former name, the last of its names, which help leaves out."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the option as help shows it."""
+        record = super().get_help_record(ctx)
+        return record and (record[0].replace(f", {self.opts[-1]}", ""), record[1])

@@ -13,7 +13,7 @@ from dpdoctor import plugins, units
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
 from dpdoctor.spec import BASELINE, BESIDE, NATIVE, WALLS, Gpu, ModeSpec, Recording, RunSpec
-from dpdoctor.worker import arms as arm_files
+from dpdoctor.worker import ablations as ablation_files
 from dpdoctor.worker import modes as mode_files
 from dpdoctor.worker.modes._base import Mode
 
@@ -67,20 +67,20 @@ def known_modes() -> dict[str, Mode]:
     return plugins.collect(mode_files, "MODE")
 
 
-def known_arms(asked: str) -> tuple[str, ...]:
-    """Return the names of the ablation arms that `all`, `none` or a list with commas asks for.
+def known_ablations(asked: str) -> tuple[str, ...]:
+    """Return the names of the ablations that `all`, `none` or a list with commas asks for.
 
     Raises:
-        UsageError: there is no arm of a name; the message lists those that there are.
+        UsageError: there is no ablation of a name; the message lists those that there are.
     """
-    known = plugins.names(arm_files)
+    known = plugins.names(ablation_files)
     if asked in {"all", "none"}:
         return tuple(known) if asked == "all" else ()
     names = tuple(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        what = f"there is no arm {unknown[0]!r}" if unknown else "--arms names none"
-        raise UsageError(f"{what}. Known arms: {', '.join(known)}, or all, or none")
+        what = f"there is no ablation {unknown[0]!r}" if unknown else "--ablations names none"
+        raise UsageError(f"{what}. Known ablations: {', '.join(known)}, or all, or none")
     return names
 
 
@@ -306,7 +306,7 @@ def describe(spec: RunSpec) -> str:
     if spec.control:
         seconds += BARE_LAUNCHES * spec.repeat * (STARTUP_S + BARE_S)
         control = f", and {BASELINE} bare in between"
-    tries = BESIDE in spec.recording.arms and not spec.recording.explain and not are_own
+    tries = BESIDE in spec.recording.ablations and not spec.recording.explain and not are_own
     again = ", a mode once more where another loader setting promises more" if tries else ""
     return f"Plan: {modes}{control} on {device}{again}; at most about {units.seconds(seconds)}, often much less"
 

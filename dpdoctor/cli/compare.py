@@ -31,7 +31,7 @@ FORMATS = ("terminal", "markdown", "json")
     help="What to print; markdown fits a comment on a pull request.",
 )
 def compare(run_dirs: tuple[Path, ...], out: Path | None, as_format: str) -> None:
-    """Compare run directories, each with the first: throughput, step, time budget, counters, findings, environment.
+    """Compare run directories, each with the first: throughput, step, time breakdown, counters, findings, environment.
 
     A change is called one only where its 95 % interval leaves out that there is none.
     """

@@ -74,7 +74,7 @@ def gate(context: click.Context, /, **options: Any) -> None:
     head = options["head"] or Path()
     out: Path | None
     if options["baseline"] is None:
-        result, out = _checkouts.judge(options, console)
+        result, out = _checkouts.run_gate(options, console)
     else:
         result, out = _judge_run(options), options["out"]
         if out is not None:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from rich.console import RenderableType
 
 from dpdoctor.cli import _options, _plan, _report, _start
-from dpdoctor.cli._help import Verb
+from dpdoctor.cli._help import Renamed, Verb
 from dpdoctor.errors import BaselineError, InterruptedByError, ModeFailedError
 from dpdoctor.launch import interruption, launcher
 from dpdoctor.records import LaunchRecord
@@ -45,7 +45,10 @@ if TYPE_CHECKING:
 )
 @_options.comm_kernels
 @click.option(
+    "--ablations",
     "--arms",
+    "ablations",
+    cls=Renamed,
     default="all",
     show_default=True,
     metavar="NAMES",
@@ -91,7 +94,7 @@ def profile(**options: Any) -> None:
                 console.print(_plan.describe(spec), soft_wrap=True, highlight=False)
                 launcher.begin_anew(root, _start.header(spec), records)
                 records = launcher.launch(root, spec, progress)
-            if BESIDE in spec.recording.arms and not heard.name:
+            if BESIDE in spec.recording.ablations and not heard.name:
                 launcher.try_loaders(root, spec, _report.settings_to_try(root), progress)
         finally:
             console.show_cursor()  # an error leaves the line of progress as it is
@@ -104,7 +107,7 @@ def profile(**options: Any) -> None:
         )
     if heard.name:
         raise InterruptedByError(heard.name, heard.exit_code)
-    _judge(records, spec, keep_going=options["keep_going"], quiet=options["quiet"])
+    _check_outcomes(records, spec, keep_going=options["keep_going"], quiet=options["quiet"])
 
 
 def _as_native(options: dict[str, Any], refused: LaunchRecord) -> RunSpec:
@@ -119,7 +122,7 @@ def _spec(options: dict[str, Any]) -> RunSpec:
         trace_steps=options["trace_steps"],
         comm_kernels=options["comm_kernels"],
         explain=options["explain"],
-        arms=_plan.known_arms(options["arms"]),
+        ablations=_plan.known_ablations(options["ablations"]),
     )
     return _options.spec(
         options,
@@ -148,7 +151,7 @@ def _explanation(analysis: Diagnosis) -> RenderableType:
     return explain.explanation(analysis)
 
 
-def _judge(records: list[LaunchRecord], spec: RunSpec, *, keep_going: bool, quiet: bool) -> None:
+def _check_outcomes(records: list[LaunchRecord], spec: RunSpec, *, keep_going: bool, quiet: bool) -> None:
     """Raise for the first mode asked for by name that did not end well; why is said already, unless `quiet`."""
     for record in records:
         if record.status == "failed" and not keep_going and record.mode in spec.requested_modes:

@@ -1,6 +1,6 @@
 """Keeps a rank: all that it starts ends with it, and it with the launcher, however either of them ends.
 
-Between launcher and rank stands a process that adopts what the rank's children leave behind, those in sessions of their
+Between launcher and rank stands a process that wraps what the rank's children leave behind, those in sessions of their
 own included. It is run as a file, `python -I -S keeper.py SOCKET DIRECTORY COMMAND...`, and imports little: it is to be
 there before the rank imports anything, and to take hardly more than Python itself.
 """
@@ -31,7 +31,7 @@ MOST_S = 10.0
 _LOOK_S = 0.01
 # A process that was just forked has the name of the one that forked it, and cleaners are known by theirs.
 _BEGIN_S = 0.05
-# How often those that were adopted and have ended are buried; where the kernel does not tell of a rank's end, how often
+# How often those that were wrapped and have ended are buried; where the kernel does not tell of a rank's end, how often
 # it is looked for.
 _BURY_S, _ASK_S = 10.0, 0.1
 _SHARED_MEMORY = "/dev/shm"
@@ -40,7 +40,7 @@ _TEMPORARY = "pymp-"
 _TIDY = "dpdoctor.launch.tidy"
 
 
-def adopt(*, wanted: bool) -> None:
+def wrap(*, wanted: bool) -> None:
     """Become the parent of all that the children of this process leave behind, or be so no longer."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
@@ -52,7 +52,7 @@ def keep(connection: socket, directory: str) -> None:
     signal. When it says END all that is left is ended, and it hears ENDED; after its FAREWELL this process ends. Where
     it goes without a farewell, its launch's `directory` is tidied as it would have done.
     """
-    adopt(wanted=True)
+    wrap(wanted=True)
     parent, pid = os.getpid(), os.fork()
     if not pid:
         _die_with(parent)

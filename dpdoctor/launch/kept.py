@@ -44,7 +44,7 @@ class KeptProcess:
 
     @property
     def kept_by(self) -> int | None:
-        """Return the number of its keeper, which adopts all that it leaves behind; None: a server forked it."""
+        """Return the number of its keeper, which wraps all that it leaves behind; None: a server forked it."""
         return self._keeper.pid if self._keeper else None
 
     def poll(self) -> int | None:

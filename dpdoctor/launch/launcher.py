@@ -20,7 +20,7 @@ from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.processes import RankProcess
 from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.tidy import tidy
-from dpdoctor.launch.watch import Hope, Patience, Verdict
+from dpdoctor.launch.watch import Hope, LaunchOutcome, Patience
 from dpdoctor.records import LaunchRecord, RankRecord
 from dpdoctor.spec import (
     BASELINE,
@@ -178,7 +178,9 @@ def try_loaders(
 def _launch_trial(
     root: Path, spec: RunSpec, mode: ModeSpec, setting: LoaderSetting, progress: Progress
 ) -> LaunchRecord:
-    recording = dataclasses.replace(spec.recording, arms=(), trace_steps=0, loader_trials=False, loader_setting=setting)
+    recording = dataclasses.replace(
+        spec.recording, ablations=(), trace_steps=0, loader_trials=False, loader_setting=setting
+    )
     spec = dataclasses.replace(spec, recording=recording)
     task = _task(rundir.trial_dir(root, mode.name), spec, mode, unused=_unused(root, mode))
     words = f"num_workers={setting.num_workers}, prefetch_factor={setting.prefetch_factor}"
@@ -237,7 +239,7 @@ def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
     if trace_steps < 1:
         return None
     recording = dataclasses.replace(
-        recording, trace_only=True, warmup=warmup, trace_steps=trace_steps, arms=(), loader_trials=False
+        recording, trace_only=True, warmup=warmup, trace_steps=trace_steps, ablations=(), loader_trials=False
     )
     spec = dataclasses.replace(done.spec, recording=recording)
     return _task(rundir.trace_dir(root, done.mode.name), spec, done.mode, unused=done.unused)
@@ -266,25 +268,25 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
         if not heard.name:
             processes.start(task, ranks)
             with sampling.sampling(directory / rundir.NODE, ranks):
-                verdict = _watch(ranks, spec.timeout_s, progress, heard)
+                outcome = _watch(ranks, spec.timeout_s, progress, heard)
         else:
-            verdict = Verdict(status="interrupted", reason=f"{heard.name} before it began")
+            outcome = LaunchOutcome(status="interrupted", reason=f"{heard.name} before it began")
     if watch.num_oom_kills() > oom_kills and -signal.SIGKILL in [rank.exit_code() for rank in ranks]:
-        verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}; {watch.OUT_OF_MEMORY}")
-    if verdict.status == "ok" and mode.inactive:
-        verdict = Verdict(status="inactive", reason=mode.inactive)
+        outcome = dataclasses.replace(outcome, reason=f"{outcome.reason}; {watch.OUT_OF_MEMORY}")
+    if outcome.status == "ok" and mode.inactive:
+        outcome = LaunchOutcome(status="inactive", reason=mode.inactive)
     record = LaunchRecord(
         mode=name,
         launch=number,
-        status=verdict.status,
-        reason=verdict.reason and redact.text(verdict.reason),
-        failed_rank=verdict.failed_rank,
-        stderr_tail=tuple(map(redact.text, verdict.stderr_tail)),
+        status=outcome.status,
+        reason=outcome.reason and redact.text(outcome.reason),
+        failed_rank=outcome.failed_rank,
+        stderr_tail=tuple(map(redact.text, outcome.stderr_tail)),
         exit_codes=tuple(rank.exit_code() for rank in ranks),
         begin_ns=begin_ns,
         end_ns=time.monotonic_ns(),
         loader_setting=spec.recording.loader_setting,
-        refused=tuple(map(redact.text, watch.refusals(ranks))),
+        files_refused=tuple(map(redact.text, watch.refusals(ranks))),
         again=again,
         **_changes(before, _folders(spec)),
     )
@@ -302,7 +304,7 @@ def _launch_command(task: WorkerTask, name: str, number: int, title: str, progre
     command = native.Command(task)
     try:
         with interruption.heeding() as heard, sampling.sampling(directory / rundir.NODE, ranks):
-            verdict = native.run(command, ranks, task, progress, heard)
+            outcome = native.run(command, ranks, task, progress, heard)
     finally:
         command.end()
         shown = command.settle()
@@ -311,10 +313,10 @@ def _launch_command(task: WorkerTask, name: str, number: int, title: str, progre
     record = LaunchRecord(
         mode=name,
         launch=number,
-        status=verdict.status,
-        reason=verdict.reason and redact.text(verdict.reason),
-        failed_rank=verdict.failed_rank,
-        stderr_tail=tuple(map(redact.text, verdict.stderr_tail)),
+        status=outcome.status,
+        reason=outcome.reason and redact.text(outcome.reason),
+        failed_rank=outcome.failed_rank,
+        stderr_tail=tuple(map(redact.text, outcome.stderr_tail)),
         exit_codes=(command.exit_code(),),
         begin_ns=begin_ns,
         end_ns=time.monotonic_ns(),
@@ -333,10 +335,10 @@ def _folders(spec: RunSpec) -> Folders:
 def _changes(before: Folders, after: Folders) -> dict[str, Any]:
     """Return what LaunchRecord says of the user's files."""
     unknown = before.unknown or after.unknown
-    return {"not_compared": unknown, "changed": () if unknown else after.changed_since(before)}
+    return {"not_compared": unknown, "files_changed": () if unknown else after.changed_since(before)}
 
 
-def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress, heard: Interruption) -> Verdict:
+def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress, heard: Interruption) -> LaunchOutcome:
     """Wait until all ranks have ended, one has failed or makes no progress for too long, or somebody interrupts."""
     hope = Hope(timeout_s, time.monotonic)
     leaving = Patience(min(watch.MOST_LEAVING_S, timeout_s), time.monotonic)
@@ -344,7 +346,7 @@ def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress, heard
         processes.wait_for_one(ranks, PERIOD_S)
         if heard.name:
             processes.end(ranks)
-            return Verdict(status="interrupted", reason=f"{heard.name} {watch.where(ranks[0])}")
+            return LaunchOutcome(status="interrupted", reason=f"{heard.name} {watch.where(ranks[0])}")
         beats = {rank.rank: watch.beat_of(rank) for rank in ranks}
         progress.moved([beats[rank.rank] for rank in ranks])
         if any(watch.has_failed(rank) for rank in ranks):
@@ -358,7 +360,7 @@ def _watch(ranks: list[RankProcess], timeout_s: float, progress: Progress, heard
         if len(done) == len(running) and leaving.exhausted_by(dict(done)):
             break
     processes.end(ranks)
-    return watch.judge(ranks)
+    return watch.outcome_of(ranks)
 
 
 def _wait(ranks: list[RankProcess], seconds: float) -> None:
@@ -367,14 +369,14 @@ def _wait(ranks: list[RankProcess], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _stuck(ranks: list[RankProcess], silent: list[int], timeout_s: float) -> Verdict:
+def _stuck(ranks: list[RankProcess], silent: list[int], timeout_s: float) -> LaunchOutcome:
     for rank in ranks:
         if rank.exit_code() is None:
             rank.send(signal.SIGUSR1)
     time.sleep(STACKS_S)
-    verdict = watch.judge_hang(ranks, silent, timeout_s)
+    outcome = watch.outcome_of_hang(ranks, silent, timeout_s)
     processes.end(ranks)
-    return verdict
+    return outcome
 
 
 def _unused(root: Path, mode: ModeSpec) -> tuple[str, ...]:
@@ -385,4 +387,4 @@ def _unused(root: Path, mode: ModeSpec) -> tuple[str, ...]:
     if not path.exists():
         return ()
     record = rundir.read_json(path, RankRecord)
-    return tuple(name for unit in record.adoption.units for name in unit.unused)
+    return tuple(name for unit in record.conversion.modules for name in unit.unused)

@@ -27,7 +27,7 @@ from dpdoctor.launch.kept import KeptProcess
 from dpdoctor.launch.processes import RankProcess, absolute_python_path
 from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.tidy import tidy
-from dpdoctor.launch.watch import Hope, Patience, Verdict
+from dpdoctor.launch.watch import Hope, LaunchOutcome, Patience
 from dpdoctor.spec import BASELINE, NATIVE_VARIABLE, STACKS_SIGNAL, TASK_VARIABLE, WorkerTask
 
 PERIOD_S = 0.25
@@ -193,7 +193,7 @@ class Command:
             self._ranks[place] = rank
         return world
 
-    def num_armed(self) -> int:
+    def num_watched(self) -> int:
         """Return how many lines its processes have left about themselves: a new one may become a rank."""
         return len(_processes(self._directory))
 
@@ -203,11 +203,11 @@ class Command:
         for process in self._seen.values():
             with contextlib.suppress(psutil.Error):
                 spent_s += sum(process.cpu_times()[:2])
-        return self.num_armed(), int(spent_s)
+        return self.num_watched(), int(spent_s)
 
     def sign(self) -> object:
         """Return what changes while a command without ranks does something that can be seen."""
-        return self.num_armed(), self._log.stat().st_size, self._errors.stat().st_size
+        return self.num_watched(), self._log.stat().st_size, self._errors.stat().st_size
 
     def errors(self) -> tuple[str, ...]:
         """Return the last lines that the command printed to stderr or, where there are none, to stdout."""
@@ -281,7 +281,7 @@ def _words(task: WorkerTask) -> list[str]:
 
 
 def _environment(task: WorkerTask) -> dict[str, str]:
-    """Return the user's own environment, and what arms the processes."""
+    """Return the user's own environment, and what watches the processes."""
     environment = {
         **os.environ,
         TASK_VARIABLE: msgspec.json.encode(task).decode(),
@@ -308,7 +308,7 @@ def _let_alone(environment: dict[str, str], task: WorkerTask) -> None:
 
 
 def _processes(directory: Path) -> list[str]:
-    """Return what the armed processes of a launch said of themselves, but for the one that became the command."""
+    """Return what the watched processes of a launch said of themselves, but for the one that became the command."""
     try:
         lines = (directory / rundir.PROCESSES).read_text(errors="replace").splitlines()
     except OSError:
@@ -316,7 +316,9 @@ def _processes(directory: Path) -> list[str]:
     return [line.split("\t")[-1] for line in lines[1:]]
 
 
-def run(command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Progress, heard: Interruption) -> Verdict:
+def run(
+    command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Progress, heard: Interruption
+) -> LaunchOutcome:
     """Wait until all ranks have ended, one has failed or shows no sign of life for too long, or somebody interrupts.
 
     `ranks` is kept to those of the world that is shown. A script that is to go on is waited for once they are complete.
@@ -329,7 +331,7 @@ def run(command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Pro
         ranks[:] = command.look()
         if heard.name:
             where = f" {watch.where(ranks[0])}" if ranks else ""
-            return Verdict(status="interrupted", reason=f"{heard.name}{where}")
+            return LaunchOutcome(status="interrupted", reason=f"{heard.name}{where}")
         progress.moved([watch.beat_of(rank) for rank in ranks])
         running = [rank for rank in ranks if rank.exit_code() is None]
         if command.exit_code() is not None and not running:
@@ -349,12 +351,12 @@ def run(command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Pro
             return _stuck(command, ranks, [rank for rank in silent if rank != JOB] or list(beats), timeout_s)
         if silent and not is_complete(ranks):
             command.end()
-            return Verdict(status="failed", reason=_silent(timeout_s), stderr_tail=command.errors())
+            return LaunchOutcome(status="failed", reason=_silent(timeout_s), stderr_tail=command.errors())
         if silent:
             break
     command.end()
     ranks[:] = command.look()
-    return judge(command, ranks)
+    return outcome_of(command, ranks)
 
 
 def lost(hope: Hope, beats: Mapping[int, Beat | None], printed: Callable[[], object]) -> list[int]:
@@ -376,14 +378,14 @@ def _wait(command: Command, seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _stuck(command: Command, ranks: list[SeenRank], silent: list[int], timeout_s: float) -> Verdict:
+def _stuck(command: Command, ranks: list[SeenRank], silent: list[int], timeout_s: float) -> LaunchOutcome:
     for rank in ranks:
         if rank.exit_code() is None:
             rank.send(STACKS_SIGNAL)
     time.sleep(STACKS_S)
     reason = stuck_words([rank for rank in ranks if rank.rank in silent], timeout_s)
     command.end()
-    return Verdict(status="failed", reason=reason, failed_rank=silent[0], stderr_tail=command.errors())
+    return LaunchOutcome(status="failed", reason=reason, failed_rank=silent[0], stderr_tail=command.errors())
 
 
 def stuck_words(stuck: Sequence[SeenRank], timeout_s: float) -> str:
@@ -400,23 +402,23 @@ def stuck_words(stuck: Sequence[SeenRank], timeout_s: float) -> str:
     return f"no progress for {units.seconds(timeout_s)}: {standing}. {ends.EQUALLY} --timeout gives them more time"
 
 
-def judge(command: Command, ranks: Sequence[SeenRank]) -> Verdict:
+def outcome_of(command: Command, ranks: Sequence[SeenRank]) -> LaunchOutcome:
     """Return the verdict over the ranks that are shown, and the command that started them."""
     code, tail = command.exit_code(), command.errors()
     if not ranks:
         if code == NO_WALL:
-            return Verdict(status="failed", reason=NO_WALL_TEXT.format(" ".join(tail)))
-        return Verdict(status="failed", reason=command.explain(), stderr_tail=tail if code else ())
+            return LaunchOutcome(status="failed", reason=NO_WALL_TEXT.format(" ".join(tail)))
+        return LaunchOutcome(status="failed", reason=command.explain(), stderr_tail=tail if code else ())
     if apart := ends.apart(ranks):
-        return Verdict(status="failed", reason=apart, stderr_tail=tail)
+        return LaunchOutcome(status="failed", reason=apart, stderr_tail=tail)
     if failed := ends.failed(ranks):
         killed = f"; the command was killed by signal {-code}" if code is not None and code < 0 else ""
         reason = f"{ends.told(failed) if len(ranks) > 1 else failed[0].words}{killed}"
-        return Verdict(status="failed", reason=reason, failed_rank=failed[0].rank, stderr_tail=tail)
+        return LaunchOutcome(status="failed", reason=reason, failed_rank=failed[0].rank, stderr_tail=tail)
     return _judge_good(command, ranks)
 
 
-def _judge_good(command: Command, ranks: Sequence[SeenRank]) -> Verdict:
+def _judge_good(command: Command, ranks: Sequence[SeenRank]) -> LaunchOutcome:
     """Return the verdict over ranks each of which left a good record."""
     code, tail = command.exit_code(), command.errors()
     records = [record for rank in ranks if (record := watch.record_of(rank))]
@@ -425,7 +427,7 @@ def _judge_good(command: Command, ranks: Sequence[SeenRank]) -> Verdict:
         here = {rank.rank for rank in ranks}
         missing = next(rank for rank in range(world_size) if rank not in here)
         reason = f"rank {missing} of {world_size} was not seen: is it on another host, or in another interpreter?"
-        return Verdict(status="failed", reason=reason, failed_rank=missing, stderr_tail=tail)
+        return LaunchOutcome(status="failed", reason=reason, failed_rank=missing, stderr_tail=tail)
     if code and any(record.ending == "returned" for record in records):
-        return Verdict(status="failed", reason=f"the command ended with exit code {code}", stderr_tail=tail)
-    return Verdict(status="ok")
+        return LaunchOutcome(status="failed", reason=f"the command ended with exit code {code}", stderr_tail=tail)
+    return LaunchOutcome(status="ok")

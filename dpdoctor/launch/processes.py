@@ -123,10 +123,10 @@ def ending(ranks: list[RankProcess], tidy: Callable[[], None]) -> Iterator[None]
 
     What keepers that were killed leave behind comes to this process, unless servers fork for it: they may be its own.
     """
-    adopts = forkserver.DIRECTORY_VARIABLE not in os.environ
+    wraps = forkserver.DIRECTORY_VARIABLE not in os.environ
     before = frozenset(keeper.children())
-    if adopts:
-        keeper.adopt(wanted=True)
+    if wraps:
+        keeper.wrap(wanted=True)
     try:
         yield
     finally:
@@ -134,10 +134,10 @@ def ending(ranks: list[RankProcess], tidy: Callable[[], None]) -> Iterator[None]
         tidy()
         for rank in ranks:
             rank.leave()
-        if adopts:
+        if wraps:
             if not all(all_ended):
                 keeper.end_all(*(rank.pid for rank in ranks), spared=before)
-            keeper.adopt(wanted=False)
+            keeper.wrap(wanted=False)
 
 
 def _environment(task: WorkerTask, rank: int) -> dict[str, str]:

@@ -39,7 +39,7 @@ _REFUSED = re.compile(r"(?i)permission denied|read-?only (?:file ?system|databas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class LaunchOutcome:
     """How a launch ended."""
 
     status: str
@@ -105,18 +105,18 @@ def has_failed(rank: RankProcess) -> bool:
     return record is None or record.status != "ok"
 
 
-def judge(ranks: Sequence[RankProcess]) -> Verdict:
+def outcome_of(ranks: Sequence[RankProcess]) -> LaunchOutcome:
     """Return the verdict over ranks that have all ended; of several that failed, the first one is to blame."""
     failed = [rank for rank in ranks if has_failed(rank)]
     if not failed:
-        return Verdict(status="ok")
+        return LaunchOutcome(status="ok")
     culprit = min(failed, key=_blame)
     returned = next((rank for rank in ranks if _has_returned(rank)), None)
     if returned is not None and _was_refused(culprit):
         # It waited for one whose script had come to its end.
         reason = ENDED_APART.format(returned.rank, units.count(_steps(returned), "step"), culprit.rank)
-        return Verdict(status="failed", reason=reason, failed_rank=culprit.rank)
-    return Verdict(
+        return LaunchOutcome(status="failed", reason=reason, failed_rank=culprit.rank)
+    return LaunchOutcome(
         status="failed",
         reason=_reason(culprit, alone=len(ranks) == 1 or _failed_alike(ranks)),
         failed_rank=culprit.rank,
@@ -186,8 +186,8 @@ def where(rank: RankProcess) -> str:
     return f"in stage {beat.stage}, after {units.count(beat.step, 'step')}"
 
 
-def judge_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout_s: float) -> Verdict:
-    """Return the verdict on ranks that are stuck; call it while they live, after their stacks were written.
+def outcome_of_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout_s: float) -> LaunchOutcome:
+    """Return the outcome on ranks that are stuck; call it while they live, after their stacks were written.
 
     Ranks wait for each other, so all are stuck, and one may still print before its first step: the one to blame stands
     outside of torch, or is the one furthest back.
@@ -206,7 +206,7 @@ def judge_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout_s: f
         f"{who} made no progress for {units.seconds(timeout_s)} {where(culprit)}{line}{prints}. "
         "--timeout gives it more time"
     )
-    return Verdict(
+    return LaunchOutcome(
         status="failed",
         reason=reason,
         failed_rank=culprit.rank,

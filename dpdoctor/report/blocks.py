@@ -13,7 +13,7 @@ TONES = ("plain", "good", "warn", "bad", "muted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Headline:
     """The answer in one sentence, and in `detail` what it rests on."""
 
     kind: ClassVar[str] = "verdict"
@@ -340,7 +340,7 @@ class Card:
 
 
 Block: TypeAlias = (
-    Verdict
+    Headline
     | Answer
     | BarTable
     | Ranking

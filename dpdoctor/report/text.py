@@ -130,9 +130,9 @@ def absent(reasons: Iterable[tuple[str, str]]) -> list[Absent]:
 
 
 def remarks(modes: Mapping[str, ModeSummary]) -> dict[str, str]:
-    """Return each remark on the adoption once, with the labels of the modes that it holds for."""
-    adopted = ((mode_label(name), mode.adoption) for name, mode in modes.items() if mode.adoption)
-    return by_reason((label, warning) for label, adoption in adopted for warning in adoption.warnings)
+    """Return each remark on the conversion once, with the labels of the modes that it holds for."""
+    wrapped = ((mode_label(name), mode.conversion) for name, mode in modes.items() if mode.conversion)
+    return by_reason((label, warning) for label, conversion in wrapped for warning in conversion.warnings)
 
 
 def sampler_text(sampler: str) -> str:

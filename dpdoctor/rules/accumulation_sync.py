@@ -6,9 +6,9 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts, stats
 from dpdoctor.analysis.weighing import SMALL, weigh
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import adopted_line, core_words
+from dpdoctor.rules.wording import core_words, wrapped_line
 
-ARM = "no_sync_accumulation"
+ABLATION = "no_sync_accumulation"
 # Times its gradients that a step reduces from which it does so in several micro-batches.
 REDUCED_TWICE = 1.5
 CODE = {
@@ -23,14 +23,18 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     micro_batches = _micro_batches(facts)
     if not facts.communicates or micro_batches <= 1 or _reduces_once(facts):
         return None
-    seen, arm = facts.exposure, facts.arm(ARM)
-    if seen is None and arm is None:
-        skipped = facts.mode.arms.get(ARM)
-        why = f"{ARM} was not measured: {skipped.share.reason}" if skipped else f"profile with --arms {ARM}"
-        how = f"no trace and no arm shows what it costs: {why}"
+    seen, ablation = facts.exposure, facts.ablation(ABLATION)
+    if seen is None and ablation is None:
+        skipped = facts.mode.ablations.get(ABLATION)
+        why = (
+            f"{ABLATION} was not measured: {skipped.share.reason}"
+            if skipped
+            else f"profile with --ablations {ABLATION}"
+        )
+        how = f"no trace and no ablation shows what it costs: {why}"
         return CannotTell(reason=facts.traces.why_unknown or how)
     claim = stats.scaled(seen.removable, 1 - 1 / micro_batches) if seen else _nothing()
-    weighed = weigh(claim, arm)
+    weighed = weigh(claim, ablation)
     refuted = weighed.status == "refuted"
     if max(weighed.value, (claim.value or 0.0) if refuted else 0.0) < SMALL:
         return None
@@ -38,9 +42,11 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if seen is not None:
         assert claim.value is not None
         evidence.append(f"in the trace the reductions but the last take {units.share(claim.value)} of a step")
-    if arm is not None and arm.share.value is not None and arm.gain.value is not None:
-        gain = f"{units.seconds(arm.gain.value)} per step, {units.share(arm.share.value)} of it"
-        evidence.append("the arm that reduces the last one only gains " + ("nothing measurable" if refuted else gain))
+    if ablation is not None and ablation.share.value is not None and ablation.gain.value is not None:
+        gain = f"{units.seconds(ablation.gain.value)} per step, {units.share(ablation.share.value)} of it"
+        evidence.append(
+            "the ablation that reduces the last one only gains " + ("nothing measurable" if refuted else gain)
+        )
     return Finding(
         rule="accumulation_sync",
         mode=facts.name,
@@ -53,21 +59,21 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         evidence=(*evidence, *core_words(facts)),
         cause=None,
         remedy=None if refuted else "reduce gradients in the last micro-batch of a step only",
-        short=None if refuted else "reduce gradients in the last micro-batch only",
+        short_remedy=None if refuted else "reduce gradients in the last micro-batch only",
         code=None if refuted else CODE.get(facts.wrapper, CODE["ddp"]),
-        line=None if refuted else way.line if (way := facts.by_hand) else adopted_line(facts),
-        predicted=None if refuted else faster_without(weighed.cost),
-        gain="measured" if weighed.status == "confirmed" else "predicted",
+        line=None if refuted else way.line if (way := facts.by_hand) else wrapped_line(facts),
+        speedup=None if refuted else faster_without(weighed.cost),
+        speedup_basis="measured" if weighed.status == "confirmed" else "predicted",
     )
 
 
 def _reduces_once(facts: ModeFacts) -> bool:
     """Return whether a script that distributes itself reduced its gradients less than twice in a step."""
     mode = facts.mode
-    if mode.own is None or mode.counters is None or mode.adoption is None:
+    if mode.native is None or mode.counters is None or mode.conversion is None:
         return False
     reduced = sum(of.num_bytes for kind, of in mode.counters.collectives.items() if "reduce" in kind)
-    return reduced < REDUCED_TWICE * sum(unit.trainable_bytes for unit in mode.adoption.units)
+    return reduced < REDUCED_TWICE * sum(unit.trainable_bytes for unit in mode.conversion.modules)
 
 
 def _nothing() -> Figure:
@@ -85,8 +91,8 @@ RULE = Rule(
     title="Gradients reduced in every micro-batch",
     what="A step accumulates the gradients of several micro-batches, and each backward reduces them over all ranks.",
     why="Only the sum is used: all reductions but the last exchange the same bytes for nothing.",
-    how="Micro-batches are counted; the arm no_sync_accumulation reduces only in the last one and gives the gain; the "
-    "trace, how much of a step the reductions take that nothing hides.",
+    how="Micro-batches are counted; the ablation no_sync_accumulation reduces only in the last one and gives the gain; "
+    "the trace, how much of a step the reductions take that nothing hides.",
     remedy="Run all but the last micro-batch under no_sync() (DDP, and FullyShardedDataParallel), or with "
     "set_requires_gradient_sync(False) (fully_shard); call what you wrote yourself in the last one only.",
     verified=True,

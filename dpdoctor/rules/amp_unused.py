@@ -7,14 +7,19 @@ from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.weighing import SMALL, above_zero
 from dpdoctor.rules.rule import Rule, faster_without
 
-ARM = "amp"
+ABLATION = "amp"
 
 
 def _check(facts: ModeFacts) -> Finding | None:
-    arm = facts.arm(ARM)
-    if arm is None or not above_zero(arm.share) or (arm.share.value or 0.0) < SMALL or arm.gain.value is None:
+    ablation = facts.ablation(ABLATION)
+    if (
+        ablation is None
+        or not above_zero(ablation.share)
+        or (ablation.share.value or 0.0) < SMALL
+        or ablation.gain.value is None
+    ):
         return None
-    share = units.share(arm.share.value or 0.0)
+    share = units.share(ablation.share.value or 0.0)
     device = "cuda" if facts.on_gpu else "cpu"
     return Finding(
         rule="amp_unused",
@@ -22,14 +27,16 @@ def _check(facts: ModeFacts) -> Finding | None:
         severity="warning",
         status="confirmed",
         title=f"mixed precision would save {share} of each step",
-        cost=arm.share,
-        evidence=(f"With forward in bfloat16 (arm {ARM}) a step is {units.seconds(arm.gain.value)} shorter.",),
+        cost=ablation.share,
+        evidence=(
+            f"With forward in bfloat16 (ablation {ABLATION}) a step is {units.seconds(ablation.gain.value)} shorter.",
+        ),
         cause=None,
         remedy="run forward and loss in bfloat16; check that the loss still falls as before",
-        short="run forward and loss in bfloat16",
+        short_remedy="run forward and loss in bfloat16",
         code=f'with torch.autocast("{device}", dtype=torch.bfloat16):',
-        predicted=faster_without(arm.share),
-        gain="measured",
+        speedup=faster_without(ablation.share),
+        speedup_basis="measured",
     )
 
 
@@ -38,7 +45,7 @@ RULE = Rule(
     title="Mixed precision would be faster",
     what="Training computes in full precision on a device that computes faster in bfloat16.",
     why="Matrix units give a multiple of the rate for 16 bits, and half the bytes are read and written.",
-    how="The arm amp runs forward under autocast to bfloat16 in windows between the full ones.",
+    how="The ablation amp runs forward under autocast to bfloat16 in windows between the full ones.",
     remedy="Wrap forward and loss in torch.autocast; weights and optimizer stay in full precision.",
     verified=False,
     check=_check,

@@ -6,14 +6,14 @@ from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import adopted_line, arm_words, core_words, weigh_part
+from dpdoctor.rules.wording import ablation_words, core_words, weigh_part, wrapped_line
 
 OPERATION = "broadcast"
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     # Of whom torch knows nothing broadcasts what is not DistributedDataParallel's to switch off.
-    is_other = facts.name == "fsdp" or (facts.mode.own is not None and facts.wrapper != "ddp")
+    is_other = facts.name == "fsdp" or (facts.mode.native is not None and facts.wrapper != "ddp")
     if not facts.communicates or is_other:
         return None
     counted = facts.mode.counters.collectives.get(OPERATION) if facts.mode.counters else None
@@ -29,7 +29,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     weighed = weigh_part(facts, facts.exposed_calls_share(lambda operation, _: operation == OPERATION))
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
-    evidence = [*arm_words(facts), *core_words(facts)]
+    evidence = [*ablation_words(facts), *core_words(facts)]
     if counted:
         calls = units.count(counted.count, "broadcast")
         evidence.insert(0, f"each step makes {calls} of {units.size(counted.num_bytes)} together")
@@ -45,10 +45,10 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         cause=None,
         remedy="switch the broadcast off if ranks may keep their own buffers: statistics of BatchNorm are read only in "
         "evaluation. Leave it on where training itself reads a buffer that ranks would change differently",
-        short="set broadcast_buffers=False",
+        short_remedy="set broadcast_buffers=False",
         code="DistributedDataParallel(model, broadcast_buffers=False)",
-        line=adopted_line(facts),
-        predicted=faster_without(weighed.cost),
+        line=wrapped_line(facts),
+        speedup=faster_without(weighed.cost),
     )
 
 
@@ -59,7 +59,7 @@ RULE = Rule(
     "forward.",
     why="The forward cannot begin before they have arrived: nothing hides this.",
     how="Broadcasts are counted in one step; the trace shows what they take while nothing computes, on the rank that "
-    "waits least. The arm no_comm removes them together with the gradients' communication: of its gain they are "
+    "waits least. The ablation no_comm removes them together with the gradients' communication: of its gain they are "
     "given the part that they are of what is exposed.",
     remedy="DistributedDataParallel(model, broadcast_buffers=False), unless training itself reads a buffer that ranks "
     "change differently.",

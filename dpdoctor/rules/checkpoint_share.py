@@ -23,14 +23,14 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         status="inferred",
         title=f"checkpoints take {units.share(share.value)} of the time",
         cost=share,
-        of="epoch",
+        share_of="epoch",
         evidence=found.evidence,
         cause=f"a checkpoint {found.rhythm}",
         remedy="write checkpoints less often, or in the background: torch.distributed.checkpoint.async_save goes on "
         "training while it writes",
-        short="write checkpoints in the background",
-        predicted=faster_without(share),
-        gain="at most",
+        short_remedy="write checkpoints in the background",
+        speedup=faster_without(share),
+        speedup_basis="at most",
     )
 
 

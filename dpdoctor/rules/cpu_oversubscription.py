@@ -9,7 +9,7 @@ from dpdoctor.analysis.throttling import QUOTA_USED_UP
 from dpdoctor.analysis.weighing import SMALL, above_zero
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
-ARM = "fair_threads"
+ABLATION = "fair_threads"
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
@@ -20,31 +20,32 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 
 
 def _too_many_threads(facts: ModeFacts, found: Cores) -> Finding | CannotTell | None:
-    """Return what it costs that torch computes with more threads than there are cores; the arm has as many."""
+    """Return what it costs that torch computes with more threads than there are cores; the ablation has as many."""
     if found.threads <= found.cores:
         return None
-    arm = facts.arm(ARM)
-    if arm is None or arm.share.value is None or arm.gain.value is None:
+    ablation = facts.ablation(ABLATION)
+    if ablation is None or ablation.share.value is None or ablation.gain.value is None:
         threads = f"{units.whole(found.threads)} threads on {units.count(found.cores, 'core')}"
-        return CannotTell(reason=f"torch computes with {threads}; the arm {ARM} would tell what that costs")
-    if not above_zero(arm.share) or arm.share.value < SMALL:
+        return CannotTell(reason=f"torch computes with {threads}; the ablation {ABLATION} would tell what that costs")
+    if not above_zero(ablation.share) or ablation.share.value < SMALL:
         return None
     share = facts.spec.threads_per_device
-    gain = f"With {units.count(share, 'thread')} for each rank (arm {ARM}) a step is {units.seconds(arm.gain.value)}"
+    threads, gained = units.count(share, "thread"), units.seconds(ablation.gain.value)
+    gain = f"With {threads} for each rank (ablation {ABLATION}) a step is {gained}"
     return Finding(
         rule="cpu_oversubscription",
         mode=facts.name,
-        severity=severity(arm.share.value),
+        severity=severity(ablation.share.value),
         status="confirmed",
-        title=f"more threads than cores: {units.share(arm.share.value)} of each step",
-        cost=arm.share,
+        title=f"more threads than cores: {units.share(ablation.share.value)} of each step",
+        cost=ablation.share,
         evidence=(_demand(found), *_switches(found), f"{gain} shorter."),
         cause=f"torch computes with {units.whole(found.threads)} threads on {units.count(found.cores, 'core')}",
         remedy="leave each rank its share of the cores",
-        short=f"call torch.set_num_threads({share})",
+        short_remedy=f"call torch.set_num_threads({share})",
         code=f"torch.set_num_threads({share})",
-        predicted=faster_without(arm.share),
-        gain="measured",
+        speedup=faster_without(ablation.share),
+        speedup_basis="measured",
     )
 
 
@@ -87,7 +88,7 @@ RULE = Rule(
     title="More threads than cores",
     what="The threads of all ranks, and their loader processes, are more than the cores that they may use.",
     why="Threads that work on one operation wait for each other; when some have no core, the others wait for them.",
-    how="Threads, loader processes and cores are counted. The arm fair_threads lets torch compute with each rank's "
+    how="Threads, loader processes and cores are counted. The ablation fair_threads gives torch, in each rank, the "
     "share of the cores; what that gains is the cost. A container's CPU quota is read from the kernel's own count.",
     remedy="Set torch.set_num_threads, OMP_NUM_THREADS or num_workers so that all ranks together fit into the cores.",
     verified=True,

@@ -9,14 +9,14 @@ from dpdoctor.analysis.weighing import SMALL, Weighed, above_zero, agree, more_e
 from dpdoctor.rules import loader_advice
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
-ARM = "cached_batches"
+ABLATION = "cached_batches"
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
-    claim, arm = _claim(facts), facts.arm(ARM)
-    if claim.value is None and arm is None:
+    claim, ablation = _claim(facts), facts.ablation(ABLATION)
+    if claim.value is None and ablation is None:
         return CannotTell(reason=claim.reason or "the wait for data is unknown")
-    weighed, begun = more_exact(weigh(claim, arm), claim), facts.loader_restarts
+    weighed, begun = more_exact(weigh(claim, ablation), claim), facts.loader_restarts
     if begun is not None and (begun.share.value or 0.0) >= max(SMALL, weighed.value):
         return _at_edges(facts, begun)
     if weighed.status == "refuted":
@@ -30,8 +30,8 @@ def _claim(facts: ModeFacts) -> Figure:
         traced = facts.idle_share("data")
         if traced.value is not None:
             return traced
-    # Window by window, where that was compared with the arm: the pace of the machine falls out.
-    seen = next((check.seen for check in facts.mode.cross_checks if check.arm == ARM), None)
+    # Window by window, where that was compared with the ablation: the pace of the machine falls out.
+    seen = next((check.observed for check in facts.mode.cross_checks if check.ablation == ABLATION), None)
     return seen if seen is not None and seen.value is not None else facts.share_of_step(facts.mode.phases["data_wait"])
 
 
@@ -53,11 +53,11 @@ def _starved(facts: ModeFacts, claim: Figure, weighed: Weighed) -> Finding:
         evidence=_evidence(facts, claim),
         cause=cause,
         remedy=advice.remedy if advice else None,
-        short=advice.short if advice else None,
+        short_remedy=advice.short if advice else None,
         code=advice.code if advice else None,
         line=line,
-        predicted=_predicted(advice, weighed.cost),
-        gain="at most"
+        speedup=_predicted(advice, weighed.cost),
+        speedup_basis="at most"
         if advice is None or advice.predicted is None
         else "measured"
         if advice.measured
@@ -128,44 +128,44 @@ def _at_edges(facts: ModeFacts, begun: Restarts) -> Finding:
         status="inferred",
         title=f"the loader begins anew every {every}, which takes {units.share(begun.share.value)} of the time",
         cost=begun.share,
-        of="epoch",
+        share_of="epoch",
         evidence=(
             f"A step in which the loader begins waits {units.seconds(begun.seconds.value)} longer than the others.",
             f"{units.count(begun.count, 'beginning')} seen in measured windows.",
         ),
         cause="the loader's processes are started anew at each beginning" if restarts else None,
         remedy=remedy,
-        short=short,
+        short_remedy=short,
         code="DataLoader(..., persistent_workers=True)" if restarts else None,
         line=_line(facts) if restarts else loader.line if loader else None,
-        predicted=faster_without(begun.share) if remedy else None,
-        gain="at most",
+        speedup=faster_without(begun.share) if remedy else None,
+        speedup_basis="at most",
     )
 
 
 def _evidence(facts: ModeFacts, claim: Figure) -> tuple[str, ...]:
     found = [f"Training waits for data in {units.share(claim.value)} of a step."] if claim.value is not None else []
-    arm = facts.mode.arms.get(ARM)
-    if arm is not None:
-        found.append(_arm_words(facts, claim))
+    ablation = facts.mode.ablations.get(ABLATION)
+    if ablation is not None:
+        found.append(_ablation_words(facts, claim))
     return (*found, *(loader_advice.known(facts.mode.loader) if facts.mode.loader else ()))
 
 
-def _arm_words(facts: ModeFacts, claim: Figure) -> str:
-    arm = facts.mode.arms[ARM]
-    if arm.share.value is None or arm.gain.value is None:
-        return f"The arm {ARM} was not run: {arm.share.reason}."
-    if not above_zero(arm.share):
-        return f"With batches that lie ready (arm {ARM}) a step is not measurably shorter."
-    gain = f"With batches that lie ready (arm {ARM}) a step is {units.seconds(arm.gain.value)} shorter, "
-    share = f"{units.share(arm.share.value)} of it."
-    if claim.value is None or agree(claim, arm.share):
+def _ablation_words(facts: ModeFacts, claim: Figure) -> str:
+    ablation = facts.mode.ablations[ABLATION]
+    if ablation.share.value is None or ablation.gain.value is None:
+        return f"The ablation {ABLATION} was not run: {ablation.share.reason}."
+    if not above_zero(ablation.share):
+        return f"With batches that lie ready (ablation {ABLATION}) a step is not measurably shorter."
+    gain = f"With batches that lie ready (ablation {ABLATION}) a step is {units.seconds(ablation.gain.value)} shorter, "
+    share = f"{units.share(ablation.share.value)} of it."
+    if claim.value is None or agree(claim, ablation.share):
         return gain + share
-    if arm.share.value > claim.value and facts.mode.loader is not None and not facts.mode.loader.num_workers:
+    if ablation.share.value > claim.value and facts.mode.loader is not None and not facts.mode.loader.num_workers:
         return gain + share + " On batches that lie ready a step also computes faster than after a fetch."
-    if arm.share.value > claim.value:
+    if ablation.share.value > claim.value:
         return gain + share + " The loader's work also slows what runs beside it on the same cores."
-    return gain + share + " Clock and arm disagree: without the wait for data, the step waits for something else."
+    return gain + share + " Clock and ablation disagree: without the wait for data, the step waits for something else."
 
 
 def _line(facts: ModeFacts) -> str | None:
@@ -179,11 +179,11 @@ RULE = Rule(
     what="The training loop stands still until the DataLoader gives it the next batch.",
     why="The loader fetches fewer batches per second than training uses: too few processes, no idle cores, a slow "
     "disk, single slow batches, or processes that are started anew too often.",
-    how="The wait for data is timed in each step; then the arm cached_batches replays batches that lie ready. What "
-    "that gains is the cost or, where both agree, the more exact of the two. Inside of the loader the fetch, its CPU "
-    "time, each transform and the hand-off are timed; where the script has no workers, the arm one_worker tries one. A "
-    "simulation of the DataLoader with these times tells which setting would end the wait; another launch tries it in "
-    "turns with the script's own.",
+    how="The wait for data is timed in each step; then the ablation cached_batches replays batches that lie ready. "
+    "What that gains is the cost or, where both agree, the more exact of the two. Inside of the loader the fetch, its "
+    "CPU time, each transform and the hand-off are timed; where the script has no workers, the ablation one_worker "
+    "tries one. A simulation of the DataLoader with these times tells which setting would end the wait; another "
+    "launch tries it in turns with the script's own.",
     remedy="Set the number of workers, and of batches fetched ahead, that the simulation names for this machine; where "
     "no core is idle, make the named transform cheaper.",
     verified=True,

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, Diagnosis, Finding, ModeFacts, NotJudged, Run, analyse
+from dpdoctor.analysis import Analysis, Diagnosis, Finding, Inconclusive, ModeFacts, Run, analyse
 from dpdoctor.analysis.own_cost import is_too_much
 from dpdoctor.rules.catalog import RULES
 from dpdoctor.rules.rule import CannotTell, Said, faster_without
@@ -29,14 +29,14 @@ def diagnose(analysis: Analysis) -> Diagnosis:
 
     Modes of which nothing was measured say why themselves; rules are asked about the others.
     """
-    judged = [said for facts in analysis.facts.values() if facts.is_measured for said in judge(facts).values()]
+    judged = [said for facts in analysis.facts.values() if facts.is_measured for said in conclusions(facts).values()]
     findings = in_order(said for said in judged if isinstance(said, Finding))
-    not_judged = tuple(said for said in judged if isinstance(said, NotJudged))
-    summary = dataclasses.replace(analysis.summary, findings=tuple(findings), not_judged=not_judged)
-    return Diagnosis(summary=summary, run=analysis.run, across=analysis.across)
+    inconclusive = tuple(said for said in judged if isinstance(said, Inconclusive))
+    summary = dataclasses.replace(analysis.summary, findings=tuple(findings), inconclusive=inconclusive)
+    return Diagnosis(summary=summary, run=analysis.run, cross_rank=analysis.cross_rank)
 
 
-def judge(facts: ModeFacts) -> dict[str, Finding | NotJudged | None]:
+def conclusions(facts: ModeFacts) -> dict[str, Finding | Inconclusive | None]:
     """Return by rule what is to be told of one mode: None: nothing."""
     return {name: told(name, said, facts) for name, said in ask(facts).items()}
 
@@ -51,15 +51,15 @@ def ask(facts: ModeFacts) -> dict[str, Said]:
     return said
 
 
-def told(name: str, said: Said, facts: ModeFacts) -> Finding | NotJudged | None:
+def told(name: str, said: Said, facts: ModeFacts) -> Finding | Inconclusive | None:
     """Return what is to be told of what a rule says: no cost that may be nothing, or be dpdoctor's own."""
     if isinstance(said, CannotTell):
-        return NotJudged(rule=name, mode=facts.name, reason=said.reason)
+        return Inconclusive(rule=name, mode=facts.name, reason=said.reason)
     if said is None:
         return None
     reason = _may_be_nothing(said) or _may_be_ours(said, facts)
     if reason is not None:
-        return NotJudged(rule=name, mode=facts.name, reason=reason)
+        return Inconclusive(rule=name, mode=facts.name, reason=reason)
     return _bounded(_without_doubtful_gain(_beside(facts.others, said)))
 
 
@@ -74,8 +74,8 @@ def _may_be_nothing(finding: Finding) -> str | None:
 
 def _may_be_ours(finding: Finding, facts: ModeFacts) -> str | None:
     """Return that dpdoctor's own cost may be a large part of what is found."""
-    own = facts.mode.observer_cost
-    if not is_too_much(own) or own.value is None or finding.cost.value is None or finding.of != "step":
+    own = facts.mode.observer_overhead
+    if not is_too_much(own) or own.value is None or finding.cost.value is None or finding.share_of != "step":
         return None
     return OURS.format(units.share(own.value)) if finding.cost.value <= LEAST_TIMES_OWN * own.value else None
 
@@ -89,9 +89,9 @@ def _beside(taken: str | None, finding: Finding) -> Finding:
 
 def _without_doubtful_gain(finding: Finding) -> Finding:
     """Return a finding that promises nothing where what is predicted may be no gain, by its own interval."""
-    gain = finding.predicted
-    is_doubtful = finding.gain == "predicted" and gain is not None and gain.low is not None and gain.low <= 1
-    return dataclasses.replace(finding, predicted=None) if is_doubtful else finding
+    gain = finding.speedup
+    is_doubtful = finding.speedup_basis == "predicted" and gain is not None and gain.low is not None and gain.low <= 1
+    return dataclasses.replace(finding, speedup=None) if is_doubtful else finding
 
 
 def _bounded(finding: Finding) -> Finding:
@@ -118,12 +118,12 @@ def _by_gain(findings: list[Finding]) -> Iterator[Finding]:
     while left:
         most = _gain(left[0])
         alike = [finding for finding in left if _gain(finding) >= min(most, ALIKE * most)]
-        first = max(alike, key=lambda finding: (finding.gain == "measured", finding.status == "confirmed"))
+        first = max(alike, key=lambda finding: (finding.speedup_basis == "measured", finding.status == "confirmed"))
         left = [finding for finding in left if finding is not first]
         yield first
 
 
 def _gain(finding: Finding) -> float:
     """Return by how much throughput grows with the remedy; where nobody predicted that, without all of the cost."""
-    gain = finding.predicted if finding.predicted is not None else faster_without(finding.cost)
+    gain = finding.speedup if finding.speedup is not None else faster_without(finding.cost)
     return (gain.value or 1.0) - 1.0

@@ -25,7 +25,7 @@ def _of_rank(facts: ModeFacts, digest: Digest) -> Finding | None:
         return None
     busy = {index: parts["busy"] for index, parts in digest.data_parallel.device_ns.items()}
     fullest = max(busy, key=lambda index: busy[index])
-    step_ns = fmean(step.budget.total_ns for of_step in steps for step in of_step)
+    step_ns = fmean(step.breakdown.total_ns for of_step in steps for step in of_step)
     # Shared out evenly, the fullest device would have the mean of all.
     share = (busy[fullest] - fmean(busy.values())) / step_ns
     if share < SMALL:
@@ -48,9 +48,9 @@ def _of_rank(facts: ModeFacts, digest: Digest) -> Finding | None:
         cause=None,
         remedy="use DistributedDataParallel, which has no first GPU; or compute the loss in the module's forward, so "
         "that no outputs are gathered on one GPU",
-        short="use DistributedDataParallel",
+        short_remedy="use DistributedDataParallel",
         code="DistributedDataParallel(model)",
-        predicted=faster_without(cost),
+        speedup=faster_without(cost),
     )
 
 

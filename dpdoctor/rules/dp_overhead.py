@@ -23,7 +23,7 @@ def _of_rank(facts: ModeFacts, digest: Digest) -> Finding | None:
     steps = Traces((digest,)).common.steps
     if digest.data_parallel is None or not steps:
         return None
-    step_ns = fmean(step.budget.total_ns for of_step in steps for step in of_step)
+    step_ns = fmean(step.breakdown.total_ns for of_step in steps for step in of_step)
     host_ns = _host_ns(digest.data_parallel)
     share = min(sum(host_ns.values()), _removable_ns(digest.data_parallel, step_ns)) / step_ns
     cost, status = stats.mean_interval([share], "ratio"), _status(facts)
@@ -47,9 +47,9 @@ def _of_rank(facts: ModeFacts, digest: Digest) -> Finding | None:
         cause=None,
         remedy="use DistributedDataParallel: one process per GPU, replicas that stay, and gradients reduced during the "
         "backward",
-        short="use DistributedDataParallel",
+        short_remedy="use DistributedDataParallel",
         code="DistributedDataParallel(model)  # started by torchrun --nproc-per-node=gpu",
-        predicted=ratio if status == "confirmed" else faster_without(cost),
+        speedup=ratio if status == "confirmed" else faster_without(cost),
     )
 
 

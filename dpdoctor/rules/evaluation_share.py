@@ -28,19 +28,19 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         status="inferred",
         title=f"evaluation takes {units.share(share.value)} of the time",
         cost=share,
-        of="epoch",
+        share_of="epoch",
         evidence=evidence,
         cause=f"an evaluation {found.rhythm}",
         remedy=remedy,
-        predicted=faster_without(share),
-        gain="at most",
+        speedup=faster_without(share),
+        speedup_basis="at most",
     )
 
 
 def _is_read_whole(facts: ModeFacts) -> bool:
     """Return whether a loader was iterated without gradients, and so by every rank for itself."""
-    adoption = facts.mode.adoption
-    return adoption is not None and any("an evaluation" in loader.note for loader in adoption.loaders)
+    conversion = facts.mode.conversion
+    return conversion is not None and any("an evaluation" in loader.note for loader in conversion.loaders)
 
 
 RULE = Rule(

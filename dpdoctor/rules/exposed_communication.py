@@ -12,7 +12,7 @@ from dpdoctor.analysis.facts import NO_COMM
 from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, above_zero, more_exact, weigh
 from dpdoctor.digest import CollectiveSize
 from dpdoctor.rules.rule import CannotTell, Rule, Said, Severity, faster_without, severity
-from dpdoctor.rules.wording import agreement_words, arm_words, core_words, neither, trace_words
+from dpdoctor.rules.wording import ablation_words, agreement_words, core_words, neither, trace_words
 
 # Rules that name a part of exposed communication, and what to do about it.
 SPECIFIC = (
@@ -43,18 +43,18 @@ BFLOAT16 = {
 def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
     if not facts.communicates:
         return None
-    seen, arm = facts.exposure, facts.arm(NO_COMM)
-    if seen is None and arm is None:
+    seen, ablation = facts.exposure, facts.ablation(NO_COMM)
+    if seen is None and ablation is None:
         return CannotTell(reason=facts.traces.why_unknown or neither(facts))
     claim = seen.removable if seen else None
     weighed = _weighed(facts, claim)
     if max(weighed.value, (claim.value or 0.0) if claim and weighed.status == "refuted" else 0.0) < SMALL:
         return None
-    evidence = [*arm_words(facts), *core_words(facts)]
+    evidence = [*ablation_words(facts), *core_words(facts)]
     if seen is not None:
         evidence.insert(0, trace_words(seen))
-    if seen is not None and arm is not None:
-        evidence.append(agreement_words(seen, arm))
+    if seen is not None and ablation is not None:
+        evidence.append(agreement_words(seen, ablation))
     return (
         _refuted(facts, weighed, evidence)
         if weighed.status == "refuted"
@@ -63,12 +63,16 @@ def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
 
 
 def _weighed(facts: ModeFacts, claim: Figure | None) -> Weighed:
-    """Return the cost; of the arm alone where there is no trace, and then only a gain that is one."""
-    arm = facts.arm(NO_COMM)
+    """Return the cost; of the ablation alone where there is no trace, and then only a gain that is one."""
+    ablation = facts.ablation(NO_COMM)
     if claim is not None:
-        return more_exact(weigh(claim, arm), claim)
-    assert arm is not None
-    cost = arm.share if above_zero(arm.share) else stats.unknown("ratio", "the arm gains nothing measurable")
+        return more_exact(weigh(claim, ablation), claim)
+    assert ablation is not None
+    cost = (
+        ablation.share
+        if above_zero(ablation.share)
+        else stats.unknown("ratio", "the ablation gains nothing measurable")
+    )
     return Weighed(cost=cost, status="confirmed")
 
 
@@ -93,9 +97,9 @@ def _found(facts: ModeFacts, weighed: Weighed, evidence: list[str], part: Findin
         evidence=tuple(evidence),
         cause=None,
         remedy=advice.remedy if advice else None,
-        short=advice.short if advice else None,
+        short_remedy=advice.short if advice else None,
         code=advice.code if advice else None,
-        predicted=faster_without(stats.scaled(weighed.cost, HALF)) if advice else None,
+        speedup=faster_without(stats.scaled(weighed.cost, HALF)) if advice else None,
     )
 
 
@@ -173,9 +177,9 @@ RULE = Rule(
     why="Every device idles until the exchange is done, in every step.",
     how="From the trace, the communication beside which nothing computes, on the rank that the others wait for, and "
     "where it runs on the cores that compute, what the training thread waits for a core meanwhile and what it does to "
-    "copy for it or to start it, too; from the arm no_comm, the time that a step without communication saves. Both are "
-    "shown, and whether they agree within 5 % of the step or their 95 % intervals; then the more exact one is the "
-    "cost, else the arm's.",
+    "copy for it or to start it, too; from the ablation no_comm, the time that a step without communication saves. "
+    "Both are shown, and whether they agree within 5 % of the step or their 95 % intervals; then the more exact one "
+    "is the cost, else the ablation's.",
     remedy="More work per exchange (a larger batch per device; in DDP accumulation under no_sync), fewer bytes "
     "(bfloat16), a faster link, or another of the rules about communication where one names the reason.",
     verified=True,

@@ -9,16 +9,16 @@ from dpdoctor.analysis import Finding, ModeFacts, stats
 from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.digest import Digest
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import adopted_line
+from dpdoctor.rules.wording import wrapped_line
 
 # How torch's reducer marks the search in a trace.
 SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
-    found, adoption = facts.traces, facts.mode.adoption
+    found, conversion = facts.traces, facts.mode.conversion
     searches = any(_search_ns(digest) for digest in found.digests)
-    is_on = adoption is not None and adoption.find_unused_parameters
+    is_on = conversion is not None and conversion.find_unused_parameters
     if facts.launch is None or not (is_on or searches):
         return None
     if not found:
@@ -27,7 +27,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     cost = stats.mean_interval(shares, "ratio", reason="the trace is empty")
     if cost.value is None or cost.value < SMALL:
         return None
-    unused = [name for unit in (adoption.units if adoption else ()) for name in unit.unused]
+    unused = [name for unit in (conversion.modules if conversion else ()) for name in unit.unused]
     return Finding(
         rule="find_unused_parameters",
         mode=facts.name,
@@ -43,10 +43,10 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         cause=None,
         remedy="freeze or remove the parameters that get no gradient and leave find_unused_parameters off; where the "
         "same ones are used in every step, static_graph=True searches once",
-        short="leave find_unused_parameters off",
+        short_remedy="leave find_unused_parameters off",
         code="DistributedDataParallel(model, static_graph=True)",
-        line=adopted_line(facts),
-        predicted=faster_without(cost),
+        line=wrapped_line(facts),
+        speedup=faster_without(cost),
     )
 
 
@@ -64,7 +64,7 @@ RULE = Rule(
     what="find_unused_parameters=True makes DDP walk the graph of every step for parameters that get no gradient.",
     why="The walk comes before the backward, on the host, in each step; a second all-reduce tells the ranks what was "
     "found.",
-    how="Whether it is on is known from the adoption; the trace shows how long the search takes.",
+    how="Whether it is on is known from the conversion; the trace shows how long the search takes.",
     remedy="Freeze or remove the parameters that get no gradient and leave the option off, or set static_graph=True "
     "where the used ones never change.",
     verified=False,

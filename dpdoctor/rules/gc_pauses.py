@@ -37,9 +37,9 @@ def _check(facts: ModeFacts) -> Finding | None:
         evidence=tuple(evidence),
         cause="gc.collect() is called in nearly every step" if every_step else None,
         remedy=None if status == "refuted" else _remedy(every_step=every_step),
-        short=None if status == "refuted" else _short(every_step=every_step),
+        short_remedy=None if status == "refuted" else _short(every_step=every_step),
         code=None if status == "refuted" or every_step else "gc.freeze(); gc.disable()  # after the model is built",
-        predicted=None if status == "refuted" else faster_without(share),
+        speedup=None if status == "refuted" else faster_without(share),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import ArmSummary, Figure, Finding, ModeFacts, stats
+from dpdoctor.analysis import AblationSummary, Figure, Finding, ModeFacts, stats
 from dpdoctor.analysis.weighing import SMALL, Weighed, weigh
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
@@ -14,10 +14,10 @@ ON_HOST, ON_DEVICE = "cached_batches", "cached_device"
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if not facts.on_gpu:
         return None
-    claim, arm = _claim(facts), _arm(facts)
-    if claim.value is None and arm is None:
-        return CannotTell(reason=f"{claim.reason}; the arms {ON_HOST} and {ON_DEVICE} would tell")
-    weighed = weigh(claim, arm)
+    claim, ablation = _claim(facts), _ablation(facts)
+    if claim.value is None and ablation is None:
+        return CannotTell(reason=f"{claim.reason}; the ablations {ON_HOST} and {ON_DEVICE} would tell")
+    weighed = weigh(claim, ablation)
     if max(weighed.value, claim.value or 0.0) < SMALL:
         return None
     refuted = weighed.status == "refuted"
@@ -29,14 +29,14 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         status=weighed.status,
         title=_title(claim, weighed),
         cost=weighed.cost,
-        evidence=_evidence(facts, claim, arm),
+        evidence=_evidence(facts, claim, ablation),
         cause="batches lie in pageable memory: the host copies them once more and waits" if pageable else None,
         remedy=None if refuted else _remedy(pageable=pageable),
         code="DataLoader(..., pin_memory=True); x = x.to(device, non_blocking=True)"
         if pageable and not refuted
         else None,
         line=facts.mode.loader.arguments_line if facts.mode.loader else None,
-        predicted=None if refuted else faster_without(weighed.cost),
+        speedup=None if refuted else faster_without(weighed.cost),
     )
 
 
@@ -45,12 +45,12 @@ def _claim(facts: ModeFacts) -> Figure:
     return facts.part_share("h2d")
 
 
-def _arm(facts: ModeFacts) -> ArmSummary | None:
+def _ablation(facts: ModeFacts) -> AblationSummary | None:
     """Return what batches on the device gain beyond batches on the host; None: one of both was not run."""
-    host, device = facts.arm(ON_HOST), facts.arm(ON_DEVICE)
+    host, device = facts.ablation(ON_HOST), facts.ablation(ON_DEVICE)
     if host is None or device is None:
         return None
-    return ArmSummary(
+    return AblationSummary(
         gain=stats.combination([(1, device.gain), (-1, host.gain)], "s"),
         share=stats.combination([(1, device.share), (-1, host.share)], "ratio"),
         step=device.step,
@@ -69,12 +69,12 @@ def _remedy(*, pageable: bool) -> str:
     return "copy the next batch on a stream of its own while the present one is trained on, or send it in fewer bytes"
 
 
-def _evidence(facts: ModeFacts, claim: Figure, arm: ArmSummary | None) -> tuple[str, ...]:
+def _evidence(facts: ModeFacts, claim: Figure, ablation: AblationSummary | None) -> tuple[str, ...]:
     found = []
     if claim.value is not None:
         found.append(f"In the trace nothing but copies to the device runs in {units.share(claim.value)} of a step.")
-    if arm is not None and arm.gain.value is not None:
-        gain = units.seconds(arm.gain.value)
+    if ablation is not None and ablation.gain.value is not None:
+        gain = units.seconds(ablation.gain.value)
         found.append(f"With batches on the device a step is {gain} shorter than with batches on the host.")
     if facts.mode.counters and facts.mode.counters.inputs:
         inputs = facts.mode.counters.inputs

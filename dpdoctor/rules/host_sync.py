@@ -38,11 +38,11 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         cause=_words(calls[0]) if len(calls) == 1 else None,
         remedy="keep values on the GPU and ask for them every few hundred steps: add up loss.detach() and call .item() "
         "on the sum",
-        short="read values from the GPU every few hundred steps only",
+        short_remedy="read values from the GPU every few hundred steps only",
         code="total += loss.detach()  # and total.item() only where it is printed",
         line=calls[0].line if calls else None,
-        predicted=faster_without(cost),
-        gain="at most",
+        speedup=faster_without(cost),
+        speedup_basis="at most",
     )
 
 

@@ -47,7 +47,7 @@ def _finding(facts: ModeFacts, share: Figure, evidence: tuple[str, ...]) -> Find
         title=f"forward passes without gradients, and what lies between them and training, take "
         f"{units.share(share.value)} of the time",
         cost=share,
-        of="epoch",
+        share_of="epoch",
         evidence=("They read no loader: a rollout, generated samples, or tensors in memory.", *evidence),
         cause=None,
         remedy=None,

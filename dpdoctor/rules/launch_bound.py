@@ -50,8 +50,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         cause=None,
         remedy=remedy,
         code=code,
-        predicted=faster_without(cost),
-        gain="at most",
+        speedup=faster_without(cost),
+        speedup_basis="at most",
     )
 
 

@@ -42,7 +42,7 @@ def cause(facts: ModeFacts, loader: LoaderSummary) -> str | None:
     if not wait:
         return None
     parts = {
-        "hand-off": loader.receive.value or 0.0 if loader.num_workers else 0.0,
+        "hand-off": loader.transfer.value or 0.0 if loader.num_workers else 0.0,
         "head of line": wait - _least_wait(loader, wait, more_workers=False),
         "slow fetches": _slow_s(facts, loader),
         "too few workers": wait - _least_wait(loader, wait, more_workers=True),
@@ -53,8 +53,8 @@ def cause(facts: ModeFacts, loader: LoaderSummary) -> str | None:
         return f"taking over a batch that lies ready takes {units.seconds(parts[name])}"
     if name == "head of line":
         return "single slow batches hold up those that lie ready behind them"
-    if name == "slow fetches" and loader.slow is not None:
-        return _slow_words(loader.slow)
+    if name == "slow fetches" and loader.slow_fetches is not None:
+        return _slow_words(loader.slow_fetches)
     if name is None and not are_exhausted(facts):
         return None
     return _slow_fetch(facts, loader, enough_cores=name is not None)
@@ -62,15 +62,15 @@ def cause(facts: ModeFacts, loader: LoaderSummary) -> str | None:
 
 def _slow_s(facts: ModeFacts, loader: LoaderSummary) -> float:
     """Return the seconds of a step that fetches cost which take far longer than the others."""
-    without = loader.slow.step.value if loader.slow is not None else None
+    without = loader.slow_fetches.step.value if loader.slow_fetches is not None else None
     return facts.mode.step.value - without if without is not None and facts.mode.step.value is not None else 0.0
 
 
 def _slow_words(slow: SlowFetches) -> str:
     waits = f", {units.share(1 - slow.cpu_ratio)} of it waiting" if slow.cpu_ratio < WAITING else ""
     return (
-        f"{units.whole(slow.count)} of {units.count(slow.of, 'fetch')} take {units.seconds(slow.seconds)}{waits}; the "
-        f"usual one takes {units.seconds(slow.usual)}"
+        f"{units.whole(slow.count)} of {units.count(slow.total, 'fetch')} take {units.seconds(slow.seconds)}{waits}; "
+        f"the usual one takes {units.seconds(slow.usual_seconds)}"
     )
 
 
@@ -148,12 +148,13 @@ def _no_gain(facts: ModeFacts) -> str:
 
 
 def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:
-    assert loader.slow is not None
+    assert loader.slow_fetches is not None
+    every = units.whole(round(loader.slow_fetches.total / loader.slow_fetches.count))
     return Advice(
         remedy="look at what single batches hold: a large or damaged file, one on a slower disk, an item that is hard "
         "to decode; prepare it once, or leave it out",
-        short=f"find why 1 fetch in {units.whole(round(loader.slow.of / loader.slow.count))} is slow",
-        predicted=stats.ratio(facts.mode.step, loader.slow.step, "x"),
+        short=f"find why 1 fetch in {every} is slow",
+        predicted=stats.ratio(facts.mode.step, loader.slow_fetches.step, "x"),
     )
 
 
@@ -198,8 +199,8 @@ def known(loader: LoaderSummary) -> list[str]:
     name, share = slowest_part(loader)
     if share >= NAMED:
         found.append(f"{name} is {units.share(share)} of a fetch.")
-    if loader.slow is not None:
-        words = _slow_words(loader.slow)
+    if loader.slow_fetches is not None:
+        words = _slow_words(loader.slow_fetches)
         found.append(f"{words[0].upper()}{words[1:]}.")
     if loader.advice is not None and loader.trial is not None:
         found.append(f"{trial.words(loader.trial)}.")

@@ -14,7 +14,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     baseline, loader, speedup = facts.baseline, facts.mode.loader, facts.mode.speedup.value
     if baseline is None or baseline is facts.mode or loader is None or speedup is None or speedup <= 1:
         return None
-    control = loader.control
+    control = loader.baseline_same_workers
     if control is None:
         return None
     alone = stats.ratio(baseline.step, control.step, "x")
@@ -31,13 +31,13 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         title=f"what {facts.name} gains are its loader processes: one device with as many would be "
         f"{units.times(alone.value)} as fast",
         cost=_cost(equal, facts.mode.num_devices),
-        of="linear",
+        share_of="linear",
         evidence=_evidence(facts, alone, equal, control.num_workers),
         cause="each rank brings loader processes of its own, and the baseline is starved by its loader",
         remedy=f"give one device the workers first: num_workers={control.num_workers}",
         code=f"DataLoader(..., num_workers={control.num_workers})",
         line=loader.arguments_line,
-        predicted=None,
+        speedup=None,
     )
 
 

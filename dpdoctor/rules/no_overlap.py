@@ -9,13 +9,13 @@ from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts, Strategy
 from dpdoctor.analysis.facts import NO_COMM
 from dpdoctor.analysis.spent import of_steps
-from dpdoctor.analysis.trace_budget import share
+from dpdoctor.analysis.trace_breakdown import share
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
 from dpdoctor.analysis.weighing import SMALL, Weighed, weigh
 from dpdoctor.digest import DeviceStep
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import adopted_line, arm_words, core_words, weigh_part, why_no_steps
+from dpdoctor.rules.wording import ablation_words, core_words, weigh_part, why_no_steps, wrapped_line
 
 # Of all communication: nsys-ai calls less than this poor overlap.
 POOR = 0.30
@@ -54,7 +54,7 @@ def _traced(facts: ModeFacts) -> Finding | CannotTell | None:
 def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | None:
     """Return what exchanges cost that the script itself makes one after the other, with nothing beside them."""
     clocked = facts.clocked_share
-    weighed = weigh(clocked, facts.arm(NO_COMM))
+    weighed = weigh(clocked, facts.ablation(NO_COMM))
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
     calls = units.count(way.calls, "call")
@@ -68,17 +68,17 @@ def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | None:
         evidence=(
             f"the script makes {calls} in a step outside of the backward pass, and waits for each",
             *([f"on the host's clock they take {units.share(clocked.value)} of a step"] if clocked.value else []),
-            *arm_words(facts),
+            *ablation_words(facts),
             *core_words(facts),
         ),
         cause=None,
         remedy="begin to exchange each gradient as soon as it is there, and wait for all of them before the update: or "
         "let DistributedDataParallel do so",
-        short="exchange gradients while the backward pass goes on",
+        short_remedy="exchange gradients while the backward pass goes on",
         code="p.register_post_accumulate_grad_hook(lambda p: pending.append(dist.all_reduce(p.grad, async_op=True)))",
         line=way.line,
-        predicted=faster_without(weighed.cost),
-        gain="at most",
+        speedup=faster_without(weighed.cost),
+        speedup_basis="at most",
     )
 
 
@@ -97,14 +97,14 @@ def _finding(facts: ModeFacts, weighed: Weighed, overlap: float) -> Finding:
             f"{units.share(overlap)} of the communication runs beside compute",
             f"compute is {units.share(compute.value)} of a traced step",
             *_waiting_words(facts),
-            *arm_words(facts),
+            *ablation_words(facts),
         ),
         cause=cause,
         remedy=remedy,
         code=code,
-        line=adopted_line(facts),
-        predicted=faster_without(weighed.cost),
-        gain="at most",
+        line=wrapped_line(facts),
+        speedup=faster_without(weighed.cost),
+        speedup_basis="at most",
     )
 
 
@@ -113,7 +113,7 @@ def _hideable(found: Traces) -> Callable[[Sequence[DeviceStep]], int]:
     in_backward = any(digest.buckets for digest in found.digests)
 
     def of_device(step: DeviceStep) -> int:
-        exposed, beside = exposed_ns(step), step.budget.compute_ns
+        exposed, beside = exposed_ns(step), step.breakdown.compute_ns
         # DDP reduces during the backward only, whose busy time is compute and the communication beside which is none.
         if in_backward and "backward" in step.phases_ns:
             beside = min(beside, step.phases_ns["backward"] - exposed)
@@ -153,9 +153,9 @@ RULE = Rule(
     what="Communication runs while the device computes nothing, although there is compute that could hide it.",
     why="Time that could pass twice, computing and communicating, passes once for each.",
     how="What a script exchanges by itself is seen call by call, inside or outside of the backward pass, with the "
-    "host's time in it; the arm no_comm gives the cost. Else from the trace, on GPUs: the part of communication that "
-    "runs beside compute (below 30 % is poor) and the compute that could still hide the rest; the cause from DDP's "
-    "buckets and FSDP's prefetches.",
+    "host's time in it; the ablation no_comm gives the cost. Else from the trace, on GPUs: the part of communication "
+    "that runs beside compute (below 30 % is poor) and the compute that could still hide the rest; the cause from "
+    "DDP's buckets and FSDP's prefetches.",
     remedy="Smaller buckets for DDP; a wrap unit per block, and prefetching, for FSDP; what you exchange yourself, "
     "begun while the backward pass goes on.",
     verified=False,

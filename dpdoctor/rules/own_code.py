@@ -10,7 +10,7 @@ from pathlib import PurePath
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LineShare, ModeFacts, stats
 from dpdoctor.analysis.idle import OWN_CODE
-from dpdoctor.analysis.trace_budget import share, step_s
+from dpdoctor.analysis.trace_breakdown import share, step_s
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
@@ -91,10 +91,12 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         ),
         cause=f"{_name(first)} has {units.share(first.share)} of it{advice.words}" if first else None,
         remedy=advice.remedy,
-        short=f"look at what {PurePath(first.line).name} does in every step" if first and advice.removes else None,
+        short_remedy=f"look at what {PurePath(first.line).name} does in every step"
+        if first and advice.removes
+        else None,
         line=first.line if first is not None and is_loops else None,
-        predicted=faster_without(cost) if advice.removes else None,
-        gain="at most",
+        speedup=faster_without(cost) if advice.removes else None,
+        speedup_basis="at most",
     )
 
 
@@ -102,8 +104,8 @@ def _why_not(facts: ModeFacts, found: Traces) -> str | None:
     """Return why nothing can be said of the time outside of all phases; None: it can."""
     if not found.common.steps:
         return why_no_steps(facts, "whether it computes meanwhile")
-    adoption = facts.mode.adoption
-    if adoption is not None and adoption.units and not adoption.optimizers:
+    conversion = facts.mode.conversion
+    if conversion is not None and conversion.modules and not conversion.optimizers:
         return "without an optimizer of torch's the update is a part of it that is not known"
     return None
 

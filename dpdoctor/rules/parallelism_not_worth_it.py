@@ -10,10 +10,10 @@ from dpdoctor.rules.rule import Rule, faster_without, severity
 
 # What the terms of the waterfall are, in words.
 TERMS = {
-    "input": "waiting for data",
+    "data_loading": "waiting for data",
     "transfer": "communication that nothing hides",
-    "peers": "waiting for slower ranks",
-    "contention": "computing slower beside communication or on shared cores",
+    "slower_ranks": "waiting for slower ranks",
+    "slower_compute": "computing slower beside communication or on shared cores",
     "overhead": "the mode's own work",
     "other": "what no term explains",
 }
@@ -43,9 +43,9 @@ def _check(facts: ModeFacts) -> Finding | None:
         cause=TERMS[cause] if cause is not None and cause != "other" else None,
         remedy="train on one device until what takes the time is mended; a larger batch per device shrinks what is "
         "paid per step",
-        short="train on one device",
-        predicted=faster_without(cost),
-        gain="measured",
+        short_remedy="train on one device",
+        speedup=faster_without(cost),
+        speedup_basis="measured",
     )
 
 
@@ -92,8 +92,8 @@ RULE = Rule(
     what="Several devices together train fewer samples per second than one alone.",
     why="What the mode adds to each step, communication, copies, waiting, or less of the machine for each rank, costs "
     "more than the devices give.",
-    how="The throughput over that of one device in the same run, its whole interval below 1; where arms were run, the "
-    "waterfall says which part takes the time.",
+    how="The throughput over that of one device in the same run, its whole interval below 1; where ablations were run, "
+    "the waterfall says which part takes the time.",
     remedy="One device, or a larger batch per device; then mend the largest part of the loss.",
     verified=True,
     check=_check,

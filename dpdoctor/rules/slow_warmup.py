@@ -35,9 +35,9 @@ def _recompiling(facts: ModeFacts) -> Finding | None:
         cause="what is compiled depends on something that changes, such as the shape of the inputs",
         remedy="keep shapes alike (pad to few lengths), or compile with dynamic shapes; TORCH_LOGS=recompiles tells "
         "what changed",
-        short="compile with dynamic shapes",
+        short_remedy="compile with dynamic shapes",
         code="torch.compile(model, dynamic=True)",
-        predicted=faster_without(share),
+        speedup=faster_without(share),
     )
 
 
@@ -59,7 +59,7 @@ def _warming_up(facts: ModeFacts) -> Finding | None:
         status="confirmed" if compiled_s >= COVERAGE * lost_s else "inferred",
         title=f"warming up takes {units.seconds(lost_s)}: {units.share(share.value)} of the first epoch",
         cost=share,
-        of="epoch",
+        share_of="epoch",
         evidence=(
             f"The steps of the warm-up take {units.seconds(lost_s)} longer than as many steady ones.",
             f"{units.count(len(compiles), 'compilation')} take {units.seconds(compiled_s)}, {len(anew)} of them anew.",
@@ -92,7 +92,7 @@ def _is_anew(event: EventRecord) -> bool:
 def _warmup_s(facts: ModeFacts) -> tuple[float, float]:
     """Return the seconds that warm-up steps take beyond steady ones, and of these what compiling took.
 
-    The very first step is counted only with its compilations: there dpdoctor adopts the script.
+    The very first step is counted only with its compilations: there dpdoctor wraps the script.
     """
     step_s, launch = facts.mode.step.value, facts.launch
     rank = next((rank for rank in launch.ranks if rank.steps), None) if launch else None

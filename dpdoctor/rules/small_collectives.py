@@ -12,7 +12,7 @@ from dpdoctor.analysis import Finding, ModeFacts, stats
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.weighing import SMALL, Weighed
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import adopted_line, arm_words, core_words, how_to_trace, weigh_part
+from dpdoctor.rules.wording import ablation_words, core_words, how_to_trace, weigh_part, wrapped_line
 
 # Smaller calls are latency-bound where the trace has too few sizes to tell the limit: nccl-tests published for eight
 # A100 take as long for 32 KiB as for 1 byte, and gloo's loopback 0.1 ms at 1 to 3 GB/s.
@@ -56,7 +56,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: float) -> Finding:
     number = units.count(round(per_step), "small collective")
     remedy, code = _remedy(facts.traces, per_step)
-    line = adopted_line(facts) if code else None
+    line = wrapped_line(facts) if code else None
     if (way := facts.by_hand) is not None and _is_by_hand(facts, per_step):
         line, code = way.line, FLAT
     return Finding(
@@ -70,15 +70,15 @@ def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: fl
             f"{number} in each step carry {units.size(mean_bytes)} on average: their time is latency, which does not "
             "shrink with their size",
             *_latency_words(facts.traces),
-            *arm_words(facts),
+            *ablation_words(facts),
             *core_words(facts),
         ),
         cause=None,
         remedy=remedy,
         code=code,
         line=line,
-        predicted=faster_without(weighed.cost),
-        gain="at most",
+        speedup=faster_without(weighed.cost),
+        speedup_basis="at most",
     )
 
 
@@ -102,7 +102,7 @@ def _in_whole_steps(found: Traces) -> Iterator[tuple[str, int]]:
 
 
 def _is_of_mode(found: Traces, per_step: float) -> bool:
-    """Return whether DDP or FSDP made most of the calls, which the arm no_comm removes."""
+    """Return whether DDP or FSDP made most of the calls, which the ablation no_comm removes."""
     of_units = fmean(sum(u.all_gathers + u.reduce_scatters for u in digest.shard_units) for digest in found.digests)
     of_buckets = fmean(len(digest.buckets) for digest in found.digests)
     return max(of_units, of_buckets) >= per_step / 2

@@ -6,12 +6,12 @@ import numpy as np
 
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Figure, Finding, ModeFacts, stats
-from dpdoctor.analysis.across import AcrossRanks, StepLateness, Verdict
+from dpdoctor.analysis.cross_rank import CrossRank, StepLateness, Stragglers
 from dpdoctor.analysis.facts import NO_COMM
 from dpdoctor.analysis.rank_step_time import CORE, QUEUE, SlowRank
 from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, agree, weigh, weigh_against
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import how_to_arm, how_to_trace
+from dpdoctor.rules.wording import how_to_ablation, how_to_trace
 
 # TraceML 0.5 warns of a straggler at 10 % of the step; below, from SMALL on, it is told without alarm.
 CRITICAL = 0.10
@@ -19,7 +19,7 @@ NS = 1e-9
 # Where the traced steps are slower than this, who is late in them says little of the others.
 MOST_SLOWER = 2.0
 DISTURBED = "a traced step takes {} the time of one that is not, and only the trace shows a rank that is late"
-# What a rank did in the time by which it is late: host phases and garbage collection (arm), causes of a trace.
+# What a rank did in the time by which it is late: host phases and garbage collection (ablation), causes of a trace.
 CAUSES = {
     "data_wait": "it waits longer for its loader",
     "data": "it waits longer for its loader",
@@ -68,32 +68,38 @@ ALIKE = {
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if not facts.communicates:
         return None
-    across, own = facts.across, facts.slowest_rank
-    verdict = across.verdict if across is not None else Verdict(kind="unknown", reason="no rank left a trace")
+    cross_rank, own = facts.cross_rank, facts.slowest_rank
+    verdict = (
+        cross_rank.verdict if cross_rank is not None else Stragglers(kind="unknown", reason="no rank left a trace")
+    )
     if own is not None and (own.proved.value or 0.0) >= SMALL:
         return _of_pace(facts, own, verdict)
-    if across is not None and verdict.kind in ("persistent", "periodic", "rotating"):
-        return _of_trace(facts, verdict, _claim(across.steps, across.ranks, verdict), own)
+    if cross_rank is not None and verdict.kind in ("persistent", "periodic", "rotating"):
+        return _of_trace(facts, verdict, _claim(cross_rank.steps, cross_rank.ranks, verdict), own)
     if verdict.kind == "unknown" and not _is_even(own):
         trace = how_to_trace(facts)
-        how = trace if facts.name == TRACE_MODE else f"{how_to_arm(facts)}; or {trace}"
-        return CannotTell(reason=facts.traces.why_unknown or f"{_last_words(across)}{verdict.reason}; {how}")
+        how = trace if facts.name == TRACE_MODE else f"{how_to_ablation(facts)}; or {trace}"
+        return CannotTell(reason=facts.traces.why_unknown or f"{_last_words(cross_rank)}{verdict.reason}; {how}")
     return None
 
 
 def _is_even(own: SlowRank | None) -> bool:
-    """Return whether the arm shows that no rank is slow by itself, to within what would be told."""
+    """Return whether the ablation shows that no rank is slow by itself, to within what would be told."""
     return own is not None and own.excess.high is not None and own.excess.high < SMALL
 
 
-def _of_pace(facts: ModeFacts, own: SlowRank, verdict: Verdict) -> Finding | None:
-    """Return the finding of the arm, which has windows where a trace has steps, and no profiler; the trace may add."""
+def _of_pace(facts: ModeFacts, own: SlowRank, verdict: Stragglers) -> Finding | None:
+    """Return the finding of the ablation, which has windows where a trace has steps, and no profiler; the trace may
+    add.
+    """
     weighed = Weighed(cost=own.proved, status="confirmed")
-    by_arm = Verdict(kind="persistent", rank=own.rank)
-    return _finding(facts, weighed, verdict if verdict.rank == own.rank else by_arm, own, _pace_words(own))
+    by_ablation = Stragglers(kind="persistent", rank=own.rank)
+    return _finding(facts, weighed, verdict if verdict.rank == own.rank else by_ablation, own, _pace_words(own))
 
 
-def _of_trace(facts: ModeFacts, verdict: Verdict, claim: Figure, own: SlowRank | None) -> Finding | CannotTell | None:
+def _of_trace(
+    facts: ModeFacts, verdict: Stragglers, claim: Figure, own: SlowRank | None
+) -> Finding | CannotTell | None:
     if verdict.rank is not None:
         weighed, evidence = _against_pace(verdict, claim, own), _pace_words(own)
     else:
@@ -101,9 +107,9 @@ def _of_trace(facts: ModeFacts, verdict: Verdict, claim: Figure, own: SlowRank |
         weighed, evidence = _against_turns(facts, claim, turns), _turn_words(turns)
     if weighed.status == "refuted" or weighed.value < SMALL:
         return None
-    slower = facts.mode.profiler_cost.value
+    slower = facts.mode.profiler_overhead.value
     if not evidence and slower is not None and slower > MOST_SLOWER:
-        return CannotTell(reason=f"{DISTURBED.format(units.times(slower))}; {how_to_arm(facts)}")
+        return CannotTell(reason=f"{DISTURBED.format(units.times(slower))}; {how_to_ablation(facts)}")
     return _finding(facts, weighed, verdict, own, evidence)
 
 
@@ -111,21 +117,21 @@ def _against_turns(facts: ModeFacts, claim: Figure, turns: Figure) -> Weighed:
     """Return whether ranks that are late in turns in the trace are so without communication and profiler, too."""
     if turns.value is not None:
         return weigh_against(claim, turns)
-    weighed = weigh(claim, facts.arm(NO_COMM))
+    weighed = weigh(claim, facts.ablation(NO_COMM))
     if weighed.status != "confirmed":
         return weighed
-    # The arm removes all communication: it shows that there is something to gain, not how much of it is waiting.
+    # The ablation removes all communication: it shows that there is something to gain, not how much of it is waiting.
     return Weighed(cost=min(claim, weighed.cost, key=lambda figure: figure.value or 0.0), status="inferred")
 
 
 def _turns(facts: ModeFacts) -> Figure:
-    """Return what ranks that are late in turns cost by the arm, as a share of the step."""
+    """Return what ranks that are late in turns cost by the ablation, as a share of the step."""
     if facts.on_gpu:
         return stats.unknown("ratio", "a GPU's host runs ahead: how long a step takes it says nothing of the device's")
-    return facts.lost_in_turns
+    return facts.jitter_wait
 
 
-def _against_pace(verdict: Verdict, claim: Figure, own: SlowRank | None) -> Weighed:
+def _against_pace(verdict: Stragglers, claim: Figure, own: SlowRank | None) -> Weighed:
     """Return whether the rank that is late in the trace may be slow without communication, too, if not clearly."""
     if own is None:
         return Weighed(cost=claim, status="inferred")
@@ -133,7 +139,7 @@ def _against_pace(verdict: Verdict, claim: Figure, own: SlowRank | None) -> Weig
     return Weighed(cost=claim, status="inferred" if agree(claim, excess) else "refuted")
 
 
-def _claim(steps: StepLateness, ranks: tuple[int, ...], verdict: Verdict) -> Figure:
+def _claim(steps: StepLateness, ranks: tuple[int, ...], verdict: Stragglers) -> Figure:
     """Return the share of a traced step by which the culprit, or whoever is last, is late; 0 in steps on time."""
     assert steps.step_ns is not None
     late = steps.lateness_ns
@@ -145,7 +151,7 @@ def _claim(steps: StepLateness, ranks: tuple[int, ...], verdict: Verdict) -> Fig
 
 
 def _finding(
-    facts: ModeFacts, weighed: Weighed, verdict: Verdict, own: SlowRank | None, by_arm: list[str]
+    facts: ModeFacts, weighed: Weighed, verdict: Stragglers, own: SlowRank | None, by_ablation: list[str]
 ) -> Finding | None:
     """Return the finding; None: the rank is late because its batches are larger, which uneven_batches says."""
     if facts.uneven_batches is not None and facts.uneven_batches.explains(weighed.value):
@@ -164,11 +170,11 @@ def _finding(
         title=f"the ranks wait for {who}{often}: {units.share(weighed.value)} of each step",
         cost=weighed.cost,
         ranks=() if verdict.rank is None else (verdict.rank,),
-        evidence=(*_trace_words(verdict), *by_arm),
+        evidence=(*_trace_words(verdict), *by_ablation),
         cause=f"{taken}, for which the ranks waited" if taken else CAUSES.get(cause) if cause else None,
         remedy=OTHERS_REMEDY if taken else _remedy(verdict, cause),
-        predicted=None if taken else faster_without(weighed.cost),
-        gain="at most",
+        speedup=None if taken else faster_without(weighed.cost),
+        speedup_basis="at most",
     )
 
 
@@ -184,7 +190,7 @@ def _queued_share(facts: ModeFacts) -> float:
     return sum(queued for queued, _ in found) / (sum(wall for _, wall in found) or 1)
 
 
-def _trace_words(verdict: Verdict) -> list[str]:
+def _trace_words(verdict: Stragglers) -> list[str]:
     if verdict.lateness_ns is None:
         return []
     steps = f"{units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'traced step')}"
@@ -192,9 +198,9 @@ def _trace_words(verdict: Verdict) -> list[str]:
     return [f"in {steps} {pattern} comes late to a collective by {units.seconds(verdict.lateness_ns * NS)}"]
 
 
-def _last_words(across: AcrossRanks | None) -> str:
+def _last_words(cross_rank: CrossRank | None) -> str:
     """Return what is no pattern yet: who came last to most collectives."""
-    last = across.came_last if across is not None else None
+    last = cross_rank.came_last if cross_rank is not None else None
     if last is None:
         return ""
     often = f"{units.whole(last.times)} of {units.count(last.of, 'collective')}"
@@ -204,14 +210,14 @@ def _last_words(across: AcrossRanks | None) -> str:
 def _turn_words(turns: Figure) -> list[str]:
     if turns.value is None:
         return []
-    return [f"without communication (arm no_comm) meeting in every step would cost {units.share(turns.value)}"]
+    return [f"without communication (ablation no_comm) meeting in every step would cost {units.share(turns.value)}"]
 
 
 def _pace_words(own: SlowRank | None) -> list[str]:
     if own is None or own.excess_s <= 0:
         return []
     slower = f"a step of rank {own.rank} takes {units.seconds(own.excess_s)} longer than the others'"
-    return [f"without communication (arm no_comm), where no rank waits, {slower}", *_part_words(own)]
+    return [f"without communication (ablation no_comm), where no rank waits, {slower}", *_part_words(own)]
 
 
 def _part_words(own: SlowRank) -> list[str]:
@@ -227,14 +233,14 @@ def _part_words(own: SlowRank) -> list[str]:
     return [f"what its host does in `{own.cause}` takes {units.share(part.value)} of a step longer ({span})"]
 
 
-def _cause(verdict: Verdict, own: SlowRank | None) -> str | None:
-    """Return what explains the lateness: by the arm's phases where they show this rank, else by the trace."""
+def _cause(verdict: Stragglers, own: SlowRank | None) -> str | None:
+    """Return what explains the lateness: by the ablation's phases where they show this rank, else by the trace."""
     if own is not None and own.rank == verdict.rank and own.cause:
         return own.cause
     return verdict.cause
 
 
-def _remedy(verdict: Verdict, cause: str | None) -> str:
+def _remedy(verdict: Stragglers, cause: str | None) -> str:
     if cause is not None and (known := REMEDIES.get(ALIKE.get(cause, cause))):
         return known
     if verdict.rank is None:
@@ -249,8 +255,8 @@ RULE = Rule(
     "turns.",
     why="A step lasts as long as its slowest rank: all others wait for it.",
     how="From the traces, who comes last to each collective and by how much (durations only, no clocks compared), with "
-    "a binomial test against chance; from the arm no_comm, how long each step of each rank takes where none waits. The "
-    "cause is what at least 80 % of the difference lies in.",
+    "a binomial test against chance; from the ablation no_comm, how long each step of each rank takes where none "
+    "waits. The cause is what at least 80 % of the difference lies in.",
     remedy="Equal work, cores and data for each rank; what only one rank does, such as logging, off the training loop.",
     verified=True,
     check=_check,

@@ -28,8 +28,8 @@ def _check(facts: ModeFacts) -> Said:
         cause=None,
         remedy="cool the machine and look at its power supply; nothing in the script mends this, and figures of this "
         "run should not be compared with another's",
-        predicted=faster_without(cost) if cost.value is not None else None,
-        gain="at most",
+        speedup=faster_without(cost) if cost.value is not None else None,
+        speedup_basis="at most",
     )
 
 

@@ -33,9 +33,9 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         cause="batches of one step differ in size between the ranks" if proved else None,
         remedy="give the ranks batches of like size in each step: shuffle, or sort by length into groups of as many "
         "batches as there are ranks and deal these out",
-        short="give the ranks batches of like size",
+        short_remedy="give the ranks batches of like size",
         line=facts.mode.loader.arguments_line if facts.mode.loader else None,
-        predicted=faster_without(found.share),
+        speedup=faster_without(found.share),
     )
 
 

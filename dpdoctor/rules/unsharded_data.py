@@ -22,14 +22,14 @@ TOO_SHORT = "make batches smaller, so that there is one for each rank, or let ra
 
 
 def _check(facts: ModeFacts) -> Finding | None:
-    loader, adoption = _whole_loader(facts), facts.mode.adoption
-    is_seen = adoption is not None and adoption.same_samples
-    if adoption is None or (loader is None and not is_seen):
+    loader, conversion = _whole_loader(facts), facts.mode.conversion
+    is_seen = conversion is not None and conversion.same_samples
+    if conversion is None or (loader is None and not is_seen):
         return None
     ranks, size = units.count(facts.mode.world_size, "rank"), facts.mode.world_size
     short = None if loader else _short_loader(facts)
     whole = loader or short
-    is_own = any(ld.rule == "own" for ld in adoption.loaders)
+    is_own = any(ld.rule == "own" for ld in conversion.loaders)
     of_a_stream = OF_A_STREAM if is_seen else f"unless it already does, {OF_A_STREAM}"
     return Finding(
         rule="unsharded_data",
@@ -40,12 +40,12 @@ def _check(facts: ModeFacts) -> Finding | None:
         if is_seen
         else f"each of {ranks} reads all of the data: an epoch is no shorter than on one device",
         cost=Figure(value=1 - 1 / size, n=1, unit="ratio"),
-        of="epoch",
+        share_of="epoch",
         evidence=(*_of_samples(size, is_seen=is_seen), *(_of_loader(whole) if whole else ())),
         cause=None,
         remedy=OF_ITS_OWN if is_own else of_a_stream if loader else _remedy(facts, short),
         code=CODE_OF_ITS_OWN if is_own else CODE_OF_A_STREAM if loader else None,
-        line=whole.built or whole.line if whole else next((unit.line for unit in adoption.units), None),
+        line=whole.built or whole.line if whole else next((unit.line for unit in conversion.modules), None),
     )
 
 
@@ -69,20 +69,20 @@ def _of_loader(loader: Loader) -> tuple[str, ...]:
 
 def _short_loader(facts: ModeFacts) -> Loader | None:
     """Return the loader that feeds the training and has fewer batches than there are ranks; None: it has enough."""
-    adoption, loader, size = facts.mode.adoption, facts.mode.loader, facts.mode.world_size
-    if adoption is None or loader is None or not 0 <= loader.number < len(adoption.loaders):
+    conversion, loader, size = facts.mode.conversion, facts.mode.loader, facts.mode.world_size
+    if conversion is None or loader is None or not 0 <= loader.index < len(conversion.loaders):
         return None
-    found = adoption.loaders[loader.number]
+    found = conversion.loaders[loader.index]
     is_short = found.rule == "whole" and found.num_batches is not None and found.num_batches < size
     return found if is_short else None
 
 
 def _whole_loader(facts: ModeFacts) -> Loader | None:
     """Return the training loader that every rank reads whole though it could be shared; None: there is none."""
-    adoption, batches = facts.mode.adoption, facts.mode.loader
-    if facts.mode.world_size < 2 or adoption is None:
+    conversion, batches = facts.mode.conversion, facts.mode.loader
+    if facts.mode.world_size < 2 or conversion is None:
         return None
-    whole = [ld for ld in adoption.loaders if ld.rule == "whole" and ld.num_batches is None]
+    whole = [ld for ld in conversion.loaders if ld.rule == "whole" and ld.num_batches is None]
     # Where the loader that fed the steps is known, others, such as an evaluation's, do not matter.
     fed = [ld for ld in whole if batches is None or (ld.line, ld.dataset) == (batches.line, batches.dataset)]
     return fed[0] if fed else None

@@ -11,10 +11,10 @@ NOTHING = "none"
 
 
 def _check(facts: ModeFacts) -> Finding | None:
-    adoption = facts.mode.adoption
-    if adoption is None or facts.mode.world_size < 2:
+    conversion = facts.mode.conversion
+    if conversion is None or facts.mode.world_size < 2:
         return None
-    nothing = next((way for way in adoption.strategies if way.name == NOTHING), None)
+    nothing = next((way for way in conversion.strategies if way.name == NOTHING), None)
     if nothing is None:
         return None
     ranks = units.count(facts.mode.world_size, "rank")
@@ -29,7 +29,7 @@ def _check(facts: ModeFacts) -> Finding | None:
         cause=None,
         remedy="wrap the model, so that gradients are averaged over the ranks, or exchange them in every step",
         code="model = DistributedDataParallel(model)",
-        line=next((unit.line for unit in adoption.units), None),
+        line=next((unit.line for unit in conversion.modules), None),
     )
 
 

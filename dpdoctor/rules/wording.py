@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import TRACE_MODE, ArmSummary, Figure, ModeFacts, stats
+from dpdoctor.analysis import TRACE_MODE, AblationSummary, Figure, ModeFacts, stats
 from dpdoctor.analysis.communication import Exposure
 from dpdoctor.analysis.facts import NO_COMM
 from dpdoctor.analysis.weighing import COVERAGE, Weighed, above_zero, agree, weigh
@@ -14,17 +14,17 @@ TRACE_STEPS = 12
 
 
 def weigh_part(facts: ModeFacts, claim: Figure) -> Weighed:
-    """Return what is to be believed of a part of the exposed communication, given the arm that removes all of it.
+    """Return what is to be believed of a part of the exposed communication, given the ablation that removes all of it.
 
-    Refuted where removing everything gains nothing. Else the part of the arm's gain that it is of the exposed
+    Refuted where removing everything gains nothing. Else the part of the ablation's gain that it is of the exposed
     communication in the trace: confirmed where it is most of it.
     """
-    arm, seen = facts.arm(NO_COMM), facts.exposure
-    weighed = weigh(claim, arm)
-    if arm is None or seen is None or weighed.status != "confirmed":
+    ablation, seen = facts.ablation(NO_COMM), facts.exposure
+    weighed = weigh(claim, ablation)
+    if ablation is None or seen is None or weighed.status != "confirmed":
         return weighed
     part = min(1.0, (claim.value or 0.0) / seen.exposed.value) if seen.exposed.value else 0.0
-    return Weighed(cost=stats.scaled(arm.share, part), status="confirmed" if part >= COVERAGE else "inferred")
+    return Weighed(cost=stats.scaled(ablation.share, part), status="confirmed" if part >= COVERAGE else "inferred")
 
 
 def why_no_steps(facts: ModeFacts, shows: str) -> str:
@@ -37,42 +37,46 @@ def how_to_trace(facts: ModeFacts) -> str:
     asked = facts.spec.recording.trace_steps
     if facts.name == TRACE_MODE:
         return "give traces of more ranks or steps"
-    if facts.mode.no_trace:
-        return facts.mode.no_trace
+    if facts.mode.trace_reason:
+        return facts.mode.trace_reason
     if asked and not facts.traces:
         return "a longer --time-budget leaves time for one"
     return f"profile with --trace-steps {2 * asked or TRACE_STEPS}"
 
 
 def neither(facts: ModeFacts) -> str:
-    """Return that neither trace nor arm shows what communication costs, and what would; no option given already."""
+    """Return that neither trace nor ablation shows what communication costs, and what would; no option given
+    already.
+    """
     shown = f"no trace shows what communication costs: {how_to_trace(facts)}"
     if facts.name == TRACE_MODE:
         return shown
-    return f"{shown}; and no arm does: {how_to_arm(facts)}"
+    return f"{shown}; and no ablation does: {how_to_ablation(facts)}"
 
 
-def how_to_arm(facts: ModeFacts) -> str:
-    """Return in a clause what would make the arm without communication tell more."""
-    arm = facts.mode.arms.get(NO_COMM)
-    if arm is None:
-        return f"profile with --arms {NO_COMM}"
+def how_to_ablation(facts: ModeFacts) -> str:
+    """Return in a clause what would make the ablation without communication tell more."""
+    ablation = facts.mode.ablations.get(NO_COMM)
+    if ablation is None:
+        return f"profile with --ablations {NO_COMM}"
     return (
-        f"{NO_COMM} was not measured: {arm.share.reason}" if arm.share.value is None else "profile with more --rounds"
+        f"{NO_COMM} was not measured: {ablation.share.reason}"
+        if ablation.share.value is None
+        else "profile with more --rounds"
     )
 
 
-def arm_words(facts: ModeFacts) -> tuple[str, ...]:
-    """Return what the arm no_comm gave, in a clause; empty: it was not asked for."""
-    arm = facts.mode.arms.get(NO_COMM)
-    if arm is None:
+def ablation_words(facts: ModeFacts) -> tuple[str, ...]:
+    """Return what the ablation no_comm gave, in a clause; empty: it was not asked for."""
+    ablation = facts.mode.ablations.get(NO_COMM)
+    if ablation is None:
         return ()
-    if arm.share.value is None or arm.gain.value is None:
-        return (f"the arm without communication was not measured: {arm.share.reason}",)
-    if not above_zero(arm.share):
-        return (f"without communication (arm no_comm) a step is not measurably shorter{_range(arm.share)}",)
-    gain, ratio = units.seconds(arm.gain.value), units.share(arm.share.value)
-    return (f"without communication (arm no_comm) a step is {gain} shorter, {ratio} of it",)
+    if ablation.share.value is None or ablation.gain.value is None:
+        return (f"the ablation without communication was not measured: {ablation.share.reason}",)
+    if not above_zero(ablation.share):
+        return (f"without communication (ablation no_comm) a step is not measurably shorter{_range(ablation.share)}",)
+    gain, ratio = units.seconds(ablation.gain.value), units.share(ablation.share.value)
+    return (f"without communication (ablation no_comm) a step is {gain} shorter, {ratio} of it",)
 
 
 def _range(share: Figure) -> str:
@@ -101,17 +105,21 @@ def trace_words(seen: Exposure) -> str:
     )
 
 
-def agreement_words(seen: Exposure, arm: ArmSummary) -> str:
-    """Return in a clause whether the trace and the arm agree on what communication costs."""
+def agreement_words(seen: Exposure, ablation: AblationSummary) -> str:
+    """Return in a clause whether the trace and the ablation agree on what communication costs."""
     assert seen.removable.value is not None
-    assert arm.share.value is not None
-    if agree(seen.removable, arm.share):
-        return "trace and arm agree" if above_zero(arm.share) else "trace and arm do not contradict each other"
-    if arm.share.value > seen.removable.value:
-        return "trace and arm disagree: the arm gains more, as communication also slows what runs beside it"
+    assert ablation.share.value is not None
+    if agree(seen.removable, ablation.share):
+        return (
+            "trace and ablation agree"
+            if above_zero(ablation.share)
+            else "trace and ablation do not contradict each other"
+        )
+    if ablation.share.value > seen.removable.value:
+        return "trace and ablation disagree: the ablation gains more, as communication also slows what runs beside it"
     return (
-        "trace and arm disagree: the arm gains less, as a step then waits for something else, or for "
-        "collectives of the script's own, which the arm leaves in"
+        "trace and ablation disagree: the ablation gains less, as a step then waits for something else, or for "
+        "collectives of the script's own, which the ablation leaves in"
     )
 
 
@@ -120,7 +128,7 @@ def core_words(facts: ModeFacts) -> tuple[str, ...]:
     return () if facts.on_gpu else (ON_CORES,)
 
 
-def adopted_line(facts: ModeFacts) -> str | None:
-    """Return where the script calls the module that was adopted first; None: none was."""
-    units_adopted = facts.mode.adoption.units if facts.mode.adoption else ()
-    return units_adopted[0].line if units_adopted else None
+def wrapped_line(facts: ModeFacts) -> str | None:
+    """Return where the script calls the module that was wrapped first; None: none was."""
+    units_wrapped = facts.mode.conversion.modules if facts.mode.conversion else ()
+    return units_wrapped[0].line if units_wrapped else None

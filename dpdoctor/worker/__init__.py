@@ -1,1 +1,1 @@
-"""Inside a rank: adopt the script, watch its steps, agree on windows, record. The only place that imports torch."""
+"""Inside a rank: wrap the script, watch its steps, agree on windows, record. The only place that imports torch."""

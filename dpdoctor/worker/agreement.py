@@ -45,12 +45,12 @@ class Ranks:
     `fail` is called when they do not meet: an error must not rise through the script as if it were its own.
     """
 
-    def __init__(self, arms: tuple[str, ...], timeout_s: float, fail: Callable[[str], NoReturn]) -> None:
+    def __init__(self, ablations: tuple[str, ...], timeout_s: float, fail: Callable[[str], NoReturn]) -> None:
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         assert isinstance(group, dist.ProcessGroup), "every rank is a member of this group"
         self._group = group
         self._world_size = dist.get_world_size()
-        self._arms = arms
+        self._ablations = ablations
         self._timeout_s = timeout_s
         self._fail = fail
 
@@ -64,15 +64,15 @@ class Ranks:
 
     def share(self, segment: Segment | None) -> Segment:
         """Return rank 0's segment on every rank."""
-        arms = (FULL, *self._arms)
+        ablations = (FULL, *self._ablations)
         message = torch.zeros(5, dtype=torch.int64)
         if segment is not None:
-            kind, arm, *numbers = astuple(segment)
-            message = torch.tensor([KINDS.index(kind), arms.index(arm), *numbers], dtype=torch.int64)
+            kind, ablation, *numbers = astuple(segment)
+            message = torch.tensor([KINDS.index(kind), ablations.index(ablation), *numbers], dtype=torch.int64)
         with self._meeting():
             dist.broadcast(message, src=0, group=self._group)
-        kind, arm, round_, skip, num_steps = message.tolist()
-        return Segment(kind=KINDS[kind], arm=arms[arm], round=round_, skip=skip, num_steps=num_steps)
+        kind, ablation, round_, skip, num_steps = message.tolist()
+        return Segment(kind=KINDS[kind], ablation=ablations[ablation], round=round_, skip=skip, num_steps=num_steps)
 
     @contextmanager
     def _meeting(self) -> Iterator[None]:

@@ -200,7 +200,7 @@ class Bare:
             WindowRecord(
                 window=self._number,
                 kind=segment.kind,
-                arm=FULL,
+                ablation=FULL,
                 round=segment.round,
                 first_step=self._recorder.num_steps - counted + 1,
                 num_steps=counted,

@@ -1,6 +1,6 @@
-"""Can an arm be why the script raised an error? It changes batches, forwards, backward passes and what follows.
+"""Can an ablation be why the script raised an error? It changes batches, forwards, backward passes and what follows.
 
-What a library raises elsewhere, when it saves or draws, it raises without the arm as well.
+What a library raises elsewhere, when it saves or draws, it raises without the ablation as well.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import torch
 from dpdoctor.worker import lines
 
 _HERE = Path(__file__).parent
-# Where arms act, or what they changed is computed with: our part of loaders, forwards and backward passes, and torch.
-_TRAINING = tuple(f"{_HERE}/{part}/" for part in ("adoption", "data", "modes", "timing"))
+# Where ablations act, or what they changed is computed with: our part of loaders, forwards and backward passes, and
+# torch.
+_TRAINING = tuple(f"{_HERE}/{part}/" for part in ("wrap", "data", "modes", "timing"))
 _TORCH = f"{Path(torch.__file__).parent}/"
 # Parts of torch that write what they are given.
 _WRITING = tuple(f"{_TORCH}{part}" for part in ("serialization.py", "storage.py", "utils/tensorboard/"))
-# No value that an arm changes leads to these.
+# No value that an ablation changes leads to these.
 _NEVER = (OSError, ImportError, NameError, SyntaxError)
 
 
-def may_be_an_arms(error: BaseException) -> bool:
+def may_be_an_ablations(error: BaseException) -> bool:
     """Return whether an error came out of training, or of what torch or the user's own code do with its values."""
     if isinstance(error, _NEVER):
         return False

@@ -10,17 +10,17 @@ import torch
 from dpdoctor import units
 from dpdoctor.heartbeat import EXPERIMENT
 from dpdoctor.records import FULL, Counters, WindowRecord
-from dpdoctor.worker.adoption.proof import Proof, checksum
 from dpdoctor.worker.data.queued import CoreQueue
 from dpdoctor.worker.director import Facts, Segment
-from dpdoctor.worker.facts.core_pace import core_pace_ns
+from dpdoctor.worker.facts.core_benchmark import core_benchmark_ns
 from dpdoctor.worker.facts.cpu import CpuMeter
 from dpdoctor.worker.meeting import meet
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.tracer import Tracer
+from dpdoctor.worker.wrap.proof import Proof, checksum
 
-NOTHING_ADOPTED = (
-    "steps were taken, but no module could be adopted; looked for an nn.Module that is called with gradients enabled "
+NOTHING_WRAPPED = (
+    "steps were taken, but no module could be wrapped; looked for an nn.Module that is called with gradients enabled "
     "and owns parameters that a torch optimizer holds (without a torch optimizer: that require a gradient). "
     "`model.forward(x)` calls no module: write `model(x)`"
 )
@@ -40,7 +40,10 @@ NO_WINDOW = (
 )
 # Two of warm-up, the proof, a window of two steps, as profiled steps take longer.
 LEAST_STEPS_TO_A_WINDOW, LEAST_STEPS_OF_A_WINDOW = 8, 2
-AFTER_ARMS = " Or does it keep a state beside model and optimizer that an arm could not put back? Then give --arms none"
+AFTER_ABLATIONS = (
+    " Or does it keep a state beside model and optimizer that an ablation could not put back? Then give "
+    "--ablations none"
+)
 LEAST_STEPS_OF_A_CUT_WINDOW = 4
 # So that it is known before a window is measured whether ranks trained on the same samples, and whether they still do.
 TOLD_STEPS_OF_WARMUP = 2
@@ -85,11 +88,11 @@ class Conductor:
             self._open()
 
     def _optimizer_replaced(self) -> None:
-        """The optimizer whose steps count is another one from now on; go on where it trains what was adopted."""
+        """The optimizer whose steps count is another one from now on; go on where it trains what was wrapped."""
         parts = self._parts
         self._replaced = parts.counter.num_replaced
         parts.steplog.interrupted()
-        if self._proof is None or not parts.adopter.unadopted():
+        if self._proof is None or not parts.wrapping.unwrapped():
             return
         status, _ = self.script_returned()
         lasted = units.count(parts.steplog.num_steps, "step")
@@ -105,7 +108,7 @@ class Conductor:
             self._parts.watch.entered.is_on = False
         synchronise()
         self._parts.loaders.replay.keep(on=False)
-        if self._segment.kind == "measure" and self._segment.arm == FULL:
+        if self._segment.kind == "measure" and self._segment.ablation == FULL:
             self._cpu.begin()
         self._begin()
         self._parts.steplog.restart()
@@ -123,23 +126,26 @@ class Conductor:
             self._queued_ns = self._core.waited_ns() - self._queued_before_ns
         self._cpu.end()
         self._mark_trace()
-        if done.arm == FULL and done.kind != "proof":
+        if done.ablation == FULL and done.kind != "proof":
             parts.loaders.replay.note_levels()
         if self._proof is not None and done.kind == "proof":
             self._proof.stop()
-        if not parts.adopter.modules:
-            parts.ending.stop("failed", NOTHING_ADOPTED)
+        if not parts.wrapping.modules:
+            parts.ending.stop("failed", NOTHING_WRAPPED)
         facts, barrier_ns = meet(parts, self._step_ns(end_ns), warming=done.kind == "warmup")
         # Ranks have just met: all try at once, as they compute in a step.
         self._close(
-            end_ns, barrier_ns, complete=parts.ablation.leave(measured=done.kind == "measure"), pace_ns=core_pace_ns()
+            end_ns,
+            barrier_ns,
+            complete=parts.ablation_runner.leave(measured=done.kind == "measure"),
+            pace_ns=core_benchmark_ns(),
         )
         parts.recorder.flush()
         if done.kind == "proof":
-            parts.ablation.settle(self._prove())
+            parts.ablation_runner.settle(self._prove())
         else:
-            self._refuse_unadopted()
-        following = self._after(done, replace(facts, unfit=parts.ablation.unfit))
+            self._refuse_unwrapped()
+        following = self._after(done, replace(facts, unfit=parts.ablation_runner.unfit))
         if following.kind == "over":
             self._refuse_slow(facts)
         if done.kind == "measure" != following.kind:
@@ -147,14 +153,14 @@ class Conductor:
         self._enter(following)
 
     def _after(self, done: Segment, facts: Facts) -> Segment:
-        """Return what rank 0 decides; after the proof that is also which arms there is time for."""
+        """Return what rank 0 decides; after the proof that is also which ablations there is time for."""
         parts = self._parts
         following = parts.agreement.share(parts.director.after(done, facts) if parts.director else None)
         if done.kind in {"proof", "measure"}:
-            parts.ablation.drop(parts.director.dropped if parts.director else ())
+            parts.ablation_runner.drop(parts.director.dropped if parts.director else ())
         if parts.director and parts.director.given_way:
             parts.report.warn(parts.director.given_way)
-        if done.kind == "proof" and parts.ablation.is_running:
+        if done.kind == "proof" and parts.ablation_runner.is_running:
             parts.report.keep_peak()
         return following
 
@@ -171,10 +177,10 @@ class Conductor:
         """What held after warm-up must hold when the last window was measured."""
         parts = self._parts
         if parts.mode.replicates:
-            sums = parts.agreement.gather([checksum(parts.adopter.parameters())])
+            sums = parts.agreement.gather([checksum(parts.wrapping.parameters())])
             if len({numbers[0] for numbers in sums}) > 1:
                 why = parts.mode.why_apart()
-                doubt = f"{ASKED}{AFTER_ARMS if parts.ablation.is_running else ''}"
+                doubt = f"{ASKED}{AFTER_ABLATIONS if parts.ablation_runner.is_running else ''}"
                 parts.ending.stop("failed", f"{APART}{why or doubt}")
 
     def _step_ns(self, end_ns: int) -> int:
@@ -186,12 +192,12 @@ class Conductor:
 
     def _close(self, end_ns: int, barrier_ns: int, *, complete: bool, pace_ns: int | None = None) -> None:
         segment, counted = self._segment, max(0, self._done - self._segment.skip)
-        self._measured += segment.kind == "measure" and segment.arm == FULL and complete
+        self._measured += segment.kind == "measure" and segment.ablation == FULL and complete
         self._parts.recorder.window(
             WindowRecord(
                 window=self._number,
                 kind=segment.kind,
-                arm=segment.arm,
+                ablation=segment.ablation,
                 round=segment.round,
                 first_step=self._parts.steplog.num_steps - counted + 1,
                 num_steps=counted,
@@ -200,7 +206,7 @@ class Conductor:
                 barrier_ns=barrier_ns,
                 complete=complete,
                 queued_ns=self._queued_ns,
-                core_pace_ns=pace_ns,
+                core_benchmark_ns=pace_ns,
             )
         )
 
@@ -213,7 +219,7 @@ class Conductor:
                 parts.loaders.measure_hand_offs()
             parts.ending.stop("ok")
         if segment.kind == "proof":
-            self._proof = Proof(parts.adopter.parameters())
+            self._proof = Proof(parts.wrapping.parameters())
             parts.watch.keep_inputs = True
             parts.watch.forwards.clear()
         if segment.kind == "trace":
@@ -222,22 +228,22 @@ class Conductor:
         if parts.director:
             parts.report.warmed_up(parts.director.steady)
         self._switch(segment)
-        parts.watch.entered.is_on = segment.arm == FULL and segment.kind in {"warmup", "measure"}
+        parts.watch.entered.is_on = segment.ablation == FULL and segment.kind in {"warmup", "measure"}
         self._segment, self._number, self._done = segment, self._number + 1, 0
-        parts.heartbeat.enter(segment.kind if segment.arm == FULL else EXPERIMENT, self._number)
+        parts.heartbeat.enter(segment.kind if segment.ablation == FULL else EXPERIMENT, self._number)
         parts.steplog.restart()
         self._begin_ns = None
         if segment.skip == 0:
             self._begin()
 
     def _switch(self, segment: Segment) -> None:
-        """Switch the segment's arm on, and leave the loaders as far ahead as they are in full windows."""
+        """Switch the segment's ablation on, and leave the loaders as far ahead as they are in full windows."""
         parts, before = self._parts, self._segment
         if segment.kind != "proof":
             parts.watch.micro_batches.clear()
-        parts.ablation.enter(segment.arm)
-        parts.loaders.replay.keep(on=before.kind == "proof" and parts.ablation.replays)
-        if (before.arm, segment.arm) != (FULL, FULL) and not parts.loaders.replay.replays:
+        parts.ablation_runner.enter(segment.ablation)
+        parts.loaders.replay.keep(on=before.kind == "proof" and parts.ablation_runner.replays)
+        if (before.ablation, segment.ablation) != (FULL, FULL) and not parts.loaders.replay.replays:
             parts.loaders.replay.drain(parts.agreement)
 
     def _prove(self) -> Counters:
@@ -250,34 +256,34 @@ class Conductor:
             counters = replace(self._proof.counters(inputs), micro_batches=parts.watch.micro_batches[-1])
             parts.watch.entered.forward(inputs)
         parts.watch.entered.step_ended()
-        checks = self._proof.judge(
-            parts.mode, counters, dict(parts.watch.forwards), parts.adopter.unadopted(), parts.agreement
+        checks = self._proof.checks(
+            parts.mode, counters, dict(parts.watch.forwards), parts.wrapping.unwrapped(), parts.agreement
         )
         parts.report.proved(checks, counters, self._proof.touched)
         failed = next((check for check in checks if check.ok is False), None)
         if failed is not None:
             parts.ending.stop("failed", failed.text)
-        parts.adopter.settle()
+        parts.wrapping.settle()
         parts.report.write("running")
         return counters
 
-    def _refuse_unadopted(self) -> None:
+    def _refuse_unwrapped(self) -> None:
         """A module that begins to train after the proof would train unsynchronised and unseen."""
-        names = self._parts.adopter.unadopted() if self._proof else ()
+        names = self._parts.wrapping.unwrapped() if self._proof else ()
         if names and self._parts.mode.distributed:
-            self._parts.ending.stop("failed", f"trained, but outside of every adopted module: {names[0]}")
+            self._parts.ending.stop("failed", f"trained, but outside of every wrapped module: {names[0]}")
 
     def script_returned(self) -> tuple[str, str | None]:
         """Return status and reason for a script that ended before enough was recorded."""
         parts, counted = self._parts, self._done - self._segment.skip
         if parts.steplog.num_steps == 0:
             return "failed", NO_STEP
-        if not parts.adopter.modules:
-            return "failed", NOTHING_ADOPTED
+        if not parts.wrapping.modules:
+            return "failed", NOTHING_WRAPPED
         if self._begin_ns is not None and counted > 0:
             # Until when a device worked on the last step is not known any more: the script may have gone on to test.
-            # Nor is whether an arm did on all ranks what it says.
-            is_known = not torch.cuda.is_available() and self._segment.arm == FULL
+            # Nor is whether an ablation did on all ranks what it says.
+            is_known = not torch.cuda.is_available() and self._segment.ablation == FULL
             complete = self._segment.kind == "measure" and counted >= LEAST_STEPS_OF_A_CUT_WINDOW and is_known
             self._close(parts.steplog.last_ns, 0, complete=complete)
         parts.recorder.flush()

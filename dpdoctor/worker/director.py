@@ -55,7 +55,7 @@ class Segment:
     """Consecutive steps between two edges: `skip` uncounted ones, then `num_steps` counted ones."""
 
     kind: str
-    arm: str = FULL
+    ablation: str = FULL
     round: int = 0
     skip: int = 0
     num_steps: int = 0
@@ -65,9 +65,9 @@ class Segment:
 class Facts:
     """What the ranks found in the segment that ends: the slowest rank's median step, the deepest loader queue.
 
-    `elapsed_s`: since the first step, which sets up much. `lost_s`: what arms waited in vain meanwhile. `num_workers`:
-    of the loader that has most. `unfit`: arms that some rank cannot run, or not any more. `period`: steps after which
-    what ranks exchange repeats itself.
+    `elapsed_s`: since the first step, which sets up much. `lost_s`: what ablations waited in vain meanwhile.
+    `num_workers`: of the loader that has most. `unfit`: ablations that some rank cannot run, or not any more. `period`:
+    steps after which what ranks exchange repeats itself.
     """
 
     step_s: float
@@ -83,21 +83,21 @@ class Facts:
 class Director:
     """Plans warm-up, proof, rounds of windows, trace and stop. Lives on rank 0 only.
 
-    `arms` begin with FULL, and the most important come first; `dropped` are those that there is no time for.
-    `num_kept`: uncounted steps before the first window in which batches are kept for arms that replay them.
+    `ablations` begin with FULL, and the most important come first; `dropped` are those that there is no time for.
+    `num_kept`: uncounted steps before the first window in which batches are kept for ablations that replay them.
     `tries_loaders`: whether loaders are tried before the end. `num_windows`: full ones that were measured.
     `given_way`: what the reader must know of windows or a trace that there was no time for.
     """
 
-    def __init__(self, recording: Recording, arms: tuple[str, ...], seed: int, *, num_kept: int = 0) -> None:
+    def __init__(self, recording: Recording, ablations: tuple[str, ...], seed: int, *, num_kept: int = 0) -> None:
         self._recording = recording
-        self._arms = arms
+        self._ablations = ablations
         self._num_kept = num_kept
         self._random = random.Random(seed)
-        self._arm_step_s: dict[str, float] = {}
+        self._ablation_step_s: dict[str, float] = {}
         self._warmup_medians: list[float] = []
         self._warmup_steps = 0
-        self._arms_left: list[str] = []
+        self._ablations_left: list[str] = []
         self._round = 0
         self._step_s = 0.0
         self._elapsed_s = self._lost_s = self._between_s = self._most_extra_s = 0.0
@@ -121,8 +121,8 @@ class Director:
         """Return the segment that follows `done`."""
         self._note_pace(done, facts)
         if done.kind != "proof":  # its only step ran under a profiler
-            self._arm_step_s[done.arm] = facts.step_s
-            self._step_s = self._arm_step_s[FULL]
+            self._ablation_step_s[done.ablation] = facts.step_s
+            self._step_s = self._ablation_step_s[FULL]
         if done.kind == "proof":
             self._ready_s = facts.elapsed_s
         if done.kind == "warmup":
@@ -146,12 +146,12 @@ class Director:
             self._most_extra_s = max(self._most_extra_s, extra_s)
             self._paced_steps += steps
         self._steps += steps
-        self.num_windows += done.kind == "measure" and done.arm == FULL
+        self.num_windows += done.kind == "measure" and done.ablation == FULL
         self._elapsed_s, self._lost_s, self._kind_before = facts.elapsed_s, facts.lost_s, done.kind
 
-    def _pace_s(self, arm: str = FULL) -> float:
+    def _pace_s(self, ablation: str = FULL) -> float:
         """Return the seconds from one step to the next, with what only some steps do spread over all of them."""
-        return self._step_s_of(arm) + self._between_s / max(1, self._paced_steps)
+        return self._step_s_of(ablation) + self._between_s / max(1, self._paced_steps)
 
     def _after_warmup(self, done: Segment, facts: Facts) -> Segment:
         usual = _steps_in(WARMUP_CHUNK_S, facts.step_s)
@@ -184,14 +184,14 @@ class Director:
         return is_asked_for or 2 * self._pace_s() <= self._most_left_s(facts)
 
     def _next_window(self, facts: Facts, *, after_proof: bool) -> Segment:
-        self._arms_left = [arm for arm in self._arms_left if self._may_follow(arm, facts)]
-        if not self._arms_left and self._round < self._recording.rounds and self._affordable(facts):
+        self._ablations_left = [ablation for ablation in self._ablations_left if self._may_follow(ablation, facts)]
+        if not self._ablations_left and self._round < self._recording.rounds and self._affordable(facts):
             self._begin_round(facts)
-        if self._arms_left:
-            arm = self._arms_left.pop()
-            skip = self._skip(arm, facts, after_proof=after_proof)
-            num_steps = self._fitting_steps(facts, skip) if arm == FULL else self._num_steps(arm, facts)
-            return Segment(kind="measure", arm=arm, round=self._round, skip=skip, num_steps=num_steps)
+        if self._ablations_left:
+            ablation = self._ablations_left.pop()
+            skip = self._skip(ablation, facts, after_proof=after_proof)
+            num_steps = self._fitting_steps(facts, skip) if ablation == FULL else self._num_steps(ablation, facts)
+            return Segment(kind="measure", ablation=ablation, round=self._round, skip=skip, num_steps=num_steps)
         return self._after_windows(facts)
 
     def _after_windows(self, facts: Facts) -> Segment:
@@ -220,39 +220,41 @@ class Director:
         this_time_s = facts.elapsed_s + missing * self._window_s(FULL, facts) + self._most_extra_s
         return math.ceil(max(usually_s, this_time_s) + self._trace_s())
 
-    def _may_follow(self, arm: str, facts: Facts) -> bool:
-        """Return whether an arm of a round under way can still run, and ends in time."""
-        if arm == FULL:
+    def _may_follow(self, ablation: str, facts: Facts) -> bool:
+        """Return whether an ablation of a round under way can still run, and ends in time."""
+        if ablation == FULL:
             return self._fitting_steps(facts) > 0
-        return arm not in facts.unfit and self._window_s(arm, facts) <= self._most_left_s(facts)
+        return ablation not in facts.unfit and self._window_s(ablation, facts) <= self._most_left_s(facts)
 
     def _begin_round(self, facts: Facts) -> None:
         """Shuffle the windows of a round; the first begins with a full one, before which batches are kept."""
         self._drop_what_takes_too_long(facts)
         self._round += 1
-        self._arms_left = self._fit(facts)
-        self._random.shuffle(self._arms_left)
+        self._ablations_left = self._fit(facts)
+        self._random.shuffle(self._ablations_left)
         if self._round == 1:
-            self._arms_left.remove(FULL)
-            self._arms_left.append(FULL)
+            self._ablations_left.remove(FULL)
+            self._ablations_left.append(FULL)
 
     def _fit(self, facts: Facts) -> list[str]:
-        return [arm for arm in self._arms if arm not in facts.unfit and arm not in self.dropped]
+        return [
+            ablation for ablation in self._ablations if ablation not in facts.unfit and ablation not in self.dropped
+        ]
 
     def _drop_what_takes_too_long(self, facts: Facts) -> None:
-        """Keep, by importance, the arms of which three windows fit beside those of the full step and the trace.
+        """Keep, by importance, the ablations of which three windows fit beside those of the full step and the trace.
 
-        Once it has begun, only an arm that turned out slower than the full step is dropped.
+        Once it has begun, only an ablation that turned out slower than the full step is dropped.
         """
         left_s = self._recording.time_budget_s - facts.elapsed_s - self._trace_s()
         rounds = self._windows_needed()
-        for arm in self._fit(facts):
-            cost_s = rounds * self._window_s(arm, facts)
-            may_stay = arm == FULL or (self._round > 0 and self._step_s_of(arm) <= self._step_s)
+        for ablation in self._fit(facts):
+            cost_s = rounds * self._window_s(ablation, facts)
+            may_stay = ablation == FULL or (self._round > 0 and self._step_s_of(ablation) <= self._step_s)
             if may_stay or cost_s <= left_s:
                 left_s -= cost_s
             else:
-                self.dropped += (arm,)
+                self.dropped += (ablation,)
 
     def _windows_needed(self) -> int:
         """Return the full windows that are still missing to an interval."""
@@ -260,7 +262,7 @@ class Director:
 
     def _affordable(self, facts: Facts) -> bool:
         """Return whether another round fits the budget; the first three may take a little more, with fewer steps."""
-        round_s = sum(self._window_s(arm, facts) for arm in self._fit(facts))
+        round_s = sum(self._window_s(ablation, facts) for ablation in self._fit(facts))
         if round_s <= self._recording.time_budget_s - facts.elapsed_s - self._trace_s():
             return True
         # How many steps to take is the word of the user where --steps gives it: one window is, whatever it takes.
@@ -283,8 +285,8 @@ class Director:
     def _least_traced(self) -> int:
         return min(self._recording.trace_steps, LEAST_TRACE_STEPS)
 
-    def _window_s(self, arm: str, facts: Facts) -> float:
-        return (self._num_steps(arm, facts) + 1) * self._pace_s(arm)
+    def _window_s(self, ablation: str, facts: Facts) -> float:
+        return (self._num_steps(ablation, facts) + 1) * self._pace_s(ablation)
 
     def _trace_s(self) -> float:
         """Return the seconds of the trace as it is meant to be, which is short: it must not cost a round."""
@@ -294,18 +296,18 @@ class Director:
         """Return the seconds of a trace, and of the step before it."""
         return (num_steps + 1) * (TRACED_STEP_COST * self._step_s + self._pace_s() - self._step_s) if num_steps else 0.0
 
-    def _step_s_of(self, arm: str) -> float:
-        """Return the time of an arm's step; before its first window, that of a full one."""
-        return self._arm_step_s.get(arm, self._step_s)
+    def _step_s_of(self, ablation: str) -> float:
+        """Return the time of an ablation's step; before its first window, that of a full one."""
+        return self._ablation_step_s.get(ablation, self._step_s)
 
-    def _num_steps(self, arm: str, facts: Facts) -> int:
+    def _num_steps(self, ablation: str, facts: Facts) -> int:
         """Return the steps of a window. Workers deliver in turns, so it holds whole turns where it holds any.
 
         So do ranks that exchange something in some steps only.
         """
         if self._recording.steps:
             return self._recording.steps
-        num_steps = _steps_in(LEAST_WINDOW_S, self._step_s_of(arm))
+        num_steps = _steps_in(LEAST_WINDOW_S, self._step_s_of(ablation))
         turn = facts.num_workers if 1 < facts.num_workers <= num_steps else 1
         turn = math.lcm(turn, facts.period)
         return math.ceil(num_steps / turn) * turn
@@ -337,13 +339,13 @@ class Director:
         share_s = MOST_TRACE_SHARE * self._recording.time_budget_s
         return int(share_s / max(TRACED_STEP_COST * self._step_s, 1e-6))
 
-    def _skip(self, arm: str, facts: Facts, *, after_proof: bool) -> int:
+    def _skip(self, ablation: str, facts: Facts, *, after_proof: bool) -> int:
         """Return the uncounted steps: one, and while the proof was evaluated the loader's queue filled up.
 
         Where another setting of the loader is tried, its queue begins empty.
         """
         tried = self._recording.loader_setting
-        if tried is not None and arm != FULL:
+        if tried is not None and ablation != FULL:
             return min(MOST_SKIPPED, 1 + tried.num_workers * tried.prefetch_factor)
         if not after_proof:
             return 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dpdoctor.worker.adoption.entered import are_one, are_same, copies
 from dpdoctor.worker.director import Facts
 from dpdoctor.worker.parts import Parts
+from dpdoctor.worker.wrap.entered import are_one, are_same, copies
 
 DRAWN_APART = (
     "ranks draw different batches and may train on the same samples: a sampler goes on to draw from the global random "

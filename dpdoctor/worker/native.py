@@ -26,8 +26,8 @@ from dpdoctor.inject import sitecustomize
 from dpdoctor.records import Strategy, Written
 from dpdoctor.spec import NATIVE_VARIABLE, STACKS_SIGNAL, WorkerTask
 from dpdoctor.worker import lines, script, stored
+from dpdoctor.worker.ablations._base import Ablation
 from dpdoctor.worker.agreement import Agreement, Alone
-from dpdoctor.worker.arms._base import Arm
 from dpdoctor.worker.data.loaders import OWN, Loaders
 from dpdoctor.worker.ending import Ending, Leave, LettingGo, Stop
 from dpdoctor.worker.facts import strategies
@@ -107,7 +107,7 @@ class Native(Observer):
         self._keep_stacks()
         self._watch_training()
         self._watch_facts()
-        self._adopter.seek()
+        self._wrapping.seek()
         # Also where a process that was forked ends, which passes by atexit.
         self._at_end = Finalize(None, self._ended, exitpriority=0)
         heartbeat.enter("script")
@@ -145,12 +145,16 @@ class Native(Observer):
     def _written(self) -> tuple[Written, ...]:
         return ()
 
-    def _chosen_arms(self) -> dict[str, Arm]:
+    def _chosen_ablations(self) -> dict[str, Ablation]:
         """Return none where the job goes on: it is to train as it would without."""
         if self._task.spec.go_on:
             return {}
         is_alone = self._where.world_size == 1
-        return {name: arm for name, arm in super()._chosen_arms().items() if not (is_alone and arm.sets_apart)}
+        return {
+            name: ablation
+            for name, ablation in super()._chosen_ablations().items()
+            if not (is_alone and ablation.sets_apart)
+        }
 
     def _fair_threads(self) -> int:
         """Return the cores for each rank of the host; launchers that set OMP_NUM_THREADS leave most of them idle."""
@@ -183,8 +187,8 @@ class Native(Observer):
         exchanges = self._exchanges
         if exchanges is not None and exchanges.is_on:
             exchanges.is_on = False
-            trained = sum(unit.trainable_bytes for unit in self._adopter.units())
-            self._strategies = strategies.found(self._adopter.modules, self._optimizers.alive(), exchanges, trained)
+            trained = sum(unit.trainable_bytes for unit in self._wrapping.records())
+            self._strategies = strategies.found(self._wrapping.modules, self._optimizers.alive(), exchanges, trained)
 
     def _strategies_so_far(self) -> tuple[Strategy, ...]:
         exchanges = self._exchanges
@@ -193,7 +197,7 @@ class Native(Observer):
     def _let_go(self, reason: str) -> None:
         """End the observation: keep what was recorded, and let the job run as it would without."""
         self._is_over, self._left = True, "let go"
-        self._ablation.abandon()
+        self._ablation_runner.abandon()
         self._patches.undo()
         self._report.warn(f"observation ended before its time: {reason}")
         status, _ = self._conductor.script_returned()

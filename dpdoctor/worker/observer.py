@@ -17,15 +17,13 @@ from dpdoctor import plugins, redact
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, RankRecord, Written
 from dpdoctor.spec import NATIVE, OTHER_SETTING, WorkerTask
-from dpdoctor.worker import arms, blame, modes, setup
-from dpdoctor.worker.ablation import Ablation, chosen
-from dpdoctor.worker.adoption.adopt import Adopter
-from dpdoctor.worker.adoption.redirect import Watch
+from dpdoctor.worker import ablations, blame, modes, setup
+from dpdoctor.worker.ablation_runner import AblationRunner, chosen
+from dpdoctor.worker.ablations import _state
+from dpdoctor.worker.ablations._base import Ablation, AblationContext
+from dpdoctor.worker.ablations._beside import Beside
+from dpdoctor.worker.ablations._precision import Precision
 from dpdoctor.worker.agreement import Agreement
-from dpdoctor.worker.arms import _state
-from dpdoctor.worker.arms._base import Arm, Bench
-from dpdoctor.worker.arms._beside import Beside
-from dpdoctor.worker.arms._precision import Precision
 from dpdoctor.worker.conductor import Conductor
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.data.replay import MOST_KEPT
@@ -53,6 +51,8 @@ from dpdoctor.worker.timing.steplog import StepLog
 from dpdoctor.worker.timing.steps import StepCounter
 from dpdoctor.worker.timing.tally import Tally
 from dpdoctor.worker.wire import Wire
+from dpdoctor.worker.wrap.redirect import Watch
+from dpdoctor.worker.wrap.wrapping import Wrapping
 
 
 class Observer(ABC):
@@ -89,10 +89,10 @@ class Observer(ABC):
         self._optimizers = hooks.Optimizers(
             self._counter, self._phases, self._ending.check, self._on_step, self._tally.optimizer_stepped
         )
-        self._adopter = Adopter(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
-        self._phases.updates = Updates(lambda: self._adopter.modules)
+        self._wrapping = Wrapping(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
+        self._phases.updates = Updates(lambda: self._wrapping.modules)
         self._seeding = Seeding(where.rank)
-        self._arms = self._chosen_arms()
+        self._ablations = self._chosen_ablations()
         # Its connections are not the script's: they are open before the loaders look.
         self._agreement = self._meet_others()
         self._loaders = self._make_loaders()
@@ -100,7 +100,7 @@ class Observer(ABC):
         self._steplog = StepLog(self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_ns)
         self._precision = Precision()
         self._exchanges = Exchanges(self._phases, times=self._times_exchanges) if backend else None
-        self._ablation = self._make_ablation()
+        self._ablation_runner = self._make_ablation_runner()
         self._report = self._make_report(backend)
         self._conductor = self._make_conductor()
 
@@ -136,7 +136,7 @@ class Observer(ABC):
             not_walled=self._protection.reason,
         )
         sources = Sources(
-            adopter=self._adopter,
+            wrapping=self._wrapping,
             optimizers=self._optimizers,
             loaders=self._loaders,
             patches=self._patches,
@@ -145,7 +145,7 @@ class Observer(ABC):
             stage=lambda: self._heartbeat.stage,
             written=self._written,
             remarks=self._tally.remarks if self._task.spec.samples_per_step is None else tuple,
-            arms=self._ablation.records,
+            ablations=self._ablation_runner.records,
         )
         return Report(
             self._directory,
@@ -155,11 +155,13 @@ class Observer(ABC):
             finds_unused=self._mode.needs_unused,
         )
 
-    def _chosen_arms(self) -> dict[str, Arm]:
+    def _chosen_ablations(self) -> dict[str, Ablation]:
         recording = self._task.spec.recording
         if recording.loader_setting is not None:
             return {OTHER_SETTING: Beside(recording.loader_setting)}
-        return chosen(plugins.collect(arms, "ARM"), () if recording.explain else recording.arms, self._mode)
+        return chosen(
+            plugins.collect(ablations, "ABLATION"), () if recording.explain else recording.ablations, self._mode
+        )
 
     @abstractmethod
     def _fair_threads(self) -> int:
@@ -170,17 +172,17 @@ class Observer(ABC):
         if self._exchanges is None:
             return None
         self._steplog.exchanges = self._exchanges
-        return Wire(self._exchanges, self._adopter, self._mode.wrappers, self._trained)
+        return Wire(self._exchanges, self._wrapping, self._mode.wrappers, self._trained)
 
     def _trained(self) -> list[nn.Parameter]:
-        found = _state.parameters(self._adopter.modules, self._optimizers.alive())
+        found = _state.parameters(self._wrapping.modules, self._optimizers.alive())
         return [parameter for parameter in found if parameter.requires_grad]
 
-    def _make_ablation(self) -> Ablation:
-        bench = Bench(
+    def _make_ablation_runner(self) -> AblationRunner:
+        context = AblationContext(
             mode=self._mode,
             world_size=self._where.world_size,
-            adopter=self._adopter,
+            wrapping=self._wrapping,
             watch=self._watch,
             tally=self._tally,
             replay=self._loaders.replay,
@@ -190,12 +192,12 @@ class Observer(ABC):
             fair_threads=self._fair_threads(),
         )
         budget_s = self._task.spec.recording.time_budget_s
-        return Ablation(self._arms, bench, self._optimizers.alive, self._agreement, time_budget_s=budget_s)
+        return AblationRunner(self._ablations, context, self._optimizers.alive, self._agreement, time_budget_s=budget_s)
 
     def _make_conductor(self) -> Conductor:
         spec = self._task.spec
-        num_kept = MOST_KEPT if self._ablation.replays else 0
-        director = Director(spec.recording, (FULL, *self._ablation.names), spec.seed, num_kept=num_kept)
+        num_kept = MOST_KEPT if self._ablation_runner.replays else 0
+        director = Director(spec.recording, (FULL, *self._ablation_runner.names), spec.seed, num_kept=num_kept)
         parts = Parts(
             mode=self._mode,
             directory=self._directory,
@@ -204,12 +206,12 @@ class Observer(ABC):
             steplog=self._steplog,
             counter=self._counter,
             watch=self._watch,
-            adopter=self._adopter,
+            wrapping=self._wrapping,
             loaders=self._loaders,
             recorder=self._recorder,
             heartbeat=self._heartbeat,
             agreement=self._agreement,
-            ablation=self._ablation,
+            ablation_runner=self._ablation_runner,
             director=director if self._where.rank == 0 else None,
             ending=self._ending,
             report=self._report,
@@ -235,9 +237,9 @@ class Observer(ABC):
             hooks.watch_copies(
                 self._patches, self._phases, self._loaders.replay.copied_to_device, self._copied_to_device
             )
-        if self._ablation.names:
+        if self._ablation_runner.names:
             self._precision.watch(self._patches)
-        if self._exchanges is not None and (self._ablation.names or self._times_exchanges):
+        if self._exchanges is not None and (self._ablation_runner.names or self._times_exchanges):
             self._exchanges.watch(self._patches)
 
     def _watch_facts(self) -> None:
@@ -258,16 +260,16 @@ class Observer(ABC):
     def _after_backward(self) -> None:
         self._tally.backward(in_step=self._counter.in_step)
         self._watch.backward_ended()
-        self._adopter.backward_ended()
+        self._wrapping.backward_ended()
         if not self._optimizers.any_seen:
-            self._adopter.without_optimizer = True
+            self._wrapping.without_optimizer = True
             self._optimizers.backward_ended()
 
     def _blame(self, error: BaseException) -> str:
-        """Return, as the end of a sentence, which arm may have made the script raise; empty: none."""
-        if self._ablation.arm == FULL or not blame.may_be_an_arms(error):
+        """Return, as the end of a sentence, which ablation may have made the script raise; empty: none."""
+        if self._ablation_runner.ablation == FULL or not blame.may_be_an_ablations(error):
             return ""
-        return f"; the arm {self._ablation.arm} was on: does it with --arms none, too?"
+        return f"; the ablation {self._ablation_runner.ablation} was on: does it with --ablations none, too?"
 
     def _fail(self, reason: str) -> NoReturn:
         self._ending.stop("failed", reason)

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpdoctor.heartbeat import Heartbeat
-from dpdoctor.worker.ablation import Ablation
-from dpdoctor.worker.adoption.adopt import Adopter
-from dpdoctor.worker.adoption.redirect import Watch
+from dpdoctor.worker.ablation_runner import AblationRunner
 from dpdoctor.worker.agreement import Agreement
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.director import Director
@@ -21,6 +19,8 @@ from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steplog import StepLog
 from dpdoctor.worker.timing.steps import StepCounter
+from dpdoctor.worker.wrap.redirect import Watch
+from dpdoctor.worker.wrap.wrapping import Wrapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,12 @@ class Parts:
     steplog: StepLog
     counter: StepCounter
     watch: Watch
-    adopter: Adopter
+    wrapping: Wrapping
     loaders: Loaders
     recorder: Recorder
     heartbeat: Heartbeat
     agreement: Agreement
-    ablation: Ablation
+    ablation_runner: AblationRunner
     director: Director | None
     ending: Ending
     report: Report

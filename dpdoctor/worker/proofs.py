@@ -1,4 +1,4 @@
-"""Whether an arm did what it says, and came off again: shown by counting what the ranks exchange, in every run.
+"""Whether an ablation did what it says, and came off again: shown by counting what the ranks exchange, in every run.
 
 A switch may silently do nothing, or never come off: then a gain is the noise's, or full windows are no such windows any
 more.
@@ -12,9 +12,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from dpdoctor import units
-from dpdoctor.worker.adoption.proof import bits
 from dpdoctor.worker.facts.exchanges import Issued
 from dpdoctor.worker.wire import Wire
+from dpdoctor.worker.wrap.proof import bits
 
 # Steps in which a script logs or evaluates exchange more: windows may differ by this share of what they exchange.
 WITHIN = 0.1
@@ -34,7 +34,7 @@ UNLIKE = "its steps exchange {} each, those of full windows {}"
 
 
 class Counted:
-    """Holds what full windows exchange against what they did at first, and an arm's windows against them.
+    """Holds what full windows exchange against what they did at first, and an ablation's windows against them.
 
     `wire` is what exchanges gradients and parameters.
     """
@@ -46,7 +46,7 @@ class Counted:
     def full(self, window: Issued, *, anew: bool) -> str | None:
         """Return why a full window is none; None: it exchanges what the first one did.
 
-        `anew`: no arm was on since the last one, so that it is the script that goes on otherwise.
+        `anew`: no ablation was on since the last one, so that it is the script that goes on otherwise.
         """
         if not window.steps:
             return None
@@ -59,7 +59,7 @@ class Counted:
         return None if _alike(before, now) else OTHERWISE.format(_number(now), _number(before))
 
     def beside(self, window: Issued) -> str | None:
-        """Return why a window of an arm that leaves the ranks' exchanges alone did not; None: it did."""
+        """Return why a window of an ablation that leaves the ranks' exchanges alone did not; None: it did."""
         if self._full is None or not window.steps:
             return None
         before, now = _per_step(self._full.collectives, self._full), _per_step(window.collectives, window)

@@ -21,7 +21,6 @@ from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, Written
 from dpdoctor.spec import WorkerTask
 from dpdoctor.worker import launched, lines, script, setup, terminal, trackers
-from dpdoctor.worker.adoption import loss, passes
 from dpdoctor.worker.agreement import Agreement, Alone, Ranks
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.ending import Stop
@@ -33,6 +32,7 @@ from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.protection import PYTHON, Protection
+from dpdoctor.worker.wrap import loss, passes
 
 SUMMED_LOSS = (
     "the loss is a sum over the batch; averaging gradients over ranks divides it by their number, so with more ranks "
@@ -86,7 +86,7 @@ class Rank(Observer):
     def _meet_others(self) -> Agreement:
         if not self._task.mode.distributed:
             return Alone()
-        return Ranks((FULL, *self._arms), self._task.spec.collective_timeout_s, self._fail)
+        return Ranks((FULL, *self._ablations), self._task.spec.collective_timeout_s, self._fail)
 
     def _fair_threads(self) -> int:
         return self._task.spec.threads_per_device
@@ -113,7 +113,7 @@ class Rank(Observer):
         # Not before: what it imports takes hold of functions that write.
         self._mode.prepare(self._patches)
         self._watch_facts()
-        self._adopter.seek(unused=self._task.unused, fsdp_wrap=self._task.spec.fsdp_wrap)
+        self._wrapping.seek(unused=self._task.unused, fsdp_wrap=self._task.spec.fsdp_wrap)
 
     def run(self) -> int:
         """Run the script; return 0 when its record is complete and good, 1 otherwise."""
@@ -138,7 +138,7 @@ class Rank(Observer):
     def _before_backward(self, tensors: Any) -> None:
         super()._before_backward(tensors)
         if self._mode.replicates:
-            self._repeats.before_backward(tensors, self._adopter.parameters, after_forward=self._watch.pass_is_open)
+            self._repeats.before_backward(tensors, self._wrapping.parameters, after_forward=self._watch.pass_is_open)
         if self._seeds_apart:
             self._seeds_apart = False
             self._seeding.draw_apart()

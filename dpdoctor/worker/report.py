@@ -11,34 +11,34 @@ import torch
 
 from dpdoctor import rundir
 from dpdoctor.records import (
-    Adoption,
-    ArmRecord,
+    AblationRecord,
     Check,
+    Conversion,
     Counters,
     CpuUse,
     LineShare,
     RankRecord,
     Strategy,
-    Unit,
+    WrappedModule,
     Written,
 )
-from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.hooks import Optimizers
 from dpdoctor.worker.timing.steplog import StepLog
 from dpdoctor.worker.timing.tally import Tally
+from dpdoctor.worker.wrap.wrapping import Wrapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Where the record's facts come from.
 
-    `stage` is the heartbeat's, `written` lists what the overlay caught, `remarks` says how samples were counted, `arms`
-    what became of each.
+    `stage` is the heartbeat's, `written` lists what the overlay caught, `remarks` says how samples were counted,
+    `ablations` what became of each.
     """
 
-    adopter: Adopter
+    wrapping: Wrapping
     optimizers: Optimizers
     loaders: Loaders
     patches: Patches
@@ -47,7 +47,7 @@ class Sources:
     stage: Callable[[], str]
     written: Callable[[], tuple[Written, ...]] = tuple
     remarks: Callable[[], tuple[str, ...]] = tuple
-    arms: Callable[[], tuple[ArmRecord, ...]] = tuple
+    ablations: Callable[[], tuple[AblationRecord, ...]] = tuple
 
 
 SAME_SAMPLES = "all ranks train on the same samples, which are counted once"
@@ -63,9 +63,9 @@ class Report:
     `finds_unused`: the mode looks for trained parameters without a gradient where the baseline found some.
 
     Attributes:
-        same_samples, copies: Adoption's, as far as is known.
+        same_samples, copies: Conversion's, as far as is known.
         drew_apart: whether ranks draw their random numbers apart after steps in which they did not.
-        strategies: returns Adoption's.
+        strategies: returns Conversion's.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Report:
         self._sources = sources
         self._proof: tuple[Check, ...] = ()
         self._warnings: list[str] = []
-        self._units: tuple[Unit, ...] = ()
+        self._modules: tuple[WrappedModule, ...] = ()
         self._finds_unused = finds_unused
         self._peaks: tuple[int, list[int]] | None = None
         self.same_samples = self.drew_apart = False
@@ -86,9 +86,9 @@ class Report:
         rundir.write_json(self._path, record)
 
     def proved(self, checks: tuple[Check, ...], counters: Counters, touched: Container[int]) -> None:
-        """Note the proof of adoption, what a step does, and which parameters it left without gradient."""
+        """Note the proof of conversion, what a step does, and which parameters it left without gradient."""
         self._proof = checks
-        self._units = self._sources.adopter.units(touched)
+        self._modules = self._sources.wrapping.records(touched)
         self._record = replace(self._record, counters=counters)
 
     def warmed_up(self, steady: bool | None) -> None:
@@ -119,9 +119,9 @@ class Report:
             self._record,
             status=status,
             reason=reason,
-            phase=self._sources.stage(),
+            stage=self._sources.stage(),
             ending=ending or self._record.ending,
-            adoption=self._adoption(),
+            conversion=self._conversion(),
             steps_per_epoch=self._steps_per_epoch(),
             transforms=self._sources.loaders.transforms(),
             hand_offs=self._sources.loaders.hand_offs(),
@@ -131,28 +131,28 @@ class Report:
                 replace(device, peak_memory_bytes=num_bytes)
                 for device, num_bytes in zip(self._record.devices, peaks, strict=True)
             ),
-            arms=self._sources.arms(),
+            ablations=self._sources.ablations(),
         )
         rundir.write_json(self._path, self._record)
 
     def unwound(self) -> None:
         """Add what the script wrote after it was told to stop."""
-        adoption = replace(self._record.adoption, written=self._sources.written())
-        self._record = replace(self._record, adoption=adoption)
+        conversion = replace(self._record.conversion, written=self._sources.written())
+        self._record = replace(self._record, conversion=conversion)
         rundir.write_json(self._path, self._record)
 
-    def _adoption(self) -> Adoption:
+    def _conversion(self) -> Conversion:
         sources = self._sources
-        return Adoption(
-            units=self._units or sources.adopter.units(),
+        return Conversion(
+            modules=self._modules or sources.wrapping.records(),
             loaders=sources.loaders.records(),
             optimizers=sources.optimizers.names(),
             seed=self._seed,
             num_threads=torch.get_num_threads(),
-            find_unused_parameters=self._finds_unused and sources.adopter.has_unused,
+            find_unused_parameters=self._finds_unused and sources.wrapping.has_unused,
             patched=sources.patches.names,
             warnings=(
-                *sources.adopter.warnings,
+                *sources.wrapping.warnings,
                 *self._warnings,
                 *sources.remarks(),
                 *((SAME_SAMPLES + (DRAWN_BEFORE if self.drew_apart else ""),) if self.same_samples else ()),

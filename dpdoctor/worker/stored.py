@@ -64,8 +64,8 @@ class Stored:
         self._number += 1
         if segment is not None:
             self._tell(list(astuple(segment)))
-        ((kind, arm, round_, skip, num_steps),) = self._hear([0])
-        return Segment(kind=kind, arm=arm, round=round_, skip=skip, num_steps=num_steps)
+        ((kind, ablation, round_, skip, num_steps),) = self._hear([0])
+        return Segment(kind=kind, ablation=ablation, round=round_, skip=skip, num_steps=num_steps)
 
     def leave(self, num_steps: int) -> None:
         """Say that this rank will not come again, after so many steps."""

@@ -13,11 +13,11 @@ from torch.profiler import ProfilerActivity, record_function, schedule
 from dpdoctor import rundir
 from dpdoctor.attribution.digesting import digest_file
 from dpdoctor.records import PHASES, LineShare
-from dpdoctor.worker.adoption.redirect import Watch
 from dpdoctor.worker.director import Segment
 from dpdoctor.worker.facts.own_code import Moment, OwnCode
 from dpdoctor.worker.profiler import Profile
 from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.wrap.redirect import Watch
 
 
 class Tracer:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WORLD_SIZE = "WORLD_SIZE"
 
 
-class _Armed:
+class _Watched:
     """This process, and those that it forks. `rank` is what observes it; None: it is no rank, or not yet."""
 
     def __init__(self, directory: Path) -> None:
@@ -68,9 +68,9 @@ class _Armed:
             sitecustomize.note(str(self._directory), told)
 
 
-def arm(directory: str) -> None:
+def set_up(directory: str) -> None:
     """Lay the tripwires."""
-    armed = _Armed(Path(directory))
+    watched = _Watched(Path(directory))
     if dist.is_available():
         from torch.distributed import distributed_c10d
 
@@ -81,10 +81,10 @@ def arm(directory: str) -> None:
         def update_and_tell(group: Any) -> None:
             update(group)
             if group is not None:
-                armed.group_made()
+                watched.group_made()
 
         distributed_c10d._update_default_pg = update_and_tell  # type: ignore[assignment]
-    Optimizer.__init__ = _telling(Optimizer.__init__, armed.optimizer_made)  # type: ignore[method-assign]
+    Optimizer.__init__ = _telling(Optimizer.__init__, watched.optimizer_made)  # type: ignore[method-assign]
 
 
 def _telling(build: Callable[..., None], told: Callable[[], None]) -> Callable[..., None]:

@@ -21,11 +21,13 @@ from torch.nn.parallel import DistributedDataParallel
 from dpdoctor import units
 from dpdoctor.records import Counters
 from dpdoctor.worker import local_copies
-from dpdoctor.worker.adoption.adopt import Adopter
 from dpdoctor.worker.agreement import Agreement, gather_texts
 from dpdoctor.worker.facts.exchanges import ALL, REDUCTIONS, Exchanges, Site
+from dpdoctor.worker.wrap.wrapping import Wrapping
 
-NOT_COUNTED = "torch does not count the collectives of this backend, so that nothing would show what the arm leaves out"
+NOT_COUNTED = (
+    "torch does not count the collectives of this backend, so that nothing would show what the ablation leaves out"
+)
 NOTHING = "no step so far exchanges gradients or parameters"
 UNALIKE = "rank {} exchanges gradients or parameters elsewhere than rank 0 does: {}"
 AMBIGUOUS = "{} exchanges parameters of one element, and other numbers, too: which of them to leave out is not known"
@@ -50,12 +52,12 @@ class Wire:
     def __init__(
         self,
         exchanges: Exchanges,
-        adopter: Adopter,
+        wrapping: Wrapping,
         wrappers: Sequence[nn.Module],
         trained: Callable[[], Sequence[torch.Tensor]],
     ) -> None:
         self.exchanges = exchanges
-        self._adopter = adopter
+        self._wrapping = wrapping
         self._wrappers = wrappers
         self._trained = trained
         self._reason: str | None = None
@@ -70,7 +72,7 @@ class Wire:
         return any(isinstance(part, DistributedDataParallel) for part in self._parts())
 
     def _parts(self) -> list[nn.Module]:
-        return [part for module in (*self._wrappers, *self._adopter.modules) for part in module.modules()]
+        return [part for module in (*self._wrappers, *self._wrapping.modules) for part in module.modules()]
 
     def _is_trained(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is a parameter that is trained, or the gradient of one."""
@@ -106,7 +108,7 @@ class Wire:
         if self._reason is not None:
             return self._reason
         wrappers = [part for part in self._parts() if isinstance(part, DistributedDataParallel)]
-        if any(map(self._adopter.is_compiled, wrappers)):
+        if any(map(self._wrapping.is_compiled, wrappers)):
             return COMPILED
         payload = self._payload()
         unclear = next((site for site in payload if site.is_ambiguous), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# As long as a mode trains at most, in rounds enough for intervals of what an arm gains.
+# As long as a mode trains at most, in rounds enough for intervals of what an ablation gains.
 OPTIONS = ("--time-budget", "40", "--rounds", "8", "--keep-going", "--quiet")
 
 MNIST = ("--no-affine", "--batch-size", "16", "--epochs", "1000")

@@ -97,7 +97,7 @@ def begin(root: Path, stage: str, mode: str, timeout_s: float, *, flood: bool) -
         "--timeout",
         f"{timeout_s}",
     ]
-    command += ["--modes", mode, "--no-baseline", "--no-control", "--arms", "none", *STAGES[stage]]
+    command += ["--modes", mode, "--no-baseline", "--no-control", "--ablations", "none", *STAGES[stage]]
     if mode == "native" and stage != "parent":
         command += ["--launcher", "torchrun --nproc-per-node 2 --master-port 0 --standalone"]
     elif mode not in ("single", "native"):

@@ -232,7 +232,19 @@ def seen(printed: str) -> dict[str, str]:
 
 
 def profiled(home: Path, temporary: Path, out: Path, wall: str) -> tuple[dict[str, str], dict[str, object]]:
-    options = ("--modes", "single", "--no-control", "--arms", "none", "--warmup", "2", "--steps", "4", "--rounds", "1")
+    options = (
+        "--modes",
+        "single",
+        "--no-control",
+        "--ablations",
+        "none",
+        "--warmup",
+        "2",
+        "--steps",
+        "4",
+        "--rounds",
+        "1",
+    )
     command = [sys.executable, "-m", "dpdoctor", "profile", str(home / "script.py"), "--out", str(out), *options]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     command += ["--wall", wall, "--trace-steps", "0", "--", "train"]
@@ -251,7 +263,7 @@ def show(
         print(f"  seen otherwise: {name}: {plain[name].strip()!r} in Python, {found.get(name, '').strip()!r} here")
     numbers = {name: str(number) for number, (name, _) in enumerate(operations())}
     hit = [name for name, number in numbers.items() if any(path.startswith(f"folders/{number}/") for path in changed)]
-    told = " ".join(file["path"] for file in summary["changed"])  # type: ignore[attr-defined]
+    told = " ".join(file["path"] for file in summary["files_changed"])  # type: ignore[attr-defined]
     for name in hit:
         said = "told" if f"folders/{numbers[name]}/" in told else "NOT TOLD"
         print(f"  really changed, {said}: {name}")

@@ -24,7 +24,19 @@ from dpdoctor.analysis import stats
 from dpdoctor.launch import forkserver
 
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "mnist_lenet.py"
-OPTIONS = ("--no-baseline", "--arms", "none", "--trace-steps", "0", "--warmup", "10", "--steps", "30", "--rounds", "8")
+OPTIONS = (
+    "--no-baseline",
+    "--ablations",
+    "none",
+    "--trace-steps",
+    "0",
+    "--warmup",
+    "10",
+    "--steps",
+    "30",
+    "--rounds",
+    "8",
+)
 
 
 def launch(mode: str, root: Path, servers: str | None) -> tuple[float, float]:

@@ -129,7 +129,7 @@ def profiling(
     ]
     with (root.parent / f"{root.name}.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--arms", "none", "--out", str(root), *options, "--", *args],
+            [*command, "--ablations", "none", "--out", str(root), *options, "--", *args],
             env={**os.environ, MARK: number, "TMPDIR": str(root.parent / TEMPORARY)},
             cwd=root.parent,
             stdout=log,

@@ -116,7 +116,9 @@ def main() -> None:
     args = parser.parse_args()
 
     chance, written, lines = random.Random(args.seed), {}, []
-    with_trial, without_arms = ([*args.options.split(), "--arms", arms] for arms in ("one_worker", "none"))
+    with_trial, without_ablations = (
+        [*args.options.split(), "--ablations", ablations] for ablations in ("one_worker", "none")
+    )
     with Pace() as pace:
         for script in args.scripts:
             first = comparable(partial(profile, script, (0, None), with_trial, pace), args)
@@ -126,7 +128,7 @@ def main() -> None:
             rounds: list[dict[Setting, Profile]] = []
             for number in range(args.rounds):
                 order = chance.sample(SETTINGS, k=len(SETTINGS))
-                taken = {setting: partial(profile, script, setting, without_arms, pace) for setting in order}
+                taken = {setting: partial(profile, script, setting, without_ablations, pace) for setting in order}
                 rounds.append({setting: comparable(take, args, first) for setting, take in taken.items()})
                 note(script, f"round {number + 1}", rounds[-1])
             lines += [Line.of(script, setting, first.predicted, rounds) for setting in SETTINGS]

@@ -72,13 +72,13 @@ DEFECTS = {
     ),
     # analysis
     "shares_of_busy_time": Defect(
-        "analysis/trace_budget.py",
+        "analysis/trace_breakdown.py",
         "for key in keys), one.total_ns) for one in _each(common, unknown)]",
         'for key in keys), one.total_ns - one.parts_ns["idle"]) for one in _each(common, unknown)]',
     ),
     "intervals_of_90_percent": Defect("analysis/stats.py", "student_t(0.95, degrees)", "student_t(0.90, degrees)"),
     "rank_that_came_first_is_blamed": Defect(
-        "analysis/across/stragglers.py", "lateness_ns.argmax(axis=1)", "lateness_ns.argmin(axis=1)"
+        "analysis/cross_rank/stragglers.py", "lateness_ns.argmax(axis=1)", "lateness_ns.argmin(axis=1)"
     ),
     # rules
     "wrong_sign_in_a_gain": Defect("rules/rule.py", "else 1 / (1 - share)", "else 1 / (1 + share)"),

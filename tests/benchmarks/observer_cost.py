@@ -2,7 +2,7 @@
 
     python tests/benchmarks/observer_cost.py
 
-A script of one linear stack is adopted and proved as in a real `single` run; inside its measured window the hooks are
+A script of one linear stack is wrapped and proved as in a real `single` run; inside its measured window the hooks are
 then taken out and put back, window by window. Each pair of neighbouring windows gives one ratio; printed are the median
 ratio and its distribution-free 95 % interval. Bounds: 1 % of a 20 ms step, 5 % of a 2 ms step.
 """
@@ -77,7 +77,7 @@ def make_rank(directory: str) -> Rank:
 
 
 class Switch:
-    """Takes the hooks out and puts them back: patched attributes, the adopted call, the optimizers' hooks."""
+    """Takes the hooks out and puts them back: patched attributes, the wrapped call, the optimizers' hooks."""
 
     def __init__(self, rank: Rank, model: nn.Module) -> None:
         self._model = model

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from hta_breakdown import peak_bytes
 
-from dpdoctor.attribution.budget import occupancy, whole_span
+from dpdoctor.attribution.breakdown import occupancy, whole_span
 from dpdoctor.attribution.device_events import device_events
 from dpdoctor.attribution.host_steps import training_thread
-from dpdoctor.digest import Budget
+from dpdoctor.digest import Breakdown
 from dpdoctor.trace.reader import read
 
 
-def breakdown(path: Path) -> list[Budget]:
-    """Return the budget of each device over its whole span."""
+def breakdown(path: Path) -> list[Breakdown]:
+    """Return the breakdown of each device over its whole span."""
     trace = read(path)
     devices = device_events(trace, training_thread(trace))
-    return [budget for device in devices for budget in occupancy(device).budgets(whole_span(device))]
+    return [breakdown for device in devices for breakdown in occupancy(device).breakdowns(whole_span(device))]
 
 
 def main() -> None:

@@ -45,13 +45,13 @@ def plain_s(kind: str, home: Path) -> float:
 
 def profiled(kind: str, home: Path) -> tuple[float, dict[str, float | None]]:
     """Return the median seconds of a step in the profile's windows, and what it says that watching it takes of one."""
-    options = ("--modes", "single", "--nproc", "2", "--trace-steps", "0", "--arms", "none", "--rounds", "6")
+    options = ("--modes", "single", "--nproc", "2", "--trace-steps", "0", "--ablations", "none", "--rounds", "6")
     command = [sys.executable, "-m", "dpdoctor", "profile", str(SCRIPT), *options, "--quiet", "--out", "run"]
     subprocess.run([*command, "--", kind], cwd=home, check=True)
     (launch,) = rundir.read(home / "run").modes["single"]
     steps = [step.duration_ns for step in launch.ranks[0].steps if step.counted]
     mode = json.loads((home / "run" / rundir.SUMMARY).read_text())["modes"]["single"]
-    return statistics.median(steps) * 1e-9, mode["observer_cost"]
+    return statistics.median(steps) * 1e-9, mode["observer_overhead"]
 
 
 def as_ratio(share: float | None) -> float:

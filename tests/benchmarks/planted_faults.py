@@ -2,17 +2,17 @@
 
     python tests/benchmarks/planted_faults.py --runs 5 --imagenet EXAMPLES/imagenet --mingpt MINGPT
 
-Sizes are drawn and sealed in OUT/plan.json before the first run. Every run is one `dpdoctor profile` with all arms;
-what it found is read from its run.json into OUT/verdicts.json by code that does not see the plan. Where a clock can
-tell the seconds that a step loses, they are timed without dpdoctor before and after the run, into OUT/timed.json: the
-machine is not equally fast for an hour. Only then is the plan opened. Interrupted, the same command goes on. Recorded
-runs can be judged again after a rule was changed (`--score`): whoever changed it because of them has then seen them,
-and needs a new seed for a new result.
+Sizes are drawn and sealed in OUT/plan.json before the first run. Every run is one `dpdoctor profile` with all
+ablations; what it found is read from its run.json into OUT/verdicts.json by code that does not see the plan. Where a
+clock can tell the seconds that a step loses, they are timed without dpdoctor before and after the run, into
+OUT/timed.json: the machine is not equally fast for an hour. Only then is the plan opened. Interrupted, the same command
+goes on. Recorded runs can be judged again after a rule was changed (`--score`): whoever changed it because of them has
+then seen them, and needs a new seed for a new result.
 
 Printed are a table and whether: the planted fault is the first finding of the mode that it slows down in at least 95
 % of the runs; where a known time is planted, the cost is right within 3 % of the step or 15 % of the planted cost;
-scripts that are healthy by the arms give no warning in at least 95 %; what was seen in the trace or on the host's
-clock and what an arm gains agree, by run.json's own cross-check, in at least 90 %.
+scripts that are healthy by the ablations give no warning in at least 95 %; what was seen in the trace or on the host's
+clock and what an ablation gains agree, by run.json's own cross-check, in at least 90 %.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _judged_again(folder: Path, error: str | None) -> Verdict:
 def _detail(score: Score) -> str:
     size = "" if score.run.size is None else f":{score.run.size:g}"
     off = "" if score.error is None else f", off by {score.error:+.3f} of the step"
-    proved = {None: "", True: ", healthy by the arms", False: ", not healthy by the arms"}[score.proved]
+    proved = {None: "", True: ", healthy by the ablations", False: ", not healthy by the ablations"}[score.proved]
     return f"{score.run.folder} {score.run.entry}{size}: {score.said}{off}{proved}"
 
 

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/report_size.py
 
-Two runs are simulated with steps, windows, arms, batches, samples and traces of every rank: 8 and 1,024 ranks, 200
+Two runs are simulated with steps, windows, ablations, batches, samples and traces of every rank: 8 and 1,024 ranks, 200
 steps each. Bounds: the page has at most 2.5 MB and 6 MB, plotly.js included; the large one is built (analyse,
 diagnose, render) in at most 20 s and 1 GB of memory, and its first screen is painted within 2 s of opening in headless
 Chromium. Ends with 1 where a bound is broken.

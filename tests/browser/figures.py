@@ -46,7 +46,7 @@ def interval(figure: JSON) -> str:
 
 def is_withheld(mode: JSON) -> bool:
     """Return whether the figures of a mode may not be shown: it went wrong, or did not do what its name says."""
-    checks = (mode["adoption"] or {"proof": []})["proof"]
+    checks = (mode["conversion"] or {"proof": []})["proof"]
     return mode["status"] in ("failed", "skipped") or any(check["ok"] is False for check in checks)
 
 
@@ -106,7 +106,7 @@ def _short_shares(run: JSON) -> Iterator[str]:
 
 def _parts_of_a_step(mode: JSON) -> list[float]:
     """Return data, compute, communication and other as shares of a step; none where they are unknown."""
-    budget = mode["budget"]
+    budget = mode["breakdown"]
     traced = budget and budget["exposed_comm"]["value"] is not None and budget["step"]["value"]
     exposed = budget["exposed_comm"]["value"] / traced if traced else 0.0
     if any(rank["device_type"] != "cpu" for rank in mode["ranks"]):
@@ -118,7 +118,7 @@ def _parts_of_a_step(mode: JSON) -> list[float]:
     total = sum(times.values())
     if not total:
         return []
-    removed = mode["arms"].get("no_comm", {}).get("share", {})
+    removed = mode["ablations"].get("no_comm", {}).get("share", {})
     inside = removed["value"] if (removed.get("low") or 0.0) > 0 else exposed if mode["world_size"] > 1 else 0.0
     waits, passes = times["data_wait"] / total, (times["forward"] + times["backward"]) / total
     return [waits, passes - inside, inside, 1 - waits - passes]

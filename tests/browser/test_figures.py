@@ -120,8 +120,8 @@ def test_every_finding_has_a_card_with_its_figures(visit: Callable[..., Visit]) 
     for finding in run["findings"]:
         title = finding["title"][0].upper() + finding["title"][1:]
         (card,) = (card for card in cards if card["title"] == title and finding["status"] in card["badges"])
-        cost, predicted = finding["cost"], finding["predicted"]
-        of = "an epoch" if finding["of"] == "epoch" else "each step"
+        cost, predicted = finding["cost"], finding["speedup"]
+        of = "an epoch" if finding["share_of"] == "epoch" else "each step"
         assert card["pairs"]["Cost"] == f"{_with_interval(cost)} of {of}"
         assert mode_label(finding["mode"]) in card["badges"]
         assert card["code"] == finding["code"]

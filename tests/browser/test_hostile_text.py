@@ -16,7 +16,12 @@ pytestmark = pytest.mark.browser
 
 # Where the whole text has to stand, by page.
 PLACES = {
-    hostile_runs.hostile_machine: ["#overview .callout p", "#overview .callout pre", "#environment dd", "#adoption td"],
+    hostile_runs.hostile_machine: [
+        "#overview .callout p",
+        "#overview .callout pre",
+        "#environment dd",
+        "#conversion td",
+    ],
     hostile_runs.hostile_findings: ["#findings .card h3", "#findings .card pre code", "#findings .card li"],
     hostile_runs.hostile_traces: ["#traces .callout pre", "#traces td", "#kernels th", "#collectives th"],
 }

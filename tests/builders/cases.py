@@ -10,13 +10,22 @@ from typing import Any
 
 import msgspec
 
-from dpdoctor.analysis import Analysis, ArmSummary, Figure, LoaderPrediction, LoaderSummary, ModeFacts, analyse, stats
-from dpdoctor.analysis.summary import Own
+from dpdoctor.analysis import (
+    AblationSummary,
+    Analysis,
+    Figure,
+    LoaderPrediction,
+    LoaderSummary,
+    ModeFacts,
+    analyse,
+    stats,
+)
+from dpdoctor.analysis.summary import NativeSummary
 from dpdoctor.records import (
     ALL_PHASES,
     COMMUNICATION,
     HAND_WRITTEN,
-    Adoption,
+    Conversion,
     EventRecord,
     Loader,
     Rank,
@@ -55,18 +64,18 @@ def unknown(unit: str = "s", reason: str = "nobody measured it") -> Figure:
 
 
 # What the rules ask of ranks that a launcher of the script's own started.
-OWN = Own(launcher=("python",), collectives=Figure(value=8, low=8, high=8, n=N, unit="collectives"))
+OWN = NativeSummary(launcher=("python",), collectives=Figure(value=8, low=8, high=8, n=N, unit="collectives"))
 
 
-def by_hand(*, in_backward: bool = False, calls: int = 40) -> Adoption:
+def by_hand(*, in_backward: bool = False, calls: int = 40) -> Conversion:
     """Return a script that exchanges its gradients by itself, after the backward pass or while it goes on."""
     way = Strategy(name=HAND_WRITTEN, facts="by hand", line="train.py:40", calls=calls, in_backward=in_backward)
-    return Adoption(strategies=(way,), num_threads=1)
+    return Conversion(strategies=(way,), num_threads=1)
 
 
-def in_way(name: str, **fields: Any) -> Adoption:
+def in_way(name: str, **fields: Any) -> Conversion:
     """Return a script that wraps its model in this way."""
-    return Adoption(strategies=(Strategy(name=name, **fields),), num_threads=1)
+    return Conversion(strategies=(Strategy(name=name, **fields),), num_threads=1)
 
 
 def waiting(of: Rank, share: float) -> Rank:
@@ -79,15 +88,15 @@ def waiting(of: Rank, share: float) -> Rank:
     return dataclasses.replace(of, steps=tuple(steps))
 
 
-def arm(share: float, half: float = 0.01) -> ArmSummary:
-    """Return an arm that saves this share of a step of STEP_S, give or take."""
+def ablation(share: float, half: float = 0.01) -> AblationSummary:
+    """Return an ablation that saves this share of a step of STEP_S, give or take."""
     gain, step = figure(share * STEP_S, half * STEP_S), figure((1 - share) * STEP_S, half * STEP_S)
-    return ArmSummary(gain=gain, share=figure(share, half, "ratio"), step=step)
+    return AblationSummary(gain=gain, share=figure(share, half, "ratio"), step=step)
 
 
-def skipped(reason: str = "too little memory") -> ArmSummary:
-    """Return an arm that was not run."""
-    return ArmSummary(gain=unknown("s", reason), share=unknown("ratio", reason), step=unknown("s", reason))
+def skipped(reason: str = "too little memory") -> AblationSummary:
+    """Return an ablation that was not run."""
+    return AblationSummary(gain=unknown("s", reason), share=unknown("ratio", reason), step=unknown("s", reason))
 
 
 def ranks(world_size: int = 1, **fields: Any) -> list[Rank]:
@@ -186,20 +195,20 @@ def loader(**fields: Any) -> LoaderSummary:
         cpu_ratio=figure(0.99, 0.01, "ratio"),
         collate=figure(0.002),
         wait=figure(0.04, 0.001),
-        ready={},
-        receive=figure(0.0),
-        edge=figure(0.05),
+        ready_batches={},
+        transfer=figure(0.0),
+        epoch_start=figure(0.05),
         transforms=(),
         workers=(),
     )
     return dataclasses.replace(known, **fields)
 
 
-def adoption(**fields: Any) -> Adoption:
-    """Return one loader, as the adoption knows it, without workers; its fields by keyword."""
+def conversion(**fields: Any) -> Conversion:
+    """Return one loader, as the conversion knows it, without workers; its fields by keyword."""
     known = {"line": "train.py:30", "dataset": "Digits", "sampler": "RandomSampler", "batch_size": 32}
     known |= {"num_workers": 0, "num_batches": 100, "rule": "per-device"}
-    return Adoption(loaders=(Loader(**{**known, **fields}),), num_threads=1)
+    return Conversion(loaders=(Loader(**{**known, **fields}),), num_threads=1)
 
 
 def eventful(of: Rank, kind: str, every: int, seconds: float, detail: str = "") -> Rank:

@@ -77,7 +77,7 @@ def nothing() -> Comparison:
 
 def traces() -> Comparison:
     """Return traces in which a rank is late, and one rank that takes twice as long for a step."""
-    busy = traced_runs.device(of=traced_runs.budget(90, 20, 4, 1, 85))
+    busy = traced_runs.device(of=traced_runs.breakdown(90, 20, 4, 1, 85))
     (digest,) = traced_runs.late_rank(1, 0)
     return compare([traced_runs.late_run(), traced_runs.trace_run(dataclasses.replace(digest, devices=(busy,)))])
 
@@ -93,7 +93,7 @@ def traced() -> Comparison:
 
 
 def diagnosed() -> Comparison:
-    """Return a run without findings and arms against one with them."""
+    """Return a run without findings and ablations against one with them."""
     return compare([runs.cpu_run(), diagnosed_runs.diagnosed_run()])
 
 

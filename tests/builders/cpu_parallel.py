@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dpdoctor.worker.modes import dp
-from dpdoctor.worker.modes._base import Conversion
+from dpdoctor.worker.modes._base import WrapOptions
 from dpdoctor.worker.modes.dp import DP
 
 
@@ -38,7 +38,7 @@ class CpuParallel(nn.DataParallel):
 class CpuDP(DP):
     """The mode dp on a machine that seems to have GPUs for as long as a module is converted."""
 
-    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
+    def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch.cuda, "is_available", lambda: True)
             patch.setattr(nn, "DataParallel", CpuParallel)

@@ -1,4 +1,6 @@
-"""Analyses with arms, a loader seen from inside, a waterfall and findings, as the report must be able to show them."""
+"""Analyses with ablations, a loader seen from inside, a waterfall and findings, as the report must be able to show
+them.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,15 @@ import dataclasses
 
 from dpdoctor.analysis import (
     WATERFALL_TERMS,
+    AblationSummary,
     Analysis,
-    ArmSummary,
     CrossCheck,
     Figure,
     Finding,
+    Inconclusive,
     LoaderPrediction,
     LoaderSummary,
     ModeSummary,
-    NotJudged,
     Waterfall,
 )
 from dpdoctor.analysis.loader.model import TransformSummary, WorkerSummary
@@ -35,15 +37,17 @@ def unknown(reason: str, unit: str = "s") -> Figure:
     return Figure(value=None, unit=unit, reason=reason)
 
 
-def arm(gain: float, step: float, half: float = 0.001) -> ArmSummary:
-    """Return what an arm gave, in seconds."""
+def ablation(gain: float, step: float, half: float = 0.001) -> AblationSummary:
+    """Return what an ablation gave, in seconds."""
     full = gain + step
-    return ArmSummary(gain=figure(gain, half), share=figure(gain / full, half / full, "ratio"), step=figure(step, half))
+    return AblationSummary(
+        gain=figure(gain, half), share=figure(gain / full, half / full, "ratio"), step=figure(step, half)
+    )
 
 
-def skipped(reason: str = SKIPPED) -> ArmSummary:
-    """Return an arm that was not run."""
-    return ArmSummary(gain=unknown(reason), share=unknown(reason, "ratio"), step=unknown(reason))
+def skipped(reason: str = SKIPPED) -> AblationSummary:
+    """Return an ablation that was not run."""
+    return AblationSummary(gain=unknown(reason), share=unknown(reason, "ratio"), step=unknown(reason))
 
 
 def prediction(num_workers: int, step: float, prefetch_factor: int | None = 2) -> LoaderPrediction:
@@ -73,9 +77,9 @@ def loader(name: str = "FakeData", transform: str = "RandomAffine") -> LoaderSum
         cpu_ratio=figure(0.97, 0.01, "ratio"),
         collate=figure(0.004),
         wait=figure(0.040, 0.001),
-        ready={0: 0.7, 1: 0.2, 9: 0.1},
-        receive=figure(0.0006),
-        edge=unknown("no epoch began inside a measured window"),
+        ready_batches={0: 0.7, 1: 0.2, 9: 0.1},
+        transfer=figure(0.0006),
+        epoch_start=unknown("no epoch began inside a measured window"),
         transforms=(
             TransformSummary(name=transform, per_batch=figure(0.039), share=0.49),
             TransformSummary(name="ToTensor", per_batch=figure(0.020), share=0.25),
@@ -86,7 +90,7 @@ def loader(name: str = "FakeData", transform: str = "RandomAffine") -> LoaderSum
         predictions=predictions,
         advice=prediction(4, 0.035),
         advice_reason="the fewest that are within 2 % of the fastest",
-        control=prediction(4, 0.060),
+        baseline_same_workers=prediction(4, 0.060),
     )
 
 
@@ -101,15 +105,17 @@ def waterfall(**unknown_terms: str) -> Waterfall:
         ideal=figure(0.100, 0.001),
         measured=figure(0.143, 0.001),
         terms=terms,
-        sources=dict.fromkeys(WATERFALL_TERMS, "an arm"),
+        sources=dict.fromkeys(WATERFALL_TERMS, "an ablation"),
     )
 
 
-def waits(seen: float, gained: ArmSummary, *, agrees: bool) -> CrossCheck:
-    """Return what the clock and the arm without a loader say of waiting for data."""
+def waits(seen: float, gained: AblationSummary, *, agrees: bool) -> CrossCheck:
+    """Return what the clock and the ablation without a loader say of waiting for data."""
     what = "waiting for data, on the host's clock"
     share = figure(seen, 0.01, "ratio")
-    return CrossCheck(what=what, arm="cached_batches", seen=share, gained=gained.share, agrees=agrees, allowed=0.05)
+    return CrossCheck(
+        what=what, ablation="cached_batches", observed=share, gain=gained.share, agrees=agrees, tolerance=0.05
+    )
 
 
 def finding(rule: str = "data_starved", mode: str = "ddp", **fields: object) -> Finding:
@@ -126,7 +132,7 @@ def finding(rule: str = "data_starved", mode: str = "ddp", **fields: object) -> 
         remedy="set num_workers=4; now it is 2",
         code="DataLoader(..., num_workers=4)",
         line="train.py:30",
-        predicted=figure(1.7, 0.1, "x"),
+        speedup=figure(1.7, 0.1, "x"),
     )
     return dataclasses.replace(known, **fields)
 
@@ -137,34 +143,36 @@ def with_modes(of: Analysis, **modes: ModeSummary) -> Analysis:
     return dataclasses.replace(of, summary=summary)
 
 
-def with_findings(of: Analysis, *findings: Finding, not_judged: tuple[NotJudged, ...] = ()) -> Analysis:
+def with_findings(of: Analysis, *findings: Finding, inconclusive: tuple[Inconclusive, ...] = ()) -> Analysis:
     """Return an analysis with these findings."""
-    return dataclasses.replace(of, summary=dataclasses.replace(of.summary, findings=findings, not_judged=not_judged))
+    return dataclasses.replace(
+        of, summary=dataclasses.replace(of.summary, findings=findings, inconclusive=inconclusive)
+    )
 
 
 def diagnosed_run() -> Analysis:
     """Return single, an inactive DataParallel, DDP with everything that can be found, and an FSDP that failed."""
     found = runs.cpu_run()
     single, ddp = found.summary.modes["single"], found.summary.modes["ddp"]
-    of_single, of_ddp = arm(0.040, 0.060), arm(0.005, 0.138)
+    of_single, of_ddp = ablation(0.040, 0.060), ablation(0.005, 0.138)
     found = with_modes(
         found,
         single=dataclasses.replace(
             single,
-            arms={"cached_batches": of_single},
+            ablations={"cached_batches": of_single},
             cross_checks=(waits(0.400, of_single, agrees=True),),
             loader=loader(),
         ),
         ddp=dataclasses.replace(
             ddp,
-            arms={
+            ablations={
                 "cached_batches": of_ddp,
                 "no_comm": skipped("too little memory for a copy of the parameters"),
-                "amp": arm(-0.010, 0.153),
+                "amp": ablation(-0.010, 0.153),
             },
             cross_checks=(waits(0.420, of_ddp, agrees=False),),
             loader=loader(),
-            waterfall=waterfall(peers="no two ranks left a trace"),
+            waterfall=waterfall(slower_ranks="no two ranks left a trace"),
         ),
     )
     refuted = finding(
@@ -172,11 +180,11 @@ def diagnosed_run() -> Analysis:
     )
     return with_findings(
         found,
-        finding(short="set num_workers=4"),
-        finding("gc_pauses", severity="warning", status="inferred", ranks=(1,), of="epoch", predicted=None),
+        finding(short_remedy="set num_workers=4"),
+        finding("gc_pauses", severity="warning", status="inferred", ranks=(1,), share_of="epoch", speedup=None),
         finding("loader_gain", severity="info", title="the gain is in the loader"),
         refuted,
-        not_judged=(NotJudged(rule="straggler", mode="ddp", reason="to tell a pattern 8 whole steps are needed"),),
+        inconclusive=(Inconclusive(rule="straggler", mode="ddp", reason="to tell a pattern 8 whole steps are needed"),),
     )
 
 
@@ -190,14 +198,14 @@ def hostile_findings() -> Analysis:
         ddp=dataclasses.replace(
             ddp,
             loader=dataclasses.replace(hostile, line=HOSTILE[1], advice_reason=HOSTILE[0]),
-            arms={HOSTILE[0]: arm(0.010, 0.133), HOSTILE[1]: skipped(HOSTILE[0])},
+            ablations={HOSTILE[0]: ablation(0.010, 0.133), HOSTILE[1]: skipped(HOSTILE[0])},
             waterfall=waterfall(transfer=HOSTILE[0]),
         ),
     )
-    text = dict.fromkeys(("title", "remedy", "short"), HOSTILE[0])
+    text = dict.fromkeys(("title", "remedy", "short_remedy"), HOSTILE[0])
     text |= {"cause": HOSTILE[1], "code": HOSTILE[1], "line": HOSTILE[2]}
     return with_findings(
         found,
         finding(HOSTILE[0], evidence=HOSTILE[:3], **text),
-        not_judged=(NotJudged(rule=HOSTILE[1], mode="ddp", reason=HOSTILE[0]),),
+        inconclusive=(Inconclusive(rule=HOSTILE[1], mode="ddp", reason=HOSTILE[0]),),
     )

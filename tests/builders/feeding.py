@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dpdoctor.loading import IN_PROCESS, BatchRecord
-from dpdoctor.records import Adoption, Launch, Loader, Rank
+from dpdoctor.records import Conversion, Launch, Loader, Rank
 from tests.builders import records
 from tests.builders.specs import MS
 
@@ -72,7 +72,7 @@ def rank(batches: Sequence[BatchRecord], *, num_windows: int = 2, **fields: Any)
             records.step(STEP_MS, window=number, step=first + i + 1, begin_ns=(first + i) * STEP_MS * MS)
             for i in range(STEPS_PER_WINDOW)
         ]
-    made = records.rank(steps, windows, adoption=Adoption(loaders=loaders), **fields)
+    made = records.rank(steps, windows, conversion=Conversion(loaders=loaders), **fields)
     return dataclasses.replace(made, batches=tuple(batches))
 
 

@@ -38,7 +38,7 @@ def hostile_machine(text: str) -> Analysis:
 
 
 def hostile_findings(text: str) -> Analysis:
-    """Return findings, arms and a loader with this text in all that the script or its data may bring."""
+    """Return findings, ablations and a loader with this text in all that the script or its data may bring."""
     return poisoned(diagnosed_runs.hostile_findings(), text)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from dpdoctor.gate.evidence.recorded import Recorded, RecordedMode, recorded
 from dpdoctor.records import (
-    Adoption,
     Collective,
+    Conversion,
     Counters,
     EventRecord,
     InputTensor,
@@ -52,7 +52,7 @@ def rank(ms: float, index: int = 0, *, batch: int = 32, events: Sequence[EventRe
         records.window(ms * STEPS, window=n, begin_ns=n * SECOND, end_ns=n * SECOND + round(ms * STEPS * MS))
         for n in numbers
     ]
-    known = {"counters": COUNTERS, "peak_memory_bytes": 400_000_000, "adoption": Adoption(loaders=(LOADER,))}
+    known = {"counters": COUNTERS, "peak_memory_bytes": 400_000_000, "conversion": Conversion(loaders=(LOADER,))}
     built = records.rank(steps, windows, index=index, world_size=2, **{**known, **fields})
     return dataclasses.replace(built, events=tuple(events))
 

@@ -1,4 +1,4 @@
-"""Small models that tests of adoption and of hooks train."""
+"""Small models that tests of conversion and of hooks train."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ TOO_SHORT = "the script ended after 1 step, before a window could be measured"
 def interrupted_run() -> Analysis:
     """Return single, a DDP that was ended by hand after it had been measured, and an FSDP that was not begun."""
     ddp = [
-        runs.rank(index=index, world_size=2, status="interrupted", reason="ended by the launcher", phase="terminated")
+        runs.rank(index=index, world_size=2, status="interrupted", reason="ended by the launcher", stage="terminated")
         for index in range(2)
     ]
     modes = {
@@ -47,7 +47,9 @@ def one_step_run() -> Analysis:
     """Return a script that took one step."""
     step = records.step(100, window=0, begin_ns=runs.BEGIN_NS, counted=False)
     window = records.window(100, window=0, kind="warmup", complete=False)
-    rank = records.rank([step], [window], status="failed", phase="warmup", reason=TOO_SHORT, adoption=runs.adoption())
+    rank = records.rank(
+        [step], [window], status="failed", stage="warmup", reason=TOO_SHORT, conversion=runs.conversion()
+    )
     return analyse(records.run({"single": [runs.launch(rank, status="failed", reason=TOO_SHORT)]}))
 
 

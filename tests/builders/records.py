@@ -38,7 +38,7 @@ def window(ms: float, **fields: Any) -> WindowRecord:
     record = WindowRecord(
         window=1,
         kind="measure",
-        arm="full",
+        ablation="full",
         round=1,
         first_step=0,
         num_steps=0,

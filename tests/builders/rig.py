@@ -10,16 +10,16 @@ from torch import nn
 
 from dpdoctor.loading import BatchRecord
 from dpdoctor.records import PHASES
-from dpdoctor.worker.adoption.adopt import Adopter
-from dpdoctor.worker.adoption.redirect import Watch
 from dpdoctor.worker.data.loaders import Loaders
-from dpdoctor.worker.modes._base import Conversion, Mode
+from dpdoctor.worker.modes._base import Mode, WrapOptions
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.steps import StepCounter
 from dpdoctor.worker.timing.tally import Counted, Tally
+from dpdoctor.worker.wrap.redirect import Watch
+from dpdoctor.worker.wrap.wrapping import Wrapping
 from tests.builders.handclock import HandClock
 
 
@@ -37,9 +37,9 @@ class Recording(Mode):
     def __init__(self) -> None:
         self.converted: list[nn.Module] = []
         self.called: list[nn.Module] = []
-        self.told: Conversion | None = None
+        self.told: WrapOptions | None = None
 
-    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
+    def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         self.converted.append(module)
         self.told = how
 
@@ -76,7 +76,7 @@ class Rig:
         self.optimizers = hooks.Optimizers(
             self.counter, self.phases, self.check, self.on_step, self.tally.optimizer_stepped
         )
-        self.adopter = Adopter(mode, patches, self.watch, self.optimizers.alive, self.fail)
+        self.wrapping = Wrapping(mode, patches, self.watch, self.optimizers.alive, self.fail)
         self.loaders = Loaders(rule, 0, world_size, seed=0)
         self.steps: list[Step] = []
         self.checks = 0
@@ -84,7 +84,7 @@ class Rig:
         self.loaders.watch(patches, self.phases, self.tally, self.check, self.fail, clock=self.clock, log=self)
         self.optimizers.watch(patches)
         hooks.watch_backward(patches, self.phases, lambda _: None, self.after_backward)
-        self.adopter.seek(unused=unused)
+        self.wrapping.seek(unused=unused)
 
     @property
     def num_steps(self) -> int:
@@ -102,9 +102,9 @@ class Rig:
     def after_backward(self) -> None:
         self.tally.backward(in_step=self.counter.in_step)
         self.watch.backward_ended()
-        self.adopter.backward_ended()
+        self.wrapping.backward_ended()
         if not self.optimizers.any_seen:
-            self.adopter.without_optimizer = True
+            self.wrapping.without_optimizer = True
             self.optimizers.backward_ended()
 
     def on_step(self) -> None:

@@ -10,16 +10,16 @@ import msgspec
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.records import (
     PHASES,
-    Adoption,
     Check,
+    Conversion,
     EventRecord,
     Launch,
     Loader,
     Rank,
     Sample,
     StepRecord,
-    Unit,
     WindowRecord,
+    WrappedModule,
 )
 from dpdoctor.spec import Gpu
 from tests.builders import records
@@ -67,10 +67,12 @@ def windows(of: Sequence[StepRecord]) -> list[WindowRecord]:
     return found
 
 
-def adoption(*, warnings: Sequence[str] = (), proof: Sequence[Check] = ()) -> Adoption:
+def conversion(*, warnings: Sequence[str] = (), proof: Sequence[Check] = ()) -> Conversion:
     """Return one module, one loader and two patched places."""
-    return Adoption(
-        units=(Unit(name="ResNet", line="train.py:41", num_parameters=11_689_512, trainable_bytes=46_758_048),),
+    return Conversion(
+        modules=(
+            WrappedModule(name="ResNet", line="train.py:41", num_parameters=11_689_512, trainable_bytes=46_758_048),
+        ),
         loaders=(
             Loader(
                 line="train.py:30",
@@ -95,7 +97,7 @@ def rank(
 ) -> Rank:
     """Return a rank with everything that a run can record; more fields of its RankRecord by keyword."""
     found = steps() if of is None else of
-    known = {"adoption": adoption(), "steps_per_epoch": 100, "observer_ns": 2e5, "peak_memory_bytes": 9 * 10**8}
+    known = {"conversion": conversion(), "steps_per_epoch": 100, "observer_ns": 2e5, "peak_memory_bytes": 9 * 10**8}
     made = records.rank(found, windows(found), index=index, **{**known, **fields})
     return dataclasses.replace(made, events=tuple(events))
 
@@ -160,13 +162,15 @@ def cpu_run() -> Analysis:
         Check(name="parameters equal", ok=True, text="equal on 2 ranks"),
         Check(name="gradients reduced", ok=None, text="the trace has no sizes"),
     )
-    adopted = adoption(warnings=["every rank reads the whole iterable dataset"], proof=proof)
+    wrapped = conversion(warnings=["every rank reads the whole iterable dataset"], proof=proof)
     gc = EventRecord(kind="gc", at_ns=BEGIN_NS + 900 * MS, duration_ns=3 * MS, step=3, detail="generation 2")
     ddp = [
-        rank(steps((60, 1, 20, 48, 5, 8 - index), edge_at=12), index=index, world_size=2, events=[gc], adoption=adopted)
+        rank(
+            steps((60, 1, 20, 48, 5, 8 - index), edge_at=12), index=index, world_size=2, events=[gc], conversion=wrapped
+        )
         for index in range(2)
     ]
-    failed = rank(steps(windows=1), world_size=2, status="failed", phase="adopt")
+    failed = rank(steps(windows=1), world_size=2, status="failed", stage="wrap")
     modes = {
         "single": [launch(rank(steps(edge_at=12)), samples=host_samples())],
         "dp": [launch(rank(), mode="dp", status="inactive", reason="there is no accelerator")],
@@ -232,14 +236,14 @@ def hostile_run() -> Analysis:
     """Return a failed and a good mode in which every text of the run tries to break out of the page."""
     image, script = "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>"
     event = EventRecord(kind=image, at_ns=BEGIN_NS, step=1, detail=script)
-    adopted = Adoption(
-        units=(Unit(name=image, line=script, num_parameters=1, trainable_bytes=4, unused=(image,)),),
+    wrapped = Conversion(
+        modules=(WrappedModule(name=image, line=script, num_parameters=1, trainable_bytes=4, unused=(image,)),),
         warnings=(script,),
         patched=(image,),
         proof=(Check(name=image, ok=True, text=script),),
     )
     sample = Sample(at_ns=BEGIN_NS, source=image, values={script: 1.0}, unknown={image: script})
-    good = launch(rank(events=[event], adoption=adopted, device=image, host=script), samples=[sample])
+    good = launch(rank(events=[event], conversion=wrapped, device=image, host=script), samples=[sample])
     bad = launch(mode="ddp", status="failed", reason=image, stderr_tail=(script,))
     modes = {mode_spec("single"): [good], mode_spec("ddp", 2): [bad]}
     return analyse(run(modes, script=f"/home/me/{image}", args=(script,)))

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpdoctor.analysis import TRACE_MODE
-from dpdoctor.analysis.across import across
+from dpdoctor.analysis.cross_rank import compare_ranks
 from dpdoctor.attribution.digesting import digest_file
 from dpdoctor.digest import HOST, Calls, DeviceDigest, DeviceStep, Digest, Quantiles
 from tests.builders import cases
 from tests.builders.cases import Case, case_of
 from tests.builders.documents import REAL
 from tests.builders.specs import MS
-from tests.builders.traced_runs import budget, trace_run
+from tests.builders.traced_runs import breakdown, trace_run
 
 STEPS = 10
 # One call: operation, bytes, length and exposed part in milliseconds.
@@ -39,13 +39,13 @@ def digest(
 ) -> Digest:
     """Return a rank of STEPS steps that compute, communicate unhidden and beside compute, idle by cause and talk."""
     idle = dict(idle_by or {})
-    of = budget(compute, exposed, idle=sum(idle.values()), comm=exposed + hidden)
+    of = breakdown(compute, exposed, idle=sum(idle.values()), comm=exposed + hidden)
     steps = tuple(
         DeviceStep(
             step=number,
             begin_ns=number * of.total_ns,
             end_ns=(number + 1) * of.total_ns,
-            budget=of,
+            breakdown=of,
             idle_by={cause: ms * MS for cause, ms in idle.items()},
             phases_ns={name: ms * MS for name, ms in (phases or {}).items()},
         )
@@ -56,7 +56,7 @@ def digest(
             index=index if gpu else HOST,
             name="GPU" if gpu else "CPU",
             begin_ns=0,
-            whole=budget(STEPS * compute, STEPS * exposed, idle=STEPS * sum(idle.values()), comm=0),
+            whole=breakdown(STEPS * compute, STEPS * exposed, idle=STEPS * sum(idle.values()), comm=0),
             steps=steps,
             launch_delay=None
             if delay_us is None or not gpu
@@ -119,7 +119,7 @@ def case(name: str, *digests: Digest, **fields: Any) -> Case:
     made = cases.case(name, world_size=max(1, len(digests)), of=found or of, **fields)
     if not digests:
         return made
-    return case_of(dataclasses.replace(made.analysis, across={name: across(digests)}), name)
+    return case_of(dataclasses.replace(made.analysis, cross_rank={name: compare_ranks(digests)}), name)
 
 
 @functools.cache

@@ -10,15 +10,15 @@ import numpy as np
 from dpdoctor.analysis import TRACE_MODE, Analysis, analyse
 from dpdoctor.digest import (
     HOST,
+    Breakdown,
     Bucket,
-    Budget,
     CollectiveSize,
     DataParallelCost,
     DeviceDigest,
     DeviceStep,
     Digest,
     NamedTime,
-    NotJudged,
+    NotMeasured,
     Quantiles,
     ShardUnit,
     SmallCalls,
@@ -41,9 +41,11 @@ HOSTILE = (
 )
 
 
-def budget(compute: int, exposed: int = 0, h2d: int = 0, copy: int = 0, idle: int = 0, *, comm: int = 0) -> Budget:
-    """Return a budget of these milliseconds."""
-    return Budget(
+def breakdown(
+    compute: int, exposed: int = 0, h2d: int = 0, copy: int = 0, idle: int = 0, *, comm: int = 0
+) -> Breakdown:
+    """Return a breakdown of these milliseconds."""
+    return Breakdown(
         compute_ns=compute * MS,
         exposed_comm_ns=exposed * MS,
         h2d_ns=h2d * MS,
@@ -53,9 +55,9 @@ def budget(compute: int, exposed: int = 0, h2d: int = 0, copy: int = 0, idle: in
     )
 
 
-def device(index: int = 0, *, steps: int = 3, of: Budget | None = None, name: str = "NVIDIA H100") -> DeviceDigest:
+def device(index: int = 0, *, steps: int = 3, of: Breakdown | None = None, name: str = "NVIDIA H100") -> DeviceDigest:
     """Return a device whose steps are all alike: 100 ms, of which 46 compute, 31 talk unhidden and 18 idle."""
-    found = of or budget(46, 31, 4, 1, 18, comm=62)
+    found = of or breakdown(46, 31, 4, 1, 18, comm=62)
     idle_by = {"data": 3 * found.idle_ns // 4, "dispatch": found.idle_ns - 3 * found.idle_ns // 4}
     return DeviceDigest(
         index=index,
@@ -67,7 +69,7 @@ def device(index: int = 0, *, steps: int = 3, of: Budget | None = None, name: st
                 step=number,
                 begin_ns=number * found.total_ns,
                 end_ns=(number + 1) * found.total_ns,
-                budget=found,
+                breakdown=found,
                 idle_by=idle_by,
                 phases_ns={"forward": 20 * MS, "backward": 26 * MS},
             )
@@ -112,7 +114,7 @@ def late_rank(num_ranks: int = 4, late: int = 2, *, num_steps: int = NUM_STEPS) 
             kernels=(NamedTime(name="gemm", count=12, total_ns=36 * MS, device=0),),
             operators=(NamedTime(name="aten::mm", count=12, total_ns=8 * MS, self_ns=6 * MS),),
             collectives=(size(),),
-            not_judged=(NotJudged(what="memory", reason="the trace was recorded without profile_memory"),),
+            not_measured=(NotMeasured(what="memory", reason="the trace was recorded without profile_memory"),),
         )
         for digest in made
     ]
@@ -120,7 +122,7 @@ def late_rank(num_ranks: int = 4, late: int = 2, *, num_steps: int = NUM_STEPS) 
 
 def receiving(ranks: Sequence[Rank], percent: int) -> list[Rank]:
     """Return the ranks with traces whose steps receive for this share of their time, and compute otherwise."""
-    of = device(of=budget(100 - percent, h2d=percent))
+    of = device(of=breakdown(100 - percent, h2d=percent))
     on_gpu = any(rank.record is not None and rank.record.device_type == "cuda" for rank in ranks)
     return [
         dataclasses.replace(rank, digest=dataclasses.replace(digest, devices=(of,), has_device=on_gpu))
@@ -157,7 +159,7 @@ def cpu_trace() -> Analysis:
             kernels=(),
             damage="the file is cut short at byte 4711",
             notes=("two events have no end",),
-            not_judged=(NotJudged(what="steps", reason="the trace has no ProfilerStep# spans"),),
+            not_measured=(NotMeasured(what="steps", reason="the trace has no ProfilerStep# spans"),),
         ),
         errors=["/data/traces/rank7.json: not JSON"],
     )
@@ -214,7 +216,7 @@ def everything() -> Digest:
         ),
         damage=HOSTILE[0],
         notes=(HOSTILE[1],),
-        not_judged=(NotJudged(what=HOSTILE[0], reason=HOSTILE[1]),),
+        not_measured=(NotMeasured(what=HOSTILE[0], reason=HOSTILE[1]),),
     )
 
 

@@ -18,7 +18,7 @@ from tests.commands import dpdoctor
 SCRIPTS = Path(__file__).parent / "scripts"
 # Little, but enough for a proof and two windows; two ranks, and as many threads for each in every mode, on any machine.
 LITTLE = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0")
-SHORT = ("--nproc", "2", *LITTLE, "--arms", "none", "--no-control")
+SHORT = ("--nproc", "2", *LITTLE, "--ablations", "none", "--no-control")
 # How the reason begins where no kernel's wall can stand around a script that distributes itself.
 NO_WALL = NO_WALL_TEXT.partition("(")[0]
 

@@ -57,7 +57,7 @@ def test_json_alone_on_stdout(tmp_path):
 def test_markdown_alone_on_stdout_and_what_explains_it_on_stderr(tmp_path):
     options = (*SINGLE, "--explain", "--format", "markdown", "--plotlyjs", "directory", "--out", "run")
     done = dpdoctor("profile", str(SCRIPTS / "predictor_beside.py"), *options, cwd=tmp_path)
-    assert done.stdout.startswith("### The script was adopted in every mode; nothing was measured.")
+    assert done.stdout.startswith("### The script was wrapped in every mode; nothing was measured.")
     assert "Plan:" in done.stderr
     assert "single: ok" in done.stderr
     assert "Report: run/report.html" in done.stderr
@@ -92,7 +92,7 @@ def test_the_trace_is_written_per_rank_and_its_cost_is_told(profile):
         "2",
         "--trace-steps",
         "3",
-        "--arms",
+        "--ablations",
         "none",
     )
     done = profile("predictor_beside.py", *options)
@@ -102,7 +102,7 @@ def test_the_trace_is_written_per_rank_and_its_cost_is_told(profile):
         assert trace.read_bytes()[:2] == b"\x1f\x8b"
     traced = [window for window in done.rank("ddp").windows if window.kind == "trace"]
     assert [(window.num_steps, window.complete) for window in traced] == [(3, True)]
-    assert done.mode("ddp")["profiler_cost"]["value"] > 0
+    assert done.mode("ddp")["profiler_overhead"]["value"] > 0
 
 
 def test_the_report_is_made_anew_from_the_directory(profile, tmp_path):
@@ -121,7 +121,7 @@ def test_a_fetching_thread_and_a_parameter_outside_of_every_module(profile):
     assert done.mode("single")["status"] == "ok"
     steps = done.rank("single").steps
     assert sum(step.samples_drawn for step in steps) == pytest.approx(4 * len(steps), abs=4 * 4)
-    assert len(done.record("single").adoption.loaders) == 1
+    assert len(done.record("single").conversion.loaders) == 1
     assert done.mode("single")["phases"]["data_wait"]["value"] == 0
     assert done.mode("ddp")["status"] == "failed"
-    assert "outside of every adopted module" in done.mode("ddp")["reason"]
+    assert "outside of every wrapped module" in done.mode("ddp")["reason"]

@@ -17,16 +17,16 @@ def test_a_mode_whose_script_ended_before_the_trace_is_launched_once_more_for_it
     assert done.exit_code == 0, done.output
     assert rundir.trace_dir(done.root, mode).is_dir()
     summary = done.mode(mode)
-    assert summary["budget"]["step"]["value"] > 0
-    assert summary["no_trace"] == ""
-    assert any("launched once more" in warning for warning in summary["adoption"]["warnings"])
+    assert summary["breakdown"]["step"]["value"] > 0
+    assert summary["trace_reason"] == ""
+    assert any("launched once more" in warning for warning in summary["conversion"]["warnings"])
     assert all(rank.digest and rank.digest.devices[0].steps for rank in done.launch(mode).ranks)
 
 
 def test_one_that_ends_inside_the_trace_keeps_what_there_is(profile):
     done = profile("ends_early.py", "--modes", "ddp", *TRACED, "--no-baseline", args=["17"])
     assert done.exit_code == 0, done.output
-    assert done.mode("ddp")["budget"]["step"]["value"] > 0
+    assert done.mode("ddp")["breakdown"]["step"]["value"] > 0
 
 
 @pytest.mark.parametrize("steps", [1, 3, 5])
@@ -55,7 +55,7 @@ def test_wherever_it_ends_each_mode_has_its_trace_or_its_reason_on_the_first_scr
             assert f"after {steps} step" in mode["reason"]
             assert mode["reason"].partition(",")[0] in said
         else:
-            assert mode["budget"]["step"]["value"] > 0
-            assert mode["no_trace"] == ""
-            launched_once_more = [text for text in mode["adoption"]["warnings"] if "launched once more" in text]
+            assert mode["breakdown"]["step"]["value"] > 0
+            assert mode["trace_reason"] == ""
+            launched_once_more = [text for text in mode["conversion"]["warnings"] if "launched once more" in text]
             assert bool(launched_once_more) == (steps < 30)

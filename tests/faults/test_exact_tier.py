@@ -17,7 +17,7 @@ from tests.commands import dpdoctor
 from tests.faults.conftest import SCRIPTS, arguments
 
 # Warm-up of a fixed length: the counted step is the same one of the script in every run.
-FEW_STEPS = ("--warmup", "5", "--steps", "4", "--rounds", "1", "--trace-steps", "0", "--arms", "none")
+FEW_STEPS = ("--warmup", "5", "--steps", "4", "--rounds", "1", "--trace-steps", "0", "--ablations", "none")
 DDP = ("--modes", "ddp", "--no-baseline", *FEW_STEPS)
 SCRIPT = str(SCRIPTS / "one_thing_more.py")
 SAMPLES = Path(__file__).parents[2] / "samples"

@@ -21,7 +21,7 @@ from dpdoctor import heartbeat, rundir
 from tests.commands import dpdoctor, forking, heed_ctrl_c
 from tests.faults.conftest import SCRIPTS, Profiled, arguments
 
-LONG = ("--warmup", "30", "--steps", "10", "--rounds", "2", "--trace-steps", "0", "--arms", "none")
+LONG = ("--warmup", "30", "--steps", "10", "--rounds", "2", "--trace-steps", "0", "--ablations", "none")
 
 
 def everyone_is_gone(profiled: Profiled) -> bool:
@@ -72,7 +72,19 @@ def start_and_wait_for_windows(
     tmp_path: Path, environment: dict[str, str] | None = None
 ) -> tuple[subprocess.Popen[bytes], Path]:
     root = tmp_path / "run"
-    options = ("--modes", "ddp", "--no-baseline", "--warmup", "4", "--steps", "4", "--rounds", "1000", "--arms", "none")
+    options = (
+        "--modes",
+        "ddp",
+        "--no-baseline",
+        "--warmup",
+        "4",
+        "--steps",
+        "4",
+        "--rounds",
+        "1000",
+        "--ablations",
+        "none",
+    )
     command = [sys.executable, "-m", "dpdoctor", *arguments(root, "fails.py", options, ["wait"])]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path, env=environment, preexec_fn=heed_ctrl_c)  # noqa: PLW1509
     windows = root / "ddp" / "rank0" / rundir.WINDOWS
@@ -121,7 +133,7 @@ def test_ranks_die_with_a_launcher_that_was_killed(tmp_path, environment):
     ("what", "said"),
     [
         ("no_step", "ended without a training step"),
-        ("no_module", "no module could be adopted"),
+        ("no_module", "no module could be wrapped"),
         ("short", "ended after 5 steps"),
     ],
 )
@@ -187,7 +199,7 @@ def secrets(monkeypatch) -> tuple[list[str], list[str]]:
 def test_secrets_reach_no_file_of_the_run_and_no_terminal(profile, secrets, what):
     hidden, args = secrets
     options = (*("--modes", "single", "--warmup", "2", "--steps", "4"), *("--rounds", "1", "--trace-steps", "4"))
-    done = profile("tells_secrets.py", *options, "--arms", "none", "--verbose", args=[what, *args])
+    done = profile("tells_secrets.py", *options, "--ablations", "none", "--verbose", args=[what, *args])
     assert done.exit_code == (what == "raise"), done.output
     files = {path: path.read_bytes() for path in done.root.rglob("*") if path.is_file()}
     shown = {path.name: gzip.decompress(data) if path.suffix == ".gz" else data for path, data in files.items()}
@@ -196,7 +208,7 @@ def test_secrets_reach_no_file_of_the_run_and_no_terminal(profile, secrets, what
     assert [each for each in hidden if each in done.output] == []
     assert "logged in with <redacted>" in done.output
     assert shown[rundir.STDERR].count(b"and '<redacted>'") == len(hidden)
-    assert any(file.path.endswith("model-<redacted>.pt") for file in done.record("single").adoption.written)
+    assert any(file.path.endswith("model-<redacted>.pt") for file in done.record("single").conversion.written)
     if what == "raise":
         assert "401 for <redacted> and <redacted>" in done.launch("single").record.reason
 

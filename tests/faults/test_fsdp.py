@@ -23,7 +23,7 @@ def test_fsdp_follows_single(profile, do):
     options = ("--modes", "fsdp", "--batch", "global", *SHORT, "--warmup", "10")
     done = profile("blocks.py", *options, args=["--do", do])
     assert done.exit_code == 0, done.output
-    assert all(check.ok for check in done.record("fsdp").adoption.proof), done.record("fsdp").adoption.proof
+    assert all(check.ok for check in done.record("fsdp").conversion.proof), done.record("fsdp").conversion.proof
     single = numbers(done.printed("single"), r"^([\d.e-]+)$")
     ranks = [numbers(done.printed("fsdp", rank), r"^([\d.e-]+)$") for rank in (0, 1)]
     assert len(single) >= 20
@@ -58,14 +58,14 @@ def test_bytes_are_those_of_the_passes_over_the_parameters(profile):
 def test_a_model_called_twice_before_its_backward_is_gathered_once_for_both(profile):
     done = profile("../../../samples/gan.py", "--modes", "fsdp", "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output
-    assert [unit.name for unit in done.record("fsdp").adoption.units] == ["Generator", "Discriminator"]
-    assert all(check.ok for check in done.record("fsdp").adoption.proof), done.record("fsdp").adoption.proof
+    assert [unit.name for unit in done.record("fsdp").conversion.modules] == ["Generator", "Discriminator"]
+    assert all(check.ok for check in done.record("fsdp").conversion.proof), done.record("fsdp").conversion.proof
 
 
 def test_an_agent_acts_without_gradients_by_the_trained_method_by_others_and_by_its_parts(profile):
     done = profile("rollouts.py", "--modes", "ddp,fsdp", "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output
-    assert not [check for check in done.record("fsdp").adoption.proof if check.ok is False]
+    assert not [check for check in done.record("fsdp").conversion.proof if check.ok is False]
     replicated, sharded = (numbers(done.printed(mode), r"^([-\d.e]+)$")[:12] for mode in ("ddp", "fsdp"))
     assert len(sharded) == 12
     assert sharded == pytest.approx(replicated, rel=1e-3)
@@ -74,7 +74,7 @@ def test_an_agent_acts_without_gradients_by_the_trained_method_by_others_and_by_
 def test_a_wrapper_that_passes_on_what_is_set_is_sharded_and_saves_each_ranks_part(profile):
     done = profile("wild_wrapper.py", "--modes", "fsdp", "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output
-    assert [unit.name for unit in done.record("fsdp").adoption.units] == ["Wrapper"]
+    assert [unit.name for unit in done.record("fsdp").conversion.modules] == ["Wrapper"]
     if importlib.util.find_spec("safetensors"):
         saved = [int(done.printed("fsdp", rank).split()[0]) for rank in (0, 1)]
         assert saved == [4 * 8 + 4 + 7 + 1, 3 * 8 + 3 + 7 + 1]

@@ -234,7 +234,7 @@ def test_a_profile_of_a_calibrated_workload_has_intervals_between_launches(
     home = tmp_path / "data" / "dpdoctor" / "calibrations"
     home.parent.mkdir(parents=True)
     kept.rename(home)
-    options = (*SHORT, "--no-baseline", "--trace-steps", "0", "--arms", "none", "train.py")
+    options = (*SHORT, "--no-baseline", "--trace-steps", "0", "--ablations", "none", "train.py")
     scopes = []
     for name in ("calibrated", "damaged"):
         done = dpdoctor("profile", *options, "--out", str(tmp_path / name), cwd=tmp_path / "base")
@@ -270,7 +270,7 @@ def test_from_calibration_to_a_gate(tmp_path: Path) -> None:
 @pytest.mark.measured  # a run that was disturbed becomes no baseline
 def test_a_profile_becomes_a_baseline_that_another_is_judged_by(tmp_path: Path) -> None:
     write(tmp_path, SCRIPT)
-    quick = ("--trace-steps", "0", "--arms", "none", "--no-control")
+    quick = ("--trace-steps", "0", "--ablations", "none", "--no-control")
     options: Sequence[str] = (*SHORT, "--repeat", "3", *quick, "train.py")
     for name in ("before", "after"):
         done = dpdoctor("profile", *options, "--out", str(tmp_path / name), cwd=tmp_path / "base")

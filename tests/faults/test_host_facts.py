@@ -51,7 +51,7 @@ def test_waits_evaluations_and_checkpoints_come_back(profile, gradients):
 
 
 def test_a_rollout_is_no_evaluation_and_a_loss_no_code_of_the_loop(profile):
-    options = ("--arms", "none", "--warmup", "3", "--steps", "8", "--rounds", "3", "--trace-steps", "6")
+    options = ("--ablations", "none", "--warmup", "3", "--steps", "8", "--rounds", "3", "--trace-steps", "6")
     done = profile("rolls_out.py", "--modes", "single", *options)
     assert done.exit_code == 0, done.output
     rank = done.rank("single")
@@ -99,13 +99,13 @@ def test_a_rank_that_collects_garbage_is_late_because_of_that(profile):
     options = ("--warmup", "3", "--steps", "4", "--rounds", "1", "--trace-steps", "16")
     done = profile("collects_garbage.py", "--modes", "ddp", "--no-baseline", *options)
     assert done.exit_code == 0, done.output
-    verdict = analyse(rundir.read(done.root)).across["ddp"].verdict
+    verdict = analyse(rundir.read(done.root)).cross_rank["ddp"].verdict
     assert (verdict.kind, verdict.rank, verdict.cause) == ("persistent", 1, "gc")
 
 
 @pytest.mark.measured
 def test_code_of_the_loop_is_found_with_its_line(profile):
-    done = profile("slow_loader.py", "--modes", "single", "--arms", "none", "--rounds", "2", "--steps", "10")
+    done = profile("slow_loader.py", "--modes", "single", "--ablations", "none", "--rounds", "2", "--steps", "10")
     assert done.exit_code == 0, done.output
     line = line_of("slow_loader.py", "time.sleep(STEP_S)")
     first = done.record("single").own_code[0]

@@ -14,7 +14,7 @@ from tests.faults.conftest import SCRIPTS, Profiled
 SCRIPT = "inside_loaders.py"
 # The whole script, its four epochs: it ends before so many windows are measured.
 WHOLE = (
-    *("--modes", "single", "--arms", "none", "--trace-steps", "0"),
+    *("--modes", "single", "--ablations", "none", "--trace-steps", "0"),
     *("--warmup", "3", "--steps", "4", "--rounds", "100"),
 )
 BATCH = 4
@@ -71,7 +71,7 @@ def test_batches_lie_ready_where_the_training_is_slow(profile):
     for batch in batches:
         assert 0 < batch.fetch_begin_ns <= batch.fetch_begin_ns + batch.fetch_ns <= batch.asked_ns + batch.wait_ns
     assert [batch.batch for batch in batches if batch.opening_ns] == [0] * 4, "workers start anew in every epoch"
-    training, evaluation = done.record("single").adoption.loaders
+    training, evaluation = done.record("single").conversion.loaders
     assert (training.prefetch_factor, training.persistent_workers, training.in_order) == (2, False, True)
     assert evaluation.prefetch_factor is None
 

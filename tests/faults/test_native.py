@@ -27,7 +27,7 @@ def test_torchrun_ends_well_and_counts_what_its_ranks_drew(profile):
     assert run.exit_code == 0, run.output
     alone = run.mode("single")
     assert (alone["status"], alone["world_size"], alone["batch"]["global"]) == ("ok", 1, 5)
-    assert alone["own"]["launcher"][:3] == ["torchrun", "--nproc-per-node", "1"]
+    assert alone["native"]["launcher"][:3] == ["torchrun", "--nproc-per-node", "1"]
     assert {rank["device"] for mode in ("single", "native") for rank in run.mode(mode)["ranks"]} == {
         alone["ranks"][0]["device"]
     }
@@ -39,10 +39,10 @@ def test_torchrun_ends_well_and_counts_what_its_ranks_drew(profile):
     # 640 samples, 5 to a batch, on two ranks
     assert run.record("native").steps_per_epoch == 64
     assert mode["throughput"]["value"] * mode["step"]["value"] == pytest.approx(10, rel=0.01)
-    assert [check["ok"] for check in mode["adoption"]["proof"] if check["name"] == "parameters equal"] == [True]
-    assert not mode["adoption"]["warnings"]
-    assert [way["name"] for way in mode["adoption"]["strategies"]] == ["ddp"]
-    assert mode["own"]["collectives"]["value"] == 1
+    assert [check["ok"] for check in mode["conversion"]["proof"] if check["name"] == "parameters equal"] == [True]
+    assert not mode["conversion"]["warnings"]
+    assert [way["name"] for way in mode["conversion"]["strategies"]] == ["ddp"]
+    assert mode["native"]["collectives"]["value"] == 1
     # The script switches the reduction off in all micro-batches but the last.
     assert not [found for found in run.summary["findings"] if found["rule"] == "accumulation_sync"]
     printed = (run.root / "native" / "stdout.log").read_text()  # in which a line of one may stand within the other's
@@ -62,10 +62,10 @@ def test_spawned_ranks_on_the_same_samples_do_the_work_of_one(profile, tmp_path)
     assert (mode["status"], mode["world_size"]) == ("ok", 2)
     assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (4, 4)
     assert mode["throughput"]["value"] * mode["step"]["value"] == pytest.approx(4, rel=0.01)
-    (way,) = mode["adoption"]["strategies"]
+    (way,) = mode["conversion"]["strategies"]
     assert (way["name"], way["line"].rpartition(":")[2]) == ("hand-written", "29")
     assert way["facts"] == "2 calls of all_reduce in a step, 36 B, outside of the backward pass"
-    assert mode["own"]["collectives"]["value"] == 2
+    assert mode["native"]["collectives"]["value"] == 2
     assert mode["phases"]["communication"]["value"] > 0
     (finding,) = (found for found in run.summary["findings"] if found["rule"] == "unsharded_data")
     assert "DistributedSampler" in finding["code"]
@@ -168,7 +168,7 @@ def weights(printed: str) -> str:
 )
 def test_ranks_of_unequal_steps_are_told_with_their_counts_and_lines(profile, way, steps, lines):
     script = SCRIPTS / "native_unequal.py"
-    windows = ("--warmup", "40", "--steps", "60", "--rounds", "3", "--trace-steps", "0", "--arms", "none")
+    windows = ("--warmup", "40", "--steps", "60", "--rounds", "3", "--trace-steps", "0", "--ablations", "none")
     run = profile(
         str(script), "--modes", "native", "--no-baseline", "--nproc", "2", *windows, "--timeout", "25", args=[way]
     )

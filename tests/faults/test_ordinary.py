@@ -28,7 +28,7 @@ def test_ordinary_script_in_both_modes(profile):
         assert len(done.rank(mode).steps) == printed.count("loss")
         # Evaluation runs under no_grad: every rank sees all of it.
         assert printed.count("validated 12") == printed.count("epoch")
-    training, evaluation = done.record("ddp").adoption.loaders
+    training, evaluation = done.record("ddp").conversion.loaders
     assert (training.rule, evaluation.rule) == ("per-device", "whole")
     speedup = done.mode("ddp")["speedup"]
     if speedup["value"] is None:
@@ -49,7 +49,7 @@ PHASES_OF_SLEEPS = {
 
 @pytest.mark.measured
 def test_a_planted_sleep_lands_in_its_phase(profile):
-    windows = ("--warmup", "3", "--steps", "40", "--rounds", "3", "--arms", "none", "--trace-steps", "0")
+    windows = ("--warmup", "3", "--steps", "40", "--rounds", "3", "--ablations", "none", "--trace-steps", "0")
     # In forked processes a sleep of 10 ms came out as 11.1 ms, more often than in new ones.
     planted = profile("sleeps.py", "--modes", "single", *windows, args=[*PHASES_OF_SLEEPS], new_processes=True)
     for turn, phase in enumerate(PHASES_OF_SLEEPS.values()):
@@ -75,7 +75,7 @@ def test_global_batch_ddp_follows_single(profile):
     done = profile("mathematics.py", *SHORT, "--modes", "ddp", "--batch", "global", "--warmup", "10", args=["mean"])
     assert done.exit_code == 0, done.output
     assert_follows_single(done, "ddp")
-    assert not done.record("ddp").adoption.warnings
+    assert not done.record("ddp").conversion.warnings
 
 
 def test_explain_stops_after_two_steps_with_the_proof(profile):

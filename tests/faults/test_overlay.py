@@ -60,7 +60,7 @@ def test_nothing_changes_and_what_would_have_is_listed(
             {"cache", "writes.py"} | CHANGED | {name for name in NEW if "/" not in name and name != "final.txt"}
         )
         written = {
-            (Path(each.path).relative_to(folder).as_posix(), each.change) for each in rank.record.adoption.written
+            (Path(each.path).relative_to(folder).as_posix(), each.change) for each in rank.record.conversion.written
         }
         assert written == {(name, "new") for name in NEW} | {(name, "changed") for name in CHANGED} | {
             (name, "removed") for name in REMOVED
@@ -79,7 +79,7 @@ def test_allowed_to_it_really_writes(folder: Path, profile: Callable[..., Profil
     assert set(after) >= NEW
     assert not REMOVED & set(after)
     assert (folder / "log.txt").read_text() == "yesterday\nstep 1\n"
-    assert done.record("single").adoption.written == ()
+    assert done.record("single").conversion.written == ()
 
 
 def skip_without(wall: str, done: Profiled) -> None:
@@ -103,8 +103,8 @@ def test_what_child_programs_write_behind_an_overlay_only_the_script_sees(
     after = {path: text for path, text in tree(tmp_path).items() if path.split("/")[0] != done.root.name}
     assert (after, (tmp_path / "mode.txt").stat().st_mode) == before
     assert done.printed("single").startswith("copied 0 theirs")
-    assert not done.mode("single")["changed"]
-    assert "an overlay of the kernel's" in done.mode("single")["wall"]
+    assert not done.mode("single")["files_changed"]
+    assert "an overlay of the kernel's" in done.mode("single")["file_protection"]
 
 
 @pytest.mark.parametrize("where", ["beside", "below"])
@@ -126,18 +126,18 @@ def test_what_child_programs_do_is_refused_or_told(
         skip_without("landlock", done)
     record, said, mode = done.record("single"), " ".join(done.output.split()), done.mode("single")
     assert record.protected_by == {"beside": "landlock", "below": "python"}[where]
-    changed = {Path(file["path"]).name: file["change"] for file in mode["changed"]}
+    changed = {Path(file["path"]).name: file["change"] for file in mode["files_changed"]}
     if where == "beside":
         assert (folder / "precious.txt").read_text() == "precious"
         assert changed == {"mode.txt": "changed"}
         assert "The script was refused files" in said
         assert "precious.txt': Permission denied. --allow-writes lets it write" in said
-        assert "Landlock" in mode["wall"]
+        assert "Landlock" in mode["file_protection"]
     else:
         assert changed == {"mode.txt": "changed", "precious.txt": "changed"}
-        assert f"; {folder} lies in a directory for temporary files" in mode["wall"]
+        assert f"; {folder} lies in a directory for temporary files" in mode["file_protection"]
     assert "mode.txt (changed)" in said
-    assert mode["wall"] in (done.root / "report.html").read_text()
+    assert mode["file_protection"] in (done.root / "report.html").read_text()
 
 
 @pytest.mark.parametrize("within", [(), ("logs",)])
@@ -150,8 +150,8 @@ def test_a_tracker_uploads_nothing_and_its_folder_is_kept_away_whoever_writes_it
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     for rank in done.launch("ddp").ranks:
         assert done.printed("ddp", rank.index).startswith("mode offline ['process', 'program', 'thread']")
-        written = {Path(each.path).relative_to(tmp_path).as_posix() for each in rank.record.adoption.written}
+        written = {Path(each.path).relative_to(tmp_path).as_posix() for each in rank.record.conversion.written}
         assert written == {"/".join((*within, "wandb/run-p", name)) for name in ("process", "program", "thread")}
         assert not (done.root / "ddp" / f"rank{rank.index}" / "overlay").exists()
-    (said,) = (text for text in done.record("ddp").adoption.warnings if "wandb" in text)
+    (said,) = (text for text in done.record("ddp").conversion.warnings if "wandb" in text)
     assert said.startswith(f"wandb at {SCRIPTS}/tracker/train.py:15 runs offline: nothing is uploaded")

@@ -22,7 +22,7 @@ def test_a_script_that_is_slower_while_it_is_watched_is_not_measured_by_that(pro
     assert done.exit_code == 0, done.output
     single, ddp = done.mode("single"), done.mode("ddp")
     step_s = single["step"]["value"]
-    assert single["observer_cost"]["value"] * step_s == pytest.approx(0.006, rel=0.25)
+    assert single["observer_overhead"]["value"] * step_s == pytest.approx(0.006, rel=0.25)
     # Four samples in a bare step, which sleeps 4 ms and does little else.
     assert 0.004 < 4 / single["throughput"]["value"] < 0.007
     assert ddp["throughput"]["value"] is None

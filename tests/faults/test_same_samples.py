@@ -19,7 +19,7 @@ def test_batches_drawn_from_the_same_seed(profile):
     assert done.exit_code == 0, done.output
     assert done.printed("ddp", 0) == done.printed("ddp", 1)
     mode = done.mode("ddp")
-    assert mode["adoption"]["same_samples"]
+    assert mode["conversion"]["same_samples"]
     assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (8, 8)
     assert mode["throughput"]["value"] == pytest.approx(8 / mode["step"]["value"], rel=0.01)
     assert findings(done)[0] == "unsharded_data"
@@ -30,14 +30,14 @@ def test_a_seed_for_each_rank_draws_them_apart(profile):
     # From the first backward pass on, of which a step has two.
     assert not {*done.printed("ddp", 0).splitlines()} & {*done.printed("ddp", 1).splitlines()}
     mode = done.mode("ddp")
-    assert not mode["adoption"]["same_samples"]
+    assert not mode["conversion"]["same_samples"]
     assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (8, 16)
     assert "unsharded_data" not in findings(done)
 
 
 def test_batches_of_a_loader_are_shared_out(profile):
     done = profile("ordinary.py", *DDP)
-    assert not done.mode("ddp")["adoption"]["same_samples"]
+    assert not done.mode("ddp")["conversion"]["same_samples"]
 
 
 def test_numbers_that_only_dpdoctor_seeded_are_drawn_apart(profile):
@@ -46,16 +46,16 @@ def test_numbers_that_only_dpdoctor_seeded_are_drawn_apart(profile):
     first, last = ([done.printed("ddp", rank).splitlines()[place] for rank in (0, 1)] for place in (0, -1))
     assert first[0] == first[1]
     assert last[0] != last[1]
-    assert not mode["adoption"]["same_samples"]
+    assert not mode["conversion"]["same_samples"]
     assert mode["batch"]["global"] == 8
     assert "unsharded_data" not in findings(done)
-    assert any("does not seed" in warning for warning in mode["adoption"]["warnings"])
+    assert any("does not seed" in warning for warning in mode["conversion"]["warnings"])
 
 
 def test_numbers_that_the_script_seeds_stay_alike(profile):
     done = profile("unseeded_pairs.py", *DDP, args=["seeded"])
     mode = done.mode("ddp")
-    assert mode["adoption"]["same_samples"]
+    assert mode["conversion"]["same_samples"]
     assert mode["batch"]["global"] == 4
     (found,) = (found for found in done.summary["findings"] if found["rule"] == "unsharded_data")
     assert "dataset draws" in found["remedy"]
@@ -64,12 +64,12 @@ def test_numbers_that_the_script_seeds_stay_alike(profile):
 def test_one_window_is_enough_to_see_them_drawn_apart(profile):
     mode = profile("unseeded_pairs.py", *ONE_WINDOW).mode("ddp")
     assert mode["batch"]["global"] == 8
-    assert any("does not seed" in warning for warning in mode["adoption"]["warnings"])
+    assert any("does not seed" in warning for warning in mode["conversion"]["warnings"])
 
 
 def test_one_window_is_enough_to_see_that_they_stay_alike(profile):
     mode = profile("language_model.py", *ONE_WINDOW).mode("ddp")
-    assert mode["adoption"]["same_samples"]
+    assert mode["conversion"]["same_samples"]
     assert mode["batch"]["global"] == 8
 
 
@@ -78,5 +78,5 @@ def test_one_and_the_same_batch_counts_once_and_is_told(profile):
     mode = done.mode("ddp")
     assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (20, 20)
     assert mode["throughput"]["value"] == pytest.approx(20 / mode["step"]["value"], rel=0.01)
-    assert any("one and the same batch" in warning for warning in mode["adoption"]["warnings"])
+    assert any("one and the same batch" in warning for warning in mode["conversion"]["warnings"])
     assert findings(done)[0] == "unsharded_data"

@@ -57,7 +57,7 @@ def test_a_sample_that_distributes_itself_is_seen_as_it_is(tmp_path, sample):
     assert contents(folder) == before
     mode = rundir.read_json(tmp_path / "run" / rundir.SUMMARY, RunSummary).modes["native"]
     assert mode.world_size == 2
-    assert [way.name for way in mode.adoption.strategies] == [strategy]
+    assert [way.name for way in mode.conversion.strategies] == [strategy]
     assert mode.batch.global_ == pytest.approx(2 * mode.batch.per_device)
 
 

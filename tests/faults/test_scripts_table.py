@@ -45,7 +45,7 @@ class Case:
         line: source of the line that a cell with the words `with the line` has named.
         reason: part of the reason where it is `failed`.
         warning: part of the one warning where a cell of its rows has the words `with a warning`; elsewhere is none.
-        adopted_at: step at whose forward the model is adopted; what was trained on before is not counted.
+        wrapped_at: step at whose forward the model is wrapped; what was trained on before is not counted.
         same_samples: ranks train on the same samples, which is warned of in the modes that have ranks.
         has_oracle: torch.compile would compile its hooks, too; and it sees torch's optimizers alone.
         also: what else must hold of the finished run.
@@ -58,7 +58,7 @@ class Case:
     line: str = ""
     reason: str = ""
     warning: str = ""
-    adopted_at: int = 1
+    wrapped_at: int = 1
     same_samples: bool = False
     has_oracle: bool = True
     also: Callable[[Profiled], None] = nothing_more
@@ -70,7 +70,7 @@ def accumulates(done: Profiled) -> None:
         steps = done.rank(mode).steps
         assert {(step.micro_batches, step.samples_drawn) for step in steps} == {(2, 8)}
         assert done.record(mode).steps_per_epoch == steps_per_epoch
-        loader = done.record(mode).adoption.loaders[0]
+        loader = done.record(mode).conversion.loaders[0]
         assert (loader.sampler, loader.num_workers, loader.num_batches) == ("SubsetRandomSampler", 1, 16)
     assert done.record("ddp").counters.collectives["all_reduce"].num_bytes == 2 * 210 * 4
 
@@ -82,18 +82,18 @@ def reduces_what_still_trains(done: Profiled) -> None:
 
 def knows_what_gets_no_gradient(done: Profiled) -> None:
     """The frozen layers do not count as unused, the layer that the forward leaves out does."""
-    assert done.record("single").adoption.units[0].unused == ("mask.weight", "mask.bias")
+    assert done.record("single").conversion.modules[0].unused == ("mask.weight", "mask.bias")
 
 
-def adopts_the_whole_model(done: Profiled) -> None:
+def wraps_the_whole_model(done: Profiled) -> None:
     """Not the parts that the method calls."""
     for mode in done.summary["modes"]:
-        assert [unit.name for unit in done.record(mode).adoption.units] == ["Net"]
+        assert [unit.name for unit in done.record(mode).conversion.modules] == ["Net"]
 
 
 def has_no_end(done: Profiled) -> None:
     """An endless sampler is never listed, and an epoch of it has no duration."""
-    assert done.record("ddp").adoption.loaders[0].num_batches == 2_500_000_000
+    assert done.record("ddp").conversion.loaders[0].num_batches == 2_500_000_000
     assert "no real end" in done.mode("ddp")["epoch_s"]["reason"]
 
 
@@ -101,7 +101,7 @@ def is_wrapped_first_and_compiled_after(done: Profiled) -> None:
     """The script's own module is the unit, its wrapper is what dynamo traces, and it trains as on one device."""
     for mode in ("ddp", "fsdp"):
         assert_follows_single(done, mode)
-        assert [unit.name for unit in done.record(mode).adoption.units] == ["Sequential"]
+        assert [unit.name for unit in done.record(mode).conversion.modules] == ["Sequential"]
         assert "Dynamo does not know how to trace" not in (done.root / mode / "rank0" / "stderr.log").read_text()
 
 
@@ -139,7 +139,7 @@ CASES = {
     "`model.compile()`": COMPILED(args=("method",)),
     "two models, each with its optimizer (a GAN)": GAN,
     "an optimizer class of the script's own, derived from torch's": GAN,
-    "updates by hand, without a torch optimizer": Case(command=("updates_by_hand.py",), adopted_at=2, has_oracle=False),
+    "updates by hand, without a torch optimizer": Case(command=("updates_by_hand.py",), wrapped_at=2, has_oracle=False),
     "L-BFGS with a closure": Case(command=("lbfgs.py",), line="optimizer.step(closure)"),
     "gradient clipping, by norm or value, of the model's parameters or a list of them": AMP,
     "an average of the weights (EMA), `deepcopy` in mid-run": Case(
@@ -179,11 +179,11 @@ CASES = {
     "trains through a method: `model.loss(x)` calls `self.forward(x)`": Case(
         command=("method_loss.py",),
         warning="trained through Net.loss, which stands for its call",
-        adopted_at=2,
-        also=adopts_the_whole_model,
+        wrapped_at=2,
+        also=wraps_the_whole_model,
     ),
     "trains a tensor that is in no `nn.Module`": Case(
-        command=("nothing.py",), args=("no_module",), reason="no module could be adopted"
+        command=("nothing.py",), args=("no_module",), reason="no module could be wrapped"
     ),
 }
 
@@ -259,12 +259,12 @@ def assert_right(done: Profiled, mode: str, case: Case) -> None:
     summary = done.mode(mode)
     inactive = mode == "dp" and not HAS_GPU
     assert summary["status"] == ("inactive" if inactive else "ok"), summary["reason"]
-    adoption = done.record(mode).adoption
-    assert all(check.ok for check in adoption.proof), adoption.proof
+    conversion = done.record(mode).conversion
+    assert all(check.ok for check in conversion.proof), conversion.proof
     same = case.same_samples and summary["world_size"] > 1
     expected = [case.warning] * warns(case, mode) + ["train on the same samples"] * same
-    assert len(adoption.warnings) == len(expected), adoption.warnings
-    assert all(part in text for part, text in zip(expected, adoption.warnings, strict=True)), adoption.warnings
+    assert len(conversion.warnings) == len(expected), conversion.warnings
+    assert all(part in text for part, text in zip(expected, conversion.warnings, strict=True)), conversion.warnings
     assert summary["batch"]["source"] == case.source
     times = 1 if same else summary["world_size"]
     assert summary["batch"]["global"] == pytest.approx(summary["batch"]["per_device"] * times)
@@ -285,7 +285,7 @@ def assert_counted(done: Profiled, mode: str, rank: int, case: Case) -> None:
     printed = [int(number) for number in re.findall(r"^(\d+)\b", done.printed(mode, rank), re.MULTILINE)]
     steps = done.rank(mode, rank).steps
     counts = [step.samples_drawn if case.source == DRAWN else step.samples_entered for step in steps]
-    before = case.adopted_at - 1
+    before = case.wrapped_at - 1
     assert (sum(counts[:before]), counts[before:]) == (0, printed[before:])
     if len(set(printed)) == 1:
         assert done.mode(mode)["batch"]["per_device"] == printed[0]

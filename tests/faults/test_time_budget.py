@@ -10,19 +10,19 @@ BUDGET_S = 3
 @pytest.mark.measured
 @pytest.mark.parametrize("kind", ["step", "evaluation", "pause"])
 def test_slow_scripts_are_measured_within_the_budget_and_say_what_gave_way(profile, kind):
-    options = ("--modes", "single", "--time-budget", str(BUDGET_S), "--arms", "none")
+    options = ("--modes", "single", "--time-budget", str(BUDGET_S), "--ablations", "none")
     done = profile("slow_steps.py", *options, args=[kind])
     assert done.exit_code == 0, done.output
     first, *_, last = done.rank("single").steps
     taken_s = (last.begin_ns + last.duration_ns - first.begin_ns - first.duration_ns) * 1e-9
     assert taken_s <= 1.5 * BUDGET_S
-    (warning,) = done.record("single").adoption.warnings
+    (warning,) = done.record("single").conversion.warnings
     assert "--time-budget of 3.00 s is too little for 3 windows" in warning
     assert done.mode("single")["step"]["value"] is not None
 
 
 def test_where_no_window_fits_the_mode_says_what_would_be_enough(profile):
-    options = ("--modes", "single", "--time-budget", "0.25", "--arms", "none")
+    options = ("--modes", "single", "--time-budget", "0.25", "--ablations", "none")
     done = profile("slow_steps.py", *options, args=["step"])
     assert done.exit_code == 1
     assert "--time-budget was over before a window could be measured" in done.mode("single")["reason"]

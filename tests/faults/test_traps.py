@@ -7,12 +7,12 @@ import pytest
 from tests.faults.conftest import SHORT
 
 
-def test_the_module_that_is_called_is_adopted_not_the_one_that_holds_it(profile):
+def test_the_module_that_is_called_is_wrapped_not_the_one_that_holds_it(profile):
     done = profile("predictor_beside.py", "--modes", "ddp", "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output
-    adoption = done.record("ddp").adoption
-    assert [unit.name for unit in adoption.units] == ["Linear"]
-    assert all(check.ok for check in adoption.proof)
+    conversion = done.record("ddp").conversion
+    assert [unit.name for unit in conversion.modules] == ["Linear"]
+    assert all(check.ok for check in conversion.proof)
     assert done.record("ddp").counters.collectives["all_reduce"].num_bytes == (8 * 2 + 2) * 4
 
 

@@ -14,20 +14,20 @@ DDP_ALONE = ("--modes", "ddp", "--no-baseline", *SHORT)
 def test_a_compiled_model_that_is_evaluated_before_it_trains(profile, mode):
     done = profile("wild_compiled.py", "--modes", mode, "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output
-    assert [unit.name for unit in done.record(mode).adoption.units] == ["Net"]
+    assert [unit.name for unit in done.record(mode).conversion.modules] == ["Net"]
     assert done.mode(mode)["batch"]["per_device"] == 12
 
 
 def test_a_buffer_that_ddp_cannot_broadcast_is_laid_out_anew_and_named(profile):
     done = profile("wild_positions.py", *DDP_ALONE)
     assert done.exit_code == 0, done.output
-    assert "the buffer positions was laid out anew" in done.record("ddp").adoption.warnings[0]
+    assert "the buffer positions was laid out anew" in done.record("ddp").conversion.warnings[0]
 
 
 def test_what_fsdp_cannot_shard_as_it_lies_is_laid_out_anew_and_named(profile):
     done = profile("wild_channels_last.py", "--modes", "ddp,fsdp", "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output
-    assert "2 parameters of Net made contiguous, layers.0.weight first" in done.record("fsdp").adoption.warnings[0]
+    assert "2 parameters of Net made contiguous, layers.0.weight first" in done.record("fsdp").conversion.warnings[0]
     replicated, sharded = ([float(line) for line in done.printed(mode).split()[:10]] for mode in ("ddp", "fsdp"))
     assert sharded == pytest.approx(replicated, rel=1e-4)
 
@@ -60,7 +60,7 @@ def test_where_nothing_tells_the_batch_from_time_samples_are_unknown_and_the_ste
 
 def test_who_gives_the_samples_is_not_told_how_they_might_be_counted(profile):
     done = profile("wild_positions.py", "--samples-per-step", "5", *SINGLE)
-    assert done.record("single").adoption.warnings == ()
+    assert done.record("single").conversion.warnings == ()
     assert done.mode("single")["batch"]["per_device"] == 5
 
 
@@ -72,7 +72,7 @@ def test_two_models_in_turn_count_their_batch_once(profile):
 def test_a_list_of_images_without_a_loader_is_not_counted(profile):
     done = profile("wild_list.py", *SINGLE)
     assert {step.samples_entered for step in done.rank("single").steps} == {0}
-    assert "give --samples-per-step" in done.record("single").adoption.warnings[0]
+    assert "give --samples-per-step" in done.record("single").conversion.warnings[0]
 
 
 def test_a_copy_kept_inside_is_neither_reduced_nor_expected_to_be_gathered(profile):
@@ -80,16 +80,16 @@ def test_a_copy_kept_inside_is_neither_reduced_nor_expected_to_be_gathered(profi
     assert done.exit_code == 0, done.output
     trained = (2 * (320 * 320 + 320) + 320 * 4 + 4) * 4
     assert done.record("ddp").counters.collectives["all_reduce"].num_bytes == trained
-    adoption = done.record("ddp").adoption
-    assert not adoption.find_unused_parameters
-    assert "left out of the wrapper: nothing trains average." in adoption.warnings[0]
-    assert all(check.ok for check in done.record("fsdp").adoption.proof)
+    conversion = done.record("ddp").conversion
+    assert not conversion.find_unused_parameters
+    assert "left out of the wrapper: nothing trains average." in conversion.warnings[0]
+    assert all(check.ok for check in done.record("fsdp").conversion.proof)
 
 
 def test_a_sampler_that_draws_apart_on_each_rank_is_told(profile):
     done = profile("wild_sampler.py", *DDP_ALONE)
     assert done.exit_code == 0, done.output
-    assert any("ranks draw different batches" in warning for warning in done.record("ddp").adoption.warnings)
+    assert any("ranks draw different batches" in warning for warning in done.record("ddp").conversion.warnings)
 
 
 def test_a_script_that_leaves_its_wrapper_in_mid_run_fails(profile):
@@ -102,7 +102,7 @@ def test_a_method_that_runs_the_backward_pass_too_fails_in_ddp_and_warns_in_sing
     done = profile("wild_method_step.py", "--modes", "single,ddp", *SHORT)
     assert done.exit_code == 1
     assert done.mode("single")["status"] == "ok"
-    assert "Net.fit" in done.mode("single")["adoption"]["warnings"][0]
+    assert "Net.fit" in done.mode("single")["conversion"]["warnings"][0]
     assert "gradients would not be synchronised" in done.mode("ddp")["reason"]
     assert "Net.fit" in done.mode("ddp")["reason"]
 
@@ -160,23 +160,23 @@ def test_inputs_that_are_not_laid_out_densely(profile, layout):
     assert done.exit_code == 0, done.output
     mode = done.mode("ddp")
     assert mode["batch"]["per_device"] == 7
-    assert any("does not seed" in warning for warning in mode["adoption"]["warnings"])
+    assert any("does not seed" in warning for warning in mode["conversion"]["warnings"])
 
 
 @pytest.mark.parametrize("layout", ["coo", "nested", "jagged"])
 def test_loaders_may_give_what_is_not_laid_out_densely(profile, layout):
-    done = profile("wild_layouts.py", *DDP_ALONE, "--arms", "cached_batches", args=[layout, "loader"])
+    done = profile("wild_layouts.py", *DDP_ALONE, "--ablations", "cached_batches", args=[layout, "loader"])
     assert done.exit_code == 0, done.output
     assert done.mode("ddp")["batch"]["global"] == 14
-    (arm,) = done.record("ddp").arms
-    assert "a sparse or nested tensor" in arm.skipped
+    (ablation,) = done.record("ddp").ablations
+    assert "a sparse or nested tensor" in ablation.skipped
 
 
 def test_a_model_of_two_methods_is_wrapped_once(profile):
     done = profile("wild_two_methods.py", "--modes", "ddp,fsdp", "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output
     for mode in ("ddp", "fsdp"):
-        (unit,) = done.record(mode).adoption.units
+        (unit,) = done.record(mode).conversion.modules
         assert unit.num_parameters == 67
         assert done.mode(mode)["batch"]["per_device"] == 6
     reduced = done.record("ddp").counters.collectives["all_reduce"]

@@ -17,7 +17,7 @@ TRAIN = "../../gpu/scripts/train.py"
 FORWARD_LINE = 1 + next(
     number for number, line in enumerate((SCRIPTS / TRAIN).read_text().splitlines()) if "def forward" in line
 )
-SHORT = ("--warmup", "10", "--steps", "20", "--rounds", "2", "--trace-steps", "2", "--arms", "none")
+SHORT = ("--warmup", "10", "--steps", "20", "--rounds", "2", "--trace-steps", "2", "--ablations", "none")
 TWO_ON_ONE = ("--modes", "dp", "--dp-devices", "0,0")
 
 
@@ -27,7 +27,7 @@ def losses(done: Profiled, mode: str, most: int = 20) -> list[float]:
 
 def texts(done: Profiled, mode: str) -> list[str]:
     """Return what the proof of a mode says; no check of it may have failed."""
-    proof = done.record(mode).adoption.proof
+    proof = done.record(mode).conversion.proof
     assert proof
     assert all(check.ok is not False for check in proof), proof
     return [check.text for check in proof]
@@ -87,7 +87,7 @@ def test_a_script_that_averages_the_losses_trains_with_a_remark(profile):
     done = profile(TRAIN, *TWO_ON_ONE, *SHORT, args=["--loss", "averaged"])
     assert done.exit_code == 0, done.output
     texts(done, "dp")
-    assert any("forward returns a scalar" in text for text in done.record("dp").adoption.warnings)
+    assert any("forward returns a scalar" in text for text in done.record("dp").conversion.warnings)
     assert follows_single(done, "dp")
 
 
@@ -113,7 +113,7 @@ def test_mixed_precision_in_every_mode(profile, amp, tolerance):
     for mode in ("ddp", "fsdp", "dp"):
         assert follows_single(done, mode, tolerance), texts(done, mode)
     # torch does not hand the type of autocast on to the replicas' threads.
-    remarked = any("autocast to bfloat16 becomes float16" in text for text in done.record("dp").adoption.warnings)
+    remarked = any("autocast to bfloat16 becomes float16" in text for text in done.record("dp").conversion.warnings)
     assert remarked is (amp == "bf16")
 
 

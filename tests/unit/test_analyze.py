@@ -45,7 +45,7 @@ def test_a_folder_becomes_a_run_directory_with_a_report(ranks: Path, tmp_path: P
     assert [digest.source for digest in digests(root)] == ["a.json.gz", "b.json.gz"]
     assert str(root / rundir.REPORT) in done.output
     assert "all_reduce" in (root / rundir.REPORT).read_text()
-    assert json.loads((root / rundir.SUMMARY).read_text())["modes"]["trace"]["budget"]["compute"]["value"] > 0
+    assert json.loads((root / rundir.SUMMARY).read_text())["modes"]["trace"]["breakdown"]["compute"]["value"] > 0
 
 
 def test_parts_meet_in_one_directory(ranks: Path, tmp_path: Path) -> None:

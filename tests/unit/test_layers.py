@@ -18,13 +18,14 @@ ALLOWED = {
     "plugins": set(),
     "redact": set(),
     "version": set(),
+    "schema1": set(),
     "spec": set(),
     "heartbeat": set(),
     "cgroup": set(),
     "digest": set(),
     "loading": set(),
     "records": {"spec", "digest", "loading"},
-    "rundir": {"spec", "records", "digest", "loading"},
+    "rundir": {"spec", "records", "digest", "loading", "schema1"},
     "trace": set(),
     "attribution": {"trace", "digest"},
     "analysis": {"spec", "digest", "loading", "records", "rundir"},
@@ -44,12 +45,12 @@ ALLOWED = {
     "launch": {"spec", "cgroup", "heartbeat", "records", "rundir"},
     "rules": {"analysis", "digest"},
     "report": {"analysis", "rules", "digest", "gate"},
-    "gate": {"spec", "records", "rundir", "launch", "analysis", "rules"},
+    "gate": {"spec", "records", "rundir", "schema1", "launch", "analysis", "rules"},
     "__main__": {"cli"},
 }
 ALLOWED["cli"] = {*ALLOWED, "cli"} - {"__main__"}
 # Folders that import each other both ways, but for those of the worker.
-BOTH_WAYS = {("analysis", "analysis/across"), ("analysis", "analysis/loader")}
+BOTH_WAYS = {("analysis", "analysis/cross_rank"), ("analysis", "analysis/loader")}
 ONLY_IN = {"torch": "worker", "torchvision": "worker", "plotly": "report"}
 
 

@@ -67,7 +67,7 @@ def test_loading_and_showing_takes_neither_torch_nor_plotly(root: Path) -> None:
 def test_another_schema_is_an_error_that_names_both_and_the_way_out(root: Path, file: str) -> None:
     found = json.loads((root / rundir.HEADER).read_text())
     (root / file).write_text(json.dumps({**found, "schema": 99, "dpdoctor": "9.9.9"}))
-    with pytest.raises(RunDirectoryError, match=r"schema 99\b.*schema 1\b.*\bdpdoctor 9\.9\.9\b"):
+    with pytest.raises(RunDirectoryError, match=r"schema 99\b.*schemas 1 and 2\b.*\bdpdoctor 9\.9\.9\b"):
         dpdoctor.load(root)
 
 

@@ -16,7 +16,7 @@ from dpdoctor.cli._plan import Options, describe, make_spec
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
 from dpdoctor.spec import Gpu, ModeSpec, Recording, RunSpec
-from dpdoctor.worker import arms
+from dpdoctor.worker import ablations
 
 DEFAULTS = Options(
     script="train.py",
@@ -288,23 +288,25 @@ def test_replicas_lie_on_as_many_devices_as_are_counted() -> None:
         ModeSpec(name="dp", world_size=1, num_devices=2, distributed=False, batch_rule="global", replicas=(0, 0))
 
 
-def test_arms_are_all_none_or_a_list() -> None:
-    known = plugins.names(arms)
-    assert _plan.known_arms("all") == tuple(known)
-    assert _plan.known_arms("none") == ()
-    assert _plan.known_arms(" no_comm, cached_batches,no_comm,") == ("no_comm", "cached_batches")
+def test_ablations_are_all_none_or_a_list() -> None:
+    known = plugins.names(ablations)
+    assert _plan.known_ablations("all") == tuple(known)
+    assert _plan.known_ablations("none") == ()
+    assert _plan.known_ablations(" no_comm, cached_batches,no_comm,") == ("no_comm", "cached_batches")
 
 
-@pytest.mark.parametrize(("asked", "said"), [("no_com", "there is no arm 'no_com'"), (",", "--arms names none")])
-def test_an_unknown_arm_is_refused_with_those_that_are_known(asked: str, said: str) -> None:
-    with pytest.raises(UsageError, match=f"{said}. Known arms: amp, cached_batches, "):
-        _plan.known_arms(asked)
+@pytest.mark.parametrize(
+    ("asked", "said"), [("no_com", "there is no ablation 'no_com'"), (",", "--ablations names none")]
+)
+def test_an_unknown_ablation_is_refused_with_those_that_are_known(asked: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"{said}. Known ablations: amp, cached_batches, "):
+        _plan.known_ablations(asked)
 
 
-def test_arms_are_found_without_torch() -> None:
+def test_ablations_are_found_without_torch() -> None:
     code = (
-        "import sys; from dpdoctor import plugins; from dpdoctor.worker import arms; "
-        "assert len(plugins.collect(arms, 'ARM')) >= 6; raise SystemExit('torch' in sys.modules)"
+        "import sys; from dpdoctor import plugins; from dpdoctor.worker import ablations; "
+        "assert len(plugins.collect(ablations, 'ABLATION')) >= 6; raise SystemExit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

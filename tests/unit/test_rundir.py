@@ -16,22 +16,22 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.errors import OutputError, RunDirectoryError
 from dpdoctor.records import (
-    Adoption,
     Check,
     Collective,
+    Conversion,
     Counters,
     EventRecord,
     InputTensor,
     Launch,
     Loader,
     Sample,
-    Unit,
+    WrappedModule,
 )
 from dpdoctor.spec import SCHEMA
 from tests.builders import records, traced_runs
 
-ADOPTION = Adoption(
-    units=(Unit(name="LeNet", line="train.py:12", num_parameters=10, trainable_bytes=40),),
+CONVERSION = Conversion(
+    modules=(WrappedModule(name="LeNet", line="train.py:12", num_parameters=10, trainable_bytes=40),),
     loaders=(
         Loader(
             line="train.py:9",
@@ -51,7 +51,7 @@ COUNTERS = Counters(
     inputs=(InputTensor(dtype="float32", shape=(32, 1, 28, 28), num_bytes=100_352),),
 )
 _BUILT = records.launch(
-    records.even_rank(50, world_size=2, adoption=ADOPTION, counters=COUNTERS),
+    records.even_rank(50, world_size=2, conversion=CONVERSION, counters=COUNTERS),
     records.even_rank(60, world_size=2, index=1, peak_memory_bytes=5),
     mode="ddp",
     exit_codes=(0, 0),
@@ -168,7 +168,9 @@ class TestDamage:
     def test_another_schema_is_refused(self, directory: Path, file: str, schema: object) -> None:
         (directory / file).write_bytes((directory / rundir.HEADER).read_bytes())
         change(directory / file, schema=schema)
-        with pytest.raises(RunDirectoryError, match=rf"{file} has schema {schema!r}; this dpdoctor reads schema 1"):
+        with pytest.raises(
+            RunDirectoryError, match=rf"{file} has schema {schema!r}; this dpdoctor reads schemas 1 and 2"
+        ):
             rundir.read(directory)
 
     @pytest.mark.parametrize(
@@ -194,8 +196,8 @@ class TestDamage:
             rundir.read(directory)
 
     def test_the_place_in_a_damaged_file_is_named(self, directory: Path) -> None:
-        change(directory / "ddp/rank0/rank.json", adoption={"units": [{"name": 5}]})
-        with pytest.raises(RunDirectoryError, match=r"rank0/rank\.json is damaged: .*\$\.adoption\.units\[0\]"):
+        change(directory / "ddp/rank0/rank.json", conversion={"modules": [{"name": 5}]})
+        with pytest.raises(RunDirectoryError, match=r"rank0/rank\.json is damaged: .*\$\.conversion\.modules\[0\]"):
             rundir.read(directory)
 
     def test_a_value_that_cannot_be_is_damage(self, directory: Path) -> None:
@@ -304,9 +306,9 @@ class TestWriteWhole:
 
 
 @pytest.mark.parametrize(("oks", "proved"), [((), None), ((True, None), True), ((True, False), False)])
-def test_adoption_is_proved_when_no_check_failed(oks: tuple[bool | None, ...], proved: bool | None) -> None:
+def test_conversion_is_proved_when_no_check_failed(oks: tuple[bool | None, ...], proved: bool | None) -> None:
     checks = tuple(Check(name="x", ok=ok, text="") for ok in oks)
-    assert Adoption(proof=checks).proved is proved
+    assert Conversion(proof=checks).proved is proved
 
 
 class TestTraceOfAnotherLaunch:

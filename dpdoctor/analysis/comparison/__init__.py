@@ -7,6 +7,7 @@ from dpdoctor.analysis.comparison.model import (
     Compared,
     ComparedRun,
     Comparison,
+    Direction,
     Fact,
     FindingComparison,
     FindingState,
@@ -14,7 +15,6 @@ from dpdoctor.analysis.comparison.model import (
     ModeComparison,
     ModeState,
     Value,
-    Verdict,
 )
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Compared",
     "ComparedRun",
     "Comparison",
+    "Direction",
     "Fact",
     "FindingComparison",
     "FindingState",
@@ -29,7 +30,6 @@ __all__ = [
     "ModeComparison",
     "ModeState",
     "Value",
-    "Verdict",
     "compare",
     "counter_facts",
     "counter_values",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dpdoctor.analysis.comparison.environment import environment_facts
 from dpdoctor.analysis.comparison.findings import finding_comparisons
 from dpdoctor.analysis.comparison.model import ComparedRun, Comparison
-from dpdoctor.analysis.comparison.modes import mode_comparison, why_not_judged
+from dpdoctor.analysis.comparison.modes import mode_comparison, why_inconclusive
 from dpdoctor.analysis.results import Diagnosis
 from dpdoctor.spec import TRACE_MODE
 
@@ -25,7 +25,7 @@ def compare(analyses: Sequence[Diagnosis]) -> Comparison:
     return Comparison(
         runs=tuple(_run(one, _label(place)) for place, one in enumerate(analyses)),
         modes={name: mode_comparison(name, analyses) for name in names},
-        findings=finding_comparisons(analyses, why_not_judged),
+        findings=finding_comparisons(analyses, why_inconclusive),
         environment=environment_facts(analyses),
     )
 

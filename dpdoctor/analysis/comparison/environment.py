@@ -38,7 +38,7 @@ def _settings(analysis: Diagnosis) -> dict[str, Value]:
         "threads_per_device": spec.threads_per_device,
         "seed": spec.seed,
         "launches_per_mode": spec.repeat,
-        "arms": ", ".join(spec.recording.arms) or "none",
+        "ablations": ", ".join(spec.recording.ablations) or "none",
     }
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.comparison.model import Change, Compared, Fact, Value, Verdict
+from dpdoctor.analysis.comparison.model import Change, Compared, Direction, Fact, Value
 from dpdoctor.analysis.figure import Figure
 
 # Share of a figure below which a difference is that of floating-point sums in another order.
@@ -34,7 +34,7 @@ def _change(base: Figure, other: Figure) -> Change:
     return Change(ratio=stats.ratio(other, base, "x"), difference=difference, verdict=_verdict(difference, rounding))
 
 
-def _verdict(difference: Figure, rounding: float) -> Verdict:
+def _verdict(difference: Figure, rounding: float) -> Direction:
     """Return whether the interval of the difference leaves out 0 by more than rounding.
 
     By Fieller's theorem it does exactly where the interval of the ratio leaves out 1; but the ratio has none where the

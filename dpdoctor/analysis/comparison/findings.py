@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from dpdoctor.analysis import stats
 from dpdoctor.analysis.comparison.figures import compared
-from dpdoctor.analysis.comparison.model import FindingComparison, FindingState, FindingVerdict, Verdict
+from dpdoctor.analysis.comparison.model import Direction, FindingComparison, FindingState, FindingVerdict
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.results import Diagnosis
 from dpdoctor.analysis.summary import Finding
@@ -46,7 +46,7 @@ def _comparison(
 
 
 def _key(finding: Finding) -> Key:
-    return finding.rule, finding.mode, finding.of
+    return finding.rule, finding.mode, finding.share_of
 
 
 def _state(key: Key, analysis: Diagnosis, reason: str | None) -> FindingState:
@@ -56,7 +56,7 @@ def _state(key: Key, analysis: Diagnosis, reason: str | None) -> FindingState:
         if _key(finding) == key:
             return FindingState(finding=finding)
     rule, mode, _ = key
-    asked = (item.reason for item in analysis.summary.not_judged if (item.rule, item.mode) == (rule, mode))
+    asked = (item.reason for item in analysis.summary.inconclusive if (item.rule, item.mode) == (rule, mode))
     return FindingState(reason=next(asked, None))
 
 
@@ -72,7 +72,7 @@ def _cost(state: FindingState) -> Figure:
     return stats.unknown("ratio", state.reason or "it was not found")
 
 
-def _change(base: FindingState, other: FindingState, by_cost: Verdict) -> FindingVerdict:
+def _change(base: FindingState, other: FindingState, by_cost: Direction) -> FindingVerdict:
     if base.reason is not None or other.reason is not None:
         return "unknown"
     if not _stands(base):

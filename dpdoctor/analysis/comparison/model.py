@@ -1,11 +1,11 @@
 """The shape of a comparison of runs, which `dpdoctor compare --format json` writes as it is.
 
-    {"schema": 1, "runs": [{"label": "A", "path": ..., "command": [...], ...}, {"label": "B", ...}],
+    {"schema": 2, "runs": [{"label": "A", "path": ..., "command": [...], ...}, {"label": "B", ...}],
      "modes": {"ddp": {
        "states": [{"status": "ok", "withheld": null, "batch": {"global": 64, ...}, ...}, ...],
        "figures": {"throughput": {"figures": [{"value", "low", "high", ...}, ...],
                                   "changes": [{"ratio": {...}, "difference": {...}, "verdict": "less"}]}, ...},
-       "phases": {"data_wait": ...}, "budget": {"compute": ..., "idle.data": ...}, "arms": {"no_comm": ...},
+       "phases": {"data_wait": ...}, "budget": {"compute": ..., "idle.data": ...}, "ablations": {"no_comm": ...},
        "counters": [{"name": "all_reduce.bytes", "values": [46758048, 46758048], "differs": [false]}]}},
      "findings": [{"rule", "mode", "runs": [...], "cost": {...}, "changes": ["appeared"]}],
      "environment": [{"name": "torch", "values": ["2.11.0", "2.15.0"], "differs": [true]}]}
@@ -21,9 +21,9 @@ from typing import Literal
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.summary import Batch, Finding
 
-SCHEMA = 1
+SCHEMA = 2
 
-Verdict = Literal["more", "less", "alike", "unclear", "unknown"]
+Direction = Literal["more", "less", "alike", "unclear", "unknown"]
 FindingVerdict = Literal["appeared", "gone", "more", "less", "alike", "unclear", "absent", "unknown"]
 Value = str | int | None
 
@@ -41,7 +41,7 @@ class Change:
 
     ratio: Figure
     difference: Figure
-    verdict: Verdict
+    verdict: Direction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +89,11 @@ class ModeComparison:
     """One mode in all runs.
 
     Attributes:
-        figures: throughput, throughput_with_edges, step, epoch_s, speedup, scaling_efficiency, peak_memory_bytes; of
+        figures: throughput, throughput_all_steps, step, epoch_s, speedup, scaling_efficiency, peak_memory_bytes; of
             traces alone traced_step.
         phases: seconds per step on the host's clock, keys of PHASES.
-        budget: shares of the traced steps, keys of `trace_budget.budget_shares`.
-        arms: seconds per step that switching something off gains.
+        budget: shares of the traced steps, keys of `trace_breakdown.breakdown_shares`.
+        ablations: seconds per step that switching something off gains.
         counters: of one step after warm-up; the same in every step and on any machine.
     """
 
@@ -101,7 +101,7 @@ class ModeComparison:
     figures: dict[str, Compared]
     phases: dict[str, Compared]
     budget: dict[str, Compared]
-    arms: dict[str, Compared]
+    ablations: dict[str, Compared]
     counters: tuple[Fact, ...]
 
 

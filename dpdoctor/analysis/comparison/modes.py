@@ -13,13 +13,13 @@ from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import shown
 from dpdoctor.analysis.results import Diagnosis
 from dpdoctor.analysis.summary import ModeSummary
-from dpdoctor.analysis.trace_budget import budget_shares
+from dpdoctor.analysis.trace_breakdown import breakdown_shares
 from dpdoctor.analysis.withheld import why_withheld
 from dpdoctor.records import ALL_PHASES, COMMUNICATION, PHASES
 from dpdoctor.spec import BASELINE, TRACE_MODE
 
 NO_SUCH_MODE = "the run has no such mode"
-NO_SUCH_ARM = "the arm was not run"
+NO_SUCH_ABLATION = "the ablation was not run"
 
 Pick = Callable[[ModeSummary], Figure]
 # For each run its mode, or why its figures may not be compared.
@@ -36,13 +36,13 @@ def _peak_memory(mode: ModeSummary) -> Figure:
 
 FIGURES: dict[str, tuple[str, Pick]] = {
     "throughput": ("samples/s", lambda mode: mode.throughput),
-    "throughput_with_edges": ("samples/s", lambda mode: mode.throughput_with_edges),
+    "throughput_all_steps": ("samples/s", lambda mode: mode.throughput_all_steps),
     "step": ("s", lambda mode: mode.step),
     "epoch_s": ("s", lambda mode: mode.epoch_s),
     "speedup": ("x", lambda mode: mode.speedup),
     "scaling_efficiency": ("ratio", lambda mode: mode.scaling_efficiency),
     "peak_memory_bytes": ("bytes", _peak_memory),
-    "core_pace": ("s", lambda mode: mode.core_pace),
+    "core_benchmark": ("s", lambda mode: mode.core_benchmark),
 }
 _AGAINST_BASELINE = ("speedup", "scaling_efficiency")
 
@@ -56,12 +56,12 @@ def mode_comparison(name: str, analyses: Sequence[Diagnosis]) -> ModeComparison:
         figures=_figures(name, sides),
         phases=_phases(name, sides),
         budget=_budget(name, analyses, sides),
-        arms=_arms(sides),
+        ablations=_ablations(sides),
         counters=counter_facts([None if isinstance(side, str) else side.counters for side in sides]),
     )
 
 
-def why_not_judged(analysis: Diagnosis, name: str) -> str | None:
+def why_inconclusive(analysis: Diagnosis, name: str) -> str | None:
     """Return why no rule was asked about a mode of a run, or None when they were."""
     mode = analysis.summary.modes.get(name)
     withheld = _state(mode).withheld
@@ -69,7 +69,7 @@ def why_not_judged(analysis: Diagnosis, name: str) -> str | None:
         return withheld
     if mode.status == "inactive":
         return mode.reason or "the mode changed nothing"
-    measured = mode.step.value is not None or mode.budget is not None
+    measured = mode.step.value is not None or mode.breakdown is not None
     return None if measured else mode.step.reason
 
 
@@ -99,7 +99,7 @@ def _row(sides: Sides, unit: str, pick: Pick) -> Compared:
 
 
 def _traced_step(mode: ModeSummary) -> Figure:
-    return stats.unknown("s", NO_STEPS) if mode.budget is None else mode.budget.step
+    return stats.unknown("s", NO_STEPS) if mode.breakdown is None else mode.breakdown.step
 
 
 def _phases(name: str, sides: Sides) -> dict[str, Compared]:
@@ -123,7 +123,7 @@ def _budget(name: str, analyses: Sequence[Diagnosis], sides: Sides) -> dict[str,
 
 def _shares(analysis: Diagnosis, name: str) -> Mapping[str, Figure] | str:
     traces = shown(analysis.run.modes[name]).traces
-    shares = budget_shares(traces)
+    shares = breakdown_shares(traces)
     if shares and shares["exposed_comm"].value is None:
         # What holds communication and what does not are no two values of one figure.
         return {**shares, "compute": shares["exposed_comm"]}
@@ -134,11 +134,11 @@ def _share(shares: Mapping[str, Figure] | str, key: str) -> Figure:
     return stats.unknown("ratio", shares) if isinstance(shares, str) else shares[key]
 
 
-def _arms(sides: Sides) -> dict[str, Compared]:
-    """Return what each arm gains that was run or skipped in any run."""
-    names = dict.fromkeys(arm for side in sides if not isinstance(side, str) for arm in side.arms)
+def _ablations(sides: Sides) -> dict[str, Compared]:
+    """Return what each ablation gains that was run or skipped in any run."""
+    names = dict.fromkeys(ablation for side in sides if not isinstance(side, str) for ablation in side.ablations)
     return {name: _row(sides, "s", _gain(name)) for name in names}
 
 
 def _gain(name: str) -> Pick:
-    return lambda mode: mode.arms[name].gain if name in mode.arms else stats.unknown("s", NO_SUCH_ARM)
+    return lambda mode: mode.ablations[name].gain if name in mode.ablations else stats.unknown("s", NO_SUCH_ABLATION)

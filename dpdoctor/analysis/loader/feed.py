@@ -1,4 +1,4 @@
-"""Which loader fed the steps, and its batches in the full windows of one launch, or in those of an arm."""
+"""Which loader fed the steps, and its batches in the full windows of one launch, or in those of an ablation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class WindowFeed:
 
     @property
     def fetched(self) -> tuple[BatchRecord, ...]:
-        """Return the batches to judge fetches by: what an arm's window fetched ahead, beside other work, is left out.
+        """Return the batches to judge fetches by: what an ablation's window fetched ahead, beside other work, is left
+        out.
 
         They are those whose fetch began in the window; where fetches outlast it, those that its steps asked for.
         """
@@ -58,9 +59,9 @@ class Feed:
         return [part for window in self.windows for part in window]
 
 
-def feed(launch: LaunchFacts, arm: str = FULL) -> Feed | None:
-    """Return what fed the steps of a launch; None: no batch was recorded on every rank in a window of that arm."""
-    windows = launch.windows(arm)
+def feed(launch: LaunchFacts, ablation: str = FULL) -> Feed | None:
+    """Return what fed the steps of a launch; None: no batch was recorded on every rank in a window of that ablation."""
+    windows = launch.windows(ablation)
     number = _feeding(launch, windows)
     loader = _loader(launch, number)
     if number is None or loader is None:
@@ -86,7 +87,7 @@ def _feeding(launch: Launch, windows: Sequence[Window]) -> int | None:
 
 
 def _loader(launch: Launch, number: int | None) -> Loader | None:
-    loaders = next((rank.record.adoption.loaders for rank in launch.ranks if rank.record), ())
+    loaders = next((rank.record.conversion.loaders for rank in launch.ranks if rank.record), ())
     return loaders[number] if number is not None and 0 <= number < len(loaders) else None
 
 

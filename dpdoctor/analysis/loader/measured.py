@@ -139,7 +139,7 @@ def _cores(feed: Feed, launch: Launch, header: RunHeader, blocks: Sequence[Block
 
 def _threads(record: RankRecord) -> int:
     """Return the threads that compute a step; beside a GPU one feeds it, and the others have little to do."""
-    return max(1, record.adoption.num_threads) if record.device_type == "cpu" else 1
+    return max(1, record.conversion.num_threads) if record.device_type == "cpu" else 1
 
 
 def _compute_cores(feed: Feed, records: Sequence[RankRecord], blocks: Sequence[Block]) -> float:

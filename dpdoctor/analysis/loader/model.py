@@ -51,16 +51,16 @@ class SlowFetches:
     """Fetches that take far longer than the others; a loader of which all fetches differ much has none.
 
     Attributes:
-        count: of the `of` that were timed.
-        seconds: of the median one of them; `usual` is that of the median one of all.
+        count: of the `total` that were timed.
+        seconds: of the median one of them; `usual_seconds` is that of the median one of all.
         cpu_ratio: CPU time of the fetching thread over theirs.
         step: what a step would take if they took no longer than usual, predicted; unknown where nothing is.
     """
 
     count: int
-    of: int
+    total: int
     seconds: float
-    usual: float
+    usual_seconds: float
     cpu_ratio: float
     step: Figure
 
@@ -71,22 +71,22 @@ class LoaderSummary:
 
     Attributes:
         line: where the script iterates it; the other settings are the script's own.
-        built: where the script builds it; empty: that was not seen.
+        built_at: where the script builds it; empty: that was not seen.
         fetch: seconds that a worker (or the training thread, without workers) takes for a batch; wall.
         fetch_cv: standard deviation of the fetches over their mean; what an event simulation needs and a mean hides.
-        slow: the few that take far longer than the others; None: there are none.
+        slow_fetches: the few that take far longer than the others; None: there are none.
         cpu_ratio: CPU time of the fetching thread over `fetch`: near 1 it computes, near 0 it waits for I/O.
         collate: the part of `fetch` that puts samples together.
         wait: seconds per step that the training thread waits.
-        ready: share of the asks that found so many batches ready.
-        receive: seconds to take over a batch that lies ready.
-        edge: seconds that the first batch of an iteration takes beyond the usual.
+        ready_batches: share of the asks that found so many batches ready.
+        transfer: seconds to take over a batch that lies ready.
+        epoch_start: seconds that the first batch of an iteration takes beyond the usual.
         predictions: for every number of workers and prefetch factor within the budget of cores and memory.
         advice: the prediction to follow; None: leave it as it is, or unknown; `advice_reason` says which and why.
-        control: what one device would take with as many loader processes as all ranks have; None for one device,
-            and where the ranks have none, as each then fetches for itself.
+        baseline_same_workers: what one device would take with as many loader processes as all ranks have; None for one
+            device, and where the ranks have none, as each then fetches for itself.
         trial: what came of the setting that was tried in a launch of its own; None: there was no such launch.
-        number: place in Adoption.loaders.
+        index: place in Conversion.loaders.
     """
 
     line: str
@@ -101,21 +101,21 @@ class LoaderSummary:
     cpu_ratio: Figure
     collate: Figure
     wait: Figure
-    ready: dict[int, float]
-    receive: Figure
-    edge: Figure
+    ready_batches: dict[int, float]
+    transfer: Figure
+    epoch_start: Figure
     transforms: tuple[TransformSummary, ...]
     workers: tuple[WorkerSummary, ...]
     predictions: tuple[LoaderPrediction, ...] = ()
     advice: LoaderPrediction | None = None
     advice_reason: str = ""
-    control: LoaderPrediction | None = None
+    baseline_same_workers: LoaderPrediction | None = None
     trial: LoaderTrial | None = None
-    slow: SlowFetches | None = None
-    number: int = 0
-    built: str = ""
+    slow_fetches: SlowFetches | None = None
+    index: int = 0
+    built_at: str = ""
 
     @property
     def arguments_line(self) -> str:
         """Where an argument of the DataLoader is to be changed: where it is built, as far as that was seen."""
-        return self.built or self.line
+        return self.built_at or self.line

@@ -79,7 +79,7 @@ def is_left_early(launches: Sequence[Launch], mode: ModeSummary) -> bool:
     """Return whether the script begins the loader anew though it has more batches to give."""
     loader, length = mode.loader, _batches_per_iteration(mode)
     ranks = [rank for launch in launches for rank in launch.ranks]
-    seen = [(b.iteration, b.batch + 1) for r in ranks for b in r.batches if loader and b.loader == loader.number]
+    seen = [(b.iteration, b.batch + 1) for r in ranks for b in r.batches if loader and b.loader == loader.index]
     if length is None or len({iteration for iteration, _ in seen}) < 2:
         return False
     return max(batch for _, batch in seen) < READ_TO_ITS_END * length
@@ -87,10 +87,10 @@ def is_left_early(launches: Sequence[Launch], mode: ModeSummary) -> bool:
 
 def _batches_per_iteration(mode: ModeSummary) -> int | None:
     """Return the batches that a rank gets in one pass over the loader that feeds it; None: no end known."""
-    loader, adoption = mode.loader, mode.adoption
-    if loader is None or adoption is None or not 0 <= loader.number < len(adoption.loaders):
+    loader, conversion = mode.loader, mode.conversion
+    if loader is None or conversion is None or not 0 <= loader.index < len(conversion.loaders):
         return None
-    found: Loader = adoption.loaders[loader.number]
+    found: Loader = conversion.loaders[loader.index]
     shared_by = mode.world_size if found.rule == "per-device" else 1
     return None if found.num_batches is None else found.num_batches // shared_by
 
@@ -101,18 +101,18 @@ def _of_rank(rank: Rank, loader: LoaderSummary) -> tuple[set[int], dict[int, flo
     What a step waits for two loaders is told apart by the batches of this one.
     """
     begun = _begins(rank, loader)
-    details = {event.detail for event in rank.events if event.kind == "iterator"} - {str(loader.number)}
+    details = {event.detail for event in rank.events if event.kind == "iterator"} - {str(loader.index)}
     others = {step for detail in details for step in events_by_step(rank, "iterator", detail)}
     waits: defaultdict[int, float] = defaultdict(float)
     for batch in rank.batches:
-        if batch.loader == loader.number and batch.step in begun & others:
+        if batch.loader == loader.index and batch.step in begun & others:
             waits[batch.step] += (batch.wait_ns + batch.opening_ns) * NS
     elsewhere = {step: duration_ns * NS for step, duration_ns in events_by_step(rank, "evaluation").items()}
     return begun, elsewhere, waits
 
 
 def _begins(rank: Rank, loader: LoaderSummary) -> set[int]:
-    return set(events_by_step(rank, "iterator", str(loader.number)))
+    return set(events_by_step(rank, "iterator", str(loader.index)))
 
 
 def _times(step: StepRecord) -> tuple[float, float]:
@@ -128,7 +128,7 @@ def _excess_s(wait_s: float, step: StepRecord, evaluating_s: float, usual_wait_s
 def _every(launches: Sequence[Launch], loader: LoaderSummary) -> int | None:
     """Return the steps from one beginning to the next: those of an epoch, or fewer where a rank shows it.
 
-    The most that were seen, as batches that an arm throws away make it fewer.
+    The most that were seen, as batches that an ablation throws away make it fewer.
     """
     ranks = [rank for launch in launches for rank in launch.ranks]
     known = [r.record.steps_per_epoch for r in ranks if r.record and r.record.steps_per_epoch]

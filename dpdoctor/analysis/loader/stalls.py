@@ -33,9 +33,9 @@ def slow_fetches(feed: Feed, basis: Basis | None) -> SlowFetches | None:
     cpu_s = sum(batch.cpu_ns for batch, slow in zip(timed, is_slow, strict=True) if slow) * NS
     return SlowFetches(
         count=count,
-        of=len(fetches),
+        total=len(fetches),
         seconds=float(np.median(fetches[is_slow])),
-        usual=usual,
+        usual_seconds=usual,
         cpu_ratio=min(1.0, cpu_s / float(fetches[is_slow].sum())),
         step=basis.without_fetches_above(limit, usual) if basis else stats.unknown("s", NOT_SIMULATED),
     )

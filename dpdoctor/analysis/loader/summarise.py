@@ -59,7 +59,7 @@ def _fed(mode: ModeSummary, launch: LaunchFacts | None, tried_in: LaunchFacts | 
         feed=found,
         mode=mode,
         predictor=predictor,
-        trial=trial.better(trial.trial(tried_in), trial.one_worker(mode.arms)),
+        trial=trial.better(trial.trial(tried_in), trial.one_worker(mode.ablations)),
         reason=reason,
     )
 
@@ -69,7 +69,7 @@ def _predictor(found: Feed, launch: LaunchFacts, mode: ModeSummary, header: RunH
         raise UnknownError(mode.step.reason or "no step time")
     present = measured(found, launch, header)
     return Predictor(
-        Basis(present, mode.step), None if found.loader.num_workers else tried(present, launch, mode.arms, header)
+        Basis(present, mode.step), None if found.loader.num_workers else tried(present, launch, mode.ablations, header)
     )
 
 
@@ -84,13 +84,13 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
     if fed.trial is not None:
         chosen, reason = trial.after_trial(chosen, fed.trial, predictions)
     else:
-        reason = trial.after_arm(chosen, reason, trial.one_worker(fed.mode.arms))
+        reason = trial.after_ablation(chosen, reason, trial.one_worker(fed.mode.ablations))
     if loader.sampler == _ITERABLE_SAMPLER:
         chosen, reason = None, advice.ITERABLE
     return LoaderSummary(
-        number=found.number,
+        index=found.number,
         line=loader.line,
-        built=loader.built,
+        built_at=loader.built,
         dataset=loader.dataset,
         num_workers=loader.num_workers,
         prefetch_factor=loader.prefetch_factor,
@@ -102,17 +102,17 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         cpu_ratio=facts.cpu_ratio(found),
         collate=facts.collate(found),
         wait=facts.wait(found),
-        ready=facts.ready(found),
-        receive=facts.receive(found, facts.hand_offs(found, launch)),
-        edge=facts.edge(found),
+        ready_batches=facts.ready(found),
+        transfer=facts.receive(found, facts.hand_offs(found, launch)),
+        epoch_start=facts.edge(found),
         transforms=parts.transforms(found, launch),
         workers=parts.workers(found),
         predictions=predictions,
         advice=chosen,
         advice_reason=reason,
-        control=_control(fed, baseline),
+        baseline_same_workers=_control(fed, baseline),
         trial=fed.trial,
-        slow=stalls.slow_fetches(found, fed.predictor.present if fed.predictor else None),
+        slow_fetches=stalls.slow_fetches(found, fed.predictor.present if fed.predictor else None),
     )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.ablation import arms
+from dpdoctor.analysis.ablation import ablations
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.loader.advice import fewest_of_the_best, is_of
 from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderTrial
 from dpdoctor.analysis.loader.simulate import Setting
-from dpdoctor.analysis.summary import ArmSummary, ModeSummary
+from dpdoctor.analysis.summary import AblationSummary, ModeSummary
 from dpdoctor.spec import BESIDE, ONE_WORKER, OTHER_SETTING, LoaderSetting
 
 # What promises less is not worth another launch.
@@ -35,51 +35,57 @@ def _best(mode: ModeSummary) -> LoaderSetting | None:
 
 
 def _was_tried(mode: ModeSummary, best: LoaderPrediction) -> bool:
-    """Return whether the arm with one worker measured what is as good."""
-    arm = mode.arms.get(BESIDE)
-    if best.num_workers != 1 or arm is None or arm.step.value is None or best.step.value is None:
+    """Return whether the ablation with one worker measured what is as good."""
+    ablation = mode.ablations.get(BESIDE)
+    if best.num_workers != 1 or ablation is None or ablation.step.value is None or best.step.value is None:
         return False
-    return arm.step.value <= LEAST_GAIN * best.step.value
+    return ablation.step.value <= LEAST_GAIN * best.step.value
 
 
 def trial(launch: LaunchFacts | None) -> LoaderTrial | None:
     """Return what the launch gave; None: there was none."""
     if launch is None or launch.record.loader_setting is None:
         return None
-    found = arms([launch]).get(OTHER_SETTING)
+    found = ablations([launch]).get(OTHER_SETTING)
     reason = launch.record.reason or "the launch that tried it left no window of it"
     speedup = _speedup(found) if found is not None else stats.unknown("x", reason)
     return LoaderTrial(setting=launch.record.loader_setting, speedup=speedup)
 
 
-def one_worker(arms: Mapping[str, ArmSummary]) -> LoaderTrial | None:
-    """Return what the arm with one worker gave, as a trial of it; None: it was not measured."""
-    arm = arms.get(BESIDE)
-    return None if arm is None or arm.share.value is None else LoaderTrial(setting=ONE_WORKER, speedup=_speedup(arm))
+def one_worker(ablations: Mapping[str, AblationSummary]) -> LoaderTrial | None:
+    """Return what the ablation with one worker gave, as a trial of it; None: it was not measured."""
+    ablation = ablations.get(BESIDE)
+    return (
+        None
+        if ablation is None or ablation.share.value is None
+        else LoaderTrial(setting=ONE_WORKER, speedup=_speedup(ablation))
+    )
 
 
 def without_gain(mode: ModeSummary) -> LoaderTrial | None:
     """Return the setting that was measured and is not faster; None: there is none, or one is."""
-    found = (mode.loader.trial if mode.loader is not None else None) or one_worker(mode.arms)
+    found = (mode.loader.trial if mode.loader is not None else None) or one_worker(mode.ablations)
     return None if found is None or found.speedup.value is None or is_faster(found) else found
 
 
-def _speedup(arm: ArmSummary) -> Figure:
+def _speedup(ablation: AblationSummary) -> Figure:
     """Return how many times as fast a step is; 1 / (1 - x), where x is the share of the step that is saved."""
-    if arm.share.value is None:
-        return stats.unknown("x", arm.share.reason or "it was not measured")
+    if ablation.share.value is None:
+        return stats.unknown("x", ablation.share.reason or "it was not measured")
     low, value, high = (
         None if share is None or share >= 1 else 1 / (1 - share)
-        for share in (arm.share.low, arm.share.value, arm.share.high)
+        for share in (ablation.share.low, ablation.share.value, ablation.share.high)
     )
     if value is None:
         return stats.unknown("x", "a step took no time with it")
     known = (low, high) if low is not None and high is not None else (None, None)
-    return Figure(value=value, low=known[0], high=known[1], n=arm.share.n, unit="x")
+    return Figure(value=value, low=known[0], high=known[1], n=ablation.share.n, unit="x")
 
 
 def better(tried: LoaderTrial | None, other: LoaderTrial | None) -> LoaderTrial | None:
-    """Return of two settings that were measured the faster one; None: no launch tried any, and the arm stands alone."""
+    """Return of two settings that were measured the faster one; None: no launch tried any, and the ablation stands
+    alone.
+    """
     if tried is None or other is None or other.speedup.value is None or not is_faster(other):
         return tried
     return other if tried.speedup.value is None or other.speedup.value > tried.speedup.value else tried
@@ -102,11 +108,13 @@ def after_trial(
     return next((p for p in predictions if is_of(p, setting)), chosen), words(tried)
 
 
-def after_arm(chosen: LoaderPrediction | None, reason: str, arm: LoaderTrial | None) -> str:
-    """Return why nothing is advised, with what the arm with one worker measured; it alone does not rule out others."""
-    if chosen is not None or arm is None:
+def after_ablation(chosen: LoaderPrediction | None, reason: str, ablation: LoaderTrial | None) -> str:
+    """Return why nothing is advised, with what the ablation with one worker measured; it alone does not rule out
+    others.
+    """
+    if chosen is not None or ablation is None:
         return reason
-    return f"{words(arm)}; {reason}"
+    return f"{words(ablation)}; {reason}"
 
 
 def words(tried: LoaderTrial) -> str:

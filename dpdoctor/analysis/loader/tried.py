@@ -1,4 +1,4 @@
-"""What one worker did where the script's loader has none: measured in the windows of the arm that tries it."""
+"""What one worker did where the script's loader has none: measured in the windows of the ablation that tries it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH, Measured, UnknownError, measured
 from dpdoctor.analysis.loader.predict import Basis
-from dpdoctor.analysis.summary import ArmSummary
+from dpdoctor.analysis.summary import AblationSummary
 from dpdoctor.spec import BESIDE, RunHeader
 
-ARM = BESIDE
+ABLATION = BESIDE
 
 
-def tried(present: Measured, launch: LaunchFacts, arms: Mapping[str, ArmSummary], header: RunHeader) -> Basis | None:
-    """Return what the arm measured; None: it did not run, or too little of it is known."""
-    step = arms[ARM].step if ARM in arms else None
-    found = feed(launch, arm=ARM)
+def tried(
+    present: Measured, launch: LaunchFacts, ablations: Mapping[str, AblationSummary], header: RunHeader
+) -> Basis | None:
+    """Return what the ablation measured; None: it did not run, or too little of it is known."""
+    step = ablations[ABLATION].step if ABLATION in ablations else None
+    found = feed(launch, ablation=ABLATION)
     if step is None or step.value is None or found is None:
         return None
     loader = dataclasses.replace(found.loader, num_workers=1, prefetch_factor=DEFAULT_PREFETCH, in_order=True)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.advice import AS_GOOD
-from dpdoctor.analysis.loader.tried import ARM
+from dpdoctor.analysis.loader.tried import ABLATION
 from dpdoctor.analysis.summary import ModeSummary
 
 
 def tried_step(mode: ModeSummary) -> Figure | None:
     """Return the seconds of a step with one worker; None: that is not advised, or was not tried.
 
-    None, too, where fetching more batches ahead than by default, as the arm does, is predicted to be faster yet.
+    None, too, where fetching more batches ahead than by default, as the ablation does, is predicted to be faster yet.
     """
-    loader, arm = mode.loader, mode.arms.get(ARM)
+    loader, ablation = mode.loader, mode.ablations.get(ABLATION)
     advised = loader.advice if loader is not None else None
-    if loader is None or loader.num_workers or advised is None or advised.num_workers != 1 or arm is None:
+    if loader is None or loader.num_workers or advised is None or advised.num_workers != 1 or ablation is None:
         return None
-    if arm.step.value is None or advised.step.value is None or arm.step.value > AS_GOOD * advised.step.value:
+    if ablation.step.value is None or advised.step.value is None or ablation.step.value > AS_GOOD * advised.step.value:
         return None
-    return arm.step
+    return ablation.step

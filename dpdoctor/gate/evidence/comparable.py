@@ -102,7 +102,8 @@ def _of_modes(
         yield from (_named(name, found) for found in _of_conditions(base[name].conditions, head[name].conditions))
         yield from (_named(name, found) for found in _unsteady(base[name], head[name]))
         yield from (
-            _named(name, found) for found in _of_cores(base[name].summary.core_pace, head[name].summary.core_pace)
+            _named(name, found)
+            for found in _of_cores(base[name].summary.core_benchmark, head[name].summary.core_benchmark)
         )
 
 

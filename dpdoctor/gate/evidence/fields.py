@@ -96,7 +96,7 @@ RUN: tuple[Field[Recorded], ...] = (
     Field(name="warmup", value=_warmup, remedy=_SAME_STEP, hard=EXACT),
     Field(name="seed", value=lambda run: units.whole(run.header.spec.seed), remedy=_ALIKE, hard=EXACT),
     Field(name="seed_per_rank", value=lambda run: str(run.header.spec.seed_per_rank), remedy=_ALIKE, hard=BOTH),
-    Field(name="arms", value=lambda run: ", ".join(run.header.spec.recording.arms) or "none", remedy=_ALIKE),
+    Field(name="ablations", value=lambda run: ", ".join(run.header.spec.recording.ablations) or "none", remedy=_ALIKE),
     Field(name="dpdoctor", value=lambda run: run.header.dpdoctor, remedy=_INSTALL),
 )
 
@@ -116,7 +116,7 @@ def _batch(mode: RecordedMode) -> str | None:
 
 
 def _launcher(mode: RecordedMode) -> str | None:
-    return shlex.join(mode.summary.own.launcher) if mode.summary.own else None
+    return shlex.join(mode.summary.native.launcher) if mode.summary.native else None
 
 
 MODE: tuple[Field[RecordedMode], ...] = (
@@ -142,7 +142,7 @@ MODE: tuple[Field[RecordedMode], ...] = (
     ),
     Field(
         name="dataset",
-        value=lambda mode: training_data(mode.summary.adoption),
+        value=lambda mode: training_data(mode.summary.conversion),
         remedy=f"Train on the same data{_ANEW}",
         hard=TIME,
     ),

@@ -16,7 +16,7 @@ from dpdoctor.gate.evidence.conditions import Conditions, conditions
 from dpdoctor.gate.evidence.disturbed import disturbance
 from dpdoctor.gate.evidence.measured import compiles, num_steps, seconds_per_step, typical_batch
 from dpdoctor.gate.evidence.workload import script_of
-from dpdoctor.records import Adoption, Launch, LaunchRecord, Run
+from dpdoctor.records import Conversion, Launch, LaunchRecord, Run
 from dpdoctor.rules import diagnosed
 from dpdoctor.spec import RunHeader, RunSpec
 
@@ -111,11 +111,11 @@ def _second_launch(run: Run, name: str) -> ModeSummary:
 
 def _kept(mode: ModeSummary) -> ModeSummary:
     """Return a summary without what neither gate nor comparison reads, which is most of its size."""
-    adoption = mode.adoption and dataclasses.replace(mode.adoption, written=(), warnings=(), patched=())
+    conversion = mode.conversion and dataclasses.replace(mode.conversion, written=(), warnings=(), patched=())
     return dataclasses.replace(
         mode,
         stderr_tail=(),
-        adoption=adoption,
+        conversion=conversion,
         traces=(),
         cross_checks=(),
         loader=None,
@@ -132,11 +132,11 @@ def _empty_launch(mode: str, status: str) -> Launch:
     return Launch(record=LaunchRecord(mode=mode, launch=1, status=status), ranks=(), samples=())
 
 
-def training_data(adoption: Adoption | None) -> str | None:
+def training_data(conversion: Conversion | None) -> str | None:
     """Return what the script trained on, as far as its first loader tells; None: there was no loader."""
-    if adoption is None or not adoption.loaders:
+    if conversion is None or not conversion.loaders:
         return None
-    first = adoption.loaders[0]
+    first = conversion.loaders[0]
     if first.num_batches is None:
         return first.dataset
     return f"{first.dataset}, {units.count(first.num_batches, 'batch')} per epoch"

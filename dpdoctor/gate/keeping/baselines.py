@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from dpdoctor import rundir
+from dpdoctor import rundir, schema1
 from dpdoctor.errors import BaselineError, RunDirectoryError
 from dpdoctor.gate.evidence.comparable import unsound
 from dpdoctor.gate.evidence.recorded import Recorded
 from dpdoctor.gate.keeping.files import locked, make_directory, write_new
 
-SCHEMA = 1
+SCHEMA = 2
 SUFFIX = ".json"
 
 
@@ -69,12 +69,12 @@ def read(path: Path) -> Baseline:
     """
     try:
         found = rundir.read_json(path, _Version)
-        if found.schema != SCHEMA:
+        if found.schema not in (schema1.SCHEMA_1, SCHEMA):
             raise BaselineError(
-                f"{path} has schema {found.schema}; this dpdoctor reads schema {SCHEMA}. Read it with the version that "
-                "wrote it, or save it anew from a run: `dpdoctor baseline save`"
+                f"{path} has schema {found.schema}; this dpdoctor reads schemas {schema1.SCHEMA_1} and {SCHEMA}. Read "
+                "it with the version that wrote it, or save it anew from a run: `dpdoctor baseline save`"
             )
-        return rundir.read_json(path, Baseline)
+        return rundir.read_json(path, Baseline, schema=found.schema)
     except RunDirectoryError as error:
         raise BaselineError(
             f"{error.message}. Give a file that `dpdoctor baseline save` wrote, or restore it from git"

@@ -39,7 +39,7 @@ class Measured:
         return self.disturbed is None and not self.refusals and not self.interrupted
 
 
-class Verdict(Protocol):
+class Decision(Protocol):
     """What the pairs so far say of a mode."""
 
     @property
@@ -47,11 +47,11 @@ class Verdict(Protocol):
         """Return whether no more pairs are needed."""
 
 
-V = TypeVar("V", bound=Verdict)
+V = TypeVar("V", bound=Decision)
 # Launches a side for the n-th time; 0 is the one that is discarded.
 Launch = Callable[[SideName, int], Measured]
 # From the log ratios so far, ln(head / base) by mode, and the verdicts of the call before.
-Judge = Callable[[Mapping[str, Sequence[float]], Mapping[str, V]], Mapping[str, V]]
+Decide = Callable[[Mapping[str, Sequence[float]], Mapping[str, V]], Mapping[str, V]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +71,25 @@ class Alternated(Generic[V]):
     interrupted: bool = False
 
 
-def alternate(launch: Launch, judge: Judge[V], *, modes: Sequence[str], most_pairs: int) -> Alternated[V]:
+def alternate(launch: Launch, decide: Decide[V], *, modes: Sequence[str], most_pairs: int) -> Alternated[V]:
     """Launch pairs until every verdict is final; the first pair is discarded, disturbed ones are replaced.
 
-    At most a fifth of `most_pairs` is replaced. Nothing is launched where the judge needs no pair to be sure.
+    At most a fifth of `most_pairs` is replaced. Nothing is launched where `decide` needs no pair to be sure.
 
     Raises:
         ValueError: `most_pairs` count and a verdict is not final.
     """
     done: list[_Both] = []
-    verdicts = judge(_log_ratios(modes, done), {})
+    verdicts = decide(_log_ratios(modes, done), {})
     if _all_final(verdicts):
         return Alternated(pairs=dict.fromkeys(modes, ()), verdicts=verdicts)
     interrupted, refusals = _began(launch)
     while not (interrupted or refusals or _all_final(verdicts)):
         done.append(pair := _launch_both(launch, len(done) + 1))
         interrupted, refusals = pair.interrupted, pair.refusals or _too_many_replaced(done, most_pairs)
-        verdicts = judge(_log_ratios(modes, done), verdicts)
+        verdicts = decide(_log_ratios(modes, done), verdicts)
         if sum(one.counts for one in done) >= most_pairs and not _all_final(verdicts):
-            raise ValueError(f"after {most_pairs} pairs the judge must have come to a verdict")
+            raise ValueError(f"after {most_pairs} pairs `decide` must have come to a decision")
     pairs = {mode: tuple(one.pair(mode) for one in done) for mode in modes}
     return Alternated(pairs=pairs, verdicts=verdicts, refusals=refusals, interrupted=interrupted)
 
@@ -162,7 +162,7 @@ def _log_ratios(modes: Sequence[str], done: Sequence[_Both]) -> dict[str, list[f
     return {mode: [pair.log_ratio(mode) for pair in done if pair.counts] for mode in modes}
 
 
-def _all_final(verdicts: Mapping[str, Verdict]) -> bool:
+def _all_final(verdicts: Mapping[str, Decision]) -> bool:
     return all(verdict.final for verdict in verdicts.values())
 
 

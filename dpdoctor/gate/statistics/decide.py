@@ -142,7 +142,7 @@ def _effect(at: Location | None, num_pairs: int) -> Figure:
     )
 
 
-def judge(
+def decide_all(
     log_ratios: Mapping[str, Sequence[float]],
     settled: Mapping[str, Verdict],
     *,
@@ -169,5 +169,5 @@ def judge(
     }
     failed = {mode: verdict for mode, verdict in found.items() if verdict.outcome == "regressed"}
     if failed:
-        return judge(log_ratios, {**kept, **failed}, plan=plan, noise=noise, asked=asked)
+        return decide_all(log_ratios, {**kept, **failed}, plan=plan, noise=noise, asked=asked)
     return {mode: kept.get(mode) or found[mode] for mode in log_ratios}

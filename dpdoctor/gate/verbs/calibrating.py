@@ -11,7 +11,7 @@ from dpdoctor import rundir
 from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.gate.evidence.measured import shown_seconds_per_step
 from dpdoctor.gate.evidence.workload import sharing, workload
-from dpdoctor.gate.launching.alternate import Alternated, Judge, alternate, most_launches
+from dpdoctor.gate.launching.alternate import Alternated, Decide, alternate, most_launches
 from dpdoctor.gate.launching.sides import Checkout, Launches
 from dpdoctor.gate.model import SIDES, Calibration
 from dpdoctor.gate.statistics.noise import mode_noise
@@ -72,8 +72,8 @@ def _shown(root: Path, mode: str) -> list[float]:
     return [seconds for seconds in found if seconds is not None]
 
 
-def _until(pairs: int) -> Judge[Enough]:
-    def judge(log_ratios: Mapping[str, Sequence[float]], _: Mapping[str, Enough]) -> Mapping[str, Enough]:
+def _until(pairs: int) -> Decide[Enough]:
+    def decide(log_ratios: Mapping[str, Sequence[float]], _: Mapping[str, Enough]) -> Mapping[str, Enough]:
         return {mode: Enough(final=len(ratios) >= pairs) for mode, ratios in log_ratios.items()}
 
-    return judge
+    return decide

@@ -33,7 +33,7 @@ def explained(
 def full_launches(
     root: Path, checkouts: Mapping[SideName, Checkout], modes: Sequence[str], recording: Recording, progress: Progress
 ) -> dict[SideName, Diagnosis] | None:
-    """Launch these modes of each side once more, with arms and a trace, for what the rules find with them.
+    """Launch these modes of each side once more, with ablations and a trace, for what the rules find with them.
 
     Returns both analysed; None: one of them failed or was interrupted, and explains nothing.
 

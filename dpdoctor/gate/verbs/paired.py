@@ -14,11 +14,11 @@ from dpdoctor.analysis import Diagnosis
 from dpdoctor.errors import DpDoctorError
 from dpdoctor.gate.evidence.comparable import of_machines
 from dpdoctor.gate.keeping import calibration
-from dpdoctor.gate.launching.alternate import Alternated, Judge, alternate, most_launches
+from dpdoctor.gate.launching.alternate import Alternated, Decide, alternate, most_launches
 from dpdoctor.gate.launching.sides import Checkout, Launches
 from dpdoctor.gate.model import Calibration, GateResult, ModeResult, Pair, SideName
 from dpdoctor.gate.outcome import result
-from dpdoctor.gate.statistics.decide import Verdict, judge
+from dpdoctor.gate.statistics.decide import Verdict, decide_all
 from dpdoctor.gate.statistics.design import Plan
 from dpdoctor.gate.verbs.explain import explained, full_launches
 from dpdoctor.launch.interruption import heeding
@@ -76,7 +76,7 @@ def gate(wanted: PairedGate, progress: Progress) -> GateResult:
 def _launched(wanted: PairedGate, found: Calibration, progress: Progress) -> GateResult:
     most = wanted.plan.last.pairs
     launches = Launches(wanted.root, wanted.sides, progress, most=most_launches(most))
-    done = alternate(launches, _judge(wanted, found), modes=wanted.base.modes, most_pairs=most)
+    done = alternate(launches, _decide(wanted, found), modes=wanted.base.modes, most_pairs=most)
     results = {name: _mode(verdict, done.pairs[name]) for name, verdict in done.verdicts.items()}
     told, unexplained = results, []
     if any(mode.outcome == "regressed" for mode in results.values()):
@@ -98,9 +98,9 @@ def _launched(wanted: PairedGate, found: Calibration, progress: Progress) -> Gat
     )
 
 
-def _judge(wanted: PairedGate, found: Calibration) -> Judge[Verdict]:
+def _decide(wanted: PairedGate, found: Calibration) -> Decide[Verdict]:
     noise = {mode: found.modes[mode] for mode in wanted.base.modes}
-    return partial(judge, plan=wanted.plan, noise=noise, asked=wanted.asked)
+    return partial(decide_all, plan=wanted.plan, noise=noise, asked=wanted.asked)
 
 
 def _mode(verdict: Verdict, pairs: Sequence[Pair]) -> ModeResult:

@@ -16,7 +16,7 @@ NOT_ACCURACY = (
 )
 _SCRIPT = ("script", "script_sha256", "args")
 _MACHINE = ("cpu", "cores", "memory_bytes", "gpus", "threads_per_device")
-_SETTINGS = ("dpdoctor", "host", "seed", "launches_per_mode", "arms")
+_SETTINGS = ("dpdoctor", "host", "seed", "launches_per_mode", "ablations")
 _TRACED = ("traced_devices",)
 
 

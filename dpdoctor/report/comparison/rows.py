@@ -15,13 +15,13 @@ Direction = Literal["more", "less", ""]
 # What a figure is called and which direction is the good one.
 _FIGURES: dict[str, tuple[str, Direction]] = {
     "throughput": ("throughput", "more"),
-    "throughput_with_edges": ("throughput with epoch edges", "more"),
+    "throughput_all_steps": ("throughput with epoch edges", "more"),
     "step": ("step", "less"),
     "epoch_s": ("epoch", "less"),
     "speedup": ("speedup over one device", "more"),
     "scaling_efficiency": ("of linear scaling", "more"),
     "peak_memory_bytes": ("peak memory of a rank", "less"),
-    "core_pace": ("the same arithmetic on a core", "less"),
+    "core_benchmark": ("the same arithmetic on a core", "less"),
     "traced_step": ("traced step", "less"),
 }
 _MAIN = ("throughput", "step", "traced_step")
@@ -75,9 +75,12 @@ def budget_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
     return filter(_takes_time, rows)
 
 
-def arm_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
-    """Yield what each arm gains that was run in any run."""
-    rows = (Row(mode=name, what=f"gain of {arm}", compared=found, by="difference") for arm, found in mode.arms.items())
+def ablation_rows(name: str, mode: ModeComparison) -> Iterator[Row]:
+    """Yield what each ablation gains that was run in any run."""
+    rows = (
+        Row(mode=name, what=f"gain of {ablation}", compared=found, by="difference")
+        for ablation, found in mode.ablations.items()
+    )
     return filter(_is_known, rows)
 
 
@@ -88,7 +91,7 @@ def of_modes(comparison: Comparison, *kinds: Kind) -> list[Row]:
 
 def secondary_rows(comparison: Comparison) -> list[Row]:
     """Return all rows of all modes but the main ones; what explains a change comes before what follows from it."""
-    return of_modes(comparison, phase_rows, budget_rows, arm_rows, other_figures)
+    return of_modes(comparison, phase_rows, budget_rows, ablation_rows, other_figures)
 
 
 def changed(rows: Iterable[Row]) -> list[Row]:

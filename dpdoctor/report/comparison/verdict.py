@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE
 from dpdoctor.analysis.comparison import Change, Comparison
-from dpdoctor.report.blocks import Verdict
+from dpdoctor.report.blocks import Headline
 from dpdoctor.report.comparison import rows
 from dpdoctor.report.comparison.words import where
 from dpdoctor.report.text import batch_text, figure_text, interval_text, listed, mode_label, sentence
@@ -22,9 +22,9 @@ SOME_LAUNCHES = (
 )
 CALIBRATED = (
     "One launch each: the intervals of throughput and step are between launches, by the calibrated noise of the "
-    "machine; those of time budgets are within the launch."
+    "machine; those of time breakdowns are within the launch."
 )
-LAUNCHES = "The intervals of throughput and step are between launches; those of time budgets are within one launch."
+LAUNCHES = "The intervals of throughput and step are between launches; those of time breakdowns are within one launch."
 TRACED = "The intervals are between the traced steps of one run each, which the profiler slows: another run may differ."
 _CLAUSES = {
     "more": "is faster than {base} ",
@@ -45,7 +45,7 @@ _TRACE_CLAUSES = {
 }
 
 
-def verdicts(comparison: Comparison) -> list[Verdict]:
+def verdicts(comparison: Comparison) -> list[Headline]:
     """Return for each run after the first in one sentence how fast it is against the first."""
     return [_verdict(comparison, place) for place in range(len(comparison.runs) - 1)]
 
@@ -87,11 +87,11 @@ def _throughputs(comparison: Comparison, place: int) -> dict[str, Change]:
     return {name: change for name, change in found.items() if change.verdict != "unknown"}
 
 
-def _verdict(comparison: Comparison, place: int) -> Verdict:
+def _verdict(comparison: Comparison, place: int) -> Headline:
     base, label = comparison.runs[0].label, comparison.runs[place + 1].label
     found = _throughputs(comparison, place)
     if not found:
-        return _of_traces(comparison, place) or Verdict(
+        return _of_traces(comparison, place) or Headline(
             tone="plain", sentence=f"No throughput of {label} can be compared with {base}'s."
         )
     words = _CLAUSES if _train_alike(comparison, place, found) else _OTHER_BATCH_CLAUSES
@@ -102,7 +102,7 @@ def _verdict(comparison: Comparison, place: int) -> Verdict:
         for kind in _CLAUSES
         if any(change.verdict == kind for change in found.values())
     ]
-    return Verdict(
+    return Headline(
         tone=_tone({change.verdict for change in found.values()}),
         sentence=sentence(f"{_scope(comparison, place)}{label} {'; it '.join(clauses)}"),
         detail=_detail(f"Throughput of {label} over {base}", found),
@@ -127,7 +127,7 @@ def _clause(begin: str, found: dict[str, Change]) -> str:
     return begin + listed(places)
 
 
-def _of_traces(comparison: Comparison, place: int) -> Verdict | None:
+def _of_traces(comparison: Comparison, place: int) -> Headline | None:
     """Return how the traced steps of two runs made of traces stand; None where one of them has none."""
     mode = comparison.modes.get(TRACE_MODE)
     change = mode.figures["traced_step"].changes[place] if mode else None
@@ -136,7 +136,7 @@ def _of_traces(comparison: Comparison, place: int) -> Verdict | None:
     base, label = comparison.runs[0].label, comparison.runs[place + 1].label
     clause = _TRACE_CLAUSES[change.verdict].format(base=base)
     opposite = {"more": "less", "less": "more"}.get(change.verdict, change.verdict)
-    return Verdict(
+    return Headline(
         tone=_tone({opposite}),
         sentence=f"{label} {clause} ({figure_text(change.ratio)}).",
         detail=_detail(f"Traced step of {label} over {base}", {TRACE_MODE: change}),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dpdoctor.analysis import Diagnosis, RunSummary
-from dpdoctor.report.blocks import Cell, Column, Table, Verdict
+from dpdoctor.report.blocks import Cell, Column, Headline, Table
 from dpdoctor.report.text import THROUGHPUT_WORDS, remarks, sentence
 from dpdoctor.report.traces import device_rows
 from dpdoctor.report.traces import remarks as trace_remarks
@@ -35,11 +35,11 @@ class Brief:
         tables: of the modes or, of traces alone, of the devices.
         bottlenecks: the costliest.
         late: who keeps whom waiting.
-        remarks: on how the script was adopted or the traces were read.
+        remarks: on how the script was wrapped or the traces were read.
         notes: how to read the figures, and how much more the report has.
     """
 
-    verdict: Verdict
+    verdict: Headline
     tables: tuple[Table, ...]
     bottlenecks: tuple[Bottleneck, ...]
     late: tuple[str, ...]
@@ -72,7 +72,7 @@ def _of_profile(analysis: Diagnosis) -> Brief:
     screen = first_screen(run)
     answer = f"{screen.bound_by}: {screen.answer}" if screen.bound_by else screen.answer
     return Brief(
-        verdict=Verdict(
+        verdict=Headline(
             tone=screen.tone, sentence=answer, detail=f"Do first: {screen.do_first}" if screen.do_first else ""
         ),
         tables=(modes_table(run),),

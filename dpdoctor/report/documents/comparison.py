@@ -7,7 +7,8 @@ import msgspec
 from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report.blocks import Document, Section
 from dpdoctor.report.comparison.views import (
-    arms,
+    ablations,
+    breakdown,
     changes,
     counters,
     environment,
@@ -15,7 +16,6 @@ from dpdoctor.report.comparison.views import (
     overview,
     phases,
     throughput,
-    time_budget,
 )
 from dpdoctor.report.comparison.words import run_name, title
 from dpdoctor.report.documents import assembly
@@ -27,7 +27,7 @@ SECTIONS: tuple[Section[Comparison], ...] = (
     Section(
         name="step-time",
         title="Step time",
-        views=(throughput.VIEW, phases.VIEW, time_budget.VIEW, arms.VIEW),
+        views=(throughput.VIEW, phases.VIEW, breakdown.VIEW, ablations.VIEW),
     ),
     Section(name="run-details", title="Run details", views=(counters.VIEW, environment.VIEW)),
 )

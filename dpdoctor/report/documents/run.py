@@ -12,9 +12,10 @@ from dpdoctor.report.blocks import Document, Section
 from dpdoctor.report.documents import assembly
 from dpdoctor.report.text import run_title
 from dpdoctor.report.views import (
-    adoption,
-    arms,
+    ablations,
+    breakdown,
     collectives,
+    conversion,
     environment,
     findings,
     kernels,
@@ -27,7 +28,6 @@ from dpdoctor.report.views import (
     ranks,
     samplers,
     steps,
-    time_budget,
     traces,
     waterfall,
 )
@@ -38,7 +38,7 @@ SECTIONS: tuple[Section[Diagnosis], ...] = (
     Section(
         name="step-time",
         title="Step time",
-        views=(phases.VIEW, time_budget.VIEW, waterfall.VIEW, arms.VIEW, steps.VIEW),
+        views=(phases.VIEW, breakdown.VIEW, waterfall.VIEW, ablations.VIEW, steps.VIEW),
     ),
     Section(name="data-loading", title="Data loading", views=(loader.VIEW,)),
     Section(name="communication", title="Communication", views=(collectives.VIEW, parallel.VIEW, ranks.VIEW)),
@@ -48,7 +48,7 @@ SECTIONS: tuple[Section[Diagnosis], ...] = (
     Section(name="operators", title="Operators", views=(kernels.VIEW,)),
     # Peaks by rank, then memory over time.
     Section(name="memory", title="Memory", views=(memory.VIEW,)),
-    Section(name="run-details", title="Run details", views=(adoption.VIEW, overhead.VIEW, environment.VIEW)),
+    Section(name="run-details", title="Run details", views=(conversion.VIEW, overhead.VIEW, environment.VIEW)),
 )
 
 

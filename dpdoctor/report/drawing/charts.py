@@ -169,7 +169,7 @@ def stacked_part(
 
 
 def whisker(low: float | None, high: float | None, scale: float) -> float | None:
-    """Return the length of one arm of an error bar, in axis units; None where an end is unknown."""
+    """Return the half length of an error bar, in axis units; None where an end is unknown."""
     return None if low is None or high is None else (high - low) / scale
 
 

@@ -12,7 +12,7 @@ from dpdoctor.report.drawing import charts
 
 NS = 1e-9
 EPOCH_EDGE = "epoch edge"
-ARM = "arm"
+ABLATION = "ablation"
 # Of a kind with more events than this the longest are drawn.
 MOST_MARKS = 300
 # Share of the chart's height under the curve that the lanes take.
@@ -30,23 +30,23 @@ def events(ranks: Sequence[Rank], origin_ns: int) -> list[dict[str, Any]]:
     return [_lane(kind, marks, charts.SERIES_COLORS[-1 - i % 3]) for i, (kind, marks) in enumerate(kinds.items())]
 
 
-def arms(rank: Rank, origin_ns: int) -> list[dict[str, Any]]:
+def ablations(rank: Rank, origin_ns: int) -> list[dict[str, Any]]:
     """Return one trace with a bar for each window in which something was switched off; empty without any."""
-    windows = [window for window in rank.windows if window.kind == "measure" and window.arm != FULL]
+    windows = [window for window in rank.windows if window.kind == "measure" and window.ablation != FULL]
     if not windows:
         return []
     x: list[float | None] = []
     words: list[str] = []
     for window in windows:
         x += [round((window.begin_ns - origin_ns) * NS, 4), round((window.end_ns - origin_ns) * NS, 4), None]
-        words += [charts.plain(f"arm {window.arm}, round {window.round}")] * 2 + [""]
+        words += [charts.plain(f"ablation {window.ablation}, round {window.round}")] * 2 + [""]
     return [
         {
             "type": "scatter",
             "mode": "lines",
-            "name": ARM,
+            "name": ABLATION,
             "x": x,
-            "y": [ARM] * len(x),
+            "y": [ABLATION] * len(x),
             "yaxis": "y2",
             "text": words,
             "hovertemplate": "%{text}<extra></extra>",

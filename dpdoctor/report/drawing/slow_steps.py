@@ -29,8 +29,8 @@ COLUMNS = (
 )
 RULE = (
     "A step stands out where it takes at least a quarter longer than is usual for its rank and lies more than 3.5 "
-    "robust standard deviations above that (median and median absolute deviation). Left out are windows of arms, and "
-    "steps in which an epoch began, an evaluation ran or a checkpoint was written."
+    "robust standard deviations above that (median and median absolute deviation). Left out are windows of ablations, "
+    "and steps in which an epoch began, an evaluation ran or a checkpoint was written."
 )
 NONE = "No measured step stands out."
 

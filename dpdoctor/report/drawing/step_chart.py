@@ -27,7 +27,7 @@ def step_chart(named: NamedLaunch, ranks: Sequence[Rank], outliers: Sequence[Out
         scale, layout["yaxis"] = 1.0, logarithmic
     marks = slow_steps.marks(outliers, origin_ns=origin_ns, scale=scale, prefix=prefix)
     layout["showlegend"] = len(drawn) > 1 or bool(marks)
-    below = [*lanes.events(drawn, origin_ns), *lanes.arms(drawn[0], origin_ns)]
+    below = [*lanes.events(drawn, origin_ns), *lanes.ablations(drawn[0], origin_ns)]
     return Chart(
         title=f"Steps of {named.title}",
         traces=(*_all_ranks(ranks, drawn, origin_ns, scale), *_curves(drawn, origin_ns, scale), *marks, *below),

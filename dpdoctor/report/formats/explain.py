@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from dpdoctor import units
-from dpdoctor.analysis import Adoption, Diagnosis, ModeSummary
+from dpdoctor.analysis import Conversion, Diagnosis, ModeSummary
 from dpdoctor.report.text import left_alone, sampler_text
 from dpdoctor.report.words import clauses
 
@@ -25,18 +25,18 @@ def _mode(name: str, mode: ModeSummary) -> Tree:
     tree = Tree(Text(f"{name}: {mode.status}", style="bold"))
     if mode.reason:
         tree.add(Text(mode.reason, style="bold red"))
-    for line in _lines(mode, mode.adoption) if mode.adoption else ():
+    for line in _lines(mode, mode.conversion) if mode.conversion else ():
         tree.add(line)
     return tree
 
 
-def _lines(mode: ModeSummary, adoption: Adoption) -> Iterator[Text]:
-    for unit in adoption.units:
+def _lines(mode: ModeSummary, conversion: Conversion) -> Iterator[Text]:
+    for unit in conversion.modules:
         parameters = f"{units.whole(unit.num_parameters)} parameters"
         yield Text(f"module {unit.name} ({parameters}), called at {unit.line}")
         if unit.unused:
             yield Text(f"  without a gradient: {', '.join(unit.unused)}")
-    for loader in adoption.loaders:
+    for loader in conversion.loaders:
         size = "" if loader.batch_size is None else f", batch {loader.batch_size}"
         workers = units.count(loader.num_workers, "worker")
         note = f"; {loader.note}" if loader.note else ""
@@ -44,16 +44,16 @@ def _lines(mode: ModeSummary, adoption: Adoption) -> Iterator[Text]:
         yield Text(
             f"loader at {loader.line}: {loader.dataset}, {sampler}{size}, {workers}; shared: {loader.rule}{note}"
         )
-    if adoption.optimizers:
-        yield Text(f"optimizers: {', '.join(adoption.optimizers)}")
-    threads = units.count(adoption.num_threads, "thread")
-    unused = "; find_unused_parameters on" if adoption.find_unused_parameters else ""
-    yield Text(f"{clauses.ranks(mode)}, {threads} each, seed {adoption.seed}{unused}")
-    if adoption.written:
-        yield Text(left_alone(len(adoption.written)))
-    yield Text(f"patched: {', '.join(adoption.patched)}", style="dim")
-    for warning in adoption.warnings:
+    if conversion.optimizers:
+        yield Text(f"optimizers: {', '.join(conversion.optimizers)}")
+    threads = units.count(conversion.num_threads, "thread")
+    unused = "; find_unused_parameters on" if conversion.find_unused_parameters else ""
+    yield Text(f"{clauses.ranks(mode)}, {threads} each, seed {conversion.seed}{unused}")
+    if conversion.written:
+        yield Text(left_alone(len(conversion.written)))
+    yield Text(f"patched: {', '.join(conversion.patched)}", style="dim")
+    for warning in conversion.warnings:
         yield Text(warning, style="yellow")
-    for check in adoption.proof:
+    for check in conversion.proof:
         sign, style = _SIGNS[check.ok]
         yield Text.assemble((f"{sign}: ", style), check.text)

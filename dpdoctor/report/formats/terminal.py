@@ -128,13 +128,13 @@ def _limits(analysis: Diagnosis, screen: FirstScreen) -> Iterator[RenderableType
 
 
 def _remarks(run: RunSummary) -> Iterator[RenderableType]:
-    """Yield each remark on the adoption once, with the modes that it holds for."""
+    """Yield each remark on the conversion once, with the modes that it holds for."""
     yield from (
         literal(f"! {labels}: {sentence(capital(remark))}", "dim") for remark, labels in remarks(run.modes).items()
     )
 
 
 def _files(run: RunSummary) -> Iterator[RenderableType]:
-    paths = {file.path for mode in run.modes.values() if mode.adoption for file in mode.adoption.written}
+    paths = {file.path for mode in run.modes.values() if mode.conversion for file in mode.conversion.written}
     if paths:
         yield literal(f"! {left_alone(len(paths))}; the report lists them. --allow-writes lets it.", "dim")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dpdoctor.gate.model import GateResult
-from dpdoctor.report.blocks import Table, Verdict
+from dpdoctor.report.blocks import Headline, Table
 from dpdoctor.report.gate import lines
 from dpdoctor.report.gate.tables import tables
 from dpdoctor.report.gate.words import headline
@@ -22,7 +22,7 @@ class Content:
         origin: what was compared.
     """
 
-    verdict: Verdict
+    verdict: Headline
     reasons: tuple[str, ...]
     tables: tuple[Table, ...]
     lists: tuple[tuple[str, tuple[str, ...]], ...]

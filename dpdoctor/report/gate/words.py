@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpdoctor import units
 from dpdoctor.analysis import Figure
 from dpdoctor.gate.model import GateResult, ModeResult, Outcome
-from dpdoctor.report.blocks import Verdict
+from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import NOTHING, listed, mode_label
 
 OUTCOMES: dict[Outcome, str] = {
@@ -26,9 +26,9 @@ _HEADS: dict[Outcome, str] = {
 TIME, COUNTERS = "time", "counters"
 
 
-def headline(result: GateResult) -> Verdict:
+def headline(result: GateResult) -> Headline:
     """Return the outcome and what it is about: the modes that decided it, or the fields that forbid to compare."""
-    return Verdict(tone=TONES[result.outcome], sentence=f"{_HEADS[result.outcome]}: {_about(result)}.")
+    return Headline(tone=TONES[result.outcome], sentence=f"{_HEADS[result.outcome]}: {_about(result)}.")
 
 
 def judged(result: GateResult) -> Iterator[tuple[str, str, Outcome, str]]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor import units
-from dpdoctor.analysis.across import AcrossRanks
+from dpdoctor.analysis.cross_rank import CrossRank
 from dpdoctor.report.blocks import Absent, Chart
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.traces.words import NS, seconds
@@ -19,9 +19,9 @@ MOST_STEPS = 200
 COLORS = [[0.0, charts.BLUE], [0.5, "#F4F4F0"], [1.0, charts.VERMILION]]
 
 
-def lateness_map(across: AcrossRanks) -> Iterator[Chart | Absent]:
+def lateness_map(cross_rank: CrossRank) -> Iterator[Chart | Absent]:
     """Yield a row per rank and a column per judged step; of many the latest ranks, and steps in runs of neighbours."""
-    steps = across.steps
+    steps = cross_rank.steps
     if not len(steps.steps):
         yield Absent(what="Lateness by step", reason="no whole step has calls that all ranks hold")
         return
@@ -36,7 +36,7 @@ def lateness_map(across: AcrossRanks) -> Iterator[Chart | Absent]:
             {
                 "type": "heatmap",
                 "x": [f"{number}" for number in numbers.tolist()],
-                "y": [f"rank {across.ranks[row]}" for row in rows.tolist()],
+                "y": [f"rank {cross_rank.ranks[row]}" for row in rows.tolist()],
                 "z": [[float(f"{value * NS / scale:.4g}") for value in line] for line in shown.tolist()],
                 "zmid": 0,
                 "zmin": -largest,
@@ -53,8 +53,8 @@ def lateness_map(across: AcrossRanks) -> Iterator[Chart | Absent]:
             "yaxis": {"autorange": "reversed", "type": "category", "automargin": True, "showgrid": False},
         },
         height=140 + max(80, 22 * len(rows)),
-        how_to_read=_how_to_read(len(rows), len(across.ranks), run),
-        alternative=_words(across),
+        how_to_read=_how_to_read(len(rows), len(cross_rank.ranks), run),
+        alternative=_words(cross_rank),
     )
 
 
@@ -77,10 +77,10 @@ def _how_to_read(num_rows: int, num_ranks: int, run: int) -> str:
     return words
 
 
-def _words(across: AcrossRanks) -> str:
-    lateness = across.steps.lateness_ns
+def _words(cross_rank: CrossRank) -> str:
+    steps, lateness = cross_rank.steps.steps, cross_rank.steps.lateness_ns
     step, rank = np.unravel_index(int(lateness.argmax()), lateness.shape)
     return (
-        f"{units.count(len(across.ranks), 'rank')} over {units.count(len(across.steps.steps), 'step')}. The latest is "
-        f"rank {across.ranks[int(rank)]} in step {across.steps.steps[int(step)]}, by {seconds(float(lateness.max()))}."
+        f"{units.count(len(cross_rank.ranks), 'rank')} over {units.count(len(steps), 'step')}. The "
+        f"latest is rank {cross_rank.ranks[int(rank)]} in step {steps[int(step)]}, by {seconds(float(lateness.max()))}."
     )

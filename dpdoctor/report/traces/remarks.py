@@ -31,9 +31,9 @@ def notes(mode: TracedMode) -> Iterator[str]:
 
 def comparison(mode: TracedMode) -> Iterator[str]:
     """Yield single late steps beside a pattern, and what was not compared between ranks."""
-    if mode.across.verdict.kind != "single":
-        yield from (sentence(f"Besides, {event_words(event)}") for event in mode.across.verdict.events)
-    yield from map(sentence, mode.across.notes)
+    if mode.cross_rank.verdict.kind != "single":
+        yield from (sentence(f"Besides, {event_words(event)}") for event in mode.cross_rank.verdict.events)
+    yield from map(sentence, mode.cross_rank.notes)
 
 
 def unreadable(summary: RunSummary) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
-from dpdoctor.analysis.across import AcrossRanks, ClockOffset, CommonCalls
+from dpdoctor.analysis.cross_rank import ClockOffset, CommonCalls, CrossRank
 from dpdoctor.analysis.spent import parts
-from dpdoctor.digest import Budget, Calls, DeviceDigest
+from dpdoctor.digest import Breakdown, Calls, DeviceDigest
 from dpdoctor.report.text import mode_label
 from dpdoctor.report.traces.traced import TracedMode, TracedRank, device_words, traced_modes
 from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds
@@ -52,7 +52,7 @@ class _Slice:
 def timeline(analysis: Diagnosis) -> list[Event]:
     """Return the events, names of processes and tracks first, then by time; times in microseconds from 0.
 
-    Ranks are shifted onto the first one's clock by AcrossRanks.clocks, whose error stands in the process' name. A rank
+    Ranks are shifted onto the first one's clock by CrossRank.clocks, whose error stands in the process' name. A rank
     that shares no call with it begins at 0 and says so.
     """
     ranks = list(_ranks(analysis))
@@ -63,7 +63,7 @@ def timeline(analysis: Diagnosis) -> list[Event]:
 
 def _ranks(analysis: Diagnosis) -> Iterator[tuple[TracedMode, TracedRank, _Axis]]:
     for mode in traced_modes(analysis):
-        clocks = {clock.rank: clock for clock in mode.across.clocks if len(mode.across.clocks) > 1}
+        clocks = {clock.rank: clock for clock in mode.cross_rank.clocks if len(mode.cross_rank.clocks) > 1}
         shifted = {rank.name: clocks.get(_rank_number(rank)) for rank in mode.ranks}
         common = [_shifted_first(rank, clock) for rank in mode.ranks if (clock := shifted[rank.name]) is not None]
         for rank in mode.ranks:
@@ -91,7 +91,7 @@ def _rank(process: int, mode: TracedMode, rank: TracedRank, axis: _Axis, most: i
         tracks.append((f"steps, {device_words(device)}", list(_steps(device, axis))))
         yield from _idle(process, device, axis)
     tracks += _lanes("collectives", list(_collectives(rank.digest.calls, axis)), most)
-    tracks += _lanes("waits", list(_waits(mode.across, rank, axis)), most)
+    tracks += _lanes("waits", list(_waits(mode.cross_rank, rank, axis)), most)
     for track, (name, slices) in enumerate(tracks, 1):
         yield _named("thread_name", process, name, track)
         yield {"name": "thread_sort_index", "ph": "M", "pid": process, "tid": track, "args": {"sort_index": track}}
@@ -101,7 +101,7 @@ def _rank(process: int, mode: TracedMode, rank: TracedRank, axis: _Axis, most: i
 def _clock_words(mode: TracedMode, axis: _Axis) -> str:
     if axis.clock is None:
         return " (begins at 0)" if len(mode.ranks) > 1 else ""
-    if axis.clock.rank == mode.across.clocks[0].rank:
+    if axis.clock.rank == mode.cross_rank.clocks[0].rank:
         return " (its clock is the axis)"
     return f" (clock to {seconds(axis.clock.error_ns)})"
 
@@ -110,14 +110,14 @@ def _steps(device: DeviceDigest, axis: _Axis) -> Iterator[_Slice]:
     """Yield the whole steps, or all that was traced where there is none."""
     for step in device.steps:
         begin, end = axis.at(step.begin_ns), axis.at(step.end_ns)
-        yield _Slice(name=f"step {step.step}", begin_ns=begin, end_ns=end, args=_shares(step.budget))
+        yield _Slice(name=f"step {step.step}", begin_ns=begin, end_ns=end, args=_shares(step.breakdown))
     if not device.steps:
         begin, end = axis.at(device.begin_ns), axis.at(device.begin_ns + device.whole.total_ns)
         yield _Slice(name="whole trace", begin_ns=begin, end_ns=end, args=_shares(device.whole))
 
 
-def _shares(budget: Budget) -> dict[str, Any]:
-    found = parts(budget)
+def _shares(breakdown: Breakdown) -> dict[str, Any]:
+    found = parts(breakdown)
     return {words: seconds(found[part]) if part in found else "unknown" for part, words in PART_WORDS.items()}
 
 
@@ -146,9 +146,9 @@ def _collectives(calls: Calls, axis: _Axis) -> Iterator[_Slice]:
         yield _Slice(name=calls.names[operation], begin_ns=begin, end_ns=end, args=args)
 
 
-def _waits(across: AcrossRanks, rank: TracedRank, axis: _Axis) -> Iterator[_Slice]:
+def _waits(cross_rank: CrossRank, rank: TracedRank, axis: _Axis) -> Iterator[_Slice]:
     """Yield from the begin of each common call how long this rank waited in it for the last one to come."""
-    for group in across.groups:
+    for group in cross_rank.groups:
         if group.calls is not None and rank.digest.rank in group.ranks:
             yield from _group_waits(group.calls, group.ranks.index(rank.digest.rank), rank, axis)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpdoctor.analysis import TRACE_MODE, Diagnosis, ModeSummary
-from dpdoctor.analysis.across import AcrossRanks
+from dpdoctor.analysis.cross_rank import CrossRank
 from dpdoctor.analysis.launch_facts import shown
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.digest import HOST, DeviceDigest, Digest
@@ -37,7 +37,7 @@ class TracedMode:
     summary: ModeSummary
     ranks: tuple[TracedRank, ...]
     traces: Traces
-    across: AcrossRanks
+    cross_rank: CrossRank
 
     @property
     def devices(self) -> list[tuple[str, DeviceDigest]]:
@@ -70,7 +70,9 @@ def traced_modes(analysis: Diagnosis) -> list[TracedMode]:
     modes = standing.shown_modes(analysis.summary)
     found = {mode: shown(analysis.run.modes[mode]).traces for mode in modes if analysis.run.modes[mode]}
     return [
-        TracedMode(mode=mode, summary=modes[mode], ranks=_named(traces), traces=traces, across=analysis.across[mode])
+        TracedMode(
+            mode=mode, summary=modes[mode], ranks=_named(traces), traces=traces, cross_rank=analysis.cross_rank[mode]
+        )
         for mode, traces in found.items()
         if traces
     ]
@@ -111,11 +113,11 @@ def damage(mode: TracedMode) -> list[Callout]:
     ]
 
 
-def not_judged(mode: TracedMode, kinds: Callable[[str], bool]) -> list[Absent]:
+def not_measured(mode: TracedMode, kinds: Callable[[str], bool]) -> list[Absent]:
     """Return what the traces cannot tell, of the chosen kinds: each once, with the ranks where it is not all."""
     found: dict[tuple[str, str], list[str]] = {}
     for rank in mode.ranks:
-        for item in rank.digest.not_judged:
+        for item in rank.digest.not_measured:
             if kinds(item.what):
                 found.setdefault((item.what, item.reason), []).append(rank.name)
     return [
@@ -142,7 +144,7 @@ def _why_no_trace(analysis: Diagnosis, mode: str) -> str:
     summary, recording = analysis.summary.modes[mode], analysis.run.header.spec.recording
     if recording.explain or not recording.trace_steps:
         return "no trace was asked for"
-    return standing.withheld_briefly(summary) or summary.no_trace or summary.reason or "no rank left a trace"
+    return standing.withheld_briefly(summary) or summary.trace_reason or summary.reason or "no rank left a trace"
 
 
 def _named(traces: Traces) -> tuple[TracedRank, ...]:

@@ -9,7 +9,7 @@ from dpdoctor.analysis import Diagnosis
 from dpdoctor.analysis.common_steps import CommonSteps
 from dpdoctor.analysis.spent import Spent, together
 from dpdoctor.digest import HOST
-from dpdoctor.report.blocks import Verdict
+from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import capital, listed, mode_label, sentence
 from dpdoctor.report.traces import words as trace_words
 from dpdoctor.report.traces.traced import TracedMode, traced_modes
@@ -19,17 +19,17 @@ NOTABLE_RATIO = 0.05
 _TONES = {"none": "plain", "unknown": "plain"}
 
 
-def headline(analysis: Diagnosis) -> Verdict:
+def headline(analysis: Diagnosis) -> Headline:
     """Return the answer in one sentence, and below it what it rests on."""
     for mode in traced_modes(analysis):
         return _verdict(mode)
-    return Verdict(tone="bad", sentence="No trace could be read.")
+    return Headline(tone="bad", sentence="No trace could be read.")
 
 
 def stragglers(analysis: Diagnosis) -> Iterator[str]:
     """Yield in a sentence for each mode whose traces show that somebody is late, who it is."""
     for mode in traced_modes(analysis):
-        if len(mode.ranks) > 1 and mode.across.verdict.kind != "none":
+        if len(mode.ranks) > 1 and mode.cross_rank.verdict.kind != "none":
             yield from (sentence(f"In the trace of {mode_label(mode.mode)}, {clause}") for clause in _late(mode))
 
 
@@ -43,18 +43,18 @@ def who(mode: TracedMode) -> str:
     return units.count(len(digests), "rank" if told_apart or len(digests) == 1 else "trace")
 
 
-def _verdict(mode: TracedMode) -> Verdict:
+def _verdict(mode: TracedMode) -> Headline:
     devices = [device for _, device in mode.devices]
     subject = who(mode)[0].upper() + who(mode)[1:]
     if not devices:
         nothing = "the traces hold neither device events nor operators"
-        return Verdict(tone="bad", sentence=sentence(f"{subject}: {nothing}"))
+        return Headline(tone="bad", sentence=sentence(f"{subject}: {nothing}"))
     common = mode.traces.common
     found = together(mode.traces)
     clauses = [f"{subject}: {_shares(found)}", *_late(mode)]
-    kind = mode.across.verdict.kind if len(mode.ranks) > 1 else "none"
+    kind = mode.cross_rank.verdict.kind if len(mode.ranks) > 1 else "none"
     detail = " ".join(_detail(mode, found, common))
-    return Verdict(tone=_TONES.get(kind, "warn"), sentence=sentence("; ".join(clauses)), detail=detail)
+    return Headline(tone=_TONES.get(kind, "warn"), sentence=sentence("; ".join(clauses)), detail=detail)
 
 
 def _shares(found: Spent) -> str:
@@ -79,7 +79,7 @@ def _late(mode: TracedMode) -> Iterator[str]:
     """Yield who keeps the others waiting; where there is no verdict, who came last."""
     if len(mode.ranks) < 2:
         return
-    clause, last = trace_words.lateness(mode.across.verdict), mode.across.came_last
+    clause, last = trace_words.lateness(mode.cross_rank.verdict), mode.cross_rank.came_last
     if clause is not None:
         yield clause
     elif last is not None:
@@ -102,9 +102,9 @@ def _detail(mode: TracedMode, found: Spent, common: CommonSteps) -> Iterator[str
     if reason is not None:
         yield sentence(f"Why communication is unknown: {reason}")
     yield "A profiler slows what it watches, the host most."
-    if mode.across.missing:
-        world = len(mode.across.ranks) + len(mode.across.missing)
-        yield f"{units.whole(len(mode.across.missing))} of {units.count(world, 'rank')} left no trace here."
-    if len(mode.ranks) > 1 and mode.across.verdict.reason and reason is None:
-        what = "Who is late" if mode.across.came_last is None else "Whether it is so in most steps"
-        yield sentence(f"{what} cannot be told: {mode.across.verdict.reason}")
+    if mode.cross_rank.missing:
+        world = len(mode.cross_rank.ranks) + len(mode.cross_rank.missing)
+        yield f"{units.whole(len(mode.cross_rank.missing))} of {units.count(world, 'rank')} left no trace here."
+    if len(mode.ranks) > 1 and mode.cross_rank.verdict.reason and reason is None:
+        what = "Who is late" if mode.cross_rank.came_last is None else "Whether it is so in most steps"
+        yield sentence(f"{what} cannot be told: {mode.cross_rank.verdict.reason}")

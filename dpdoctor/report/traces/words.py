@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dpdoctor import units
-from dpdoctor.analysis.across import CameLast, LateStep, Verdict
+from dpdoctor.analysis.cross_rank import CameLast, LateStep, Stragglers
 from dpdoctor.report.blocks import Cell
 from dpdoctor.report.text import listed
 
@@ -62,7 +62,7 @@ def largest_cause(idle_by: Mapping[str, int]) -> str | None:
     return cause if most > sum(idle_by.values()) / 2 else None
 
 
-def lateness(verdict: Verdict) -> str | None:
+def lateness(verdict: Stragglers) -> str | None:
     """Return in a clause who keeps the others waiting; None where that is unknown."""
     if verdict.kind == "unknown":
         return None
@@ -91,7 +91,7 @@ def event_words(event: LateStep) -> str:
     return f"rank {event.rank} is late by {seconds(event.lateness_ns)} in step {event.step}{_because(event.cause)}"
 
 
-def _single(verdict: Verdict) -> str:
+def _single(verdict: Stragglers) -> str:
     if len(verdict.events) <= MOST_EVENTS:
         return listed([event_words(event) for event in verdict.events])
     who = "some rank" if verdict.rank is None else f"rank {verdict.rank}"

@@ -12,7 +12,7 @@ from dpdoctor.report.text import amount_cell, mode_label, whole_cell
 from dpdoctor.report.traces.traced import is_trace_run
 
 NOT_MEASURED = Absent(
-    what="Throughput, host phases, single steps, machine load, adoption of the script",
+    what="Throughput, host phases, single steps, machine load, conversion of the script",
     reason="traces that existed before do not hold them; dpdoctor profile measures them",
 )
 READER = Paragraph(
@@ -81,7 +81,7 @@ def _recording(analysis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "Steps per window", steps
     yield "Rounds of windows, at most", str(recording.rounds)
     yield "Steps traced", str(recording.trace_steps)
-    yield "Arms", ", ".join(recording.arms) or "none"
+    yield "Ablations", ", ".join(recording.ablations) or "none"
 
 
 def _modes(analysis: Diagnosis) -> Table:

@@ -30,7 +30,7 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
         *_fold(summary, "Findings, with evidence and cause", parts.costly),
         *_fold(summary, "Notes", parts.facts),
         *_fold(summary, "Tested, no gain", parts.refuted),
-        *_not_judged(summary),
+        *_inconclusive(summary),
     ]
 
 
@@ -39,9 +39,9 @@ def _quiet(summary: RunSummary, parts: diagnosis.Parts) -> Iterator[Block]:
     if parts.costly:
         return
     modes = units.count(len(standing.shown_modes(summary)), "mode")
-    skipped = f"; {units.count(len(summary.not_judged), 'check')} skipped" if summary.not_judged else ""
+    skipped = f"; {units.count(len(summary.inconclusive), 'check')} skipped" if summary.inconclusive else ""
     yield Callout(
-        tone="plain" if summary.not_judged else "good",
+        tone="plain" if summary.inconclusive else "good",
         title="Nothing to change",
         text=sentence(f"{units.count(len(BY_NAME), 'rule')} checked {modes}{skipped}"),
     )
@@ -106,13 +106,13 @@ def _about(rule: Rule) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _not_judged(summary: RunSummary) -> Iterator[Fold]:
+def _inconclusive(summary: RunSummary) -> Iterator[Fold]:
     """Yield the questions that could not be answered, each reason once."""
-    if not summary.not_judged:
+    if not summary.inconclusive:
         return
     rows = []
-    for rule in dict.fromkeys(item.rule for item in summary.not_judged):
-        reasons = ((mode_label(item.mode), item.reason) for item in summary.not_judged if item.rule == rule)
+    for rule in dict.fromkeys(item.rule for item in summary.inconclusive):
+        reasons = ((mode_label(item.mode), item.reason) for item in summary.inconclusive if item.rule == rule)
         title = BY_NAME[rule].title if rule in BY_NAME else rule
         rows += [
             (Cell(text=rule, note=title), Cell(text=modes), Cell(text=sentence(capital(reason))))

@@ -56,8 +56,8 @@ NO_TRANSFORMS = "no chain of transforms, such as torchvision's Compose, was seen
 MEANING = (
     "Fetching is what a worker, or the training thread without workers, does for a batch: the dataset's items with "
     "their transforms, and putting them together. Predictions come from replaying the measured fetches through a "
-    "simulation of the DataLoader: those of the arm one_worker, where the script has no workers and it ran. They hold "
-    "for this machine and this step."
+    "simulation of the DataLoader: those of the ablation one_worker, where the script has no workers and it ran. They "
+    "hold for this machine and this step."
 )
 
 
@@ -98,7 +98,7 @@ def _loader(analysis: Diagnosis, mode: str, loader: LoaderSummary) -> Iterator[B
 
 def _advice(loader: LoaderSummary, tried: Figure | None) -> Iterator[Callout]:
     if tried is not None:
-        measured = f"A step takes {with_interval(tried)} with it, measured in this run (arm one_worker)"
+        measured = f"A step takes {with_interval(tried)} with it, measured in this run (ablation one_worker)"
         yield Callout(tone="warn", title="Set num_workers=1", text=sentence(measured))
     elif loader.advice is not None and loader.trial is not None and loader.trial.speedup.value is not None:
         yield Callout(tone="warn", title=f"Set {setting_words(loader.advice)}", text=sentence(loader.advice_reason))
@@ -115,8 +115,8 @@ def _advice(loader: LoaderSummary, tried: Figure | None) -> Iterator[Callout]:
 
 def _facts(loader: LoaderSummary) -> Iterator[tuple[str, str]]:
     prefetch = "" if loader.prefetch_factor is None else f", prefetch_factor={loader.prefetch_factor}"
-    if loader.built:
-        yield "Built at", loader.built
+    if loader.built_at:
+        yield "Built at", loader.built_at
     yield "Iterated at", loader.line
     yield "Dataset", loader.dataset
     yield "Workers", f"num_workers={loader.num_workers}{prefetch}"
@@ -124,14 +124,14 @@ def _facts(loader: LoaderSummary) -> Iterator[tuple[str, str]]:
     yield "Pinned memory", "yes" if loader.pin_memory else "no"
     yield "Batch", "unknown" if loader.batch_bytes is None else units.size(loader.batch_bytes)
     yield "Fetching a batch", _spread(loader)
-    if loader.slow is not None:
-        slow = f"{units.whole(loader.slow.count)} of {units.whole(loader.slow.of)}"
-        yield "Far slower than the others", f"{slow}: {units.seconds(loader.slow.seconds)}"
+    if loader.slow_fetches is not None:
+        slow = f"{units.whole(loader.slow_fetches.count)} of {units.whole(loader.slow_fetches.total)}"
+        yield "Far slower than the others", f"{slow}: {units.seconds(loader.slow_fetches.seconds)}"
     yield "of it putting together", _known(loader.collate)
     yield "CPU time of a fetch", _known(loader.cpu_ratio)
     yield "Waiting, per step", _known(loader.wait)
-    yield "Taking over a ready batch", _known(loader.receive)
-    yield "First batch of an epoch, beyond the usual", _known(loader.edge)
+    yield "Taking over a ready batch", _known(loader.transfer)
+    yield "First batch of an epoch, beyond the usual", _known(loader.epoch_start)
 
 
 def _spread(loader: LoaderSummary) -> str:
@@ -166,12 +166,12 @@ def _transforms(loader: LoaderSummary) -> Iterator[Chart | Absent]:
 
 def _ready(loader: LoaderSummary) -> Iterator[Chart | Absent]:
     """Yield how often so many batches lay ready, or why none was counted."""
-    if not loader.ready or not loader.num_workers:
+    if not loader.ready_batches or not loader.num_workers:
         why = "nobody counted them in a full window" if loader.num_workers else "without workers none ever does"
         yield Absent(what="Batches that lay ready", reason=why)
         return
-    deep = sum(share for depth, share in loader.ready.items() if depth >= MOST_DEPTHS)
-    ratios = {str(depth): loader.ready.get(depth, 0.0) for depth in range(MOST_DEPTHS)}
+    deep = sum(share for depth, share in loader.ready_batches.items() if depth >= MOST_DEPTHS)
+    ratios = {str(depth): loader.ready_batches.get(depth, 0.0) for depth in range(MOST_DEPTHS)}
     ratios[f"{MOST_DEPTHS} or more"] = deep
     yield share_bars(
         title="Batches that lay ready when training asked",
@@ -209,7 +209,7 @@ def _workers(loader: LoaderSummary) -> Iterator[Table]:
 
 
 def _control(loader: LoaderSummary) -> Iterator[Paragraph]:
-    control = loader.control
+    control = loader.baseline_same_workers
     if control is None:
         return
     processes = units.count(control.num_workers, "loader process")

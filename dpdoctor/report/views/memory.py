@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dpdoctor.analysis import Diagnosis, ModeSummary
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, OfMode, Table, View
 from dpdoctor.report.text import amount, amount_cell
-from dpdoctor.report.traces.traced import TracedMode, is_trace_run, not_judged, traced_modes
+from dpdoctor.report.traces.traced import TracedMode, is_trace_run, not_measured, traced_modes
 from dpdoctor.report.words import standing
 
 # More rows than these nobody reads; run.json has every rank.
@@ -62,7 +62,7 @@ def _of_trace(mode: TracedMode) -> Iterator[Block]:
                 for name, device in known.items()
             ),
         )
-    yield from not_judged(mode, lambda what: what == "memory")
+    yield from not_measured(mode, lambda what: what == "memory")
 
 
 def result(analysis: Diagnosis) -> str:

@@ -43,8 +43,8 @@ def _costs(modes: dict[str, ModeSummary]) -> Table:
         rows=tuple(
             (
                 Cell(text=mode_label(name)),
-                figure_cell(mode.observer_cost),
-                figure_cell(mode.profiler_cost),
+                figure_cell(mode.observer_overhead),
+                figure_cell(mode.profiler_overhead),
                 amount_cell(mode.wall_s, "s", note=units.count(mode.launches, "launch")),
             )
             for name, mode in modes.items()
@@ -53,7 +53,7 @@ def _costs(modes: dict[str, ModeSummary]) -> Table:
 
 
 def _how_known(modes: dict[str, ModeSummary]) -> str:
-    known = [mode.observer_cost for mode in modes.values() if mode.observer_cost.value is not None]
+    known = [mode.observer_overhead for mode in modes.values() if mode.observer_overhead.value is not None]
     if any(figure.reason for figure in known) or not known:
         return "estimated from what one hook costs"
     return "what a step of one device takes beyond the same step of the bare script, launched before and after"

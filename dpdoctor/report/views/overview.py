@@ -230,9 +230,9 @@ def _compared(name: str, mode: ModeSummary, figure: Figure | None) -> Cell:
 
 def _meaning(summary: RunSummary) -> Iterator[str]:
     """Yield how much was remarked on the script, and where that stands."""
-    remarks = sum(len(mode.adoption.warnings) for mode in summary.modes.values() if mode.adoption)
+    remarks = sum(len(mode.conversion.warnings) for mode in summary.modes.values() if mode.conversion)
     if remarks:
-        yield f"Adopting the script gave {units.count(remarks, 'remark')}; see “What was done to the script”."
+        yield f"Wrapping the script gave {units.count(remarks, 'remark')}; see “What was done to the script”."
 
 
 def _details(summary: RunSummary) -> Iterator[Paragraph]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
-from dpdoctor.analysis.across import AcrossRanks, CameLast, GroupAcross, Verdict
+from dpdoctor.analysis.cross_rank import CameLast, CrossRank, CrossRankGroup, Stragglers
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Paragraph, Table, View
 from dpdoctor.report.text import NOTHING, capital, name_cell, sentence, whole_cell
 from dpdoctor.report.traces.lateness_map import lateness_map
@@ -41,24 +41,24 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
 
 
 def _mode(mode: TracedMode) -> Sequence[Block] | str:
-    across = mode.across
+    cross_rank = mode.cross_rank
     if len(mode.ranks) < 2:
-        missing = len(across.missing)
+        missing = len(cross_rank.missing)
         return f"traces of {units.count(missing, 'other rank')} are not here" if missing else "there is one rank"
     return [
-        _came_last(across.came_last, across.verdict) or _verdict(across.verdict),
-        *_missing(across),
-        *lateness_map(across),
-        *_ranks(across),
+        _came_last(cross_rank.came_last, cross_rank.verdict) or _verdict(cross_rank.verdict),
+        *_missing(cross_rank),
+        *lateness_map(cross_rank),
+        *_ranks(cross_rank),
         Paragraph(text=MEANING),
-        *_events(across.verdict),
-        *_groups(across.groups),
-        *_clocks(across),
-        *(Callout(tone="muted", title="Left out", text=sentence(note)) for note in across.notes),
+        *_events(cross_rank.verdict),
+        *_groups(cross_rank.groups),
+        *_clocks(cross_rank),
+        *(Callout(tone="muted", title="Left out", text=sentence(note)) for note in cross_rank.notes),
     ]
 
 
-def _verdict(verdict: Verdict) -> Callout:
+def _verdict(verdict: Stragglers) -> Callout:
     said = lateness(verdict) or verdict.reason or "no reason was recorded"
     judged = (
         f" Somebody was late in {units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'judged step')}."
@@ -68,7 +68,7 @@ def _verdict(verdict: Verdict) -> Callout:
     return Callout(tone=tone, title=LATE_TITLES[verdict.kind], text=text)
 
 
-def _came_last(last: CameLast | None, verdict: Verdict) -> Callout | None:
+def _came_last(last: CameLast | None, verdict: Stragglers) -> Callout | None:
     """Return what is known where there is no verdict; None: there is one, or nobody came last to most."""
     if last is None or verdict.kind != "unknown":
         return None
@@ -76,22 +76,22 @@ def _came_last(last: CameLast | None, verdict: Verdict) -> Callout | None:
     return Callout(tone="muted", title="One rank came last to most", text=said + sentence(str(verdict.reason)))
 
 
-def _missing(across: AcrossRanks) -> Iterator[Absent]:
-    if across.missing:
-        numbers = ", ".join(map(str, across.missing[:MOST_NUMBERS]))
-        more = len(across.missing) - MOST_NUMBERS
+def _missing(cross_rank: CrossRank) -> Iterator[Absent]:
+    if cross_rank.missing:
+        numbers = ", ".join(map(str, cross_rank.missing[:MOST_NUMBERS]))
+        more = len(cross_rank.missing) - MOST_NUMBERS
         named = f"{numbers} and {units.whole(more)} more" if more > 0 else numbers
-        yield Absent(what=units.count(len(across.missing), "rank"), reason=f"no trace of {named} is here")
+        yield Absent(what=units.count(len(cross_rank.missing), "rank"), reason=f"no trace of {named} is here")
 
 
-def _ranks(across: AcrossRanks) -> Iterator[Table]:
+def _ranks(cross_rank: CrossRank) -> Iterator[Table]:
     """Yield lateness and waiting per rank over the judged steps, the latest rank first."""
-    steps = across.steps
+    steps = cross_rank.steps
     if not len(steps.steps):
         return
     median, waits = np.median(steps.lateness_ns, axis=0), steps.wait_ns.mean(axis=0)
     order = np.argsort(-median)[:MOST_RANKS].tolist()
-    more = f", the first {MOST_RANKS}" if len(across.ranks) > MOST_RANKS else ""
+    more = f", the first {MOST_RANKS}" if len(cross_rank.ranks) > MOST_RANKS else ""
     yield Table(
         caption=f"Ranks, the latest first{more}; over {units.count(len(steps.steps), 'judged step')}.",
         columns=(
@@ -102,7 +102,7 @@ def _ranks(across: AcrossRanks) -> Iterator[Table]:
         ),
         rows=tuple(
             (
-                Cell(text=f"rank {across.ranks[place]}"),
+                Cell(text=f"rank {cross_rank.ranks[place]}"),
                 time_cell(float(median[place])),
                 time_cell(float(steps.lateness_ns[:, place].max())),
                 time_cell(float(waits[place])),
@@ -112,7 +112,7 @@ def _ranks(across: AcrossRanks) -> Iterator[Table]:
     )
 
 
-def _events(verdict: Verdict) -> Iterator[Table]:
+def _events(verdict: Stragglers) -> Iterator[Table]:
     if not verdict.events:
         return
     latest = sorted(verdict.events, key=lambda event: event.lateness_ns, reverse=True)[:MOST_EVENTS]
@@ -137,7 +137,7 @@ def _events(verdict: Verdict) -> Iterator[Table]:
     )
 
 
-def _groups(groups: Sequence[GroupAcross]) -> Iterator[Table]:
+def _groups(groups: Sequence[CrossRankGroup]) -> Iterator[Table]:
     if not groups:
         return
     more = f" {units.count(len(groups) - MOST_GROUPS, 'more group')} not shown." if len(groups) > MOST_GROUPS else ""
@@ -155,7 +155,7 @@ def _groups(groups: Sequence[GroupAcross]) -> Iterator[Table]:
     )
 
 
-def _group_row(group: GroupAcross) -> tuple[Cell, ...]:
+def _group_row(group: CrossRankGroup) -> tuple[Cell, ...]:
     matched = (
         Cell(text=f"not compared: {group.reason}")
         if group.reason
@@ -171,14 +171,14 @@ def _group_row(group: GroupAcross) -> tuple[Cell, ...]:
     )
 
 
-def _clocks(across: AcrossRanks) -> Iterator[Paragraph]:
+def _clocks(cross_rank: CrossRank) -> Iterator[Paragraph]:
     """Yield how well the ranks could be put onto one axis for the timeline."""
-    others = [clock for clock in across.clocks if clock.rank != across.ranks[0]]
+    others = [clock for clock in cross_rank.clocks if clock.rank != cross_rank.ranks[0]]
     if others:
         worst = max(others, key=lambda clock: clock.error_ns)
         yield Paragraph(
             text="The timeline in the run directory (timeline.json.gz, for ui.perfetto.dev) shows all ranks on the "
-            f"clock of rank {across.ranks[0]}; of the others the least certain is rank {worst.rank}, to "
+            f"clock of rank {cross_rank.ranks[0]}; of the others the least certain is rank {worst.rank}, to "
             f"{seconds(worst.error_ns)}. No figure here rests on that."
         )
 
@@ -187,7 +187,7 @@ def result(analysis: Diagnosis) -> str:
     """Return who is late in the leading mode."""
     for mode in focused(analysis):
         if len(mode.ranks) > 1:
-            verdict = mode.across.verdict
+            verdict = mode.cross_rank.verdict
             return lateness(verdict) or LATE_TITLES[verdict.kind].lower()
     return ""
 

@@ -1,4 +1,4 @@
-"""Step time over time, rank by rank: warm-up, arms, outliers, epoch edges, gc pauses, stragglers."""
+"""Step time over time, rank by rank: warm-up, ablations, outliers, epoch edges, gc pauses, stragglers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANK_COLUMNS = (
 LEGEND = (
     "Time of each step on the host's clock. Shaded steps are not measured, nor is the first step after a window edge. "
     "Marks under a curve show when something happened: an epoch began, Python collected garbage. A bar there is a "
-    "window of an arm, in which something was switched off on purpose. A ring leads to its row in the table."
+    "window of an ablation, in which something was switched off on purpose. A ring leads to its row in the table."
 )
 
 
@@ -79,7 +79,7 @@ def _first_to_look_at(ranks: Sequence[RankSummary]) -> list[RankSummary]:
 
 
 def _rank_row(rank: RankSummary, *, withheld: bool) -> tuple[Cell, ...]:
-    died_in = f"in phase {rank.phase}" if rank.status != "ok" and rank.phase else ""
+    died_in = f"in phase {rank.stage}" if rank.status != "ok" and rank.stage else ""
     return (
         Cell(text=str(rank.rank), sort=rank.rank),
         Cell(text=rank.status, note=died_in, tone=status_tone(rank.status)),

@@ -26,10 +26,10 @@ from dpdoctor.report.words import clauses, standing
 
 TERM_WORDS = {
     "loader_processes": "more loader processes",
-    "input": "waiting for data",
+    "data_loading": "waiting for data",
     "transfer": "transfer between ranks",
-    "peers": "waiting for slower ranks",
-    "contention": "slower computing",
+    "slower_ranks": "waiting for slower ranks",
+    "slower_compute": "slower computing",
     "overhead": "the mode's own work",
     "other": "other",
 }

@@ -61,10 +61,16 @@ def _costliest(summary: RunSummary, modes: Collection[str]) -> Finding | None:
 def _changes(summary: RunSummary, modes: Collection[str]) -> Iterator[_Change]:
     """Yield the changes that are predicted to give more than noise, that of the costliest finding first."""
     for finding in diagnosis.parts(summary).costly:
-        gain = finding.predicted
-        if finding.mode in modes and finding.short and gain is not None and _least(gain) > 1:
-            shown = diagnosis.at_most(gain) if finding.gain == "at most" else gain
-            yield _Change(mode=finding.mode, rule=finding.rule, short=finding.short, basis=finding.gain, gain=shown)
+        gain = finding.speedup
+        if finding.mode in modes and finding.short_remedy and gain is not None and _least(gain) > 1:
+            shown = diagnosis.at_most(gain) if finding.speedup_basis == "at most" else gain
+            yield _Change(
+                mode=finding.mode,
+                rule=finding.rule,
+                short=finding.short_remedy,
+                basis=finding.speedup_basis,
+                gain=shown,
+            )
 
 
 def _least(gain: Figure) -> float:

@@ -127,12 +127,12 @@ def rests_on(figure: Figure) -> str:
 
 def scaling_words(mode: ModeSummary) -> str:
     """Return which kind of scaling the speedup shows."""
-    if mode.own is not None and mode.batch.rule == "own":
+    if mode.native is not None and mode.batch.rule == "own":
         return "How much of a batch a rank takes is the script's own affair."
     if mode.batch.rule == "global":
         return "Strong scaling: the devices share the script's batch."
-    if mode.adoption is not None and mode.adoption.same_samples:
+    if mode.conversion is not None and mode.conversion.same_samples:
         return "Each device trains on the same batches: a step trains on no more samples than on one device."
-    if mode.own is not None:
+    if mode.native is not None:
         return "Weak scaling: a rank takes as many samples as one alone does, so a step trains on more samples."
     return "Weak scaling: each device takes the script's whole batch, so a step trains on more samples."

@@ -64,24 +64,24 @@ def cost_words(finding: Finding) -> str:
     """Return what a finding costs, with its interval."""
     if finding.cost.value is None:
         return f"unknown: {finding.cost.reason}"
-    return f"{with_interval(finding.cost)} of {OF_WORDS[finding.of]}"
+    return f"{with_interval(finding.cost)} of {OF_WORDS[finding.share_of]}"
 
 
 def gain_words(finding: Finding) -> str | None:
     """Return what the remedy would give, with its interval; None where nothing was predicted."""
-    if finding.predicted is None:
+    if finding.speedup is None:
         return None
-    if finding.predicted.value is None:
-        return f"unknown: {finding.predicted.reason}"
+    if finding.speedup.value is None:
+        return f"unknown: {finding.speedup.reason}"
     return f"{gain_clause(finding)} of today's throughput"
 
 
 def gain_clause(finding: Finding) -> str:
     """Return the known gain with what it is, and its interval; of the most that can be had, the upper end alone."""
-    assert finding.predicted is not None
-    if finding.gain == "at most":
-        return f"at most {figure_text(at_most(finding.predicted))}"
-    return f"{with_interval(finding.predicted)}{', measured,' if finding.gain == 'measured' else ''}"
+    assert finding.speedup is not None
+    if finding.speedup_basis == "at most":
+        return f"at most {figure_text(at_most(finding.speedup))}"
+    return f"{with_interval(finding.speedup)}{', measured,' if finding.speedup_basis == 'measured' else ''}"
 
 
 def at_most(gain: Figure) -> Figure:

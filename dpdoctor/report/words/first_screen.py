@@ -173,7 +173,7 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
         return "", "plain", sentence("; ".join(filter(None, (nothing, _longest_part(leading, standing.focus(run))))))
     word, told = _BOUND_BY.get(first.rule, ("", ""))
     tone = diagnosis.SEVERITY_TONES[first.severity]
-    if not told or first.of != "step" or first.cost.value is None:
+    if not told or first.share_of != "step" or first.cost.value is None:
         return word, tone, sentence(f"{capital(clipped(first.title, LONGEST_TITLE))} ({mode_label(first.mode)})")
     others = [
         found for found in costly if found.rule == first.rule and found is not first and found.cost.value is not None
@@ -205,21 +205,21 @@ def _longest_part(leading: Mapping[str, ModeSummary], name: str | None) -> str:
 def _do_first(run: RunSummary) -> str:
     """Return the first change that is known to give something, where, and what it gives."""
     for finding in diagnosis.parts(run).costly:
-        gain = finding.predicted
-        if finding.short and gain is not None and gain.value is not None and (gain.low or gain.value) > 1:
+        gain = finding.speedup
+        if finding.short_remedy and gain is not None and gain.value is not None and (gain.low or gain.value) > 1:
             where = f" ({_line(run, finding)})" if finding.line else ""
-            return sentence(f"{capital(finding.short)}{where}: {_gain(finding)} {_where(finding.mode)}")
+            return sentence(f"{capital(finding.short_remedy)}{where}: {_gain(finding)} {_where(finding.mode)}")
     return ""
 
 
 def _gain(finding: Finding) -> str:
     """Return the known gain of a finding: how it is known, and how much."""
-    assert finding.predicted is not None
-    basis = _BASIS[finding.gain]
-    if finding.gain == "at most":
-        return f"{basis} {figure_text(diagnosis.at_most(finding.predicted))}"
-    interval = span(finding.predicted)
-    return f"{basis} {figure_text(finding.predicted)}{f' ({interval})' if interval else ''}"
+    assert finding.speedup is not None
+    basis = _BASIS[finding.speedup_basis]
+    if finding.speedup_basis == "at most":
+        return f"{basis} {figure_text(diagnosis.at_most(finding.speedup))}"
+    interval = span(finding.speedup)
+    return f"{basis} {figure_text(finding.speedup)}{f' ({interval})' if interval else ''}"
 
 
 def _row(run: RunSummary, name: str) -> ModeRow:
@@ -261,17 +261,17 @@ def _linear(run: RunSummary) -> float | None:
 def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
     """Return what to do about one bottleneck; the mode in which that gives most speaks for it."""
     known_rule = BY_NAME.get(findings[0].rule)
-    known = [found for found in findings if found.predicted is not None and found.predicted.value is not None]
+    known = [found for found in findings if found.speedup is not None and found.speedup.value is not None]
     best = max(known, key=_size, default=findings[0])
-    predicted = best.predicted if best in known else None
-    gain = diagnosis.at_most(predicted) if predicted is not None and best.gain == "at most" else predicted
+    predicted = best.speedup if best in known else None
+    gain = diagnosis.at_most(predicted) if predicted is not None and best.speedup_basis == "at most" else predicted
     return Opportunity(
         title=known_rule.title if known_rule else clipped(capital(best.title), LONGEST_TITLE),
         remedy=clipped(_remedy(best, findings), LONGEST_REMEDY),
         line=_line(run, best),
         code=best.code or "",
         gain=gain,
-        basis=_BASIS[best.gain] if gain is not None else best.status,
+        basis=_BASIS[best.speedup_basis] if gain is not None else best.status,
         modes=tuple(_chip(found, best) for found in findings),
         anchor=diagnosis.anchor(run, best),
     )
@@ -293,17 +293,17 @@ def _line(run: RunSummary, finding: Finding) -> str:
 
 
 def _size(finding: Finding) -> float:
-    assert finding.predicted is not None
-    return finding.predicted.value or 0.0
+    assert finding.speedup is not None
+    return finding.speedup.value or 0.0
 
 
 def _chip(finding: Finding, best: Finding) -> str:
     """Return what a bottleneck costs in a mode, what its remedy gives, and that one where it is its own."""
-    cost, gain = finding.cost.value, finding.predicted
-    of = "a step" if finding.of == "step" else diagnosis.OF_WORDS[finding.of]
+    cost, gain = finding.cost.value, finding.speedup
+    of = "a step" if finding.share_of == "step" else diagnosis.OF_WORDS[finding.share_of]
     parts = [f"{percent(cost)} of {of}"] if cost is not None else []
     parts += [_gain(finding)] if gain is not None and gain.value is not None else []
-    own = f" ({finding.short})" if finding.short and finding.short != best.short else ""
+    own = f" ({finding.short_remedy})" if finding.short_remedy and finding.short_remedy != best.short_remedy else ""
     return f"{mode_label(finding.mode)}: {', '.join(parts) or finding.status}{own}"
 
 
@@ -311,7 +311,7 @@ def _limits(run: RunSummary) -> Iterator[str]:
     """Yield what this run could not tell, and what would lift that."""
     yield from verdict.limits(run)
     shown = {name: mode for name, mode in standing.shown_modes(run).items() if mode.status != "inactive"}
-    if BASELINE in run.modes and not run.pace:
+    if BASELINE in run.modes and not run.caveat:
         parallel = {name: mode.speedup for name, mode in shown.items() if not standing.is_baseline(name)}
         yield from _unknown("speedup", shown, parallel)
     yield from _unknown("epoch", shown, {name: mode.epoch_s for name, mode in shown.items()})

@@ -12,7 +12,7 @@ from dpdoctor.report.words import clauses
 DATA, COMPUTE, COMMUNICATION, OTHER = "data", "compute", "communication", "other"
 LABELS = {DATA: "Data wait", COMPUTE: "Compute", COMMUNICATION: "Communication", OTHER: "Other"}
 # The experiment in which ranks do not communicate; what it gains is what communication costs.
-_ARM = "no_comm"
+_ABLATION = "no_comm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ def step_parts(mode: ModeSummary) -> tuple[StepPart, ...]:
 
 
 def _of_trace(mode: ModeSummary) -> Iterator[StepPart]:
-    budget = mode.budget
+    budget = mode.breakdown
     if budget is None or not budget.step.value or budget.exposed_comm.value is None:
         return
     step, data = budget.step.value, budget.idle_by.get("data")
@@ -90,10 +90,10 @@ def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
 
 def _communication(mode: ModeSummary) -> tuple[float, str]:
     """Return communication's share of a step and what it was taken from; 0 and nothing where it is unknown."""
-    arm = mode.arms.get(_ARM)
-    if arm is not None and arm.share.value is not None and (arm.share.low or 0.0) > 0:
-        return arm.share.value, "what a step gains without communication"
-    budget = mode.budget
+    ablation = mode.ablations.get(_ABLATION)
+    if ablation is not None and ablation.share.value is not None and (ablation.share.low or 0.0) > 0:
+        return ablation.share.value, "what a step gains without communication"
+    budget = mode.breakdown
     if mode.world_size > 1 and budget is not None and budget.step.value and budget.exposed_comm.value is not None:
         return budget.exposed_comm.value / budget.step.value, "communication that nothing hides, from the trace"
     return 0.0, ""

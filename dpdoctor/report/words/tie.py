@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dpdoctor.analysis import Figure, ModeSummary
-from dpdoctor.report.blocks import Verdict
+from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import figure_text, interval_text, listed, listed_figures, mode_label, sentence
 from dpdoctor.report.words import clauses
 from dpdoctor.report.words.standing import quotient
 
 
-def tie_verdict(modes: Mapping[str, ModeSummary], last: Sequence[str] = ()) -> Verdict:
+def tie_verdict(modes: Mapping[str, ModeSummary], last: Sequence[str] = ()) -> Headline:
     """Return in one sentence that two or more modes cannot be told apart, and how they stand to one device.
 
     The sentence ends with the `last` clauses.
@@ -24,7 +24,7 @@ def tie_verdict(modes: Mapping[str, ModeSummary], last: Sequence[str] = ()) -> V
     standings = {clauses.against_one(mode.speedup) for mode in modes.values()}
     parts = (f"{_who(modes)} {alike}: {rates}", *_against_one(modes, standings), *last)
     tone = clauses.TONES[standings.pop()] if len(standings) == 1 else "warn"
-    return Verdict(tone=tone, sentence=sentence("; ".join(parts)), detail=_detail(modes, fastest, others))
+    return Headline(tone=tone, sentence=sentence("; ".join(parts)), detail=_detail(modes, fastest, others))
 
 
 def _who(modes: Mapping[str, ModeSummary]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary
 from dpdoctor.analysis.own_cost import MOST_SHARE
-from dpdoctor.report.blocks import Verdict
+from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import by_reason, capital, figure_text, interval_text, mode_label, sentence
 from dpdoctor.report.words import clauses
 from dpdoctor.report.words.advice import advice, bottleneck
@@ -19,7 +19,7 @@ MOST_NAMED = 10
 WAY_OUT = "--allow-writes lets it write"
 
 
-def headline(summary: RunSummary) -> Verdict:
+def headline(summary: RunSummary) -> Headline:
     """Return the run's answer in one sentence; a mode leads alone only where the measurement supports it."""
     leading = leaders(summary)
     change = advice(summary, leading)
@@ -30,12 +30,12 @@ def headline(summary: RunSummary) -> Verdict:
         return mode_verdict(name, mode, bottleneck(summary, name), last)
     steps = list(_steps(summary))
     if steps:
-        return Verdict(tone="plain", sentence=sentence(f"Samples per second are unknown; {' and '.join(steps)}"))
+        return Headline(tone="plain", sentence=sentence(f"Samples per second are unknown; {' and '.join(steps)}"))
     if not summary.modes:
-        return Verdict(tone="bad", sentence="This run has no modes: nothing was measured.")
+        return Headline(tone="bad", sentence="This run has no modes: nothing was measured.")
     if all(mode.status == "ok" for mode in summary.modes.values()):
-        return Verdict(tone="plain", sentence="The script was adopted in every mode; nothing was measured.")
-    return Verdict(tone="bad", sentence="No mode could be measured.")
+        return Headline(tone="plain", sentence="The script was wrapped in every mode; nothing was measured.")
+    return Headline(tone="bad", sentence="No mode could be measured.")
 
 
 def _steps(summary: RunSummary) -> Iterator[str]:
@@ -46,7 +46,7 @@ def _steps(summary: RunSummary) -> Iterator[str]:
             yield f"{mode_label(name)} takes {figure_text(mode.step)} per step ({per_second} steps/s)"
 
 
-def mode_verdict(name: str, mode: ModeSummary, cost: str | None = None, last: Sequence[str] = ()) -> Verdict:
+def mode_verdict(name: str, mode: ModeSummary, cost: str | None = None, last: Sequence[str] = ()) -> Headline:
     """Return one mode's result in one sentence.
 
     Where the mode was measured that has the clause of what costs most (None: where a step's time goes) and ends with
@@ -56,18 +56,18 @@ def mode_verdict(name: str, mode: ModeSummary, cost: str | None = None, last: Se
     withheld = why_withheld(mode)
     if withheld is not None:
         tone, word = ("muted", "was skipped") if mode.status == "skipped" else ("bad", "failed")
-        return Verdict(tone=tone, sentence=sentence(f"{label} {word}: {withheld}"))
+        return Headline(tone=tone, sentence=sentence(f"{label} {word}: {withheld}"))
     reason = mode.reason or "no reason was recorded"
     if mode.status == "inactive":
         trains = "" if mode.throughput.value is None else f" ({rate})"
-        return Verdict(tone="muted", sentence=sentence(f"{label} changed nothing{trains}: {reason}"))
+        return Headline(tone="muted", sentence=sentence(f"{label} changed nothing{trains}: {reason}"))
     if mode.throughput.value is None:
-        return Verdict(tone="warn", sentence=sentence(f"{label} was not measured: {mode.throughput.reason}"))
+        return Headline(tone="warn", sentence=sentence(f"{label} was not measured: {mode.throughput.reason}"))
     parts = [_speed(name, mode), *([cost] if cost else clauses.step_time([mode]))]
     if mode.status != "ok":
         parts.append(f"it was {mode.status}: {reason}")
     parts += last
-    return Verdict(tone=_tone(mode), sentence=sentence("; ".join(parts)), detail=_detail(mode))
+    return Headline(tone=_tone(mode), sentence=sentence("; ".join(parts)), detail=_detail(mode))
 
 
 def limits(summary: RunSummary) -> Iterator[str]:
@@ -79,20 +79,22 @@ def limits(summary: RunSummary) -> Iterator[str]:
     }
     for reason, labels in by_reason((mode_label(name), reason) for name, reason in missing.items()).items():
         yield sentence(f"No figures of {labels}: {reason}")
-    untraced = {name: mode.no_trace for name, mode in shown_modes(summary).items() if mode.no_trace}
+    untraced = {name: mode.trace_reason for name, mode in shown_modes(summary).items() if mode.trace_reason}
     for reason, labels in by_reason((mode_label(name), reason) for name, reason in untraced.items()).items():
         yield sentence(f"No trace of {labels}: {reason}")
     for name, mode in shown_modes(summary).items():
         if is_baseline(name) and mode.throughput.value is not None:
-            yield from _own_cost(mode.observer_cost)
+            yield from _own_cost(mode.observer_overhead)
     yield from _files(summary)
-    if summary.pace:
-        yield sentence(capital(summary.pace))
+    if summary.caveat:
+        yield sentence(capital(summary.caveat))
 
 
 def _files(summary: RunSummary) -> Iterator[str]:
     """Yield what became of the user's files in spite of all, what the script was refused, and what a wall broke."""
-    changes = {file.path: f"{file.path} ({file.change})" for mode in summary.modes.values() for file in mode.changed}
+    changes = {
+        file.path: f"{file.path} ({file.change})" for mode in summary.modes.values() for file in mode.files_changed
+    }
     if changes:
         named = list(changes.values())
         more = f" and {units.count(len(named) - MOST_NAMED, 'more file')}" if len(named) > MOST_NAMED else ""
@@ -106,7 +108,7 @@ def _files(summary: RunSummary) -> Iterator[str]:
                 f"{mode_label(name)} was launched twice. Behind the overlay that keeps its files in memory it failed "
                 f"({mode.again.partition('; ')[0]}); the next wall protects them since, and both launches are kept"
             )
-    lines = list(dict.fromkeys(line.strip() for mode in summary.modes.values() for line in mode.refused))
+    lines = list(dict.fromkeys(line.strip() for mode in summary.modes.values() for line in mode.files_refused))
     if lines:
         yield sentence(
             f"The script was refused files, as compiled code and programs are: {'; '.join(lines)}. {WAY_OUT}"

@@ -1,4 +1,4 @@
-"""Hands out the loader's batches or, while an arm says so, kept ones in their place."""
+"""Hands out the loader's batches or, while an ablation says so, kept ones in their place."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ def _unheard(text: str) -> None:
     """Take no note of a warning."""
 
 
-class AdoptionError(Exception):
+class ConversionError(Exception):
     """The mode cannot convert this script; the message names the reason and the script's line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class WrapOptions:
     """What a mode may need to convert a module.
 
     Attributes:
@@ -45,12 +45,12 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the proof of adoption is judged on, gathered over all ranks after one profiled step.
+    """What the proof of conversion is judged on, gathered over all ranks after one profiled step.
 
     Attributes:
         checksums: per rank, of all trained parameters, bit for bit.
-        moved: whether they changed since adoption.
-        unadopted: names of trained parameters that no adopted unit holds.
+        moved: whether they changed since conversion.
+        unwrapped: names of trained parameters that no wrapped unit holds.
         forwards: training forwards of that step, the first after each backward, by id of the module.
         gradient_bytes: of every gradient that the step accumulated, each time it did.
         counters: of this rank's profiled step.
@@ -58,7 +58,7 @@ class Evidence:
 
     checksums: tuple[int, ...]
     moved: bool
-    unadopted: tuple[str, ...]
+    unwrapped: tuple[str, ...]
     forwards: dict[int, int]
     gradient_bytes: int
     counters: Counters
@@ -115,13 +115,13 @@ class Mode:
         """Return the number of processes for so many devices."""
         return num_devices if self.distributed else 1
 
-    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:  # noqa: ARG002
+    def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:  # noqa: ARG002
         """Return what a training forward of `module` must call; may wrap the module, must not replace it.
 
         Raises:
-            AdoptionError: the mode cannot work with this module.
+            ConversionError: the mode cannot work with this module.
         """
-        raise AdoptionError(f"{type(self).__name__} converts nothing, so it cannot take {type(module).__name__}")
+        raise ConversionError(f"{type(self).__name__} converts nothing, so it cannot take {type(module).__name__}")
 
     def without_gradients(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
         """Return what a call of a converted module's method does while gradients are disabled."""
@@ -148,8 +148,8 @@ class Mode:
 
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return what proves that the conversion took effect; a process alone only needs to see what is trained."""
-        if not evidence.unadopted:
-            return [Check(name="adopted", ok=True, text="every trained parameter belongs to an adopted module")]
+        if not evidence.unwrapped:
+            return [Check(name="wrapped", ok=True, text="every trained parameter belongs to a wrapped module")]
         # Alone, a parameter outside of every module trains as well as any other; ranks would each train their own.
-        text = f"trained, but outside of every adopted module: {evidence.unadopted[0]}"
-        return [Check(name="adopted", ok=False if self.distributed else None, text=text)]
+        text = f"trained, but outside of every wrapped module: {evidence.unwrapped[0]}"
+        return [Check(name="wrapped", ok=False if self.distributed else None, text=text)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
 from dpdoctor.records import Check
-from dpdoctor.worker.modes._base import Conversion, Evidence, Mode
+from dpdoctor.worker.modes._base import Evidence, Mode, WrapOptions
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ class DDP(Mode):
     def __init__(self) -> None:
         self.wrappers: list[DistributedDataParallel] = []
 
-    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
+    def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""
         from torch.nn.parallel import DistributedDataParallel
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpdoctor import units
 from dpdoctor.records import Check
 from dpdoctor.spec import DEVICE_IDS_VARIABLE, placement
-from dpdoctor.worker.modes._base import AdoptionError, Conversion, Evidence, Mode
+from dpdoctor.worker.modes._base import ConversionError, Evidence, Mode, WrapOptions
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +79,7 @@ class DP(Mode):
 
         patches.replace(nn.DataParallel, "replicate", replicate_and_watch)
 
-    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
+    def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         """Return the wrapper over the chosen GPUs; without any, what torch would call: the module itself.
 
         A DataParallel that the script made itself is left alone, with the devices that it was given.
@@ -90,7 +90,7 @@ class DP(Mode):
 
         if not torch.cuda.is_available():
             if self._device_ids:
-                raise AdoptionError("this machine has GPUs, but torch finds none: is it built for them?")
+                raise ConversionError("this machine has GPUs, but torch finds none: is it built for them?")
             return module._call_impl
         if isinstance(module, torch.nn.DataParallel):
             wrapper = module
@@ -118,7 +118,7 @@ class DP(Mode):
         return None
 
     def checks(self, evidence: Evidence) -> list[Check]:
-        """Return whether every adopted module that trained did so in replicas."""
+        """Return whether every wrapped module that trained did so in replicas."""
         return [
             *super().checks(evidence),
             *(
@@ -133,11 +133,11 @@ def refuse_elsewhere(module: nn.Module, home: torch.device) -> None:
     """Refuse a module that does not lie on DataParallel's first device as a whole.
 
     Raises:
-        AdoptionError: it names the first parameter or buffer that lies elsewhere.
+        ConversionError: it names the first parameter or buffer that lies elsewhere.
     """
     for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
         if tensor.device != home:
-            raise AdoptionError(
+            raise ConversionError(
                 f"nn.DataParallel needs the whole module on {home}, but {name} is on {tensor.device}. "
                 f"Move the model to {home} before it is called"
             )

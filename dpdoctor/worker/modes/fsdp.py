@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
 from dpdoctor.records import Check
-from dpdoctor.worker.modes._base import AdoptionError, Conversion, Evidence, Mode
+from dpdoctor.worker.modes._base import ConversionError, Evidence, Mode, WrapOptions
 
 if TYPE_CHECKING:
     import torch
@@ -83,17 +83,21 @@ class FSDP(Mode):
         source = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
         return f"FSDP shards parameters; {line} does `{source}`, which needs them whole ({what})"
 
-    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:
+    def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         """Return the module's own call, which gathers its shards; all ranks begin with rank 0's values."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        from dpdoctor.worker.adoption import repoint, wrap
         from dpdoctor.worker.modes._gathering import Shards
+        from dpdoctor.worker.wrap import repoint, shard_units
 
         _refuse_scalars(module)
         name = type(module).__name__
-        blocks = wrap.repeated_blocks(module) if how.fsdp_wrap is None else wrap.named_blocks(module, how.fsdp_wrap)
+        blocks = (
+            shard_units.repeated_blocks(module)
+            if how.fsdp_wrap is None
+            else shard_units.named_blocks(module, how.fsdp_wrap)
+        )
         _lay_out(module, how.warn)
         before = dict(module.named_parameters(remove_duplicate=False))
         _broadcast(module)
@@ -181,7 +185,9 @@ def _padded_bytes(parameter: nn.Parameter) -> int:
 def _refuse_scalars(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if parameter.dim() == 0:
-            raise AdoptionError(f"FSDP cannot shard the parameter {name}: it has no dimension. Give it the shape (1,)")
+            raise ConversionError(
+                f"FSDP cannot shard the parameter {name}: it has no dimension. Give it the shape (1,)"
+            )
 
 
 @contextmanager

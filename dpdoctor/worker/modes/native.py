@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
 from dpdoctor.records import Check
-from dpdoctor.worker.modes._base import Conversion, Evidence, Mode
+from dpdoctor.worker.modes._base import Evidence, Mode, WrapOptions
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,7 +20,7 @@ class Native(Mode):
     communicates = True
     routes_methods = True
 
-    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:  # noqa: ARG002
+    def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:  # noqa: ARG002
         """Return the module's own forward call, hooks included."""
         return module._call_impl
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dpdoctor.worker.modes._base import Conversion, Mode
+from dpdoctor.worker.modes._base import Mode, WrapOptions
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,7 +17,7 @@ class Single(Mode):
     summary = "one process on one device, nothing converted: the baseline"
     routes_methods = True
 
-    def convert(self, module: nn.Module, how: Conversion) -> Callable[..., Any]:  # noqa: ARG002
+    def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:  # noqa: ARG002
         """Return the module's own forward call, hooks included."""
         return module._call_impl
 

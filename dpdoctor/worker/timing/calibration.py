@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpdoctor.worker.adoption.redirect import Redirect, Watch
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.tally import Tally
+from dpdoctor.worker.wrap.redirect import Redirect, Watch
 
 # Between two hooks a step's own work runs and drives them out of the caches: reading this much does the same. Hooks
 # timed back to back look five times cheaper than they are in a script (tests/benchmarks/observer_cost.py shows it).

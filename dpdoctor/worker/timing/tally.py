@@ -519,7 +519,7 @@ class Tally:
     def steps_between_begins(self, loader: int) -> int | None:
         """Return the most steps between two begins of a loader; None where fewer than three were seen.
 
-        The most, as batches that an arm throws away make it fewer.
+        The most, as batches that an ablation throws away make it fewer.
         """
         found = self._between[loader]
         return max(found) if len(found) >= LEAST_EPOCHS else None

@@ -17,7 +17,7 @@ RESNET = (
     *("--train-size", "3200", "--epochs", "1000"),
 )
 TRANSFORMER = ("--epochs", "1000")
-# Steps of half a second and more need longer for their arms.
+# Steps of half a second and more need longer for their ablations.
 LONG = ("--time-budget", "90")
 GAN = ("--epochs", "10000", "--batch-size", "16")
 
@@ -131,7 +131,7 @@ ENTRIES = {
         whole=True,
         mode="ddp",
         # Threads that wait for a core make steps so slow that fewer of them fit.
-        options=("--arms", "fair_threads", *LONG),
+        options=("--ablations", "fair_threads", *LONG),
         rules=("cpu_oversubscription",),
     ),
     "big_buffers": Entry(

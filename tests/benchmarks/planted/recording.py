@@ -18,7 +18,7 @@ KEPT = (
     *(rundir.HEADER, rundir.LAUNCH, rundir.NODE, rundir.RANK, rundir.DIGEST),
     *(rundir.STEPS, rundir.WINDOWS, rundir.EVENTS, rundir.LOADER),
 )
-FIGURES = ("throughput", "throughput_with_edges", "step", "speedup", "epoch_s", "profiler_cost")
+FIGURES = ("throughput", "throughput_all_steps", "step", "speedup", "epoch_s", "profiler_overhead")
 
 
 def path_of(name: str) -> Path:
@@ -54,7 +54,7 @@ def facts(summary: dict[str, Any]) -> dict[str, Any]:
     return {
         "modes": {name: _mode(mode) for name, mode in summary["modes"].items()},
         "findings": [_finding(found) for found in summary["findings"]],
-        "not judged": sorted(f"{one['rule']} in {one['mode']}" for one in summary["not_judged"]),
+        "not judged": sorted(f"{one['rule']} in {one['mode']}" for one in summary["inconclusive"]),
     }
 
 
@@ -63,15 +63,15 @@ def _mode(mode: dict[str, Any]) -> dict[str, Any]:
         "status": mode["status"],
         **{name: _figure(mode[name]) for name in FIGURES},
         "phases": {name: _figure(figure) for name, figure in mode["phases"].items()},
-        "budget": {name: _figure(figure) for name, figure in (mode["budget"] or {}).items() if name != "idle_by"},
-        "arms": {name: _figure(arm["gain"]) for name, arm in mode["arms"].items()},
-        "cross_checks": {check["arm"]: check["agrees"] for check in mode["cross_checks"]},
+        "breakdown": {name: _figure(figure) for name, figure in (mode["breakdown"] or {}).items() if name != "idle_by"},
+        "ablations": {name: _figure(ablation["gain"]) for name, ablation in mode["ablations"].items()},
+        "cross_checks": {check["ablation"]: check["agrees"] for check in mode["cross_checks"]},
     }
 
 
 def _finding(found: dict[str, Any]) -> str:
     what = f"{found['rule']} in {found['mode']}: {found['severity']}, {found['status']}, ranks {found['ranks']}"
-    return f"{what}, {_figure(found['cost'])} of the {found['of']}, predicted {_figure(found['predicted'])}"
+    return f"{what}, {_figure(found['cost'])} of the {found['share_of']}, predicted {_figure(found['speedup'])}"
 
 
 def _figure(figure: dict[str, Any] | None) -> str:

@@ -14,7 +14,7 @@ from .verdicts import Checked, Verdict
 
 # What a cost may be off by: this share of the step, or this share of the planted cost.
 STEP_SHARE, COST_SHARE = 0.03, 0.15
-# What may at most be seen of a step that an arm removes, in a script that is called healthy.
+# What may at most be seen of a step that an ablation removes, in a script that is called healthy.
 HEALTHY = {"no_comm": 0.05, "cached_batches": 0.03}
 # What the table is to show: first in so many runs, no warning in so many, agreement in so many comparisons.
 FIRST, SILENT, AGREED = 0.95, 0.95, 0.90
@@ -29,7 +29,7 @@ class Score:
         said: the first finding, or what went wrong.
         error: difference of cost and planted cost, as a share of the step; None: no known time, or not named.
         within: whether it is small enough; None as above.
-        proved: healthy scripts only: whether there is little to remove, as it is seen and as the arms agree.
+        proved: healthy scripts only: whether there is little to remove, as it is seen and as the ablations agree.
     """
 
     run: PlannedRun
@@ -61,9 +61,9 @@ def score(run: PlannedRun, entry: Entry, verdict: Verdict, planted_s: float | No
 def _healthy(run: PlannedRun, entry: Entry, verdict: Verdict) -> Score:
     named = [f"{finding.rule} in {name}" for name, mode in verdict.modes.items() for finding in mode.named]
     checked = [one for mode in verdict.modes.values() for one in mode.checked]
-    arms = {"cached_batches", *(["no_comm"] if entry.mode != "single" else [])}
-    little = all(one.agrees and one.seen < HEALTHY[one.arm] for one in checked)
-    proved = little and arms <= {one.arm for one in checked}
+    ablations = {"cached_batches", *(["no_comm"] if entry.mode != "single" else [])}
+    little = all(one.agrees and one.seen < HEALTHY[one.ablation] for one in checked)
+    proved = little and ablations <= {one.ablation for one in checked}
     said = verdict.error or ", ".join(named) or "no warning"
     return Score(run=run, first=not named and verdict.error is None, said=said, proved=proved)
 
@@ -101,7 +101,7 @@ def _line(name: str, entry: Entry, scores: Sequence[Score]) -> str:
     judged = [score.within for score in scores if score.within is not None]
     within = f"{sum(judged)} of {len(judged)}" if judged else "—"
     if entry.healthy:
-        within = f"healthy by the arms: {sum(bool(score.proved) for score in scores)} of {len(scores)}"
+        within = f"healthy by the ablations: {sum(bool(score.proved) for score in scores)} of {len(scores)}"
     instead = "; ".join(sorted({score.said for score in scores if not score.first}))
     first = f"{sum(score.first for score in scores)} of {len(scores)}"
     expected = ", ".join(entry.rules) or "no warning"
@@ -116,11 +116,11 @@ def totals(entries: Mapping[str, Entry], scores: Sequence[Score], checked: Seque
     lines = [
         _share("planted faults named first", planted, FIRST),
         _share("known costs within bounds", costs, 1.0),
-        _share("healthy runs, proved by arms, without a warning", silent, SILENT),
+        _share("healthy runs, proved by ablations, without a warning", silent, SILENT),
     ]
-    for arm in sorted({one.arm for one in checked}):
-        held = [one.agrees for one in checked if one.arm == arm]
-        lines.append(_share(f"seen and gained by {arm} agree", held, AGREED))
+    for ablation in sorted({one.ablation for one in checked}):
+        held = [one.agrees for one in checked if one.ablation == ablation]
+        lines.append(_share(f"seen and gained by {ablation} agree", held, AGREED))
     return lines
 
 

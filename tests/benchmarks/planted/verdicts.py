@@ -24,9 +24,11 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """One share of a step as it was seen, as the arm that removes it says, and whether dpdoctor calls them the same."""
+    """One share of a step as it was seen, as the ablation that removes it says, and whether dpdoctor calls them the
+    same.
+    """
 
-    arm: str
+    ablation: str
     seen: float
     gained: float
     agrees: bool
@@ -63,12 +65,14 @@ def read(folder: Path, error: str | None) -> Verdict:
 
 def _mode(name: str, mode: dict[str, Any], findings: list[dict[str, Any]]) -> ModeVerdict:
     named = (
-        Named(rule=found["rule"], severity=found["severity"], of=found["of"], share=found["cost"]["value"])
+        Named(rule=found["rule"], severity=found["severity"], of=found["share_of"], share=found["cost"]["value"])
         for found in findings
         if found["mode"] == name and found["status"] != "refuted" and found["severity"] != "info"
     )
     checked = (
-        Checked(arm=one["arm"], seen=one["seen"]["value"], gained=one["gained"]["value"], agrees=one["agrees"])
+        Checked(
+            ablation=one["ablation"], seen=one["observed"]["value"], gained=one["gain"]["value"], agrees=one["agrees"]
+        )
         for one in mode["cross_checks"]
         if one["agrees"] is not None
     )

@@ -44,7 +44,7 @@ def header(sizes: dict[str, int]) -> RunHeader:
         requested_modes=tuple(name for name in sizes if name != BASELINE),
         devices=tuple(gpu.uuid for gpu in gpus),
         threads_per_device=8,
-        recording=Recording(arms=tuple(arm for arm in STEP_MS if arm != "full")),
+        recording=Recording(ablations=tuple(ablation for ablation in STEP_MS if ablation != "full")),
     )
     return RunHeader(
         dpdoctor=__version__,

@@ -10,10 +10,10 @@ from itertools import groupby
 from dpdoctor.loading import BatchRecord, HandOff, TransformTime
 from dpdoctor.records import (
     PHASES,
-    Adoption,
-    ArmRecord,
+    AblationRecord,
     Check,
     Collective,
+    Conversion,
     Counters,
     CpuUse,
     Device,
@@ -24,8 +24,8 @@ from dpdoctor.records import (
     Rank,
     RankRecord,
     StepRecord,
-    Unit,
     WindowRecord,
+    WrappedModule,
 )
 
 from . import traces
@@ -40,7 +40,9 @@ STEPS_PER_PAUSE = 10
 
 
 def rank(index: int, mode: str, world_size: int, slots: Sequence[Slot]) -> Rank:
-    """Return a rank that ended well, with a loader, every arm and a trace; the middle one keeps the others waiting."""
+    """Return a rank that ended well, with a loader, every ablation and a trace; the middle one keeps the others
+    waiting.
+    """
     chance = random.Random(index)
     steps = [_step(slot, chance) for slot in slots]
     return Rank(
@@ -58,7 +60,7 @@ def rank(index: int, mode: str, world_size: int, slots: Sequence[Slot]) -> Rank:
 def _step(slot: Slot, chance: random.Random) -> StepRecord:
     duration = slot.end_ns - slot.begin_ns
     shares = {phase: share * chance.uniform(0.9, 1.1) for phase, share in SHARES.items()}
-    if slot.arm.startswith(("cached", "no_data")):
+    if slot.ablation.startswith(("cached", "no_data")):
         shares["data_wait"] = 0.001
     shares["backward"] = 1 - sum(shares.values())
     phases = [round(shares[phase] * duration) for phase in PHASES]
@@ -84,7 +86,7 @@ def _windows(slots: Sequence[Slot]) -> Iterator[WindowRecord]:
         yield WindowRecord(
             window=number,
             kind=counted[0].kind,
-            arm=counted[0].arm,
+            ablation=counted[0].ablation,
             round=counted[0].round,
             first_step=counted[0].step,
             num_steps=len(counted),
@@ -110,7 +112,7 @@ def _events(index: int, slots: Sequence[Slot], chance: random.Random) -> Iterato
 def _batches(slots: Sequence[Slot], steps: Sequence[StepRecord], chance: random.Random) -> Iterator[BatchRecord]:
     """Yield the batch of each step in which the loader was asked."""
     for slot, step in zip(slots, steps, strict=True):
-        if slot.arm.startswith(("cached", "no_data")):
+        if slot.ablation.startswith(("cached", "no_data")):
             continue
         fetch = round(FETCH_MS * chance.gauss(1, 0.08) * MS)
         iteration, batch = divmod(slot.step - 1, STEPS_PER_EPOCH)
@@ -145,16 +147,16 @@ def _record(index: int, mode: str, world_size: int) -> RankRecord:
         device="cuda:0",
         backend="nccl" if world_size > 1 else None,
         status="ok",
-        phase="ended",
+        stage="ended",
         ending="stopped",
         warmup_steady=True,
-        adoption=_adoption(mode),
+        conversion=_conversion(mode),
         counters=_counters(world_size),
         steps_per_epoch=STEPS_PER_EPOCH,
         observer_ns=150_000.0,
         peak_memory_bytes=18_000_000_000 + index,
         devices=(Device(name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{index:036d}", peak_memory_bytes=18_000_000_000),),
-        arms=tuple(ArmRecord(name=name) for name in STEP_MS if name != "full"),
+        ablations=tuple(AblationRecord(name=name) for name in STEP_MS if name != "full"),
         transforms=tuple(_transform(place, name, share) for place, (name, share) in enumerate(TRANSFORMS)),
         hand_offs=(HandOff(loader=0, n=20, num_bytes=BATCH_BYTES, send_ns=2 * MS, receive_ns=MS),),
         cpu=CpuUse(cpu_s=15.0, workers_cpu_s=60.0, wall_s=16.0, involuntary_switches=200, num_threads=30),
@@ -166,7 +168,7 @@ def _transform(place: int, name: str, share: float) -> TransformTime:
     return TransformTime(loader=0, position=place, name=name, calls=64, total_ns=total, items_ns=250 * MS)
 
 
-def _adoption(mode: str) -> Adoption:
+def _conversion(mode: str) -> Conversion:
     loader = Loader(
         line="train.py:88",
         dataset="ImageFolder",
@@ -179,8 +181,10 @@ def _adoption(mode: str) -> Adoption:
         pin_memory=True,
         persistent_workers=True,
     )
-    single = Adoption(
-        units=(Unit(name="ResNet", line="train.py:120", num_parameters=25_557_032, trainable_bytes=102_228_128),),
+    single = Conversion(
+        modules=(
+            WrappedModule(name="ResNet", line="train.py:120", num_parameters=25_557_032, trainable_bytes=102_228_128),
+        ),
         loaders=(loader,),
         optimizers=("SGD",),
         num_threads=8,

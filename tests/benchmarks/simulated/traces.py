@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 
 from dpdoctor.digest import (
+    Breakdown,
     Bucket,
-    Budget,
     Calls,
     CollectiveSize,
     DeviceDigest,
     DeviceStep,
     Digest,
     NamedTime,
-    NotJudged,
+    NotMeasured,
     Quantiles,
     SmallCalls,
 )
@@ -49,7 +49,7 @@ def digest(rank: int, world_size: int, *, late: int) -> Digest:
         calls=calls,
         small_calls=_fit(rank, world_size),
         buckets=_buckets() if world_size > 1 else (),
-        not_judged=(NotJudged(what="memory", reason="the trace was recorded without profile_memory"),),
+        not_measured=(NotMeasured(what="memory", reason="the trace was recorded without profile_memory"),),
     )
 
 
@@ -76,16 +76,16 @@ def _step(number: int, chance: random.Random, *, talks: bool) -> DeviceStep:
         step=number,
         begin_ns=begin,
         end_ns=begin + found.total_ns,
-        budget=found,
+        breakdown=found,
         idle_by={"data": data, "dispatch": dispatch, "python": found.idle_ns - data - dispatch},
         phases_ns={"forward": found.compute_ns // 3, "backward": found.compute_ns // 2, "optimizer": 5 * MS},
     )
 
 
-def _budget(total_ms: float, *, talks: bool) -> Budget:
+def _budget(total_ms: float, *, talks: bool) -> Breakdown:
     exposed, h2d, copy, idle = (round(share * total_ms * MS) for share in (0.14 * talks, 0.01, 0.005, 0.15))
     compute = round(total_ms * MS) - exposed - h2d - copy - idle
-    return Budget(
+    return Breakdown(
         compute_ns=compute,
         exposed_comm_ns=exposed,
         h2d_ns=h2d,

@@ -4,26 +4,29 @@ from collections.abc import Sequence
 
 import pytest
 
-from dpdoctor.analysis import ArmSummary, Figure
-from dpdoctor.analysis.ablation import NO_PAIRS, arms, imbalance
+from dpdoctor.analysis import AblationSummary, Figure
+from dpdoctor.analysis.ablation import NO_PAIRS, ablations, imbalance
 from dpdoctor.analysis.windows import FULL
-from dpdoctor.records import ArmRecord, Launch, Rank
+from dpdoctor.records import AblationRecord, Launch, Rank
 from tests.builders.records import launch, rank, step, window
 
-# What happened in a round: (arm, milliseconds of each step of its window).
+# What happened in a round: (ablation, milliseconds of each step of its window).
 Round = Sequence[tuple[str, float]]
 
 
 def ablated(rounds: Sequence[Round], *, index: int = 0, world_size: int = 1, **fields: object) -> Rank:
     """Return a rank with a window of four steps for each entry of each round; more fields by keyword."""
-    entries = [(number, arm, ms) for number, found in enumerate(rounds, 1) for arm, ms in found]
+    entries = [(number, ablation, ms) for number, found in enumerate(rounds, 1) for ablation, ms in found]
     steps = [step(ms, window=place) for place, (_, _, ms) in enumerate(entries) for _ in range(4)]
-    windows = [window(4 * ms, window=place, round=number, arm=arm) for place, (number, arm, ms) in enumerate(entries)]
+    windows = [
+        window(4 * ms, window=place, round=number, ablation=ablation)
+        for place, (number, ablation, ms) in enumerate(entries)
+    ]
     return rank(steps, windows, index=index, world_size=world_size, **fields)
 
 
-def one(launched: Launch, *others: Launch, arm: str = "no_comm") -> ArmSummary:
-    return arms([launched, *others])[arm]
+def one(launched: Launch, *others: Launch, ablation: str = "no_comm") -> AblationSummary:
+    return ablations([launched, *others])[ablation]
 
 
 class TestGain:
@@ -43,7 +46,7 @@ class TestGain:
         assert (share.value, share.low, share.high) == pytest.approx((0.2, 0.2, 0.2))
         assert share.unit == "ratio"
 
-    def test_an_arm_that_slows_has_a_negative_gain(self) -> None:
+    def test_an_ablation_that_slows_has_a_negative_gain(self) -> None:
         assert one(launch(ablated([[(FULL, 100), ("no_comm", 110)]]))).gain.value == pytest.approx(-0.01)
 
     def test_one_round_has_no_interval(self) -> None:
@@ -68,50 +71,53 @@ class TestLeftOut:
     def test_windows_that_are_not_complete_on_every_rank(self) -> None:
         whole = ablated([[(FULL, 100), ("no_comm", 80)], [(FULL, 100), ("no_comm", 70)]], world_size=2)
         steps = whole.steps
-        cut = [window(400, window=w.window, round=w.round, arm=w.arm, complete=w.window != 3) for w in whole.windows]
+        cut = [
+            window(400, window=w.window, round=w.round, ablation=w.ablation, complete=w.window != 3)
+            for w in whole.windows
+        ]
         gain = one(launch(whole, rank(steps, cut, index=1, world_size=2))).gain
         assert gain.n == 1
 
     def test_epoch_edges_as_in_the_full_windows(self) -> None:
-        # In every full step an iterator is built anew; the arm that replays batches builds none.
+        # In every full step an iterator is built anew; the ablation that replays batches builds none.
         def steps(number: int, ms: float, edge: bool) -> list[object]:
             return [step(ms, window=number, epoch_edge=edge) for _ in range(4)]
 
-        windows = [window(400, window=0, arm=FULL), window(160, window=1, arm="cached_batches")]
+        windows = [window(400, window=0, ablation=FULL), window(160, window=1, ablation="cached_batches")]
         found = launch(rank([*steps(0, 100, True), *steps(1, 40, False)], windows))
-        assert one(found, arm="cached_batches").gain.value == pytest.approx(0.06)
+        assert one(found, ablation="cached_batches").gain.value == pytest.approx(0.06)
 
 
 class TestUnknown:
-    def test_a_skipped_arm_gives_its_reason(self) -> None:
-        skipped = ArmRecord(name="cached_batches", skipped="the dataset is iterable and keeps its place")
-        found = one(launch(rank([step()], [window(100)], arms=(skipped,))), arm="cached_batches")
+    def test_a_skipped_ablation_gives_its_reason(self) -> None:
+        skipped = AblationRecord(name="cached_batches", skipped="the dataset is iterable and keeps its place")
+        found = one(launch(rank([step()], [window(100)], ablations=(skipped,))), ablation="cached_batches")
         for figure in (found.gain, found.share, found.step):
             assert (figure.value, figure.reason) == (None, skipped.skipped)
 
-    def test_an_arm_that_one_rank_did_not_run_to_its_end_is_unknown(self) -> None:
+    def test_an_ablation_that_one_rank_did_not_run_to_its_end_is_unknown(self) -> None:
         rounds = [[(FULL, 100), ("no_comm", 80)]]
-        failed = ArmRecord(name="no_comm", skipped="too little memory for a copy of the parameters")
-        found = launch(ablated(rounds, world_size=2), ablated(rounds, index=1, world_size=2, arms=(failed,)))
+        failed = AblationRecord(name="no_comm", skipped="too little memory for a copy of the parameters")
+        found = launch(ablated(rounds, world_size=2), ablated(rounds, index=1, world_size=2, ablations=(failed,)))
         assert one(found).gain.reason == failed.skipped
 
-    def test_an_arm_without_a_pair(self) -> None:
-        ran = (ArmRecord(name="no_comm"),)
-        assert one(launch(ablated([[(FULL, 100)]], arms=ran))).gain.reason == NO_PAIRS
+    def test_an_ablation_without_a_pair(self) -> None:
+        ran = (AblationRecord(name="no_comm"),)
+        assert one(launch(ablated([[(FULL, 100)]], ablations=ran))).gain.reason == NO_PAIRS
 
     def test_what_a_failed_launch_measured_is_no_result(self) -> None:
         failed = launch(ablated([[(FULL, 100), ("no_comm", 80)]]), status="failed", reason="CUDA out of memory")
         assert one(failed).gain.reason == "CUDA out of memory"
 
-    def test_without_arms_there_are_none(self) -> None:
-        assert arms([launch(rank([step()], [window(100)]))]) == {}
-        assert arms([]) == {}
+    def test_without_ablations_there_are_none(self) -> None:
+        assert ablations([launch(rank([step()], [window(100)]))]) == {}
+        assert ablations([]) == {}
 
 
-def test_arms_are_listed_as_the_ranks_name_them() -> None:
-    ran = (ArmRecord(name="no_comm"), ArmRecord(name="amp", skipped="no GPU"))
+def test_ablations_are_listed_as_the_ranks_name_them() -> None:
+    ran = (AblationRecord(name="no_comm"), AblationRecord(name="amp", skipped="no GPU"))
     rounds = [[(FULL, 100), ("no_comm", 80)]]
-    assert [*arms([launch(ablated(rounds, arms=ran))])] == ["no_comm", "amp"]
+    assert [*ablations([launch(ablated(rounds, ablations=ran))])] == ["no_comm", "amp"]
 
 
 def test_several_launches_count_once_each() -> None:

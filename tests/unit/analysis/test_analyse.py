@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dpdoctor.analysis import TRACE_MODE, Analysis, Figure, ModeSummary, RunSummary, analyse
 from dpdoctor.analysis.analyse import NO_OPTIMIZER, TRACES_ALONE
 from dpdoctor.analysis.samples import UNCOUNTED
-from dpdoctor.records import PHASES, POINT_TO_POINT, Adoption, Launch, Rank, StepRecord, Strategy
+from dpdoctor.records import PHASES, POINT_TO_POINT, Conversion, Launch, Rank, StepRecord, Strategy
 from tests.builders import traced_runs
 from tests.builders.records import even_rank, launch, rank, run, step, window
 from tests.builders.specs import MS
@@ -58,23 +58,23 @@ class TestTwoModes:
         assert (batch.per_device, batch.global_, batch.rule) == (32, 64, "per-device")
 
     def test_samples_that_both_ranks_train_on_count_once(self) -> None:
-        ranks = [even_rank(100, index=i, world_size=2, adoption=Adoption(same_samples=True)) for i in range(2)]
+        ranks = [even_rank(100, index=i, world_size=2, conversion=Conversion(same_samples=True)) for i in range(2)]
         found = analyse(run({"single": [launch(even_rank(100))], "ddp": [launch(*ranks, mode="ddp")]}, {"ddp": 2}))
         ddp = found.summary.modes["ddp"]
-        assert (ddp.throughput.value, ddp.throughput_with_edges.value) == pytest.approx((320, 320))
+        assert (ddp.throughput.value, ddp.throughput_all_steps.value) == pytest.approx((320, 320))
         assert (ddp.batch.per_device, ddp.batch.global_) == (32, 32)
         assert (ddp.speedup.value, ddp.scaling_efficiency.value) == pytest.approx((1.0, 0.5))
 
     @pytest.mark.parametrize(
-        ("adoption", "per_s", "why"),
+        ("conversion", "per_s", "why"),
         [
-            (Adoption(copies=2), 320, None),
-            (Adoption(copies=0), None, "some ranks train on the same samples"),
-            (Adoption(strategies=(Strategy(name=POINT_TO_POINT),)), None, "stages of a pipeline"),
+            (Conversion(copies=2), 320, None),
+            (Conversion(copies=0), None, "some ranks train on the same samples"),
+            (Conversion(strategies=(Strategy(name=POINT_TO_POINT),)), None, "stages of a pipeline"),
         ],
     )
-    def test_groups_of_ranks_on_the_same_samples(self, adoption: Adoption, per_s: float | None, why: str) -> None:
-        ranks = [even_rank(100, index=i, world_size=2, adoption=adoption) for i in range(2)]
+    def test_groups_of_ranks_on_the_same_samples(self, conversion: Conversion, per_s: float | None, why: str) -> None:
+        ranks = [even_rank(100, index=i, world_size=2, conversion=conversion) for i in range(2)]
         found = analyse(run({"ddp": [launch(*ranks, mode="ddp")]}, {"ddp": 2})).summary.modes["ddp"].throughput
         assert found.value == (per_s and pytest.approx(per_s))
         assert (why or "") in (found.reason or "")
@@ -88,7 +88,7 @@ class TestTwoModes:
 
     def test_what_was_run_is_told(self, two_modes: Analysis) -> None:
         summary, header = two_modes.summary, two_modes.run.header
-        assert (summary.schema, summary.created, summary.command) == (1, header.created, header.command)
+        assert (summary.schema, summary.created, summary.command) == (2, header.created, header.command)
         assert summary.fingerprint == header.fingerprint
         assert (summary.script.path, summary.script.args) == (header.spec.target, header.spec.args)
         assert summary.script.sha256 == header.fingerprint.script_sha256
@@ -168,7 +168,7 @@ class TestVariedBatches:
     def test_throughput_is_all_samples_over_all_seconds(self) -> None:
         mode = single(launch(self.by_size([4, 4, 4, 4, 60, 60, 60, 60])))
         assert mode.throughput.value == pytest.approx(4 * 64 / 0.336)
-        assert mode.throughput_with_edges.value == mode.throughput.value
+        assert mode.throughput_all_steps.value == mode.throughput.value
         assert mode.batch.global_ / mode.step.value == pytest.approx(mode.throughput.value)
 
     @given(st.lists(st.integers(1, 64), min_size=8, max_size=24), st.randoms(use_true_random=False))
@@ -203,18 +203,18 @@ class TestEpoch:
         assert mode.epoch_s.reason is None
         assert mode.throughput.value == pytest.approx(320)
         # Of an epoch, not of the window, a quarter of whose steps is an edge.
-        assert mode.throughput_with_edges.value == pytest.approx(100 * 32 / (99 * 0.1 + 0.3))
+        assert mode.throughput_all_steps.value == pytest.approx(100 * 32 / (99 * 0.1 + 0.3))
 
     def test_an_epoch_has_as_many_edges_as_evaluations_run_in_it(self) -> None:
         # One step in four has an evaluation.
         steps = [msgspec.structs.replace(s, step=n) for n, s in enumerate([*self.STEADY, self.EDGE] * 2, 1)]
         mode = single(launch(rank(steps, [window(1200)], steps_per_epoch=100)))
         assert mode.epoch_s.value == pytest.approx(75 * 0.1 + 25 * 0.3)
-        assert mode.throughput_with_edges.value == pytest.approx(8 * 32 / 1.2)
+        assert mode.throughput_all_steps.value == pytest.approx(8 * 32 / 1.2)
 
     def test_where_an_epoch_has_no_known_length_edges_count_as_they_were_seen(self) -> None:
         mode = single(launch(rank([*self.STEADY, self.EDGE], [window(600)])))
-        assert mode.throughput_with_edges.value == pytest.approx(4 * 32 / 0.6)
+        assert mode.throughput_all_steps.value == pytest.approx(4 * 32 / 0.6)
 
     def test_without_an_edge_its_cost_is_said_to_be_missing(self) -> None:
         mode = single(launch(rank(self.STEADY, [window(300)], steps_per_epoch=100)))
@@ -245,8 +245,8 @@ def test_phases_are_means_over_ranks() -> None:
 class TestWithoutOptimizer:
     STEPS = (step(100, phases_ms={"forward": 60, "other": 40}),)
 
-    def optimizer(self, steps: Sequence[StepRecord], **adoption: object) -> Figure:
-        return single(launch(rank(steps, [window(100)], adoption=Adoption(**adoption)))).phases["optimizer"]
+    def optimizer(self, steps: Sequence[StepRecord], **conversion: object) -> Figure:
+        return single(launch(rank(steps, [window(100)], conversion=Conversion(**conversion)))).phases["optimizer"]
 
     def test_its_phase_is_unknown_not_nothing(self) -> None:
         found = self.optimizer(self.STEPS)
@@ -264,14 +264,14 @@ class TestWithoutOptimizer:
 def test_profiler_cost_is_traced_over_untraced() -> None:
     steps = [step(100), step(130, window=2)]
     mode = single(launch(rank(steps, [window(100), window(130, window=2, kind="trace")])))
-    assert mode.profiler_cost.value == pytest.approx(1.3)
+    assert mode.profiler_overhead.value == pytest.approx(1.3)
     assert mode.step.value == pytest.approx(0.1)
 
 
 def test_observer_cost_is_that_of_the_worst_rank() -> None:
     ranks = [even_rank(100, index=i, world_size=2, observer_ns=ns) for i, ns in enumerate((5e5, 1e6))]
     mode = analyse(run({"ddp": [launch(*ranks)]}, {"ddp": 2})).summary.modes["ddp"]
-    assert mode.observer_cost.value == pytest.approx(0.01)
+    assert mode.observer_overhead.value == pytest.approx(0.01)
 
 
 class TestMissing:
@@ -296,7 +296,7 @@ class TestMissing:
         failed = launch(even_rank(100, world_size=2), dead, status="failed", reason="rank 1 was killed", failed_rank=1)
         mode = analyse(run({"ddp": [failed]}, {"ddp": 2})).summary.modes["ddp"]
         assert (mode.status, mode.throughput.reason) == ("failed", "rank 1 was killed")
-        assert [(r.status, r.phase, r.steps_recorded) for r in mode.ranks] == [("ok", "", 4), ("failed", "starting", 0)]
+        assert [(r.status, r.stage, r.steps_recorded) for r in mode.ranks] == [("ok", "", 4), ("failed", "starting", 0)]
 
     def test_what_was_measured_before_a_launch_failed_is_no_result(self) -> None:
         mode = single(launch(even_rank(100), status="failed", reason="parameters differ at the end"))
@@ -331,12 +331,12 @@ class TestMissing:
 
     def test_what_was_not_recorded_has_a_reason(self) -> None:
         mode = single(launch(even_rank(100)))
-        assert mode.profiler_cost.reason == "no trace was recorded"
-        assert "calibrated" in str(mode.observer_cost.reason)
+        assert mode.profiler_overhead.reason == "no trace was recorded"
+        assert "calibrated" in str(mode.observer_overhead.reason)
 
 
 def test_a_run_of_traces_alone_says_what_it_is_and_of_how_many_ranks() -> None:
     digests = [dataclasses.replace(digest, world_size=128) for digest in traced_runs.late_rank()]
     mode = traced_runs.trace_run(*digests).summary.modes[TRACE_MODE]
     assert mode.world_size == 128
-    assert {mode.throughput.reason, mode.step.reason, mode.profiler_cost.reason} == {TRACES_ALONE}
+    assert {mode.throughput.reason, mode.step.reason, mode.profiler_overhead.reason} == {TRACES_ALONE}

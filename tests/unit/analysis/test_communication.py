@@ -11,14 +11,14 @@ from dpdoctor.analysis.common_steps import NO_STEPS, NO_TRACE
 from dpdoctor.analysis.communication import NO_PHASES, exposed_share, on_shared_cores, removable
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.traces import Traces
-from dpdoctor.digest import Budget, Digest
-from dpdoctor.records import PHASES, Adoption, Launch, Rank
+from dpdoctor.digest import Breakdown, Digest
+from dpdoctor.records import PHASES, Conversion, Launch, Rank
 from tests.builders import records, traced_runs
 from tests.builders.feeding import even_batches, launch, rank
 from tests.builders.specs import MS
 
 
-def ranks(*budgets: Budget) -> list[Digest]:
+def ranks(*budgets: Breakdown) -> list[Digest]:
     """Return the traces of ranks whose steps are all like this."""
     made = traced_runs.late_rank(len(budgets), 0)
     return [
@@ -28,7 +28,7 @@ def ranks(*budgets: Budget) -> list[Digest]:
 
 
 # Rank 1 comes last: what it communicates is transfer; rank 0 waits for it as well.
-WAITS, LAST = traced_runs.budget(40, 60, comm=90), traced_runs.budget(90, 10, comm=25)
+WAITS, LAST = traced_runs.breakdown(40, 60, comm=90), traced_runs.breakdown(90, 10, comm=25)
 
 
 class TestExposedShare:
@@ -37,7 +37,7 @@ class TestExposedShare:
 
     def test_shares_are_of_total_time(self) -> None:
         steps = traced_runs.device().steps
-        longer = dataclasses.replace(steps[0], step=steps[0].step + 1, budget=traced_runs.budget(300))
+        longer = dataclasses.replace(steps[0], step=steps[0].step + 1, breakdown=traced_runs.breakdown(300))
         device = dataclasses.replace(traced_runs.device(), steps=(steps[0], longer))
         digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=(device,))
         found = exposed_share(Traces([digest]))
@@ -55,7 +55,7 @@ TRACED_PHASES = {"forward": 45, "backward": 80}
 
 
 def traced(
-    budget: Budget,
+    budget: Breakdown,
     *,
     queued_ms: float = 0.0,
     handling_ms: Mapping[str, int] | None = None,
@@ -71,27 +71,27 @@ def traced(
         dataclasses.replace(
             step,
             host_phases_ns={phase: ms * MS for phase, ms in phases_ms.items()},
-            handling_by={phase: ms * MS for phase, ms in (handling_ms or {}).items()},
+            comm_host_ns={phase: ms * MS for phase, ms in (handling_ms or {}).items()},
         )
         for step in device.steps
     )
     phases_ns = tuple(UNTRACED_PHASES.get(phase, 0) * MS for phase in PHASES)
-    adoption = dataclasses.replace(made.record.adoption, num_threads=num_threads)
+    conversion = dataclasses.replace(made.record.conversion, num_threads=num_threads)
     return dataclasses.replace(
         made,
         steps=tuple(replace(step, phases_ns=phases_ns) for step in made.steps),
-        record=dataclasses.replace(made.record, adoption=adoption),
+        record=dataclasses.replace(made.record, conversion=conversion),
         digest=dataclasses.replace(digest, devices=(dataclasses.replace(device, steps=steps),)),
     )
 
 
 # The profiler makes a step of 100 ms one of 125. Of them 25 only communicate; 20 communicate beside computing.
-TRACED = traced_runs.budget(100, 25, comm=45)
+TRACED = traced_runs.breakdown(100, 25, comm=45)
 # Rank 0 waits for rank 1.
-WAITING = traced_runs.budget(60, 65, comm=70)
+WAITING = traced_runs.breakdown(60, 65, comm=70)
 
 
-def share(cores: int = 2, budget: Budget = TRACED, **fields: Any) -> Figure:
+def share(cores: int = 2, budget: Breakdown = TRACED, **fields: Any) -> Figure:
     """Return the share of two ranks, of which the second comes last."""
     return removable(launch(traced(WAITING), traced(budget, index=1, **fields)), cores).total
 
@@ -129,7 +129,7 @@ class TestRemovableShare:
         assert removable(launch(*both), 4).total.value == pytest.approx(0.25 + 0.20)
 
     def test_a_trace_that_communicates_for_longer_than_an_untraced_step_tells_of_its_own_steps_only(self) -> None:
-        disturbed = traced_runs.budget(60, 120, comm=140)
+        disturbed = traced_runs.breakdown(60, 120, comm=140)
         both = [traced(disturbed, queued_ms=8, index=place) for place in (0, 1)]
         assert removable(launch(*both), 2).total.value == pytest.approx(120 / 180)
 
@@ -144,7 +144,7 @@ class TestOnSharedCores:
         """Return two ranks with so many threads each, on these hosts."""
         return launch(
             *(
-                records.rank([], [], index=index, host=host, device=device, adoption=Adoption(num_threads=number))
+                records.rank([], [], index=index, host=host, device=device, conversion=Conversion(num_threads=number))
                 for index, (number, host) in enumerate(zip(numbers, hosts, strict=True))
             )
         )

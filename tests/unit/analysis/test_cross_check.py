@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.analysis import ArmSummary, CrossCheck, Figure
+from dpdoctor.analysis import AblationSummary, CrossCheck, Figure
 from dpdoctor.analysis.common_steps import NO_TRACE
 from dpdoctor.analysis.cross_check import allowed, cross_checks
 from tests.builders.records import launch, rank, step, window
@@ -16,12 +16,14 @@ def share(value: float | None, half: float | None = 0.0, n: int = 9) -> Figure:
 
 
 def checks(**gained: Figure) -> tuple[CrossCheck, ...]:
-    """Return the checks of a launch that waits for data in 30 % of each step, with the shares that its arms gained."""
+    """Return the checks of a launch that waits for data in 30 % of each step, with the shares that its ablations
+    gained.
+    """
     steps = [step(100, phases_ms={"data_wait": 30, "forward": 70}, window=number) for number in (1, 2, 3)]
     windows = [window(100, window=number) for number in (1, 2, 3)]
     seconds = Figure(value=None, unit="s", reason="not asked for")
-    arms = {name: ArmSummary(gain=seconds, share=figure, step=seconds) for name, figure in gained.items()}
-    return cross_checks(arms, launch(rank(steps, windows)), cores=2)
+    ablations = {name: AblationSummary(gain=seconds, share=figure, step=seconds) for name, figure in gained.items()}
+    return cross_checks(ablations, launch(rank(steps, windows)), cores=2)
 
 
 def one(gained: Figure) -> CrossCheck:
@@ -52,20 +54,20 @@ class TestAgrees:
 
     def test_both_sides_are_told(self) -> None:
         found = one(share(0.6))
-        assert (found.arm, found.seen.value, found.gained.value) == ("cached_batches", pytest.approx(0.3), 0.6)
-        assert found.allowed == pytest.approx(0.05)
+        assert (found.ablation, found.observed.value, found.gain.value) == ("cached_batches", pytest.approx(0.3), 0.6)
+        assert found.tolerance == pytest.approx(0.05)
 
     def test_an_unknown_side_gives_its_reason(self) -> None:
         unknown = share(None)
         assert one(unknown).reason == unknown.reason
         assert unknown.reason
 
-    def test_without_arms_nothing_is_compared(self) -> None:
+    def test_without_ablations_nothing_is_compared(self) -> None:
         assert checks() == ()
 
     def test_communication_needs_a_trace(self) -> None:
         (found,) = checks(no_comm=share(0.2))
-        assert (found.arm, found.agrees, found.reason) == ("no_comm", None, NO_TRACE)
+        assert (found.ablation, found.agrees, found.reason) == ("no_comm", None, NO_TRACE)
 
 
 def test_errors_of_both_sides_count() -> None:

@@ -32,19 +32,19 @@ def watched(ms: float, control: Sequence[Launch], *, ddp_ms: float = 200, sample
 
 
 def test_it_is_what_a_step_takes_beyond_a_bare_one() -> None:
-    share = watched(125, bare(100, 100, 100)).summary.modes["single"].observer_cost
+    share = watched(125, bare(100, 100, 100)).summary.modes["single"].observer_overhead
     assert share.value == pytest.approx(0.2)
     assert (share.low, share.high) == pytest.approx((0.2, 0.2))
 
 
 def test_the_same_seconds_are_a_smaller_share_of_a_longer_step() -> None:
-    share = watched(125, bare(100, 100), ddp_ms=250).summary.modes["ddp"].observer_cost
+    share = watched(125, bare(100, 100), ddp_ms=250).summary.modes["ddp"].observer_overhead
     assert share.value == pytest.approx(0.1)
 
 
 def test_launches_that_differ_leave_it_in_doubt() -> None:
     modes = watched(110, bare(90, 100, 110)).summary.modes
-    share = modes["single"].observer_cost
+    share = modes["single"].observer_overhead
     assert share.value == pytest.approx(10 / 110)
     # One launch lies within t(2) standard deviations of 10 ms of the mean, and the mean of three within 1 / sqrt(3).
     half = stats.student_t(2) * 0.01 * (1.1**2 + 1 / 3) ** 0.5
@@ -64,8 +64,8 @@ def test_a_baseline_beside_which_others_ran_is_not_held_against_bare_launches() 
     ]
     analysis = watched(200, bare(100, 100, 100), samples=busy)
     assert analysis.summary.modes["single"].throughput.value == pytest.approx(32 / 0.2)
-    assert analysis.summary.modes["single"].observer_cost.value is None
-    assert "of 2 cores other processes used 1.0 while single was measured" in analysis.summary.pace
+    assert analysis.summary.modes["single"].observer_overhead.value is None
+    assert "of 2 cores other processes used 1.0 while single was measured" in analysis.summary.caveat
 
 
 def test_how_far_launches_lie_apart() -> None:
@@ -85,7 +85,7 @@ class TestTooMuch:
 
     def test_what_is_watched_alone_has_no_rate(self, analysis: Analysis) -> None:
         mode = analysis.summary.modes["ddp"]
-        figures = (mode.throughput, mode.throughput_with_edges, mode.speedup, mode.epoch_s, mode.scaling_efficiency)
+        figures = (mode.throughput, mode.throughput_all_steps, mode.speedup, mode.epoch_s, mode.scaling_efficiency)
         assert [figure.value for figure in figures] == [None] * 5
         assert "watching this script takes 50.0 %" in str(mode.throughput.reason)
 
@@ -99,7 +99,7 @@ class TestTooMuch:
             run = type(run)(path=run.path, header=run.header, modes=run.modes, bare=tuple(control))
             summary = diagnose(analyse(run)).summary
             said = {finding.rule: "found" for finding in summary.findings}
-            return said | {item.rule: item.reason for item in summary.not_judged}
+            return said | {item.rule: item.reason for item in summary.inconclusive}
 
         assert found(bare(199, 200, 201))["data_starved"] == "found"
         assert "watching the script takes" in found(bare(100, 101, 99))["data_starved"]
@@ -108,7 +108,7 @@ class TestTooMuch:
 class TestUnknown:
     def test_without_a_control_only_the_hooks_are_counted(self) -> None:
         modes = analyse(records.run({"single": [launch(even_rank(100, observer_ns=1e6))]})).summary.modes
-        assert (modes["single"].observer_cost.value, modes["single"].observer_cost.reason) == (0.01, NO_CONTROL)
+        assert (modes["single"].observer_overhead.value, modes["single"].observer_overhead.reason) == (0.01, NO_CONTROL)
 
     def test_a_control_that_failed_says_why(self) -> None:
         failed = launch(mode="bare", status="failed", reason="the script raised OSError")
@@ -116,8 +116,8 @@ class TestUnknown:
 
     def test_one_launch_has_no_interval_and_proves_nothing(self) -> None:
         mode = watched(200, bare(100)).summary.modes["single"]
-        assert mode.observer_cost.value == pytest.approx(0.5)
-        assert mode.observer_cost.low is None
+        assert mode.observer_overhead.value == pytest.approx(0.5)
+        assert mode.observer_overhead.low is None
         assert mode.throughput.value == pytest.approx(160)
 
     def test_what_may_be_much_is_said(self) -> None:
@@ -154,8 +154,8 @@ def test_what_windows_of_one_launch_differ_by_is_no_difference_of_launches() -> 
 @pytest.mark.parametrize(("milliseconds", "is_said"), [((100, 107), False), ((100, 120, 101), True), ((100,), False)])
 def test_a_machine_that_did_not_keep_its_pace_is_named(milliseconds: tuple[float, ...], is_said: bool) -> None:
     summary = watched(100, bare(*milliseconds)).summary
-    assert bool(summary.pace) == is_said
+    assert bool(summary.caveat) == is_said
     assert any("did not keep its pace" in text for text in limits(summary)) == is_said
     if is_said:
-        assert "100 ms" in summary.pace
-        assert "120 ms" in summary.pace
+        assert "100 ms" in summary.caveat
+        assert "120 ms" in summary.caveat

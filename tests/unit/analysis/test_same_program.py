@@ -44,4 +44,4 @@ def test_it_is_said() -> None:
 def test_nothing_is_widened_or_said(found: RunSummary) -> None:
     throughput = found.modes["ddp"].throughput
     assert throughput.low == throughput.high
-    assert (found.pace, words(found.modes)) == ("", "")
+    assert (found.caveat, words(found.modes)) == ("", "")

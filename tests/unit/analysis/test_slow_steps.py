@@ -20,9 +20,11 @@ def steps(durations_ms: Sequence[float], *, first: int = 1, window: int = 1) -> 
     return found
 
 
-def rank(*groups: Sequence[StepRecord], arms: Sequence[str] = ("full",), events: Sequence[EventRecord] = ()) -> Rank:
-    """Return a rank with one window of each arm."""
-    windows = [records.window(1000, window=number, arm=arm) for number, arm in enumerate(arms, 1)]
+def rank(
+    *groups: Sequence[StepRecord], ablations: Sequence[str] = ("full",), events: Sequence[EventRecord] = ()
+) -> Rank:
+    """Return a rank with one window of each ablation."""
+    windows = [records.window(1000, window=number, ablation=ablation) for number, ablation in enumerate(ablations, 1)]
     made = records.rank([step for group in groups for step in group], windows, index=3)
     return dataclasses.replace(made, events=tuple(events))
 
@@ -54,9 +56,9 @@ def test_of_few_steps_none_is_called_unusual() -> None:
     assert numbers(rank(steps([100] * (LEAST_STEPS - 1) + [900]))) == [LEAST_STEPS]
 
 
-def test_windows_of_arms_and_what_is_known_to_take_long_are_left_out() -> None:
+def test_windows_of_ablations_and_what_is_known_to_take_long_are_left_out() -> None:
     full, without = steps([100] * 10), steps([50] * 9 + [100], first=11, window=2)
-    assert numbers(rank(full, without, arms=("full", "cached_batches"))) == []
+    assert numbers(rank(full, without, ablations=("full", "cached_batches"))) == []
     epochs = steps([100] * 9 + [400])
     epochs[9] = records.step(400, step=10, begin_ns=epochs[9].begin_ns, epoch_edge=True)
     assert numbers(rank(epochs)) == []

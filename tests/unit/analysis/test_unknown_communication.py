@@ -12,11 +12,11 @@ from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.comparison import compare
-from dpdoctor.analysis.trace_budget import budget_shares, trace_budget
+from dpdoctor.analysis.trace_breakdown import breakdown_shares, trace_breakdown
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import MAY_HOLD, why_unknown
 from dpdoctor.analysis.waiting import rotating_wait
-from dpdoctor.digest import Budget, Digest
+from dpdoctor.digest import Breakdown, Digest
 from dpdoctor.records import Rank
 from dpdoctor.rules import diagnose
 from tests.builders import runs, traced_runs
@@ -32,14 +32,14 @@ def traces(analysis: Analysis) -> list[Digest]:
 
 def silent(rank: int, *, world_size: int | None = None) -> Digest:
     """Return a rank with a device that computes, of which no call is known."""
-    device = traced_runs.device(of=traced_runs.budget(80, idle=20))
+    device = traced_runs.device(of=traced_runs.breakdown(80, idle=20))
     made = dataclasses.replace(rank_of(rank, ()), world_size=world_size, has_device=True, devices=(device,))
     return dataclasses.replace(made, kernels=traced_runs.late_rank(1, 0)[0].kernels)
 
 
 class TestBudget:
     def test_what_was_taken_for_communication_may_be_compute(self) -> None:
-        known = traced_runs.budget(46, 31, 4, 1, 18, comm=62)
+        known = traced_runs.breakdown(46, 31, 4, 1, 18, comm=62)
         unknown = known.without_communication()
         assert (unknown.exposed_comm_ns, unknown.comm_ns) == (None, None)
         assert unknown.compute_ns == known.compute_ns + (known.exposed_comm_ns or 0)
@@ -47,7 +47,7 @@ class TestBudget:
 
     def test_of_communication_all_or_nothing_is_known(self) -> None:
         with pytest.raises(ValueError, match="only a part"):
-            Budget(compute_ns=1, exposed_comm_ns=None, h2d_ns=0, copy_ns=0, idle_ns=0, comm_ns=5)
+            Breakdown(compute_ns=1, exposed_comm_ns=None, h2d_ns=0, copy_ns=0, idle_ns=0, comm_ns=5)
 
     def test_a_digest_keeps_it(self) -> None:
         found = traced_runs.late_rank()[0].without_communication(REASON)
@@ -63,7 +63,7 @@ class TestFigures:
     def test_they_are_unknown_with_the_reason(self, analysis: Analysis) -> None:
         digests = traces(analysis)
         reason = why_unknown(digests)
-        budget, shares = trace_budget(Traces(digests)), budget_shares(Traces(digests))
+        budget, shares = trace_breakdown(Traces(digests)), breakdown_shares(Traces(digests))
         assert budget is not None
         assert reason is not None
         assert reason.startswith("rank 0")
@@ -72,7 +72,7 @@ class TestFigures:
         for figure in (budget.compute, shares["compute"]):
             assert figure.value is not None
             assert str(figure.reason).startswith(MAY_HOLD)
-        assert rotating_wait(analysis.across["trace"], Traces(digests)).value is None or analysis is self.partly
+        assert rotating_wait(analysis.cross_rank["trace"], Traces(digests)).value is None or analysis is self.partly
 
     def test_run_json_has_no_figure_for_it(self) -> None:
         trace = json.loads(rundir.encode(self.found.summary))["modes"]["trace"]["traces"][0]
@@ -82,13 +82,13 @@ class TestFigures:
     def test_rules_say_that_they_cannot_tell(self) -> None:
         summary = diagnose(self.found).summary
         assert [finding.rule for finding in summary.findings] == ["data_starved"]
-        told = {item.rule for item in summary.not_judged if REASON in item.reason}
+        told = {item.rule for item in summary.inconclusive if REASON in item.reason}
         assert {"exposed_communication", "no_overlap", "small_collectives", "buffer_broadcast", "straggler"} <= told
 
     def test_who_is_late_is_unknown_for_that_reason(self) -> None:
-        verdict = self.found.across["trace"].verdict
+        verdict = self.found.cross_rank["trace"].verdict
         assert (verdict.kind, REASON in str(verdict.reason)) == ("unknown", True)
-        (note,) = self.partly.across["trace"].notes
+        (note,) = self.partly.cross_rank["trace"].notes
         assert "unknown of rank 0" in note
 
     def test_compare_sets_compute_that_may_hold_communication_against_nothing(self) -> None:
@@ -98,7 +98,7 @@ class TestFigures:
             assert mode.budget[part].changes[0].verdict == "unknown"
         assert mode.budget["idle"].figures[1].value == pytest.approx(0.18)
 
-    def test_a_mode_whose_trace_does_not_tell_it_is_judged_by_its_arm_alone(self) -> None:
+    def test_a_mode_whose_trace_does_not_tell_it_is_judged_by_its_ablation_alone(self) -> None:
         found = traced_runs.traced_profile()
         (launch,) = found.run.modes["ddp"]
         ranks = tuple(
@@ -108,7 +108,7 @@ class TestFigures:
         )
         modes = {**found.run.modes, "ddp": (dataclasses.replace(launch, ranks=ranks),)}
         again = diagnose(analyse(dataclasses.replace(found.run, modes=modes))).summary
-        assert {"exposed_communication", "no_overlap"} <= {item.rule for item in again.not_judged}
+        assert {"exposed_communication", "no_overlap"} <= {item.rule for item in again.inconclusive}
         assert "exposed_communication" not in {finding.rule for finding in again.findings}
 
 

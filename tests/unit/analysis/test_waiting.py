@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dpdoctor.analysis.across import across
+from dpdoctor.analysis.cross_rank import compare_ranks
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.waiting import rotating_wait
 from tests.builders import traced_runs
@@ -19,9 +19,9 @@ TRANSFER_MS = 10
 def share_of(segments_ms: np.ndarray, *, exposed: int = 100) -> float | None:
     """Return the wait by turns of ranks that work so long before the only call of each step."""
     made = digests(lockstep(segments_ms.astype(np.int64) * MS, [TRANSFER_MS * MS] * len(segments_ms)))
-    device = traced_runs.device(of=traced_runs.budget(100 - exposed, exposed))
+    device = traced_runs.device(of=traced_runs.breakdown(100 - exposed, exposed))
     made = [dataclasses.replace(digest, devices=(device,)) for digest in made]
-    return rotating_wait(across(made), Traces(made)).value
+    return rotating_wait(compare_ranks(made), Traces(made)).value
 
 
 def test_a_rank_that_is_always_last_is_waited_for_but_not_by_itself() -> None:
@@ -47,7 +47,7 @@ def test_what_is_waited_beside_compute_costs_nothing() -> None:
 
 def test_one_rank_has_nobody_to_wait_for() -> None:
     (digest,) = traced_runs.late_rank(1, 0)
-    for found in (rotating_wait(across([digest]), Traces([digest])), rotating_wait(None, Traces([]))):
+    for found in (rotating_wait(compare_ranks([digest]), Traces([digest])), rotating_wait(None, Traces([]))):
         assert found.value is None
         assert "no two ranks" in str(found.reason)
 
@@ -56,6 +56,6 @@ def test_traces_without_common_steps_tell_nothing() -> None:
     late = traced_runs.late_rank(2, 1)
     outside = [dataclasses.replace(one.calls, step=(-1,) * len(one.calls.step)) for one in late]
     alone = [dataclasses.replace(one, calls=calls) for one, calls in zip(late, outside, strict=True)]
-    found = rotating_wait(across(alone), Traces(alone))
+    found = rotating_wait(compare_ranks(alone), Traces(alone))
     assert found.value is None
     assert "common calls" in str(found.reason)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpdoctor.analysis import (
     WATERFALL_TERMS,
-    ArmSummary,
+    AblationSummary,
     Figure,
     LoaderPrediction,
     LoaderSummary,
@@ -19,7 +19,7 @@ from dpdoctor.analysis import (
     analyse,
     stats,
 )
-from dpdoctor.analysis.waterfall import NO_ARMS, NO_MORE, ONE_PROCESS, Side, told_apart, with_waterfall
+from dpdoctor.analysis.waterfall import NO_ABLATIONS, NO_MORE, ONE_PROCESS, Side, told_apart, with_waterfall
 from tests.builders.records import even_rank, launch, run
 
 UNKNOWN = Figure(value=None, unit="s", reason="not measured here")
@@ -31,8 +31,8 @@ def seconds(value: float, half: float = 0.0) -> Figure:
     return Figure(value=value, low=value - half, high=value + half, n=9, unit="s")
 
 
-def arm(gain: float, step: float) -> ArmSummary:
-    return ArmSummary(gain=seconds(gain), share=Figure(value=gain, unit="ratio"), step=seconds(step))
+def ablation(gain: float, step: float) -> AblationSummary:
+    return AblationSummary(gain=seconds(gain), share=Figure(value=gain, unit="ratio"), step=seconds(step))
 
 
 def loader(control_step: float) -> LoaderSummary:
@@ -50,12 +50,14 @@ def loader(control_step: float) -> LoaderSummary:
         cpu_ratio=UNKNOWN,
         collate=UNKNOWN,
         wait=UNKNOWN,
-        ready={},
-        receive=UNKNOWN,
-        edge=UNKNOWN,
+        ready_batches={},
+        transfer=UNKNOWN,
+        epoch_start=UNKNOWN,
         transforms=(),
         workers=(),
-        control=LoaderPrediction(num_workers=4, prefetch_factor=2, step=seconds(control_step), wait=seconds(0)),
+        baseline_same_workers=LoaderPrediction(
+            num_workers=4, prefetch_factor=2, step=seconds(control_step), wait=seconds(0)
+        ),
     )
 
 
@@ -72,7 +74,7 @@ def mode(step: float, *, num_devices: int = 2, rule: str = "per-device", **field
 
 
 def single(step: float, waits: float, **fields: object) -> ModeSummary:
-    return mode(step, num_devices=1, arms={"cached_batches": arm(waits, step - waits)}, **fields)
+    return mode(step, num_devices=1, ablations={"cached_batches": ablation(waits, step - waits)}, **fields)
 
 
 def planted(
@@ -80,20 +82,20 @@ def planted(
 ) -> Side:
     """Return the mode of which one device's step and these terms are the truth; `imbalance` is that part of peers."""
     part = 1 / num if rule == "global" else 1.0
-    step, computes = one.step.value or 0.0, one.arms["cached_batches"].step.value or 0.0
-    waits = part * (step - computes) + terms["loader_processes"] + terms["input"]
-    rotating = terms["peers"] - imbalance
-    alone = part * computes + terms["contention"] + terms["overhead"] + imbalance
+    step, computes = one.step.value or 0.0, one.ablations["cached_batches"].step.value or 0.0
+    waits = part * (step - computes) + terms["loader_processes"] + terms["data_loading"]
+    rotating = terms["slower_ranks"] - imbalance
+    alone = part * computes + terms["slower_compute"] + terms["overhead"] + imbalance
     measured = part * step + sum(terms.values())
     made = mode(
         measured,
         num_devices=num,
         rule=rule,
         loader=loader(step + terms["loader_processes"] / part),
-        arms={
-            "cached_batches": arm(waits, measured - waits),
-            "no_comm": arm(terms["transfer"] + rotating, measured - terms["transfer"] - rotating),
-            "no_data_no_comm": arm(measured - alone, alone),
+        ablations={
+            "cached_batches": ablation(waits, measured - waits),
+            "no_comm": ablation(terms["transfer"] + rotating, measured - terms["transfer"] - rotating),
+            "no_data_no_comm": ablation(measured - alone, alone),
         },
     )
     return Side(mode=made, imbalance=seconds(imbalance), rotating=seconds(rotating))
@@ -143,8 +145,10 @@ class TestPlanted:
     def test_they_add_up_whatever_is_unknown(self, step: float, unknown: set[str]) -> None:
         one = single(step, step / 4)
         found = planted(one, dict.fromkeys(WATERFALL_TERMS, step / 10))
-        known = {name: kept for name, kept in found.mode.arms.items() if name not in unknown}
-        changed = dataclasses.replace(found.mode, arms=known, loader=None if "loader" in unknown else found.mode.loader)
+        known = {name: kept for name, kept in found.mode.ablations.items() if name not in unknown}
+        changed = dataclasses.replace(
+            found.mode, ablations=known, loader=None if "loader" in unknown else found.mode.loader
+        )
         made = fall(
             dataclasses.replace(found, mode=changed, rotating=UNKNOWN if "trace" in unknown else found.rotating), one
         )
@@ -161,23 +165,25 @@ class TestDoubleCounting:
     def test_what_one_device_waits_for_data_is_in_the_ideal_already(self) -> None:
         one = single(0.100, 0.040)
         made = fall(planted(one, NOTHING), one)
-        assert (made.ideal.value, made.terms["input"].value) == pytest.approx((0.100, 0.0))
+        assert (made.ideal.value, made.terms["data_loading"].value) == pytest.approx((0.100, 0.0))
 
     def test_what_more_loader_processes_give_is_not_the_modes_merit(self) -> None:
         # Each rank waits as long as one device does; one device with as many loader processes would not wait.
         one = single(0.100, 0.040)
-        made = fall(planted(one, {**NOTHING, "loader_processes": -0.040, "input": 0.040}), one)
+        made = fall(planted(one, {**NOTHING, "loader_processes": -0.040, "data_loading": 0.040}), one)
         assert made.measured.value == pytest.approx(0.100)
-        assert (made.terms["loader_processes"].value, made.terms["input"].value) == pytest.approx((-0.04, 0.04))
+        assert (made.terms["loader_processes"].value, made.terms["data_loading"].value) == pytest.approx((-0.04, 0.04))
 
     def test_without_workers_no_rank_has_more_loader_processes_than_one_device(self) -> None:
         one = single(0.100, 0.040)
-        found = planted(one, {**NOTHING, "input": 0.010})
+        found = planted(one, {**NOTHING, "data_loading": 0.010})
         assert found.mode.loader is not None
-        without = dataclasses.replace(found.mode.loader, num_workers=0, prefetch_factor=None, control=None)
+        without = dataclasses.replace(
+            found.mode.loader, num_workers=0, prefetch_factor=None, baseline_same_workers=None
+        )
         made = fall(dataclasses.replace(found, mode=dataclasses.replace(found.mode, loader=without)), one)
         assert (made.terms["loader_processes"].value, made.sources["loader_processes"]) == (0.0, NO_MORE)
-        assert made.terms["input"].value == pytest.approx(0.010)
+        assert made.terms["data_loading"].value == pytest.approx(0.010)
         assert "unknown" not in made.sources["other"]
 
     @given(simulated=st.floats(-0.05, 0.05), half=st.floats(0, 0.02), waits=st.floats(-0.05, 0.05))
@@ -188,63 +194,65 @@ class TestDoubleCounting:
         loader = seconds(simulated, half)
         rest = stats.combination([(1, seconds(waits, 0.003)), (-1, loader)], "s")
         made = fall(planted(one, NOTHING), one)
-        made = dataclasses.replace(made, terms={**made.terms, "loader_processes": loader, "input": rest})
-        told = told_apart(made)["input"]
+        made = dataclasses.replace(made, terms={**made.terms, "loader_processes": loader, "data_loading": rest})
+        told = told_apart(made)["data_loading"]
         assert (told.value, told.low, told.high) == pytest.approx((waits, waits - 0.003, waits + 0.003), abs=1e-9)
 
     def test_a_slow_rank_is_in_peers_and_not_in_contention(self) -> None:
         one = single(0.100, 0.0)
-        made = fall(planted(one, {**NOTHING, "peers": 0.030}, imbalance=0.030), one)
-        assert values(made) == pytest.approx({**NOTHING, "peers": 0.030, "overhead": None}, abs=1e-12)
+        made = fall(planted(one, {**NOTHING, "slower_ranks": 0.030}, imbalance=0.030), one)
+        assert values(made) == pytest.approx({**NOTHING, "slower_ranks": 0.030, "overhead": None}, abs=1e-12)
 
     def test_ranks_that_are_late_by_turns_are_in_peers_and_not_in_transfer(self) -> None:
         one = single(0.100, 0.0)
-        made = fall(planted(one, {**NOTHING, "peers": 0.030, "transfer": 0.010}), one)
-        assert (made.terms["peers"].value, made.terms["transfer"].value) == pytest.approx((0.030, 0.010))
+        made = fall(planted(one, {**NOTHING, "slower_ranks": 0.030, "transfer": 0.010}), one)
+        assert (made.terms["slower_ranks"].value, made.terms["transfer"].value) == pytest.approx((0.030, 0.010))
 
 
 class TestUnknown:
     ONE = single(0.100, 0.040)
 
     def test_without_a_trace_waiting_stays_in_transfer_and_that_is_said(self) -> None:
-        found = planted(self.ONE, {**NOTHING, "peers": 0.030, "transfer": 0.010})
+        found = planted(self.ONE, {**NOTHING, "slower_ranks": 0.030, "transfer": 0.010})
         made = fall(dataclasses.replace(found, rotating=UNKNOWN), self.ONE)
-        assert made.terms["peers"].value is None
+        assert made.terms["slower_ranks"].value is None
         assert made.terms["transfer"].value == pytest.approx(0.040)
         assert "late now and then" in made.sources["transfer"]
 
-    def test_without_the_arm_the_phases_tell_the_wait_of_a_host(self) -> None:
+    def test_without_the_ablation_the_phases_tell_the_wait_of_a_host(self) -> None:
         waiting = {**MEASURED.phases, "data_wait": seconds(0.05)}
         found = Side(mode=mode(0.150, phases=waiting), imbalance=UNKNOWN, rotating=UNKNOWN)
         made = fall(found, self.ONE)
-        assert made.terms["input"].value == pytest.approx(0.05)
-        assert made.sources["input"].startswith("phase data_wait")
+        assert made.terms["data_loading"].value == pytest.approx(0.05)
+        assert made.sources["data_loading"].startswith("phase data_wait")
 
     def test_a_gpu_works_behind_its_host_whose_phases_tell_nothing(self) -> None:
         ranks = tuple(dataclasses.replace(rank, device_type="cuda") for rank in MEASURED.ranks)
         found = planted(self.ONE, NOTHING)
-        arms = {name: kept for name, kept in found.mode.arms.items() if name != "cached_batches"}
-        made = fall(dataclasses.replace(found, mode=dataclasses.replace(found.mode, arms=arms, ranks=ranks)), self.ONE)
-        assert made.terms["input"].reason == "arm cached_batches was not run"
+        ablations = {name: kept for name, kept in found.mode.ablations.items() if name != "cached_batches"}
+        made = fall(
+            dataclasses.replace(found, mode=dataclasses.replace(found.mode, ablations=ablations, ranks=ranks)), self.ONE
+        )
+        assert made.terms["data_loading"].reason == "ablation cached_batches was not run"
 
     def test_fsdp_alone_cannot_tell_overhead_from_contention(self) -> None:
-        found = planted(self.ONE, {**NOTHING, "contention": 0.02, "overhead": 0.01})
+        found = planted(self.ONE, {**NOTHING, "slower_compute": 0.02, "overhead": 0.01})
         made = fall(found, self.ONE)
         assert made.terms["overhead"].value is None
-        assert made.terms["contention"].value == pytest.approx(0.03)
-        assert "overhead is in it" in made.sources["contention"]
+        assert made.terms["slower_compute"].value == pytest.approx(0.03)
+        assert "overhead is in it" in made.sources["slower_compute"]
 
     def test_nor_beside_a_ddp_of_another_size(self) -> None:
-        found = planted(self.ONE, {**NOTHING, "contention": 0.02, "overhead": 0.01})
-        made = fall(found, self.ONE, planted(self.ONE, {**NOTHING, "contention": 0.02}, num=4))
+        found = planted(self.ONE, {**NOTHING, "slower_compute": 0.02, "overhead": 0.01})
+        made = fall(found, self.ONE, planted(self.ONE, {**NOTHING, "slower_compute": 0.02}, num=4))
         assert made.terms["overhead"].value is None
 
     def test_data_parallel_is_one_process(self) -> None:
-        arms = {"cached_batches": arm(0.020, 0.080)}
-        dp = mode(0.100, world_size=1, rule="global", arms=arms)
+        ablations = {"cached_batches": ablation(0.020, 0.080)}
+        dp = mode(0.100, world_size=1, rule="global", ablations=ablations)
         made = fall(Side(mode=dp, imbalance=UNKNOWN, rotating=UNKNOWN), self.ONE)
         # Half of one device's 40 ms of waiting and 60 ms of computing are the ideal.
-        expected = {"input": 0.0, "overhead": 0.050, "other": 0.0}
+        expected = {"data_loading": 0.0, "overhead": 0.050, "other": 0.0}
         assert {name: values(made)[name] for name in expected} == pytest.approx(expected, abs=1e-12)
         assert made.terms["transfer"].reason == ONE_PROCESS
 
@@ -263,16 +271,16 @@ class TestNone:
         made = with_waterfall(dataclasses.replace(self.FOUND, mode=alone), single(0.1, 0.0), None)
         assert (made.waterfall, made.waterfall_reason) == (None, reason)
 
-    def test_a_mode_without_arms_on_a_gpu(self) -> None:
+    def test_a_mode_without_ablations_on_a_gpu(self) -> None:
         ranks = tuple(dataclasses.replace(rank, device_type="cuda") for rank in MEASURED.ranks)
         bare = Side(mode=mode(0.15, ranks=ranks), imbalance=UNKNOWN, rotating=UNKNOWN)
-        assert with_waterfall(bare, single(0.1, 0.0), None).waterfall_reason == NO_ARMS
+        assert with_waterfall(bare, single(0.1, 0.0), None).waterfall_reason == NO_ABLATIONS
 
 
 def test_intervals_are_those_of_the_parts() -> None:
     one = single(0.100, 0.0)
     found = planted(one, {**NOTHING, "transfer": 0.010})
-    noisy = dataclasses.replace(found.mode.arms["no_comm"], gain=seconds(0.010, 0.003))
-    changed = dataclasses.replace(found.mode, arms={**found.mode.arms, "no_comm": noisy})
+    noisy = dataclasses.replace(found.mode.ablations["no_comm"], gain=seconds(0.010, 0.003))
+    changed = dataclasses.replace(found.mode, ablations={**found.mode.ablations, "no_comm": noisy})
     transfer = fall(dataclasses.replace(found, mode=changed, rotating=seconds(0.0, 0.004)), one).terms["transfer"]
     assert (transfer.low, transfer.high) == pytest.approx((0.005, 0.015))

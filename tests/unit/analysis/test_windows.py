@@ -14,7 +14,7 @@ def test_the_slowest_rank_decides() -> None:
     (found,) = launch(even_rank(100, world_size=2), even_rank(200, index=1, world_size=2)).windows()
     assert found.step() == pytest.approx((0.8, 4))
     assert found.throughput(drawn) == pytest.approx((2 * 4 * 32, 0.8))
-    assert found.throughput_with_edges(drawn) == pytest.approx((2 * 4 * 32, 0.8))
+    assert found.throughput_all_steps(drawn) == pytest.approx((2 * 4 * 32, 0.8))
 
 
 def test_epoch_edges_are_left_out_of_the_steady_figures_only() -> None:
@@ -22,7 +22,7 @@ def test_epoch_edges_are_left_out_of_the_steady_figures_only() -> None:
     (found,) = launch(rank(steps, [window(600)])).windows()
     assert found.step() == pytest.approx((0.3, 3))
     assert found.throughput(drawn) == pytest.approx((3 * 32, 0.3))
-    assert found.throughput_with_edges(drawn) == pytest.approx((4 * 32, 0.6))
+    assert found.throughput_all_steps(drawn) == pytest.approx((4 * 32, 0.6))
 
 
 def test_device_work_after_the_last_host_step_counts() -> None:
@@ -53,9 +53,9 @@ def test_steps_that_are_not_counted_are_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"complete": False}, {"kind": "warmup"}, {"kind": "proof"}, {"kind": "trace"}, {"arm": "no_comm"}]
+    "fields", [{"complete": False}, {"kind": "warmup"}, {"kind": "proof"}, {"kind": "trace"}, {"ablation": "no_comm"}]
 )
-def test_only_complete_measured_windows_of_the_full_arm_are_read(fields: dict[str, object]) -> None:
+def test_only_complete_measured_windows_of_the_full_ablation_are_read(fields: dict[str, object]) -> None:
     steps = [step(100), step(100, window=2)]
     found = launch(rank(steps, [window(100), window(100, window=2, **fields)])).windows()
     assert [w.ranks[0].window.window for w in found] == [1]

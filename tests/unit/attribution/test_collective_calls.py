@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dpdoctor.attribution.budget import occupancy
+from dpdoctor.attribution.breakdown import occupancy
 from dpdoctor.attribution.collective_calls import MAX_CALLS, calls, local_causes
 from dpdoctor.attribution.device_steps import step_windows
 from dpdoctor.attribution.host_activity import activities

@@ -25,7 +25,7 @@ def digests(trace: Trace) -> tuple[DeviceDigest, ...]:
 
 def share(device: DeviceDigest, cause: str) -> float:
     """Return a cause of idleness as a share of the steps."""
-    return sum(step.idle_by.get(cause, 0) for step in device.steps) / sum(s.budget.total_ns for s in device.steps)
+    return sum(step.idle_by.get(cause, 0) for step in device.steps) / sum(s.breakdown.total_ns for s in device.steps)
 
 
 def test_a_small_training_run() -> None:
@@ -43,7 +43,7 @@ def test_a_small_training_run() -> None:
     assert (device.index, device.name, device.begin_ns, device.launches) == (0, "GPU A", 110 * US, 3)
     assert (device.peak_allocated_bytes, device.peak_reserved_bytes) == (4096, 8192)
     assert (step.step, step.begin_ns, step.end_ns) == (1, 800 * US, 1800 * US)
-    assert (step.budget.compute_ns, step.budget.exposed_comm_ns) == (490 * US, 190 * US)
+    assert (step.breakdown.compute_ns, step.breakdown.exposed_comm_ns) == (490 * US, 190 * US)
     assert step.idle_by == {"python": 300 * US, "launch_latency": 20 * US}
     assert step.phases_ns == {"forward": 190 * US, "backward": 490 * US}
     assert device.launch_delay is not None
@@ -86,7 +86,7 @@ def test_the_host_is_the_device_of_a_trace_without_any() -> None:
     (host,) = digests(recording.trace())
     assert (host.index, host.launches, host.launch_delay) == (HOST, 0, None)
     (step,) = host.steps
-    assert (step.step, step.budget.compute_ns, step.budget.exposed_comm_ns) == (1, 30 * US, 20 * US)
+    assert (step.step, step.breakdown.compute_ns, step.breakdown.exposed_comm_ns) == (1, 30 * US, 20 * US)
     assert step.idle_by == {"python": 50 * US}
 
 
@@ -97,9 +97,9 @@ def test_parts_causes_and_phases_of_real_traces_add_up(name: str) -> None:
         assert sum(device.idle_by.values()) == device.whole.idle_ns
         assert set(device.idle_by) <= set(IDLE_CAUSES)
         for step in device.steps:
-            assert step.budget.total_ns == step.end_ns - step.begin_ns
-            assert sum(step.idle_by.values()) == step.budget.idle_ns
-            assert sum(step.phases_ns.values()) == step.budget.total_ns - step.budget.idle_ns
+            assert step.breakdown.total_ns == step.end_ns - step.begin_ns
+            assert sum(step.idle_by.values()) == step.breakdown.idle_ns
+            assert sum(step.phases_ns.values()) == step.breakdown.total_ns - step.breakdown.idle_ns
             assert set(step.phases_ns) <= set(PHASES)
 
 

@@ -47,9 +47,9 @@ def test_one_name_is_kept_however_long() -> None:
 def test_what_a_trace_cannot_tell_is_named() -> None:
     recording = Recording()
     recording.kernel(0, 10, "gemm")
-    told = {item.what: item.reason for item in digest(recording.trace()).not_judged}
+    told = {item.what: item.reason for item in digest(recording.trace()).not_measured}
     assert "profile_memory" in told["memory"]
     (steps,) = [reason for what, reason in told.items() if what.startswith("steps, ")]
     assert "ProfilerStep#" in steps
     assert "Optimizer.step#" in steps
-    assert "time budget" not in told
+    assert "time breakdown" not in told

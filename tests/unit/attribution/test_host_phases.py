@@ -41,7 +41,7 @@ def test_what_no_phase_holds_is_other() -> None:
         "backward": 80,
         "other": 35,
     }
-    assert sum(step.host_phases_ns.values()) == step.budget.total_ns
+    assert sum(step.host_phases_ns.values()) == step.breakdown.total_ns
 
 
 def test_a_forward_inside_of_the_optimizer_is_forward() -> None:
@@ -87,7 +87,7 @@ def test_handling_is_of_the_phase_in_which_it_happens_on_any_thread() -> None:
     recording.op("torch::distributed::reducer::mul_out", 100, 130, thread=AUTOGRAD)
     recording.span("gloo:all_reduce", 110, 115, thread=GLOO)
     recording.op("aten::flatten_dense_tensors", 165, 175)
-    found = step_of(recording).handling_by
+    found = step_of(recording).comm_host_ns
     assert {phase: ns / US for phase, ns in found.items()} == {"forward": 10, "backward": 30, "other": 5}
 
 

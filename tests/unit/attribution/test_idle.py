@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dpdoctor.attribution.budget import occupancy, whole_span
+from dpdoctor.attribution.breakdown import occupancy, whole_span
 from dpdoctor.attribution.device_events import device_events
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.idle import idle_by_cause, within
@@ -26,7 +26,7 @@ def idle(recording: Recording, index: int = 0) -> dict[str, float]:
     used = occupancy(device)
     causes = idle_by_cause(used.idle(span), device, activities(trace, observed, MAIN), MAIN)
     (found,) = within(causes, span)
-    assert sum(found.values()) == used.budgets(span)[0].idle_ns
+    assert sum(found.values()) == used.breakdowns(span)[0].idle_ns
     return {cause: ns / US for cause, ns in found.items()}
 
 

@@ -105,7 +105,7 @@ def num_named(found: Digest) -> int:
 def exposed_ns(found: Digest) -> list[int | None]:
     """Return exposed communication of every device, over all that was traced and of each whole step."""
     devices = found.devices
-    return [d.whole.exposed_comm_ns for d in devices] + [s.budget.exposed_comm_ns for d in devices for s in d.steps]
+    return [d.whole.exposed_comm_ns for d in devices] + [s.breakdown.exposed_comm_ns for d in devices for s in d.steps]
 
 
 @needs_real_traces

@@ -44,15 +44,15 @@ class TestUnknown:
         assert "cutlass" not in found.unknown_communication  # torch launched it
         assert "--comm-kernels" in found.unknown_communication
         (device,) = found.devices
-        for budget in (device.whole, *(step.budget for step in device.steps)):
+        for budget in (device.whole, *(step.breakdown for step in device.steps)):
             assert budget.exposed_comm_ns is budget.comm_ns is None
-        assert {step.budget.compute_ns for step in device.steps} == {9 * MS}
+        assert {step.breakdown.compute_ns for step in device.steps} == {9 * MS}
         assert found.collectives == found.calls.begin_ns == ()
 
     def test_named_it_is_known(self, tmp_path: Path) -> None:
         found = of(training(), tmp_path, "XYZ::ep")
         assert found.unknown_communication is None
-        assert {step.budget.exposed_comm_ns for step in found.devices[0].steps} == {3 * MS}
+        assert {step.breakdown.exposed_comm_ns for step in found.devices[0].steps} == {3 * MS}
 
     def test_an_expression_that_matches_nothing_is_said(self, tmp_path: Path) -> None:
         assert "--comm-kernels 'zyx' matches none" in str(of(training(), tmp_path, "zyx").unknown_communication)
@@ -113,5 +113,5 @@ class TestStreams:
             made.kernel(OTHER, begin + 1_000, begin + 6_300, called=begin + 40, stream=33)
         found = of(made, tmp_path)
         assert found.unknown_communication is None
-        assert {step.budget.compute_ns for step in found.devices[0].steps} == {6 * MS + MS // 5}
-        assert {step.budget.exposed_comm_ns for step in found.devices[0].steps} == {3 * MS}
+        assert {step.breakdown.compute_ns for step in found.devices[0].steps} == {6 * MS + MS // 5}
+        assert {step.breakdown.exposed_comm_ns for step in found.devices[0].steps} == {3 * MS}

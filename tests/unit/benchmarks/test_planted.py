@@ -23,7 +23,7 @@ PLANTED_S = 0.02
 
 
 def finding(rule: str, share: float, **changes: str) -> dict[str, object]:
-    found = {"rule": rule, "mode": "ddp", "severity": "warning", "status": "confirmed", "of": "step"}
+    found = {"rule": rule, "mode": "ddp", "severity": "warning", "status": "confirmed", "share_of": "step"}
     return {**found, "cost": figure(share), **changes}
 
 
@@ -41,11 +41,11 @@ def verdict_on(
         "status": "ok",
         "step": figure(0.1),
         "cross_checks": [
-            {"arm": "no_comm", "seen": figure(comm), "gained": figure(0.02), "agrees": agrees},
+            {"ablation": "no_comm", "observed": figure(comm), "gain": figure(0.02), "agrees": agrees},
             {
-                "arm": "cached_batches",
-                "seen": figure(waits),
-                "gained": figure(0.01),
+                "ablation": "cached_batches",
+                "observed": figure(waits),
+                "gain": figure(0.01),
                 "agrees": None if waits is None else True,
             },
         ],
@@ -114,14 +114,14 @@ class TestScore:
         assert (scored.first, scored.said, scored.proved) == (False, "straggler in ddp", True)
 
     @pytest.mark.parametrize("seen", [{"comm": 0.06}, {"waits": 0.04}, {"agrees": False}, {"waits": None}])
-    def test_a_script_is_healthy_where_little_is_seen_and_the_arms_agree(self, tmp_path, seen):
+    def test_a_script_is_healthy_where_little_is_seen_and_the_ablations_agree(self, tmp_path, seen):
         assert not score(RUN, HEALTHY, verdict_on(tmp_path / "run", **seen)).proved
 
 
 @pytest.mark.parametrize("agrees", [True, False])
 def test_cross_checks_are_read_where_both_sides_are_known(tmp_path, agrees):
     (checked,) = verdict_on(tmp_path / "run", comm=0.06, waits=None, agrees=agrees).modes["ddp"].checked
-    assert (checked.arm, checked.seen, checked.gained, checked.agrees) == ("no_comm", 0.06, 0.02, agrees)
+    assert (checked.ablation, checked.seen, checked.gained, checked.agrees) == ("no_comm", 0.06, 0.02, agrees)
 
 
 def test_the_table_has_a_line_per_entry_and_the_totals_say_what_is_too_few(tmp_path):

@@ -35,21 +35,23 @@ def test_figures_are_those_that_were_put_in(analysis: Analysis) -> None:
     assert ddp.status == "ok"
     # 4 ranks train on 32 samples each.
     assert ddp.throughput.value == pytest.approx(128 / step_s("full"), rel=0.02)
-    assert ddp.arms["no_comm"].gain.value == pytest.approx(step_s("full") - step_s("no_comm"), abs=0.003)
-    assert ddp.budget is not None
+    assert ddp.ablations["no_comm"].gain.value == pytest.approx(step_s("full") - step_s("no_comm"), abs=0.003)
+    assert ddp.breakdown is not None
     assert ddp.loader is not None
     assert len(ddp.loader.workers) == 16
     assert ddp.loader.transforms[0].name == "RandomResizedCrop"
 
 
-def step_s(arm: str) -> float:
-    """Return the mean seconds of the steady steps of an arm's windows, as planned."""
-    slots = [slot for slot in timetable(200, seed=4) if (slot.kind, slot.arm) == ("measure", arm) and slot.counted]
+def step_s(ablation: str) -> float:
+    """Return the mean seconds of the steady steps of an ablation's windows, as planned."""
+    slots = [
+        slot for slot in timetable(200, seed=4) if (slot.kind, slot.ablation) == ("measure", ablation) and slot.counted
+    ]
     return fmean((slot.end_ns - slot.begin_ns) * 1e-9 for slot in slots if not slot.epoch_edge)
 
 
 def test_the_late_rank_and_the_stalled_step_are_found(analysis: Analysis) -> None:
-    verdict = analysis.across["ddp"].verdict
+    verdict = analysis.cross_rank["ddp"].verdict
     assert (verdict.kind, verdict.rank) == ("persistent", 2)
     chart = charts("steps", analysis)["Steps of DDP"]
     (ring,) = [trace for trace in chart.traces if trace["name"] == "stands out"]

@@ -17,7 +17,7 @@ from dpdoctor.errors import OutputError
 from dpdoctor.heartbeat import Beat
 from dpdoctor.launch import interruption, launcher, processes, sampling, watch
 from dpdoctor.launch.progress import Silence
-from dpdoctor.records import Adoption, LaunchRecord, RankRecord, Unit
+from dpdoctor.records import Conversion, LaunchRecord, RankRecord, WrappedModule
 from dpdoctor.spec import OVERLAY_FULL, OVERLAY_IN_THE_WAY, LoaderSetting, ModeSpec, RunHeader, RunSpec
 from tests.builders import records
 from tests.builders.specs import mode_spec
@@ -295,7 +295,7 @@ def test_modes_are_told_which_parameters_the_baseline_left_without_gradient(
     tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]
 ) -> None:
     ranks_do(WELL)
-    unit = Unit(name="Net", line="train.py:1", num_parameters=1, trainable_bytes=4, unused=("head.weight",))
+    unit = WrappedModule(name="Net", line="train.py:1", num_parameters=1, trainable_bytes=4, unused=("head.weight",))
     baseline = RankRecord(
         rank=0,
         world_size=1,
@@ -304,7 +304,7 @@ def test_modes_are_told_which_parameters_the_baseline_left_without_gradient(
         device="cpu",
         backend=None,
         status="ok",
-        adoption=Adoption(units=(unit,)),
+        conversion=Conversion(modules=(unit,)),
     )
     (tmp_path / "single" / "rank0").mkdir(parents=True)
     rundir.write_json(tmp_path / "single" / "rank0" / rundir.RANK, baseline)

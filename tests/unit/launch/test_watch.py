@@ -144,7 +144,7 @@ def test_all_good_is_ok(ended: Ended) -> None:
     ranks = [ended(), ended()]
     for rank in ranks:
         told(rank, "ok")
-    assert watch.judge(ranks) == watch.Verdict(status="ok")
+    assert watch.outcome_of(ranks) == watch.LaunchOutcome(status="ok")
 
 
 def test_the_first_rank_to_fail_is_to_blame(ended: Ended) -> None:
@@ -153,17 +153,17 @@ def test_the_first_rank_to_fail_is_to_blame(ended: Ended) -> None:
     said = "the script raised ValueError: planted"
     told(first, "failed", said)
     os.utime(first.directory / rundir.RANK, ns=(0, 0))
-    verdict = watch.judge([second, first])
-    assert (verdict.status, verdict.failed_rank) == ("failed", 1)
-    assert verdict.reason == f"rank 1: {said}"
-    assert verdict.stderr_tail == ("oh no",)
+    outcome = watch.outcome_of([second, first])
+    assert (outcome.status, outcome.failed_rank) == ("failed", 1)
+    assert outcome.reason == f"rank 1: {said}"
+    assert outcome.stderr_tail == ("oh no",)
 
 
 def test_a_rank_that_dpdoctor_refused_has_its_reason_and_no_unrelated_lines(ended: Ended) -> None:
     rank = ended("import sys; print('UserWarning: of the script', file=sys.stderr); sys.exit(1)")
     for ending, tail in (("raised", ("UserWarning: of the script",)), ("stopped", ())):
         told(rank, "failed", "gradients were not synchronised", ending)
-        assert watch.judge([rank]).stderr_tail == tail
+        assert watch.outcome_of([rank]).stderr_tail == tail
 
 
 def test_a_rank_that_was_killed_is_to_blame_for_what_its_peers_say(ended: Ended) -> None:
@@ -171,31 +171,31 @@ def test_a_rank_that_was_killed_is_to_blame_for_what_its_peers_say(ended: Ended)
     told(peer, "failed", "connection closed by peer")
     told(killed, "running")
     beat(killed, "measure", 1234)
-    verdict = watch.judge([peer, killed])
-    assert verdict.failed_rank == 0
-    assert verdict.reason is not None
-    assert verdict.reason.startswith("rank 0: ")
-    assert "killed by SIGKILL" in verdict.reason
-    assert watch.where(killed) in verdict.reason
+    outcome = watch.outcome_of([peer, killed])
+    assert outcome.failed_rank == 0
+    assert outcome.reason is not None
+    assert outcome.reason.startswith("rank 0: ")
+    assert "killed by SIGKILL" in outcome.reason
+    assert watch.where(killed) in outcome.reason
 
 
 def test_a_rank_that_we_ended_is_not_to_blame(ended: Ended) -> None:
     ours = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     ours.ended_by_us = True
     culprit = ended("raise SystemExit(3)")
-    verdict = watch.judge([ours, culprit])
-    assert verdict.failed_rank == 1
-    assert verdict.reason is not None
-    assert verdict.reason.startswith("rank 1: ")
-    assert "exit code 3" in verdict.reason
-    assert watch.where(culprit) in verdict.reason
+    outcome = watch.outcome_of([ours, culprit])
+    assert outcome.failed_rank == 1
+    assert outcome.reason is not None
+    assert outcome.reason.startswith("rank 1: ")
+    assert "exit code 3" in outcome.reason
+    assert watch.where(culprit) in outcome.reason
 
 
 def test_when_all_say_the_same_the_script_failed_and_not_a_rank(ended: Ended) -> None:
     ranks = [ended(), ended()]
     for rank in ranks:
         told(rank, "failed", "the script raised ValueError: planted")
-    assert watch.judge(ranks).reason == "the script raised ValueError: planted"
+    assert watch.outcome_of(ranks).reason == "the script raised ValueError: planted"
 
 
 def test_a_rank_whose_script_ended_is_named_where_another_waited_for_it(ended: Ended) -> None:
@@ -203,24 +203,24 @@ def test_a_rank_whose_script_ended_is_named_where_another_waited_for_it(ended: E
     told(returned, "ok", ending="returned")
     beat(returned, "done", 321)
     told(waited, "failed", "the other ranks did not come to the end of this window: Connection reset", "stopped")
-    verdict = watch.judge([waited, returned])
-    assert verdict.failed_rank == waited.rank
-    assert verdict.reason is not None
-    assert verdict.reason.startswith(f"the script of rank {returned.rank} ended after 321 steps")
-    assert f"rank {waited.rank} trained on" in verdict.reason
+    outcome = watch.outcome_of([waited, returned])
+    assert outcome.failed_rank == waited.rank
+    assert outcome.reason is not None
+    assert outcome.reason.startswith(f"the script of rank {returned.rank} ended after 321 steps")
+    assert f"rank {waited.rank} trained on" in outcome.reason
 
 
 def test_what_a_script_raises_is_told_although_another_ended_well(ended: Ended) -> None:
     returned, raised = ended(), ended("raise SystemExit(1)")
     told(returned, "ok", ending="returned")
     told(raised, "failed", "the script raised ValueError: planted", "raised")
-    assert "planted" in str(watch.judge([raised, returned]).reason)
+    assert "planted" in str(watch.outcome_of([raised, returned]).reason)
 
 
 def test_alone_no_rank_is_named(ended: Ended) -> None:
     rank = ended()
     beat(rank, "script", 0)
-    reason = watch.judge([rank]).reason
+    reason = watch.outcome_of([rank]).reason
     assert reason is not None
     assert "exit code 0" in reason
     assert watch.where(rank) in reason
@@ -263,12 +263,12 @@ def test_the_rank_that_stands_outside_of_torch_is_to_blame(
     waiting, stuck = hanging(start, tmp_path, theirs), hanging(start, tmp_path, users)
     for rank in (waiting, stuck):
         beat(rank, "measure", 10)
-    verdict = watch.judge_hang([waiting, stuck], [0, 1], 8.0)
-    assert verdict.failed_rank == 1
-    assert verdict.reason is not None
-    assert verdict.reason.startswith("rank 1 ")
+    outcome = watch.outcome_of_hang([waiting, stuck], [0, 1], 8.0)
+    assert outcome.failed_rank == 1
+    assert outcome.reason is not None
+    assert outcome.reason.startswith("rank 1 ")
     facts = ("8.00 s", watch.where(stuck), f"{users}:1 in stand", "--timeout")
-    assert all(fact in verdict.reason for fact in facts)
+    assert all(fact in outcome.reason for fact in facts)
 
 
 def test_one_that_prints_before_its_first_step_is_to_blame_where_another_waits_for_it(
@@ -277,22 +277,22 @@ def test_one_that_prints_before_its_first_step_is_to_blame_where_another_waits_f
     sleeping = "import functools, time; stand(functools.partial(time.sleep, 60))"
     waiting = hanging(start, tmp_path, f"{TORCH}/distributed/c10d.py", sleeping)
     printing = hanging(start, tmp_path, "/home/me/train.py", sleeping)
-    verdict = watch.judge_hang([waiting, printing], [0], 300.0)
-    assert verdict.failed_rank == 1
-    assert "what it prints is none" in str(verdict.reason)
+    outcome = watch.outcome_of_hang([waiting, printing], [0], 300.0)
+    assert outcome.failed_rank == 1
+    assert "what it prints is none" in str(outcome.reason)
 
 
 def test_of_ranks_that_all_wait_the_one_furthest_back_is_to_blame(start: Start, tmp_path: Path) -> None:
     ranks = [hanging(start, tmp_path, f"{TORCH}/nn/module.py") for _ in range(2)]
     beat(ranks[0], "measure", 11)
     beat(ranks[1], "measure", 10)
-    assert watch.judge_hang(ranks, [0, 1], 8.0).failed_rank == 1
-    assert watch.judge_hang(ranks, [0], 8.0).failed_rank == 0
+    assert watch.outcome_of_hang(ranks, [0, 1], 8.0).failed_rank == 1
+    assert watch.outcome_of_hang(ranks, [0], 8.0).failed_rank == 0
 
 
 def test_alone_it_is_the_script_that_hangs(start: Start) -> None:
     rank = start()
-    reason = watch.judge_hang([rank], [0], 300.0).reason
+    reason = watch.outcome_of_hang([rank], [0], 300.0).reason
     assert reason is not None
     assert all(fact in reason for fact in ("the script", "5.00 min", watch.where(rank), "--timeout"))
     assert "rank" not in reason

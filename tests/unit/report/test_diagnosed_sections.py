@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from rich.console import Console
 
-from dpdoctor.analysis import Analysis, ArmSummary, Finding, NotJudged, SlowFetches
+from dpdoctor.analysis import AblationSummary, Analysis, Finding, Inconclusive, SlowFetches
 from dpdoctor.analysis.loader.model import LoaderTrial
 from dpdoctor.analysis.loader.trial import words
 from dpdoctor.report import page
@@ -77,11 +77,11 @@ class TestFindings:
     def test_order_is_kept_and_facts_and_refuted_ones_come_after(self) -> None:
         analysis = diagnosed_runs.diagnosed_run()
         assert [card.title.split()[0] for card in cards(analysis)] == ["The", "The", "The", "Talks,"]
-        costly, facts, refuted, not_judged = folds("findings", analysis)
+        costly, facts, refuted, inconclusive = folds("findings", analysis)
         found = [[card.anchor for card in only(Card, [*flat(fold.blocks)])] for fold in (costly, facts, refuted)]
         assert found == [["finding-1", "finding-2"], ["finding-3"], ["finding-4"]]
-        assert figures(not_judged.title) == ["1"]
-        assert [len(table.rows) for table in only(Table, not_judged.blocks)] == [1]
+        assert figures(inconclusive.title) == ["1"]
+        assert [len(table.rows) for table in only(Table, inconclusive.blocks)] == [1]
 
     def test_a_refuted_finding_recommends_nothing(self) -> None:
         card = cards(diagnosed_runs.diagnosed_run())[-1]
@@ -96,7 +96,7 @@ class TestFindings:
         assert "epoch" not in pairs(analysis, 0)["Cost"]
 
     def test_unknown_costs_and_gains_give_their_reason(self) -> None:
-        found = finding(cost=unknown("too few steps", "ratio"), predicted=unknown("no simulation", "x"))
+        found = finding(cost=unknown("too few steps", "ratio"), speedup=unknown("no simulation", "x"))
         assert pairs(alone(found))["Cost"] == "unknown: too few steps"
         assert pairs(alone(found))["Would give"] == "unknown: no simulation"
 
@@ -115,8 +115,8 @@ class TestFindings:
         assert (figures(callout.text), callout.tone) == ([str(len(BY_NAME)), "3"], "good")
 
     def test_what_could_not_be_judged_is_not_called_good(self) -> None:
-        blind = NotJudged(rule="straggler", mode="ddp", reason="too few steps")
-        analysis = with_findings(runs.cpu_run(), not_judged=(blind,))
+        blind = Inconclusive(rule="straggler", mode="ddp", reason="too few steps")
+        analysis = with_findings(runs.cpu_run(), inconclusive=(blind,))
         (callout,) = only(Callout, build("findings", analysis))
         assert (figures(callout.text), callout.tone) == ([str(len(BY_NAME)), "3", "1"], "plain")
         (table,) = only(Table, build("findings", analysis))
@@ -131,36 +131,37 @@ class TestFindings:
 
 class TestArms:
     def test_gains_with_intervals_and_rounds(self) -> None:
-        table = only(Table, build("arms", diagnosed_runs.diagnosed_run()))[0]
+        table = only(Table, build("ablations", diagnosed_runs.diagnosed_run()))[0]
         row = table.rows[0]
         assert [cell.text for cell in row] == ["cached_batches", "40.0 ms", "40.0 %", "60.0 ms", "9"]
         assert row[1].note == "39.0 to 41.0"
 
     def test_the_chart_shows_losses_too(self) -> None:
-        chart = charts("arms", diagnosed_runs.diagnosed_run())["DDP: what a step gains"]
+        chart = charts("ablations", diagnosed_runs.diagnosed_run())["DDP: what a step gains"]
         assert chart.traces[0]["x"] == pytest.approx([3.5, -6.99], abs=0.01)
         assert chart.layout["yaxis"]["ticktext"] == ["cached_batches  3.5 %", "amp  -7.0 %"]
         assert figures(chart.alternative.partition("amp")[2]) == ["-7.0 %", "-7.7", "-6.3 %"]
 
-    def test_skipped_arms_give_their_reason(self) -> None:
+    def test_skipped_ablations_give_their_reason(self) -> None:
         analysis = diagnosed_runs.diagnosed_run()
-        reason = analysis.summary.modes["ddp"].arms["no_comm"].gain.reason
+        reason = analysis.summary.modes["ddp"].ablations["no_comm"].gain.reason
         assert reason
-        assert only(Absent, build("arms", analysis)) == [Absent(what="no_comm", reason=reason)]
+        assert only(Absent, build("ablations", analysis)) == [Absent(what="no_comm", reason=reason)]
 
-    def test_the_arm_against_what_was_seen(self) -> None:
-        tables = [t for t in only(Table, build("arms", diagnosed_runs.diagnosed_run())) if "against" in t.caption]
-        # One device waits for 40 % of a step, by clock and by arm; DDP for 42 %, of which its arm gains 3.5 %.
+    def test_the_ablation_against_what_was_seen(self) -> None:
+        tables = [t for t in only(Table, build("ablations", diagnosed_runs.diagnosed_run())) if "against" in t.caption]
+        # One device waits for 40 % of a step, by clock and by ablation; DDP for 42 %, of which its ablation gains 3.5
+        # %.
         assert [t.rows[0][-1].text for t in tables] == ["agree", "disagree"]
-        (callout,) = only(Callout, build("arms", diagnosed_runs.diagnosed_run()))
+        (callout,) = only(Callout, build("ablations", diagnosed_runs.diagnosed_run()))
         assert callout.tone == "warn"
         assert callout.title.startswith("DDP: ")
         assert "cached_batches" in callout.title
-        # What was seen and what the arm gained, side by side: the report prefers neither.
+        # What was seen and what the ablation gained, side by side: the report prefers neither.
         assert figures(callout.text) == ["42.0 %", "41.0", "43.0 %", "3.5 %", "2.8", "4.2 %"]
 
-    def test_without_arms_it_says_how_to_get_them(self) -> None:
-        assert "--arms all" in only(Absent, build("arms", runs.cpu_run()))[0].reason
+    def test_without_ablations_it_says_how_to_get_them(self) -> None:
+        assert "--ablations all" in only(Absent, build("ablations", runs.cpu_run()))[0].reason
 
 
 class TestWaterfall:
@@ -173,22 +174,24 @@ class TestWaterfall:
         assert trace["y"][:3] == [
             "linear scaling  100 ms",
             f"{TERM_WORDS['loader_processes']}  -40.0 ms",
-            f"{TERM_WORDS['input']}  60.0 ms",
+            f"{TERM_WORDS['data_loading']}  60.0 ms",
         ]
-        assert not any(TERM_WORDS["peers"] in label for label in trace["y"])
+        assert not any(TERM_WORDS["slower_ranks"] in label for label in trace["y"])
 
     def test_the_table_gives_sources_and_reasons(self) -> None:
         analysis = diagnosed_runs.diagnosed_run()
         (table,) = only(Table, build("waterfall", analysis))
         rows = {row[0].text: row for row in table.rows}
-        assert rows[TERM_WORDS["input"]][1:] == (
+        assert rows[TERM_WORDS["data_loading"]][1:] == (
             Cell(text="60.0 ms", note="58.0 to 62.0"),
             Cell(text="42.0 %"),
-            Cell(text="an arm"),
+            Cell(text="an ablation"),
         )
         fall = analysis.summary.modes["ddp"].waterfall
         assert fall is not None
-        assert rows[TERM_WORDS["peers"]][1] == Cell(text="unknown", footnote=fall.terms["peers"].reason or "?")
+        assert rows[TERM_WORDS["slower_ranks"]][1] == Cell(
+            text="unknown", footnote=fall.terms["slower_ranks"].reason or "?"
+        )
 
     def test_the_sentence_names_the_losses_that_stand_clear_of_noise(self) -> None:
         said = only(Paragraph, build("waterfall", diagnosed_runs.diagnosed_run()))[0].text
@@ -202,7 +205,7 @@ class TestWaterfall:
         analysis = diagnosed_runs.diagnosed_run()
         ddp = analysis.summary.modes["ddp"]
         assert ddp.waterfall is not None
-        terms = {**ddp.waterfall.terms, "input": figure(0.040, 0.002), "contention": figure(-0.010, 0.001)}
+        terms = {**ddp.waterfall.terms, "data_loading": figure(0.040, 0.002), "slower_compute": figure(-0.010, 0.001)}
         fall = dataclasses.replace(ddp.waterfall, terms=terms)
         changed = with_modes(analysis, ddp=dataclasses.replace(ddp, waterfall=fall))
         said = only(Paragraph, build("waterfall", changed))[0].text
@@ -214,7 +217,7 @@ class TestWaterfall:
         analysis = diagnosed_runs.diagnosed_run()
         ddp = analysis.summary.modes["ddp"]
         assert ddp.waterfall is not None
-        noise = {term: figure(0.005, 0.1) for term in ddp.waterfall.terms} | {"input": figure(0.005, 0.15)}
+        noise = {term: figure(0.005, 0.1) for term in ddp.waterfall.terms} | {"data_loading": figure(0.005, 0.15)}
         fall = dataclasses.replace(ddp.waterfall, terms=noise)
         noisy = with_modes(analysis, ddp=dataclasses.replace(ddp, waterfall=fall))
         said = only(Paragraph, build("waterfall", noisy))[0].text
@@ -251,8 +254,8 @@ class TestLoader:
         ddp = self.ANALYSIS.summary.modes["ddp"]
         assert ddp.loader is not None
         plain = dataclasses.replace(ddp.loader, num_workers=0, advice=diagnosed_runs.prediction(1, 0.0705))
-        tried = ArmSummary(gain=figure(0.03), share=figure(0.3, unit="ratio"), step=figure(0.070, 0.001))
-        mode = dataclasses.replace(ddp, loader=plain, arms={"one_worker": tried})
+        tried = AblationSummary(gain=figure(0.03), share=figure(0.3, unit="ratio"), step=figure(0.070, 0.001))
+        mode = dataclasses.replace(ddp, loader=plain, ablations={"one_worker": tried})
         modes = dict.fromkeys(("single", "ddp"), mode)
         first = only(Callout, build("loader", with_modes(self.ANALYSIS, **modes)))[0]
         assert (first.title, figures(first.text)) == ("Set num_workers=1", ["70.0 ms", "69.0", "71.0 ms"])
@@ -274,12 +277,12 @@ class TestLoader:
         facts = dict(only(Facts, build("loader", self.ANALYSIS))[0].pairs)
         assert facts["Workers"] == "num_workers=2, prefetch_factor=2"
         assert figures(facts["Fetching a batch"]) == ["80.0 ms", "78.0", "82.0 ms", "12.0 %"]
-        assert f"unknown: {diagnosed_runs.loader().edge.reason}" in facts.values()
+        assert f"unknown: {diagnosed_runs.loader().epoch_start.reason}" in facts.values()
 
     def test_single_slow_fetches_are_told(self) -> None:
-        slow = SlowFetches(count=9, of=144, seconds=0.4, usual=0.04, cpu_ratio=0.05, step=figure(0.06))
+        slow = SlowFetches(count=9, total=144, seconds=0.4, usual_seconds=0.04, cpu_ratio=0.05, step=figure(0.06))
         mode = self.ANALYSIS.summary.modes["single"]
-        loader = dataclasses.replace(diagnosed_runs.loader(), slow=slow)
+        loader = dataclasses.replace(diagnosed_runs.loader(), slow_fetches=slow)
         analysis = with_modes(self.ANALYSIS, single=dataclasses.replace(mode, loader=loader))
         facts = only(Facts, build("loader", analysis))[0].pairs
         assert ["9", "144", "400 ms"] in [figures(value) for _, value in facts]

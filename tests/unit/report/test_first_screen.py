@@ -70,8 +70,8 @@ class TestAnswer:
         assert "slower" not in screen(runs.cpu_run()).answer
 
     def test_what_to_do_first_is_what_gains_for_certain(self) -> None:
-        perhaps = finding("evaluation_share", predicted=figure(1.2, 0.3, "x"))
-        found = screen(with_findings(runs.cpu_run(), perhaps, finding(short="set num_workers=4")))
+        perhaps = finding("evaluation_share", speedup=figure(1.2, 0.3, "x"))
+        found = screen(with_findings(runs.cpu_run(), perhaps, finding(short_remedy="set num_workers=4")))
         assert "num_workers=4" in found.do_first
         assert screen(with_findings(runs.cpu_run(), perhaps)).do_first == ""
 
@@ -105,7 +105,7 @@ class TestOpportunities:
     def test_an_opportunity_has_what_a_reader_acts_on(self) -> None:
         found = screen(diagnosed_run()).opportunities[0]
         assert (found.line, found.code) == ("train.py:30", "DataLoader(..., num_workers=4)")
-        assert found.gain == finding().predicted
+        assert found.gain == finding().speedup
         assert found.basis == "estimated"
 
     def test_it_leads_to_the_whole_finding(self) -> None:
@@ -118,14 +118,14 @@ class TestOpportunities:
         assert sorted(addresses) == [f"finding-{place}" for place in range(1, 5)]
 
     def test_an_unknown_gain_is_none(self) -> None:
-        found = finding(cost=unknown("too few steps", "ratio"), predicted=unknown("no simulation", "x"))
+        found = finding(cost=unknown("too few steps", "ratio"), speedup=unknown("no simulation", "x"))
         (shown,) = screen(with_findings(runs.cpu_run(), found)).opportunities
         assert (shown.gain, shown.basis, shown.modes) == (None, "confirmed", ("DDP: confirmed",))
 
     def test_of_an_upper_bound_the_upper_end_is_shown(self) -> None:
-        bound = finding(predicted=figure(1.4, 0.1, "x"), gain="at most")
+        bound = finding(speedup=figure(1.4, 0.1, "x"), speedup_basis="at most")
         (shown,) = screen(with_findings(runs.cpu_run(), bound)).opportunities
-        assert shown.gain == diagnosis.at_most(bound.predicted)
+        assert shown.gain == diagnosis.at_most(bound.speedup)
         assert shown.basis == "upper bound"
 
     def test_of_many_the_first_are_shown_and_the_others_counted(self) -> None:
@@ -135,14 +135,14 @@ class TestOpportunities:
         assert found.num_more == 2
 
     def test_one_issue_of_several_modes_is_one_opportunity_with_the_largest_gain(self) -> None:
-        single = finding(mode="single", predicted=figure(3.0, 0.1, "x"))
+        single = finding(mode="single", speedup=figure(3.0, 0.1, "x"))
         (found,) = screen(with_findings(runs.cpu_run(), finding(), single)).opportunities
-        assert found.gain == single.predicted
+        assert found.gain == single.speedup
         assert [text.partition(":")[0] for text in found.modes] == ["DDP", "One device"]
 
     def test_what_helps_one_mode_is_not_said_of_another(self) -> None:
-        single = finding(mode="single", predicted=figure(3.0, 0.1, "x"), remedy="set it", short="set it")
-        ddp = finding(remedy="accumulate under no_sync()", short="accumulate")
+        single = finding(mode="single", speedup=figure(3.0, 0.1, "x"), remedy="set it", short_remedy="set it")
+        ddp = finding(remedy="accumulate under no_sync()", short_remedy="accumulate")
         (found,) = screen(with_findings(runs.cpu_run(), ddp, single)).opportunities
         assert found.remedy == "On one device: set it."
         assert ["accumulate" in text for text in found.modes] == [True, False]
@@ -172,7 +172,11 @@ class TestLimits:
 
 def test_what_would_gain_without_a_fault_is_ranked_but_bounds_nothing() -> None:
     faster = finding(
-        "amp_unused", "single", short="run forward in bfloat16", gain="measured", predicted=figure(1.5, 0.1, "x")
+        "amp_unused",
+        "single",
+        short_remedy="run forward in bfloat16",
+        speedup_basis="measured",
+        speedup=figure(1.5, 0.1, "x"),
     )
     found = screen(with_findings(runs.cpu_run(), faster))
     assert found.answer == "49% of a step under DDP is forward and backward, with communication."

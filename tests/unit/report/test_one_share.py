@@ -18,7 +18,7 @@ from dpdoctor.analysis.common_steps import NO_STEPS, NONE_IN_COMMON
 from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.comparison import compare
 from dpdoctor.analysis.spent import PARTS, parts
-from dpdoctor.analysis.trace_budget import budget_shares
+from dpdoctor.analysis.trace_breakdown import breakdown_shares
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.unknown_communication import why_unknown
 from dpdoctor.digest import Digest
@@ -47,9 +47,9 @@ def ranks(num_ranks: int) -> list[Digest]:
 def _varied(digest: Digest, draw: random.Random) -> Digest:
     device = traced_runs.device(steps=len(STEPS))
     steps = tuple(
-        dataclasses.replace(step, budget=of, idle_by={"data": of.idle_ns})
+        dataclasses.replace(step, breakdown=of, idle_by={"data": of.idle_ns})
         for step in device.steps
-        for of in [traced_runs.budget(*(draw.randint(10, 99) for _ in PARTS), comm=200)]
+        for of in [traced_runs.breakdown(*(draw.randint(10, 99) for _ in PARTS), comm=200)]
     )
     return dataclasses.replace(digest, devices=(dataclasses.replace(device, steps=steps),))
 
@@ -70,7 +70,7 @@ def without(digests: Sequence[Digest], missing: Missing) -> list[Digest]:
 
 def true_shares(digests: Sequence[Digest]) -> dict[str, Fraction]:
     """Return the shares by definition: of the steps that all ranks with any hold; of all that was traced without."""
-    held = [{step.step: step.budget for step in device.steps} for digest in digests for device in digest.devices]
+    held = [{step.step: step.breakdown for step in device.steps} for digest in digests for device in digest.devices]
     common = frozenset.intersection(*(frozenset(steps) for steps in held if steps)) if any(held) else frozenset()
     budgets = [steps[number] for steps in held if steps for number in common]
     budgets = budgets or [device.whole for digest in digests for device in digest.devices]
@@ -81,7 +81,7 @@ def true_shares(digests: Sequence[Digest]) -> dict[str, Fraction]:
 def of_run_json(analysis: Analysis) -> dict[str, float]:
     """Return what run.json says: the budget of a step or, where it says why there is none, of the whole traces."""
     mode = json.loads(rundir.encode(analysis.summary))["modes"][MODE]
-    budget = mode["budget"]
+    budget = mode["breakdown"]
     if budget is not None and budget["step"]["value"] is not None:
         return {part: budget[part]["value"] / budget["step"]["value"] for part in PARTS}
     if budget is not None:
@@ -100,7 +100,7 @@ def of_comparison(analysis: Analysis) -> dict[str, float]:
 
 def of_page(analysis: Analysis) -> dict[str, float]:
     """Return what the page's table of devices says, put together."""
-    (table,) = sections.only(Table, sections.build("time_budget", analysis))
+    (table,) = sections.only(Table, sections.build("breakdown", analysis))
     # Devices that hold no step that counts stand below the others with their whole trace.
     rows = [row for row in table.rows if "mean of" in row[1].note] or table.rows
     lengths = [row[1].sort for row in rows]
@@ -128,7 +128,7 @@ def test_whichever_steps_are_missing_all_say_the_same(missing: Missing) -> None:
         if finding.rule == "exposed_communication":
             assert f"nothing computes is {exposed} of a step" in finding.evidence[0]
     (mode,) = traced_modes(analysis)
-    (table,) = sections.only(Table, sections.build("time_budget", analysis))
+    (table,) = sections.only(Table, sections.build("breakdown", analysis))
     shown = [[cell.text for cell in row[2 : 2 + len(PARTS)]] for row in table.rows]
     assert [[*row[FIRST_FIGURE : FIRST_FIGURE + len(PARTS)]] for row in device_rows(mode)] == shown
 
@@ -140,7 +140,7 @@ def test_four_steps_of_one_rank_are_missing() -> None:
     (finding,) = [found for found in analysis.summary.findings if found.rule == "exposed_communication"]
     reason = "of 8 traced steps the 4 count that every device holds whole: rank 1 did not hold all"
     assert reason in finding.evidence[0]
-    assert analysis.summary.modes[MODE].budget.exposed_comm.reason == reason
+    assert analysis.summary.modes[MODE].breakdown.exposed_comm.reason == reason
     assert {row.compared.figures[0].reason for row in budget_rows(MODE, compare([analysis] * 2).modes[MODE])} == {
         reason
     }
@@ -151,7 +151,7 @@ def test_four_steps_of_one_rank_are_missing() -> None:
 def test_without_a_common_step_nothing_is_found() -> None:
     digests = without(ranks(2), [frozenset(range(4)), frozenset(range(4, 8))])
     analysis = diagnose(traced_runs.trace_run(*digests))
-    budget = analysis.summary.modes[MODE].budget
+    budget = analysis.summary.modes[MODE].breakdown
     assert (budget.step.value, budget.step.reason) == (None, NONE_IN_COMMON)
     assert not [found for found in analysis.summary.findings if found.rule == "exposed_communication"]
     assert f"{NONE_IN_COMMON[1:]}: shares are of all that was traced" in terminal.shown(analysis, width=400)
@@ -160,9 +160,9 @@ def test_without_a_common_step_nothing_is_found() -> None:
 def test_a_rank_without_any_whole_step_is_named() -> None:
     digests = without(ranks(3), [frozenset(), frozenset(STEPS), frozenset()])
     analysis = diagnose(traced_runs.trace_run(*digests))
-    assert analysis.summary.modes[MODE].budget.step.reason == "not counted, for lack of a whole step: rank 1"
+    assert analysis.summary.modes[MODE].breakdown.step.reason == "not counted, for lack of a whole step: rank 1"
     none = diagnose(traced_runs.trace_run(*without(ranks(2), [frozenset(STEPS)] * 2)))
-    assert none.summary.modes[MODE].budget is None
+    assert none.summary.modes[MODE].breakdown is None
     assert f"{NO_STEPS[1:]}: shares are of all that was traced" in terminal.shown(none, width=400)
 
 
@@ -175,14 +175,14 @@ def test_what_one_rank_communicates_is_unknown(missing: Sequence[Sequence[int]])
     gone, (first, *others) = [frozenset(numbers) for numbers in missing], ranks(3)
     truth = true_shares(without([first, *others], gone))
     digests = without([first.without_communication("no kernel is known"), *others], gone)
-    analysis, found = diagnose(traced_runs.trace_run(*digests)), budget_shares(Traces(digests))
+    analysis, found = diagnose(traced_runs.trace_run(*digests)), breakdown_shares(Traces(digests))
     busy = truth["compute"] + truth["exposed_comm"]
     assert found["exposed_comm"].value is None
     assert found["compute"].value == pytest.approx(float(busy))
     assert sum(found[part].value or 0.0 for part in PARTS) == pytest.approx(1)
     assert exposed_share(Traces(digests)).reason == found["exposed_comm"].reason == why_unknown(digests)
     assert not [one for one in analysis.summary.findings if one.rule in ("exposed_communication", "no_overlap")]
-    budget = analysis.summary.modes[MODE].budget
+    budget = analysis.summary.modes[MODE].breakdown
     assert budget is not None
     assert budget.exposed_comm.value is None
     if budget.step.value is not None:

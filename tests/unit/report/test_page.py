@@ -38,7 +38,7 @@ def test_a_footnote_stands_once_below_its_table_and_is_referred_to_by_number() -
     notes = re.findall(r'<ol class="footnotes">(.*?)</ol>', body, re.DOTALL)
     assert [re.findall("<li>(.*?)</li>", note) for note in notes] == [
         [ddp.epoch_s.reason],
-        [ddp.observer_cost.reason, ddp.profiler_cost.reason],
+        [ddp.observer_overhead.reason, ddp.profiler_overhead.reason],
     ]
     assert re.findall(r"unknown<sup>(\d)</sup>", body) == ["2", "2"]
 

@@ -157,7 +157,7 @@ class TestPhases:
 
     def test_a_script_without_an_optimizer_has_a_bar_and_an_unknown_phase(self) -> None:
         by_hand = runs.rank(
-            runs.steps((2, 1, 40, 50, 0, 7)), adoption=dataclasses.replace(runs.adoption(), optimizers=())
+            runs.steps((2, 1, 40, 50, 0, 7)), conversion=dataclasses.replace(runs.conversion(), optimizers=())
         )
         analysis = analyse(records.run({"single": [records.launch(by_hand)]}))
         blocks = build("phases", analysis)
@@ -234,16 +234,18 @@ class TestSteps:
         said = [block.text for block in only(Paragraph, build("steps", runs.gpu_run()))]
         assert said.count(f"{slow_steps.NONE} {slow_steps.RULE}") == 2
 
-    def test_windows_of_arms_have_a_lane(self) -> None:
+    def test_windows_of_ablations_have_a_lane(self) -> None:
         steps = [records.step(100, step=i, window=1 + i // 5, begin_ns=i * 100 * records.MS) for i in range(10)]
         windows = [
             records.window(500, begin_ns=0, end_ns=500 * records.MS),
-            records.window(500, window=2, arm="no_comm", round=3, begin_ns=500 * records.MS, end_ns=1000 * records.MS),
+            records.window(
+                500, window=2, ablation="no_comm", round=3, begin_ns=500 * records.MS, end_ns=1000 * records.MS
+            ),
         ]
         run = records.run({"single": [records.launch(records.rank(steps, windows))]})
-        (lane,) = [t for t in charts("steps", analyse(run))["Steps of One device"].traces if t["name"] == "arm"]
+        (lane,) = [t for t in charts("steps", analyse(run))["Steps of One device"].traces if t["name"] == "ablation"]
         assert lane["x"] == [0.5, 1.0, None]
-        assert lane["text"][0] == "arm no_comm, round 3"
+        assert lane["text"][0] == "ablation no_comm, round 3"
 
     def test_of_many_ranks_the_table_has_the_slowest_and_those_that_did_not_end_well(self) -> None:
         ranks = [records.even_rank(100 + index, index=index, world_size=80) for index in range(80)]
@@ -264,7 +266,7 @@ class TestSteps:
 
     def test_no_step_of_a_failed_mode_is_called_measured(self) -> None:
         (table,) = only(Table, build("steps", runs.cpu_run()))[3:]
-        assert table.rows[0][1] == Cell(text="failed", note="in phase adopt", tone="bad")
+        assert table.rows[0][1] == Cell(text="failed", note="in phase wrap", tone="bad")
         assert table.rows[0][5] == Cell(text="—")
 
 
@@ -332,15 +334,15 @@ class TestSamplers:
         assert [block.mode for block in only(OfMode, blocks)] == ["single", "dp", "ddp", "fsdp"]
 
 
-class TestAdoption:
+class TestConversion:
     def test_proof_says_ok_failed_or_not_judged(self) -> None:
-        blocks = build("adoption", runs.cpu_run())
+        blocks = build("conversion", runs.cpu_run())
         proofs = [table for table in only(Table, blocks) if table.columns[0] == Column(title="Check")]
         (proof,) = [table for table in proofs if len(table.rows) > 1]
         assert {table.rows[-1][0] for table in proofs} == {Cell(text="samples")}
-        *adopted, samples = proof.rows
+        *wrapped, samples = proof.rows
         assert samples[1] != Cell(text="failed", tone="bad")
-        assert tuple(adopted) == (
+        assert tuple(wrapped) == (
             (Cell(text="parameters equal"), Cell(text="ok", tone="good"), Cell(text="equal on 2 ranks")),
             (
                 Cell(text="gradients reduced"),
@@ -351,23 +353,23 @@ class TestAdoption:
 
     def test_remarks_stand_out(self) -> None:
         analysis = runs.cpu_run()
-        adopted = analysis.summary.modes["ddp"].adoption
-        assert adopted is not None
-        (remark,) = adopted.warnings
-        assert only(Callout, build("adoption", analysis)) == [Callout(tone="warn", title="DDP", text=remark)]
+        wrapped = analysis.summary.modes["ddp"].conversion
+        assert wrapped is not None
+        (remark,) = wrapped.warnings
+        assert only(Callout, build("conversion", analysis)) == [Callout(tone="warn", title="DDP", text=remark)]
 
     def test_a_remark_that_holds_for_several_modes_is_made_once(self) -> None:
-        remarked = runs.adoption(warnings=["the loss is summed"])
-        modes = {name: [records.launch(runs.rank(adoption=remarked), mode=name)] for name in ("single", "fsdp")}
-        assert only(Callout, build("adoption", analyse(records.run(modes)))) == [
+        remarked = runs.conversion(warnings=["the loss is summed"])
+        modes = {name: [records.launch(runs.rank(conversion=remarked), mode=name)] for name in ("single", "fsdp")}
+        assert only(Callout, build("conversion", analyse(records.run(modes)))) == [
             Callout(tone="warn", title="One device and FSDP", text="the loss is summed")
         ]
 
     def test_an_iterable_dataset_is_listed_without_a_sampler(self) -> None:
-        adopted = runs.adoption()
-        loader = dataclasses.replace(adopted.loaders[0], sampler="_InfiniteConstantSampler")
-        rank = runs.rank(adoption=dataclasses.replace(adopted, loaders=(loader,)))
-        blocks = build("adoption", analyse(records.run({"single": [records.launch(rank)]})))
+        wrapped = runs.conversion()
+        loader = dataclasses.replace(wrapped.loaders[0], sampler="_InfiniteConstantSampler")
+        rank = runs.rank(conversion=dataclasses.replace(wrapped, loaders=(loader,)))
+        blocks = build("conversion", analyse(records.run({"single": [records.launch(rank)]})))
         (table,) = [table for table in only(Table, blocks) if table.columns[0] == Column(title="Loader")]
         assert table.rows[0][2] == Cell(text="none (iterable)")
 
@@ -375,7 +377,7 @@ class TestAdoption:
         analysis = runs.rankless_run()
         names = [name for name, mode in analysis.summary.modes.items() if mode.status in ("failed", "skipped")]
         assert [analysis.summary.modes[name].status for name in names] == ["failed", "skipped"]
-        assert only(Absent, build("adoption", analysis)) == [withheld("Adoption", analysis, name) for name in names]
+        assert only(Absent, build("conversion", analysis)) == [withheld("Conversion", analysis, name) for name in names]
 
 
 def test_the_environment_tells_what_each_mode_ran_on() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpdoctor.analysis import Analysis
-from dpdoctor.analysis.across import LateStep, Verdict
 from dpdoctor.analysis.common_steps import CommonSteps, common_steps
+from dpdoctor.analysis.cross_rank import LateStep, Stragglers
 from dpdoctor.analysis.spent import spent
 from dpdoctor.digest import DeviceDigest
 from dpdoctor.report.blocks import Callout
@@ -41,10 +41,10 @@ class TestHeadline:
         first, second = traced_runs.late_rank(2, 1, num_steps=3)
         run = traced_runs.trace_run(first, second)
         found = trace_verdict.headline(run)
-        (across,) = run.across.values()
-        assert across.verdict.reason
+        (cross_rank,) = run.cross_rank.values()
+        assert cross_rank.verdict.reason
         assert "late" not in found.sentence
-        assert across.verdict.reason in found.detail
+        assert cross_rank.verdict.reason in found.detail
 
     def test_without_any_trace(self) -> None:
         assert trace_verdict.headline(traced_runs.unreadable()).sentence == "No trace could be read."
@@ -58,7 +58,7 @@ class TestHeadline:
         assert trace_verdict.headline(traced_runs.hostile_traces()).sentence.startswith("2 traces: ")
 
 
-LATE = Verdict(kind="persistent", rank=2, lateness_ns=30 * MS, num_late=19, num_steps=20)
+LATE = Stragglers(kind="persistent", rank=2, lateness_ns=30 * MS, num_late=19, num_steps=20)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ LATE = Verdict(kind="persistent", rank=2, lateness_ns=30 * MS, num_late=19, num_
             "a rank, not always the same, is late by 30.0 ms every 5 steps",
         ),
         (
-            Verdict(
+            Stragglers(
                 kind="single",
                 rank=1,
                 lateness_ns=130 * MS,
@@ -87,7 +87,7 @@ LATE = Verdict(kind="persistent", rank=2, lateness_ns=30 * MS, num_late=19, num_
             "rank 1 is late by 130 ms in step 12 after collecting garbage",
         ),
         (
-            Verdict(
+            Stragglers(
                 kind="single",
                 rank=1,
                 lateness_ns=9 * MS,
@@ -95,11 +95,11 @@ LATE = Verdict(kind="persistent", rank=2, lateness_ns=30 * MS, num_late=19, num_
             ),
             "rank 1 is late in 4 single steps, by 9.00 ms",
         ),
-        (Verdict(kind="none"), "no rank keeps the others waiting"),
-        (Verdict(kind="unknown", reason="?"), None),
+        (Stragglers(kind="none"), "no rank keeps the others waiting"),
+        (Stragglers(kind="unknown", reason="?"), None),
     ],
 )
-def test_who_is_late(verdict: Verdict, clause: str | None) -> None:
+def test_who_is_late(verdict: Stragglers, clause: str | None) -> None:
     assert trace_words.lateness(verdict) == clause
 
 
@@ -110,7 +110,7 @@ def common(devices: list[DeviceDigest]) -> CommonSteps:
 
 class TestSpent:
     def test_whole_steps_are_added_up_and_other_devices_left_out(self) -> None:
-        busy = traced_runs.device(0, steps=2, of=traced_runs.budget(80, 20, comm=40))
+        busy = traced_runs.device(0, steps=2, of=traced_runs.breakdown(80, 20, comm=40))
         found = spent(of := [busy, traced_runs.device(1, steps=0)], common(of))
         assert (found.num_steps, found.total_ns, found.ratio("compute")) == (2, 200 * MS, 0.8)
         assert found.overlap_ratio == 0.5
@@ -123,7 +123,7 @@ class TestSpent:
 
     def test_nothing_has_no_shares(self) -> None:
         with pytest.raises(ValueError, match="nothing took any time"):
-            spent([traced_runs.device(steps=0, of=traced_runs.budget(0))], CommonSteps(steps=()))
+            spent([traced_runs.device(steps=0, of=traced_runs.breakdown(0))], CommonSteps(steps=()))
 
 
 def test_a_cause_is_the_largest_only_with_more_than_half() -> None:
@@ -159,5 +159,5 @@ class TestWhoCameLast:
     def test_the_rule_of_stragglers_names_it_and_does_not_judge(self) -> None:
         summary = diagnose(self.one_step()).summary
         assert "straggler" not in {finding.rule for finding in summary.findings}
-        (said,) = [item.reason for item in summary.not_judged if item.rule == "straggler"]
+        (said,) = [item.reason for item in summary.inconclusive if item.rule == "straggler"]
         assert "rank 2 came last to 8 of 8 collectives" in said

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dpdoctor.analysis import Analysis
-from dpdoctor.digest import Bucket, NamedTime, NotJudged, SmallCalls
+from dpdoctor.digest import Bucket, NamedTime, NotMeasured, SmallCalls
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Cell, OfMode, Paragraph, Table
 from dpdoctor.report.documents.run import of_run
@@ -39,7 +39,7 @@ class TestWhichSections:
         assert set(applying(traced_runs.late_run())) == {
             "traces",
             "findings",
-            "time_budget",
+            "breakdown",
             "collectives",
             "parallel",
             "ranks",
@@ -55,13 +55,13 @@ class TestWhichSections:
 
     def test_a_profile_run_without_traces_says_so_once(self) -> None:
         assert {"collectives", "parallel", "ranks", "kernels"} & set(applying(runs.gpu_run())) == set()
-        assert only(Absent, build("time_budget", runs.gpu_run())) == [
+        assert only(Absent, build("breakdown", runs.gpu_run())) == [
             Absent(what="One device and DDP", reason="no rank left a trace")
         ]
 
     def test_a_profile_run_is_told_by_mode(self) -> None:
         run = traced_runs.traced_profile()
-        blocks = VIEWS["time_budget"].build(run)
+        blocks = VIEWS["breakdown"].build(run)
         assert [block.mode for block in blocks if isinstance(block, OfMode)] == ["ddp"]
         untraced, failed = only(Absent, blocks)
         assert (untraced.what, failed.what) == ("One device", "FSDP")
@@ -93,7 +93,7 @@ class TestTraces:
 
 class TestTimeBudget:
     def test_the_bars_add_up_to_the_whole(self) -> None:
-        chart = charts("time_budget", traced_runs.late_run())["The time of each device"]
+        chart = charts("breakdown", traced_runs.late_run())["The time of each device"]
         assert [trace["x"][0] for trace in chart.traces] == [46, 31, 4, 1, 18]
         assert chart.layout["yaxis"]["ticktext"] == ["rank 0", "rank 1", "rank 2", "rank 3"]
         assert chart.alternative.startswith("rank 0: compute 46.0 %")
@@ -103,28 +103,29 @@ class TestTimeBudget:
         (digest,) = traced_runs.late_rank(1, 0)
         many = [
             dataclasses.replace(
-                digest, rank=rank, devices=(traced_runs.device(of=traced_runs.budget(compute=200 + rank, idle=100)),)
+                digest, rank=rank, devices=(traced_runs.device(of=traced_runs.breakdown(compute=200 + rank, idle=100)),)
             )
             for rank in range(130)
         ]
-        blocks = build("time_budget", traced_runs.trace_run(*many))
+        blocks = build("breakdown", traced_runs.trace_run(*many))
         (table,) = only(Table, blocks)
         assert [row[0].text for row in table.rows] == [f"rank {rank}" for rank in range(128)]
         assert ["128", "130"] in [figures(block.text) for block in only(Paragraph, blocks)]
 
     def test_modes_stand_side_by_side(self) -> None:
         run, title = traced_runs.traced_profile(), "The time of all devices, by mode"
-        assert title not in charts("time_budget", run)
+        assert title not in charts("breakdown", run)
         (launch,) = run.run.modes["ddp"]
         both = dataclasses.replace(run.run, modes={**run.run.modes, "single": (launch,)})
         chart = charts(
-            "time_budget", dataclasses.replace(run, run=both, across=dict.fromkeys(run.run.modes, run.across["ddp"]))
+            "breakdown",
+            dataclasses.replace(run, run=both, cross_rank=dict.fromkeys(run.run.modes, run.cross_rank["ddp"])),
         )[title]
         assert chart.layout["yaxis"]["ticktext"] == ["One device", "DDP"]
         assert chart.traces[0]["x"] == [46, 46]
 
     def test_idle_is_split_by_cause(self) -> None:
-        chart = charts("time_budget", traced_runs.late_run())["Idle, by what the host did meanwhile"]
+        chart = charts("breakdown", traced_runs.late_run())["Idle, by what the host did meanwhile"]
         assert [(trace["name"], trace["x"][0]) for trace in chart.traces] == [
             ("waiting for data", 13.5),
             ("launching operators", 4.5),
@@ -133,15 +134,15 @@ class TestTimeBudget:
     def test_more_causes_than_colours_are_added_up(self) -> None:
         causes = ("data", "sync", "allocator", "gc", "optimizer", "dispatch", "python", "annotation")
         idle_by = {cause: (20 - place) * MS for place, cause in enumerate(causes)}
-        of = traced_runs.budget(0, idle=sum(idle_by.values()) // MS)
+        of = traced_runs.breakdown(0, idle=sum(idle_by.values()) // MS)
         device = dataclasses.replace(traced_runs.device(steps=0, of=of), idle_by=idle_by)
         run = traced_runs.trace_run(dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=(device,)))
-        chart = charts("time_budget", run)["Idle, by what the host did meanwhile"]
+        chart = charts("breakdown", run)["Idle, by what the host did meanwhile"]
         assert [trace["name"] for trace in chart.traces][-2:] == ["launching operators", "other causes"]
         assert sum(trace["x"][0] for trace in chart.traces) == pytest.approx(100, abs=1e-3)
 
     def test_the_table(self) -> None:
-        (table,) = tables("time_budget", traced_runs.late_run()).values()
+        (table,) = tables("breakdown", traced_runs.late_run()).values()
         assert table.rows[0] == (
             Cell(text="rank 0", note="NVIDIA H100"),
             Cell(text="100 ms", note="mean of 3 steps"),
@@ -151,21 +152,21 @@ class TestTimeBudget:
         )
 
     def test_a_cpu_has_no_launches(self) -> None:
-        (table,) = tables("time_budget", traced_runs.cpu_trace()).values()
+        (table,) = tables("breakdown", traced_runs.cpu_trace()).values()
         assert table.rows[0][1] == Cell(text="100 ms", note="the whole trace")
         assert texts(table.rows[0])[-2:] == ["—", "—"]
 
     def test_of_a_profile_run_it_is_said_which_figures_are_the_traces(self) -> None:
-        said = only(Paragraph, build("time_budget", traced_runs.traced_profile()))
+        said = only(Paragraph, build("breakdown", traced_runs.traced_profile()))
         assert "profiler" in said[0].text
         assert not any(
-            "profiler" in block.text for block in only(Paragraph, build("time_budget", traced_runs.late_run()))
+            "profiler" in block.text for block in only(Paragraph, build("breakdown", traced_runs.late_run()))
         )
 
     def test_what_only_some_traces_cannot_tell_names_them(self) -> None:
         first, second = traced_runs.late_rank(2, 1)
-        blind = dataclasses.replace(second, not_judged=(NotJudged(what="steps", reason="no spans"),))
-        found = only(Absent, build("time_budget", traced_runs.trace_run(first, blind)))
+        blind = dataclasses.replace(second, not_measured=(NotMeasured(what="steps", reason="no spans"),))
+        found = only(Absent, build("breakdown", traced_runs.trace_run(first, blind)))
         assert found == [Absent(what="Steps", reason="no spans (rank 1)")]
 
 
@@ -351,11 +352,11 @@ class TestRanks:
 
     def test_a_refused_group_says_why_and_notes_are_shown(self) -> None:
         run = traced_runs.hostile_traces()
-        (across,) = run.across.values()
-        reason = across.groups[0].reason
+        (cross_rank,) = run.cross_rank.values()
+        reason = cross_rank.groups[0].reason
         assert reason
         assert reason in tables("ranks", run)["Process"].rows[0][-1].text
-        assert across.notes[-1] in only(Callout, build("ranks", run))[-1].text
+        assert cross_rank.notes[-1] in only(Callout, build("ranks", run))[-1].text
 
     def test_one_rank_has_nothing_to_compare(self) -> None:
         (found,) = build("ranks", traced_runs.cpu_trace())
@@ -390,7 +391,7 @@ class TestKernels:
         assert [texts(row) for row in table.rows] == [["rank 0, GPU 1", "5.00 GB", "unknown"]]
 
     def test_why_memory_is_unknown(self) -> None:
-        (item,) = traced_runs.late_rank(1, 0)[0].not_judged
+        (item,) = traced_runs.late_rank(1, 0)[0].not_measured
         assert only(Absent, build("memory", traced_runs.late_run())) == [Absent(what="Memory", reason=item.reason)]
 
 

@@ -40,16 +40,16 @@ def test_the_comment() -> None:
 
 
 def test_where_the_time_goes() -> None:
-    (table,) = only(Table, build("time_budget", FOUND))
+    (table,) = only(Table, build("breakdown", FOUND))
     for row in table.rows:
         cells = dict(zip((column.title for column in table.columns), row, strict=True))
         assert cells["Exposed comm."].text == cells["Overlap"].text == "unknown"
         assert cells["Compute"].note == "may hold communication"
-    chart = charts("time_budget", FOUND)["The time of each device"]
+    chart = charts("breakdown", FOUND)["The time of each device"]
     assert next(trace["name"] for trace in chart.traces) == "compute (may hold communication)"
     assert "exposed communication" not in chart.alternative
     assert "exposed communication" not in {trace["name"] for trace in chart.traces}
-    assert any(REASON in absent.reason for absent in only(Absent, build("time_budget", FOUND)))
+    assert any(REASON in absent.reason for absent in only(Absent, build("breakdown", FOUND)))
 
 
 def test_the_sections_of_communication_say_why_they_are_empty() -> None:

@@ -3,11 +3,11 @@ from __future__ import annotations
 from rich.console import Console
 
 from dpdoctor.analysis import Analysis, analyse
-from dpdoctor.records import Adoption, Written
+from dpdoctor.records import Conversion, Written
 from dpdoctor.report.blocks import Fold, Table
 from dpdoctor.report.formats import explain, terminal
 from dpdoctor.report.text import left_alone
-from dpdoctor.report.views import adoption
+from dpdoctor.report.views import conversion
 from tests.builders.records import even_rank, launch, run
 
 FILES = (
@@ -17,7 +17,7 @@ FILES = (
 
 
 def analysis(*written: Written) -> Analysis:
-    return analyse(run({"single": [launch(even_rank(100, adoption=Adoption(written=written)))]}))
+    return analyse(run({"single": [launch(even_rank(100, conversion=Conversion(written=written)))]}))
 
 
 def printed(shown: object) -> str:
@@ -28,7 +28,7 @@ def printed(shown: object) -> str:
 
 
 def folds(found: Analysis) -> dict[str, Table]:
-    blocks = [block for block in adoption.build(found) if isinstance(block, Fold)]
+    blocks = [block for block in conversion.build(found) if isinstance(block, Fold)]
     return {block.title: block.blocks[0] for block in blocks if isinstance(block.blocks[0], Table)}
 
 
@@ -41,9 +41,9 @@ def test_files_left_alone_are_listed_with_their_size() -> None:
 
 
 def test_a_long_list_says_where_the_rest_is() -> None:
-    many = (Written(path=f"/{index}", change="new") for index in range(adoption.MOST_FILES + 3))
+    many = (Written(path=f"/{index}", change="new") for index in range(conversion.MOST_FILES + 3))
     (table,) = folds(analysis(*many)).values()
-    assert len(table.rows) == adoption.MOST_FILES
+    assert len(table.rows) == conversion.MOST_FILES
     assert "3 more are in rank.json" in table.caption
 
 

@@ -1,4 +1,4 @@
-"""accumulation_sync: the arm's gain, or the trace's share of all reductions but the last."""
+"""accumulation_sync: the ablation's gain, or the trace's share of all reductions but the last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpdoctor.analysis import Finding, Rank
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.accumulation_sync import RULE
 from tests.builders import cases
-from tests.builders.cases import Case, arm
+from tests.builders.cases import Case, ablation
 from tests.builders.traced_cases import digest
 
 
@@ -27,22 +27,22 @@ def accumulating(number: int, exposed: int | None = 40) -> list[Rank]:
     ]
 
 
-def of(number: int, exposed: int | None = 40, name: str = "ddp", **arms: object) -> Case:
-    """Return a mode of such ranks with these arms."""
-    return cases.case(name, world_size=2, of=accumulating(number, exposed), arms=arms)
+def of(number: int, exposed: int | None = 40, name: str = "ddp", **ablations: object) -> Case:
+    """Return a mode of such ranks with these ablations."""
+    return cases.case(name, world_size=2, of=accumulating(number, exposed), ablations=ablations)
 
 
 FIRES = {
     "trace": of(4),
-    "arm": of(4, None, no_sync_accumulation=arm(0.3)),
-    "both": of(4, no_sync_accumulation=arm(0.28)),
-    "refuted": of(4, no_sync_accumulation=arm(0.0, 0.02)),
+    "ablation": of(4, None, no_sync_accumulation=ablation(0.3)),
+    "both": of(4, no_sync_accumulation=ablation(0.28)),
+    "refuted": of(4, no_sync_accumulation=ablation(0.0, 0.02)),
     "FSDP": of(4, name="fsdp"),
 }
 SILENT = {
     "no accumulation": of(1),
     "little communication": of(4, 4),
-    "a small gain": of(4, 4, no_sync_accumulation=arm(0.03)),
+    "a small gain": of(4, 4, no_sync_accumulation=ablation(0.03)),
     "one device": cases.case("single", of=accumulating(4)[:1]),
 }
 
@@ -58,7 +58,7 @@ def test_the_trace_gives_all_reductions_but_the_last() -> None:
     assert (found.status, found.cost.value) == ("inferred", pytest.approx(0.4 * 3 / 4))
 
 
-def test_the_arm_is_the_cost() -> None:
+def test_the_ablation_is_the_cost() -> None:
     found = finding(FIRES["both"])
     assert (found.status, found.cost.value) == ("confirmed", pytest.approx(0.28))
     assert "no_sync()" in (found.code or "")
@@ -70,7 +70,7 @@ def test_what_gains_nothing_is_not_recommended() -> None:
     assert (found.status, found.remedy, found.severity) == ("refuted", None, "info")
 
 
-def test_it_cannot_tell_without_trace_and_arm() -> None:
+def test_it_cannot_tell_without_trace_and_ablation() -> None:
     assert isinstance(RULE.check(of(4, None)), CannotTell)
 
 
@@ -79,15 +79,15 @@ def test_it_cannot_tell_without_trace_and_arm() -> None:
     [("ddp", "model.no_sync()"), ("fsdp1", "model.no_sync()"), ("fsdp2", "set_requires_gradient_sync")],
 )
 def test_the_remedy_is_that_of_the_wrapper_that_a_script_of_its_own_has(way: str, code: str) -> None:
-    fields = {"own": cases.OWN, "adoption": cases.in_way(way)}
-    found = RULE.check(cases.case("native", world_size=2, of=accumulating(4), arms={}, **fields))
+    fields = {"native": cases.OWN, "conversion": cases.in_way(way)}
+    found = RULE.check(cases.case("native", world_size=2, of=accumulating(4), ablations={}, **fields))
     assert isinstance(found, Finding)
     assert code in (found.code or "")
     assert "no_sync" not in (found.code or "") or way != "fsdp2"
 
 
 def test_what_a_script_exchanges_by_itself_has_no_wrapper_to_tell() -> None:
-    fields = {"own": cases.OWN, "adoption": cases.by_hand()}
-    found = RULE.check(cases.case("native", world_size=2, of=accumulating(4), arms={}, **fields))
+    fields = {"native": cases.OWN, "conversion": cases.by_hand()}
+    found = RULE.check(cases.case("native", world_size=2, of=accumulating(4), ablations={}, **fields))
     assert isinstance(found, Finding)
     assert (found.line, "no_sync" in (found.code or "")) == ("train.py:40", False)

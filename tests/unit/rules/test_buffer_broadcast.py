@@ -8,7 +8,7 @@ from dpdoctor.analysis import Finding
 from dpdoctor.records import Collective, Counters
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.buffer_broadcast import RULE
-from tests.builders.cases import arm
+from tests.builders.cases import ablation
 from tests.builders.cases import case as untraced
 from tests.builders.traced_cases import case, digest, real_cases
 
@@ -32,14 +32,14 @@ def pair(first: float = 10, second: float = 10) -> list:
 
 FIRES = {
     "inferred": case("ddp", *pair(), counters=COUNTERS),
-    "most of what the arm gains": case("ddp", *pair(), counters=COUNTERS, arms={"no_comm": arm(0.11)}),
+    "most of what the ablation gains": case("ddp", *pair(), counters=COUNTERS, ablations={"no_comm": ablation(0.11)}),
 }
 SILENT = {
     "short": case("ddp", *pair(1, 1), counters=COUNTERS),
     "only waiting for a slower rank": case("ddp", *pair(18, 1), counters=COUNTERS),
     "no buffers": case("ddp", digest(0, exposed=20), digest(1, exposed=20)),
     "no buffers, no trace": untraced("ddp", world_size=2),
-    "the arm gains nothing": case("ddp", *pair(), counters=COUNTERS, arms={"no_comm": arm(0.0, 0.02)}),
+    "the ablation gains nothing": case("ddp", *pair(), counters=COUNTERS, ablations={"no_comm": ablation(0.0, 0.02)}),
     "FSDP has none": case("fsdp", *pair(), counters=COUNTERS),
     **real_cases(a100="a100x2_ddp_rank0_collective_args.json.gz"),
 }
@@ -55,12 +55,12 @@ def test_cost_count_and_line() -> None:
     assert "broadcast_buffers=False" in found.code
 
 
-def test_it_has_its_part_of_what_the_arm_gains() -> None:
-    found = RULE.check(case("ddp", *pair(), counters=COUNTERS, arms={"no_comm": arm(0.07)}))
+def test_it_has_its_part_of_what_the_ablation_gains() -> None:
+    found = RULE.check(case("ddp", *pair(), counters=COUNTERS, ablations={"no_comm": ablation(0.07)}))
     assert isinstance(found, Finding)
     assert (found.status, found.cost.value) == ("confirmed", pytest.approx(0.07))
     half = [digest(rank, compute=80, exposed=20, calls=[("broadcast", 40_000, 10, 10)], gpu=False) for rank in range(2)]
-    found = RULE.check(case("ddp", *half, counters=COUNTERS, arms={"no_comm": arm(0.3)}))
+    found = RULE.check(case("ddp", *half, counters=COUNTERS, ablations={"no_comm": ablation(0.3)}))
     assert isinstance(found, Finding)
     assert (found.status, found.cost.value) == ("inferred", pytest.approx(0.15))
 

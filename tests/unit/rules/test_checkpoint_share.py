@@ -20,9 +20,9 @@ SILENT = {"none, and an epoch was seen": saving(100, 0.05, steps_per_epoch=8), "
 
 def test_its_cost_is_the_share_of_all_time() -> None:
     found = RULE.check(FIRES["every second step"])
-    assert found.of == "epoch"
+    assert found.share_of == "epoch"
     assert found.cost.value == pytest.approx(0.05 / (0.05 + 2 * 0.1))
-    assert found.predicted.value == pytest.approx(1 + 0.05 / 0.2)
+    assert found.speedup.value == pytest.approx(1 + 0.05 / 0.2)
 
 
 def test_what_comes_at_the_end_of_an_epoch_that_was_not_reached_is_not_judged() -> None:

@@ -10,12 +10,12 @@ from tests.builders import cases
 from tests.builders.cases import Case
 
 
-def computing(threads: int, arm: float | None = None, half: float = 0.01) -> Case:
+def computing(threads: int, ablation: float | None = None, half: float = 0.01) -> Case:
     """Return two ranks on two cores that compute with so many threads each and have two loader processes each."""
-    adoption = dataclasses.replace(cases.adoption(num_workers=2), num_threads=threads)
+    conversion = dataclasses.replace(cases.conversion(num_workers=2), num_threads=threads)
     cpu = CpuUse(cpu_s=1.0, workers_cpu_s=0.0, wall_s=1.0, involuntary_switches=300, num_threads=threads)
-    arms = {} if arm is None else {"fair_threads": cases.arm(arm, half)}
-    return cases.case("ddp", of=cases.ranks(2, adoption=adoption, cpu=cpu), arms=arms)
+    ablations = {} if ablation is None else {"fair_threads": cases.ablation(ablation, half)}
+    return cases.case("ddp", of=cases.ranks(2, conversion=conversion, cpu=cpu), ablations=ablations)
 
 
 def throttled(*numbers: int) -> Case:
@@ -24,7 +24,7 @@ def throttled(*numbers: int) -> Case:
         Sample(at_ns=at, source="host", values={"num_throttled": 7.0 + number, "num_quota_periods": 40.0 + 10 * at})
         for at, number in enumerate(numbers)
     ]
-    return cases.case(of=cases.ranks(adoption=cases.adoption()), samples=samples)
+    return cases.case(of=cases.ranks(conversion=cases.conversion()), samples=samples)
 
 
 FIRES = {"sixteen threads each": computing(16, 0.3), "a quota": throttled(0, 5, 8)}
@@ -47,7 +47,7 @@ def test_the_cost_is_what_fewer_threads_gain() -> None:
     assert found.code == "torch.set_num_threads(1)"
 
 
-def test_without_the_arm_it_cannot_tell() -> None:
+def test_without_the_ablation_it_cannot_tell() -> None:
     found = RULE.check(computing(16))
     assert isinstance(found, CannotTell)
     assert "32 threads on 2 cores" in found.reason
@@ -57,4 +57,4 @@ def test_what_a_quota_costs_is_not_known() -> None:
     found = RULE.check(FIRES["a quota"])
     assert "40.0 % of its periods" in found.title
     assert found.cost.value is None
-    assert (found.status, found.predicted) == ("inferred", None)
+    assert (found.status, found.speedup) == ("inferred", None)

@@ -21,11 +21,11 @@ BUSY = CpuUse(cpu_s=1.0, workers_cpu_s=1.0, wall_s=1.0, involuntary_switches=5, 
 
 
 def waiting(
-    share: float, arm: float | None = None, loader: LoaderSummary | None = None, of: Sequence[Rank] | None = None
+    share: float, ablation: float | None = None, loader: LoaderSummary | None = None, of: Sequence[Rank] | None = None
 ) -> Case:
-    """Return a step of 100 ms that waits for data for this share of it; the arm gains that share."""
-    arms = {} if arm is None else {"cached_batches": cases.arm(arm, 0.001)}
-    return cases.case(phases_s={"data_wait": share * cases.STEP_S}, arms=arms, loader=loader, of=of)
+    """Return a step of 100 ms that waits for data for this share of it; the ablation gains that share."""
+    ablations = {} if ablation is None else {"cached_batches": cases.ablation(ablation, 0.001)}
+    return cases.case(phases_s={"data_wait": share * cases.STEP_S}, ablations=ablations, loader=loader, of=of)
 
 
 def with_workers(**fields: object) -> LoaderSummary:
@@ -47,7 +47,7 @@ def beginning(
         for number in range(16)
     ]
     windows = [records.window(0, window=w, begin_ns=0, end_ns=sum(s.duration_ns for s in steps[:8])) for w in (1, 2)]
-    rank = cases.laid_out(records.rank(steps, windows, steps_per_epoch=of_epoch, adoption=cases.adoption()))
+    rank = cases.laid_out(records.rank(steps, windows, steps_per_epoch=of_epoch, conversion=cases.conversion()))
     edges = [step for step in rank.steps if step.epoch_edge]
     one = cases.eventful(rank, "iterator", 16, seconds, str(loader)).events[0]
     events = [dataclasses.replace(one, at_ns=step.begin_ns, step=step.step) for step in edges]
@@ -65,15 +65,15 @@ def beginning(
 
 def reading(num_batches: int, of: Sequence[Rank], loader: LoaderSummary | None = None) -> Case:
     """Return steps that wait for nothing but beginnings of a loader, which has so many batches."""
-    adoption = cases.adoption(num_batches=num_batches)
-    return cases.case(phases_s={"data_wait": 0.0}, loader=loader or cases.loader(), of=of, adoption=adoption)
+    conversion = cases.conversion(num_batches=num_batches)
+    return cases.case(phases_s={"data_wait": 0.0}, loader=loader or cases.loader(), of=of, conversion=conversion)
 
 
 FIRES = {
     "by the clock": waiting(0.4),
-    "by the arm": waiting(0.4, 0.38),
+    "by the ablation": waiting(0.4, 0.38),
     "only by the clock": waiting(0.4, 0.0),
-    "not by the clock, but the arm": waiting(0.01, 0.2),
+    "not by the clock, but the ablation": waiting(0.01, 0.2),
     "processes started anew": waiting(0.0, loader=with_workers(), of=beginning(4, 0.3)),
     "at the end of each epoch": waiting(0.0, loader=cases.loader(), of=beginning(16, 3.0, of_epoch=50)),
 }
@@ -87,33 +87,39 @@ SILENT = {
 }
 
 
-def test_the_arms_share_is_the_cost() -> None:
-    found = RULE.check(FIRES["by the arm"])
+def test_the_ablations_share_is_the_cost() -> None:
+    found = RULE.check(FIRES["by the ablation"])
     assert (found.status, found.cost.value, found.severity) == ("confirmed", 0.38, "critical")
-    assert found.predicted.value == pytest.approx(1 / 0.62)
+    assert found.speedup.value == pytest.approx(1 / 0.62)
     assert RULE.check(FIRES["by the clock"]).status == "inferred"
 
 
 @pytest.mark.parametrize(
-    ("clock", "of_arm", "cost"),
+    ("clock", "of_ablation", "cost"),
     [
         (0.002, 0.05, 0.40),  # the clock knows it better
-        (0.05, 0.002, 0.42),  # the arm does
+        (0.05, 0.002, 0.42),  # the ablation does
         (None, 0.05, 0.42),  # the clock has no interval
     ],
 )
-def test_where_clock_and_arm_agree_the_more_exact_is_the_cost(clock: float | None, of_arm: float, cost: float) -> None:
-    seen, arm = cases.figure(0.40, clock or 0.0, "ratio"), cases.arm(0.42, of_arm)
+def test_where_clock_and_ablation_agree_the_more_exact_is_the_cost(
+    clock: float | None, of_ablation: float, cost: float
+) -> None:
+    seen, ablation = cases.figure(0.40, clock or 0.0, "ratio"), cases.ablation(0.42, of_ablation)
     seen = seen if clock is not None else dataclasses.replace(seen, low=None, high=None)
-    check = CrossCheck(what="waiting", arm="cached_batches", seen=seen, gained=arm.share, agrees=True, allowed=0.05)
-    found = RULE.check(cases.case(arms={"cached_batches": arm}, cross_checks=(check,)))
+    check = CrossCheck(
+        what="waiting", ablation="cached_batches", observed=seen, gain=ablation.share, agrees=True, tolerance=0.05
+    )
+    found = RULE.check(cases.case(ablations={"cached_batches": ablation}, cross_checks=(check,)))
     assert (found.status, found.cost.value) == ("confirmed", cost)
 
 
 def test_where_they_disagree_the_gain_is_the_cost() -> None:
-    seen, arm = cases.figure(0.20, 0.002, "ratio"), cases.arm(0.42, 0.05)
-    check = CrossCheck(what="waiting", arm="cached_batches", seen=seen, gained=arm.share, agrees=False, allowed=0.05)
-    assert RULE.check(cases.case(arms={"cached_batches": arm}, cross_checks=(check,))).cost.value == 0.42
+    seen, ablation = cases.figure(0.20, 0.002, "ratio"), cases.ablation(0.42, 0.05)
+    check = CrossCheck(
+        what="waiting", ablation="cached_batches", observed=seen, gain=ablation.share, agrees=False, tolerance=0.05
+    )
+    assert RULE.check(cases.case(ablations={"cached_batches": ablation}, cross_checks=(check,))).cost.value == 0.42
 
 
 def test_what_gains_nothing_is_not_recommended() -> None:
@@ -126,10 +132,10 @@ def test_the_number_to_set_is_named_with_what_it_gives() -> None:
     loader = cases.loader(predictions=predictions, advice=predictions[1], transforms=(AFFINE,))
     found = RULE.check(waiting(0.4, 0.39, loader))
     assert found.code == "DataLoader(..., num_workers=3, prefetch_factor=4, persistent_workers=True)"
-    assert found.predicted.value == pytest.approx(0.1 / 0.061)
+    assert found.speedup.value == pytest.approx(0.1 / 0.061)
     assert "num_workers=0" in found.cause
     assert found.line == "train.py:30"
-    assert found.short == "set num_workers=3, prefetch_factor=4, persistent_workers=True"
+    assert found.short_remedy == "set num_workers=3, prefetch_factor=4, persistent_workers=True"
     assert any("RandomAffine" in line and "49.0 %" in line for line in found.evidence)
 
 
@@ -137,10 +143,10 @@ def test_the_number_to_set_is_named_with_what_it_gives() -> None:
 def test_the_gain_of_one_worker_is_the_measured_one(best_s: float, is_measured: bool) -> None:
     predictions = (cases.prediction(1, 0.0705, 0.01), cases.prediction(1, best_s, 0.01, 4))
     loader = cases.loader(predictions=predictions, advice=predictions[1])
-    arms = {"cached_batches": cases.arm(0.39, 0.001), "one_worker": cases.arm(0.295, 0.001)}
-    found = RULE.check(cases.case(phases_s={"data_wait": 0.4 * cases.STEP_S}, arms=arms, loader=loader))
-    assert found.gain == ("measured" if is_measured else "predicted")
-    assert found.predicted.value == pytest.approx(1 / 0.705 if is_measured else 0.1 / best_s)
+    ablations = {"cached_batches": cases.ablation(0.39, 0.001), "one_worker": cases.ablation(0.295, 0.001)}
+    found = RULE.check(cases.case(phases_s={"data_wait": 0.4 * cases.STEP_S}, ablations=ablations, loader=loader))
+    assert found.speedup_basis == ("measured" if is_measured else "predicted")
+    assert found.speedup.value == pytest.approx(1 / 0.705 if is_measured else 0.1 / best_s)
     assert ("prefetch_factor" in found.code) is not is_measured
 
 
@@ -149,17 +155,17 @@ def test_the_gain_of_a_setting_that_was_tried_is_the_measured_one() -> None:
     speedup = cases.figure(1.4, 0.1, unit="x")
     trial = LoaderTrial(setting=LoaderSetting(num_workers=2, prefetch_factor=4), speedup=speedup)
     found = RULE.check(waiting(0.4, 0.39, cases.loader(predictions=(prediction,), advice=prediction, trial=trial)))
-    assert (found.predicted, found.gain) == (speedup, "measured")
+    assert (found.speedup, found.speedup_basis) == (speedup, "measured")
     assert any("was tried" in text and "1.40x (1.30x to 1.50x)" in text for text in found.evidence)
     assert found.code == "DataLoader(..., num_workers=2, prefetch_factor=4, persistent_workers=True)"
 
 
 def test_what_a_cheaper_transform_gives_is_an_upper_bound() -> None:
-    assert RULE.check(waiting(0.4, 0.39, cases.loader(transforms=(AFFINE,)))).gain == "at most"
+    assert RULE.check(waiting(0.4, 0.39, cases.loader(transforms=(AFFINE,)))).speedup_basis == "at most"
 
 
 def test_an_argument_is_changed_where_the_loader_is_built_and_a_loop_where_it_is_iterated() -> None:
-    loader = with_workers(built="train.py:12")
+    loader = with_workers(built_at="train.py:12")
     assert RULE.check(waiting(0.4, 0.39, loader)).line == "train.py:12"
     every_step = waiting(0.4, 0.39, loader, beginning(1, 0.04))
     assert RULE.check(every_step).line == "train.py:30"
@@ -185,8 +191,10 @@ def test_single_slow_batches_hold_up_the_others() -> None:
 
 def stalling(step_s: float, **fields: object) -> LoaderSummary:
     """Return a loader of which 9 of 144 fetches are slow, and without them a step takes so long."""
-    slow = SlowFetches(count=9, of=144, seconds=0.4, usual=0.04, cpu_ratio=0.05, step=cases.figure(step_s, step_s / 50))
-    return with_workers(slow=slow, transforms=(AFFINE,), advice_reason="no setting is faster", **fields)
+    slow = SlowFetches(
+        count=9, total=144, seconds=0.4, usual_seconds=0.04, cpu_ratio=0.05, step=cases.figure(step_s, step_s / 50)
+    )
+    return with_workers(slow_fetches=slow, transforms=(AFFINE,), advice_reason="no setting is faster", **fields)
 
 
 def test_slow_batches_that_no_setting_hides_are_the_cause_and_what_to_look_at() -> None:
@@ -194,14 +202,14 @@ def test_slow_batches_that_no_setting_hides_are_the_cause_and_what_to_look_at() 
     assert "9 of 144" in found.cause
     assert re.findall(r"[\d.]+ (?:ms|%)", found.cause) == ["400 ms", "95.0 %", "40.0 ms"]
     assert any(found.cause in line for line in found.evidence)
-    assert re.findall(r"\d+", found.short) == ["1", "16"]
-    assert found.predicted.value == pytest.approx(0.1 / 0.063)
+    assert re.findall(r"\d+", found.short_remedy) == ["1", "16"]
+    assert found.speedup.value == pytest.approx(0.1 / 0.063)
 
 
 def test_slow_batches_that_cost_little_are_no_advice() -> None:
     found = RULE.check(waiting(0.4, 0.39, stalling(0.095)))
     assert "9 of 144" not in (found.cause or "")
-    assert "RandomAffine" in found.short
+    assert "RandomAffine" in found.short_remedy
 
 
 def test_a_setting_that_hides_slow_batches_comes_first() -> None:
@@ -211,7 +219,7 @@ def test_a_setting_that_hides_slow_batches_comes_first() -> None:
 
 
 def test_taking_over_a_batch_can_be_the_cause() -> None:
-    found = RULE.check(waiting(0.4, 0.39, with_workers(receive=cases.figure(0.036, 0.001))))
+    found = RULE.check(waiting(0.4, 0.39, with_workers(transfer=cases.figure(0.036, 0.001))))
     assert re.findall(r"[\d.]+ ms", found.cause) == ["36.0 ms"]
 
 
@@ -222,9 +230,9 @@ def test_where_no_core_is_idle_the_transform_is_to_be_cheaper() -> None:
     assert "cores" in found.cause
     assert re.findall(r"\d+", found.cause) == ["2"]
     assert "RandomAffine" in found.remedy
-    assert "RandomAffine" in found.short
+    assert "RandomAffine" in found.short_remedy
     # Of the 39 % that loading costs, RandomAffine is 49 %.
-    assert found.predicted.value == pytest.approx(1 / (1 - 0.49 * 0.39))
+    assert found.speedup.value == pytest.approx(1 / (1 - 0.49 * 0.39))
     assert "num_workers" not in found.remedy
     assert any(reason in line for line in found.evidence)
 
@@ -234,7 +242,7 @@ def test_no_cause_where_none_explains_enough() -> None:
     assert RULE.check(waiting(0.4, 0.39, loader)).cause is None
 
 
-def test_clock_and_arm_that_disagree_are_both_told() -> None:
+def test_clock_and_ablation_that_disagree_are_both_told() -> None:
     told = {"beside": waiting(0.1, 0.3), "faster": waiting(0.1, 0.3, cases.loader()), "disagree": waiting(0.4, 0.2)}
     for word, case in told.items():
         said = " ".join(RULE.check(case).evidence)
@@ -243,7 +251,7 @@ def test_clock_and_arm_that_disagree_are_both_told() -> None:
 
 def test_processes_that_begin_anew_are_to_stay() -> None:
     found = RULE.check(FIRES["processes started anew"])
-    assert (found.of, found.code) == ("epoch", "DataLoader(..., persistent_workers=True)")
+    assert (found.share_of, found.code) == ("epoch", "DataLoader(..., persistent_workers=True)")
     assert found.cost.value == pytest.approx(0.3 / (0.3 + 4 * 0.1))
     assert RULE.check(FIRES["at the end of each epoch"]).cost.value == pytest.approx(3 / (3 + 50 * 0.1))
 
@@ -260,7 +268,7 @@ def test_an_epoch_of_one_batch_is_read_as_it_should_be() -> None:
         phases_s={"data_wait": 0.04},
         loader=cases.loader(fetch=cases.figure(0.004)),
         of=beginning(1, 0.04),
-        adoption=cases.adoption(num_batches=1),
+        conversion=cases.conversion(num_batches=1),
     )
     found = RULE.check(short)
     assert "no more batches" in found.cause
@@ -283,7 +291,7 @@ def test_a_loader_is_to_be_read_to_its_end_only_where_it_is_not() -> None:
     early, whole = RULE.check(reading(9, beginning(4, 0.3))), RULE.check(reading(4, beginning(4, 0.3)))
     assert "every 4 steps" in whole.title
     assert "to its end" in early.remedy
-    assert (whole.remedy, whole.short, whole.predicted) == (None, None, None)
+    assert (whole.remedy, whole.short_remedy, whole.speedup) == (None, None, None)
 
 
 def test_what_a_beginning_takes_is_the_loaders_own_where_another_begins_too() -> None:
@@ -299,7 +307,7 @@ def test_beginnings_are_as_far_apart_as_an_epoch_is_long_or_nearer(every: int, o
     assert f"every {said} steps" in found.title
 
 
-def test_without_clock_and_arm_it_cannot_tell() -> None:
+def test_without_clock_and_ablation_it_cannot_tell() -> None:
     case = cases.case(phases={"data_wait": cases.unknown()})
     assert isinstance(RULE.check(case), CannotTell)
 

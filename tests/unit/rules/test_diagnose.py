@@ -37,19 +37,21 @@ RUNS = {
 MISSING: dict[str, dict[str, Any]] = {
     "no step": {"step": cases.unknown()},
     "no phases": {"phases": {name: cases.unknown() for name in cases.phases({})}},
-    "no arms": {"arms": {}},
-    "skipped arms": {"arms": dict.fromkeys(["cached_batches", "cached_device", "no_comm", "amp"], cases.skipped())},
+    "no ablations": {"ablations": {}},
+    "skipped ablations": {
+        "ablations": dict.fromkeys(["cached_batches", "cached_device", "no_comm", "amp"], cases.skipped())
+    },
     "no loader": {"loader": None},
     "a loader of which nothing is known": {
         "loader": cases.loader(
-            **dict.fromkeys(("fetch", "collate", "wait", "receive", "edge"), cases.unknown()),
+            **dict.fromkeys(("fetch", "collate", "wait", "transfer", "epoch_start"), cases.unknown()),
             cpu_ratio=cases.unknown("ratio"),
             fetch_cv=None,
             batch_bytes=None,
         )
     },
-    "no budget": {"budget": None},
-    "no adoption": {"adoption": None},
+    "no breakdown": {"breakdown": None},
+    "no conversion": {"conversion": None},
     "no counters": {"counters": None},
     "no ranks": {"ranks": ()},
     "no epoch": {"epoch_s": cases.unknown()},
@@ -94,7 +96,7 @@ def test_no_rule_raises_without_records(case: Case) -> None:
         [dataclasses.replace(launch, ranks=launch.ranks[:1], samples=()) for launch in launches],
     ):
         partial = dataclasses.replace(run, modes={**run.modes, case.name: tuple(left)})
-        assert written(dataclasses.replace(case.analysis, run=partial, across={}))
+        assert written(dataclasses.replace(case.analysis, run=partial, cross_rank={}))
 
 
 def test_a_steady_run_without_faults_has_no_findings() -> None:
@@ -106,7 +108,7 @@ def test_modes_that_trained_nothing_are_not_judged() -> None:
     summary = diagnose(runs.failed_run()).summary
     ended = {name for name, mode in summary.modes.items() if mode.status == "failed"}
     assert ended
-    assert not ended & {said.mode for said in (*summary.findings, *summary.not_judged)}
+    assert not ended & {said.mode for said in (*summary.findings, *summary.inconclusive)}
 
 
 def finding(mode: str, cost: float | None, **fields: Any) -> Finding:
@@ -118,7 +120,7 @@ def finding(mode: str, cost: float | None, **fields: Any) -> Finding:
 
 def gaining(times: float, **fields: Any) -> Finding:
     """Return a finding whose remedy gives so many times the throughput."""
-    return finding("ddp", 0.5, predicted=Figure(value=times, unit="x"), **fields)
+    return finding("ddp", 0.5, speedup=Figure(value=times, unit="x"), **fields)
 
 
 def test_what_gives_most_comes_first_and_facts_last() -> None:
@@ -145,16 +147,16 @@ def test_a_cost_reaches_no_further_than_all_of_the_time() -> None:
     ("low", "kind", "is_kept"), [(0.7, "predicted", False), (1.01, "predicted", True), (0.9, "at most", True)]
 )
 def test_no_gain_is_predicted_that_may_be_none(low: float, kind: str, is_kept: bool) -> None:
-    promised = finding("ddp", 0.05, predicted=Figure(value=1.03, low=low, high=1.7, unit="x"), gain=kind)
-    assert (_without_doubtful_gain(promised).predicted is not None) == is_kept
+    promised = finding("ddp", 0.05, speedup=Figure(value=1.03, low=low, high=1.7, unit="x"), speedup_basis=kind)
+    assert (_without_doubtful_gain(promised).speedup is not None) == is_kept
 
 
 def test_of_gains_about_alike_the_measured_one_comes_first() -> None:
     wanted = [
-        gaining(1.42, gain="measured", status="confirmed"),
+        gaining(1.42, speedup_basis="measured", status="confirmed"),
         gaining(1.45, status="confirmed"),
         gaining(1.48),
-        gaining(1.30, gain="measured", status="confirmed"),
+        gaining(1.30, speedup_basis="measured", status="confirmed"),
     ]
     assert in_order(wanted[i] for i in (3, 2, 1, 0)) == wanted
 

@@ -71,6 +71,6 @@ def test_never_more_than_the_gpu_leaves() -> None:
 def test_ddp_with_the_same_batch_is_the_experiment() -> None:
     found = finding(FIRES["ddp is faster"])
     assert found.status == "confirmed"
-    assert found.predicted is not None
-    assert found.predicted.value == pytest.approx(1.5)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(1.5)
     assert finding(FIRES["ddp had another batch"]).status == "inferred"

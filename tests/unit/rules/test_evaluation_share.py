@@ -9,7 +9,7 @@ from dpdoctor.rules.evaluation_share import RULE
 from tests.builders import cases
 from tests.builders.cases import Case
 
-EVALUATED = cases.adoption(rule="whole", note="iterated without gradients: an evaluation, every rank sees all of it")
+EVALUATED = cases.conversion(rule="whole", note="iterated without gradients: an evaluation, every rank sees all of it")
 
 
 def evaluating(every: int, seconds: float, world_size: int = 1, **fields: object) -> Case:
@@ -18,7 +18,7 @@ def evaluating(every: int, seconds: float, world_size: int = 1, **fields: object
     return cases.case("ddp" if world_size > 1 else "single", of=ranks)
 
 
-FIRES = {"often": evaluating(2, 0.1), "by every rank": evaluating(2, 0.1, 2, adoption=EVALUATED)}
+FIRES = {"often": evaluating(2, 0.1), "by every rank": evaluating(2, 0.1, 2, conversion=EVALUATED)}
 SILENT = {"as after an epoch of CIFAR-10": evaluating(4, 0.03), "none": evaluating(100, 1)}
 
 

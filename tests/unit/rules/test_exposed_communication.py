@@ -1,4 +1,4 @@
-"""exposed_communication: trace and arm, whether they agree, and what a more specific rule takes over."""
+"""exposed_communication: trace and ablation, whether they agree, and what a more specific rule takes over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpdoctor.records import Collective, Counters
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.diagnose import ask
 from dpdoctor.rules.rule import Said
-from tests.builders.cases import Case, arm, skipped
+from tests.builders.cases import Case, ablation, skipped
 from tests.builders.cases import case as untraced
 from tests.builders.documents import needs_real_traces
 from tests.builders.traced_cases import case, digest, real_cases
@@ -26,15 +26,15 @@ def pair(exposed: int = 30, *, gpu: bool = True) -> tuple:
 
 FIRES = {
     "trace alone": case("ddp", *pair()),
-    "arm alone": untraced("ddp", world_size=2, arms={"no_comm": arm(0.3)}),
-    "trace and arm": case("ddp", *pair(), arms={"no_comm": arm(0.28)}),
-    "refuted": case("ddp", *pair(), arms={"no_comm": arm(0.01, 0.02)}),
+    "ablation alone": untraced("ddp", world_size=2, ablations={"no_comm": ablation(0.3)}),
+    "trace and ablation": case("ddp", *pair(), ablations={"no_comm": ablation(0.28)}),
+    "refuted": case("ddp", *pair(), ablations={"no_comm": ablation(0.01, 0.02)}),
     **real_cases(a100x8="a100x8_rank3.json.gz", gloo="gloo_world300_rank34.json.gz"),
 }
 SILENT = {
     "little": case("ddp", *pair(2)),
-    "little, and the arm says so": case("ddp", *pair(2), arms={"no_comm": arm(0.02)}),
-    "an arm that gains nothing": untraced("ddp", world_size=2, arms={"no_comm": arm(0.03, 0.05)}),
+    "little, and the ablation says so": case("ddp", *pair(2), ablations={"no_comm": ablation(0.02)}),
+    "an ablation that gains nothing": untraced("ddp", world_size=2, ablations={"no_comm": ablation(0.03, 0.05)}),
     "one device": case("single", digest(world_size=1)),
     "failed": case("ddp", *pair(), status="failed"),
     **real_cases(resnet50="resnet50_num_workers_0.json.gz"),
@@ -54,16 +54,16 @@ def finding(of: Case) -> Finding:
 
 def test_where_they_agree_the_more_exact_is_the_cost_and_both_are_shown() -> None:
     # Steps that are all alike: the trace is exact.
-    found = finding(FIRES["trace and arm"])
+    found = finding(FIRES["trace and ablation"])
     assert found.status == "confirmed"
     assert found.cost.value == pytest.approx(30 / 110)
     assert any("33.3 %" not in text and "no_comm" in text and "28.0 %" in text for text in found.evidence)
     assert any(text.startswith("in the trace") for text in found.evidence)
-    assert "trace and arm agree" in found.evidence
+    assert "trace and ablation agree" in found.evidence
 
 
-def test_where_they_disagree_the_arm_is_the_cost() -> None:
-    found = finding(case("ddp", *pair(), arms={"no_comm": arm(0.45)}))
+def test_where_they_disagree_the_ablation_is_the_cost() -> None:
+    found = finding(case("ddp", *pair(), ablations={"no_comm": ablation(0.45)}))
     assert (found.status, found.cost.value) == ("confirmed", pytest.approx(0.45))
 
 
@@ -75,24 +75,24 @@ def test_the_trace_alone_is_of_the_rank_that_waits_least() -> None:
 
 @pytest.mark.parametrize(("share", "word"), [(0.5, "gains more"), (0.1, "gains less")])
 def test_a_disagreement_is_said(share: float, word: str) -> None:
-    found = finding(case("ddp", *pair(), arms={"no_comm": arm(share)}))
+    found = finding(case("ddp", *pair(), ablations={"no_comm": ablation(share)}))
     assert any("disagree" in text and word in text for text in found.evidence)
 
 
-def test_what_the_arm_refutes_is_not_recommended() -> None:
+def test_what_the_ablation_refutes_is_not_recommended() -> None:
     found = finding(FIRES["refuted"])
-    assert (found.status, found.remedy, found.predicted) == ("refuted", None, None)
+    assert (found.status, found.remedy, found.speedup) == ("refuted", None, None)
 
 
 def test_the_remedy_halves_the_cost() -> None:
-    found = finding(FIRES["trace and arm"])
-    assert found.predicted is not None
-    assert found.predicted.value == pytest.approx(1 / (1 - 15 / 110))
+    found = finding(FIRES["trace and ablation"])
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(1 / (1 - 15 / 110))
 
 
 @pytest.mark.parametrize(("mode", "is_advised"), [("ddp", True), ("fsdp", False)])
 def test_accumulation_is_advised_where_it_saves_communication(mode: str, is_advised: bool) -> None:
-    found = finding(case(mode, *pair(gpu=False), arms={"no_comm": arm(0.3)}))
+    found = finding(case(mode, *pair(gpu=False), ablations={"no_comm": ablation(0.3)}))
     assert found.remedy is not None
     assert ("no_sync" in found.remedy) == is_advised
     assert "twice the batch" in found.remedy
@@ -107,30 +107,30 @@ def test_bfloat16_is_advised_where_float32_was_read() -> None:
     assert "bf16" in str(exchanging("all_reduce", "float").code)
     for dtype in ("", "bfloat16", "char"):
         found = exchanging("all_reduce", dtype)
-        assert (found.code, found.short) == (None, "train on twice the batch per device")
+        assert (found.code, found.short_remedy) == (None, "train on twice the batch per device")
         assert "bfloat16" not in str(found.remedy)
 
 
 def test_what_goes_by_the_batch_is_not_halved_by_a_larger_one() -> None:
     found = exchanging("all_to_all", "float")
-    assert (found.remedy, found.predicted) == (None, None)
+    assert (found.remedy, found.speedup) == (None, None)
     assert any("all_to_all" in text for text in found.evidence)
     # Nobody knows what ranks exchange in traces that show neither DDP nor FSDP.
     assert exchanging("all_reduce", "float", TRACE_MODE).remedy is None
 
 
-def test_how_to_know_names_no_option_that_was_given_and_no_arm_that_was_skipped() -> None:
+def test_how_to_know_names_no_option_that_was_given_and_no_ablation_that_was_skipped() -> None:
     def reason(**fields: object) -> str:
         found = said(untraced("ddp", world_size=2, **fields))
         assert isinstance(found, CannotTell)
         return found.reason
 
-    assert "--arms no_comm" in reason()
+    assert "--ablations no_comm" in reason()
     assert "--trace-steps" not in reason()  # 12 were asked for
-    known = reason(arms={"no_comm": skipped()}, no_trace="the script ended after 3 steps")
+    known = reason(ablations={"no_comm": skipped()}, trace_reason="the script ended after 3 steps")
     assert "the script ended after 3 steps" in known
     assert str(skipped().share.reason) in known
-    assert "--arms" not in known
+    assert "--ablations" not in known
 
 
 def test_without_a_gpu_the_cores_are_named() -> None:
@@ -155,9 +155,9 @@ def test_what_another_finding_says_is_not_said_twice() -> None:
     assert said(broadcasting(28)) is None
 
 
-@pytest.mark.parametrize("arms", [{}, {"no_comm": skipped()}])
-def test_it_cannot_tell_without_trace_and_arm(arms: dict) -> None:
-    assert isinstance(said(untraced("ddp", world_size=2, arms=arms)), CannotTell)
+@pytest.mark.parametrize("ablations", [{}, {"no_comm": skipped()}])
+def test_it_cannot_tell_without_trace_and_ablation(ablations: dict) -> None:
+    assert isinstance(said(untraced("ddp", world_size=2, ablations=ablations)), CannotTell)
 
 
 @needs_real_traces

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.analysis import Adoption, Finding
+from dpdoctor.analysis import Conversion, Finding
 from dpdoctor.digest import NamedTime
-from dpdoctor.records import Unit
+from dpdoctor.records import WrappedModule
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.find_unused_parameters import RULE, SEARCH
 from tests.builders.cases import case as untraced
 from tests.builders.specs import MS
 from tests.builders.traced_cases import STEPS, case, digest
 
-ON = Adoption(
-    units=(Unit(name="Net", line="train.py:9", num_parameters=9, trainable_bytes=36, unused=("head.bias",)),),
+ON = Conversion(
+    modules=(
+        WrappedModule(name="Net", line="train.py:9", num_parameters=9, trainable_bytes=36, unused=("head.bias",)),
+    ),
     find_unused_parameters=True,
 )
 
@@ -26,19 +28,19 @@ def pair(ms: int) -> list:
 
 
 FIRES = {
-    "adopted with it": case("ddp", *pair(12), adoption=ON),
+    "wrapped with it": case("ddp", *pair(12), conversion=ON),
     "in the trace of a script of its own": case("trace", *pair(12)),
 }
 SILENT = {
-    "short": case("ddp", *pair(1), adoption=ON),
-    "the search is not among the operators": case("ddp", *pair(0), adoption=ON),
+    "short": case("ddp", *pair(1), conversion=ON),
+    "the search is not among the operators": case("ddp", *pair(0), conversion=ON),
     "off": case("ddp", *pair(0)),
     "off, no trace": untraced("ddp", world_size=2),
 }
 
 
 def test_cost_and_names() -> None:
-    found = RULE.check(FIRES["adopted with it"])
+    found = RULE.check(FIRES["wrapped with it"])
     assert isinstance(found, Finding)
     assert found.cost.value == pytest.approx(0.12)
     assert any("head.bias" in text for text in found.evidence)
@@ -46,4 +48,4 @@ def test_cost_and_names() -> None:
 
 
 def test_it_cannot_tell_without_a_trace() -> None:
-    assert isinstance(RULE.check(untraced("ddp", world_size=2, adoption=ON)), CannotTell)
+    assert isinstance(RULE.check(untraced("ddp", world_size=2, conversion=ON)), CannotTell)

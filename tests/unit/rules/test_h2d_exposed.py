@@ -20,24 +20,24 @@ def receiving(percent: int | None, *, device: str = "cuda:0", **fields: object) 
     return cases.case(of=traced, counters=INPUTS, **fields)
 
 
-def arms(host: float, device: float, half: float = 0.005) -> dict[str, object]:
+def ablations(host: float, device: float, half: float = 0.005) -> dict[str, object]:
     """Return what batches on the host and on the device gain."""
-    return {"cached_batches": cases.arm(host, half), "cached_device": cases.arm(device, half)}
+    return {"cached_batches": cases.ablation(host, half), "cached_device": cases.ablation(device, half)}
 
 
 FIRES = {
     "in the trace": receiving(20),
-    "in both": receiving(20, arms=arms(0.05, 0.23), loader=cases.loader()),
-    "only in the trace": receiving(20, arms=arms(0.05, 0.051)),
+    "in both": receiving(20, ablations=ablations(0.05, 0.23), loader=cases.loader()),
+    "only in the trace": receiving(20, ablations=ablations(0.05, 0.051)),
 }
 SILENT = {
     "on the CPU": receiving(20, device="cpu"),
     "hidden": receiving(1),
-    "hidden, by both": receiving(1, arms=arms(0.05, 0.06)),
+    "hidden, by both": receiving(1, ablations=ablations(0.05, 0.06)),
 }
 
 
-def test_the_arms_difference_is_the_cost() -> None:
+def test_the_ablations_difference_is_the_cost() -> None:
     found = RULE.check(FIRES["in both"])
     assert found.status == "confirmed"
     assert found.cost.value == pytest.approx(0.18)
@@ -45,7 +45,7 @@ def test_the_arms_difference_is_the_cost() -> None:
     assert "38.5 MB" in found.evidence[2]
 
 
-def test_without_arms_the_trace_says_it() -> None:
+def test_without_ablations_the_trace_says_it() -> None:
     found = RULE.check(FIRES["in the trace"])
     assert (found.status, found.cost.value) == ("inferred", pytest.approx(0.2))
 
@@ -55,5 +55,5 @@ def test_what_gains_nothing_is_not_recommended() -> None:
     assert (found.status, found.remedy, found.code) == ("refuted", None, None)
 
 
-def test_without_trace_and_arms_it_cannot_tell() -> None:
+def test_without_trace_and_ablations_it_cannot_tell() -> None:
     assert isinstance(RULE.check(receiving(None)), CannotTell)

@@ -26,7 +26,7 @@ def test_it_is_a_fact_and_advises_nothing() -> None:
     for case in FIRES.values():
         found = RULE.check(case)
         assert (found.severity, found.status) == ("info", "inferred")
-        assert (found.remedy, found.short, found.code, found.predicted) == (None, None, None, None)
+        assert (found.remedy, found.short_remedy, found.code, found.speedup) == (None, None, None, None)
         assert EVALUATION.check(case) is None
 
 

@@ -10,7 +10,7 @@ from tests.builders import cases
 def gaining(speedup: float, control_s: float | None, **fields: object) -> cases.Case:
     """Return ddp on two ranks against a single device of 100 ms, and what that takes with two workers."""
     control = None if control_s is None else cases.prediction(2, control_s)
-    known = {"speedup": cases.figure(speedup, 0.05, "x"), "loader": cases.loader(control=control)}
+    known = {"speedup": cases.figure(speedup, 0.05, "x"), "loader": cases.loader(baseline_same_workers=control)}
     return cases.case("ddp", world_size=2, single={}, **{**known, **fields})
 
 

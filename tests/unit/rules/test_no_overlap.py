@@ -9,7 +9,7 @@ from dpdoctor.digest import Bucket, ShardUnit
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.no_overlap import RULE
 from tests.builders import cases
-from tests.builders.cases import Case, arm, ranks
+from tests.builders.cases import Case, ablation, ranks
 from tests.builders.cases import case as untraced
 from tests.builders.specs import MS
 from tests.builders.traced_cases import case, digest, real_cases
@@ -36,25 +36,25 @@ def pair(**fields: object) -> list:
     return [digest(rank, **{"compute": 80, "exposed": 20, **fields}) for rank in range(2)]
 
 
-def own(share: float, *, in_backward: bool = False, **arms: object) -> Case:
+def own(share: float, *, in_backward: bool = False, **ablations: object) -> Case:
     """Return a job whose script exchanges gradients by itself, which takes this share of each step on the clock."""
     of = [cases.waiting(rank, share) for rank in ranks(2)]
-    adoption = cases.by_hand(in_backward=in_backward)
-    return untraced("native", of=of, own=cases.OWN, adoption=adoption, arms=arms)
+    conversion = cases.by_hand(in_backward=in_backward)
+    return untraced("native", of=of, native=cases.OWN, conversion=conversion, ablations=ablations)
 
 
 FIRES = {
     "by hand, after the backward pass": own(0.3),
-    "by hand, confirmed": own(0.3, no_comm=arm(0.28)),
+    "by hand, confirmed": own(0.3, no_comm=ablation(0.28)),
     "DDP with one bucket": case("ddp", *pair(buckets=ONE_BUCKET, phases=PHASES)),
     "FSDP as one unit": case("fsdp", *pair(shard_units=(unit("root", 0.0),))),
     "FSDP without forward prefetch": case("fsdp", *pair(shard_units=(unit("root", 0.0), unit("layers.0", 0.5)))),
-    "confirmed": case("ddp", *pair(buckets=ONE_BUCKET, phases=PHASES), arms={"no_comm": arm(0.2)}),
+    "confirmed": case("ddp", *pair(buckets=ONE_BUCKET, phases=PHASES), ablations={"no_comm": ablation(0.2)}),
     **real_cases(v100="v100x2_ddp_rank1.json.gz"),
 }
 SILENT = {
-    "by hand, while the backward pass goes on": own(0.3, in_backward=True, no_comm=arm(0.28)),
-    "by hand, and without it nothing is gained": own(0.3, no_comm=arm(0.0, 0.02)),
+    "by hand, while the backward pass goes on": own(0.3, in_backward=True, no_comm=ablation(0.28)),
+    "by hand, and without it nothing is gained": own(0.3, no_comm=ablation(0.0, 0.02)),
     "by hand, and next to nothing": own(0.01),
     "well hidden": case("ddp", *pair(hidden=40)),
     "nothing to hide it behind": case("ddp", *pair(compute=2, exposed=98)),
@@ -62,7 +62,7 @@ SILENT = {
         "ddp", *pair(buckets=ONE_BUCKET, phases={"forward": 78, "backward": 22})
     ),
     "on the CPU both share the cores": case("ddp", *pair(gpu=False)),
-    "the arm gains nothing": case("ddp", *pair(), arms={"no_comm": arm(0.0, 0.02)}),
+    "the ablation gains nothing": case("ddp", *pair(), ablations={"no_comm": ablation(0.0, 0.02)}),
     "nothing communicates": case("single", digest(world_size=1)),
     **real_cases(mostly_hidden="a100x8_rank3.json.gz"),
 }
@@ -100,10 +100,10 @@ def test_it_cannot_tell_without_a_trace() -> None:
     assert RULE.check(untraced("ddp", world_size=2)) is None
 
 
-def test_what_a_script_exchanges_by_itself_is_named_with_its_line_and_confirmed_by_the_arm() -> None:
-    alone, with_arm = finding(own(0.3)), finding(own(0.3, no_comm=arm(0.28)))
-    assert (alone.status, with_arm.status) == ("inferred", "confirmed")
+def test_what_a_script_exchanges_by_itself_is_named_with_its_line_and_confirmed_by_the_ablation() -> None:
+    alone, with_ablation = finding(own(0.3)), finding(own(0.3, no_comm=ablation(0.28)))
+    assert (alone.status, with_ablation.status) == ("inferred", "confirmed")
     assert alone.cost.value == pytest.approx(0.3)
-    assert with_arm.cost.value == pytest.approx(0.28)
+    assert with_ablation.cost.value == pytest.approx(0.28)
     assert alone.line == "train.py:40"
     assert "async_op=True" in (alone.code or "")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dpdoctor.analysis import Finding
-from dpdoctor.records import Adoption, LineShare, Unit
+from dpdoctor.records import Conversion, LineShare, WrappedModule
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.own_code import RULE
 from tests.builders import cases
@@ -61,8 +61,8 @@ def test_the_smaller_of_clock_and_trace_counts() -> None:
         found = RULE.check(loop(other_ms, idle_ms))
         assert isinstance(found, Finding)
         assert found.cost.value == pytest.approx(cost)
-        assert found.predicted is not None
-        assert found.predicted.value == pytest.approx(1 / (1 - cost))
+        assert found.speedup is not None
+        assert found.speedup.value == pytest.approx(1 / (1 - cost))
 
 
 def test_the_profiler_makes_steps_longer_but_not_what_waits_in_them() -> None:
@@ -77,7 +77,7 @@ def test_what_lies_between_forward_and_update_is_training() -> None:
     assert found.cost.value == pytest.approx(0.18)
     mostly = RULE.check(loop(30, 40, seen={"training": 0.6}))
     assert isinstance(mostly, Finding)
-    assert (mostly.line, mostly.short, mostly.predicted, mostly.severity) == (None, None, None, "info")
+    assert (mostly.line, mostly.short_remedy, mostly.speedup, mostly.severity) == (None, None, None, "info")
 
 
 def test_nothing_is_advised_that_would_change_the_training() -> None:
@@ -86,15 +86,17 @@ def test_nothing_is_advised_that_would_change_the_training() -> None:
     assert found.code is None
 
 
-UPDATED_BY_HAND = Adoption(units=(Unit(name="net", line="/a/train.py:80", num_parameters=1, trainable_bytes=4),))
+UPDATED_BY_HAND = Conversion(
+    modules=(WrappedModule(name="net", line="/a/train.py:80", num_parameters=1, trainable_bytes=4),)
+)
 
 
 def test_an_update_that_no_torch_optimizer_makes_is_not_blamed() -> None:
-    found = RULE.check(loop(30, 40, adoption=UPDATED_BY_HAND))
+    found = RULE.check(loop(30, 40, conversion=UPDATED_BY_HAND))
     assert isinstance(found, CannotTell)
     assert "update" in found.reason
     trained = dataclasses.replace(UPDATED_BY_HAND, optimizers=("Adam",))
-    assert isinstance(RULE.check(loop(30, 40, adoption=trained)), Finding)
+    assert isinstance(RULE.check(loop(30, 40, conversion=trained)), Finding)
 
 
 def without_loader() -> Case:
@@ -121,8 +123,8 @@ def test_the_remedy_fits_where_the_line_lies() -> None:
         assert found.remedy is not None
         assert [other for other in said if other in found.remedy] == [words]
         assert (
-            (found.predicted is None)
-            == (found.short is None)
+            (found.speedup is None)
+            == (found.short_remedy is None)
             == (words in {"callbacks", "let a DataLoader with workers"})
         )
 
@@ -143,7 +145,7 @@ def test_the_line_that_has_most_of_it_is_named() -> None:
     assert found.cause is not None
     assert found.line in found.cause
     assert "90.0 %" in found.cause
-    assert " train.py:88" in (found.short or "")
+    assert " train.py:88" in (found.short_remedy or "")
     assert not any("train.py:90" in text for text in found.evidence), "6 % is too little"
 
 

@@ -13,9 +13,9 @@ import pytest
 
 import dpdoctor
 from dpdoctor import plugins, rules
-from dpdoctor.analysis import Finding, NotJudged
+from dpdoctor.analysis import Finding, Inconclusive
 from dpdoctor.rules import BY_NAME, Rule
-from dpdoctor.rules.diagnose import judge, told
+from dpdoctor.rules.diagnose import conclusions, told
 from tests.builders.cases import case, cases_of, figure
 from tests.builders.diagnosed_runs import finding
 from tests.unit.import_graph import imports, modules
@@ -26,7 +26,7 @@ def test_a_case_fires_it(name: str) -> None:
     fires = cases_of(name, "FIRES")
     assert fires
     for shown, of in fires.items():
-        found = judge(of)[name]
+        found = conclusions(of)[name]
         assert isinstance(found, Finding), f"{shown}: {found}"
         assert (found.rule, found.mode) == (name, of.name)
 
@@ -36,7 +36,7 @@ def test_a_case_keeps_it_silent(name: str) -> None:
     silent = cases_of(name, "SILENT")
     assert silent
     for shown, of in silent.items():
-        assert judge(of)[name] is None, shown
+        assert conclusions(of)[name] is None, shown
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_cost_that_may_be_nothing_is_no_finding_but_a_fact_may_be(half: float,
     if is_told:
         assert said == found
     else:
-        assert isinstance(said, NotJudged)
+        assert isinstance(said, Inconclusive)
         assert "40.0 % (-1.0 to 81.0 %)" in said.reason
 
 
@@ -88,9 +88,9 @@ def test_its_paragraph_is_whole(rule: Rule) -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_short_remedy_fits_a_headline_and_has_a_gain(name: str) -> None:
-    found = [judge(case)[name] for case in cases_of(name, "FIRES").values()]
-    for one in [one for one in found if isinstance(one, Finding) and one.short]:
-        assert len(one.short or "") <= 80
-        assert not (one.short or "").endswith(".")
-        assert one.predicted is not None
+    found = [conclusions(case)[name] for case in cases_of(name, "FIRES").values()]
+    for one in [one for one in found if isinstance(one, Finding) and one.short_remedy]:
+        assert len(one.short_remedy or "") <= 80
+        assert not (one.short_remedy or "").endswith(".")
+        assert one.speedup is not None
         assert one.remedy

@@ -40,7 +40,7 @@ FIRES = {
     "compiled inside of training": cases.case(of=[cases.eventful(cases.ranks()[0], "compile", 2, 0.05, "dynamo 0/3")]),
 }
 SILENT = {
-    "only the first step, in which the script is adopted": warming(30, 0),
+    "only the first step, in which the script is wrapped": warming(30, 0),
     "less than a second": warming(0, 0.9, 1.0),
     "a long epoch": warming(4, 4, 1000.0, compiled="0/1"),
     "an epoch of unknown length": warming(4, 4, None),
@@ -49,7 +49,7 @@ SILENT = {
 
 def test_what_comes_once_is_told_and_no_fault() -> None:
     found = RULE.check(FIRES["a slow second step"])
-    assert (found.severity, found.status, found.of, found.cause) == ("info", "inferred", "epoch", None)
+    assert (found.severity, found.status, found.share_of, found.cause) == ("info", "inferred", "epoch", None)
     assert found.cost.value == pytest.approx(2 / 12)
     once = RULE.check(FIRES["compiled once"])
     assert (once.severity, once.cause, once.remedy) == ("info", "torch.compile", None)
@@ -64,5 +64,5 @@ def test_compiling_again_for_each_shape_is_a_fault() -> None:
 
 def test_compiling_inside_of_training_costs_steps() -> None:
     found = RULE.check(FIRES["compiled inside of training"])
-    assert (found.of, found.cost.value) == ("step", pytest.approx(0.25))
+    assert (found.share_of, found.cost.value) == ("step", pytest.approx(0.25))
     assert found.code == "torch.compile(model, dynamic=True)"

@@ -9,7 +9,7 @@ from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.small_collectives import RULE
 from tests.builders import cases
-from tests.builders.cases import Case, arm
+from tests.builders.cases import Case, ablation
 from tests.builders.cases import case as untraced
 from tests.builders.specs import MS
 from tests.builders.traced_cases import Call, case, digest, real_cases
@@ -50,11 +50,11 @@ def pair(calls: list[Call], **fields: object) -> list:
     return [digest(rank, exposed=20, calls=calls, **fields) for rank in range(2)]
 
 
-BY_HAND = {"own": cases.OWN, "adoption": cases.by_hand()}
+BY_HAND = {"native": cases.OWN, "conversion": cases.by_hand()}
 FIRES = {
-    "by hand": case("native", *pair([SMALL] * 40), arms={"no_comm": arm(0.2)}, **BY_HAND),
+    "by hand": case("native", *pair([SMALL] * 40), ablations={"no_comm": ablation(0.2)}, **BY_HAND),
     "of the script itself": case("ddp", *pair([SMALL] * 40)),
-    "DDP's buckets": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), arms={"no_comm": arm(0.2)}),
+    "DDP's buckets": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), ablations={"no_comm": ablation(0.2)}),
     "FSDP's units": case("fsdp", *pair([("all_gather", 4_000, 0.7, 0.7)] * 30, shard_units=SHARDS)),
     "by the fitted limit": case("ddp", *pair([MEDIUM] * 40, small_calls=(FIT,))),
 }
@@ -71,8 +71,10 @@ SILENT = {
     "hidden": case("ddp", *pair([("all_reduce", 4_000, 0.5, 0)] * 40)),
     "broadcasts have a rule of their own": case("ddp", *pair([("broadcast", 400, 0.5, 0.5)] * 40)),
     "a size that no call is bound by": case("ddp", *pair([MEDIUM] * 40)),
-    "buckets of the default size": case("ddp", *pair([SMALL] * 40, buckets=BUCKETS), arms={"no_comm": arm(0.2)}),
-    "refuted": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), arms={"no_comm": arm(0.0, 0.02)}),
+    "buckets of the default size": case(
+        "ddp", *pair([SMALL] * 40, buckets=BUCKETS), ablations={"no_comm": ablation(0.2)}
+    ),
+    "refuted": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), ablations={"no_comm": ablation(0.0, 0.02)}),
     **real_cases(v100="v100x2_ddp_rank1.json.gz", a100="a100x2_ddp_rank0_collective_args.json.gz"),
 }
 
@@ -96,12 +98,12 @@ def test_the_remedy_is_for_who_makes_the_calls() -> None:
     assert "fully_shard" in (finding(FIRES["FSDP's units"]).code or "")
 
 
-def test_an_arm_that_gains_as_much_confirms_it() -> None:
+def test_an_ablation_that_gains_as_much_confirms_it() -> None:
     assert finding(FIRES["DDP's buckets"]).status == "confirmed"
 
 
-def test_the_arm_says_nothing_of_the_script_s_own_calls() -> None:
-    found = finding(case("ddp", *pair([SMALL] * 40), arms={"no_comm": arm(0.0, 0.02)}))
+def test_the_ablation_says_nothing_of_the_script_s_own_calls() -> None:
+    found = finding(case("ddp", *pair([SMALL] * 40), ablations={"no_comm": ablation(0.0, 0.02)}))
     assert found.status == "inferred"
     assert found.cost.value == pytest.approx(0.195)
 
@@ -110,7 +112,7 @@ def test_it_cannot_tell_without_a_trace() -> None:
     assert isinstance(RULE.check(untraced("ddp", world_size=2)), CannotTell)
 
 
-def test_what_a_script_exchanges_by_itself_goes_with_the_arm_and_is_put_into_one_tensor() -> None:
+def test_what_a_script_exchanges_by_itself_goes_with_the_ablation_and_is_put_into_one_tensor() -> None:
     found = RULE.check(FIRES["by hand"])
     assert isinstance(found, Finding)
     assert (found.status, found.line) == ("confirmed", "train.py:40")

@@ -14,7 +14,7 @@ from dpdoctor.records import CpuUse, Sample, StepRecord, WindowRecord
 from dpdoctor.rules import CannotTell, diagnose
 from dpdoctor.rules.straggler import CAUSES, OTHERS_REMEDY, REMEDIES, RULE
 from tests.builders import cases, records
-from tests.builders.cases import Case, arm
+from tests.builders.cases import Case, ablation
 from tests.builders.simulated_ranks import Call, digests, lockstep
 from tests.builders.specs import MS
 from tests.builders.traced_cases import case
@@ -69,7 +69,7 @@ def paced(
 def _queued(rank: Rank, ms: float) -> Rank:
     """Return a rank that waits for a core for so long in each step without communication."""
     windows = [
-        dataclasses.replace(window, queued_ns=round(ms * MS * PER_WINDOW * (window.arm != "full")))
+        dataclasses.replace(window, queued_ns=round(ms * MS * PER_WINDOW * (window.ablation != "full")))
         for window in rank.windows
     ]
     return dataclasses.replace(rank, windows=tuple(windows))
@@ -78,7 +78,7 @@ def _queued(rank: Rank, ms: float) -> Rank:
 def _on_core(rank: Rank, factor: float) -> Rank:
     """Return a rank whose core takes so many times 0.2 ms for the same arithmetic, now a little more, now less."""
     paces = [round(200_000 * factor * (1 + 0.01 * (number // 2 % 2))) for number in range(len(rank.windows))]
-    windows = [dataclasses.replace(found, core_pace_ns=ns) for found, ns in zip(rank.windows, paces, strict=True)]
+    windows = [dataclasses.replace(found, core_benchmark_ns=ns) for found, ns in zip(rank.windows, paces, strict=True)]
     return dataclasses.replace(rank, windows=tuple(windows))
 
 
@@ -111,7 +111,7 @@ def _rank(index: int, late_ms: float, phase: str, collected: bool, chance_ms: fl
                 )
             steps.append(made)
             at += made.duration_ns
-        window = records.window(0, window=number, arm=name, round=number // 2, begin_ns=begin, end_ns=at)
+        window = records.window(0, window=number, ablation=name, round=number // 2, begin_ns=begin, end_ns=at)
         windows.append(window)
     rank = records.rank(steps, windows, index=index, world_size=2)
     return dataclasses.replace(rank, events=tuple(events))
@@ -142,7 +142,7 @@ SILENT = {
 def test_a_trace_that_slows_steps_much_says_little_of_who_is_late() -> None:
     for factor, expected in ((1.5, Finding), (2.9, CannotTell)):
         cost = cases.figure(factor, unit="ratio")
-        assert isinstance(RULE.check(case("ddp", *traces(every_step(30)), profiler_cost=cost)), expected)
+        assert isinstance(RULE.check(case("ddp", *traces(every_step(30)), profiler_overhead=cost)), expected)
 
 
 def finding(of: Case) -> Finding:
@@ -172,20 +172,20 @@ def test_a_period_is_spread_over_its_steps() -> None:
     assert found.cost.value == pytest.approx(15 / 105, rel=0.06)
 
 
-def test_the_arm_gives_rank_and_cost_without_a_trace() -> None:
+def test_the_ablation_gives_rank_and_cost_without_a_trace() -> None:
     found = finding(FIRES["slow without communication"])
     assert (found.ranks, found.status) == ((1,), "confirmed")
     assert found.cost.value == pytest.approx(0.2, abs=0.005)
 
 
-def test_the_arm_confirms_the_trace_and_is_the_cost() -> None:
+def test_the_ablation_confirms_the_trace_and_is_the_cost() -> None:
     found = finding(FIRES["both"])
     assert (found.ranks, found.status) == ((1,), "confirmed")
     assert found.cost.value == pytest.approx(0.3, abs=0.005)
     assert len(found.evidence) == 3
 
 
-def test_the_arm_has_more_steps_than_a_trace_that_sees_ranks_in_turns() -> None:
+def test_the_ablation_has_more_steps_than_a_trace_that_sees_ranks_in_turns() -> None:
     found = finding(paced(30, found=traces([[30, 0], [0, 30]] * 10)))
     assert (found.ranks, found.status) == ((1,), "confirmed")
     assert found.cost.value == pytest.approx(0.3, abs=0.005)
@@ -219,8 +219,8 @@ def test_the_trace_s_own_cause(cause: str, word: str) -> None:
     assert word in (finding(case("ddp", *traces(every_step(100), cause))).cause or "")
 
 
-def test_what_goes_with_the_communication_is_never_more_than_the_arm_gains() -> None:
-    found = finding(case("ddp", *traces([[30, 0], [0, 30]] * 10), arms={"no_comm": arm(0.15)}))
+def test_what_goes_with_the_communication_is_never_more_than_the_ablation_gains() -> None:
+    found = finding(case("ddp", *traces([[30, 0], [0, 30]] * 10), ablations={"no_comm": ablation(0.15)}))
     assert (found.status, found.cost.value) == ("inferred", pytest.approx(0.15))
 
 
@@ -242,14 +242,14 @@ def test_batches_of_different_size_are_the_finding_to_act_on() -> None:
 def test_it_cannot_tell_from_few_steps_or_none(made: Case) -> None:
     found = RULE.check(made)
     assert isinstance(found, CannotTell)
-    assert "--arms no_comm" in found.reason
+    assert "--ablations no_comm" in found.reason
 
 
 def test_a_rank_whose_core_others_took_is_the_machines_doing() -> None:
     found = RULE.check(paced(20, queued_ms=19, others=0.9))
     assert isinstance(found, Finding)
     assert "other processes used 0.90 of 2 cores" in (found.cause or "")
-    assert (found.remedy, found.predicted, found.severity) == (OTHERS_REMEDY, None, "info")
+    assert (found.remedy, found.speedup, found.severity) == (OTHERS_REMEDY, None, "info")
 
 
 def test_a_rank_that_waits_for_a_core_which_the_run_itself_takes_is_the_scripts() -> None:

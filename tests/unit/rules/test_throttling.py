@@ -62,7 +62,7 @@ def test_the_cost_is_the_clock_that_is_lost() -> None:
 
 def test_without_a_free_clock_the_cost_is_unknown() -> None:
     found = finding(FIRES["hot all the time"])
-    assert (found.cost.value, found.predicted) == (None, None)
+    assert (found.cost.value, found.speedup) == (None, None)
 
 
 def test_another_gpu_s_clock_will_do() -> None:

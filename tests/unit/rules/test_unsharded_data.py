@@ -4,40 +4,47 @@ import dataclasses
 
 import pytest
 
-from dpdoctor.records import Adoption, Unit
+from dpdoctor.records import Conversion, WrappedModule
 from dpdoctor.rules.unsharded_data import RULE
 from tests.builders import cases
 
-STREAM = cases.adoption(rule="whole", num_batches=None, dataset="Stream", note="an IterableDataset is read whole")
+STREAM = cases.conversion(rule="whole", num_batches=None, dataset="Stream", note="an IterableDataset is read whole")
 
-SAME = Adoption(units=(Unit(name="Net", line="train.py:9", num_parameters=1, trainable_bytes=4),), same_samples=True)
+SAME = Conversion(
+    modules=(WrappedModule(name="Net", line="train.py:9", num_parameters=1, trainable_bytes=4),), same_samples=True
+)
 
 SAME_STREAM = dataclasses.replace(STREAM, same_samples=True)
 
 FIRES = {
-    "a stream": cases.case("ddp", world_size=4, adoption=STREAM),
-    "the same tensors": cases.case("ddp", world_size=4, adoption=SAME),
-    "a stream whose tensors were the same": cases.case("ddp", world_size=4, adoption=SAME_STREAM),
+    "a stream": cases.case("ddp", world_size=4, conversion=STREAM),
+    "the same tensors": cases.case("ddp", world_size=4, conversion=SAME),
+    "a stream whose tensors were the same": cases.case("ddp", world_size=4, conversion=SAME_STREAM),
 }
 SILENT = {
-    "one device": cases.case(adoption=STREAM),
-    "shared by its sampler": cases.case("ddp", world_size=2, adoption=cases.adoption()),
-    "an evaluation": cases.case("ddp", world_size=2, adoption=cases.adoption(rule="whole")),
+    "one device": cases.case(conversion=STREAM),
+    "shared by its sampler": cases.case("ddp", world_size=2, conversion=cases.conversion()),
+    "an evaluation": cases.case("ddp", world_size=2, conversion=cases.conversion(rule="whole")),
     "no loader": cases.case("ddp", world_size=2),
-    "a stream beside what is trained on": cases.case("ddp", world_size=2, adoption=STREAM, loader=cases.loader()),
+    "a stream beside what is trained on": cases.case("ddp", world_size=2, conversion=STREAM, loader=cases.loader()),
 }
 
 
 def test_three_of_four_ranks_are_for_nothing() -> None:
     found = RULE.check(FIRES["a stream"])
     assert found.cost.value == pytest.approx(0.75)
-    assert (found.of, found.status, found.line) == ("epoch", "inferred", "train.py:30")
+    assert (found.share_of, found.status, found.line) == ("epoch", "inferred", "train.py:30")
 
 
 def test_what_was_seen_is_confirmed_where_the_model_is_called() -> None:
     found = RULE.check(FIRES["the same tensors"])
     assert found.cost.value == pytest.approx(0.75)
-    assert (found.of, found.status, found.severity, found.line) == ("epoch", "confirmed", "critical", "train.py:9")
+    assert (found.share_of, found.status, found.severity, found.line) == (
+        "epoch",
+        "confirmed",
+        "critical",
+        "train.py:9",
+    )
 
 
 def test_a_stream_that_was_seen_is_divided_in_its_dataset() -> None:
@@ -48,8 +55,8 @@ def test_a_stream_that_was_seen_is_divided_in_its_dataset() -> None:
 
 
 def test_a_loader_with_fewer_batches_than_ranks_is_to_have_more() -> None:
-    of_one = dataclasses.replace(cases.adoption(rule="whole", num_batches=1), same_samples=True)
-    found = RULE.check(cases.case("ddp", world_size=2, adoption=of_one, loader=cases.loader()))
+    of_one = dataclasses.replace(cases.conversion(rule="whole", num_batches=1), same_samples=True)
+    found = RULE.check(cases.case("ddp", world_size=2, conversion=of_one, loader=cases.loader()))
     assert "--batch global" in found.remedy
     assert "draw the batches from a torch DataLoader" not in found.remedy
     assert (found.line, found.status) == ("train.py:30", "confirmed")

@@ -1,22 +1,22 @@
 from __future__ import annotations
 
-from dpdoctor.records import Adoption, Strategy, Unit
+from dpdoctor.records import Conversion, Strategy, WrappedModule
 from dpdoctor.rules.unsynchronised import RULE
 from tests.builders import cases
 
-UNIT = Unit(name="Net", line="train.py:9", num_parameters=1, trainable_bytes=4)
+UNIT = WrappedModule(name="Net", line="train.py:9", num_parameters=1, trainable_bytes=4)
 
 
-def adoption(*names: str) -> Adoption:
+def conversion(*names: str) -> Conversion:
     ways = tuple(Strategy(name=name, facts="no collective was issued in 20 steps") for name in names)
-    return Adoption(units=(UNIT,), strategies=ways)
+    return Conversion(modules=(UNIT,), strategies=ways)
 
 
-FIRES = {"nothing": cases.case("native", world_size=2, adoption=adoption("none"))}
+FIRES = {"nothing": cases.case("native", world_size=2, conversion=conversion("none"))}
 SILENT = {
-    "one rank": cases.case("native", adoption=adoption("none")),
-    "ddp": cases.case("native", world_size=2, adoption=adoption("ddp")),
-    "a converting mode": cases.case("ddp", world_size=2, adoption=adoption()),
+    "one rank": cases.case("native", conversion=conversion("none")),
+    "ddp": cases.case("native", world_size=2, conversion=conversion("ddp")),
+    "a converting mode": cases.case("ddp", world_size=2, conversion=conversion()),
     "nothing is known": cases.case("native", world_size=2),
 }
 

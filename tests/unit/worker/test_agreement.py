@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from dpdoctor.worker.agreement import Agreement, Alone, Ranks
 from dpdoctor.worker.director import FULL, KINDS, Segment
 
-ARMS = (FULL, "cached_batches", "no_comm")
+ABLATIONS = (FULL, "cached_batches", "no_comm")
 segments = st.builds(
     Segment,
     kind=st.sampled_from(KINDS),
-    arm=st.sampled_from(ARMS),
+    ablation=st.sampled_from(ABLATIONS),
     round=st.integers(0, 1000),
     skip=st.integers(0, 64),
     num_steps=st.integers(0, 10**6),
@@ -29,7 +29,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agreement]:
     """Give the agreement of a process group of this process alone."""
     path: Path = tmp_path_factory.mktemp("group") / "rendezvous"
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=0, world_size=1)
-    yield Ranks(ARMS, timeout_s=10, fail=pytest.fail)
+    yield Ranks(ABLATIONS, timeout_s=10, fail=pytest.fail)
     dist.destroy_process_group()
 
 

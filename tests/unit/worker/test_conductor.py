@@ -14,13 +14,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
-from dpdoctor.records import ArmRecord, Check, RankRecord, StepRecord, WindowRecord
+from dpdoctor.records import AblationRecord, Check, RankRecord, StepRecord, WindowRecord
 from dpdoctor.spec import Recording
-from dpdoctor.worker.ablation import Ablation
+from dpdoctor.worker.ablation_runner import AblationRunner
+from dpdoctor.worker.ablations._base import Ablation, AblationContext
+from dpdoctor.worker.ablations._precision import Precision
 from dpdoctor.worker.agreement import Alone
-from dpdoctor.worker.arms._base import Arm, Bench
-from dpdoctor.worker.arms._precision import Precision
-from dpdoctor.worker.conductor import NOTHING_ADOPTED, Conductor
+from dpdoctor.worker.conductor import NOTHING_WRAPPED, Conductor
 from dpdoctor.worker.director import FULL, Director
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.modes._base import Evidence, Mode
@@ -75,7 +75,7 @@ class Conducted(Rig):
         recording: Recording,
         *,
         has_unused: bool = False,
-        arms: dict[str, Arm] | None = None,
+        ablations: dict[str, Ablation] | None = None,
         mode: Mode = SINGLE,
     ) -> None:
         super().__init__(patches, unused=("weight",) if has_unused else ())
@@ -86,30 +86,30 @@ class Conducted(Rig):
         steplog = StepLog(self.clock, self.phases, self.tally, self.recorder, heartbeat, hook_ns=0)
         record = RankRecord(rank=0, world_size=1, pid=1, host="box", device="cpu", backend=None, status="running")
         sources = Sources(
-            adopter=self.adopter,
+            wrapping=self.wrapping,
             optimizers=self.optimizers,
             loaders=self.loaders,
             patches=patches,
             tally=self.tally,
             steplog=steplog,
             stage=lambda: heartbeat.stage,
-            arms=self._arm_records,
+            ablations=self._ablation_records,
         )
-        bench = Bench(
+        context = AblationContext(
             mode=SINGLE,
             world_size=1,
-            adopter=self.adopter,
+            wrapping=self.wrapping,
             watch=self.watch,
             tally=self.tally,
             replay=self.loaders.replay,
             companion=self.loaders.companion,
             precision=Precision(),
         )
-        self.ablation = Ablation(
-            arms or {}, bench, self.optimizers.alive, Alone(), time_budget_s=recording.time_budget_s
+        self.ablation_runner = AblationRunner(
+            ablations or {}, context, self.optimizers.alive, Alone(), time_budget_s=recording.time_budget_s
         )
         self.report = Report(directory, record, 0, sources, finds_unused=True)
-        director = Director(recording, (FULL, *(arms or {})), seed=0)
+        director = Director(recording, (FULL, *(ablations or {})), seed=0)
         self.meetings = Meetings()
         parts = Parts(
             mode=mode,
@@ -119,12 +119,12 @@ class Conducted(Rig):
             steplog=steplog,
             counter=self.counter,
             watch=self.watch,
-            adopter=self.adopter,
+            wrapping=self.wrapping,
             loaders=self.loaders,
             recorder=self.recorder,
             heartbeat=heartbeat,
             agreement=self.meetings,
-            ablation=self.ablation,
+            ablation_runner=self.ablation_runner,
             director=director,
             ending=self.ending,
             report=self.report,
@@ -132,8 +132,8 @@ class Conducted(Rig):
         )
         self.conductor = Conductor(parts, director.first())
 
-    def _arm_records(self) -> tuple[ArmRecord, ...]:
-        return self.ablation.records()
+    def _ablation_records(self) -> tuple[AblationRecord, ...]:
+        return self.ablation_runner.records()
 
     def on_step(self) -> None:
         self.conductor.on_step()
@@ -204,10 +204,10 @@ def test_loaders_are_tried_at_the_end_where_that_is_wanted(
     assert len(tried) == wanted
 
 
-def test_the_proof_settles_the_adoption_and_lets_go_of_the_inputs(conducted: Conducted) -> None:
+def test_the_proof_settles_the_conversion_and_lets_go_of_the_inputs(conducted: Conducted) -> None:
     conducted.train(6)
     record = rundir.read_json(conducted.directory / rundir.RANK, RankRecord)
-    assert [check.ok for check in record.adoption.proof] == [True]
+    assert [check.ok for check in record.conversion.proof] == [True]
     assert record.counters is not None
     assert [tensor.shape for tensor in record.counters.inputs] == [(4, 3)]
     assert record.counters.micro_batches == 1
@@ -243,12 +243,12 @@ def test_another_model_ends_the_mode_with_what_was_measured(conducted: Conducted
     assert len(conducted.steps_taken()) == num_steps
 
 
-def test_another_model_before_the_proof_is_adopted_too(conducted: Conducted) -> None:
+def test_another_model_before_the_proof_is_wrapped_too(conducted: Conducted) -> None:
     conducted.train(2)
     with pytest.raises(Stop):
         conducted.train(1000)
     assert conducted.ending.status == "ok"
-    assert len(conducted.adopter.modules) == 2
+    assert len(conducted.wrapping.modules) == 2
 
 
 def test_a_script_that_ends_in_a_window_leaves_what_it_trained_and_not_what_it_did_after(conducted: Conducted) -> None:
@@ -280,8 +280,8 @@ def test_a_script_that_ends_too_soon_says_so(conducted: Conducted, num_steps: in
 def test_a_script_without_a_module_fails_at_the_first_edge(conducted: Conducted) -> None:
     with pytest.raises(Stop):
         conducted.train(10, inside_a_module=False)
-    assert (conducted.ending.status, conducted.ending.reason) == ("failed", NOTHING_ADOPTED)
-    assert conducted.conductor.script_returned() == ("failed", NOTHING_ADOPTED)
+    assert (conducted.ending.status, conducted.ending.reason) == ("failed", NOTHING_WRAPPED)
+    assert conducted.conductor.script_returned() == ("failed", NOTHING_WRAPPED)
 
 
 @pytest.mark.parametrize("has_unused", [True, False])
@@ -292,10 +292,10 @@ def test_the_record_says_to_the_end_what_the_mode_was_told(patches: Patches, dir
     conducted.report.write("ok", None, "stopped")
     conducted.conductor.close()
     record = rundir.read_json(directory / rundir.RANK, RankRecord)
-    assert record.adoption.find_unused_parameters is has_unused
-    assert (record.status, record.ending, record.phase) == ("ok", "stopped", "trace")
-    assert record.adoption.optimizers == ("SGD",)
-    assert record.adoption.units[0].num_parameters == 4
+    assert record.conversion.find_unused_parameters is has_unused
+    assert (record.status, record.ending, record.stage) == ("ok", "stopped", "trace")
+    assert record.conversion.optimizers == ("SGD",)
+    assert record.conversion.modules[0].num_parameters == 4
 
 
 @pytest.mark.parametrize(("num_steps", "measured"), [(9, 0), (10, 1), (17, 2)])
@@ -366,5 +366,5 @@ def test_the_steps_of_an_epoch_are_counted(conducted: Conducted, accumulate: int
     conducted.report.write("running")
     record = rundir.read_json(conducted.directory / rundir.RANK, RankRecord)
     assert record.steps_per_epoch == expected
-    assert record.adoption.warnings == ("once",)
-    assert [(loader.num_batches, loader.batch_size) for loader in record.adoption.loaders] == [(5, 4)]
+    assert record.conversion.warnings == ("once",)
+    assert [(loader.num_batches, loader.batch_size) for loader in record.conversion.loaders] == [(5, 4)]

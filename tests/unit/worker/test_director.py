@@ -28,7 +28,7 @@ def plan(
     recording: Recording,
     steps_s: Iterator[float],
     *,
-    arms: tuple[str, ...] = (FULL,),
+    ablations: tuple[str, ...] = (FULL,),
     prefetch: int = 0,
     num_workers: int = 0,
     num_kept: int = 0,
@@ -38,17 +38,17 @@ def plan(
     profiled: float = PROFILED_STEP_COST,
     lost_s: Callable[[int], float] = lambda _: 0.0,
 ) -> tuple[list[Segment], Director]:
-    """Return every segment of a run whose steps last so long, in an arm `factor` times as long.
+    """Return every segment of a run whose steps last so long, in an ablation `factor` times as long.
 
-    `changed` says in which segments the reference does, `unfit` which arms cannot run after one, `lost_s` what was
+    `changed` says in which segments the reference does, `unfit` which ablations cannot run after one, `lost_s` what was
     waited in vain in one.
     """
-    director, elapsed_s, segments = Director(recording, arms, seed=0, num_kept=num_kept), 0.0, []
+    director, elapsed_s, segments = Director(recording, ablations, seed=0, num_kept=num_kept), 0.0, []
     in_vain_s = 0.0
     segment = director.first()
     while segment.kind not in ("stop", "over"):
         segments.append(segment)
-        cost = profiled if segment.kind in ("proof", "trace") else factor(segment.arm)
+        cost = profiled if segment.kind in ("proof", "trace") else factor(segment.ablation)
         times = [cost * next(steps_s) for _ in range(segment.skip + segment.num_steps)]
         elapsed_s += sum(times[len(segments) == 1 :])  # the first step sets up much, and does not count
         in_vain_s += lost_s(len(segments))
@@ -109,7 +109,7 @@ def test_where_steps_are_slow_windows_give_way_to_the_trace(
         assert f"{len(steps)} window" in (director.given_way or "")
 
 
-@pytest.mark.parametrize("arms", [(FULL,), (FULL, "first", "second")])
+@pytest.mark.parametrize("ablations", [(FULL,), (FULL, "first", "second")])
 @pytest.mark.parametrize("budget_s", [12.0, 60.0])
 @pytest.mark.parametrize("profiled", [1.0, 2.0])
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_where_steps_are_slow_windows_give_way_to_the_trace(
     ],
 )
 def test_the_budget_is_kept_whatever_the_script_does_between_its_steps(
-    steps: tuple[float, float, int], profiled: float, budget_s: float, arms: tuple[str, ...]
+    steps: tuple[float, float, int], profiled: float, budget_s: float, ablations: tuple[str, ...]
 ) -> None:
     (usual_s, lump_s, every), taken = steps, []
 
@@ -135,20 +135,20 @@ def test_the_budget_is_kept_whatever_the_script_does_between_its_steps(
             taken.append(usual_s + (lump_s if number % every == 0 else 0.0))
             yield taken[-1]
 
-    _, director = plan(Recording(time_budget_s=budget_s), lasting(), arms=arms, profiled=profiled)
+    _, director = plan(Recording(time_budget_s=budget_s), lasting(), ablations=ablations, profiled=profiled)
     assert sum(taken[1:]) <= 1.5 * budget_s
     assert director.num_windows >= 1
 
 
 @pytest.mark.parametrize("lost_s", [0.0, 5.0, 40.0])
-def test_what_an_arm_waits_in_vain_costs_no_trace_and_is_no_time_of_a_step(lost_s: float) -> None:
+def test_what_an_ablation_waits_in_vain_costs_no_trace_and_is_no_time_of_a_step(lost_s: float) -> None:
     lost: dict[int, float] = {}
 
     def in_the_fourth_window(number: int) -> float:
         return lost.setdefault(number, lost_s if len(lost) == 8 else 0.0)
 
     segments, director = plan(
-        Recording(time_budget_s=60), repeat(0.016), arms=(FULL, "waits"), profiled=1.0, lost_s=in_the_fourth_window
+        Recording(time_budget_s=60), repeat(0.016), ablations=(FULL, "waits"), profiled=1.0, lost_s=in_the_fourth_window
     )
     assert sum(lost.values()) == lost_s
     assert segments[-1].kind == "trace"
@@ -251,13 +251,13 @@ def test_after_the_proof_the_full_queue_of_the_loader_is_trained_away() -> None:
     assert measured(segments)[0].skip == MOST_SKIPPED
 
 
-@pytest.mark.parametrize("num_arms", [1, 3])
-def test_every_round_has_each_arm_once_in_changing_order(num_arms: int) -> None:
-    arms = (FULL, "cached_batches", "no_comm")[:num_arms]
-    segments, _ = plan(Recording(rounds=20), repeat(0.01), arms=arms)
-    rounds = [[w.arm for w in measured(segments) if w.round == number] for number in range(1, 21)]
-    assert all(sorted(found) == sorted(arms) for found in rounds)
-    assert len({tuple(found) for found in rounds}) > (1 if num_arms > 1 else 0)
+@pytest.mark.parametrize("num_ablations", [1, 3])
+def test_every_round_has_each_ablation_once_in_changing_order(num_ablations: int) -> None:
+    ablations = (FULL, "cached_batches", "no_comm")[:num_ablations]
+    segments, _ = plan(Recording(rounds=20), repeat(0.01), ablations=ablations)
+    rounds = [[w.ablation for w in measured(segments) if w.round == number] for number in range(1, 21)]
+    assert all(sorted(found) == sorted(ablations) for found in rounds)
+    assert len({tuple(found) for found in rounds}) > (1 if num_ablations > 1 else 0)
 
 
 ALL = (FULL, "first", "second", "third")
@@ -265,64 +265,66 @@ ALL = (FULL, "first", "second", "third")
 
 def test_the_first_window_is_a_full_one_because_batches_are_kept_before_it() -> None:
     for num_kept, skip in ((0, 1), (8, 9)):
-        segments, _ = plan(Recording(), repeat(0.01), arms=ALL, num_kept=num_kept)
-        assert (measured(segments)[0].arm, measured(segments)[0].skip) == (FULL, skip)
+        segments, _ = plan(Recording(), repeat(0.01), ablations=ALL, num_kept=num_kept)
+        assert (measured(segments)[0].ablation, measured(segments)[0].skip) == (FULL, skip)
         assert {w.skip for w in measured(segments)[1:]} == {1}
 
 
 def test_the_queue_of_a_setting_that_is_tried_fills_before_its_steps_count() -> None:
-    arms = (FULL, "tried")
+    ablations = (FULL, "tried")
     for workers, skip in ((3, 1 + 3 * 2), (1000, MOST_SKIPPED)):
         setting = LoaderSetting(num_workers=workers, prefetch_factor=2)
-        segments, _ = plan(Recording(loader_setting=setting), repeat(0.01), arms=arms)
-        assert {(w.arm, w.skip) for w in measured(segments)} == {(FULL, 1), ("tried", skip)}
+        segments, _ = plan(Recording(loader_setting=setting), repeat(0.01), ablations=ablations)
+        assert {(w.ablation, w.skip) for w in measured(segments)} == {(FULL, 1), ("tried", skip)}
 
 
 def test_where_steps_are_slow_fewer_batches_are_kept() -> None:
-    segments, _ = plan(Recording(time_budget_s=600), repeat(5.0), arms=ALL, num_kept=8)
+    segments, _ = plan(Recording(time_budget_s=600), repeat(5.0), ablations=ALL, num_kept=8)
     assert measured(segments)[0].skip == 1 + 3
-    segments, _ = plan(Recording(), repeat(0.5), arms=(FULL,), num_kept=8)
+    segments, _ = plan(Recording(), repeat(0.5), ablations=(FULL,), num_kept=8)
     assert measured(segments)[0].skip == 1, "nothing is replayed"
 
 
 @pytest.mark.parametrize(("budget_s", "kept"), [(74, 0), (75, 1), (90, 2), (105, 3), (600, 3)])
-def test_arms_that_do_not_fit_the_budget_are_dropped_from_the_last_on(budget_s: float, kept: int) -> None:
-    segments, director = plan(Recording(time_budget_s=budget_s, trace_steps=5), repeat(1.0), arms=ALL)
-    arms = [w.arm for w in measured(segments)]
-    assert set(arms) == set(ALL[: 1 + kept])
+def test_ablations_that_do_not_fit_the_budget_are_dropped_from_the_last_on(budget_s: float, kept: int) -> None:
+    segments, director = plan(Recording(time_budget_s=budget_s, trace_steps=5), repeat(1.0), ablations=ALL)
+    ablations = [w.ablation for w in measured(segments)]
+    assert set(ablations) == set(ALL[: 1 + kept])
     assert director.dropped == ALL[1 + kept :]
-    assert all(arms.count(arm) >= LEAST_ROUNDS for arm in arms)
+    assert all(ablations.count(ablation) >= LEAST_ROUNDS for ablation in ablations)
 
 
-def test_an_arm_that_turns_out_slow_is_dropped_before_it_costs_the_budget() -> None:
+def test_an_ablation_that_turns_out_slow_is_dropped_before_it_costs_the_budget() -> None:
     segments, director = plan(
         Recording(time_budget_s=60),
         repeat(0.1),
-        arms=ALL,
-        factor=lambda arm: {"first": 50.0, "third": 0.5}.get(arm, 1.0),
+        ablations=ALL,
+        factor=lambda ablation: {"first": 50.0, "third": 0.5}.get(ablation, 1.0),
     )
-    arms = [w.arm for w in measured(segments)]
+    ablations = [w.ablation for w in measured(segments)]
     assert director.dropped == ("first",)
-    assert arms.count("first") == 1
-    assert min(arms.count(arm) for arm in (FULL, "second", "third")) >= LEAST_ROUNDS
+    assert ablations.count("first") == 1
+    assert min(ablations.count(ablation) for ablation in (FULL, "second", "third")) >= LEAST_ROUNDS
 
 
-def test_an_arm_that_cannot_run_is_not_planned_and_one_that_fails_is_planned_no_more() -> None:
+def test_an_ablation_that_cannot_run_is_not_planned_and_one_that_fails_is_planned_no_more() -> None:
     segments, director = plan(
         Recording(rounds=5),
         repeat(0.01),
-        arms=ALL,
+        ablations=ALL,
         unfit=lambda done: ("first", "second") if done > 12 else ("first",),
     )
-    arms = [w.arm for w in measured(segments)]
-    assert "first" not in arms
-    assert 0 < arms.count("second") < arms.count("third") == arms.count(FULL) == 5
+    ablations = [w.ablation for w in measured(segments)]
+    assert "first" not in ablations
+    assert 0 < ablations.count("second") < ablations.count("third") == ablations.count(FULL) == 5
     assert director.dropped == ()
 
 
-def test_each_arm_has_windows_as_long_as_its_own_steps_need() -> None:
-    segments, _ = plan(Recording(rounds=3), repeat(0.01), arms=ALL, factor=lambda arm: {"first": 0.1}.get(arm, 1.0))
-    lengths = [[w.num_steps for w in measured(segments) if w.arm == arm] for arm in (FULL, "first")]
+def test_each_ablation_has_windows_as_long_as_its_own_steps_need() -> None:
+    segments, _ = plan(
+        Recording(rounds=3), repeat(0.01), ablations=ALL, factor=lambda ablation: {"first": 0.1}.get(ablation, 1.0)
+    )
+    lengths = [[w.num_steps for w in measured(segments) if w.ablation == ablation] for ablation in (FULL, "first")]
     assert lengths == [[50, 50, 50], [50, 500, 500]]
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from dpdoctor.records import Check, Counters
 from dpdoctor.spec import DEVICE_IDS_VARIABLE
-from dpdoctor.worker.modes._base import AdoptionError, Conversion, Evidence
+from dpdoctor.worker.modes._base import ConversionError, Evidence, WrapOptions
 from dpdoctor.worker.modes._replicas import Call, Parallel
 from dpdoctor.worker.modes.dp import DP, refuse_elsewhere
 from dpdoctor.worker.patches import Patches
@@ -41,7 +41,7 @@ def rig(patches: Patches, mode: DP) -> Rig:
 def parallel_of(mode: DP, module: nn.Module, said: list[str] | None = None) -> Parallel:
     """Return what stands for the module's call; `said` gets the warnings."""
     heard = [] if said is None else said
-    parallel = mode.convert(module, Conversion(has_unused=False, fsdp_wrap=None, optimizers=(), warn=heard.append))
+    parallel = mode.convert(module, WrapOptions(has_unused=False, fsdp_wrap=None, optimizers=(), warn=heard.append))
     assert isinstance(parallel, Parallel)
     return parallel
 
@@ -51,13 +51,13 @@ def judged(mode: DP, *modules: nn.Module, forwards: int = 1) -> list[Check]:
     evidence = Evidence(
         checksums=(1,),
         moved=True,
-        unadopted=(),
+        unwrapped=(),
         forwards={id(module): forwards for module in modules},
         gradient_bytes=0,
         counters=Counters(operators=0, collectives={}, inputs=()),
     )
-    adopted, *own = mode.checks(evidence)
-    assert adopted.name == "adopted"
+    wrapped, *own = mode.checks(evidence)
+    assert wrapped.name == "wrapped"
     return own
 
 
@@ -80,7 +80,7 @@ def test_replicas_train_the_scripts_own_module(rig: Rig, mode: DP) -> None:
     for found, expected in zip(gradients(model), gradients(alone), strict=True):
         torch.testing.assert_close(found, expected)
     held.step()
-    assert rig.adopter.modules == [model]
+    assert rig.wrapping.modules == [model]
     (check,) = judged(mode, model)
     assert (check.ok, numbers(check.text)) == (True, [2, 2, 1])
 
@@ -91,7 +91,7 @@ def test_replicas_still_run_when_nobody_looks_for_modules_any_more(rig: Rig, mod
     for _ in range(3):
         model(X).mean().backward()
         held.step()
-        rig.adopter.settle()
+        rig.wrapping.settle()
     assert [step.counted.samples_entered for step in rig.steps] == [4, 4, 4]
     (check,) = judged(mode, model, forwards=2)
     assert (check.ok, numbers(check.text)) == (True, [2, 2, 2])
@@ -169,7 +169,7 @@ def test_one_device_makes_no_replicas_and_the_proof_says_so(mode: DP) -> None:
 def test_without_a_gpu_torch_calls_the_plain_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     model, mode = Net(), DP()
-    assert mode.convert(model, Conversion(has_unused=False, fsdp_wrap=None, optimizers=())) == model._call_impl
+    assert mode.convert(model, WrapOptions(has_unused=False, fsdp_wrap=None, optimizers=())) == model._call_impl
     assert judged(mode, model) == []
 
 
@@ -178,8 +178,8 @@ def test_gpus_that_torch_cannot_use_are_no_plain_module(patches: Patches, monkey
     os.environ[DEVICE_IDS_VARIABLE] = "0,1"
     mode = DP()
     mode.prepare(patches)
-    with pytest.raises(AdoptionError, match="torch finds none"):
-        mode.convert(Net(), Conversion(has_unused=False, fsdp_wrap=None, optimizers=()))
+    with pytest.raises(ConversionError, match="torch finds none"):
+        mode.convert(Net(), WrapOptions(has_unused=False, fsdp_wrap=None, optimizers=()))
 
 
 def test_a_data_parallel_of_the_scripts_own_keeps_its_devices(patches: Patches, mode: DP) -> None:
@@ -212,7 +212,7 @@ def test_undone_torch_replicates_as_before(patches: Patches) -> None:
 
 
 @pytest.mark.usefixtures("rig")
-def test_an_adopted_model_keeps_its_class_and_can_be_copied_and_saved() -> None:
+def test_an_wrapped_model_keeps_its_class_and_can_be_copied_and_saved() -> None:
     model = Net()
     held = sgd(model)
     model(X).mean().backward()
@@ -407,5 +407,5 @@ def test_a_module_that_lies_elsewhere_is_refused_with_the_name_of_what_does(as_b
     else:
         model.second.bias = nn.Parameter(elsewhere)
     name = "second.mask" if as_buffer else "second.bias"
-    with pytest.raises(AdoptionError, match=rf"\bcpu\b.*\b{name} is on meta\b"):
+    with pytest.raises(ConversionError, match=rf"\bcpu\b.*\b{name} is on meta\b"):
         refuse_elsewhere(model, torch.device("cpu"))

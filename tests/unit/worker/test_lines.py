@@ -20,7 +20,7 @@ TRAIN = "/home/me/train.py"
 LIBRARIES = [
     functools.__file__,
     pytest.__file__,
-    f"{PACKAGE}/worker/adopt.py",
+    f"{PACKAGE}/worker/wrap.py",
     "<string>",
     "<frozen runpy>",
     "/opt/other/lib/python3.11/site-packages/torch/serialization.py",
@@ -119,7 +119,7 @@ def test_a_frame_of_a_library_is_of_the_users_line_that_called_it(library: str) 
 
 
 def test_a_frame_of_ours_is_nobodys() -> None:
-    assert frame_of([TRAIN, f"{PACKAGE}/worker/adopt.py"]) is None
+    assert frame_of([TRAIN, f"{PACKAGE}/worker/wrap.py"]) is None
 
 
 def test_the_text_of_a_line_is_found_again() -> None:

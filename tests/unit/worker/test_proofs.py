@@ -37,7 +37,7 @@ def test_full_windows_of_other_lengths_are_alike() -> None:
 
 
 @pytest.mark.parametrize("payload", [0, 25, 100])
-def test_a_full_window_that_exchanges_something_else_after_an_arm_is_none(payload: int) -> None:
+def test_a_full_window_that_exchanges_something_else_after_an_ablation_is_none(payload: int) -> None:
     assert "did not come off" in (counted().full(full(payload=payload), anew=False) or "")
 
 

@@ -18,7 +18,7 @@ from dpdoctor.worker.wire import Wire
 
 
 class Trained:
-    """Stands for what has adopted these modules."""
+    """Stands for what has wrapped these modules."""
 
     def __init__(self, *modules: nn.Module) -> None:
         self.modules = list(modules)
@@ -82,7 +82,7 @@ def test_gradients_stay_and_flags_and_barriers_go_out(exchanges: Exchanges) -> N
     assert issued(exchanges) == (5, 0)
 
 
-def test_single_numbers_among_gradients_are_told_from_flags_or_the_arm_refuses(exchanges: Exchanges) -> None:
+def test_single_numbers_among_gradients_are_told_from_flags_or_the_ablation_refuses(exchanges: Exchanges) -> None:
     model = nn.Linear(30, 1)
     gradients = gradients_of(model)
     found = wire_of(exchanges, model)

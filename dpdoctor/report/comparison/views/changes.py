@@ -26,7 +26,7 @@ def _changed(comparison: Comparison) -> Iterator[Block]:
     if found:
         yield figure_table(comparison, "Figures that measurably changed, besides throughput and step.", found)
     else:
-        text = f"{'; '.join(against(comparison))}: phases, time budget, arms and the other figures."
+        text = f"{'; '.join(against(comparison))}: phases, time breakdown, ablations and the other figures."
         yield Callout(tone="plain", title="Nothing else is measurably different", text=text)
 
 

@@ -17,7 +17,7 @@ def verdicts(found: Comparison) -> set[str]:
     rows = [
         row
         for mode in found.modes.values()
-        for kind in (mode.figures, mode.phases, mode.budget, mode.arms)
+        for kind in (mode.figures, mode.phases, mode.budget, mode.ablations)
         for row in kind.values()
     ]
     return {change.verdict for row in rows for change in row.changes}
@@ -76,8 +76,8 @@ def test_what_a_failed_mode_measured_is_not_compared() -> None:
 
 
 def test_what_a_mode_without_proof_measured_is_not_compared() -> None:
-    adopted = runs.adoption(proof=[Check(name="gradients reduced", ok=False, text="0 B")])
-    unproved = analyse(records.run({"single": [runs.launch(runs.rank(adoption=adopted))]}))
+    wrapped = runs.conversion(proof=[Check(name="gradients reduced", ok=False, text="0 B")])
+    unproved = analyse(records.run({"single": [runs.launch(runs.rank(conversion=wrapped))]}))
     state = compare([runs.cpu_run(), unproved]).modes["single"].states[1]
     assert state.status == "ok"
     assert "not proved" in str(state.withheld)
@@ -93,7 +93,7 @@ def test_intervals_are_between_launches_only_where_both_runs_have_several() -> N
 
 def test_shares_of_traces_are_compared_and_the_traced_step() -> None:
     busy = dataclasses.replace(
-        traced_runs.late_rank(1, 0)[0], devices=(traced_runs.device(of=traced_runs.budget(90, 20, 4, 1, 85)),)
+        traced_runs.late_rank(1, 0)[0], devices=(traced_runs.device(of=traced_runs.breakdown(90, 20, 4, 1, 85)),)
     )
     found = compare([traced_runs.late_run(), traced_runs.trace_run(busy)]).modes["trace"]
     assert [*found.figures] == ["traced_step"]
@@ -165,7 +165,7 @@ def test_what_the_runs_ran_on() -> None:
 
 def test_it_is_json() -> None:
     found = msgspec.json.decode(msgspec.json.encode(compare([runs.cpu_run(), runs.gpu_run()])))
-    assert (found["schema"], [run["label"] for run in found["runs"]]) == (1, ["A", "B"])
+    assert (found["schema"], [run["label"] for run in found["runs"]]) == (2, ["A", "B"])
     change = found["modes"]["ddp"]["figures"]["throughput"]["changes"][0]
     assert change.keys() == {"ratio", "difference", "verdict"}
     assert found["modes"]["ddp"]["states"][0]["batch"]["global"] == 64

@@ -4,16 +4,16 @@ import dataclasses
 
 import pytest
 
-from dpdoctor.analysis import Analysis, Finding, NotJudged
+from dpdoctor.analysis import Analysis, Finding, Inconclusive
 from dpdoctor.analysis.comparison import FindingComparison, compare
 from tests.builders import runs
 from tests.builders.diagnosed_runs import figure, finding, with_modes
 from tests.builders.runs_to_compare import even
 
 
-def diagnosed(*findings: Finding, not_judged: tuple[NotJudged, ...] = (), of: Analysis | None = None) -> Analysis:
+def diagnosed(*findings: Finding, inconclusive: tuple[Inconclusive, ...] = (), of: Analysis | None = None) -> Analysis:
     found = of or runs.cpu_run()
-    summary = dataclasses.replace(found.summary, findings=findings, not_judged=not_judged)
+    summary = dataclasses.replace(found.summary, findings=findings, inconclusive=inconclusive)
     return dataclasses.replace(found, summary=summary)
 
 
@@ -53,7 +53,7 @@ def test_without_an_interval_a_cost_is_not_called_changed() -> None:
 
 
 def test_a_rule_that_could_not_look_does_not_say_gone() -> None:
-    blind = diagnosed(not_judged=(NotJudged(rule="data_starved", mode="ddp", reason="no loader was seen"),))
+    blind = diagnosed(inconclusive=(Inconclusive(rule="data_starved", mode="ddp", reason="no loader was seen"),))
     found = compared(costs(0.4), blind)
     assert found.changes == ("unknown",)
     assert found.runs[1].reason == "no loader was seen"
@@ -81,5 +81,5 @@ def test_a_finding_of_a_withheld_mode_is_withheld_with_it() -> None:
 
 
 def test_a_share_of_an_epoch_is_not_compared_with_one_of_a_step() -> None:
-    found = compare([costs(0.4), costs(0.4, of="epoch")]).findings
+    found = compare([costs(0.4), costs(0.4, share_of="epoch")]).findings
     assert [(one.of, one.changes) for one in found] == [("step", ("gone",)), ("epoch", ("appeared",))]

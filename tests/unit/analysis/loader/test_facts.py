@@ -65,7 +65,7 @@ def test_cpu_and_collate_are_parts_of_the_fetch() -> None:
     assert facts.collate(found).value == pytest.approx(0.004)
 
 
-def test_what_an_arm_fetched_ahead_is_not_judged() -> None:
+def test_what_an_ablation_fetched_ahead_is_not_judged() -> None:
     # Fetched before the first window, in 90 ms; asked for in it.
     ahead = batch(1, asked=0, wait=1.0, fetch_begin=-95.0, fetch=90.0)
     found = fed(rank([ahead, *even_batches(8)[1:]]))

@@ -77,9 +77,9 @@ def test_cores_are_what_the_process_used_beyond_its_fetches() -> None:
 def test_threads_are_of_those_who_train_on_the_cpu() -> None:
     made = rank(even_batches(8), hand_offs=HAND_OFFS)
     assert made.record is not None
-    adoption = dataclasses.replace(made.record.adoption, num_threads=2)
+    conversion = dataclasses.replace(made.record.conversion, num_threads=2)
     for device, threads in (("cpu", 2), ("cuda", 1)):
-        record = dataclasses.replace(made.record, adoption=adoption, device_type=device)
+        record = dataclasses.replace(made.record, conversion=conversion, device_type=device)
         cores = one(dataclasses.replace(made, record=record)).cores
         assert (cores.threads, cores.compute) == (threads, threads)
 

@@ -29,8 +29,8 @@ STALLING = [10.0, 10.5, 9.5, 60.0] * 4
 def test_they_are_counted_and_compared_with_the_usual() -> None:
     found = slow_fetches(fed(STALLING, cpu=0.2), None)
     assert found is not None
-    assert (found.count, found.of) == (4, 16)
-    assert (found.seconds, found.usual) == (pytest.approx(0.060), pytest.approx(0.01025))
+    assert (found.count, found.total) == (4, 16)
+    assert (found.seconds, found.usual_seconds) == (pytest.approx(0.060), pytest.approx(0.01025))
     assert found.cpu_ratio == pytest.approx(0.2)
     assert (found.step.value, found.step.reason) == (None, NOT_SIMULATED)
 

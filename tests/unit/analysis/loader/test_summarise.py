@@ -41,7 +41,7 @@ def test_a_starved_script_is_told_the_number_to_set() -> None:
     assert found.advice.num_workers == 2
     assert found.advice.step.value is not None
     assert 0.050 < found.advice.step.value < 0.060
-    assert found.control is None
+    assert found.baseline_same_workers is None
 
 
 @pytest.mark.parametrize(("tried_ms", "advised"), [(50.0, 1), (99.0, None)])
@@ -49,9 +49,9 @@ def test_what_a_trial_measured_stands_above_what_was_predicted(tried_ms: float, 
     setting = LoaderSetting(num_workers=1, prefetch_factor=2)
     steps, windows = [], []
     for number in range(8):
-        arm, ms = (OTHER_SETTING, tried_ms) if number % 2 else ("full", 100.0)
+        ablation, ms = (OTHER_SETTING, tried_ms) if number % 2 else ("full", 100.0)
         steps += [records.step(ms + number % 3, step=4 * number + place, window=number) for place in range(4)]
-        windows.append(records.window(4 * (ms + number % 3), window=number, arm=arm, round=number // 2))
+        windows.append(records.window(4 * (ms + number % 3), window=number, ablation=ablation, round=number // 2))
     trial = records.launch(records.rank(steps, windows), loader_setting=setting)
     run = dataclasses.replace(records.run({"single": [single()]}), trials={"single": trial})
     found = analyse(run).summary.modes["single"].loader
@@ -69,7 +69,7 @@ def test_ranks_that_fetch_for_themselves_have_no_more_loader_processes_than_one_
     baseline, ddp = found["single"], found["ddp"]
     assert baseline is not None
     assert ddp is not None
-    assert ddp.control is None
+    assert ddp.baseline_same_workers is None
     # Two ranks that compute have a core each: a worker would take it from them.
     assert max(prediction.num_workers for prediction in ddp.predictions) == 1
 
@@ -85,8 +85,8 @@ def test_the_control_is_the_baseline_with_as_many_processes() -> None:
     found = loaders({"single": [launch(fed(0, 1))], "ddp": [launch(*ranks, mode="ddp")]}, {"ddp": 2})
     ddp = found["ddp"]
     assert ddp is not None
-    assert ddp.control is not None
-    assert ddp.control.num_workers == 2
+    assert ddp.baseline_same_workers is not None
+    assert ddp.baseline_same_workers.num_workers == 2
 
 
 def test_what_cannot_be_predicted_has_its_reason() -> None:

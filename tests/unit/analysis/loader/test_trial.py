@@ -9,7 +9,7 @@ import pytest
 
 from dpdoctor.analysis.loader.model import LoaderTrial
 from dpdoctor.analysis.loader.trial import (
-    after_arm,
+    after_ablation,
     after_trial,
     better,
     is_faster,
@@ -20,7 +20,7 @@ from dpdoctor.analysis.loader.trial import (
     words,
 )
 from dpdoctor.analysis.summary import ModeSummary
-from dpdoctor.records import ArmRecord, Launch
+from dpdoctor.records import AblationRecord, Launch
 from dpdoctor.spec import OTHER_SETTING, LoaderSetting
 from tests.builders import cases, records
 from tests.builders.cases import figure
@@ -31,9 +31,11 @@ TWO = cases.prediction(2, 0.06, 0.01, 2)
 MORE = cases.prediction(4, 0.0595, 0.01, 2)
 
 
-def mode(status: str = "ok", arms: dict[str, Any] | None = None, **loader: Any) -> ModeSummary:
+def mode(status: str = "ok", ablations: dict[str, Any] | None = None, **loader: Any) -> ModeSummary:
     """Return a mode whose step takes cases.STEP_S."""
-    found = cases.case(loader=cases.loader(**{"predictions": (NOW, TWO, MORE), **loader}), arms=arms or {}).mode
+    found = cases.case(
+        loader=cases.loader(**{"predictions": (NOW, TWO, MORE), **loader}), ablations=ablations or {}
+    ).mode
     return dataclasses.replace(found, status=status)
 
 
@@ -49,7 +51,9 @@ def test_the_fewest_processes_of_the_best_predicted_settings_are_tried() -> None
         mode(predictions=()),
         mode(predictions=(NOW, cases.prediction(1, 0.097, 0.05, 2))),
         mode(predictions=(cases.prediction(2, 0.09, 0.05, 2), cases.prediction(0, 0.05, 0.01))),
-        mode(predictions=(NOW, cases.prediction(1, 0.06, 0.01, 1)), arms={"one_worker": cases.arm(0.4, 0.001)}),
+        mode(
+            predictions=(NOW, cases.prediction(1, 0.06, 0.01, 1)), ablations={"one_worker": cases.ablation(0.4, 0.001)}
+        ),
     ],
     ids=["failed", "inactive", "nothing predicted", "hardly faster", "no workers are best", "measured already"],
 )
@@ -57,8 +61,10 @@ def test_what_promises_nothing_new_is_not_tried(of: ModeSummary) -> None:
     assert to_try({"ddp": of}) == {}
 
 
-def test_what_is_predicted_to_be_better_than_the_arm_with_one_worker_is_tried() -> None:
-    of = mode(predictions=(NOW, cases.prediction(1, 0.06, 0.01, 4)), arms={"one_worker": cases.arm(0.2, 0.001)})
+def test_what_is_predicted_to_be_better_than_the_ablation_with_one_worker_is_tried() -> None:
+    of = mode(
+        predictions=(NOW, cases.prediction(1, 0.06, 0.01, 4)), ablations={"one_worker": cases.ablation(0.2, 0.001)}
+    )
     assert to_try({"ddp": of}) == {"ddp": LoaderSetting(num_workers=1, prefetch_factor=4)}
 
 
@@ -66,13 +72,13 @@ def launched(tried_ms: float, *, status: str = "ok", skipped: str | None = None)
     """Return four rounds of full windows with steps of about 100 ms, and of windows with another setting."""
     steps, windows = [], []
     for number in range(8):
-        arm = OTHER_SETTING if number % 2 else "full"
+        ablation = OTHER_SETTING if number % 2 else "full"
         ms = (tried_ms if number % 2 else 100.0) + 0.1 * (number // 2)
-        if arm == OTHER_SETTING and skipped:
+        if ablation == OTHER_SETTING and skipped:
             continue
         steps += [records.step(ms, step=5 * number + place, window=number) for place in range(5)]
-        windows.append(records.window(5 * ms, window=number, arm=arm, round=number // 2))
-    rank = records.rank(steps, windows, arms=(ArmRecord(name=OTHER_SETTING, skipped=skipped),))
+        windows.append(records.window(5 * ms, window=number, ablation=ablation, round=number // 2))
+    rank = records.rank(steps, windows, ablations=(AblationRecord(name=OTHER_SETTING, skipped=skipped),))
     found = records.launch(rank, status=status, reason="it raised" if status == "failed" else None)
     return dataclasses.replace(found, record=dataclasses.replace(found.record, loader_setting=SETTING))
 
@@ -126,51 +132,51 @@ def test_what_was_not_measured_to_be_faster_is_not_advised(found: LoaderTrial) -
     assert "not measurably faster" in reason
 
 
-def of_arm(share: float) -> LoaderTrial:
-    found = one_worker({"one_worker": cases.arm(share, 0.001)})
+def of_ablation(share: float) -> LoaderTrial:
+    found = one_worker({"one_worker": cases.ablation(share, 0.001)})
     assert found is not None
     return found
 
 
-def test_what_the_arm_with_one_worker_gave_is_a_trial_of_it() -> None:
-    found = of_arm(0.2)
+def test_what_the_ablation_with_one_worker_gave_is_a_trial_of_it() -> None:
+    found = of_ablation(0.2)
     assert (found.setting.num_workers, found.speedup.value) == (1, pytest.approx(1.25))
     assert one_worker({"one_worker": cases.skipped()}) is None
     assert one_worker({}) is None
 
 
 @pytest.mark.parametrize(
-    ("launched_gave", "arm_gave", "num_workers"),
+    ("launched_gave", "ablation_gave", "num_workers"),
     [(tried(1.4, 0.1), 0.2, 2), (tried(1.1, 0.05), 0.2, 1), (tried(0.9, 0.05), 0.2, 1), (tried(1.4, 0.1), 0.0, 2)],
 )
 def test_of_settings_that_were_measured_the_faster_one_is_advised(
-    launched_gave: LoaderTrial, arm_gave: float, num_workers: int
+    launched_gave: LoaderTrial, ablation_gave: float, num_workers: int
 ) -> None:
-    found = better(launched_gave, of_arm(arm_gave))
+    found = better(launched_gave, of_ablation(ablation_gave))
     assert found is not None
     assert found.setting.num_workers == num_workers
 
 
-def test_without_a_launch_that_tried_one_the_arm_speaks_for_itself() -> None:
-    assert better(None, of_arm(0.2)) is None
+def test_without_a_launch_that_tried_one_the_ablation_speaks_for_itself() -> None:
+    assert better(None, of_ablation(0.2)) is None
     assert better(tried(1.4, 0.1), None) == tried(1.4, 0.1)
 
 
 def test_where_nothing_is_advised_what_was_measured_comes_before_what_was_predicted() -> None:
-    slower = of_arm(-0.25)
-    assert after_arm(None, "none is predicted to be faster", slower) == (
+    slower = of_ablation(-0.25)
+    assert after_ablation(None, "none is predicted to be faster", slower) == (
         f"{words(slower)}; none is predicted to be faster"
     )
-    assert after_arm(TWO, "two are", slower) == "two are"
-    assert after_arm(None, "none is", None) == "none is"
+    assert after_ablation(TWO, "two are", slower) == "two are"
+    assert after_ablation(None, "none is", None) == "none is"
 
 
 @pytest.mark.parametrize(("share", "is_told"), [(-0.25, True), (0.0, True), (0.2, False)])
 def test_a_worker_that_was_measured_not_to_help_is_known(share: float, is_told: bool) -> None:
-    found = without_gain(mode(arms={"one_worker": cases.arm(share, 0.001)}))
+    found = without_gain(mode(ablations={"one_worker": cases.ablation(share, 0.001)}))
     assert (found is not None) == is_told
 
 
 def test_without_a_measurement_no_number_of_workers_is_ruled_out() -> None:
     assert without_gain(mode()) is None
-    assert without_gain(mode(arms={"one_worker": cases.skipped()})) is None
+    assert without_gain(mode(ablations={"one_worker": cases.skipped()})) is None

@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis.ablation import arms
+from dpdoctor.analysis.ablation import ablations
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.loader.measured import measured
 from dpdoctor.analysis.loader.predict import Basis
 from dpdoctor.analysis.loader.simulate import Setting
-from dpdoctor.analysis.loader.tried import ARM, tried
+from dpdoctor.analysis.loader.tried import ABLATION, tried
 from dpdoctor.loading import HandOff
 from dpdoctor.records import CpuUse, Launch, Rank
 from tests.builders import records
@@ -23,16 +23,17 @@ HAND_OFFS = (HandOff(loader=0, n=16, num_bytes=1000, send_ns=1 * MS, receive_ns=
 CPU = CpuUse(cpu_s=0.72, workers_cpu_s=0.0, wall_s=0.8, involuntary_switches=None, num_threads=4)
 
 
-def turns(arm: str = ARM, **fields: object) -> Rank:
-    """Return two rounds of a full window and one of the arm. A step takes 100 ms.
+def turns(ablation: str = ABLATION, **fields: object) -> Rank:
+    """Return two rounds of a full window and one of the ablation. A step takes 100 ms.
 
-    Full, 70 of them are the fetch; in the arm a process fetches in 80, half of that computing, and 45 are waited.
+    Full, 70 of them are the fetch; in the ablation a process fetches in 80, half of that computing, and 45 are waited.
     """
     made = rank(even_batches(16, wait=70.0), num_windows=4, **{"hand_offs": HAND_OFFS, "cpu": CPU, **fields})
     beside = [replace(b, worker=0, iteration=1) for b in even_batches(16, wait=45.0, fetch=80.0, cpu=40.0)]
     batches = [full if _window(full.step) % 2 else other for full, other in zip(made.batches, beside, strict=True)]
     windows = [
-        dataclasses.replace(w, arm="full" if w.window % 2 else arm, round=(w.window + 1) // 2) for w in made.windows
+        dataclasses.replace(w, ablation="full" if w.window % 2 else ablation, round=(w.window + 1) // 2)
+        for w in made.windows
     ]
     return dataclasses.replace(made, batches=tuple(batches), windows=tuple(windows))
 
@@ -44,7 +45,7 @@ def _window(step: int) -> int:
 def of(made: Launch) -> Basis | None:
     found, header = feed(made), records.header({"single": 1})
     assert found is not None
-    return tried(measured(found, made, header), made, arms([made]), header)
+    return tried(measured(found, made, header), made, ablations([made]), header)
 
 
 def test_its_windows_are_read_as_those_of_a_loader_with_a_worker() -> None:
@@ -75,7 +76,7 @@ def untimed() -> Rank:
 @pytest.mark.parametrize(
     "made",
     [
-        pytest.param(turns("cached_batches"), id="another arm"),
+        pytest.param(turns("cached_batches"), id="another ablation"),
         pytest.param(dataclasses.replace(turns(), batches=turns().batches[:4]), id="nothing recorded in it"),
         pytest.param(untimed(), id="fetches that nobody timed"),
     ],
@@ -85,5 +86,5 @@ def test_without_its_windows_nothing_is_known(made: Rank) -> None:
 
 
 def test_a_rank_that_skipped_it_has_tried_nothing() -> None:
-    windows = [dataclasses.replace(w, complete=w.arm == "full") for w in turns().windows]
+    windows = [dataclasses.replace(w, complete=w.ablation == "full") for w in turns().windows]
     assert of(launch(dataclasses.replace(turns(), windows=tuple(windows)))) is None

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dpdoctor.analysis.core_pace import NOT_TRIED
+from dpdoctor.analysis.core_benchmark import NOT_TRIED
 from dpdoctor.gate.evidence import fields
 from dpdoctor.gate.evidence.comparable import NOT_CONCERNED, differences, of_a_pair, of_machines, uncounted, unsound
 from dpdoctor.gate.evidence.conditions import Conditions
 from dpdoctor.gate.evidence.fields import Tier
 from dpdoctor.gate.evidence.recorded import Recorded, RecordedMode
 from dpdoctor.gate.model import Refusal
-from dpdoctor.records import Adoption, Check, InputTensor
+from dpdoctor.records import Check, Conversion, InputTensor
 from dpdoctor.spec import Fingerprint, Gpu, Recording
 from tests.builders import cases
 from tests.builders.launched_runs import COUNTERS, LOADER, mode, of
@@ -47,7 +47,7 @@ RUNS = [
     ({"fsdp_wrap": ("Block",)}, "fsdp_wrap", True, True),
     ({"seed": 7}, "seed", False, True),
     ({"seed_per_rank": True}, "seed_per_rank", True, True),
-    ({"recording": Recording(arms=("no_comm",))}, "arms", False, False),
+    ({"recording": Recording(ablations=("no_comm",))}, "ablations", False, False),
     ({"recording": Recording(steps=3)}, "recording", True, False),
     ({"samples_per_step": 3}, "recording", True, False),
 ]
@@ -58,9 +58,9 @@ MODES = [
     ({"placement": "2 replicas on one GPU: 0,0"}, {}, "placement", True, True),
     ({"backend": "nccl"}, {}, "backend", True, True),
     ({"counters": dataclasses.replace(COUNTERS, inputs=(HALF,))}, {}, "input dtype", True, False),
-    ({"adoption": Adoption(loaders=(dataclasses.replace(LOADER, dataset="Other"),))}, {}, "dataset", True, False),
-    ({"adoption": Adoption(loaders=(dataclasses.replace(LOADER, num_batches=9),))}, {}, "dataset", True, False),
-    ({"own": cases.OWN}, {}, "launcher", True, False),
+    ({"conversion": Conversion(loaders=(dataclasses.replace(LOADER, dataset="Other"),))}, {}, "dataset", True, False),
+    ({"conversion": Conversion(loaders=(dataclasses.replace(LOADER, num_batches=9),))}, {}, "dataset", True, False),
+    ({"native": cases.OWN}, {}, "launcher", True, False),
     ({}, {"batch": 128}, "global batch", True, False),
     ({}, {"compiled": True}, "compile", True, False),
 ]
@@ -185,7 +185,8 @@ def test_other_conditions_are_told_and_forbid_nothing(base: dict[str, Any], head
 @pytest.mark.parametrize(("seconds", "told"), [(0.00025, True), (0.00015, True), (0.00021, False), (None, False)])
 def test_cores_that_compute_at_another_pace_are_told_and_forbid_nothing(seconds: float | None, told: bool) -> None:
     base, head = (
-        changed_mode(summary={"core_pace": dataclasses.replace(NOT_TRIED, value=value)}) for value in (0.0002, seconds)
+        changed_mode(summary={"core_benchmark": dataclasses.replace(NOT_TRIED, value=value)})
+        for value in (0.0002, seconds)
     )
     found = differences(with_mode(base), with_mode(head), ("ddp",), "time")
     assert [(one.field, one.hard) for one in found] == [("ddp: the same arithmetic on a core", False)] * told
@@ -212,8 +213,8 @@ def test_a_mode_that_was_not_run() -> None:
         ({"status": "interrupted", "reason": "Ctrl-C"}, "it is interrupted: Ctrl-C"),
         ({"status": "inactive", "reason": "no GPU"}, "it is inactive: no GPU"),
         (
-            {"adoption": Adoption(proof=(Check(name="checksums", ok=False, text="they differ"),))},
-            "adoption was not proved: checksums: they differ",
+            {"conversion": Conversion(proof=(Check(name="checksums", ok=False, text="they differ"),))},
+            "conversion was not proved: checksums: they differ",
         ),
     ],
 )

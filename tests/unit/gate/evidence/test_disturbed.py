@@ -109,13 +109,13 @@ def test_a_launch_that_failed_has_a_better_reason() -> None:
     assert told(samples=seconds(1.0, 1.4), status="failed") is None
 
 
-def test_a_loader_process_that_an_arm_starts_is_known() -> None:
+def test_a_loader_process_that_an_ablation_starts_is_known() -> None:
     worker = Sample(at_ns=2 * SECOND + 2000, source="rank0.workers", values={"cpu_cores": 0.0, "num_processes": 1.0})
     launch = launched_runs.launch(10, samples=[*seconds(1.0, 1.4), worker])
     assert taken_by_others(launch, CORES) is None
     (rank, *others) = launch.ranks
     (last,) = rank.windows[-1:]
-    tried = dataclasses.replace(last, arm="one_worker", begin_ns=3 * SECOND // 2, end_ns=2 * SECOND)
-    before = dataclasses.replace(last, arm="no_comm", begin_ns=SECOND, end_ns=SECOND + 1)
+    tried = dataclasses.replace(last, ablation="one_worker", begin_ns=3 * SECOND // 2, end_ns=2 * SECOND)
+    before = dataclasses.replace(last, ablation="no_comm", begin_ns=SECOND, end_ns=SECOND + 1)
     rank = dataclasses.replace(rank, windows=(before, tried, *rank.windows))
     assert taken_by_others(dataclasses.replace(launch, ranks=(rank, *others)), CORES) == pytest.approx(0.6)

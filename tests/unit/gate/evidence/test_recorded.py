@@ -8,7 +8,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.analysis.comparison import compare
 from dpdoctor.gate.evidence.recorded import Recorded, recorded, training_data
-from dpdoctor.records import Adoption, Written
+from dpdoctor.records import Conversion, Written
 from tests.builders import launched_runs
 from tests.builders.launched_runs import COUNTERS, LOADER, host, mode, of
 
@@ -48,10 +48,10 @@ def test_paths_of_one_machine_are_left_out() -> None:
 
 
 def test_what_the_script_would_have_written_is_left_out() -> None:
-    adoption = Adoption(loaders=(LOADER,), written=(Written(path="/home/me/model.pt", change="new"),))
-    found = mode(recorded(launched_runs.run(launched_runs.launch(10, adoption=adoption))))
-    assert found.summary.adoption is not None
-    assert dataclasses.replace(found.summary.adoption, proof=()) == Adoption(loaders=(LOADER,))
+    conversion = Conversion(loaders=(LOADER,), written=(Written(path="/home/me/model.pt", change="new"),))
+    found = mode(recorded(launched_runs.run(launched_runs.launch(10, conversion=conversion))))
+    assert found.summary.conversion is not None
+    assert dataclasses.replace(found.summary.conversion, proof=()) == Conversion(loaders=(LOADER,))
 
 
 def test_it_survives_being_written_and_read() -> None:
@@ -68,8 +68,8 @@ def test_it_can_be_compared_like_a_run() -> None:
 
 
 def test_the_training_data() -> None:
-    assert training_data(Adoption(loaders=(LOADER,))) == "Digits, 200 batches per epoch"
-    assert training_data(Adoption()) is None
+    assert training_data(Conversion(loaders=(LOADER,))) == "Digits, 200 batches per epoch"
+    assert training_data(Conversion()) is None
     assert training_data(None) is None
 
 

@@ -50,7 +50,7 @@ def test_what_makes_another_workload_is_in_its_name(fields: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(
-    "fields", [{"seed": 3}, {"repeat": 5}, {"recording": Recording(trace_steps=0, arms=("no_comm",))}]
+    "fields", [{"seed": 3}, {"repeat": 5}, {"recording": Recording(trace_steps=0, ablations=("no_comm",))}]
 )
 def test_what_makes_no_other_workload(fields: dict[str, Any]) -> None:
     assert str(workload(changed(**fields))) == str(workload(SPEC))

@@ -130,7 +130,7 @@ def test_a_damaged_file_is_named_with_the_place(saved: Path, damage: Callable[[s
 
 def test_another_schema_says_what_to_do(saved: Path) -> None:
     saved.write_text(json.dumps({"schema": 9, "whatever": []}))
-    with pytest.raises(BaselineError, match=r"schema 9\b.*schema 1\b"):
+    with pytest.raises(BaselineError, match=r"schema 9\b.*schemas 1 and 2\b"):
         baselines.read(saved)
 
 

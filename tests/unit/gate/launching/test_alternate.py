@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dpdoctor.gate.launching.alternate import Alternated, Judge, Measured, alternate, order
+from dpdoctor.gate.launching.alternate import Alternated, Decide, Measured, alternate, order
 from dpdoctor.gate.model import Refusal, SideName
 
 FAILED = Refusal(field="ddp: mode", base="not concerned", head="it raised", remedy="mend it")
@@ -33,14 +33,14 @@ class Launcher:
         return self._special.get((side, number), Measured(seconds={"ddp": SECONDS[side]}))
 
 
-def after(last: int) -> Judge[Count]:
+def after(last: int) -> Decide[Count]:
     """Return a judge that is sure after so many pairs."""
 
-    def judge(log_ratios: Mapping[str, Sequence[float]], before: Mapping[str, Count]) -> dict[str, Count]:
+    def decide(log_ratios: Mapping[str, Sequence[float]], before: Mapping[str, Count]) -> dict[str, Count]:
         assert before == {} or set(before) == set(log_ratios)
         return {mode: Count(pairs=len(found), final=len(found) >= last) for mode, found in log_ratios.items()}
 
-    return judge
+    return decide
 
 
 def run(launcher: Launcher, last: int = 3, most: int = 20, modes: Iterable[str] = ("ddp",)) -> Alternated[Count]:
@@ -145,5 +145,5 @@ def test_several_modes_come_from_the_same_launches() -> None:
 
 
 def test_a_judge_that_never_makes_up_its_mind_is_a_fault_of_ours() -> None:
-    with pytest.raises(ValueError, match="after 4 pairs the judge must have come to a verdict"):
+    with pytest.raises(ValueError, match="after 4 pairs `decide` must have come to a decision"):
         run(Launcher(), last=5, most=4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpdoctor.gate.statistics.decide import Verdict, decide, judge
+from dpdoctor.gate.statistics.decide import Verdict, decide, decide_all
 from dpdoctor.gate.statistics.design import sequence
 from tests.builders.noises import QUIET, noise, pairs
 
@@ -51,12 +51,12 @@ def test_of_three_modes_that_did_not_change_one_is_called_slower_in_at_most_five
 def _judged(
     ratios: dict[str, list[float]], settled: dict[str, Verdict] | None = None, *, asked: float = 0.05
 ) -> dict[str, Verdict]:
-    return judge(ratios, settled or {}, plan=PLAN, noise=dict.fromkeys(ratios, QUIET), asked=asked)
+    return decide_all(ratios, settled or {}, plan=PLAN, noise=dict.fromkeys(ratios, QUIET), asked=asked)
 
 
 def _ever_regressed(ratios: dict[str, list[float]], exact) -> bool:
     settled = {}
     for look in PLAN.looks:
         so_far = {mode: values[: look.pairs] for mode, values in ratios.items()}
-        settled = judge(so_far, settled, plan=PLAN, noise=dict.fromkeys(ratios, exact), asked=1e-9)
+        settled = decide_all(so_far, settled, plan=PLAN, noise=dict.fromkeys(ratios, exact), asked=1e-9)
     return any(verdict.outcome == "regressed" for verdict in settled.values())

@@ -10,7 +10,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report import page
-from dpdoctor.report.blocks import Absent, Block, Callout, Card, Chart, Fold, Table, Verdict, View
+from dpdoctor.report.blocks import Absent, Block, Callout, Card, Chart, Fold, Headline, Table, View
 from dpdoctor.report.documents.comparison import SECTIONS as IN_ORDER
 from dpdoctor.report.documents.comparison import of_comparison
 from dpdoctor.rules import BY_NAME
@@ -133,7 +133,7 @@ def test_phases_are_on_the_scale_of_the_first_run() -> None:
 
 
 def test_shares_of_traces_change_by_points() -> None:
-    (shares,) = tables("time_budget", pairs.traces()).values()
+    (shares,) = tables("breakdown", pairs.traces()).values()
     assert shares["exposed communication Traces"] == ["31.0 %", "10.0 %", "-21.0 points"]
 
 
@@ -150,8 +150,8 @@ def test_what_is_gone_is_said_without_a_card() -> None:
     assert only(Card, build("findings", pairs.mended())) == []
 
 
-def test_arms_that_one_run_did_not_run_are_unknown_there() -> None:
-    (gains,) = tables("arms", pairs.diagnosed()).values()
+def test_ablations_that_one_run_did_not_run_are_unknown_there() -> None:
+    (gains,) = tables("ablations", pairs.diagnosed()).values()
     assert gains["gain of cached_batches One device"][0] == "unknown"
 
 
@@ -163,4 +163,4 @@ def test_the_environment_shows_what_differs_first() -> None:
 
 
 def test_a_verdict_leads_the_page() -> None:
-    assert isinstance(VIEWS["overview"].build(pairs.nothing())[0], Verdict)
+    assert isinstance(VIEWS["overview"].build(pairs.nothing())[0], Headline)

@@ -11,9 +11,9 @@ from tests.builders.figures import figures
 
 
 def test_a_loader_of_an_iterable_dataset_has_no_sampler() -> None:
-    adopted = runs.adoption()
-    loader = dataclasses.replace(adopted.loaders[0], dataset="Records", sampler="_InfiniteConstantSampler")
-    rank = runs.rank(adoption=dataclasses.replace(adopted, loaders=(loader,)))
+    wrapped = runs.conversion()
+    loader = dataclasses.replace(wrapped.loaders[0], dataset="Records", sampler="_InfiniteConstantSampler")
+    rank = runs.rank(conversion=dataclasses.replace(wrapped, loaders=(loader,)))
     console = Console(width=200)
     with console.capture() as capture:
         console.print(explain.explanation(analyse(records.run({"single": [records.launch(rank)]}))))

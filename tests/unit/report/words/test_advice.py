@@ -16,7 +16,7 @@ from tests.builders.terminal import shown
 
 def short(text: str = "set num_workers=4", **fields: object) -> Finding:
     """Return a finding of DDP whose remedy is known in few words; more fields by keyword."""
-    return finding(**{"short": text, **fields})
+    return finding(**{"short_remedy": text, **fields})
 
 
 def said(*findings: Finding, modes: tuple[str, ...] = ("ddp",)) -> str | None:
@@ -28,8 +28,8 @@ def test_it_says_what_to_change_and_what_that_gives() -> None:
 
 
 def test_it_says_whether_that_is_measured_or_the_most_there_is() -> None:
-    assert said(short(gain="measured")) == "set num_workers=4: measured 1.70x of today's throughput"
-    assert said(short(gain="at most")) == "set num_workers=4: at most 1.80x of today's throughput"
+    assert said(short(speedup_basis="measured")) == "set num_workers=4: measured 1.70x of today's throughput"
+    assert said(short(speedup_basis="at most")) == "set num_workers=4: at most 1.80x of today's throughput"
 
 
 def test_what_a_headline_begins_with_is_not_said_twice() -> None:
@@ -49,8 +49,8 @@ def test_the_costliest_finding_speaks() -> None:
 @pytest.mark.parametrize(
     "costliest",
     [
-        short("no gain is predicted", rule="a", predicted=None),
-        short("the gain is unknown", rule="a", predicted=unknown("no simulation", "x")),
+        short("no gain is predicted", rule="a", speedup=None),
+        short("the gain is unknown", rule="a", speedup=unknown("no simulation", "x")),
         finding("a"),
     ],
 )
@@ -59,7 +59,7 @@ def test_the_remedy_of_another_finding_is_not_taken_for_its(costliest: Finding) 
 
 
 def test_another_mode_may_know_the_gain() -> None:
-    both = (short(predicted=None), short(mode="single"))
+    both = (short(speedup=None), short(mode="single"))
     words = said(*both, modes=("ddp", "single"))
     assert words == f"for One device {said(short())}"
 
@@ -67,10 +67,10 @@ def test_another_mode_may_know_the_gain() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"predicted": figure(1.02, 0.05, "x")},
-        {"predicted": figure(0.9, 0.0, "x")},
+        {"speedup": figure(1.02, 0.05, "x")},
+        {"speedup": figure(0.9, 0.0, "x")},
         {"severity": "info"},
-        {"status": "refuted", "remedy": None, "short": None},
+        {"status": "refuted", "remedy": None, "short_remedy": None},
         {"mode": "single"},
         {"mode": "fsdp"},
     ],
@@ -83,7 +83,7 @@ class TestSeveralLeaders:
     MODES = ("single", "ddp")
 
     def test_one_remedy_of_all_is_told_once(self) -> None:
-        both = (short(), short(mode="single", predicted=figure(1.5, 0.1, "x")))
+        both = (short(), short(mode="single", speedup=figure(1.5, 0.1, "x")))
         words = said(*both, modes=self.MODES)
         assert words is not None
         assert words.startswith("set num_workers=4: ")

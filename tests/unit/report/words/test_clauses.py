@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dpdoctor.analysis import Figure, ModeSummary
-from dpdoctor.records import Adoption
+from dpdoctor.records import Conversion
 from dpdoctor.report.words import clauses
 from tests.builders import diagnosed_runs, runs
 
@@ -73,7 +73,7 @@ def test_what_was_kept_equal(rule: str, words: str) -> None:
 
 
 def test_who_trains_on_the_same_batches_trains_on_no_more_samples() -> None:
-    words = clauses.scaling_words(dataclasses.replace(mode(), adoption=Adoption(same_samples=True)))
+    words = clauses.scaling_words(dataclasses.replace(mode(), conversion=Conversion(same_samples=True)))
     assert words.startswith("Each device trains on the same batches")
 
 

@@ -66,8 +66,8 @@ class TestWithheld:
             Check(name="parameters equal", ok=True, text=""),
             Check(name="gradients reduced", ok=False, text="0 B"),
         )
-        found = mode(adoption=runs.adoption(proof=proof))
-        assert standing.why_withheld(found) == "adoption was not proved: gradients reduced: 0 B"
+        found = mode(conversion=runs.conversion(proof=proof))
+        assert standing.why_withheld(found) == "conversion was not proved: gradients reduced: 0 B"
         assert standing.withheld_briefly(found) == "the mode failed; the reason stands at the top"
 
     def test_a_mode_that_was_skipped(self) -> None:

@@ -128,7 +128,7 @@ def summary(**modes: ModeSummary) -> RunSummary:
 
 def test_a_mode_whose_proof_failed_shows_no_figure() -> None:
     proof = (Check(name="parameters equal", ok=True, text=""), Check(name="gradients reduced", ok=False, text="0 B"))
-    found = mode(adoption=runs.adoption(proof=proof))
+    found = mode(conversion=runs.conversion(proof=proof))
     why = standing.why_withheld(found)
     assert why is not None
     assert verdict.mode_verdict("ddp", found).sentence == f"DDP failed: {why}."

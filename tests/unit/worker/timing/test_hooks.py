@@ -71,7 +71,7 @@ def test_two_optimizers_in_turn_give_one_step_per_round(rig: Rig) -> None:
             optimizer.step()
     assert len(rig.steps) == 3
     assert rig.steps[-1].ticks == {"forward": 200, "backward": 2000, "optimizer": 20}
-    assert rig.adopter.modules == modules
+    assert rig.wrapping.modules == modules
 
 
 def test_a_subclass_whose_step_calls_its_base_class_steps_once(rig: Rig) -> None:
@@ -129,7 +129,7 @@ def test_a_copied_optimizer_is_known_before_its_first_step(rig: Rig, copied: Any
     module, optimizer = copied((original, theirs))
     assert rig.optimizers.alive() == [theirs, optimizer]
     backward(module)
-    assert rig.adopter.modules == [module]
+    assert rig.wrapping.modules == [module]
     optimizer.step()
     optimizer.load_state_dict(optimizer.state_dict())
     assert rig.optimizers.alive() == [theirs, optimizer]
@@ -170,7 +170,7 @@ def test_without_a_torch_optimizer_a_backward_pass_is_a_step(rig: Rig) -> None:
                 assert parameter.grad is not None
                 parameter.sub_(0.1 * parameter.grad)
     assert len(rig.steps) == 4
-    assert rig.adopter.modules == [module]
+    assert rig.wrapping.modules == [module]
     # Until a backward pass was seen, nothing says that this script has no optimizer.
     assert [step.counted.samples_entered for step in rig.steps] == [0, 4, 4, 4]
 

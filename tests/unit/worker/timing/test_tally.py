@@ -199,7 +199,7 @@ def test_an_epoch_that_begins_marks_its_step_only() -> None:
 
 
 def test_a_step_in_which_a_loader_is_read_without_gradients_is_no_usual_one() -> None:
-    # An average of the weights is evaluated, which is no adopted model.
+    # An average of the weights is evaluated, which is no wrapped model.
     tally = Tally()
     ordinary_step(tally)
     tally.fetched(OTHER, 4, for_training=False)
@@ -261,7 +261,7 @@ def test_a_step_in_which_other_optimizers_took_many_tells_nothing_of_an_epoch() 
 
 
 def test_the_first_steps_without_a_batch_do_not_thin_out_the_rest() -> None:
-    # A script without an optimizer is adopted at its second forward: its first step seems to have trained on nothing.
+    # A script without an optimizer is wrapped at its second forward: its first step seems to have trained on nothing.
     tally = Tally()
     tally.fetched(TRAIN, 4)
     tally.lap()

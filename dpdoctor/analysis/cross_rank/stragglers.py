@@ -1,0 +1,176 @@
+"""Is it one rank, each in turn, every so often, or nobody: the rule, with the run's own noise in mind.
+
+The unit is the step, because the collectives of one step depend on each other. A run is judged from as many steps as
+make a rank that is last in all of them by chance improbable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdoctor import units
+from dpdoctor.analysis.cross_rank.model import Kind, LateStep, StepLateness, Stragglers
+from dpdoctor.analysis.distributions import at_least
+from dpdoctor.analysis.stats import MAD_TO_SIGMA
+
+# A step is late when a rank comes later than this share of a step: half of where TraceML warns ...
+LATE_SHARE = 0.05
+# ... and than what the scheduler of the host's cores may take at any time.
+FLOOR_NS = 1_000_000
+# One rank in, or different ranks in, so many of the steps: a clear majority.
+MOST = 0.6
+# Some rank is always last: without one culprit it takes more of a step than hosts' jitter: where TraceML warns.
+ROTATING_SHARE = 0.10
+# That a rank is last so often by chance, any of them (binomial test, a step being one trial).
+ALPHA = 0.01
+# Fewer steps are no pattern, however many ranks there are.
+MIN_STEPS = 5
+# Late steps at equal distances that make a period: four in a trace of twenty steps have one by chance in 1 of 85.
+MIN_PERIODIC = 4
+# What counts as one of them, of the latest: not the jitter between.
+PERIODIC_SHARE = 0.5
+# A single step stands out by this share of a step and so many robust standard deviations of the rank's lateness.
+EVENT_SHARE = 0.25
+EVENT_SIGMAS = 8.0
+# ... and, where there is a pattern, is so many times as late as the pattern's steps.
+BEYOND = 2.0
+
+Cause = Callable[[int, list[int]], str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Late:
+    """The late steps: their numbers, who came last, by how much, all of one length."""
+
+    step: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    by_ns: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def __getitem__(self, where: NDArray[np.bool_]) -> _Late:
+        return _Late(step=self.step[where], rank=self.rank[where], by_ns=self.by_ns[where])
+
+
+def find_stragglers(steps: StepLateness, ranks: tuple[int, ...], cause: Cause) -> Stragglers:
+    """Return who keeps the others waiting; `cause` names what made a rank late in some steps."""
+    num = len(steps.steps)
+    if len(ranks) < 2 or steps.step_ns is None:
+        reason = "no two whole steps with common calls are in the traces of two ranks"
+        return Stragglers(kind="unknown", num_steps=num, reason=reason)
+    late = _late(steps, ranks, steps.step_ns)
+    needed = steps_needed(len(ranks))
+    if len(late) and num < needed:
+        return Stragglers(kind="unknown", num_late=len(late), num_steps=num, reason=too_few(needed, num))
+    events = _events(steps, ranks, steps.step_ns, cause)
+    verdict = (
+        _persistent(late, num, len(ranks), cause)
+        or _periodic(late, cause)
+        or _rotating(late, num, steps.step_ns)
+        or _single(events)
+        or Stragglers(kind="none")
+    )
+    return replace(verdict, num_late=len(late), num_steps=num, events=_beyond(events, verdict))
+
+
+def too_few(needed: int, num_steps: int) -> str:
+    """Return in a clause that this is no number of steps to judge from."""
+    here = "1 is" if num_steps == 1 else f"{num_steps} are"
+    return f"to tell a pattern from chance {units.count(needed, 'whole step')} are needed, {here} here"
+
+
+def steps_needed(num_ranks: int) -> int:
+    """Return in how many steps a rank must be last, in all of them, for that to be no chance."""
+    return next(num for num in count(MIN_STEPS) if _by_chance(num, num, num_ranks) < ALPHA)
+
+
+def _by_chance(num_last: int, num_steps: int, num_ranks: int) -> float:
+    """Return how probable it is that any of the ranks is last so often if each is as likely to be."""
+    return num_ranks * at_least(num_last, num_steps, num_ranks)
+
+
+def _late(steps: StepLateness, ranks: tuple[int, ...], step_ns: int) -> _Late:
+    latest = steps.lateness_ns.argmax(axis=1) if len(steps.steps) else np.empty(0, np.int64)
+    by = steps.lateness_ns[np.arange(len(latest)), latest]
+    every = _Late(step=steps.steps, rank=np.array(ranks)[latest], by_ns=by)
+    return every[by >= max(FLOOR_NS, LATE_SHARE * step_ns)]
+
+
+def _persistent(late: _Late, num_steps: int, num_ranks: int, cause: Cause) -> Stragglers | None:
+    if not len(late):
+        return None
+    numbers, times = np.unique(late.rank, return_counts=True)
+    rank, most = int(numbers[times.argmax()]), int(times.max())
+    if most < MOST * num_steps or _by_chance(most, num_steps, num_ranks) >= ALPHA:
+        return None
+    return _verdict("persistent", late[late.rank == rank], cause)
+
+
+def _periodic(late: _Late, cause: Cause) -> Stragglers | None:
+    if not len(late):
+        return None
+    large = late[late.by_ns >= PERIODIC_SHARE * late.by_ns.max()]
+    distances = set(np.diff(large.step).tolist())
+    if len(large) < MIN_PERIODIC or len(distances) != 1 or distances == {1}:
+        return None
+    return replace(_verdict("periodic", large, cause), period=distances.pop())
+
+
+def _rotating(late: _Late, num_steps: int, step_ns: int) -> Stragglers | None:
+    large = late[late.by_ns >= ROTATING_SHARE * step_ns]
+    return _verdict("rotating", large, None) if len(large) and len(large) >= MOST * num_steps else None
+
+
+def _single(events: tuple[LateStep, ...]) -> Stragglers | None:
+    if not events:
+        return None
+    ranks, causes = {event.rank for event in events}, {event.cause for event in events}
+    return Stragglers(
+        kind="single",
+        rank=ranks.pop() if len(ranks) == 1 else None,
+        lateness_ns=round(float(np.median([event.lateness_ns for event in events]))),
+        cause=causes.pop() if len(causes) == 1 else None,
+    )
+
+
+def _beyond(events: tuple[LateStep, ...], verdict: Stragglers) -> tuple[LateStep, ...]:
+    """Return the events that are no part of the pattern."""
+    if verdict.kind == "single" or verdict.lateness_ns is None:
+        return events
+    return tuple(event for event in events if event.lateness_ns >= BEYOND * verdict.lateness_ns)
+
+
+def _verdict(kind: Kind, late: _Late, cause: Cause | None) -> Stragglers:
+    """The culprit and its cause are named where all these steps have one and the same."""
+    ranks = set(late.rank.tolist())
+    rank = ranks.pop() if len(ranks) == 1 and cause is not None else None
+    return Stragglers(
+        kind=kind,
+        rank=rank,
+        lateness_ns=round(float(np.median(late.by_ns))),
+        cause=None if rank is None or cause is None else cause(rank, late.step.tolist()),
+    )
+
+
+def _events(steps: StepLateness, ranks: tuple[int, ...], step_ns: int, cause: Cause) -> tuple[LateStep, ...]:
+    """Return the steps that stand out among those of the same rank."""
+    if not len(steps.steps):
+        return ()
+    above = steps.lateness_ns - np.median(steps.lateness_ns, axis=0)
+    sigma = MAD_TO_SIGMA * np.median(np.abs(above), axis=0)
+    out = above >= np.maximum(max(FLOOR_NS, EVENT_SHARE * step_ns), EVENT_SIGMAS * sigma)
+    return tuple(
+        LateStep(
+            step=(step := int(steps.steps[row])),
+            rank=(rank := ranks[column]),
+            lateness_ns=int(steps.lateness_ns[row, column]),
+            cause=cause(rank, [step]),
+        )
+        for row, column in zip(*(index.tolist() for index in np.nonzero(out)), strict=True)
+    )

@@ -1,0 +1,204 @@
+"""The ablations of one rank: which of them can run, one switched on and off at the edges of its windows, what went
+wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from torch.optim import Optimizer
+
+from dpdoctor import units
+from dpdoctor.records import FULL, AblationRecord, Counters
+from dpdoctor.worker import proofs
+from dpdoctor.worker.ablations import _memory, _state
+from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
+from dpdoctor.worker.agreement import Agreement, gather_texts
+from dpdoctor.worker.director import LEAST_ROUNDS
+from dpdoctor.worker.facts.exchanges import Issued
+from dpdoctor.worker.modes._base import Mode
+
+# A copy of what training changes must leave so much of the host's free memory to everybody else.
+MEMORY_MARGIN = 1.25
+NO_WINDOW = "the script ended before a window of it was measured"
+
+
+class AblationRunner:
+    """Runs the ablations that all ranks can run; every method is called on all ranks alike.
+
+    `ablations` are in the order of their importance.
+    """
+
+    def __init__(
+        self,
+        ablations: dict[str, Ablation],
+        context: AblationContext,
+        optimizers: Callable[[], Sequence[Optimizer]],
+        agreement: Agreement,
+        *,
+        time_budget_s: float,
+        available_bytes: Callable[[], int] = _memory.available_bytes,
+    ) -> None:
+        self._ablations = ablations
+        self._context = context
+        self._optimizers = optimizers
+        self._agreement = agreement
+        self._no_time = (
+            f"{LEAST_ROUNDS} rounds of its windows do not fit into {units.seconds(time_budget_s)}: raise --time-budget"
+        )
+        self._available_bytes = available_bytes
+        self._skipped: dict[str, str] = {}
+        self._last_fault = dict.fromkeys(ablations, NO_WINDOW)
+        self._measured: set[str] = set()
+        self._state: _state.Snapshot | None = None
+        wire = context.wire
+        self._counted = proofs.Counted(wire) if wire is not None else None
+        self._is_replicated = False
+        # Since the last full window that was one.
+        self._since: list[str] = []
+        self._is_sound = True
+        self.ablation = FULL
+
+    @property
+    def unfit(self) -> tuple[str, ...]:
+        """Return the ablations that cannot run, or not any more."""
+        return tuple(self._skipped)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return all ablations, the most important first."""
+        return tuple(self._ablations)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether any ablation is to run."""
+        return len(self._skipped) < len(self._ablations)
+
+    @property
+    def replays(self) -> bool:
+        """Return whether an ablation is to run in whose windows batches are replayed."""
+        return any(ablation.replays for name, ablation in self._ablations.items() if name not in self._skipped)
+
+    def records(self) -> tuple[AblationRecord, ...]:
+        """Return what became of each ablation."""
+        return tuple(AblationRecord(name=name, skipped=self._reason_of(name)) for name in self._ablations)
+
+    def _reason_of(self, name: str) -> str | None:
+        return self._skipped.get(name) or (None if name in self._measured else self._last_fault[name])
+
+    def settle(self, counters: Counters | None = None) -> None:
+        """Find out which ablations can run: those that can on every rank; `counters` are of the last step."""
+        if not self._ablations:
+            return
+        if self._context.wire is not None:
+            self._context.wire.settle(self._agreement, counters)
+            self._is_replicated = self._are_equal()
+        self._skip({name: reason for name, ablation in self._ablations.items() if (reason := self._reason(ablation))})
+
+    def _reason(self, ablation: Ablation) -> str | None:
+        return ablation.unfit(self._context) or self._lacks_memory(ablation)
+
+    def _lacks_memory(self, ablation: Ablation) -> str | None:
+        """Return how much memory is missing; ranks share a host, as far as is known."""
+        context, needed = self._context, 0
+        if ablation.sets_apart:
+            needed += _state.num_bytes(context.wrapping.modules, self._optimizers())
+        if ablation.replays:
+            needed += context.replay.num_bytes(context.tally.loaders())
+        all_needed, available = int(MEMORY_MARGIN * needed * context.world_size), self._available_bytes()
+        if all_needed <= available:
+            return None
+        ranks = units.count(context.world_size, "rank")
+        return f"{units.size(all_needed)} of host memory needed by {ranks}, {units.size(available)} available"
+
+    def _skip(self, reasons: dict[str, str]) -> None:
+        """Skip for good what any rank has a reason to skip."""
+        texts = gather_texts(self._agreement, msgspec.json.encode(reasons).decode())
+        for text in reversed(texts):
+            self._skipped.update(msgspec.json.decode(text, type=dict[str, str]))
+
+    def drop(self, names: Sequence[str]) -> None:
+        """Skip what rank 0 finds no time for; `names` of the other ranks do not matter."""
+        dropped = self._agreement.gather([int(name in names) for name in self._ablations])[0] if self._ablations else []
+        for name, flag in zip(self._ablations, dropped, strict=True):
+            if flag:
+                self._skipped.setdefault(name, self._no_time)
+
+    def enter(self, name: str) -> None:
+        """Switch an ablation on; FULL: none."""
+        self.ablation = name
+        if name == FULL:
+            return
+        self._since.append(name)
+        ablation, context = self._ablations[name], self._context
+        if ablation.sets_apart:
+            self._state = _state.Snapshot(context.wrapping.modules, self._optimizers(), context.precision.scalers())
+        ablation.begin(context)
+
+    def leave(self, *, measured: bool = True) -> bool:
+        """Switch the present ablation off; return whether its window, if one was `measured`, counts on every rank."""
+        window = self._context.wire.exchanges.window() if self._context.wire is not None else Issued()
+        if self.ablation == FULL:
+            return not measured or self._is_full(window)
+        name, fault = self.ablation, self.abandon()
+        if fault is None and self._counted is not None:
+            why = self._ablations[name].unproved(self._counted, window)
+            fault = Fault(reason=why, final=True) if why else None
+        return self._count_window(name, fault)
+
+    def abandon(self) -> Fault | None:
+        """Switch the present ablation off, and put back what was trained in it; nothing happens where none is on."""
+        if self.ablation == FULL:
+            return None
+        name, self.ablation = self.ablation, FULL
+        fault = self._ablations[name].end(self._context)
+        if self._state is not None:
+            self._state.restore()
+            self._state = None
+        return fault
+
+    def _is_full(self, window: Issued) -> bool:
+        """Return whether a window without an ablation is one: ranks exchange what they did before any ablation."""
+        if self._counted is None or not self._ablations:
+            return True
+        why = self._counted.full(window, anew=self._is_sound and not self._since)
+        told = gather_texts(self._agreement, why or "")
+        self._is_sound = not any(told)
+        if not self._is_sound:
+            self._withdraw(self._since, next(filter(None, told)))
+        elif self._is_replicated and any(self._ablations[name].sets_apart for name in self._since):
+            self._is_replicated = self._are_equal()
+            if not self._is_replicated:
+                self._withdraw(
+                    [name for name, ablation in self._ablations.items() if ablation.sets_apart], proofs.APART
+                )
+        self._since = []
+        return self._is_sound
+
+    def _are_equal(self) -> bool:
+        """Return whether all ranks hold the same parameters."""
+        mine = proofs.fingerprint(self._context.wrapping.parameters())
+        return len({numbers[0] for numbers in self._agreement.gather([mine])}) == 1
+
+    def _withdraw(self, names: Sequence[str], reason: str) -> None:
+        """Let nothing that was measured of these ablations count, and run them no more."""
+        for name in names:
+            self._skipped.setdefault(name, reason)
+
+    def _count_window(self, name: str, fault: Fault | None) -> bool:
+        found = self._agreement.gather([int(fault is not None), int(fault is not None and fault.final)])
+        if not any(flags[0] for flags in found):
+            self._measured.add(name)
+            return True
+        reason = next(text for text in gather_texts(self._agreement, fault.reason if fault else "") if text)
+        self._last_fault[name] = reason
+        if any(flags[1] for flags in found):
+            self._skipped[name] = reason
+        return False
+
+
+def chosen(ablations: dict[str, Ablation], names: Sequence[str], mode: Mode) -> dict[str, Ablation]:
+    """Return the ablations that were asked for and mean something in the mode, the most important first."""
+    found = {name: ablation for name, ablation in ablations.items() if name in names and ablation.applies(mode)}
+    return dict(sorted(found.items(), key=lambda item: item[1].priority))

@@ -1,0 +1,87 @@
+"""What an ablation is: something that is switched off, or on, for the steps of a window, and what it may touch for
+that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpdoctor.worker.modes._base import Mode
+
+if TYPE_CHECKING:
+    from dpdoctor.worker.ablations._precision import Precision
+    from dpdoctor.worker.data.companion import Companion
+    from dpdoctor.worker.data.replay import Replay
+    from dpdoctor.worker.facts.exchanges import Issued
+    from dpdoctor.worker.proofs import Counted
+    from dpdoctor.worker.timing.tally import Tally
+    from dpdoctor.worker.wire import Wire
+    from dpdoctor.worker.wrap.redirect import Watch
+    from dpdoctor.worker.wrap.wrapping import Wrapping
+
+ONE_RANK = "one rank has nobody to communicate with"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AblationContext:
+    """What ablations look at and switch.
+
+    `wire` is what ranks exchange gradients by; None: this process has no others. `fair_threads` is its share of the
+    cores of its host.
+    """
+
+    mode: Mode
+    world_size: int
+    wrapping: Wrapping
+    watch: Watch
+    tally: Tally
+    replay: Replay
+    companion: Companion
+    precision: Precision
+    wire: Wire | None = None
+    fair_threads: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Why a window of an ablation does not count. `final`: no other window of it can be any better."""
+
+    reason: str
+    final: bool
+
+
+class Ablation(ABC):
+    """One ablation. Subclasses override what differs; each module offers one as ABLATION.
+
+    Attributes:
+        priority: where time is short, ablations of a small number are measured and those of a large one are not.
+        sets_apart: ranks train on their own in its windows; what they trained is put back at the end of each.
+        replays: the loader is not asked in its windows.
+    """
+
+    summary: str
+    priority: int
+    sets_apart = False
+    replays = False
+
+    def applies(self, mode: Mode) -> bool:  # noqa: ARG002
+        """Return whether the ablation means anything in this mode on this machine."""
+        return True
+
+    @abstractmethod
+    def unfit(self, context: AblationContext) -> str | None:
+        """Return why the ablation cannot run with this script; None: it can."""
+
+    @abstractmethod
+    def begin(self, context: AblationContext) -> None:
+        """Switch it on; nothing of the script runs meanwhile, and no time is counted."""
+
+    @abstractmethod
+    def end(self, context: AblationContext) -> Fault | None:
+        """Switch it off; return why the window that ends does not count, None: it does."""
+
+    def unproved(self, counted: Counted, window: Issued) -> str | None:
+        """Return why what ranks exchanged in its window does not show that it did what it says; None: it does."""
+        return counted.beside(window)

@@ -1,0 +1,99 @@
+"""amp: training forwards run under bf16 autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
+
+if TYPE_CHECKING:
+    import torch
+
+# Of x86 and of Arm, as Linux names them.
+CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+
+
+class Amp(Ablation):
+    """Puts the model's forward, and so its backward pass, into bfloat16 where autocast sees fit.
+
+    What the forward returns is cast to float32, so that the script's loss is computed as before.
+    """
+
+    summary = "the forward runs under bfloat16 autocast"
+    priority = 5
+
+    def __init__(self) -> None:
+        self._raised: str | None = None
+
+    def unfit(self, context: AblationContext) -> str | None:
+        """Return why the script gains nothing by it, or cannot take it."""
+        if context.mode.in_threads:
+            return "nn.DataParallel runs replicas in threads of its own, and autocast's type belongs to the thread"
+        if not all(_is_single(parameter) for parameter in context.wrapping.parameters()):
+            return "the model holds parameters of another type than float32"
+        if (how := context.precision.already()) is not None:
+            return how
+        if not _has_instructions(_device(context)):
+            return "this processor has no instructions for bfloat16: it would be slower, not faster"
+        return None
+
+    def begin(self, context: AblationContext) -> None:
+        """Put training forwards under autocast."""
+        self._raised = None
+        device = _device(context)
+
+        def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            try:
+                return _under_autocast(device, target, args, kwargs)
+            except Exception as error:  # noqa: BLE001 - the script's forward may raise anything; it is run again, as it is
+                self._raised = f"the forward raises {type(error).__name__} under autocast: {_first_line(error)}"
+                context.watch.through = None
+            return target(*args, **kwargs)
+
+        context.watch.through = call
+
+    def end(self, context: AblationContext) -> Fault | None:
+        """Call forwards plainly again."""
+        context.watch.through = None
+        return Fault(reason=self._raised, final=True) if self._raised else None
+
+
+def _device(context: AblationContext) -> str:
+    return next((parameter.device.type for parameter in context.wrapping.parameters()), "cpu")
+
+
+def _has_instructions(device: str) -> bool:
+    """Return whether a device computes in bfloat16; a processor without instructions for it only pretends to."""
+    import torch
+
+    if device != "cpu":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return not CPU_FLAGS.isdisjoint(Path("/proc/cpuinfo").read_text().split())
+
+
+def _under_autocast(device: str, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    import torch
+    from torch.utils import _pytree
+
+    def as_before(value: Any) -> Any:
+        is_half = isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
+        return value.float() if is_half else value
+
+    with torch.autocast(device, dtype=torch.bfloat16):
+        result = target(*args, **kwargs)
+    return _pytree.tree_map(as_before, result)
+
+
+def _is_single(parameter: torch.nn.Parameter) -> bool:
+    import torch
+
+    return parameter.dtype == torch.float32 or not parameter.is_floating_point()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+ABLATION = Amp()

@@ -1,0 +1,83 @@
+"""Do all ranks train on the same samples? A digest of what enters the model, in steps that are not measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+
+from dpdoctor.worker import layouts
+from dpdoctor.worker.wrap.proof import bits
+
+# Of larger tensors so many elements are read, evenly spread: the first ones may be the same black corner everywhere.
+MOST_ELEMENTS = 1 << 20
+
+
+class Entered:
+    """Digests of the tensors that training forwards were called with, over all steps in which it was on.
+
+    Noise that a script draws on each rank from the same seed is the same everywhere: all forwards of a step count.
+
+    Attributes:
+        is_on: whether this step is told.
+        num_steps: how many were.
+        digest: of all of them.
+        varies: whether they were not all the same.
+        is_anew: whether the looking began anew.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.num_steps = 0
+        self.digest = 0
+        self._of_step = 0
+        self._first: int | None = None
+        self.varies = self.is_anew = False
+
+    def forward(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Add what a forward was called with."""
+        for tensor in tensors:
+            for part in layouts.parts(tensor.detach()):
+                flat = part.flatten()
+                some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]
+                self._of_step = hash((self._of_step, tuple(part.shape), bits(some)))
+
+    def step_ended(self) -> None:
+        """End a step; one without tensors tells nothing."""
+        if self._of_step:
+            self.num_steps += 1
+            self.digest = hash((self.digest, self._of_step))
+            self._first = self._first or self._of_step
+            self.varies |= self._of_step != self._first
+        self._of_step = 0
+
+    def begin_anew(self) -> None:
+        """Forget what entered: from now on it may be something else."""
+        self.num_steps = self.digest = self._of_step = 0
+        self._first, self.varies, self.is_anew = None, False, True
+
+    def told(self) -> list[int]:
+        """Return what the other ranks must know."""
+        return [self.num_steps, self.digest, int(self.varies)]
+
+
+def are_same(everyone: list[list[int]]) -> bool:
+    """Return whether several ranks trained on the same samples, given what each `told`."""
+    num_steps = everyone[0][0]
+    return len(everyone) > 1 and num_steps > 1 and all(told == everyone[0] for told in everyone)
+
+
+def copies(everyone: list[list[int]]) -> int:
+    """Return how many ranks trained on the same samples, where there are groups of them; 1: none, 0: unlike groups."""
+    groups = Counter(map(tuple, everyone))
+    if len(groups) == 1 or not all(num_steps > 1 and varies for num_steps, _, varies in everyone):
+        return 1
+    sizes = set(groups.values())
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def are_one(everyone: list[list[int]]) -> bool:
+    """Return whether these are one and the same batch in every step."""
+    _, _, varies = everyone[0]
+    return are_same(everyone) and not varies

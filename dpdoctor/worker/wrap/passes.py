@@ -1,0 +1,84 @@
+"""Sees the backward passes that parallel wrappers do not see, or cannot follow, and keeps their lines."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpdoctor.worker import lines
+from dpdoctor.worker.modes._base import Passes
+from dpdoctor.worker.patches import Patches
+
+# A graph is looked through until a trained parameter is found: so many of its nodes, and so many graphs.
+MOST_NODES = 20_000
+MOST_LOOKS = 20
+
+
+def watch(patches: Patches, passes: Passes) -> None:
+    """See torch.autograd.grad, and every backward pass that is to have a graph of its own, from now on."""
+    grad, backward = torch.autograd.grad, torch.autograd.backward
+
+    @functools.wraps(grad)
+    def noting_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        inputs = inputs if isinstance(inputs, (torch.Tensor, Sequence)) else tuple(inputs)
+        if kwargs.get("create_graph") or args[2:3] == (True,):
+            passes.with_graph = passes.with_graph or lines.caller()
+        if not passes.by_grad and any(isinstance(tensor, nn.Parameter) for tensor in _listed(inputs)):
+            passes.by_grad = lines.caller()
+        return grad(outputs, inputs, *args, **kwargs)
+
+    @functools.wraps(backward)
+    def noting_backward(*args: Any, **kwargs: Any) -> None:
+        if kwargs.get("create_graph") or args[3:4] == (True,):
+            passes.with_graph = passes.with_graph or lines.caller()
+        backward(*args, **kwargs)
+
+    patches.replace(torch.autograd, "grad", noting_grad)
+    patches.replace(torch.autograd, "backward", noting_backward)
+
+
+class Repeats:
+    """Finds the first backward pass through a forward that another backward pass went through before."""
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self._looks = 0
+
+    def before_backward(
+        self, tensors: Any, parameters: Callable[[], Iterable[nn.Parameter]], *, after_forward: bool
+    ) -> None:
+        """A backward pass begins; `after_forward`: a training forward has come since the last one.
+
+        `parameters` gives those of the wrapped modules.
+        """
+        if after_forward or self._passes.repeated or self._looks == MOST_LOOKS:
+            return
+        self._looks += 1
+        if _leads_to(_listed(tensors), {id(parameter) for parameter in parameters()}):
+            self._passes.repeated = lines.caller()
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    """Return tensors as a sequence; an iterator stays whole for whom it is meant, and gives none here."""
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    return value if isinstance(value, Sequence) else ()
+
+
+def _leads_to(tensors: Iterable[Any], parameters: set[int]) -> bool:
+    """Return whether a backward pass from these tensors would give one of the parameters a gradient."""
+    todo: list[Any] = [getattr(tensor, "grad_fn", None) for tensor in tensors]
+    seen: set[Any] = set()
+    while todo and len(seen) < MOST_NODES:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if id(getattr(node, "variable", None)) in parameters:
+            return True
+        todo.extend(parent for parent, _ in node.next_functions)
+    return False

@@ -1,0 +1,121 @@
+"""The evidence that conversion took effect, gathered once after warm-up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from dpdoctor.records import Check, Counters
+from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.facts.compilations import graph_breaks
+from dpdoctor.worker.facts.copies import DeviceCopies
+from dpdoctor.worker.facts.syncs import HostSyncs
+from dpdoctor.worker.modes._base import Evidence, Mode
+from dpdoctor.worker.wrap.counters import StepProfile
+
+# Integer types to read a parameter's bits. Wider elements are read in halves: 64 bits times a weight would overflow,
+# and a changed sign bit go unnoticed.
+_INTEGERS = {1: torch.uint8, 2: torch.int16}
+_WIDEST = torch.int32
+
+_PIECE = 1 << 20
+
+
+def checksum(parameters: Iterable[nn.Parameter]) -> int:
+    """Return a sum over the bits of all parameters that require a gradient; equal values give equal sums.
+
+    A sharded parameter is known by this rank's shard.
+    """
+    total = 0
+    for parameter in parameters:
+        if parameter.requires_grad:
+            local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            total = (total * 31 + bits(local.detach())) % 2**62
+    return total
+
+
+def bits(tensor: torch.Tensor) -> int:
+    """Return a position-weighted sum of a tensor's bits, in pieces: it must not need the memory of a second model."""
+    integers = tensor.contiguous().flatten().view(_INTEGERS.get(tensor.element_size(), _WIDEST))
+    total = 0
+    for number, piece in enumerate(integers.split(_PIECE)):
+        weights = torch.arange(1, piece.numel() + 1, device=piece.device)
+        total += (number + 1) * int((piece.long() * weights).sum().item())
+    return total % 2**62
+
+
+class Proof:
+    """Watches one step: operators, collectives, copies, waits for the device, gradients it makes, parameters it moves.
+
+    `touched` has the ids of the parameters that got a gradient.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._before = checksum(parameters)
+        self._gradient_bytes = 0
+        self.touched: set[int] = set()
+        self._hooks = [p.register_post_accumulate_grad_hook(self._accumulated) for p in parameters if p.requires_grad]
+        self._syncs = HostSyncs()
+        self._copies = DeviceCopies(has_device=torch.cuda.is_available())
+        self._profile = StepProfile()
+        self._profile.start()
+        self._copies.start()
+        self._syncs.start()
+
+    def _accumulated(self, parameter: torch.Tensor) -> None:
+        self._gradient_bytes += parameter.numel() * parameter.element_size()
+        self.touched.add(id(parameter))
+
+    def stop(self) -> None:
+        """End the step."""
+        self._syncs.stop()
+        self._copies.stop()
+        self._profile.stop()
+        for hook in self._hooks:
+            hook.remove()
+
+    def counters(self, inputs: Sequence[torch.Tensor]) -> Counters:
+        """Return what the step did; `inputs` are the tensors that entered its first forward."""
+        return dataclasses.replace(
+            self._profile.counters(inputs),
+            syncs=self._syncs.found(),
+            h2d_bytes=self._copies.num_bytes,
+            graph_breaks=graph_breaks(),
+        )
+
+    def checks(
+        self,
+        mode: Mode,
+        counters: Counters,
+        forwards: dict[int, int],
+        unwrapped: tuple[str, ...],
+        agreement: Agreement,
+    ) -> tuple[Check, ...]:
+        """Return the mode's checks, alike on all ranks: a check that fails on one rank has failed."""
+        after = checksum(self._parameters)
+        evidence = Evidence(
+            checksums=tuple(numbers[0] for numbers in agreement.gather([after])),
+            moved=self._before != after,
+            unwrapped=unwrapped,
+            forwards=forwards,
+            gradient_bytes=self._gradient_bytes,
+            counters=counters,
+        )
+        return _agreed(mode.checks(evidence), agreement)
+
+
+def _agreed(checks: list[Check], agreement: Agreement) -> tuple[Check, ...]:
+    failed = agreement.gather([int(check.ok is False) for check in checks])
+    agreed = []
+    for i, check in enumerate(checks):
+        ranks = [rank for rank, flags in enumerate(failed) if flags[i]]
+        if ranks and check.ok is not False:
+            agreed.append(Check(name=check.name, ok=False, text=f"failed on rank {ranks[0]}: {check.text} here"))
+        else:
+            agreed.append(check)
+    return tuple(agreed)

@@ -1,0 +1,246 @@
+"""Stands where a script calls its model: sends training forwards to the mode's wrapper and counts them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpdoctor.worker import layouts
+from dpdoctor.worker.facts.evaluations import Evaluations
+from dpdoctor.worker.timing.pending import storages
+from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
+from dpdoctor.worker.timing.tally import Look, Pass, Tally
+from dpdoctor.worker.wrap.batch_dims import BatchDims, Given
+from dpdoctor.worker.wrap.entered import Entered
+
+# A model that returns more tensors than this is not followed: a hook for each would cost more than it tells.
+MOST_NODES = 16
+
+
+class Redirect:
+    """Stands in for a call of a wrapped module, or for a method of it.
+
+    For a call it is the instance's `_compiled_call_impl`, which torch calls first and never copies or pickles; for a
+    method, the instance's attribute of that name, which is copied and pickled as the method. Training forwards go to
+    `target`; forwards without gradients and those that `target` makes itself go straight to the module, so that an
+    evaluation on one rank waits for nobody.
+
+    Args:
+        module: the wrapped module.
+        target: what a training forward calls.
+        watch: what it reports to.
+        own_call: what the script would call by itself: its own compilation of the module, if it made one.
+        method: the bound method; None: the module's own call.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        target: Callable[..., Any],
+        watch: Watch,
+        own_call: Callable[..., Any] | None = None,
+        method: Callable[..., Any] | None = None,
+    ) -> None:
+        self._module = module
+        self._plain: Callable[..., Any] = method or module._call_impl
+        self._own_call = own_call or self._plain
+        self._target = target
+        if method is not None:
+            functools.update_wrapper(self, method)  # its signature is looked at
+        self._watch = watch
+        self._thread: int | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Traced by dynamo, from inside a compiled wrapper: the answer is a constant to it, a thread's number is not.
+        if torch.compiler.is_compiling() or self._thread == threading.get_ident():
+            return self._plain(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            self._watch.evaluating_forward()
+            return self._own_call(*args, **kwargs)
+        return self._train(args, kwargs)
+
+    def __reduce__(self) -> Any:
+        return self._plain.__reduce__()
+
+    def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        watch = self._watch
+        given = None if watch.tally.loaders_count else watch.given(self._module, args, kwargs)
+        training = watch.training_forward(self._module, args, kwargs, given)
+        depth = watch.phases.push(FORWARD)
+        self._thread = threading.get_ident()
+        try:
+            with given.looking() if given is not None else contextlib.nullcontext():
+                if watch.through is not None:
+                    output = watch.through(self._target, args, kwargs)
+                else:
+                    output = self._target(*args, **kwargs)
+            if given is not None:
+                given.returned(output)
+            if training is not None:
+                follow(training, output)
+            return output
+        finally:
+            self._thread = None
+            watch.phases.pop(depth)
+
+
+class Watch:
+    """What a forward reports to. `forwards` counts, by id of the module, the first forward after each backward.
+
+    Attributes:
+        evaluations: told of forwards that train and that do not; None: nobody is.
+        through: calls a training forward's target with these arguments, in a way of its own; None: as it is.
+        micro_batch: of the present step, from 1; counted like `forwards`, over all modules.
+        micro_batches: how many each step had since the list was last cleared.
+        entered: what the steps trained on, told when `entered.is_on`.
+        batch_dims: which dimensions of what models are called with are the batch's.
+    """
+
+    def __init__(
+        self, phases: PhaseClock, tally: Tally, check: Callable[[], None], evaluations: Evaluations | None = None
+    ) -> None:
+        self.phases = phases
+        self.tally = tally
+        self.evaluations = evaluations
+        self._check = check
+        self.keep_inputs = False
+        self.forwards: Counter[int] = Counter()
+        self._open: set[int] = set()
+        self.through: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
+        self.micro_batch = 0
+        self.micro_batches: list[int] = []
+        self.inputs: list[torch.Tensor] = []
+        self.entered = Entered()
+        self.batch_dims = BatchDims()
+
+    def given(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
+        """Return what is to be known of the first tensor that a forward is called with; None: there is none."""
+        with torch._C.DisableTorchFunctionSubclass():
+            first = _first(args, kwargs)
+            return None if first is None or not first.dim() else self.batch_dims.given(module, first)
+
+    def training_forward(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None = None
+    ) -> Pass | None:
+        """A training forward of the module begins, with `given` as its first tensor; return Tally.trained's."""
+        # A tensor class of the script's may refuse, or do much, when it is looked at.
+        with torch._C.DisableTorchFunctionSubclass():
+            return self._forward_begins(module, args, kwargs, given)
+
+    def _forward_begins(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None
+    ) -> Pass | None:
+        self._check()
+        if id(module) not in self._open:
+            self._open.add(id(module))
+            self.forwards[id(module)] += 1
+            self.micro_batch += 1
+        if self.evaluations is not None and not self.phases.is_elsewhere():
+            if module.training:
+                self.evaluations.trains()
+            else:
+                self.evaluations.forward(with_gradients=True)
+        rows, elements = _size(args, kwargs)
+        training = self.tally.trained(
+            rows,
+            elements=elements,
+            in_eval_mode=not module.training,
+            storages=storages((args, kwargs)),
+            look=functools.partial(_look, (args, kwargs)),
+            samples=given.rows if given is not None else None,
+            call=(id(module), given.place if given is not None else None),
+            goes_on=given is not None and any(t.grad_fn is not None for t in layouts.tensors((args, kwargs))),
+        )
+        if self.entered.is_on:
+            self.entered.forward(layouts.tensors((args, kwargs)))
+        if self.keep_inputs:
+            self.inputs, self.keep_inputs = list(layouts.tensors((args, kwargs))), False
+        return training
+
+    def evaluating_forward(self) -> None:
+        """A forward without gradients begins."""
+        self.tally.evaluated()
+        if self.evaluations is not None and not self.phases.is_elsewhere():
+            self.evaluations.forward()
+
+    def step_ended(self) -> None:
+        """A step of the reference optimizer ended."""
+        self.micro_batches.append(self.micro_batch)
+        self.micro_batch = 0
+        self.entered.step_ended()
+
+    @property
+    def pass_is_open(self) -> bool:
+        """Return whether a training forward has begun that no backward pass followed."""
+        return bool(self._open)
+
+    def backward_ended(self) -> None:
+        """A backward pass ended: the next forward of a module is a new pass over its parameters."""
+        self._open.clear()
+        if self.evaluations is not None:
+            self.evaluations.backward()
+
+
+def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Return the first tensor among the arguments or in a dict of them; None when a list holds it."""
+    first = args[0] if args else None
+    if not isinstance(first, torch.Tensor):
+        values = (item for value in (*args, *kwargs.values()) for item in _items(value))
+        first = next((value for value in values if isinstance(value, (torch.Tensor, list, tuple))), None)
+    return first if isinstance(first, torch.Tensor) else None
+
+
+def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    """Return dim 0 and the elements of the first tensor; both are 0 without one, dim 0 where it has no dimensions."""
+    first = _first(args, kwargs)
+    if first is None:
+        return 0, 0
+    return (first.size(0) if first.dim() else 0), first.numel()
+
+
+def follow(training: Pass, output: Any) -> None:
+    """Let a forward know when a backward pass comes to what it returned, where that is tensors and nothing else."""
+    nodes: list[Any] = []
+    if _gather_nodes(output, nodes) and 0 < len(nodes) <= MOST_NODES:
+        training.followed()
+        for node in nodes:
+            node.register_prehook(training.reach)
+
+
+def _gather_nodes(value: Any, nodes: list[Any]) -> bool:
+    """Add the nodes of autograd that made the tensors in nested containers; return False at anything unknown."""
+    if isinstance(value, torch.Tensor):
+        if value.grad_fn is not None:
+            nodes.append(value.grad_fn)
+        return True
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return value is None or isinstance(value, (bool, int, float, str))
+    return all(_gather_nodes(item, nodes) for item in value)
+
+
+def _look(value: Any) -> Look:
+    """Return dim 0 of the tensors in nested containers, and dim 1 where that may be the batch: not of (rows, features).
+
+    A tensor is a part where more lies in its memory than it shows.
+    """
+    sizes: set[int] = set()
+    is_part = False
+    for tensor in layouts.tensors(value):
+        is_matrix = tensor.dim() == 2 and tensor.is_floating_point()
+        sizes.update(layouts.shape(tensor)[: 1 if is_matrix else 2])
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse tensors have no storage
+            is_part |= tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
+    return Look(frozenset(sizes), is_part)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, Mapping) else (value,)

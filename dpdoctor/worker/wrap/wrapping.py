@@ -1,0 +1,328 @@
+"""Finds the modules that a script trains, at their first training forward, and reroutes their calls.
+
+The unit is the outermost module whose call is entered with gradients enabled and that owns parameters which an
+optimizer holds. Nothing is wrapped earlier: until then the script may still move, load, freeze or copy its model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from dpdoctor.records import WrappedModule
+from dpdoctor.worker import lines
+from dpdoctor.worker.modes._base import ConversionError, Mode, WrapOptions
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.wrap import methods
+from dpdoctor.worker.wrap.compiled import Compilations, compiled_as
+from dpdoctor.worker.wrap.redirect import Redirect, Watch
+
+MADE_ANEW = (
+    "{}, called at {}, is made anew around the same parameters, and a parallel mode wraps a module that stays. Make it "
+    "once, before the training loop, or train a module of your own that makes it in its forward"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrapped:
+    """One unit: its class as the script wrote it, where it is called, the parameters that optimizers hold from now on.
+
+    The module itself shows others while FSDP has it gathered.
+    """
+
+    module: nn.Module
+    name: str
+    line: str
+    parameters: dict[str, nn.Parameter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """A part that methods of its model called at `line`; which of them runs the forward, the first backward tells."""
+
+    part: nn.Module
+    line: str
+    entries: list[methods.Entry]
+
+
+class Wrapping:
+    """Looks for units from the script's first line until `settle`; from then on it costs nothing."""
+
+    def __init__(
+        self,
+        mode: Mode,
+        patches: Patches,
+        watch: Watch,
+        optimizers: Callable[[], list[Optimizer]],
+        fail: Callable[[str], NoReturn],
+    ) -> None:
+        self._mode = mode
+        self._patches = patches
+        self._watch = watch
+        self._optimizers = optimizers
+        self._fail = fail
+        self._inside = threading.local()
+        self._compilations = Compilations(watch.batch_dims.something_is_compiled)
+        self._wrapped: list[Wrapped] = []
+        self._awaited: list[Awaited] = []
+        self._targets: dict[int, Callable[..., Any]] = {}
+        self._by_parts: set[int] = set()
+        self.without_optimizer = False
+        self.has_unused = False
+        self.warnings: list[str] = []
+
+    def seek(self, *, unused: Iterable[str] = (), fsdp_wrap: tuple[str, ...] | None = None) -> None:
+        """Begin to look at every module call.
+
+        `unused` names parameters that got no gradient in the baseline; `fsdp_wrap` is WrapOptions'.
+        """
+        self._unused, self._fsdp_wrap = frozenset(unused), fsdp_wrap
+        original = nn.Module.__call__
+        inside = self._inside
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if getattr(inside, "unit", False) or not torch.is_grad_enabled() or not self._is_unit(module):
+                plain = original if self._compilations.arguments(module) is None else self._unseen(original)
+                return plain(module, *args, **kwargs)
+            inside.unit = True
+            try:
+                if not isinstance(module._compiled_call_impl, Redirect) and not self._is_part(module):
+                    self._wrap(module)
+                return original(module, *args, **kwargs)
+            finally:
+                inside.unit = False
+
+        self._call: Callable[..., Any] | None = call
+        self._compilations.watch(self._patches, self._unseen)
+        self._patches.replace(nn.Module, "__call__", call)
+
+    def settle(self) -> None:
+        """Stop looking: only the wrapped modules' own calls are seen now."""
+        self._call = None
+        self._patches.restore(nn.Module, "__call__")
+
+    def is_trained(self) -> Callable[[nn.Parameter], bool]:
+        """Return the test for what the script trains: what its optimizers hold, else what requires a gradient."""
+        optimizers = self._optimizers()
+        if not optimizers:
+            return lambda parameter: self.without_optimizer and parameter.requires_grad
+        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        return lambda parameter: id(parameter) in held
+
+    def _is_unit(self, module: nn.Module) -> bool:
+        parameters = module.parameters()
+        first = next(parameters, None)
+        if first is None or torch._C._is_tracing():
+            return False
+        is_trained = self.is_trained()
+        return is_trained(first) or any(map(is_trained, parameters))
+
+    def _wrap(self, module: nn.Module) -> None:
+        line = lines.caller()
+        if self._awaits_method(module, line):
+            return
+        inner = self._compilations.inner(module)
+        self._release_parts_of(inner)
+        own_call = module._compiled_call_impl or module._call_impl
+        name = type(inner).__name__  # FSDP gives it another class
+        if self._mode.distributed and self._is_made_anew(inner):
+            self._fail(MADE_ANEW.format(name, line))
+        target = self._converted(inner, line)
+        arguments = self._compilations.arguments(module)
+        if arguments is not None:
+            target = self._unseen(self._compiled(target, own_call, arguments))
+        self._patches.replace(module, "_compiled_call_impl", Redirect(inner, target, self._watch, own_call))
+        self._note(module, inner, name, line)
+
+    def _converted(self, module: nn.Module, line: str) -> Callable[..., Any]:
+        """Return the mode's target for a module, one for all of its methods; ends the mode when there is none."""
+        if any(wrapped.module is module for wrapped in self._wrapped):
+            return self._targets[id(module)]
+        name = type(module).__name__
+        is_trained = self.is_trained()
+        # Not those of the module itself: DistributedDataParallel knows them by two names and would leave them half out.
+        untrained = frozenset(
+            n for n, p in module.named_parameters() if n in self._unused and "." in n and not is_trained(p)
+        )
+        self.has_unused |= bool(self._unused - untrained)
+        how = WrapOptions(
+            has_unused=bool(self._unused - untrained),
+            ignored=untrained,
+            fsdp_wrap=self._fsdp_wrap,
+            optimizers=tuple(self._optimizers()),
+            warn=self.warnings.append,
+        )
+        try:
+            self._targets[id(module)] = self._mode.convert(module, how)
+        except (ConversionError, RuntimeError, ValueError, TypeError) as error:
+            self._fail(f"{name}, called at {line}, could not be converted: {error}")
+        return self._targets[id(module)]
+
+    def _note(self, module: nn.Module, inner: nn.Module, name: str, line: str) -> None:
+        self._watch.phases.belongs_here()
+        if any(wrapped.module is module for wrapped in self._wrapped):
+            return  # by another of its methods
+        parameters = dict(inner.named_parameters())
+        self._wrapped.append(Wrapped(module=module, name=name, line=line, parameters=parameters))
+
+    def _is_made_anew(self, module: nn.Module) -> bool:
+        """Return whether a module of this class, around just these parameters, was wrapped in a step before."""
+        own = {id(p) for p in module.parameters()}
+        return any(
+            wrapped.module is not module
+            and wrapped.name == type(module).__name__
+            and own == {id(p) for p in wrapped.parameters.values()}
+            for wrapped in self._wrapped
+        )
+
+    def _is_part(self, module: nn.Module) -> bool:
+        """Return whether `module` lies inside a wrapped one: a call of a part alone is no new unit."""
+        return any(part is module for wrapped in self._wrapped for part in wrapped.module.modules())
+
+    def _release_parts_of(self, module: nn.Module) -> None:
+        """Undo what was wrapped before and is now called from inside `module`, or two wrappers would reduce it."""
+        parts = {id(part) for part in module.modules()}
+        for wrapped in [wrapped for wrapped in self._wrapped if id(wrapped.module) in parts]:
+            self._patches.restore(wrapped.module, "_compiled_call_impl")
+            self._wrapped.remove(wrapped)
+
+    def _compiled(
+        self, target: Callable[..., Any], own_call: Callable[..., Any], arguments: dict[str, Any]
+    ) -> Callable[..., Any]:
+        """Return the script's own compilation where the module stays as it is, else one around what the mode made."""
+        if not self._mode.distributed:
+            return own_call
+        if arguments.get("fullgraph"):
+            self.warnings.append("compiled without fullgraph=True: torch cannot trace a parallel module as one graph")
+        return compiled_as(target, arguments)
+
+    def _unseen(self, target: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a target that runs with torch's own Module.__call__: dynamo would trace ours."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._call is None:
+                return target(*args, **kwargs)
+            self._patches.restore(nn.Module, "__call__")
+            try:
+                return target(*args, **kwargs)
+            finally:
+                self._patches.replace(nn.Module, "__call__", self._call)
+
+        return call
+
+    def is_compiled(self, module: nn.Module) -> bool:
+        """Return whether the script compiled a module, or what it is called by, as a whole."""
+        return any(
+            self._compilations.arguments(whole) is not None and self._compilations.inner(whole) is module
+            for whole in (module, *self.modules)
+        )
+
+    def _awaits_method(self, part: nn.Module, line: str) -> bool:
+        """Meet the trap `model.loss(x)` -> `self.forward(x)`: the model is never called, only its parts are."""
+        entries = methods.entries(part, self.is_trained())
+        if not entries or any(id(entry.module) in self._by_parts for entry in entries):
+            return False
+        awaited = Awaited(part=part, line=line, entries=entries)
+        if not self._mode.routes_methods:
+            self._leave_to_parts(awaited)
+            return False
+        self._awaited.append(awaited)
+        return True
+
+    def backward_ended(self) -> None:
+        """A backward pass has run: the methods that had returned by then are what the models are called by."""
+        awaited, self._awaited = self._awaited, []
+        for each in awaited:
+            entry = methods.forward_only(each.entries)
+            if entry is None:
+                self._leave_to_parts(each)
+            elif not isinstance(vars(entry.module).get(entry.method), Redirect):
+                self._wrap_by_method(entry, each.line)
+
+    def _wrap_by_method(self, entry: methods.Entry, line: str) -> None:
+        """Route a method from its next call on; what this first backward left behind is cleared, alike on all ranks."""
+        module, method = entry.module, getattr(entry.module, entry.method)
+        class_name, told = type(module).__name__, str(entry)  # FSDP gives it another class
+        with_gradient = [name for name, p in module.named_parameters() if p.grad is not None]
+        target = self._converted(module, line)
+        if self._mode.distributed:
+            parameters = dict(module.named_parameters())
+            for name in with_gradient:
+                parameters[name].grad = torch.zeros_like(parameters[name])
+        if entry.method != "forward":
+            target = methods.as_forward(module, method, target)
+        own_call = self._mode.without_gradients(module, method)
+        redirect = Redirect(module, self._as_unit(target), self._watch, own_call, method=method)
+        self._patches.replace(module, entry.method, redirect)
+        self._note(module, module, class_name, line)
+        self.warnings.append(f"nobody calls the model itself: it is trained through {told}, which stands for its call")
+
+    def _as_unit(self, target: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a target inside of which no other unit is looked for."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._inside.unit = True
+            try:
+                return target(*args, **kwargs)
+            finally:
+                self._inside.unit = False
+
+        return call
+
+    def _leave_to_parts(self, awaited: Awaited) -> None:
+        """Have each part of a model be a unit, which is right only where nothing is synchronised."""
+        self._by_parts.update(id(entry.module) for entry in awaited.entries)
+        text = (
+            f"the forward is reached through {awaited.entries[0]} (its part {type(awaited.part).__name__} is called at "
+            f"{awaited.line}), which runs the backward pass too; parallel wrappers act only on a call of the model "
+            "itself. Call the model, and let its forward do what this does"
+        )
+        if self._mode.distributed:
+            self._fail(f"gradients would not be synchronised: {text}")
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Return the wrapped modules, in order."""
+        return [wrapped.module for wrapped in self._wrapped]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of all wrapped modules."""
+        return [p for wrapped in self._wrapped for p in wrapped.parameters.values()]
+
+    def unwrapped(self) -> tuple[str, ...]:
+        """Return trained parameters that have a gradient but belong to no wrapped module, by shape."""
+        wrapped = {id(p) for p in self.parameters()}
+        return tuple(
+            f"a parameter of shape {tuple(p.shape)} in {type(optimizer).__name__}"
+            for optimizer in self._optimizers()
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None and id(p) not in wrapped
+        )
+
+    def records(self, touched: Container[int] = ()) -> tuple[WrappedModule, ...]:
+        """Return what was wrapped; `touched` has the ids of parameters that are known to get a gradient."""
+        return tuple(
+            WrappedModule(
+                name=wrapped.name,
+                line=wrapped.line,
+                num_parameters=sum(p.numel() for p in wrapped.parameters.values()),
+                trainable_bytes=sum(
+                    p.numel() * p.element_size() for p in wrapped.parameters.values() if p.requires_grad
+                ),
+                unused=tuple(
+                    n
+                    for n, p in wrapped.parameters.items()
+                    if p.requires_grad and p.grad is None and id(p) not in touched
+                ),
+            )
+            for wrapped in self._wrapped
+        )

@@ -1,0 +1,67 @@
+"""Shares of traced time: totals over totals, of whole steps where there are any."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dpdoctor.analysis.common_steps import NO_STEPS, NONE_IN_COMMON, CommonSteps, common_steps
+from dpdoctor.analysis.spent import PARTS
+from dpdoctor.analysis.trace_breakdown import OF_ALL, breakdown_shares, trace_breakdown
+from dpdoctor.analysis.traces import Traces
+from dpdoctor.digest import DeviceStep, Digest
+from tests.builders import traced_runs
+
+
+def digest(*compute_ms: int) -> Digest:
+    """Return a rank whose steps compute so long and idle for 10 ms; a quarter of that is not for data."""
+    (found,) = traced_runs.late_rank(1, 0)
+    parts = [traced_runs.device(steps=1, of=traced_runs.breakdown(ms, idle=10)) for ms in compute_ms]
+    device = dataclasses.replace(parts[0], steps=tuple(_numbered(part.steps[0], n) for n, part in enumerate(parts)))
+    return dataclasses.replace(found, devices=(device,))
+
+
+def _numbered(step: DeviceStep, number: int) -> DeviceStep:
+    return dataclasses.replace(step, step=number)
+
+
+def test_a_share_is_all_of_a_part_over_all_of_the_time() -> None:
+    shares = breakdown_shares(Traces([digest(30, 90), digest(50, 30)]))
+    assert shares["compute"].value == pytest.approx(200 / 240)
+    assert shares["idle"].value == pytest.approx(40 / 240)
+    assert sum(shares[part].value or 0 for part in PARTS) == pytest.approx(1)
+    causes = sum(figure.value or 0 for key, figure in shares.items() if key.startswith("idle."))
+    assert causes == pytest.approx(40 / 240)
+    assert shares["compute"].n == 2
+    assert shares["compute"].low is not None
+
+
+def test_it_is_the_budget_over_its_step() -> None:
+    digests = [digest(30, 90, 50), digest(50, 30, 70)]
+    budget, shares = trace_breakdown(Traces(digests)), breakdown_shares(Traces(digests))
+    assert budget is not None
+    for part in PARTS:
+        assert shares[part].value == pytest.approx((getattr(budget, part).value or 0) / (budget.step.value or 1))
+
+
+def test_without_a_whole_step_it_is_of_all_that_was_traced() -> None:
+    (found,) = traced_runs.late_rank(1, 0)
+    shares = breakdown_shares(Traces([dataclasses.replace(found, devices=(traced_runs.device(steps=0),))]))
+    assert shares["compute"].value == pytest.approx(0.46)
+    assert (shares["compute"].low, shares["compute"].reason) == (None, OF_ALL.format(NO_STEPS))
+
+
+def test_where_nothing_was_traced_there_are_no_shares() -> None:
+    (found,) = traced_runs.late_rank(1, 0)
+    assert breakdown_shares(Traces([])) == breakdown_shares(Traces([dataclasses.replace(found, devices=())])) == {}
+
+
+def test_a_number_that_comes_twice_is_paired_where_it_does_so_everywhere() -> None:
+    twice, once = digest(30, 90), digest(50, 30)
+    (device,) = twice.devices
+    again = tuple(dataclasses.replace(step, step=0) for step in device.steps)
+    twice = dataclasses.replace(twice, devices=(dataclasses.replace(device, steps=again),))
+    assert len(common_steps([twice]).steps) == 2
+    assert len(common_steps([twice, twice]).steps) == 2
+    assert common_steps([twice, once]) == CommonSteps(steps=(), left_out=NONE_IN_COMMON)

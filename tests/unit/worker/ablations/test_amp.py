@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dpdoctor.worker.ablations import amp
+from dpdoctor.worker.ablations._base import AblationContext
+from dpdoctor.worker.ablations._precision import Precision
+from dpdoctor.worker.ablations.amp import Amp
+from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.modes.single import MODE as SINGLE
+from tests.builders.models import sgd
+from tests.builders.rig import Rig
+
+
+class Model(nn.Module):
+    """Returns a tensor in a container, and notes in what type it computes; `fails` under autocast on demand."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+        self.fails = fails
+        self.computed: list[torch.dtype] = []
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        y = self.linear(x)
+        self.computed.append(y.dtype)
+        if self.fails and y.dtype == torch.bfloat16:
+            raise TypeError("no bfloat16 here\nand more")
+        return {"y": [y], "what": "linear"}
+
+
+@pytest.fixture(autouse=True)
+def able_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute on a processor that has instructions for bfloat16."""
+    monkeypatch.setattr(amp, "_has_instructions", lambda _: True)
+
+
+def context(rig: Rig, mode: Mode = SINGLE, precision: Precision | None = None) -> AblationContext:
+    return AblationContext(
+        mode=mode,
+        world_size=1,
+        wrapping=rig.wrapping,
+        watch=rig.watch,
+        tally=rig.tally,
+        replay=rig.loaders.replay,
+        companion=rig.loaders.companion,
+        precision=precision or Precision(),
+    )
+
+
+def train(model: nn.Module) -> torch.Tensor:
+    y = model(torch.ones(2, 3))["y"][0]
+    y.sum().backward()
+    return y
+
+
+def test_the_forward_computes_in_half_and_returns_single(rig: Rig) -> None:
+    model, ablation = Model(), Amp()
+    optimizer = sgd(model)
+    train(model)
+    assert ablation.unfit(context(rig)) is None
+    ablation.begin(context(rig))
+    assert train(model).dtype == torch.float32
+    assert ablation.end(context(rig)) is None
+    train(model)
+    assert model.computed == [torch.float32, torch.bfloat16, torch.float32]
+    assert all(
+        p.grad is not None and p.grad.dtype == torch.float32 for g in optimizer.param_groups for p in g["params"]
+    )
+
+
+def test_a_forward_that_cannot_take_it_runs_plainly_and_ends_the_ablation(rig: Rig) -> None:
+    model, ablation = Model(fails=True), Amp()
+    optimizer = sgd(model)
+    train(model)
+    ablation.begin(context(rig))
+    train(model)
+    train(model)
+    fault = ablation.end(context(rig))
+    assert model.computed == [torch.float32, torch.bfloat16, torch.float32, torch.float32]
+    assert fault is not None
+    assert fault.final is True
+    assert "TypeError" in fault.reason
+    assert fault.reason.endswith(": no bfloat16 here")
+    assert optimizer.param_groups
+
+
+def test_a_processor_that_has_no_instructions_for_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amp, "_has_instructions", lambda _: False)
+    assert "no instructions for bfloat16" in (Amp().unfit(context(rig)) or "")
+
+
+class Threads(Mode):
+    in_threads = True
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mode", "said"),
+    [
+        (torch.float64, SINGLE, "another type than float32"),
+        (torch.float32, Threads(), "threads of its own"),
+    ],
+)
+def test_where_it_cannot_run(rig: Rig, dtype: torch.dtype, mode: Mode, said: str) -> None:
+    model = nn.Linear(3, 1).to(dtype)
+    optimizer = sgd(model)
+    model(torch.ones(1, 3, dtype=dtype)).sum().backward()
+    assert said in (Amp().unfit(context(rig, mode)) or "")
+    assert optimizer.param_groups

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from dpdoctor.records import AblationRecord
+from dpdoctor.worker.ablation_runner import NO_WINDOW, AblationRunner, chosen
+from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
+from dpdoctor.worker.ablations._precision import Precision
+from dpdoctor.worker.agreement import Alone, gather_texts
+from dpdoctor.worker.director import FULL
+from dpdoctor.worker.facts.exchanges import Issued
+from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.modes.ddp import MODE as DDP
+from dpdoctor.worker.modes.single import MODE as SINGLE
+from dpdoctor.worker.proofs import APART
+from tests.builders.models import Net, backward, sgd
+from tests.builders.rig import Rig
+
+
+class Example(Ablation):
+    """Doubles every weight while it is on, and ends as it is told to."""
+
+    summary = "for tests"
+
+    def __init__(
+        self, *, unfit: str | None = None, fault: Fault | None = None, apart: bool = False, priority: int = 0
+    ) -> None:
+        self.reason, self.fault, self.sets_apart, self.priority = unfit, fault, apart, priority
+
+    def applies(self, mode: Mode) -> bool:
+        return mode is SINGLE
+
+    def unfit(self, context: AblationContext) -> str | None:  # noqa: ARG002
+        return self.reason
+
+    def begin(self, context: AblationContext) -> None:
+        with torch.no_grad():
+            for parameter in context.wrapping.parameters():
+                parameter.mul_(2)
+
+    def end(self, context: AblationContext) -> Fault | None:  # noqa: ARG002
+        return self.fault
+
+
+class TwoRanks(Alone):
+    """This rank is rank `index`, and what the other one says is queued in `others`."""
+
+    def __init__(self, index: int, others: Sequence[list[int]]) -> None:
+        self.index, self.others = index, list(others)
+
+    def gather(self, numbers: list[int]) -> list[list[int]]:
+        other = self.others.pop(0)
+        other += [0] * (len(numbers) - len(other))
+        mine = numbers + [0] * (len(other) - len(numbers))
+        return [mine, other] if self.index == 0 else [other, mine]
+
+
+def text(words: str) -> list[list[int]]:
+    """Return what the other rank gathers to say this."""
+    return [[len(words)], list(words.encode())]
+
+
+@pytest.fixture
+def trained(rig: Rig) -> Rig:
+    """A rank that has wrapped a model."""
+    net = Net()
+    rig.net = net  # type: ignore[attr-defined] - the optimizer holds its parameters, and must not be alone in that
+    optimizer = sgd(net)
+    backward(net)
+    optimizer.step()
+    return rig
+
+
+class Told:
+    """A wire over which was exchanged, window by window, what a test says."""
+
+    has_reducer, least = True, 100.0
+
+    def __init__(self, *windows: Issued) -> None:
+        self.exchanges, self._windows = self, list(windows)
+
+    def settle(self, agreement: Alone, counters: object) -> None:
+        """Learn nothing."""
+
+    def window(self) -> Issued:
+        return self._windows.pop(0)
+
+
+def exchanged(per_step: int) -> Issued:
+    return Issued(steps=10, collectives=10 * per_step)
+
+
+def runner(
+    rig: Rig,
+    ablations: dict[str, Ablation],
+    agreement: Alone | None = None,
+    available_bytes: int = 10**9,
+    wire: Told | None = None,
+) -> AblationRunner:
+    context = AblationContext(
+        wire=wire,
+        mode=SINGLE,
+        world_size=1,
+        wrapping=rig.wrapping,
+        watch=rig.watch,
+        tally=rig.tally,
+        replay=rig.loaders.replay,
+        companion=rig.loaders.companion,
+        precision=Precision(),
+    )
+    return AblationRunner(
+        ablations,
+        context,
+        rig.optimizers.alive,
+        agreement or Alone(),
+        time_budget_s=60,
+        available_bytes=lambda: available_bytes,
+    )
+
+
+def weights(rig: Rig) -> list[float]:
+    return [value for parameter in rig.wrapping.parameters() for value in parameter.flatten().tolist()]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_only_an_ablation_that_sets_ranks_apart_has_its_training_put_back(trained: Rig, apart: bool) -> None:
+    found = runner(trained, {"ablation": Example(apart=apart)})
+    found.settle()
+    before = weights(trained)
+    found.enter("ablation")
+    assert found.ablation == "ablation"
+    assert weights(trained) == [2 * value for value in before]
+    assert found.leave()
+    assert found.ablation == FULL
+    assert (weights(trained) == before) is apart
+    assert found.records() == (AblationRecord(name="ablation"),)
+
+
+def test_nothing_happens_around_full_windows(trained: Rig) -> None:
+    found = runner(trained, {"ablation": Example()})
+    before = weights(trained)
+    found.enter(FULL)
+    assert found.leave()
+    assert weights(trained) == before
+    assert found.records() == (AblationRecord(name="ablation", skipped=NO_WINDOW),)
+
+
+def test_a_reason_on_any_rank_skips_the_ablation_on_all(trained: Rig) -> None:
+    ablations: dict[str, Ablation] = {"one": Example(), "other": Example(unfit="it is no use here")}
+    found = runner(trained, ablations, TwoRanks(0, text('{"one": "not on rank 1"}')))
+    found.settle()
+    assert found.unfit == ("one", "other")
+    assert not found.is_running
+    assert found.records() == (
+        AblationRecord(name="one", skipped="not on rank 1"),
+        AblationRecord(name="other", skipped="it is no use here"),
+    )
+
+
+def test_a_window_that_fails_on_one_rank_counts_on_none(trained: Rig) -> None:
+    found = runner(trained, {"ablation": Example()}, TwoRanks(1, [[1, 0], *text("an epoch began")]))
+    found.enter("ablation")
+    assert not found.leave()
+    assert found.unfit == ()
+    assert found.records() == (AblationRecord(name="ablation", skipped="an epoch began"),)
+
+
+def test_one_good_window_is_enough_and_a_final_fault_ends_the_ablation(trained: Rig) -> None:
+    ablation = Example()
+    found = runner(trained, {"ablation": ablation})
+    for fault, counts, skipped in (
+        (Fault(reason="bad luck", final=False), False, "bad luck"),
+        (None, True, None),
+        (Fault(reason="bad luck", final=False), False, None),
+        (Fault(reason="never", final=True), False, "never"),
+    ):
+        ablation.fault = fault
+        found.enter("ablation")
+        assert found.leave() is counts
+        assert found.records() == (AblationRecord(name="ablation", skipped=skipped),)
+    assert found.unfit == ("ablation",)
+
+
+def test_an_ablation_needs_memory_for_what_it_puts_back(trained: Rig) -> None:
+    found = runner(trained, {"apart": Example(apart=True), "other": Example()}, available_bytes=100)
+    found.settle()
+    (record, other) = found.records()
+    assert record.skipped is not None
+    assert all(fact in record.skipped for fact in ("host memory", "needed by 1 rank", "100 B available"))
+    assert other.skipped == NO_WINDOW
+
+
+def test_rank_0_says_what_there_is_no_time_for(trained: Rig) -> None:
+    found = runner(trained, {"one": Example(), "other": Example()}, TwoRanks(1, [[0, 1]]))
+    found.drop(())
+    assert found.unfit == ("other",)
+    assert "--time-budget" in (found.records()[1].skipped or "")
+
+
+def test_an_ablation_after_which_ranks_exchange_otherwise_is_withdrawn_and_full_windows_are_none(trained: Rig) -> None:
+    wire = Told(exchanged(5), exchanged(5), exchanged(0), exchanged(0))
+    found = runner(trained, {"ablation": Example(), "never on": Example()}, wire=wire)
+    found.settle()
+    assert found.leave()  # a full window
+    found.enter("ablation")
+    assert found.leave()
+    found.enter(FULL)
+    assert not found.leave()
+    found.enter(FULL)
+    assert not found.leave(), "what does not come off spoils all that follows"
+    assert found.unfit == ("ablation",)
+    assert "instead of 5" in (found.records()[0].skipped or "")
+
+
+def test_a_window_that_exchanges_otherwise_ends_its_ablation(trained: Rig) -> None:
+    found = runner(trained, {"ablation": Example()}, wire=Told(exchanged(5), exchanged(1)))
+    found.settle()
+    assert found.leave()
+    found.enter("ablation")
+    assert not found.leave()
+    assert found.unfit == ("ablation",)
+
+
+def test_windows_that_measure_nothing_prove_nothing(trained: Rig) -> None:
+    found = runner(trained, {"ablation": Example()}, wire=Told(exchanged(1), exchanged(5), exchanged(5)))
+    found.settle()
+    assert [found.leave(measured=measured) for measured in (False, True, True)] == [True] * 3
+
+
+class Parting(Alone):
+    """Another rank that holds the same parameters until it does not, and else says what this one does."""
+
+    def __init__(self, *equal: bool) -> None:
+        self._equal = list(equal)
+
+    def gather(self, numbers: list[int]) -> list[list[int]]:
+        is_fingerprint = len(numbers) == 1 and numbers[0] > 100
+        return [numbers, [numbers[0] + (not self._equal.pop(0))] if is_fingerprint else numbers]
+
+
+@pytest.mark.parametrize(("equal", "withdrawn"), [((True, True), ()), ((True, False), ("ablation",)), ((False,), ())])
+def test_ranks_that_were_equal_and_part_after_an_ablation_withdraw_it(
+    trained: Rig, equal: tuple[bool, ...], withdrawn: tuple[str, ...]
+) -> None:
+    wire = Told(*[exchanged(5)] * 3)
+    found = runner(trained, {"ablation": Example(apart=True)}, Parting(*equal), wire=wire)
+    found.settle()
+    assert found.leave()
+    found.enter("ablation")
+    assert found.leave()
+    found.enter(FULL)
+    assert found.leave(), "a full window's time is one, whatever the weights"
+    assert found.unfit == withdrawn
+    assert found.records()[0].skipped == (APART if withdrawn else None)
+
+
+def test_an_ablation_is_given_up_with_what_was_trained_put_back(trained: Rig) -> None:
+    found = runner(trained, {"ablation": Example(apart=True)})
+    found.settle()
+    before = weights(trained)
+    found.enter("ablation")
+    found.abandon()
+    assert (weights(trained), found.ablation) == (before, FULL)
+    assert found.abandon() is None
+
+
+def test_ablations_are_chosen_by_name_and_mode_and_put_in_order() -> None:
+    ablations: dict[str, Ablation] = {name: Example(priority=p) for name, p in (("a", 3), ("b", 1), ("c", 2))}
+    assert list(chosen(ablations, ("a", "b"), SINGLE)) == ["b", "a"]
+    assert chosen(ablations, ("a", "b"), DDP) == {}
+
+
+@pytest.mark.parametrize("said", ["", "short", "länger als der andere"])
+def test_texts_are_gathered(said: str) -> None:
+    assert gather_texts(Alone(), said) == [said]

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dpdoctor.worker.timing.tally import Rows
+from dpdoctor.worker.wrap.batch_dims import BatchDims
+
+BATCH, TIME, WIDTH, HEADS = 5, 7, 12, 3
+
+
+class Model(nn.Module):
+    """Runs a function of its parts on what it is called with."""
+
+    def __init__(self, run: Callable[[Model, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.run = run
+        self.embed = nn.Embedding(11, WIDTH)
+        self.lstm, self.gru = nn.LSTM(WIDTH, WIDTH), nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS)
+        self.batch_first = nn.TransformerEncoderLayer(WIDTH, HEADS, 8, batch_first=True)
+        self.cell = nn.LSTMCell(WIDTH, WIDTH)
+        self.conv = nn.Conv1d(WIDTH, 4, 3)
+        self.query = nn.Linear(WIDTH, WIDTH)
+        self.experts = nn.Parameter(torch.ones(BATCH, WIDTH, 2))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.run(self, x)
+
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
+        return self.query(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
+
+
+def rows(run: Callable[[Model, torch.Tensor], Any], x: torch.Tensor, *, is_compiled: bool = False) -> Rows | None:
+    """Return what a model's forward on `x` tells of it."""
+    dims, model = BatchDims(), Model(run)
+    if is_compiled:
+        dims.something_is_compiled()
+    given = dims.given(model, x)
+    with given.looking():
+        output = model(x)
+    given.returned(output)
+    again = dims.given(model, x)
+    assert not dims.is_new(again)
+    assert again.rows() == given.rows()
+    return given.rows()
+
+
+TOKENS, BY_TIME = torch.ones(BATCH, TIME, dtype=torch.long), torch.ones(TIME, BATCH, dtype=torch.long)
+FIRST, SECOND = Rows(BATCH, 0, is_told=True), Rows(BATCH, 1, is_told=True)
+
+
+def looped(model: Model, x: torch.Tensor) -> torch.Tensor:
+    state = None
+    for tokens in x:
+        state = model.cell(model.embed(tokens), state)
+    assert state is not None
+    return state[0].sum()
+
+
+def by_hand(model: Model, x: torch.Tensor) -> torch.Tensor:
+    q = model.query(model.embed(x))
+    return q @ q.transpose(-2, -1)
+
+
+def packed(model: Model, x: torch.Tensor) -> Any:
+    lengths = torch.arange(TIME, TIME - BATCH, -1)
+    return model.gru(nn.utils.rnn.pack_padded_sequence(model.embed(x), lengths, batch_first=True))[1].sum()
+
+
+@pytest.mark.parametrize(
+    ("run", "x", "expected"),
+    [
+        (lambda m, x: m.lstm(m.embed(x)), BY_TIME, SECOND),
+        (lambda m, x: m.lstm(m.embed(x).transpose(0, 1))[0].sum(), TOKENS, FIRST),
+        (lambda m, x: m.gru(m.embed(x))[0], TOKENS, FIRST),
+        (packed, TOKENS, FIRST),
+        (looped, BY_TIME, SECOND),
+        (lambda m, x: m.attention(*[m.embed(x)] * 3)[0], BY_TIME, SECOND),
+        (lambda m, x: m.batch_first(m.embed(x)), TOKENS, FIRST),
+        (lambda m, x: m.conv(m.embed(x).transpose(1, 2)).sum(), TOKENS, FIRST),
+        (by_hand, TOKENS, FIRST),
+        (lambda m, x: nn.functional.scaled_dot_product_attention(*[m.heads(m.embed(x))] * 3).sum(), TOKENS, FIRST),
+        (lambda m, x: torch.einsum("bhtd,bhsd->bhts", *[m.heads(m.embed(x))] * 2).sum(), TOKENS, FIRST),
+        (lambda m, x: m.lstm(x)[0], torch.ones(TIME, BATCH, WIDTH), SECOND),
+        (lambda _, x: x.flatten(1).sum(), torch.ones(BATCH, TIME, WIDTH), FIRST),
+        (lambda _, x: x.view(BATCH, -1).sum(), torch.ones(BATCH, TIME, WIDTH), FIRST),
+        (lambda m, x: {"logits": m.embed(x).mean(1)}, TOKENS, FIRST),
+        (lambda m, x: (m.embed(x).mean(0), None), BY_TIME, SECOND),
+        (lambda m, x: m.lstm(torch.ones(TIME, BATCH, WIDTH), (x, x))[0], torch.ones(1, BATCH, WIDTH), SECOND),
+        (lambda m, x: m.embed(x).sum(1), torch.ones(BATCH, dtype=torch.long), FIRST),
+        (lambda m, x: m.gru(m.embed(x))[0].squeeze(), torch.ones(1, TIME, dtype=torch.long), Rows(1, 0, is_told=True)),
+    ],
+)
+def test_layers_and_outputs_tell_which_dimension_is_the_batch(
+    run: Callable[[Model, torch.Tensor], Any], x: torch.Tensor, expected: Rows
+) -> None:
+    assert rows(run, x) == expected
+
+
+@pytest.mark.parametrize(
+    ("run", "x"),
+    [
+        (lambda m, x: m.embed(x), TOKENS),
+        (lambda m, x: m.query(m.embed(x)).sum(), TOKENS),
+        (lambda m, x: m.query(x), torch.ones(BATCH, TIME, WIDTH)),
+        # Attention with time first on (batch, time), and a classifier of what it returns: one of them is wrong.
+        (lambda m, x: m.attention(*[m.embed(x)] * 3)[0].mean(1), TOKENS),
+        (lambda m, x: m.query(x), torch.ones(WIDTH)),
+        (lambda m, x: m.lstm(m.embed(x).unsqueeze(1))[0].sum(), torch.ones(TIME, dtype=torch.long)),
+        (lambda m, x: torch.bmm(x, m.experts).sum(), torch.ones(BATCH, TIME, WIDTH)),
+    ],
+)
+def test_where_nothing_tells_or_both_do_it_is_not_known(run: Callable[[Model, torch.Tensor], Any], x: Any) -> None:
+    assert rows(run, x) is None
+
+
+@pytest.mark.parametrize("x", [torch.ones(BATCH, WIDTH), torch.ones(BATCH, 3, 4, 4)])
+def test_rows_of_features_and_images_are_samples_by_custom(x: torch.Tensor) -> None:
+    assert rows(lambda _, x: x.sum(), x) == Rows(BATCH)
+
+
+def test_rows_of_features_that_layers_take_for_time_are_not_counted() -> None:
+    def run(model: Model, x: torch.Tensor) -> torch.Tensor:
+        return model.lstm(x.unsqueeze(-1).expand(-1, -1, WIDTH))[0].sum()
+
+    assert rows(run, torch.ones(TIME, BATCH)) is None
+    assert rows(run, torch.ones(TIME, 1)) == Rows(TIME)
+
+
+def test_two_dimensions_of_one_size_need_no_word() -> None:
+    assert rows(lambda m, x: m.embed(x), torch.ones(TIME, TIME, dtype=torch.long)) == Rows(TIME)
+
+
+def test_of_nested_tensors_the_rows_count() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
+    assert rows(lambda _, x: x.to_padded_tensor(0.0).sum(), nested) == Rows(2, 0, is_told=True)
+
+
+def test_what_is_compiled_tells_by_its_output_alone() -> None:
+    assert rows(lambda m, x: m.lstm(m.embed(x))[0], BY_TIME, is_compiled=True) is None
+    assert rows(lambda m, x: m.embed(x).mean(0), BY_TIME, is_compiled=True) == SECOND
+
+
+def test_each_kind_of_tensor_is_looked_at_once() -> None:
+    dims, model = BatchDims(), Model(lambda _, x: x)
+    given = dims.given(model, TOKENS)
+    with given.looking():
+        pass
+    given.returned(TOKENS)
+    assert not dims.is_new(dims.given(model, BY_TIME))
+    assert dims.is_new(dims.given(model, TOKENS.float()))
+    assert dims.is_new(dims.given(Model(lambda _, x: x), TOKENS))

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import torch
+
+from dpdoctor.worker.wrap.entered import Entered, are_one, are_same, copies
+
+ONE, OTHER = torch.arange(6.0), torch.arange(1.0, 7.0)
+
+
+def told(*steps: list[torch.Tensor]) -> list[int]:
+    """Return what a rank tells after steps whose forwards got these tensors."""
+    entered = Entered()
+    for tensors in steps:
+        for tensor in tensors:
+            entered.forward([tensor])
+        entered.step_ended()
+    return entered.told()
+
+
+def test_ranks_that_train_on_the_same_tensors_are_found() -> None:
+    assert are_same([told([ONE], [OTHER]), told([ONE.clone()], [OTHER])])
+
+
+def test_one_tensor_that_differs_in_one_step_of_one_rank_is_enough() -> None:
+    same = told([ONE], [OTHER], [ONE])
+    for another in (told([ONE], [OTHER], [OTHER]), told([ONE], [ONE], [ONE]), told([OTHER], [ONE], [ONE])):
+        assert not are_same([same, same, another])
+
+
+def test_noise_of_the_same_seed_beside_data_that_differ_is_not_the_same() -> None:
+    noise = torch.ones(3)
+    assert not are_same([told([noise, ONE], [noise, OTHER]), told([noise, OTHER], [noise, ONE])])
+
+
+def test_shapes_count() -> None:
+    assert not are_same([told([ONE], [OTHER]), told([ONE], [OTHER.reshape(2, 3)])])
+
+
+def test_one_batch_for_ever_is_the_same_on_all_ranks() -> None:
+    assert are_same([told([ONE], [ONE]), told([ONE], [ONE])])
+    assert not are_same([told([ONE], [ONE]), told([OTHER], [OTHER])])
+
+
+def test_one_rank_and_one_step_tell_nothing() -> None:
+    assert not are_same([told([ONE], [OTHER])])
+    assert not are_same([told([ONE]), told([ONE])])
+    assert not are_same([told([], []), told([], [])])
+
+
+def test_of_a_large_tensor_elements_are_read_from_all_of_it() -> None:
+    large = torch.zeros(3_000_000)
+    changed = large.clone()
+    changed[-600_000:] = 1
+    assert told([large]) != told([changed])
+
+
+def test_every_type_of_tensor_is_read() -> None:
+    for dtype in (torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.complex64):
+        zeros, ones = torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype)
+        assert told([zeros]) != told([ones])
+        assert told([zeros[:0]]) == told([ones[:0]])
+
+
+def test_one_and_the_same_batch_in_every_step_of_every_rank() -> None:
+    assert are_one([told([ONE], [ONE]), told([ONE], [ONE])])
+    assert not are_one([told([ONE], [OTHER]), told([ONE], [OTHER])])
+    assert not are_one([told([ONE], [ONE]), told([OTHER], [OTHER])])
+    assert not are_one([told([ONE], [ONE])])
+
+
+def test_groups_of_ranks_that_train_on_the_same_are_counted() -> None:
+    one, other = told([ONE], [OTHER]), told([OTHER], [ONE])
+    assert copies([one, one, other, other]) == 2
+    assert copies([one, other, one]) == 0  # unlike
+    assert copies([one, told([ONE], [ONE, OTHER])]) == 1
+    assert copies([one, one]) == 1  # that all are alike is known by are_same

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn import functional
+
+from dpdoctor.worker.wrap.loss import is_summed
+
+SIZE = 8
+X, TARGET, CLASSES = torch.randn(SIZE, 3), torch.randn(SIZE, 4), torch.arange(SIZE) % 4
+
+
+@pytest.fixture
+def model() -> nn.Linear:
+    return nn.Linear(3, 4)
+
+
+def penalty(model: nn.Module) -> torch.Tensor:
+    return torch.stack([parameter.pow(2).sum() for parameter in model.parameters()]).sum()
+
+
+Loss = Callable[[torch.Tensor, nn.Module], torch.Tensor]
+
+SUMS: dict[str, Loss] = {
+    "cross entropy": lambda y, _: functional.cross_entropy(y, CLASSES, reduction="sum"),
+    "squares": lambda y, _: functional.mse_loss(y, TARGET, reduction="sum"),
+    "absolute": lambda y, _: functional.l1_loss(y, TARGET, reduction="sum"),
+    "binary": lambda y, _: functional.binary_cross_entropy_with_logits(y, TARGET.sigmoid(), reduction="sum"),
+    "by hand": lambda y, _: (y - TARGET).pow(2).sum(),
+    "none, then sum": lambda y, _: functional.cross_entropy(y, CLASSES, reduction="none").sum(),
+    "per sample, then sum": lambda y, _: (y - TARGET).pow(2).mean(1).sum(),
+    "mean and sum": lambda y, _: y.mean() + (y - TARGET).pow(2).sum(),
+    "sum and a weighed penalty": lambda y, m: (y - TARGET).pow(2).sum() + 0.1 * penalty(m),
+    "in another precision": lambda y, _: y.pow(2).sum().double(),
+    "reshaped": lambda y, _: y.pow(2).sum().view(1).squeeze(),
+    "negated": lambda y, _: -y.pow(2).sum(),
+    "less a mean": lambda y, _: y.pow(2).sum() - y.mean(),
+    "scaled by a GradScaler": lambda y, _: GradScaler("cpu").scale(y.pow(2).sum()),
+    "by class probabilities": lambda y, _: functional.cross_entropy(y, TARGET.softmax(1), reduction="sum"),
+}
+MEANS: dict[str, Loss] = {
+    "cross entropy": lambda y, _: functional.cross_entropy(y, CLASSES),
+    "squares": lambda y, _: functional.mse_loss(y, TARGET),
+    "none, then mean": lambda y, _: functional.cross_entropy(y, CLASSES, reduction="none").mean(),
+    "sum over the samples' own values, then mean": lambda y, _: (y - TARGET).pow(2).sum(1).mean(),
+    "sum over the batch's size": lambda y, _: (y - TARGET).pow(2).sum() / SIZE,
+    "times one over the batch's size": lambda y, _: (y - TARGET).pow(2).sum() * (1 / SIZE),
+    "smoothed labels": lambda y, _: functional.cross_entropy(y, CLASSES, label_smoothing=0.1),
+    "class probabilities": lambda y, _: functional.cross_entropy(y, TARGET.softmax(1), label_smoothing=0.1),
+    "mean, then a sum of that one number": lambda y, _: functional.mse_loss(y, TARGET).sum(),
+    "mean, then a sum over its only dimension": lambda y, _: functional.mse_loss(y, TARGET).view(1).sum(0),
+    "mean over the batch, then sum": lambda y, _: (y - TARGET).pow(2).mean(0).sum(),
+    "sum of several means": lambda y, _: torch.stack([functional.mse_loss(y, TARGET), y.mean()]).sum(),
+    "mean, scaled by a GradScaler": lambda y, _: GradScaler("cpu").scale(y.pow(2).mean()),
+    "sum, divided and scaled": lambda y, _: GradScaler("cpu").scale(y.pow(2).sum() / SIZE),
+    "mean and a weighed penalty": lambda y, m: functional.mse_loss(y, TARGET) + 0.1 * penalty(m),
+}
+
+
+@pytest.mark.parametrize("loss", SUMS.values(), ids=SUMS.keys())
+def test_sums_are_found(model: nn.Module, loss: Loss) -> None:
+    value = loss(model(X), model)
+    assert is_summed(value)
+    value.sum().backward()
+
+
+@pytest.mark.parametrize("loss", MEANS.values(), ids=MEANS.keys())
+def test_means_are_not_called_sums(model: nn.Module, loss: Loss) -> None:
+    assert not is_summed(loss(model(X), model))
+
+
+@pytest.mark.parametrize("what", [torch.ones(1).sum(), torch.ones(1, requires_grad=True), 3.0, None])
+def test_what_has_no_history_is_no_sum(what: object) -> None:
+    assert not is_summed(what)
+
+
+def test_a_long_chain_of_terms_is_searched_only_so_far(model: nn.Module) -> None:
+    total = model(X).sum()
+    for _ in range(1000):
+        total = total + model(X).mean()
+    assert not is_summed(total)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from dpdoctor.worker.modes._base import Passes
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.wrap import passes
+from tests.builders.models import Net, X
+
+HERE = str(Path(__file__))
+
+
+def watched(patches: Patches) -> Passes:
+    noted = Passes()
+    passes.watch(patches, noted)
+    return noted
+
+
+def test_gradients_of_parameters_by_grad_are_noted_with_their_line(patches: Patches) -> None:
+    noted, model = watched(patches), Net()
+    x = X.clone().requires_grad_()
+    torch.autograd.grad(model(x).sum(), x)
+    assert noted == Passes(), "gradients of inputs are nobody else's"
+    found = torch.autograd.grad(model(x).sum(), (p for p in model.parameters()), allow_unused=True)
+    assert len(found) == len(list(model.parameters()))
+    assert noted.by_grad.startswith(f"{HERE}:")
+    first = noted.by_grad
+    torch.autograd.grad(model(x).sum(), list(model.parameters()), allow_unused=True)
+    assert noted.by_grad == first
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+def test_gradients_of_gradients_are_noted_however_they_are_asked_for(patches: Patches) -> None:
+    for ask in (
+        lambda y, x: torch.autograd.grad(y, x, create_graph=True),
+        lambda y, x: torch.autograd.grad(y, x, None, None, True),
+        lambda y, x: torch.autograd.backward(y, None, None, True, inputs=(x,)),
+        lambda y, x: y.backward(create_graph=True, inputs=(x,)),
+    ):
+        noted, x = watched(patches), X.clone().requires_grad_()
+        ask(Net()(x).sum(), x)
+        assert noted.with_graph.startswith(f"{HERE}:")
+        patches.undo()
+
+
+def repeated(*graphs: tuple[nn.Module, bool]) -> str:
+    """Return what was noted after backward passes through modules, each after a forward or not; one is wrapped."""
+    noted, wrapped = Passes(), Net()
+    repeats = passes.Repeats(noted)
+    for module, after_forward in graphs:
+        loss = (module if module is not WRAPPED else wrapped)(X).sum()
+        repeats.before_backward(loss, wrapped.parameters, after_forward=after_forward)
+    return noted.repeated
+
+
+WRAPPED = Net()
+
+
+def test_a_second_backward_through_the_wrapped_module_is_noted() -> None:
+    assert repeated((WRAPPED, True), (WRAPPED, False)).startswith(f"{HERE}:")
+    assert repeated((WRAPPED, True), (WRAPPED, True)) == ""
+    assert repeated((WRAPPED, True), (Net(), False)) == "", "another model's backward is its own"
+
+
+def test_tensors_without_a_graph_lead_nowhere() -> None:
+    noted = Passes()
+    passes.Repeats(noted).before_backward(iter([X]), Net().parameters, after_forward=False)
+    assert noted.repeated == ""

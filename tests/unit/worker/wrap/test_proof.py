@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from dpdoctor.records import Check, Collective, Counters
+from dpdoctor.worker.agreement import Alone
+from dpdoctor.worker.modes._base import Evidence, Mode
+from dpdoctor.worker.modes.ddp import DDP
+from dpdoctor.worker.wrap.proof import Proof, checksum
+
+TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128]
+
+
+def holding(*tensors: torch.Tensor, trained: bool = True) -> list[nn.Parameter]:
+    return [nn.Parameter(tensor, requires_grad=trained) for tensor in tensors]
+
+
+def flipped(tensor: torch.Tensor, byte: int, bit: int) -> torch.Tensor:
+    """Return a copy in which one bit differs."""
+    data = tensor.contiguous().flatten().view(torch.uint8).clone()
+    data[byte] ^= 1 << bit
+    return data.view(tensor.dtype).reshape(tensor.shape)
+
+
+@given(st.sampled_from(TYPES), st.integers(1, 40), st.data())
+def test_every_bit_counts(dtype: torch.dtype, length: int, data: st.DataObject) -> None:
+    tensor = torch.randn(length, dtype=torch.float64).to(dtype)
+    byte = data.draw(st.integers(0, length * tensor.element_size() - 1))
+    bit = data.draw(st.integers(0, 7))
+    before = checksum(holding(tensor))
+    assert checksum(holding(tensor.clone())) == before
+    assert checksum(holding(flipped(tensor, byte, bit))) != before
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_signs_count_wherever_they_stand(dtype: torch.dtype) -> None:
+    tensor = torch.ones(9, dtype=dtype)
+    sums = {checksum(holding(torch.cat([tensor[:i], -tensor[i:]]))) for i in range(10)}
+    assert len(sums) == 10
+
+
+@given(st.permutations(range(6)))
+def test_places_count(order: list[int]) -> None:
+    tensor = torch.arange(6.0)
+    same = order == list(range(6))
+    assert (checksum(holding(tensor[order])) == checksum(holding(tensor))) is same
+
+
+def test_only_values_count() -> None:
+    square = torch.randn(4, 4)
+    assert checksum(holding(square.t())) == checksum(holding(square.t().contiguous()))
+    assert checksum(holding(square.t())) != checksum(holding(square))
+    assert checksum(holding(torch.tensor(3.0))) == checksum(holding(torch.tensor([3.0])))
+
+
+def test_parameters_of_any_shape_have_a_sum() -> None:
+    assert checksum([]) == 0
+    assert checksum(holding(torch.empty(0, 3))) == 0
+    assert checksum(holding(torch.tensor(1.0))) != 0
+    assert checksum(holding(torch.zeros(2), torch.ones(2))) != checksum(holding(torch.ones(2), torch.zeros(2)))
+
+
+def test_a_change_far_into_a_large_parameter_counts() -> None:
+    tensor = torch.ones((1 << 20) + 100)
+    before = checksum(holding(tensor))
+    for place in (1 << 20, -1):
+        changed = tensor.clone()
+        changed[place] = -1
+        assert checksum(holding(changed)) != before
+
+
+def test_frozen_parameters_do_not_count() -> None:
+    assert checksum(holding(torch.ones(3), trained=False)) == 0
+
+
+NO_COUNTERS = Counters(operators=0, collectives={}, inputs=())
+
+
+class Noting(Mode):
+    """Notes the evidence; passes when the parameters moved."""
+
+    evidence: Evidence
+
+    def checks(self, evidence: Evidence) -> list[Check]:
+        self.evidence = evidence
+        return [Check(name="moved", ok=evidence.moved, text="moved")]
+
+
+def proved(act: Callable[[nn.Module], None]) -> tuple[Evidence, tuple[Check, ...]]:
+    module = nn.Linear(3, 1)
+    proof = Proof(list(module.parameters()))
+    act(module)
+    proof.stop()
+    mode = Noting()
+    checks = proof.checks(mode, NO_COUNTERS, {}, (), Alone())
+    gradients_after = proof._gradient_bytes
+    module(torch.ones(2, 3)).mean().backward()
+    assert proof._gradient_bytes == gradients_after, "the hooks are gone"
+    return mode.evidence, checks
+
+
+def train(module: nn.Module) -> None:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(2):
+        module(torch.ones(2, 3)).mean().backward()
+    optimizer.step()
+
+
+def test_the_evidence_of_one_step() -> None:
+    evidence, checks = proved(train)
+    assert evidence.moved
+    assert evidence.gradient_bytes == 2 * (3 + 1) * 4, "every accumulation counts"
+    assert len(evidence.checksums) == 1
+    assert [check.ok for check in checks] == [True]
+
+
+def test_a_step_that_moves_nothing_is_seen() -> None:
+    evidence, checks = proved(lambda _: None)
+    assert not evidence.moved
+    assert evidence.gradient_bytes == 0
+    assert [check.ok for check in checks] == [False]
+
+
+class OtherRankFailed(Alone):
+    """Two ranks: this one, and one on which everything failed."""
+
+    def gather(self, numbers: list[int]) -> list[list[int]]:
+        return [numbers, [1] * len(numbers)]
+
+
+def test_what_failed_on_one_rank_failed_on_all() -> None:
+    module = nn.Linear(3, 1)
+    proof = Proof(list(module.parameters()))
+    train(module)
+    proof.stop()
+    (check,) = proof.checks(Noting(), NO_COUNTERS, {}, (), OtherRankFailed())
+    assert check.ok is False
+    assert check.text.startswith("failed on rank 1")
+
+
+def evidence(**fields: object) -> Evidence:
+    counters = Counters(operators=1, collectives={"all_reduce": Collective(count=1, num_bytes=400)}, inputs=())
+    good = {
+        "checksums": (7, 7),
+        "moved": True,
+        "unwrapped": (),
+        "forwards": {},
+        "gradient_bytes": 400,
+        "counters": counters,
+    }
+    return Evidence(**{**good, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, [True, True, True]),
+        ({"checksums": (7, 8)}, [True, False, True]),
+        ({"moved": False}, [True, None, True]),
+        ({"moved": False, "checksums": (7, 8)}, [True, False, True]),
+        ({"gradient_bytes": 401}, [True, True, False]),
+        ({"counters": NO_COUNTERS}, [True, True, False]),
+        ({"unwrapped": ("a parameter of shape (2,) in SGD",)}, [False, True, True]),
+    ],
+)
+def test_what_proves_ddp(fields: dict[str, object], expected: list[bool | None]) -> None:
+    checks = DDP().checks(evidence(**fields))
+    assert [check.ok for check in checks] == expected
+    assert all(check.text for check in checks)
+
+
+def test_a_copied_module_has_the_same_sum() -> None:
+    module = nn.Linear(3, 1)
+    assert checksum(copy.deepcopy(module).parameters()) == checksum(module.parameters())

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import copy
+import io
+import os
+import pickle
+from collections import UserDict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.wrap.redirect import Redirect
+from tests.builders.models import Net, X, sgd
+from tests.builders.rig import Recording, Rig
+
+
+def test_without_gradients_the_module_itself_answers(rig: Rig, mode: Recording) -> None:
+    model = Net()
+    held = sgd(model)
+    model(X).mean().backward()
+    held.step()
+    with torch.no_grad():
+        assert not model(X).requires_grad
+    with torch.inference_mode():
+        model(X)
+    assert mode.called == [model], "an evaluation on one rank must wait for nobody"
+    model(X).mean().backward()
+    held.step()
+    assert [step.counted.epoch_edge for step in rig.steps] == [False, True]
+
+
+def test_a_module_that_calls_itself_enters_its_wrapper_once(rig: Rig, mode: Recording) -> None:
+    class Recursive(nn.Linear):
+        def forward(self, x: torch.Tensor, depth: int = 2) -> torch.Tensor:
+            return self(super().forward(x), depth - 1) if depth else super().forward(x)
+
+    model = Recursive(3, 3)
+    held = sgd(model)
+    model(X).mean().backward()
+    held.step()
+    assert mode.called == [model]
+    assert rig.steps[0].counted.samples_entered == 4
+
+
+def test_a_forward_that_raises_leaves_the_wrapper_usable(rig: Rig, mode: Recording) -> None:
+    model = Net()
+    held = sgd(model)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.ones(4, 5))
+    model(X).mean().backward()
+    held.step()
+    assert mode.called == [model, model]
+    assert rig.wrapping.modules == [model]
+
+
+def test_hooks_of_the_module_run_once(rig: Rig) -> None:
+    model, calls = Net(), []
+    model.register_forward_hook(lambda *_: calls.append("forward"))
+    held = sgd(model)
+    for _ in range(2):
+        model(X).mean().backward()
+        held.step()
+    assert calls == ["forward"] * 2
+    assert len(rig.steps) == 2
+
+
+def saved_and_loaded(model: nn.Module) -> Any:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, copy.copy, lambda m: pickle.loads(pickle.dumps(m)), saved_and_loaded]
+)
+def test_a_copy_of_an_wrapped_module_is_a_plain_module(
+    patches: Patches, mode: Recording, copied: Callable[[nn.Module], nn.Module]
+) -> None:
+    Rig(patches, mode)
+    model = Net()
+    held = sgd(model)
+    model(X).mean().backward()
+    held.step()
+    twin = copied(model)
+    assert type(twin) is Net
+    assert "_compiled_call_impl" not in vars(twin)
+    with torch.no_grad():
+        assert torch.equal(twin(X), model(X))
+    assert mode.called == [model]
+    assert list(twin.state_dict()) == list(Net().state_dict())
+
+
+def test_a_copy_of_an_wrapped_model_that_is_trained_is_wrapped_itself(rig: Rig) -> None:
+    model = Net()
+    held = sgd(model)
+    model(X).mean().backward()
+    twin = copy.deepcopy(model)
+    held_too = sgd(twin)
+    twin(X).mean().backward()
+    held.step()
+    held_too.step()
+    assert rig.wrapping.modules == [model, twin]
+
+
+def test_state_travels_in_and_out_of_an_wrapped_module(rig: Rig) -> None:
+    model, other = Net(), Net()
+    held = sgd(model)
+    model(X).mean().backward()
+    held.step()
+    model.load_state_dict(other.state_dict())
+    assert torch.equal(model(X), other(X))
+    assert rig.wrapping.modules == [model]
+
+
+def test_settled_the_module_call_is_torchs_own_and_the_unit_still_redirects(rig: Rig, mode: Recording) -> None:
+    own = nn.Module._wrapped_call_impl
+    assert nn.Module.__call__ is not own
+    model, late = Net(), Net()
+    held = sgd(model, late)
+    model(X).mean().backward()
+    rig.wrapping.settle()
+    assert nn.Module.__call__ is own
+    model(X).mean().backward()
+    late(X).mean().backward()
+    held.step()
+    assert mode.called == [model, model]
+    assert len(rig.wrapping.unwrapped()) == 4, "what begins to train later is noticed by its gradients"
+
+
+def test_after_undo_an_wrapped_module_is_a_plain_one(patches: Patches) -> None:
+    Rig(patches)
+    model = Net()
+    held = sgd(model)
+    model(X).mean().backward()
+    held.step()
+    assert isinstance(model._compiled_call_impl, Redirect)
+    patches.undo()
+    assert "_compiled_call_impl" not in vars(model)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_in_a_forked_process_an_wrapped_module_is_a_plain_one(rig: Rig) -> None:
+    model = Net()
+    held = sgd(model)
+    model(X).mean().backward()
+    held.step()
+    pid = os.fork()
+    if pid == 0:
+        os._exit("_compiled_call_impl" in vars(model))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert isinstance(model._compiled_call_impl, Redirect)
+    assert len(rig.steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "entered", "elements"),
+    [
+        ((torch.ones(5, 3),), {}, 5, 15),
+        (({"x": torch.ones(6, 3), "mask": torch.ones(2)},), {}, 6, 18),
+        (([torch.ones(7, 3)],), {}, 0, 0),
+        (({"images": [torch.ones(7, 3)]}, torch.ones(2)), {}, 0, 0),
+        ((UserDict(name="text", x=torch.ones(7, 3)),), {}, 7, 21),
+        ((), {"x": torch.ones(8, 3)}, 8, 24),
+        (("text", 3, torch.ones(9, 3)), {}, 9, 27),
+        ((torch.tensor(1.0), torch.ones(9, 3)), {}, 0, 1),
+        (("text",), {}, 0, 0),
+    ],
+)
+def test_samples_and_elements_are_those_of_the_first_tensor(
+    rig: Rig, args: tuple[Any, ...], kwargs: dict[str, Any], entered: int, elements: int
+) -> None:
+    module = nn.Identity()
+    rig.watch.keep_inputs = True
+    rig.watch.training_forward(module, args, kwargs)
+    counted = rig.tally.lap()
+    assert (counted.samples_entered, counted.elements) == (entered, elements)
+    kept = rig.watch.inputs
+    rig.watch.training_forward(module, (torch.ones(1),), {})
+    assert rig.watch.inputs is kept, "only the first forward's are kept"
+    assert rig.watch.forwards == {id(module): 1}, "a second forward before any backward is the same pass"
+    rig.watch.backward_ended()
+    rig.watch.training_forward(module, (torch.ones(1),), {})
+    assert rig.watch.forwards == {id(module): 2}
+    assert not rig.watch.keep_inputs
+
+
+def test_an_evaluation_with_gradients_left_on_is_not_training(rig: Rig) -> None:
+    model = Net()
+    held = sgd(model)
+    for _ in range(2):
+        for (x,) in DataLoader(TensorDataset(X), batch_size=2):
+            model.train()
+            model(x).mean().backward()
+            held.step()
+        model.eval()
+        for (x,) in DataLoader(TensorDataset(torch.ones(30, 3)), batch_size=10):
+            model(x)
+    counted = [(step.counted.samples_drawn, step.counted.samples_entered) for step in rig.steps]
+    assert counted == [(2, 2)] * 4
+
+
+def test_a_tensor_class_of_the_scripts_is_not_asked_when_it_is_looked_at(rig: Rig) -> None:
+    class Refusing(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is not nn.functional.linear:
+                raise ValueError(func)
+            return super().__torch_function__(func, types, args, kwargs or {}).as_subclass(torch.Tensor)
+
+    model = Net()
+    held = sgd(model)
+    rig.watch.entered.is_on = True
+    model(X.as_subclass(Refusing)).mean().backward()
+    held.step()
+    assert rig.steps[0].counted.samples_entered == 4

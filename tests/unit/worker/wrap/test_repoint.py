@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from dpdoctor.worker.wrap import repoint
+
+
+def replaced(module: nn.Module) -> repoint.Parameters:
+    """Give a linear layer a new weight, twice as large, and return what changed."""
+    before = dict(module.named_parameters(remove_duplicate=False))
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            part.weight = nn.Parameter(2 * part.weight.detach())
+    return repoint.replacements(before, module)
+
+
+def doubled(value: torch.Tensor, like: nn.Parameter) -> torch.Tensor:
+    assert like.shape == value.shape
+    return 2 * value
+
+
+@pytest.fixture
+def module() -> nn.Linear:
+    return nn.Linear(3, 2)
+
+
+def test_only_what_changed_is_replaced(module: nn.Linear) -> None:
+    old = module.weight
+    changed = replaced(module)
+    assert list(changed) == [id(old)]
+    assert changed[id(old)] == (old, module.weight)
+    assert repoint.replacements(dict(module.named_parameters()), module) == {}
+
+
+def test_optimizers_train_the_new_parameters_with_their_old_state(module: nn.Linear) -> None:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    module(torch.ones(4, 3)).sum().backward()
+    optimizer.step()
+    old = module.weight
+    momentum, bias_state = optimizer.state[old]["momentum_buffer"].clone(), optimizer.state[module.bias]
+    repoint.repoint(replaced(module), [optimizer], doubled)
+    assert optimizer.param_groups[0]["params"][0] is module.weight
+    assert optimizer.param_groups[0]["params"][1] is module.bias
+    assert old not in optimizer.state
+    assert torch.equal(optimizer.state[module.weight]["momentum_buffer"], 2 * momentum)
+    assert optimizer.state[module.bias] is bias_state
+    before = module.weight.detach().clone()
+    module(torch.ones(4, 3)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(module.weight, before)
+
+
+def test_state_that_has_another_shape_is_kept_as_it_is(module: nn.Linear) -> None:
+    optimizer = torch.optim.Adam(module.parameters())
+    module(torch.ones(4, 3)).sum().backward()
+    optimizer.step()
+    repoint.repoint(replaced(module), [optimizer], doubled)
+    assert optimizer.state[module.weight]["step"] == 1
+
+
+def test_lists_dicts_and_objects_that_hold_a_parameter_hold_the_new_one(module: nn.Linear) -> None:
+    old = module.weight
+    held, named, thing = [module.bias, old, old], {"w": old, "b": module.bias}, SimpleNamespace(weight=old)
+    repoint.repoint(replaced(module), [], doubled)
+    assert all(item is not old for item in held)
+    assert held[1] is held[2] is named["w"] is thing.weight is module.weight
+    assert held[0] is named["b"] is module.bias
+
+
+def test_shared_parameters_are_still_shared(module: nn.Linear) -> None:
+    twin = nn.Linear(3, 2)
+    twin.weight = module.weight
+    held = [module.weight]
+    before = dict(nn.ModuleList([module, twin]).named_parameters(remove_duplicate=False))
+    module.weight = twin.weight = nn.Parameter(torch.zeros(2, 3))
+    repoint.repoint(repoint.replacements(before, nn.ModuleList([module, twin])), [], doubled)
+    assert held[0] is module.weight is twin.weight
+
+
+def test_nothing_to_replace_touches_nothing(module: nn.Linear) -> None:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    before = list(optimizer.param_groups[0]["params"])
+    repoint.repoint({}, [optimizer], doubled)
+    assert all(a is b for a, b in zip(before, module.parameters(), strict=True))
+    gc.collect()

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dpdoctor.worker.modes._base import ConversionError, WrapOptions
+from dpdoctor.worker.patches import Patches
+from tests.builders.models import Net, X, sgd
+from tests.builders.rig import FailedError, Recording, Rig
+
+
+class Criterion(nn.Module):
+    """A loss with a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return (y * self.weight).mean()
+
+
+def test_the_outermost_module_that_is_called_is_wrapped(rig: Rig, mode: Recording) -> None:
+    model = Net()
+    held = sgd(model)
+    beside = nn.Sequential(model, nn.Softmax(1))
+    model(X).mean().backward()
+    held.step()
+    assert rig.wrapping.modules == mode.converted == [model]
+    assert mode.called == [model]
+    assert beside not in mode.converted
+    (unit,) = rig.wrapping.records()
+    assert (unit.name, unit.num_parameters, unit.trainable_bytes) == ("Net", 16, 64)
+    assert unit.line.startswith(f"{__file__}:")
+
+
+class Passing(nn.Module):
+    """A wrapper that passes on what is set on it, as that of Lightning Fabric does."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "inner" in self._modules:
+            setattr(self._modules["inner"], name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def test_a_wrapper_that_passes_attributes_on_is_wrapped_itself(rig: Rig, patches: Patches) -> None:
+    model = Passing(Net())
+    held = sgd(model)
+    for _ in range(2):
+        model(X).mean().backward()
+        held.step()
+    assert rig.wrapping.modules == [model]
+    assert model.inner._compiled_call_impl is None
+    patches.undo()
+    assert "_compiled_call_impl" not in vars(model)
+
+
+def test_parts_called_inside_are_not_units(rig: Rig) -> None:
+    model = Net()
+    held = sgd(model)
+    for _ in range(3):
+        model(X).mean().backward()
+        held.step()
+    assert rig.wrapping.modules == [model]
+    assert [step.counted.samples_entered for step in rig.steps] == [4, 4, 4]
+
+
+def test_a_criterion_with_parameters_is_a_unit_too(rig: Rig, mode: Recording) -> None:
+    model, criterion = Net(), Criterion()
+    held = sgd(model, criterion)
+    criterion(model(X)).backward()
+    held.step()
+    assert rig.wrapping.modules == [model, criterion]
+    assert mode.called == [model, criterion]
+    assert rig.wrapping.unwrapped() == ()
+
+
+def test_modules_that_nobody_trains_are_left_alone(rig: Rig) -> None:
+    teacher, model = Net(), Net()
+    held = sgd(model)
+    (model(X) - teacher(X)).pow(2).mean().backward()
+    nn.MSELoss()(model(X), torch.zeros(4, 1))
+    held.step()
+    assert rig.wrapping.modules == [model]
+
+
+def test_a_model_is_wrapped_at_its_first_training_forward_and_not_before(rig: Rig) -> None:
+    model = Net()
+    model(X)
+    held = sgd(model)
+    with torch.no_grad():
+        model(X)
+    assert rig.wrapping.modules == []
+    model.double().load_state_dict(Net().state_dict())
+    model(X.double()).mean().backward()
+    held.step()
+    assert rig.wrapping.modules == [model]
+    assert rig.wrapping.records()[0].trainable_bytes == 128
+
+
+class Fitting(Net):
+    """Its method holds the whole training step."""
+
+    def fit(self, held: torch.optim.Optimizer) -> None:
+        self.second(self.first(X)).mean().backward()
+        held.step()
+
+
+def test_training_through_a_method_that_runs_the_backward_pass_is_refused(patches: Patches) -> None:
+    Rig(patches, Recording())
+    model = Fitting()
+    with pytest.raises(FailedError, match=r"gradients .* through Fitting\.fit") as failed:
+        model.fit(sgd(model))
+    assert f"Linear is called at {__file__}:" in str(failed.value)
+
+
+def test_such_a_method_is_a_warning_where_nothing_is_synchronised(patches: Patches) -> None:
+    rig = Rig(patches)
+    model = Fitting()
+    held = sgd(model)
+    for _ in range(3):
+        model.fit(held)
+    (warning,) = rig.wrapping.warnings
+    assert "Fitting.fit" in warning
+    assert rig.wrapping.modules == [model.first, model.second]
+
+
+class Chain(Net):
+    """Its loss takes the method that is outermost of three, beside one that has nothing of its own."""
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.encode(x)).mean()
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x)
+
+
+@pytest.mark.parametrize("model", [Net(), Chain()])
+def test_training_through_a_method_enters_the_wrapper_with_it(rig: Rig, mode: Recording, model: Net) -> None:
+    held = sgd(model)
+    for _ in range(3):
+        held.zero_grad()
+        model.loss(X).backward()
+        held.step()
+    assert rig.wrapping.modules == mode.converted == [model]
+    assert rig.wrapping.records()[0].name == type(model).__name__
+    assert mode.called == [model, model], "the first forward told what to route"
+    assert [step.counted.samples_entered for step in rig.steps] == [0, 4, 4]
+    assert f"{type(model).__name__}.loss" in rig.wrapping.warnings[0]
+
+
+@pytest.mark.usefixtures("rig")
+def test_ranks_leave_the_first_step_of_a_routed_method_alike() -> None:
+    model = Net()
+    held = sgd(model)
+    before = [p.detach().clone() for p in model.parameters()]
+    model.loss(X).backward()
+    held.step()
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)), "its gradient was local"
+    assert all(p.grad is not None for p in model.parameters()), "a GradScaler wants to see gradients"
+    model.loss(X).backward()
+    held.step()
+    assert not any(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.usefixtures("rig")
+def test_a_routed_method_gives_what_it_gave() -> None:
+    model = Net()
+    held = sgd(model)
+    before = model.loss(X)
+    before.backward()
+    held.step()
+    assert torch.equal(model.loss(X), before)
+    assert torch.equal(model(X), Net.forward(model, X))
+    with torch.no_grad():
+        assert not model.loss(X).requires_grad
+    assert inspect.signature(model.loss) == inspect.signature(Net().loss)
+
+
+@pytest.mark.usefixtures("rig")
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_a_model_with_a_routed_method_is_a_model(mode: Recording, copied: Any) -> None:
+    model = Net()
+    held = sgd(model)
+    model.loss(X).backward()
+    held.step()
+    other = copied(model)
+    other.loss(X).backward()
+    assert mode.called == [], "the copy is not routed"
+    assert other.first.weight is not model.first.weight
+    assert other.first.weight.grad is not None
+
+
+def test_a_forward_called_by_its_name_is_a_method_too(rig: Rig, mode: Recording) -> None:
+    model = Net()
+    held = sgd(model)
+    for _ in range(3):
+        model.forward(X).mean().backward()
+        held.step()
+    assert mode.called == [model, model]
+    assert rig.wrapping.modules == [model]
+
+
+def test_a_trainer_that_is_a_module_but_trains_no_more_than_its_model_is_no_trap(rig: Rig) -> None:
+    class Trainer(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def training_step(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x).mean()
+
+    trainer = Trainer(Net())
+    held = sgd(trainer)
+    trainer.training_step(X).backward()
+    held.step()
+    assert rig.wrapping.modules == [trainer.model]
+
+
+def test_a_mode_that_cannot_convert_says_so_with_the_line(patches: Patches) -> None:
+    class Refusing(Recording):
+        def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
+            raise ConversionError(f"planted for {module}, unused {how.has_unused}")
+
+    Rig(patches, Refusing())
+    model = Net()
+    held = sgd(model)
+    with pytest.raises(FailedError, match=r"Net, called at .*: planted for Net"):
+        model(X)
+    held.zero_grad()
+
+
+def test_the_mode_is_told_of_parameters_without_a_gradient(patches: Patches, mode: Recording) -> None:
+    rig = Rig(patches, mode, unused=["first.weight"])
+    model = Net()
+    held = sgd(model)
+    model(X).mean().backward()
+    held.step()
+    assert mode.told is not None
+    assert mode.told.has_unused
+    assert rig.wrapping.has_unused
+    assert mode.told.ignored == frozenset()
+
+
+class Averaged(nn.Module):
+    """A model that keeps a copy of itself inside, which no optimizer holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.average = Net(), Net()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+def test_a_copy_that_nothing_trains_is_no_parameter_without_a_gradient(patches: Patches, mode: Recording) -> None:
+    model = Averaged()
+    names = [f"average.{name}" for name, _ in model.average.named_parameters()]
+    rig = Rig(patches, mode, unused=names)
+    held = sgd(model.net)
+    model(X).mean().backward()
+    held.step()
+    assert mode.told is not None
+    assert mode.told.ignored == frozenset(names)
+    assert not rig.wrapping.has_unused
+
+
+def test_unused_and_unwrapped_parameters_are_named(rig: Rig) -> None:
+    model, loose = Net(), nn.Parameter(torch.ones(2))
+    held = torch.optim.SGD([*model.parameters(), loose], lr=0.1)
+    model.first(X).mean().backward()
+    assert rig.wrapping.modules == [model.first]
+    model(X).mean().backward()
+    assert rig.wrapping.modules == [model], "a part is released: two wrappers would reduce it twice"
+    assert model.first._compiled_call_impl is None
+    held.zero_grad()
+    model.first(X).mean().backward()
+    assert rig.wrapping.modules == [model], "and not wrapped again when it is called alone"
+    (loose.sum() * 2).backward()
+    assert rig.wrapping.records()[0].unused == ("second.weight", "second.bias")
+    assert rig.wrapping.records({id(model.second.bias)})[0].unused == ("second.weight",)
+    (unwrapped,) = rig.wrapping.unwrapped()
+    assert "(2,)" in unwrapped
+    assert "SGD" in unwrapped
+    held.step()
