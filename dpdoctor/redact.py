@@ -1,4 +1,6 @@
-"""Secrets never reach the run directory: what looks like one is replaced before anything is written.
+"""What is taken out of text that others wrote: secrets, and on its way to a terminal what would command it.
+
+Secrets never reach the run directory: what looks like one is replaced before anything is written.
 
 What follows a secret-looking name is a secret wherever it stands: `learn` notes the values of such arguments and
 environment variables, and of those in URLs, and every text is then searched for them, too.
@@ -10,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote, quote_plus, unquote
 
@@ -212,3 +215,17 @@ def _is_secret(name: str, value: str) -> bool:
     if _SHORT_OPTION.fullmatch(name):
         return _looks_secret(value, plain=True)
     return bool(_MAYBE_NAME.search(name)) and _looks_secret(value)
+
+
+def printable(value: str) -> str:
+    """Return text without the characters that command a terminal or turn the direction of what follows them.
+
+    Each becomes a replacement character, so that it is seen that there was one. New lines and tabs stay.
+    """
+    if value.isprintable():
+        return value
+    return "".join(c if _is_shown(c) else "\N{REPLACEMENT CHARACTER}" for c in value)
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"

@@ -101,7 +101,7 @@ def _person() -> str:
 
 def _lines(name: str, found: Baseline) -> list[str]:
     """Return a baseline with its record, the newest change first."""
-    from dpdoctor.report.text import printable
+    from dpdoctor.redact import printable
 
     spec = found.recorded.header.spec
     title = f"{name}: {' '.join((spec.target, *spec.args))}, {_expected(found.audit[-1])}"

@@ -109,10 +109,10 @@ class _Metered:
             whole, newline, _ = file.read().rpartition(b"\n")
         self._echoed += len(whole) + len(newline)
         for line in whole.decode(errors="replace").splitlines():
-            self._console.print(Text(f"  | {redact.text(line)}"), soft_wrap=True)
+            self._console.print(Text(f"  | {redact.printable(redact.text(line))}"), soft_wrap=True)
 
     def _outcome(self, record: LaunchRecord) -> str:
-        reason = f": {record.reason}" if record.reason else ""
+        reason = f": {redact.printable(record.reason)}" if record.reason else ""
         return f"{self._title}: {record.status} after {units.seconds(round(self._clock() - self._began_s))}{reason}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 
@@ -178,20 +177,6 @@ def clipped(text: str, most: int) -> str:
         return line
     tail = most // 3
     return f"{line[: most - 1 - tail]}\N{HORIZONTAL ELLIPSIS}{line[-tail:]}"
-
-
-def printable(text: str) -> str:
-    """Return text without the characters that command a terminal or turn the direction of what follows them.
-
-    Each becomes a replacement character, so that it is seen that there was one. New lines and tabs stay.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if _is_shown(c) else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def _is_shown(character: str) -> bool:
-    return character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
 
 
 def name_cell(name: str, most: int, *, note: str = "") -> Cell:

@@ -207,3 +207,17 @@ def test_names_of_fields_and_plain_words_stay_in_json_whatever_is_secret() -> No
 def test_short_secrets_count_as_whole_words() -> None:
     redact.learn(["--password", "abcd", "--other-password", "12345678"])
     assert text("abcd is in abcde, 12345678 in 123456789") == f"{MASK} is in abcde, {MASK} in 123456789"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("a line\n\tand another", "a line\n\tand another"),
+        ("カーネル 🔥\N{NO-BREAK SPACE}x", "カーネル 🔥\N{NO-BREAK SPACE}x"),
+        ("\x1b[31mred\x07", "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"),
+        ("\N{RIGHT-TO-LEFT OVERRIDE}esrever", "\N{REPLACEMENT CHARACTER}esrever"),
+        ("\udcff", "\N{REPLACEMENT CHARACTER}"),
+    ],
+)
+def test_characters_that_command_are_replaced(given: str, shown: str) -> None:
+    assert redact.printable(given) == shown

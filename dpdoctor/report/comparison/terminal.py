@@ -11,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dpdoctor.analysis.comparison import Comparison
+from dpdoctor.redact import printable
 from dpdoctor.report.comparison import summary, verdict
 from dpdoctor.report.comparison.remarks import remarks
 from dpdoctor.report.comparison.rows import Row, change_interval, change_text, change_tone
 from dpdoctor.report.comparison.words import against
 from dpdoctor.report.formats.literal import literal
-from dpdoctor.report.text import figure_text, mode_label, printable, short_interval
+from dpdoctor.report.text import figure_text, mode_label, short_interval
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red"}
 _CELL_STYLES = {"plain": "", "good": "green", "bad": "red"}

@@ -60,11 +60,11 @@ def troubles(summary: RunSummary) -> Iterator[Trouble]:
 
 
 def of_modes(summary: RunSummary) -> Iterator[Trouble]:
-    """Yield every mode that did not end well."""
-    for name, mode in summary.modes.items():
-        if standing.why_withheld(mode) is not None or mode.status != "ok":
-            found = verdict.mode_verdict(name, mode)
-            yield Trouble(tone=found.tone, sentence=found.sentence, lines=mode.stderr_tail)
+    """Yield every mode that did not end well, those that failed alike together."""
+    for names in standing.ended_badly(summary, but=()):
+        mode = summary.modes[names[0]]
+        found = verdict.mode_verdict(names[0], mode, alike=names)
+        yield Trouble(tone=found.tone, sentence=found.sentence, lines=mode.stderr_tail)
 
 
 def _of_profile(analysis: Diagnosis) -> Brief:

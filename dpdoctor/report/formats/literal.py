@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from dpdoctor.report.text import printable
+from dpdoctor.redact import printable
 
 
 def literal(text: str, style: str = "") -> Text:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dpdoctor.report.text import clipped, printable
+from dpdoctor.redact import printable
+from dpdoctor.report.text import clipped
 
 LONGEST_TEXT = 1_000
 LONGEST_LINE = 300

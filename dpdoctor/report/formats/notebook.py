@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dpdoctor.analysis import Diagnosis, ModeSummary, RunSummary
+from dpdoctor.redact import printable
 from dpdoctor.report import templates
 from dpdoctor.report.documents.brief import Brief, brief
-from dpdoctor.report.text import mode_label, printable, run_title, with_interval
+from dpdoctor.report.text import mode_label, run_title, with_interval
 from dpdoctor.report.traces.traced import is_trace_run
 from dpdoctor.report.words import standing
 

@@ -8,8 +8,9 @@ from pathlib import PurePath
 
 from dpdoctor import units
 from dpdoctor.gate.model import GateResult, Outcome
+from dpdoctor.redact import printable
 from dpdoctor.report.gate import lines, words
-from dpdoctor.report.text import clipped, mode_label, printable
+from dpdoctor.report.text import clipped, mode_label
 
 # GitHub shows ten of a kind per step.
 MOST_OF_A_KIND = 10

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
 from dpdoctor.gate.model import GateResult, Outcome
+from dpdoctor.redact import printable
 from dpdoctor.report.gate import lines, words
-from dpdoctor.report.text import clipped, printable
+from dpdoctor.report.text import clipped
 
 NAME = "dpdoctor gate"
 LONGEST_MESSAGE = 300

@@ -173,12 +173,12 @@ def _factor(figure: Figure) -> Cell:
 
 
 def _troubles(summary: RunSummary) -> Iterator[Callout]:
-    for name, mode in summary.modes.items():
-        found = verdict.mode_verdict(name, mode)
-        if standing.why_withheld(mode) is not None or mode.status not in ("ok", "inactive"):
-            label, word = mode_label(name), "failed" if mode.status == "ok" else mode.status
-            reason = sentence(standing.why_withheld(mode) or mode.reason or "No reason was recorded")
-            yield Callout(tone=found.tone, title=f"{label}: {word}", text=reason, lines=mode.stderr_tail)
+    for names in standing.ended_badly(summary, but=("inactive",)):
+        mode = summary.modes[names[0]]
+        found = verdict.mode_verdict(names[0], mode)
+        labels, word = listed([mode_label(name) for name in names]), "failed" if mode.status == "ok" else mode.status
+        reason = sentence(standing.why_withheld(mode) or mode.reason or "No reason was recorded")
+        yield Callout(tone=found.tone, title=f"{labels}: {word}", text=reason, lines=mode.stderr_tail)
 
 
 def _caption(summary: RunSummary) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dpdoctor.analysis import BASELINE, Figure, ModeSummary, RunSummary, stats
 from dpdoctor.analysis.withheld import why_withheld
 
 __all__ = [
+    "ended_badly",
     "focus",
     "is_baseline",
     "is_measurably_faster",
@@ -71,3 +74,14 @@ def focus(summary: RunSummary) -> str | None:
     """Return the leader with the highest throughput; None when nothing was measured."""
     leading = leaders(summary)
     return max(leading, key=lambda name: leading[name].throughput.value or 0.0, default=None)
+
+
+def ended_badly(summary: RunSummary, *, but: Collection[str]) -> list[list[str]]:
+    """Return the modes that did not end well, `but` for those of some statuses; what failed alike is told of once."""
+    alike: dict[tuple[str, str | None, tuple[str, ...]], list[str]] = {}
+    for name, mode in summary.modes.items():
+        why = why_withheld(mode)
+        if why is not None or (mode.status != "ok" and mode.status not in but):
+            # Each of those that have figures is told with its own.
+            alike.setdefault((mode.status, why or name, mode.stderr_tail), []).append(name)
+    return list(alike.values())

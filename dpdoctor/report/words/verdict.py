@@ -8,7 +8,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary
 from dpdoctor.analysis.own_cost import MOST_SHARE
 from dpdoctor.report.blocks import Headline
-from dpdoctor.report.text import by_reason, capital, figure_text, interval_text, mode_label, sentence
+from dpdoctor.report.text import by_reason, capital, figure_text, interval_text, listed, mode_label, sentence
 from dpdoctor.report.words import clauses
 from dpdoctor.report.words.advice import advice, bottleneck
 from dpdoctor.report.words.standing import is_baseline, leaders, shown_modes, why_withheld
@@ -46,8 +46,10 @@ def _steps(summary: RunSummary) -> Iterator[str]:
             yield f"{mode_label(name)} takes {figure_text(mode.step)} per step ({per_second} steps/s)"
 
 
-def mode_verdict(name: str, mode: ModeSummary, cost: str | None = None, last: Sequence[str] = ()) -> Headline:
-    """Return one mode's result in one sentence.
+def mode_verdict(
+    name: str, mode: ModeSummary, cost: str | None = None, last: Sequence[str] = (), alike: Sequence[str] = ()
+) -> Headline:
+    """Return one mode's result in one sentence, which names all that failed `alike`.
 
     Where the mode was measured that has the clause of what costs most (None: where a step's time goes) and ends with
     the `last` ones.
@@ -56,7 +58,8 @@ def mode_verdict(name: str, mode: ModeSummary, cost: str | None = None, last: Se
     withheld = why_withheld(mode)
     if withheld is not None:
         tone, word = ("muted", "was skipped") if mode.status == "skipped" else ("bad", "failed")
-        return Headline(tone=tone, sentence=sentence(f"{label} {word}: {withheld}"))
+        every = listed([mode_label(one) for one in alike or (name,)])
+        return Headline(tone=tone, sentence=sentence(f"{every} {word}: {withheld}"))
     reason = mode.reason or "no reason was recorded"
     if mode.status == "inactive":
         trains = "" if mode.throughput.value is None else f" ({rate})"

@@ -155,6 +155,16 @@ def test_what_rank_0_prints_can_be_shown_as_it_comes(console: Console, tmp_path:
     ]
 
 
+@pytest.mark.parametrize("kind", [PlainProgress, LiveProgress])
+def test_what_a_script_says_does_not_command_the_terminal(
+    kind: type[PlainProgress | LiveProgress], console: Console, tmp_path: Path
+) -> None:
+    progress = kind(console)
+    progress.began("ddp", tmp_path)
+    progress.ended(outcome("failed", "it raised \x1b]0;title\x07"))
+    assert "it raised \N{REPLACEMENT CHARACTER}]0;title" in text(console)
+
+
 def test_live_progress_rewrites_its_line_and_leaves_the_outcome(tmp_path: Path, clock: HandClock) -> None:
     console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
     progress = LiveProgress(console, clock=clock)

@@ -121,20 +121,6 @@ def test_an_iterable_dataset_has_no_sampler() -> None:
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
-        ("a line\n\tand another", "a line\n\tand another"),
-        ("カーネル 🔥\N{NO-BREAK SPACE}x", "カーネル 🔥\N{NO-BREAK SPACE}x"),
-        ("\x1b[31mred\x07", "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"),
-        ("\N{RIGHT-TO-LEFT OVERRIDE}esrever", "\N{REPLACEMENT CHARACTER}esrever"),
-        ("\udcff", "\N{REPLACEMENT CHARACTER}"),
-    ],
-)
-def test_characters_that_command_are_replaced(given: str, shown: str) -> None:
-    assert text.printable(given) == shown
-
-
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
         ("the loader", "The loader"),
         ("DDP", "DDP"),
         ("", ""),

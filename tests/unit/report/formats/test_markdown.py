@@ -20,10 +20,13 @@ WHOLE = Path(__file__).parents[3] / "data" / "comments"
 
 
 def with_failures(number: int, reason: str) -> Analysis:
-    """Return a run with so many modes that failed, all for this reason, with lines to match."""
+    """Return a run with so many modes that failed, for such a reason each, with lines to match."""
     found = runs.cpu_run()
-    failed = dataclasses.replace(found.summary.modes["fsdp"], reason=reason, stderr_tail=(reason,) * 20)
-    modes = {**found.summary.modes, **{f"mode{place}": failed for place in range(number)}}
+    failed = dataclasses.replace(found.summary.modes["fsdp"], stderr_tail=(reason,) * 20)
+    modes = {
+        **found.summary.modes,
+        **{f"mode{place}": dataclasses.replace(failed, reason=f"{place} {reason}") for place in range(number)},
+    }
     return dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
 
 

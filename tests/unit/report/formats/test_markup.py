@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpdoctor.redact import printable
 from dpdoctor.report.formats import markup
-from dpdoctor.report.text import clipped, printable
+from dpdoctor.report.text import clipped
 from tests.builders.markdown import ALIVE, UNSEEN, elements, seen, tokens
 
 PLACES = ("{}", "### {}", "- {}", "| head |\n| --- |\n| {} |")

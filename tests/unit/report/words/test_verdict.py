@@ -8,6 +8,7 @@ import pytest
 
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary, analyse
 from dpdoctor.records import Check
+from dpdoctor.report.documents import brief
 from dpdoctor.report.words import clauses, standing, verdict
 from tests.builders import records, runs
 from tests.builders.figures import figures
@@ -164,3 +165,13 @@ def test_a_mode_that_was_launched_twice_is_told_with_what_failed_first() -> None
     (told,) = verdict.limits(summary(single=mode(), ddp=mode(again=again)))
     assert told.startswith("DDP was launched twice")
     assert "unexpected pos 7 vs 5" in told
+
+
+def test_modes_that_failed_alike_are_told_of_once() -> None:
+    alike = {"status": "failed", "reason": "no module named torch", "stderr_tail": ("line 1",)}
+    run = summary(single=mode(**alike), ddp=mode(**alike), fsdp=mode(**{**alike, "reason": "the disk is full"}))
+    told = list(brief.of_modes(run))
+    assert [(found.sentence, found.lines) for found in told] == [
+        ("One device and DDP failed: no module named torch.", ("line 1",)),
+        ("FSDP failed: the disk is full.", ("line 1",)),
+    ]
