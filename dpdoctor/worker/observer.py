@@ -47,9 +47,9 @@ from dpdoctor.worker.timing.calibration import hook_cost_ns
 from dpdoctor.worker.timing.pending import live_storages, storages
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
+from dpdoctor.worker.timing.steady_tally import SteadyTally
 from dpdoctor.worker.timing.steplog import StepLog
 from dpdoctor.worker.timing.steps import StepCounter
-from dpdoctor.worker.timing.tally import Tally
 from dpdoctor.worker.wire import Wire
 from dpdoctor.worker.wrap.redirect import Watch
 from dpdoctor.worker.wrap.wrapping import Wrapping
@@ -82,7 +82,7 @@ class Observer(ABC):
         self._clock = time.monotonic_ns
         self._ending, self._left = self._make_ending(), "stopped"
         self._patches = Patches()
-        self._phases, self._tally, self._counter = PhaseClock(self._clock), Tally(), StepCounter()
+        self._phases, self._tally, self._counter = PhaseClock(self._clock), SteadyTally(), StepCounter()
         self._recorder = Recorder(directory, self._clock)
         self._evaluations = Evaluations(self._clock, self._recorder.ran)
         self._watch = Watch(self._phases, self._tally, self._ending.check, self._evaluations)

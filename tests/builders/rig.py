@@ -16,8 +16,9 @@ from dpdoctor.worker.modes.single import MODE as SINGLE
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.steady_tally import SteadyTally
 from dpdoctor.worker.timing.steps import StepCounter
-from dpdoctor.worker.timing.tally import Counted, Tally
+from dpdoctor.worker.timing.tally import Counted
 from dpdoctor.worker.wrap.redirect import Watch
 from dpdoctor.worker.wrap.wrapping import Wrapping
 from tests.builders.handclock import HandClock
@@ -71,7 +72,7 @@ class Rig:
         unused: Sequence[str] = (),
     ) -> None:
         self.clock = HandClock(1)
-        self.phases, self.tally, self.counter = PhaseClock(self.clock), Tally(), StepCounter()
+        self.phases, self.tally, self.counter = PhaseClock(self.clock), SteadyTally(patience=2), StepCounter()
         self.watch = Watch(self.phases, self.tally, self.check)
         self.optimizers = hooks.Optimizers(
             self.counter, self.phases, self.check, self.on_step, self.tally.optimizer_stepped

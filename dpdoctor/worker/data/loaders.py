@@ -26,7 +26,7 @@ from dpdoctor.worker.data.shard import Draws, Shard
 from dpdoctor.worker.data.workers import inherits
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.pending import live_storages
-from dpdoctor.worker.timing.phases import DATA_WAIT, PhaseClock
+from dpdoctor.worker.timing.phases import DATA_WAIT, ELSEWHERE, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 
 UNMET = -1
@@ -101,7 +101,7 @@ class Loaders:
         def timed_next(iterator: Any) -> Any:
             check()
             depth = phases.push(DATA_WAIT)
-            ahead = phases.is_elsewhere()
+            ahead = depth == ELSEWHERE
             try:
                 batch, size = self.replay.next(iterator, fetch, ahead=ahead)
             except StopIteration:

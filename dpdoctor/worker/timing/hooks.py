@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,7 @@ class Optimizers:
         self._on_step = on_step
         self._on_any_step = on_any_step
         self._created: list[weakref.ref[Optimizer]] = []
-        self._depths: dict[int, list[int]] = {}
+        self._depths: defaultdict[int, list[int]] = defaultdict(list)
         self._stepped: dict[int, str] = {}
 
     def watch(self, patches: Patches) -> None:
@@ -68,8 +69,8 @@ class Optimizers:
         patches.replace(Optimizer, "__init__", register)
         patches.replace(Optimizer, "__setstate__", register_copy)
         patches.replace(GradScaler, "step", step)
-        before = register_optimizer_step_pre_hook(lambda optimizer, *_: self._begin(optimizer))
-        after = register_optimizer_step_post_hook(lambda optimizer, *_: self._end(optimizer))
+        before = register_optimizer_step_pre_hook(self._begin)
+        after = register_optimizer_step_post_hook(self._end)
         patches.add("torch.optim.optimizer step pre hook", before.remove)
         patches.add("torch.optim.optimizer step post hook", after.remove)
 
@@ -93,14 +94,14 @@ class Optimizers:
         self._counter.built(len(self._created) - 1)
         return len(self._created) - 1
 
-    def _begin(self, optimizer: Optimizer, *, scaled: bool = False) -> None:
+    def _begin(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
         self._check()
         index = self._index(optimizer)
         self._counter.enter(index, scaled=scaled)
         self._stepped[index] = type(optimizer).__name__
-        self._depths.setdefault(index, []).append(self._phases.push(OPTIMIZER))
+        self._depths[index].append(self._phases.push(OPTIMIZER))
 
-    def _end(self, optimizer: Optimizer, *, scaled: bool = False) -> None:
+    def _end(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
         index = self._index(optimizer)
         self._phases.pop(self._depths[index].pop())
         self._on_any_step()

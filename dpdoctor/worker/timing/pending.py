@@ -114,6 +114,18 @@ class Pending:
         if not batch.for_training:
             self._shorten(batch.loader)
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether every batch that was handed out is gone from here."""
+        return not any(self._queues.values())
+
+    def gone_by(self, batch: Batch) -> None:
+        """A batch was handed out, and trained on before anything else was."""
+        self._left.pop(batch.loader, None)
+        self.num_known += 1
+        self.num_taken += 1
+        self._remember(batch, batch.storages)
+
     def copied(self, source: Iterable[int], target: Mapping[int, StorageWeakRef]) -> None:
         """The script copied a tensor to a device: it may train on the copy."""
         for holders in (self._holders, self._gone):
@@ -189,10 +201,14 @@ class Pending:
             self._forget(queue.popleft())
 
     def _forget(self, batch: Batch) -> None:
-        for storage in batch.storages:
-            if self._holders.get(storage) is batch:
-                del self._holders[storage]
-                self._gone[storage] = batch
+        held = [storage for storage in batch.storages if self._holders.get(storage) is batch]
+        for storage in held:
+            del self._holders[storage]
+        self._remember(batch, held)
+
+    def _remember(self, batch: Batch, storages: Iterable[int]) -> None:
+        """Keep what is known of a batch that is gone: the script may hold it."""
+        self._gone.update(dict.fromkeys(storages, batch))
         if len(self._gone) > self._most_gone:
             self._gone = {storage: batch for storage, batch in self._gone.items() if batch.lies_at(storage)}
             self._most_gone = LEAST_GONE + 2 * len(self._gone)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from threading import get_ident
 from typing import Any
 
 from dpdoctor.records import ALL_PHASES, BETWEEN, PHASES
@@ -54,11 +54,11 @@ class PhaseClock:
 
     def belongs_here(self) -> None:
         """Charge this thread from now on, and no other."""
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
 
     def is_elsewhere(self) -> bool:
         """Return whether the calling thread is another than the one that trains."""
-        return self._thread is not None and self._thread != threading.get_ident()
+        return self._thread is not None and self._thread != get_ident()
 
     def is_outside(self) -> bool:
         """Return whether no phase claims the present moment; any thread may ask."""
@@ -76,7 +76,7 @@ class PhaseClock:
 
     def push(self, phase: int) -> int:
         """Enter a phase and return the depth to hand to `pop`; in another thread nothing happens."""
-        if self._thread is not None and self._thread != threading.get_ident():
+        if self._thread is not None and self._thread != get_ident():
             return ELSEWHERE
         now, stack = self._clock(), self._stack
         depth = len(stack)
@@ -101,7 +101,10 @@ class PhaseClock:
         self._since = now
         depth = depth or 1
         if depth == 1 and len(stack) > 1:
-            self._begin_gap(stack[1])
+            if stack[1] in _TRAINING:
+                self._begin_gap(stack[1])
+            elif stack[1] == DATA_WAIT:
+                self.has_fetched = True
         del stack[depth:]
         if self._marks:
             self._unmark(depth)
@@ -117,13 +120,10 @@ class PhaseClock:
                 self.claimed.add(self.gap)
 
     def _begin_gap(self, phase: int) -> None:
-        if phase in _TRAINING:
-            self._last, self._other_before = phase, self._totals[OTHER]
-            self.gap, self.has_fetched = self.gap + 1, False
-            if phase == BACKWARD and self.updates is not None:
-                self.updates.note()
-        else:
-            self.has_fetched |= phase == DATA_WAIT
+        self._last, self._other_before = phase, self._totals[OTHER]
+        self.gap, self.has_fetched = self.gap + 1, False
+        if phase == BACKWARD and self.updates is not None:
+            self.updates.note()
 
     def lap(self) -> tuple[int, int, tuple[int, ...]]:
         """End a step: return its begin, its duration and its time per phase in ns, and begin the next.
@@ -136,7 +136,8 @@ class PhaseClock:
         self._stack = [OTHER]
         self._last, self._other_before = None, 0
         self.gap, self.has_fetched = self.gap + 1, False
-        self._unmark(1)
+        if self._marks:
+            self._unmark(1)
         self._totals = [0] * len(ALL_PHASES)
         self._since = self._begin = now
         self.num_calls = 0

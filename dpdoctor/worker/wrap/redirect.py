@@ -76,12 +76,11 @@ class Redirect:
         depth = watch.phases.push(FORWARD)
         self._thread = threading.get_ident()
         try:
-            with given.looking() if given is not None else contextlib.nullcontext():
-                if watch.through is not None:
-                    output = watch.through(self._target, args, kwargs)
-                else:
-                    output = self._target(*args, **kwargs)
-            if given is not None:
+            if given is None:
+                output = self._run(args, kwargs)
+            else:
+                with given.looking():
+                    output = self._run(args, kwargs)
                 given.returned(output)
             if training is not None:
                 follow(training, output)
@@ -89,6 +88,10 @@ class Redirect:
         finally:
             self._thread = None
             watch.phases.pop(depth)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        through = self._watch.through
+        return self._target(*args, **kwargs) if through is None else through(self._target, args, kwargs)
 
 
 class Watch:
@@ -174,7 +177,8 @@ class Watch:
         """A step of the reference optimizer ended."""
         self.micro_batches.append(self.micro_batch)
         self.micro_batch = 0
-        self.entered.step_ended()
+        if self.entered.is_on:
+            self.entered.step_ended()
 
     @property
     def pass_is_open(self) -> bool:

@@ -1,0 +1,218 @@
+"""A tally that takes the short way while each step is like those before it: one batch, one forward, one backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from dpdoctor.worker.timing.pending import Batch
+from dpdoctor.worker.timing.tally import Counted, Look, Pass, Rows, Tally
+
+# So many steps alike, then the short way; after each one that was not, twice as many.
+PATIENCE = 16
+_NONE, _FETCHED, _TRAINED, _BACKWARD, _STEPPED = range(5)
+
+
+class SteadyTally(Tally):
+    """Counts as Tally does, in a fifth of its time.
+
+    A step that turns out to be of another kind is told to Tally from its beginning. One thing is lost then: of its
+    first forward it is not known whether a backward pass came to it, where another forward follows before any. Such a
+    step is taken for one at an epoch's edge, which no steady figure holds.
+    """
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        super().__init__()
+        self._patience = patience
+        self._alike = 0
+        self._is_short = self._is_unfollowed = False
+        self._stage = _NONE
+        self._forward: dict[str, Any] = {}
+        self._loader = self._size = self._num_elements = 0
+        self._references: dict[int, StorageWeakRef] = {}
+
+    def fetched(
+        self,
+        loader: int,
+        num_samples: int,
+        *,
+        ahead: bool = False,
+        storages: Iterable[int] = (),
+        references: dict[int, StorageWeakRef] | None = None,
+        for_training: bool = True,
+    ) -> None:
+        """As Tally's."""
+        if (
+            self._is_short
+            and self._stage == _NONE
+            and for_training
+            and references
+            and num_samples
+            and not ahead
+            and loader in self._first_fed
+            and not self._only_evaluated
+        ):
+            self._stage = _FETCHED
+            self._loader, self._size, self._references = loader, num_samples, references
+            return
+        self._tell()
+        super().fetched(
+            loader,
+            num_samples,
+            ahead=ahead,
+            storages=storages,
+            references=references,
+            for_training=for_training,
+        )
+
+    def trained(
+        self,
+        num_entered: int,
+        *,
+        elements: int = 0,
+        in_eval_mode: bool = False,
+        storages: Iterable[int] = (),
+        look: Callable[[], Look] = Look,
+        samples: Callable[[], Rows | None] | None = None,
+        call: tuple[int, object] | None = None,
+        goes_on: bool = False,
+    ) -> Pass | None:
+        """As Tally's; the short way needs to be told nothing."""
+        storages = set(storages)
+        if self._stage == _FETCHED and num_entered == self._size and not in_eval_mode and self._is_of(storages):
+            self._stage = _TRAINED
+            self._num_elements = elements
+            self._forward = {"storages": storages, "call": call, "goes_on": goes_on}
+            return None
+        self._tell()
+        if self._is_unfollowed:
+            self._edge = True
+            self._patience *= 2
+            self._is_unfollowed = False
+        return super().trained(
+            num_entered,
+            elements=elements,
+            in_eval_mode=in_eval_mode,
+            storages=storages,
+            look=look,
+            samples=samples,
+            call=call,
+            goes_on=goes_on,
+        )
+
+    def _is_of(self, storages: set[int]) -> bool:
+        """Return whether a forward is called with the batch's own memory."""
+        return any(address in storages and not reference.expired() for address, reference in self._references.items())
+
+    def backward(self, *, in_step: bool = False) -> None:
+        """As Tally's."""
+        if self._stage == _TRAINED and not in_step:
+            self._stage = _BACKWARD
+            return
+        self._tell()
+        self._is_unfollowed = False
+        super().backward(in_step=in_step)
+
+    def optimizer_stepped(self) -> None:
+        """As Tally's."""
+        if self._stage in {_BACKWARD, _STEPPED}:
+            self._stage = _STEPPED
+            return
+        self._tell()
+        super().optimizer_stepped()
+
+    def evaluated(self) -> None:
+        """As Tally's."""
+        self._tell()
+        super().evaluated()
+
+    def epoch_began(self, loader: int) -> None:
+        """As Tally's."""
+        if self._stage != _NONE:
+            self._tell()
+        super().epoch_began(loader)
+
+    def copied(self, source: Iterable[int], target: Mapping[int, StorageWeakRef]) -> None:
+        """As Tally's."""
+        source = set(source)
+        if self._stage != _NONE and not source.isdisjoint(self._references):
+            self._references.update(target)
+        super().copied(source, target)
+
+    def _tell(self) -> None:
+        """Tell Tally what this step was so far: it goes the long way from here on."""
+        stage, self._stage = self._stage, _NONE
+        self._is_short = False
+        if stage == _NONE:
+            return
+        self._alike = 0
+        super().fetched(self._loader, self._size, references=self._references)
+        if stage >= _TRAINED:
+            super().trained(self._size, elements=self._num_elements, **self._forward)
+            self._is_unfollowed = stage == _TRAINED
+        if stage >= _BACKWARD:
+            super().backward()
+        if stage >= _STEPPED:
+            super().optimizer_stepped()
+
+    def lap(self) -> Counted:
+        """As Tally's."""
+        if self._stage >= _BACKWARD and not self._is_interrupted:
+            return self._short_lap()
+        self._tell()
+        is_alike = self._is_alike()
+        counted = super().lap()
+        self._is_unfollowed = False
+        self._alike = self._alike + (not counted.epoch_edge) if is_alike and counted.reconciled else 0
+        self._is_short = self._alike >= self._patience and self._is_at_rest()
+        return counted
+
+    def _is_alike(self) -> bool:
+        """Return whether the step that ends is one that the short way can tell."""
+        self._settle()
+        if len(self._settled) != 1 or self._passes or self._backwards != 1 or self._is_interrupted:
+            return False
+        (training,) = self._settled
+        if len(training.batches) != 1 or training.again or not training.is_known:
+            return False
+        (batch,) = training.batches
+        return bool(batch.references) and batch.for_training and training.rows == batch.size == self._drawn > 0
+
+    def _is_at_rest(self) -> bool:
+        """Return whether nothing of the steps before may tell in the next one."""
+        pending = self._pending
+        is_counted = self._any_drawn and not self._undrawn and self._uncounted is None
+        is_quiet = not (self._only_evaluated or self._doubtful or self._passes or self._turns or self._entered)
+        return is_counted and is_quiet and pending.is_empty and not pending.num_unsure
+
+    def _short_lap(self) -> Counted:
+        loader, size = self._loader, self._size
+        self._pending.gone_by(
+            Batch(
+                loader=loader,
+                size=size,
+                storages=set(self._references),
+                references=self._references,
+                counted_in=self._laps,
+            )
+        )
+        self._most_entered = max(self._most_entered, size)
+        self._samples_of[loader] += size
+        self._fed_since[loader] += 1
+        self._steps += 1
+        self._laps += 1
+        self._most_silent[loader] = max(self._most_silent[loader], self._steps - self._last_fed[loader])
+        self._last_fed[loader] = self._steps
+        edge, self._edge = self._edge, False
+        self._stage, self._references, self._forward = _NONE, {}, {}
+        return Counted(
+            samples_drawn=size,
+            samples_entered=size,
+            micro_batches=1,
+            epoch_edge=edge,
+            elements=self._num_elements,
+            samples_handed=size,
+            reconciled=True,
+        )

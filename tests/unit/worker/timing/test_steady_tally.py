@@ -1,0 +1,147 @@
+"""The short way counts what the long way does, whatever a script does next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpdoctor.worker.timing.pending import live_storages, storages
+from dpdoctor.worker.timing.steady_tally import SteadyTally
+from dpdoctor.worker.timing.tally import Counted, Pass, Tally
+
+TRAIN, OTHER = 0, 1
+SIZE = 4
+Act = Callable[["Script"], None]
+
+
+class Script:
+    """Does the same things before one tally; it holds the batches that it was given last."""
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self.batches: list[torch.Tensor] = []
+        self.open: list[Pass] = []
+        self.counted: list[Counted] = []
+
+    def fetch(self, loader: int = TRAIN, size: int = SIZE, *, for_training: bool = True) -> None:
+        self.batches = [*self.batches[-3:], torch.zeros(size, 2)]
+        self.tally.fetched(loader, size, references=live_storages(self.batches[-1]), for_training=for_training)
+
+    def forward(self, tensor: torch.Tensor, *, in_eval_mode: bool = False) -> None:
+        training = self.tally.trained(
+            len(tensor), elements=tensor.numel(), in_eval_mode=in_eval_mode, storages=storages(tensor)
+        )
+        if training is not None:
+            training.followed()
+            self.open.append(training)
+
+    def backward(self, *, reaches: bool = True, in_step: bool = False) -> None:
+        for training in self.open[None if reaches else len(self.open) - 1 :]:
+            training.reach()
+        self.open.clear()
+        self.tally.backward(in_step=in_step)
+
+    def step(self) -> None:
+        self.tally.optimizer_stepped()
+        self.counted.append(self.tally.lap())
+
+    def usual(self) -> None:
+        self.fetch()
+        self.forward(self.batches[-1])
+        self.backward()
+        self.step()
+
+    def held(self, back: int) -> None:
+        self.forward(self.batches[-min(back, len(self.batches))] if self.batches else torch.zeros(SIZE, 2))
+
+    def copied(self) -> None:
+        if self.batches:
+            self.batches.append(self.batches[-1].clone())
+            self.tally.copied(storages(self.batches[-2]), live_storages(self.batches[-1]))
+
+
+ACTS: dict[str, Act] = {
+    "usual": Script.usual,
+    "fetch": Script.fetch,
+    "short": lambda script: script.fetch(size=SIZE - 1),
+    "other": lambda script: script.fetch(OTHER),
+    "no_grad": lambda script: script.fetch(OTHER, for_training=False),
+    "ahead": lambda script: script.tally.fetched(TRAIN, SIZE, ahead=True),
+    "last": lambda script: script.held(1),
+    "held": lambda script: script.held(3),
+    "copied": Script.copied,
+    "noise": lambda script: script.forward(torch.zeros(SIZE, 2)),
+    "part": lambda script: script.forward(script.batches[-1][:2] if script.batches else torch.zeros(2, 2)),
+    "eval_mode": lambda script: script.forward(torch.zeros(SIZE, 2), in_eval_mode=True),
+    "evaluated": lambda script: script.tally.evaluated(),
+    "epoch": lambda script: script.tally.epoch_began(TRAIN),
+    "interrupted": lambda script: script.tally.interrupted(),
+    "backward": Script.backward,
+    "closure": lambda script: script.backward(in_step=True),
+    "turn": lambda script: script.tally.optimizer_stepped(),
+    "step": Script.step,
+}
+
+
+def differs(short: Counted, long: Counted) -> bool:
+    """Return whether a step was counted otherwise, and not set apart."""
+    return short != long and not short.epoch_edge
+
+
+@settings(max_examples=400)
+@given(st.lists(st.one_of(st.just("usual"), st.sampled_from(list(ACTS))), max_size=40))
+def test_every_step_is_counted_alike(acts: list[str]) -> None:
+    scripts = Script(SteadyTally(patience=1)), Script(Tally())
+    for script in scripts:
+        for _ in range(4):
+            script.usual()
+        for act in acts:
+            ACTS[act](script)
+        script.step()
+    short, long = (script.tally for script in scripts)
+    assert scripts[0].counted == scripts[1].counted
+    assert short.remarks() == long.remarks()
+    assert short.loaders() == long.loaders()
+    assert short.main_loader() == long.main_loader()
+    assert short.steps_between_begins(TRAIN) == long.steps_between_begins(TRAIN)
+
+
+def test_the_short_way_is_taken() -> None:
+    script = Script(SteadyTally(patience=3))
+    ways = []
+    for _ in range(5):
+        script.usual()
+        assert isinstance(script.tally, SteadyTally)
+        ways.append(script.tally._is_short)
+    assert ways == [False, False, True, True, True]
+    assert [counted.samples_drawn for counted in script.counted] == [SIZE] * 5
+
+
+def test_a_step_whose_first_forward_was_not_followed_is_set_apart() -> None:
+    short, long = Script(SteadyTally(patience=1)), Script(Tally())
+    for script in (short, long):
+        for _ in range(4):
+            script.usual()
+        script.fetch()
+        script.held(1)
+        script.fetch()
+        script.held(1)
+        script.backward(reaches=False)
+        script.step()
+        script.usual()
+    assert short.counted[:4] == long.counted[:4]
+    assert long.counted[4].samples_drawn == SIZE
+    assert short.counted[4].epoch_edge
+    assert short.counted[5].samples_drawn == long.counted[5].samples_drawn == SIZE
+
+
+@pytest.mark.parametrize("num_steps", [10, 500])
+def test_batches_that_are_freed_are_not_remembered(num_steps: int) -> None:
+    script = Script(SteadyTally(patience=1))
+    for _ in range(num_steps):
+        script.usual()
+    assert len(script.tally._pending._gone) <= 200
