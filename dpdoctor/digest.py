@@ -36,6 +36,8 @@ NAME_THEM = "--comm-kernels REGEX names those that do"
 PHASES = ("forward", "backward", "optimizer", "other")
 # On the host's clock; of two that are nested the first is the inner one.
 HOST_PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
+# What the training thread runs where a trace does not mark phases.
+OPERATORS = "operators"
 # What lies between two of them in one step is of this one: a loss that is computed outside of the module is forward,
 # clipping is the update's. Data and copies may lie between, too.
 BETWEEN_PHASES = {
@@ -104,6 +106,58 @@ class DeviceStep:
     phases_ns: dict[str, int] = field(default_factory=dict)
     host_phases_ns: dict[str, int] = field(default_factory=dict)
     comm_host_ns: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """When one thing was done in a step.
+
+    Attributes:
+        device: HOST: the training thread or, of `compute` and `comm`, what computes where there is no device.
+        what: of the training thread one of HOST_PHASES, or OPERATORS where the trace marks none; of a device compute,
+            comm, h2d or copy, which may overlap each other.
+        spans_ns: begin, end, begin, end, ... since TracedStep.begin_ns; sorted and disjoint.
+    """
+
+    device: int
+    what: str
+    spans_ns: tuple[int, ...]
+
+    def joined(self, other: Lane) -> Lane:
+        """Return the times that are in either lane."""
+        pairs = sorted(zip(*[iter(self.spans_ns + other.spans_ns)] * 2, strict=True))
+        found: list[int] = []
+        for begin, end in pairs:
+            if found and begin <= found[-1]:
+                found[-1] = max(found[-1], end)
+            else:
+                found += (begin, end)
+        return replace(self, spans_ns=tuple(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """One whole step as a timeline, from the host's begin of it until host and devices are through with it.
+
+    `step` is DeviceStep's. Spans between which there is less than `finest_ns` are one.
+    """
+
+    step: int
+    begin_ns: int
+    duration_ns: int
+    finest_ns: int
+    lanes: tuple[Lane, ...]
+
+    def without_communication(self) -> TracedStep:
+        """Return the step with what was taken for communication as compute."""
+        comm = {lane.device: lane for lane in self.lanes if lane.what == "comm"}
+        lanes = [lane for lane in self.lanes if lane.what != "comm"]
+        found = tuple(
+            lane.joined(comm.pop(lane.device)) if lane.what == "compute" and lane.device in comm else lane
+            for lane in lanes
+        )
+        alone = tuple(replace(lane, what="compute") for lane in comm.values())
+        return replace(self, lanes=found + alone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +373,7 @@ class Digest:
         source: the trace's file name.
         has_device: False on CPU-only traces; `devices` then holds the HOST.
         step_source: what the steps were read from: ProfilerStep, Optimizer.step, none.
+        traced_steps: those nearest to the median length, by number; empty: no step is whole.
         unknown_communication: why it is unknown what the rank communicates, in a clause; nothing here rests on it then.
         damage: where and why the file stops being readable.
     """
@@ -342,6 +397,7 @@ class Digest:
     buckets: tuple[Bucket, ...] = ()
     shard_units: tuple[ShardUnit, ...] = ()
     data_parallel: DataParallelCost | None = None
+    traced_steps: tuple[TracedStep, ...] = ()
     unknown_communication: str | None = None
     damage: str | None = None
     notes: tuple[str, ...] = ()
@@ -357,6 +413,7 @@ class Digest:
             small_calls=(),
             buckets=(),
             shard_units=(),
+            traced_steps=tuple(step.without_communication() for step in self.traced_steps),
             unknown_communication=reason,
         )
 

@@ -18,6 +18,7 @@ from dpdoctor.attribution.devices import devices
 from dpdoctor.attribution.fsdp_units import shard_units
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.host_steps import HostSteps, host_steps
+from dpdoctor.attribution.traced_steps import traced_steps
 from dpdoctor.attribution.unknown_communication import why_unknown
 from dpdoctor.digest import HOST, Digest, NotMeasured
 from dpdoctor.trace.model import Trace
@@ -64,6 +65,7 @@ def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
         buckets=buckets(trace, steps, observed, found),
         shard_units=shard_units(trace, steps, observed, found),
         data_parallel=data_parallel_cost(trace, steps, observed),
+        traced_steps=traced_steps(trace, steps, observed),
         damage=None if trace.damage is None else f"{trace.damage.reason} at byte {trace.damage.offset}",
         notes=trace.notes,
         not_measured=tuple(_not_measured(trace, steps, observed)),

@@ -18,13 +18,16 @@ _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(PHASES))
 
 
 def host_phases(trace: Trace, steps: HostSteps, device: DeviceEvents) -> dict[str, Spans]:
-    """Return when the training thread was in each of HOST_PHASES, the rest of the steps being `other`; on a GPU never.
+    """Return `marked_phases` where the host is what computes; nothing on a GPU."""
+    return marked_phases(trace, steps) if device.index == HOST else {}
+
+
+def marked_phases(trace: Trace, steps: HostSteps) -> dict[str, Spans]:
+    """Return when the training thread was in each of HOST_PHASES, the rest of the steps being `other`.
 
     Of two that are nested it is in the one that comes first in HOST_PHASES: a closure's forward lies in the optimizer.
     What lies between two of them in one step may be of one of them, as BETWEEN_PHASES says.
     """
-    if device.index != HOST:
-        return {}
     events, annotations = trace.events, trace.rows(Kind.ANNOTATION)
     annotations = annotations[events.thread[annotations] == steps.thread]
     *marked, other = HOST_PHASES

@@ -258,6 +258,23 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Perfetto:
+    """Traces to look at in Perfetto, which opens at a click and at nothing else.
+
+    Attributes:
+        title: what Perfetto calls the trace that the page carries.
+        events: that trace, as Chrome's format has it; empty: it is too large to carry.
+        files: where traces lie, each with what it is of; `num_more` are not listed.
+    """
+
+    kind: ClassVar[str] = "perfetto"
+    title: str
+    events: tuple[dict[str, Any], ...]
+    files: tuple[str, ...]
+    num_more: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """Small charts, or cards, side by side where there is room."""
 
@@ -354,6 +371,7 @@ Block: TypeAlias = (
     | Facts
     | Lines
     | Chart
+    | Perfetto
     | Grid
     | Fold
     | OfMode

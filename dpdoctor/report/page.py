@@ -26,6 +26,7 @@ _SCRIPTS = (
     "paper.js",
     "tables.js",
     "copy.js",
+    "perfetto.js",
     "header.js",
 )
 
@@ -63,6 +64,7 @@ def _script() -> Markup:
 def _environment() -> Environment:
     environment = templates.environment()
     environment.globals["chart_json"] = _chart_json
+    environment.globals["trace_json"] = lambda events: packed_json({"traceEvents": events})
     return environment
 
 

@@ -28,6 +28,7 @@ from dpdoctor.report.views import (
     ranks,
     samplers,
     steps,
+    timeline,
     traces,
     waterfall,
 )
@@ -42,8 +43,7 @@ SECTIONS: tuple[Section[Diagnosis], ...] = (
     ),
     Section(name="data-loading", title="Data loading", views=(loader.VIEW,)),
     Section(name="communication", title="Communication", views=(collectives.VIEW, parallel.VIEW, ranks.VIEW)),
-    # One traced step comes first here, then what host and devices did over the run.
-    Section(name="timeline", title="Timeline", views=(samplers.VIEW,)),
+    Section(name="timeline", title="Timeline", views=(timeline.VIEW, samplers.VIEW)),
     # The call tree of the host's time comes last here.
     Section(name="operators", title="Operators", views=(kernels.VIEW,)),
     # Peaks by rank, then memory over time.

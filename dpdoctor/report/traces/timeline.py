@@ -1,6 +1,7 @@
 """All ranks on one axis as a Chrome trace: a list of events that ui.perfetto.dev opens.
 
-A process per rank; in it tracks of steps, collectives, waits with their culprit, and a counter of idle time by cause.
+A process per rank; in it tracks of steps, of what host and devices did in usual ones, collectives, waits with their
+culprit, and a counter of idle time by cause.
 Every mode begins at zero, so that modes stand below each other and can be compared.
 """
 
@@ -16,6 +17,7 @@ from dpdoctor.analysis.cross_rank import ClockOffset, CommonCalls, CrossRank
 from dpdoctor.analysis.spent import parts
 from dpdoctor.digest import Breakdown, Calls, DeviceDigest
 from dpdoctor.report.text import mode_label
+from dpdoctor.report.traces import step_timeline
 from dpdoctor.report.traces.traced import TracedMode, TracedRank, device_words, traced_modes
 from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds
 
@@ -79,7 +81,8 @@ def _rank_number(rank: TracedRank) -> int:
 def _shifted_first(rank: TracedRank, clock: ClockOffset | None) -> int:
     """Return when anything that is drawn of this rank begins, in unix time on the first rank's clock."""
     steps = [device.steps[0].begin_ns if device.steps else device.begin_ns for device in rank.digest.devices]
-    first = min([*steps, *rank.digest.calls.begin_ns], default=0)
+    usual = [step.begin_ns for step in rank.digest.traced_steps]
+    first = min([*steps, *usual, *rank.digest.calls.begin_ns], default=0)
     return _Axis(base_ns=rank.digest.base_ns, clock=clock, begin_ns=0).at(first)
 
 
@@ -90,6 +93,7 @@ def _rank(process: int, mode: TracedMode, rank: TracedRank, axis: _Axis, most: i
     for device in rank.digest.devices:
         tracks.append((f"steps, {device_words(device)}", list(_steps(device, axis))))
         yield from _idle(process, device, axis)
+    tracks += _usual_steps(rank, axis)
     tracks += _lanes("collectives", list(_collectives(rank.digest.calls, axis)), most)
     tracks += _lanes("waits", list(_waits(mode.cross_rank, rank, axis)), most)
     for track, (name, slices) in enumerate(tracks, 1):
@@ -131,6 +135,20 @@ def _idle(process: int, device: DeviceDigest, axis: _Axis) -> Iterator[Event]:
         values = {cause_words(cause): step.idle_by.get(cause, 0) / 1e6 for cause in causes}
         yield _counter(name, process, axis.at(step.begin_ns), values)
     yield _counter(name, process, axis.at(device.steps[-1].end_ns), dict.fromkeys(map(cause_words, causes), 0.0))
+
+
+def _usual_steps(rank: TracedRank, axis: _Axis) -> list[tuple[str, list[_Slice]]]:
+    """Return the lanes of the steps that were kept whole, as tracks."""
+    tracks: dict[str, list[_Slice]] = {}
+    for step in rank.digest.traced_steps:
+        for lane in step.lanes:
+            track, name = step_timeline.names(lane)
+            for begin, end in zip(lane.spans_ns[::2], lane.spans_ns[1::2], strict=True):
+                one = _Slice(
+                    name=name, begin_ns=axis.at(step.begin_ns + begin), end_ns=axis.at(step.begin_ns + end), args={}
+                )
+                tracks.setdefault(track, []).append(one)
+    return [(name, sorted(slices, key=lambda one: one.begin_ns)) for name, slices in tracks.items()]
 
 
 def _collectives(calls: Calls, axis: _Axis) -> Iterator[_Slice]:

@@ -40,6 +40,7 @@ class TestWhichSections:
             "traces",
             "findings",
             "breakdown",
+            "traced_step",
             "collectives",
             "parallel",
             "ranks",
