@@ -296,6 +296,24 @@ class LineShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallNode:
+    """One call of the training thread in the traced steps, as often as its stack was looked at.
+
+    Attributes:
+        parent: place of its caller in the tree, before its own; -1: none.
+        where: a line of the user's code, `file:line`, or the function of a library that such a line calls.
+        function: that the line is in; empty: `where` is a function.
+        looks: at which it was under way; `own_looks`: without anything of the tree below it.
+    """
+
+    parent: int
+    where: str
+    function: str
+    looks: int
+    own_looks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUse:
     """What a rank took of the host's cores over its measured windows without an ablation, all of them together.
 
@@ -337,6 +355,7 @@ class RankRecord:
         devices: the GPUs that the rank sees, in torch's order: one, several under nn.DataParallel, none on the CPU.
         own_code: where the script was seen most between loading, forward, backward and update; empty: it was not
             traced, or never seen there.
+        call_tree: what the training thread was seen at in the traced steps; empty: it was not traced.
         cpu: None: no window was measured to its end.
         clock: the host's monotonic clock and unix time at one moment, in ns: events are in the former, traces in the
             latter.
@@ -367,6 +386,7 @@ class RankRecord:
     transforms: tuple[TransformTime, ...] = ()
     hand_offs: tuple[HandOff, ...] = ()
     own_code: tuple[LineShare, ...] = ()
+    call_tree: tuple[CallNode, ...] = ()
     cpu: CpuUse | None = None
     clock: tuple[int, int] | None = None
     protected_by: str = ""

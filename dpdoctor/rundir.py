@@ -323,7 +323,7 @@ def _gone_on(rank: Rank, traced: Rank) -> Rank:
     steps, windows = len(rank.steps), 1 + max((window.window for window in rank.windows), default=0)
     record = rank.record
     if record is not None and traced.record is not None:
-        record = dataclasses.replace(record, own_code=traced.record.own_code)
+        record = dataclasses.replace(record, own_code=traced.record.own_code, call_tree=traced.record.call_tree)
     return dataclasses.replace(
         rank,
         record=record,

@@ -299,7 +299,7 @@ class Conductor:
         """Stop what may still be running: profilers and the recorder."""
         if self._tracer is not None:
             self._tracer.stop()
-            self._parts.report.saw_own_code(self._tracer.own_code())
+            self._parts.report.saw_own_code(self._tracer.own_code(), self._tracer.call_tree())
             self._tracer = None
         self._parts.report.used_cpu(self._cpu.use())
         self._parts.recorder.flush()

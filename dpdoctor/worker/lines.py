@@ -36,6 +36,11 @@ def is_users(filename: str) -> bool:
     return not filename.startswith(_NOT_USERS) and not any(name in filename for name in _INSTALLED)
 
 
+def is_ours(filename: str) -> bool:
+    """Return whether a file is dpdoctor's."""
+    return filename.startswith(_OURS)
+
+
 def caller() -> str:
     """Return `file:line` of the innermost frame on the stack that is neither ours nor an installed library's."""
     frame: FrameType | None = sys._getframe(1)

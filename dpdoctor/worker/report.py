@@ -12,6 +12,7 @@ import torch
 from dpdoctor import rundir
 from dpdoctor.records import (
     AblationRecord,
+    CallNode,
     Check,
     Conversion,
     Counters,
@@ -103,9 +104,9 @@ class Report:
         """Note what the measured windows took of the cores; None: none was measured."""
         self._record = replace(self._record, cpu=cpu)
 
-    def saw_own_code(self, found: tuple[LineShare, ...]) -> None:
-        """Note at which lines the script spends its time between the phases of a step."""
-        self._record = replace(self._record, own_code=found)
+    def saw_own_code(self, found: tuple[LineShare, ...], calls: tuple[CallNode, ...]) -> None:
+        """Note at which lines the script spends its time between the phases of a step, and all calls of its steps."""
+        self._record = replace(self._record, own_code=found, call_tree=calls)
 
     def warn(self, text: str) -> None:
         """Note something about the script that the reader must know; once is enough."""

@@ -12,8 +12,9 @@ from torch.profiler import ProfilerActivity, record_function, schedule
 
 from dpdoctor import rundir
 from dpdoctor.attribution.digesting import digest_file
-from dpdoctor.records import PHASES, LineShare
+from dpdoctor.records import PHASES, CallNode, LineShare
 from dpdoctor.worker.director import Segment
+from dpdoctor.worker.facts.call_tree import CallTree
 from dpdoctor.worker.facts.own_code import Moment, OwnCode
 from dpdoctor.worker.profiler import Profile
 from dpdoctor.worker.timing.phases import PhaseClock
@@ -34,7 +35,8 @@ class Tracer:
         self._path = directory / rundir.TRACE
         self._phases = phases
         self._watch = watch
-        self._own_code = OwnCode(self._moment, phases.claimed)
+        self._calls = CallTree()
+        self._own_code = OwnCode(self._moment, phases.claimed, self._calls)
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
@@ -74,3 +76,7 @@ class Tracer:
     def own_code(self) -> tuple[LineShare, ...]:
         """Return where the script was seen between the phases of a step."""
         return self._own_code.found()
+
+    def call_tree(self) -> tuple[CallNode, ...]:
+        """Return what the training thread was seen at, as a tree."""
+        return self._calls.nodes()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from dpdoctor.records import LineShare
 from dpdoctor.worker import lines
+from dpdoctor.worker.facts.call_tree import CallTree
 
 PERIOD_S, LETS_GO_AFTER_S = 0.001, 0.0001
 MOST_LINES = 5
@@ -33,12 +34,16 @@ class Moment:
 class OwnCode:
     """Looks from `start` to `stop` at the thread that starts it, whenever `moment` says that it is in no phase.
 
-    What was seen in one of the gaps that are `claimed` by then belonged to a phase all the same.
+    What was seen in one of the gaps that are `claimed` by then belonged to a phase all the same. `calls` is shown what
+    there is to see whether or not that is in a phase.
     """
 
-    def __init__(self, moment: Callable[[], Moment | None], claimed: Container[int] = ()) -> None:
+    def __init__(
+        self, moment: Callable[[], Moment | None], claimed: Container[int] = (), calls: CallTree | None = None
+    ) -> None:
         self._moment = moment
         self._claimed = claimed
+        self._calls = calls
         self._looks: defaultdict[tuple[str, str], list[Moment]] = defaultdict(list)
         self._driving: frozenset[lines.Place] = frozenset()
         self._stopping = threading.Event()
@@ -87,7 +92,13 @@ class OwnCode:
     def _look(self, watched: int) -> None:
         while not self._stopping.wait(PERIOD_S):
             moment = self._moment()
-            frame = sys._current_frames().get(watched) if moment is not None else None
-            where = lines.of_users(frame, self._driving) if frame is not None else None
+            if moment is None and self._calls is None:
+                continue
+            frame = sys._current_frames().get(watched)
+            if frame is None:
+                continue
+            if self._calls is not None:
+                self._calls.look(frame)
+            where = lines.of_users(frame, self._driving) if moment is not None else None
             if moment is not None and where is not None:
                 self._looks[where].append(moment)
