@@ -104,6 +104,31 @@ class EventRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecord:
+    """What the memory of one rank held at the end of a window, between an update and the next step.
+
+    Of GPUs all that the rank uses, added up; on the CPU, of the host's memory. None: not measured there.
+
+    Attributes:
+        parameters_bytes: of the model and its buffers; `gradients_bytes`: that were not set to None;
+            `optimizer_bytes`: its state.
+        allocated_bytes: what torch's allocator has given out; `reserved_bytes`: what it holds, given out or not.
+        peak_allocated_bytes: the most that was given out since the process began.
+        resident_bytes: of the host's memory, that the process takes.
+    """
+
+    at_ns: int
+    window: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    allocated_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    resident_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WrappedModule:
     """One wrapped module. `line` is where the script calls it."""
 
@@ -454,6 +479,7 @@ class Rank:
     trace: Path | None
     digest: Digest | None = None
     batches: tuple[BatchRecord, ...] = ()
+    memory: tuple[MemoryRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

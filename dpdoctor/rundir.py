@@ -36,7 +36,18 @@ from dpdoctor import redact, schema1
 from dpdoctor.digest import Digest
 from dpdoctor.errors import OutputError, RunDirectoryError
 from dpdoctor.loading import BatchRecord
-from dpdoctor.records import EventRecord, Launch, LaunchRecord, Rank, RankRecord, Run, Sample, StepRecord, WindowRecord
+from dpdoctor.records import (
+    EventRecord,
+    Launch,
+    LaunchRecord,
+    MemoryRecord,
+    Rank,
+    RankRecord,
+    Run,
+    Sample,
+    StepRecord,
+    WindowRecord,
+)
 from dpdoctor.spec import SCHEMA, RunHeader
 
 T = TypeVar("T")
@@ -50,6 +61,7 @@ STEPS = "steps.jsonl"
 WINDOWS = "windows.jsonl"
 EVENTS = "events.jsonl"
 LOADER = "loader.jsonl"
+MEMORY = "memory.jsonl"
 NODE = "node0.jsonl"
 TRACE = "trace.json.gz"
 DIGEST = "digest.json"
@@ -336,6 +348,8 @@ def _gone_on(rank: Rank, traced: Rank) -> Rank:
             dataclasses.replace(window, window=window.window + windows, first_step=window.first_step + steps)
             for window in traced.windows
         ),
+        memory=rank.memory
+        + tuple(dataclasses.replace(found, window=found.window + windows) for found in traced.memory),
         events=rank.events + tuple(dataclasses.replace(event, step=event.step + steps) for event in traced.events),
     )
 
@@ -374,6 +388,7 @@ def _read_rank(path: Path, index: int, schema: int) -> Rank:
         windows=read_lines(path / WINDOWS, WindowRecord, schema=schema),
         events=read_lines(path / EVENTS, EventRecord),
         batches=read_lines(path / LOADER, BatchRecord),
+        memory=read_lines(path / MEMORY, MemoryRecord),
         trace=trace if trace.exists() else None,
         digest=read_json(digest, Digest, schema=schema) if digest.exists() else None,
     )

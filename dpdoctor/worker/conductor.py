@@ -140,6 +140,8 @@ class Conductor:
             complete=parts.ablation_runner.leave(measured=done.kind == "measure"),
             pace_ns=core_benchmark_ns(),
         )
+        if parts.memory is not None:
+            parts.recorder.memory(parts.memory(self._number))
         parts.recorder.flush()
         if done.kind == "proof":
             parts.ablation_runner.settle(self._prove())

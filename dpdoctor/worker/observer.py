@@ -34,6 +34,7 @@ from dpdoctor.worker.facts.compilations import CompileEvents
 from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.facts.exchanges import Exchanges
 from dpdoctor.worker.facts.iterators import watch_iterators
+from dpdoctor.worker.facts.memory import memory
 from dpdoctor.worker.facts.updates import Updates
 from dpdoctor.worker.launched import Place
 from dpdoctor.worker.modes._base import Mode, Passes
@@ -217,6 +218,9 @@ class Observer(ABC):
             report=self._report,
             seeding=self._seeding,
             comm_kernels=spec.recording.comm_kernels,
+            memory=lambda window: memory(
+                self._adopter.modules, self._optimizers.alive(), at_ns=self._clock(), window=window
+            ),
         )
         return Conductor(parts, director.first())
 

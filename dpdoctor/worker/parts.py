@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.records import MemoryRecord
 from dpdoctor.worker.ablation_runner import AblationRunner
 from dpdoctor.worker.agreement import Agreement
 from dpdoctor.worker.data.loaders import Loaders
@@ -27,7 +28,8 @@ from dpdoctor.worker.wrap.wrapping import Wrapping
 class Parts:
     """What the conductor conducts.
 
-    `director` decides on rank 0 and is None on the others; `comm_kernels` is that of Recording.
+    `director` decides on rank 0 and is None on the others; `comm_kernels` is that of Recording;
+    `memory` tells what it holds at the end of the window of a number; None: nobody looks.
     """
 
     mode: Mode
@@ -48,3 +50,4 @@ class Parts:
     report: Report
     seeding: Seeding
     comm_kernels: str | None = None
+    memory: Callable[[int], MemoryRecord] | None = None

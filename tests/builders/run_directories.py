@@ -32,6 +32,7 @@ def _write_launch(path: Path, launch: Launch) -> None:
             (rundir.WINDOWS, rank.windows),
             (rundir.EVENTS, rank.events),
             (rundir.LOADER, rank.batches),
+            (rundir.MEMORY, rank.memory),
         ):
             rundir.append_lines(directory / name, records)
         if rank.digest is not None:

@@ -1,6 +1,6 @@
 """Which calls the training thread's time goes to: its stacks, as they were seen again and again, as a tree.
 
-A stack is told by the lines of the user's code and, below the innermost of them, the library function that it calls.
+A stack is told by the lines of the user's code and, below the innermost of them, the library functions that it calls.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from dpdoctor.worker import lines
 # What takes less of all looks is part of its caller's own time.
 LEAST_SHARE = 0.005
 MOST_DEPTH = 40
+# Of a library, how deep its calls are told below the user's line.
+MOST_OF_LIBRARY = 3
 # What is seen below our own conductor is not the script's.
-OURS = "dpdoctor, while it traces"
 _CONDUCTOR = "/dpdoctor/worker/conductor.py"
 # They call what was asked for, and say nothing.
-_PASS_ON = frozenset({"_wrapped_call_impl", "_call_impl", "wrapper", "inner", "decorate_context", "wrapped"})
+_PASS_ON = frozenset(
+    {"_wrapped_call_impl", "_call_impl", "wrapper", "inner", "decorate_context", "wrapped", "_use_grad"}
+)
 # A line, or a library's function, and the function that the line is in; of a library's it is empty.
 Call = tuple[str, str]
 
@@ -32,8 +35,9 @@ class CallTree:
         self._stacks: Counter[tuple[Call, ...]] = Counter()
 
     def look(self, frame: FrameType) -> None:
-        """Count the stack of a thread once."""
-        self._stacks[stack(frame)] += 1
+        """Count the stack of a thread once, if it is the script that it is in."""
+        if calls := stack(frame):
+            self._stacks[calls] += 1
 
     def nodes(self) -> tuple[CallNode, ...]:
         """Return the tree: callers before what they call, which comes right after them, the most seen first."""
@@ -41,21 +45,27 @@ class CallTree:
 
 
 def stack(frame: FrameType | None) -> tuple[Call, ...]:
-    """Return the calls of a stack, the outermost first; empty where nothing of it is the user's."""
+    """Return the calls of a stack, the outermost first; empty where it is not the script's time."""
     calls: list[Call] = []
-    called = ""
+    called: list[Call] = []
     while frame is not None and len(calls) < MOST_DEPTH:
         code = frame.f_code
         if code.co_filename.endswith(_CONDUCTOR):
-            called = OURS
-        elif _is_users(code.co_filename):
-            if called and not calls:
-                calls.append((called, ""))
+            return ()
+        if _is_users(code.co_filename):
+            if not calls:
+                calls = called[-MOST_OF_LIBRARY:]
             calls.append((f"{code.co_filename}:{frame.f_lineno}", code.co_name))
-        elif called != OURS and not lines.is_ours(code.co_filename) and code.co_name not in _PASS_ON:
-            called = f"{frame.f_globals.get('__name__', '?')}.{getattr(code, 'co_qualname', code.co_name)}"
+        elif not calls and not lines.is_ours(code.co_filename):
+            called += _library(frame)
         frame = frame.f_back
-    return tuple(reversed(calls))
+    return tuple(reversed(calls)) if any(function for _, function in calls) else ()
+
+
+def _library(frame: FrameType) -> list[Call]:
+    name = str(getattr(frame.f_code, "co_qualname", frame.f_code.co_name))
+    is_between = frame.f_code.co_name in _PASS_ON or "<locals>" in name
+    return [] if is_between else [(f"{frame.f_globals.get('__name__', '?')}.{name}", "")]
 
 
 def tree(stacks: Counter[tuple[Call, ...]]) -> tuple[CallNode, ...]:

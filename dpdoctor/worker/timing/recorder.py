@@ -10,7 +10,7 @@ from typing import Any
 
 from dpdoctor import rundir
 from dpdoctor.loading import BatchRecord
-from dpdoctor.records import EventRecord, StepRecord, WindowRecord
+from dpdoctor.records import EventRecord, MemoryRecord, StepRecord, WindowRecord
 
 # A pause below this is not worth a line; the youngest generation is collected many times a second.
 LEAST_GC_NS = 1_000_000
@@ -26,6 +26,7 @@ class Recorder:
         self._windows: list[WindowRecord] = []
         self._events: list[EventRecord] = []
         self._batches: list[BatchRecord] = []
+        self._memory: list[MemoryRecord] = []
         self._gc_began = 0
         self.num_steps = 0
         gc.callbacks.append(self._on_gc)
@@ -55,15 +56,21 @@ class Recorder:
         """Keep one batch of a loader."""
         self._batches.append(record)
 
+    def memory(self, record: MemoryRecord) -> None:
+        """Keep what the memory holds."""
+        self._memory.append(record)
+
     def flush(self) -> None:
         """Append what is kept to the files."""
         steps, windows, events, batches = self._steps, self._windows, self._events, self._batches
+        memory, self._memory = self._memory, []
         # First, not last: a signal handler that flushes while this writes must not write the same lines again.
         self._steps, self._windows, self._events, self._batches = [], [], [], []
         rundir.append_lines(self._directory / rundir.STEPS, steps)
         rundir.append_lines(self._directory / rundir.WINDOWS, windows)
         rundir.append_lines(self._directory / rundir.EVENTS, events)
         rundir.append_lines(self._directory / rundir.LOADER, batches)
+        rundir.append_lines(self._directory / rundir.MEMORY, memory)
 
     def close(self) -> None:
         """Stop listening to the garbage collector."""

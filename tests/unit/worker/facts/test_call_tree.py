@@ -61,12 +61,12 @@ def test_what_is_seen_too_rarely_is_its_callers_own() -> None:
 
 
 def test_a_stack_is_the_users_lines_and_the_library_that_they_call() -> None:
-    inner = compiled("def inner(look): look()", LIBRARY, __name__="lib.deep")
+    inner = compiled("def deep(look): look()", LIBRARY, __name__="lib.deep")
     library = compiled(
-        "def _call_impl(look): api(look)\ndef api(look): inner(look)",
+        "def _call_impl(look): api(look)\ndef api(look): deep(look)",
         LIBRARY,
         __name__="lib",
-        **{"inner": inner["inner"]},
+        **{"deep": inner["deep"]},
     )
     script = compiled(
         "def forward(look):\n    api(look)\n\ndef train(look):\n    forward(look)", TRAIN, api=library["_call_impl"]
@@ -75,6 +75,7 @@ def test_a_stack_is_the_users_lines_and_the_library_that_they_call() -> None:
         (f"{TRAIN}:5", "train"),
         (f"{TRAIN}:2", "forward"),
         ("lib.api", ""),
+        ("lib.deep.deep", ""),
     )
 
 
@@ -95,7 +96,7 @@ def test_what_our_conductor_does_is_not_the_scripts() -> None:
     )
     library = compiled("def step(look): hook(look)", LIBRARY, __name__="lib", hook=ours["on_step"])
     script = compiled("def train(look): step(look)", TRAIN, step=library["step"])
-    assert stack_in(script["train"])[-1] == (call_tree.OURS, "")
+    assert stack_in(script["train"]) == ()
 
 
 @pytest.mark.measured

@@ -1,0 +1,78 @@
+"""What of a rank's memory holds what, looked at once, between two steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from dpdoctor.records import MemoryRecord
+from dpdoctor.worker.arms._state import local, parameters
+
+_STATM = Path("/proc/self/statm")
+
+
+@torch.no_grad()
+def memory(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer], *, at_ns: int, window: int) -> MemoryRecord:
+    """Return what the tensors of training take on this rank and, of GPUs, what torch's allocator holds.
+
+    Only tensors count that lie where the first parameter does: on the host or on GPUs. A gradient is there until the
+    script sets it to None. What lies in one storage counts once.
+    """
+    trained = parameters(modules, optimizers)
+    own = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    kind = trained[0].device.type if trained else "cpu"
+    held = set[int]()
+
+    def size(tensors: Iterable[torch.Tensor]) -> int:
+        return sum(_size(tensor, kind, held) for tensor in tensors)
+
+    on_gpu, devices = kind == "cuda", range(torch.cuda.device_count())
+    return MemoryRecord(
+        at_ns=at_ns,
+        window=window,
+        parameters_bytes=size([*trained, *own]),
+        gradients_bytes=size(parameter.grad for parameter in trained if parameter.grad is not None),
+        optimizer_bytes=size(tensor for optimizer in optimizers for tensor in _tensors(dict(optimizer.state))),
+        allocated_bytes=sum(map(torch.cuda.memory_allocated, devices)) if on_gpu else None,
+        peak_allocated_bytes=sum(map(torch.cuda.max_memory_allocated, devices)) if on_gpu else None,
+        reserved_bytes=sum(map(torch.cuda.memory_reserved, devices)) if on_gpu else None,
+        resident_bytes=_resident_bytes(),
+    )
+
+
+def _size(tensor: torch.Tensor, kind: str, held: set[int]) -> int:
+    """Return the bytes of a tensor's storage; 0 where it lies elsewhere or is counted already."""
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            storage = local(tensor).untyped_storage()
+            place, num_bytes = storage.data_ptr(), storage.nbytes()
+        except (RuntimeError, NotImplementedError):  # such as a sparse tensor's, which has none
+            return 0
+    if storage.device.type != kind or place in held:
+        return 0
+    held.add(place)
+    return num_bytes
+
+
+def _tensors(value: object) -> Iterable[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _resident_bytes() -> int | None:
+    """Return how much of the process lies in the host's memory; None: the kernel does not tell."""
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
