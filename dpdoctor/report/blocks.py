@@ -275,6 +275,28 @@ class Perfetto:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call with what it calls; shares are of all time. `is_users`: it is a line of the script, else a library's."""
+
+    name: str
+    is_users: bool
+    share: float
+    own_share: float
+    calls: tuple[Call, ...]
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """A tree of calls whose branches open and close."""
+
+    kind: ClassVar[str] = "calls"
+    title: str
+    caption: str
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """Small charts, or cards, side by side where there is room."""
 
@@ -372,6 +394,7 @@ Block: TypeAlias = (
     | Lines
     | Chart
     | Perfetto
+    | Calls
     | Grid
     | Fold
     | OfMode

@@ -14,6 +14,7 @@ from dpdoctor.report.text import run_title
 from dpdoctor.report.views import (
     ablations,
     breakdown,
+    call_tree,
     collectives,
     conversion,
     environment,
@@ -21,6 +22,7 @@ from dpdoctor.report.views import (
     kernels,
     loader,
     memory,
+    memory_over_time,
     overhead,
     overview,
     parallel,
@@ -44,10 +46,8 @@ SECTIONS: tuple[Section[Diagnosis], ...] = (
     Section(name="data-loading", title="Data loading", views=(loader.VIEW,)),
     Section(name="communication", title="Communication", views=(collectives.VIEW, parallel.VIEW, ranks.VIEW)),
     Section(name="timeline", title="Timeline", views=(timeline.VIEW, samplers.VIEW)),
-    # The call tree of the host's time comes last here.
-    Section(name="operators", title="Operators", views=(kernels.VIEW,)),
-    # Peaks by rank, then memory over time.
-    Section(name="memory", title="Memory", views=(memory.VIEW,)),
+    Section(name="operators", title="Operators", views=(kernels.VIEW, call_tree.VIEW)),
+    Section(name="memory", title="Memory", views=(memory.VIEW, memory_over_time.VIEW)),
     Section(name="run-details", title="Run details", views=(conversion.VIEW, overhead.VIEW, environment.VIEW)),
 )
 

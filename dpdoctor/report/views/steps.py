@@ -9,6 +9,7 @@ from dpdoctor.analysis import Diagnosis, RankSummary
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Note, Table, View
 from dpdoctor.report.drawing import slow_steps
 from dpdoctor.report.drawing.step_chart import step_chart
+from dpdoctor.report.drawing.step_histogram import step_histogram
 from dpdoctor.report.launches import NamedLaunch, by_launch
 from dpdoctor.report.text import NOTHING, figure_cell, mode_label, status_tone, whole_cell
 from dpdoctor.report.traces.traced import is_profile
@@ -42,7 +43,11 @@ def _launch(named: NamedLaunch, analysis: Diagnosis) -> list[Block]:
     if not ranks:
         return [Absent(what="Steps", reason=_why_no_steps(named, analysis))]
     outliers, prefix = slow_steps.outliers(ranks), f"step-{named.mode}-{named.launch.record.launch}"
-    return [step_chart(named, ranks, outliers, prefix), slow_steps.table(outliers, prefix=prefix)]
+    return [
+        *step_histogram(named),
+        step_chart(named, ranks, outliers, prefix),
+        slow_steps.table(outliers, prefix=prefix),
+    ]
 
 
 def _why_no_steps(named: NamedLaunch, analysis: Diagnosis) -> str:
