@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import shutil
@@ -195,7 +196,12 @@ def _enter_namespace() -> bool:
     try:
         _call("unshare", _CLONE_NEWNS)
     except PermissionError:
-        _call("unshare", _CLONE_NEWNS | _CLONE_NEWUSER)
+        try:
+            _call("unshare", _CLONE_NEWNS | _CLONE_NEWUSER)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise NoWallError("this user may make no more namespaces (user.max_user_namespaces)") from error
+            raise
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")

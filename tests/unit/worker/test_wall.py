@@ -12,7 +12,7 @@ from dpdoctor.spec import OVERLAY_FULL
 from dpdoctor.worker import wall
 
 # What kernels answer that keep users from namespaces or from overlays in them.
-NOT_ALLOWED = ("not permitted", "Permission denied", "No space left", "not implemented", "No such device")
+NOT_ALLOWED = ("not permitted", "Permission denied", "no more namespaces", "not implemented", "No such device")
 SCRIPT = """
 import os, subprocess, sys
 from pathlib import Path
