@@ -219,7 +219,7 @@ class Observer(ABC):
             seeding=self._seeding,
             comm_kernels=spec.recording.comm_kernels,
             memory=lambda window: memory(
-                self._adopter.modules, self._optimizers.alive(), at_ns=self._clock(), window=window
+                self._wrapping.modules, self._optimizers.alive(), at_ns=self._clock(), window=window
             ),
         )
         return Conductor(parts, director.first())

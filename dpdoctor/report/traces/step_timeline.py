@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpdoctor import units
-from dpdoctor.analysis.across import ClockOffset
+from dpdoctor.analysis.cross_rank import ClockOffset
 from dpdoctor.digest import HOST, HOST_PHASES, OPERATORS, Lane, TracedStep
 from dpdoctor.report.blocks import Block, Chart
 from dpdoctor.report.drawing import charts
@@ -96,7 +96,7 @@ def _on_one_clock(mode: TracedMode, ranks: Sequence[TracedRank], chosen: dict[st
 
 
 def _clock(mode: TracedMode, rank: TracedRank) -> ClockOffset | None:
-    return next((clock for clock in mode.across.clocks if clock.rank == rank.digest.rank), None)
+    return next((clock for clock in mode.cross_rank.clocks if clock.rank == rank.digest.rank), None)
 
 
 def _drawn(

@@ -114,7 +114,7 @@ def _of_launch(named: NamedLaunch) -> Iterator[Block]:
 
 def _records(rank: Rank) -> list[MemoryRecord]:
     """Return what was recorded where windows end in which the script is by itself: no experiment, no profiler."""
-    own = {window.window for window in rank.windows if window.arm == FULL and window.kind in OWN_KINDS}
+    own = {window.window for window in rank.windows if window.ablation == FULL and window.kind in OWN_KINDS}
     return [record for record in rank.memory if record.window in own]
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dpdoctor.records import MemoryRecord
-from dpdoctor.worker.arms._state import local, parameters
+from dpdoctor.worker.ablations._state import local, parameters
 
 _STATM = Path("/proc/self/statm")
 
