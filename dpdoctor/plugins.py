@@ -1,4 +1,4 @@
-"""Discovery: a mode, section, rule, ablation or verb is one file that offers one object."""
+"""Discovery: which files a folder of plug-ins holds, and what each of them offers."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpdoctor import plugins, units
+from dpdoctor import units
+from dpdoctor.catalog import ABLATIONS, MODES
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
 from dpdoctor.spec import BASELINE, BESIDE, NATIVE, WALLS, Gpu, ModeSpec, Recording, RunSpec
-from dpdoctor.worker import ablations as ablation_files
-from dpdoctor.worker import modes as mode_files
+from dpdoctor.worker import modes
 from dpdoctor.worker.modes._base import Mode
 
 DATA_PARALLEL = "dp"
@@ -64,7 +64,7 @@ class Options:
 
 def known_modes() -> dict[str, Mode]:
     """Return every mode there is, by name."""
-    return plugins.collect(mode_files, "MODE")
+    return {mode.name: modes.load(mode.name) for mode in MODES}
 
 
 def known_ablations(asked: str) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def known_ablations(asked: str) -> tuple[str, ...]:
     Raises:
         UsageError: there is no ablation of a name; the message lists those that there are.
     """
-    known = plugins.names(ablation_files)
+    known = [ablation.name for ablation in ABLATIONS]
     if asked in {"all", "none"}:
         return tuple(known) if asked == "all" else ()
     names = tuple(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
@@ -162,7 +162,7 @@ def _find_module(name: str, directory: Path) -> object | None:
 
 def _requested(modes: str) -> list[str]:
     requested = list(dict.fromkeys(name.strip() for name in modes.split(",") if name.strip()))
-    known = plugins.names(mode_files)
+    known = [mode.name for mode in MODES]
     unknown = [name for name in requested if name not in known]
     if unknown:
         raise UsageError(f"there is no mode {unknown[0]!r}. Known modes: {', '.join(known)}")

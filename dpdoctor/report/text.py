@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from dpdoctor import units
-from dpdoctor.analysis import Diagnosis, Figure, ModeSummary
+from dpdoctor.analysis import TRACE_MODE, Diagnosis, Figure, ModeSummary
+from dpdoctor.catalog import MODE_BY_NAME
 from dpdoctor.report.blocks import Absent, Cell
 
 NOTHING = "\N{EM DASH}"
@@ -18,14 +19,6 @@ _FORMATS: dict[str, Callable[[float], str]] = {
     "x": units.times,
     "ratio": units.share,
     "bytes": units.size,
-}
-_MODE_LABELS = {
-    "single": "One device",
-    "dp": "DataParallel",
-    "ddp": "DDP",
-    "fsdp": "FSDP",
-    "native": "The script itself",
-    "trace": "Traces",
 }
 # In a word: of a path, an identifier, a call or an assignment.
 _NAMES = re.compile(r"[_/=(]|\w\.\w")
@@ -40,7 +33,9 @@ def run_title(analysis: Diagnosis) -> str:
 
 def mode_label(name: str) -> str:
     """Return a mode's name as people write it; a mode unknown here keeps its own."""
-    return _MODE_LABELS.get(name, name)
+    if name == TRACE_MODE:
+        return "Traces"
+    return MODE_BY_NAME[name].label if name in MODE_BY_NAME else name
 
 
 def status_tone(status: str) -> str:

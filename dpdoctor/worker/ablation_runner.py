@@ -198,7 +198,7 @@ class AblationRunner:
         return False
 
 
-def chosen(ablations: dict[str, Ablation], names: Sequence[str], mode: Mode) -> dict[str, Ablation]:
+def chosen(ablations: dict[str, Ablation], mode: Mode) -> dict[str, Ablation]:
     """Return the ablations that were asked for and mean something in the mode, the most important first."""
-    found = {name: ablation for name, ablation in ablations.items() if name in names and ablation.applies(mode)}
+    found = {name: ablation for name, ablation in ablations.items() if ablation.applies(mode)}
     return dict(sorted(found.items(), key=lambda item: item[1].priority))

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from dpdoctor import plugins, redact
+from dpdoctor import redact
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, RankRecord, Written
 from dpdoctor.spec import NATIVE, OTHER_SETTING, WorkerTask
@@ -37,7 +37,7 @@ from dpdoctor.worker.facts.iterators import watch_iterators
 from dpdoctor.worker.facts.memory import memory
 from dpdoctor.worker.facts.updates import Updates
 from dpdoctor.worker.launched import Place
-from dpdoctor.worker.modes._base import Mode, Passes
+from dpdoctor.worker.modes._base import Passes
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.protection import Protection
@@ -77,7 +77,7 @@ class Observer(ABC):
     ) -> None:
         self._protection = protection
         self._task, self._where, self._directory, self._heartbeat = task, where, directory, heartbeat
-        self._mode: Mode = plugins.collect(modes, "MODE")[NATIVE if task.mode.launcher else task.mode.name]
+        self._mode = modes.load(NATIVE if task.mode.launcher else task.mode.name)
         self._mode.passes = Passes()
         self._pid = os.getpid()
         self._clock = time.monotonic_ns
@@ -160,9 +160,8 @@ class Observer(ABC):
         recording = self._task.spec.recording
         if recording.loader_setting is not None:
             return {OTHER_SETTING: Beside(recording.loader_setting)}
-        return chosen(
-            plugins.collect(ablations, "ABLATION"), () if recording.explain else recording.ablations, self._mode
-        )
+        names = () if recording.explain else recording.ablations
+        return chosen({name: ablations.load(name) for name in names}, self._mode)
 
     @abstractmethod
     def _fair_threads(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dpdoctor.analysis import AblationSummary, CrossCheck, Diagnosis, Figure, ModeSummary
+from dpdoctor.catalog import ABLATION_BY_NAME
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Note, OfMode, Table, View
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.bars import Bar, interval_bars
@@ -21,16 +22,6 @@ from dpdoctor.report.text import (
 from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.words import standing
 
-ABLATION_WORDS = {
-    "cached_batches": "batches lie ready on the host: nobody waits for the loader",
-    "cached_device": "batches lie ready on the device: neither loader nor copies to the device",
-    "no_comm": "ranks do not communicate",
-    "no_data_no_comm": "neither loader nor communication: computing alone",
-    "no_sync_accumulation": "only the last micro-batch of a step is reduced",
-    "fair_threads": "no more threads than the rank's share of the cores",
-    "one_worker": "one loader process fetches and hands over, as num_workers=1 would",
-    "amp": "the forward pass in bf16 (autocast)",
-}
 COLUMNS = (
     Column(title="Ablation"),
     Column(title="Gain per step", numeric=True),
@@ -89,7 +80,7 @@ def _table(known: Mapping[str, AblationSummary]) -> Table:
         columns=COLUMNS,
         rows=tuple(
             (
-                Cell(text=ablation, note=ABLATION_WORDS.get(ablation, "")),
+                Cell(text=ablation, note=_what(ablation)),
                 figure_cell(found.gain),
                 figure_cell(found.share),
                 figure_cell(found.step),
@@ -132,6 +123,10 @@ def _why(one: CrossCheck) -> str:
 
 def _more(a: Figure, b: Figure) -> bool:
     return (a.value or 0.0) > (b.value or 0.0)
+
+
+def _what(name: str) -> str:
+    return ABLATION_BY_NAME[name].what.replace("`", "") if name in ABLATION_BY_NAME else ""
 
 
 def _disagreements(modes: Mapping[str, ModeSummary]) -> Iterator[Callout]:

@@ -61,7 +61,6 @@ class Ablation(ABC):
         replays: the loader is not asked in its windows.
     """
 
-    summary: str
     priority: int
     sets_apart = False
     replays = False

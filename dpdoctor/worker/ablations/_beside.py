@@ -10,8 +10,6 @@ from dpdoctor.worker.ablations.cached_batches import CachedBatches
 class Beside(CachedBatches):
     """Workers of that setting fetch what the script's loader would; kept batches take the place of theirs."""
 
-    summary = "loader processes of another setting fetch and hand over; kept batches take the place of theirs"
-
     def __init__(self, setting: LoaderSetting = ONE_WORKER) -> None:
         self._setting = setting
 

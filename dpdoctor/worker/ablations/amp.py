@@ -21,7 +21,6 @@ class Amp(Ablation):
     What the forward returns is cast to float32, so that the script's loss is computed as before.
     """
 
-    summary = "the forward runs under bfloat16 autocast"
     priority = 5
 
     def __init__(self) -> None:

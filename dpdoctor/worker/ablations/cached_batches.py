@@ -8,7 +8,6 @@ from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
 class CachedBatches(Ablation):
     """Takes away waiting for the loader, and what its processes take of the cores; copies to a device stay."""
 
-    summary = "batches are replayed from the host's memory, the loader is not asked"
     priority = 0
     replays = True
 

@@ -10,7 +10,6 @@ from dpdoctor.worker.modes._base import Mode
 class CachedDevice(CachedBatches):
     """Takes away waiting for the loader and the copies to the device; less cached_batches, it is the copies."""
 
-    summary = "batches are replayed from the device's memory: no loader, no copies to the device"
     priority = 4
 
     def applies(self, mode: Mode) -> bool:  # noqa: ARG002

@@ -8,7 +8,6 @@ from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
 class FairThreads(Ablation):
     """Takes back a number of threads that the script set itself."""
 
-    summary = "torch computes with the rank's share of the cores only"
     priority = 1
 
     def __init__(self) -> None:

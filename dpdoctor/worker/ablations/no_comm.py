@@ -25,7 +25,6 @@ PASS_IS_OPEN = (
 class NoComm(Ablation):
     """Takes away the transfer, waiting for other ranks, and what both slow down that runs beside them."""
 
-    summary = "ranks neither reduce gradients nor gather parameters"
     priority = 1
     sets_apart = True
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 class NoDataNoComm(Ablation):
     """Takes away both at once: gains do not add up where one hides behind the other."""
 
-    summary = "batches are replayed and ranks do not communicate: what computing alone takes"
     priority = 2
     sets_apart = True
     replays = True

@@ -21,7 +21,6 @@ REDUCED_TWICE = 1.5
 class NoSyncAccumulation(Ablation):
     """Takes away what `no_sync` (ddp) or `set_requires_gradient_sync` (fsdp) would, were they in the script."""
 
-    summary = "gradients are reduced once per step, not once per micro-batch"
     priority = 1  # fits only scripts that accumulate, and those are the ones it is for
     # A step with fewer micro-batches than usual, at the end of an epoch say, reduces nothing.
     sets_apart = True

@@ -9,9 +9,6 @@ from dpdoctor.worker.ablations._beside import Beside
 class OneWorker(Beside):
     """Adds a loader process where the script has none: what it gains, and what it and the training cost each other."""
 
-    summary = (
-        "one loader process fetches and hands over, as num_workers=1 would; kept batches take the place of its own"
-    )
     priority = 3
 
     def unfit(self, context: AblationContext) -> str | None:

@@ -100,7 +100,6 @@ class Mode:
         passes: what is known of the script's backward passes; a rank gives its own.
     """
 
-    summary: str
     distributed = False
     batch_rule = "per-device"
     needs_unused = False

@@ -26,7 +26,6 @@ _WITHOUT = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 class DDP(Mode):
     """The public DistributedDataParallel with its defaults, as an author would write it."""
 
-    summary = "DistributedDataParallel, one process per device"
     distributed = communicates = True
     needs_unused = True
     replicates = True

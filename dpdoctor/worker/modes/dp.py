@@ -38,7 +38,6 @@ _WHY_IN_REPLICA = {
 class DP(Mode):
     """The public DataParallel with its defaults; each batch of the script is split over the devices."""
 
-    summary = "nn.DataParallel, one process for all devices"
     batch_rule = "global"
 
     def __init__(self) -> None:

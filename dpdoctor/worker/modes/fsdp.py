@@ -36,7 +36,6 @@ _LET_GO = re.compile(r"setStorage: .* storage of size 0|does not require grad")
 class FSDP(Mode):
     """fully_shard on the wrap units and on the module itself, with its defaults."""
 
-    summary = "fully_shard (FSDP2), one process per device"
     distributed = communicates = True
     routes_methods = True
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 class Native(Mode):
     """Ranks that the script, or a launcher of its own, starts; nothing converted."""
 
-    summary = "a script that distributes itself, observed as it is"
     communicates = True
     routes_methods = True
 

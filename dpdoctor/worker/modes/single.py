@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 class Single(Mode):
     """One process, one device, nothing converted."""
 
-    summary = "one process on one device, nothing converted: the baseline"
     routes_methods = True
 
     def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:  # noqa: ARG002
