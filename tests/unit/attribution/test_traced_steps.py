@@ -55,9 +55,9 @@ def test_a_step_adds_up_to_its_budget(path: Path) -> None:
         for device in found.devices:
             if (whole := steps.get((device.index, step.step))) is None:
                 continue
-            assert lasted(step, "compute", device.index) == whole.budget.compute_ns
-            if whole.budget.comm_ns is not None:
-                assert lasted(step, "comm", device.index) == whole.budget.comm_ns
+            assert lasted(step, "compute", device.index) == whole.breakdown.compute_ns
+            if whole.breakdown.comm_ns is not None:
+                assert lasted(step, "comm", device.index) == whole.breakdown.comm_ns
             for phase, phase_ns in whole.host_phases_ns.items():
                 assert phase not in {lane.what for lane in step.lanes} or lasted(step, phase, HOST) == phase_ns
 

@@ -28,8 +28,8 @@ def record(number: int, *, on_gpu: bool = True, more: int = 0) -> MemoryRecord:
     )
 
 
-def analysis(*ranks: list[MemoryRecord], arm: str = "full") -> Analysis:
-    windows = [window(100, window=number, kind=kind, arm=arm) for number, kind in enumerate(KINDS, 1)]
+def analysis(*ranks: list[MemoryRecord], ablation: str = "full") -> Analysis:
+    windows = [window(100, window=number, kind=kind, ablation=ablation) for number, kind in enumerate(KINDS, 1)]
     made = [
         dataclasses.replace(even_rank(100, index=index), memory=tuple(memory), windows=(*windows,))
         for index, memory in enumerate(ranks)
@@ -66,7 +66,7 @@ def test_what_the_profiler_and_experiments_take_is_not_the_scripts() -> None:
     """Window 4 is the trace."""
     found = analysis([record(1), record(2), record(4, more=2 * GB)])
     assert table(found)["activations"] == ["5.00 GB"] * 2
-    (absent,) = only(Absent, build("memory-over-time", analysis([record(2)], arm="no_comm")))
+    (absent,) = only(Absent, build("memory-over-time", analysis([record(2)], ablation="no_comm")))
     assert absent.what == "Memory over time"
 
 
