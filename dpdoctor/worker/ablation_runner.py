@@ -90,6 +90,8 @@ class AblationRunner:
     def settle(self, counters: Counters | None = None) -> None:
         """Find out which ablations can run: those that can on every rank; `counters` are of the last step."""
         if not self._ablations:
+            if self._context.wire is not None:
+                self._context.wire.exchanges.looks = False
             return
         if self._context.wire is not None:
             self._context.wire.settle(self._agreement, counters)

@@ -1,16 +1,20 @@
 """What watching costs: steps with and without dpdoctor's hooks, in alternating windows of one process.
 
     python tests/benchmarks/observer_cost.py
+    python tests/benchmarks/observer_cost.py --native  # two ranks of DistributedDataParallel
 
 A script of one linear stack is wrapped and proved as in a real `single` run; inside its measured window the hooks are
 then taken out and put back, window by window. Each pair of neighbouring windows gives one ratio; printed are the median
-ratio and its distribution-free 95 % interval. Bounds: 1 % of a 20 ms step, 5 % of a 2 ms step.
+ratio and its distribution-free 95 % interval, of wall time and of CPU time. Bounds: 1 % of a 20 ms step, 5 % of a 2 ms
+step.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,18 +22,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
+from dpdoctor import rundir
 from dpdoctor.analysis.stats import median_interval
 from dpdoctor.heartbeat import Heartbeat
-from dpdoctor.spec import ModeSpec, Recording, RunSpec, WorkerTask
+from dpdoctor.spec import NATIVE, ModeSpec, Recording, RunSpec, WorkerTask
+from dpdoctor.worker import native
 from dpdoctor.worker.launched import Place
+from dpdoctor.worker.observer import Observer
 from dpdoctor.worker.rank import Rank
 
 BATCH = 16
 WARMUP_STEPS = 20
+STEPS_S = (0.020, 0.002)
 
 
 def steps(model: nn.Module, width: int) -> Iterator[None]:
@@ -60,28 +70,34 @@ def depth_for(step_s: float, width: int) -> int:
     return max(1, round(8 * step_s / ((time.perf_counter() - begin) / WARMUP_STEPS)))
 
 
-def make_rank(directory: str) -> Rank:
-    """Return a rank in mode single whose measured window never ends."""
-    mode = ModeSpec(name="single", world_size=1, num_devices=1, distributed=False, batch_rule="per-device")
+def make_task(directory: str, mode: ModeSpec) -> WorkerTask:
+    """Return the task of a mode whose measured window never ends."""
     spec = RunSpec(
         target="benchmark",
         cwd=directory,
         modes=(mode,),
-        requested_modes=("single",),
+        requested_modes=(mode.name,),
         threads_per_device=1,
-        recording=Recording(warmup=WARMUP_STEPS, steps=10_000_000),
+        recording=Recording(warmup=WARMUP_STEPS, steps=10_000_000, ablations=()),
     )
-    task = WorkerTask(spec=spec, mode=mode, directory=directory)
+    return WorkerTask(spec=spec, mode=mode, directory=directory)
+
+
+def make_rank(directory: str) -> Observer:
+    """Return what watches this process: as mode native where it has a process group, else as mode single."""
+    if dist.is_initialized():
+        return native.observe(Path(directory))
+    mode = ModeSpec(name="single", world_size=1, num_devices=1, distributed=False, batch_rule="per-device")
     heartbeat = Heartbeat(Path(directory), os.getpid(), time.monotonic_ns)
-    return Rank(task, Place(rank=0, local_rank=0, world_size=1), Path(directory), heartbeat, None)
+    place = Place(rank=0, local_rank=0, world_size=1)
+    return Rank(make_task(directory, mode), place, Path(directory), heartbeat, None)
 
 
 class Switch:
     """Takes the hooks out and puts them back: patched attributes, the wrapped call, the optimizers' hooks."""
 
-    def __init__(self, rank: Rank, model: nn.Module) -> None:
-        self._model = model
-        self._redirect = model._compiled_call_impl
+    def __init__(self, rank: Observer) -> None:
+        self._redirects = [(module, module._compiled_call_impl) for module in rank._adopter.modules]
         self._attributes: list[tuple[Any, str, Any, Any]] = [
             (owner, name, vars(owner)[name], original)
             for (_, name), (owner, original) in rank._patches._originals.items()
@@ -95,58 +111,104 @@ class Switch:
         """Switch to watched or plain steps."""
         for owner, name, patched, original in self._attributes:
             setattr(owner, name, patched if watched else original)
-        self._model._compiled_call_impl = self._redirect if watched else None
+        for module, redirect in self._redirects:
+            module._compiled_call_impl = redirect if watched else None
         for hooks, saved in self._hooks:
             hooks.clear()
             hooks.update(saved if watched else {})
 
 
-def measure(step_s: float, pairs: int, window_s: float) -> None:
+def measure(step_s: float, pairs: int, window_s: float, directory: str) -> None:
     """Print the cost of watching steps of about `step_s` seconds."""
     torch.set_num_threads(1)
     width = 128
-    model = stack(depth_for(step_s, width), width)
-    with tempfile.TemporaryDirectory() as directory:
-        rank = make_rank(directory)
-        training = steps(model, width)
-        # Warm-up, the proof, the first uncounted step: from here on the hooks do what they do in a measured window.
-        for _ in range(WARMUP_STEPS + 5):
+    depth = [depth_for(step_s, width)]
+    is_distributed = dist.is_initialized()
+    if is_distributed:
+        dist.broadcast_object_list(depth)
+    model: nn.Module = stack(depth[0], width)
+    rank = make_rank(directory)
+    training = steps(DistributedDataParallel(model) if is_distributed else model, width)
+    # Warm-up, the proof, the first uncounted step: from here on the hooks do what they do in a measured window.
+    for _ in range(WARMUP_STEPS + 5):
+        next(training)
+    switch = Switch(rank)
+    window_steps = max(4, round(window_s / step_s))
+    ratios: dict[str, list[float]] = {"wall": [], "CPU": []}
+    plain_s = []
+    for pair in range(pairs):
+        seconds: dict[str, dict[bool, float]] = {"wall": {}, "CPU": {}}
+        for watched in (False, True) if pair % 2 else (True, False):
+            switch.set(watched=watched)
             next(training)
-        switch = Switch(rank, model)
-        window_steps = max(4, round(window_s / step_s))
-        ratios, plain_s = [], []
-        for pair in range(pairs):
-            seconds = {}
-            for watched in (False, True) if pair % 2 else (True, False):
-                switch.set(watched=watched)
+            if is_distributed:
+                dist.barrier()
+            begin = time.perf_counter(), time.process_time()
+            for _ in range(window_steps):
                 next(training)
-                begin = time.perf_counter()
-                for _ in range(window_steps):
-                    next(training)
-                seconds[watched] = (time.perf_counter() - begin) / window_steps
-                # As at a window's edge, outside of what is timed.
-                rank._recorder.flush()
-            ratios.append(seconds[True] / seconds[False])
-            plain_s.append(seconds[False])
-        estimate = rank._steplog.cost_ns
-        switch.set(watched=True)
-        rank._patches.undo()
-    figure = median_interval(ratios, "ratio")
-    plain = sorted(plain_s)[len(plain_s) // 2]
-    own = "" if estimate is None else f"; dpdoctor's own estimate {100 * estimate * 1e-9 / plain:.2f} %"
-    print(
-        f"step {1e3 * plain:.2f} ms: watching costs {100 * (figure.value - 1):+.2f} % "
-        f"({100 * (figure.low - 1):+.2f} to {100 * (figure.high - 1):+.2f}), {pairs} pairs of {window_steps} steps{own}"
-    )
+            for kind, before, now in zip(seconds, begin, (time.perf_counter(), time.process_time()), strict=True):
+                seconds[kind][watched] = (now - before) / window_steps
+            # As at a window's edge, outside of what is timed.
+            rank._recorder.flush()
+        for kind, found in seconds.items():
+            ratios[kind].append(found[True] / found[False])
+        plain_s.append(seconds["wall"][False])
+    estimate = rank._steplog.cost_ns
+    switch.set(watched=True)
+    rank._patches.undo()
+    if not is_distributed or dist.get_rank() == 0:
+        tell(ratios, sorted(plain_s)[len(plain_s) // 2], window_steps, estimate)
+
+
+def tell(ratios: dict[str, list[float]], plain_s: float, window_steps: int, estimate: float | None) -> None:
+    """Print what was found of steps that take `plain_s` unwatched."""
+    own = "" if estimate is None else f"; dpdoctor's own estimate {100 * estimate * 1e-9 / plain_s:.2f} %"
+    for kind, found in ratios.items():
+        figure = median_interval(found, "ratio")
+        value, low, high = (100 * (each - 1) for each in (figure.value, figure.low, figure.high))
+        print(
+            f"step {1e3 * plain_s:.2f} ms: watching costs {value:+.2f} % ({low:+.2f} to {high:+.2f}) of {kind} time, "
+            f"{len(found)} pairs of {window_steps} steps{own}",
+            flush=True,
+        )
+
+
+def start_ranks(options: list[str]) -> None:
+    """Run this benchmark again as two ranks of each step size."""
+    for step_s in STEPS_S:
+        with tempfile.TemporaryDirectory() as directory:
+            mode = ModeSpec(
+                name=NATIVE,
+                world_size=2,
+                num_devices=2,
+                distributed=True,
+                batch_rule="per-device",
+                launcher=("torchrun",),
+            )
+            rundir.write_json(Path(directory) / rundir.TASK, make_task(directory, mode))
+            torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+            own = ("--rank-of", directory, "--step", str(step_s))
+            subprocess.run([*torchrun, __file__, *options, *own], check=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--window", type=float, default=0.2, help="seconds per window")
+    parser.add_argument("--native", action="store_true", help="two ranks of DistributedDataParallel")
+    parser.add_argument("--rank-of", help=argparse.SUPPRESS)
+    parser.add_argument("--step", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    for step_s in (0.020, 0.002):
-        measure(step_s, args.pairs, args.window)
+    if args.native:
+        start_ranks(["--pairs", str(args.pairs), "--window", str(args.window)])
+    elif args.rank_of:
+        dist.init_process_group("gloo")
+        measure(args.step, args.pairs, args.window, args.rank_of)
+        dist.destroy_process_group()
+    else:
+        for step_s in STEPS_S:
+            with tempfile.TemporaryDirectory() as directory:
+                measure(step_s, args.pairs, args.window, directory)
 
 
 if __name__ == "__main__":

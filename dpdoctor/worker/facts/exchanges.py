@@ -156,6 +156,7 @@ class Exchanges:
             all of them go out. Given the method's name, the group and its arguments. Only for operations of `left_out`.
         last: what was exchanged in the last step.
         is_trained: whether a tensor is a trained parameter or its gradient.
+        looks: whether lines are told apart; where no ablation will need them, calls are counted and timed only.
     """
 
     def __init__(self, phases: PhaseClock, *, times: bool = True) -> None:
@@ -163,6 +164,7 @@ class Exchanges:
         self._times = times
         self._issued = 0
         self.is_on = False
+        self.looks = True
         self.is_known = True
         self.calls: list[Call] = []
         self.kinds: Counter[str] = Counter()
@@ -193,6 +195,8 @@ class Exchanges:
         timed = self._timed(original) if self._times else original
 
         def seen(subject: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (self.looks or self.is_on):
+                return timed(subject, *args, **kwargs)
             # Also in threads of torch's own, in which FSDP exchanges on a GPU.
             is_payload = self._look(operation, args, is_movable=is_movable)
             if is_payload and self.instead is not None and operation in self.left_out:
@@ -262,7 +266,7 @@ class Exchanges:
         found = max(0, issued - before) if self.is_known else None
         self._step.steps, self._step.collectives = 1, found
         self.last, self._step = self._step, Issued()
-        if self._is_learning:
+        if self._is_learning and self.looks:
             for site in self.sites.values():
                 site.step_ended()
         return found

@@ -54,6 +54,18 @@ def test_collectives_of_every_group_are_counted(exchanges: Exchanges) -> None:
     assert exchanges.lap() == 0
 
 
+def test_without_arms_calls_are_counted_and_timed_and_no_more(exchanges: Exchanges, phases: PhaseClock) -> None:
+    exchanges.looks = False
+    exchanges.lap()
+    dist.all_reduce(torch.ones(2))
+    assert exchanges.lap() == 1
+    assert phases.lap()[2][COMMUNICATION] > 0
+    assert not exchanges.sites
+    exchanges.is_on = True  # in the step that is looked at closely
+    dist.all_reduce(torch.ones(2))
+    assert exchanges.kinds == {"all_reduce": 1}
+
+
 def test_what_the_reducer_exchanges_is_counted_too(exchanges: Exchanges) -> None:
     model = DistributedDataParallel(nn.Linear(2, 2))
     exchanges.lap()
