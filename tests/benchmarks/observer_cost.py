@@ -97,7 +97,7 @@ class Switch:
     """Takes the hooks out and puts them back: patched attributes, the wrapped call, the optimizers' hooks."""
 
     def __init__(self, rank: Observer) -> None:
-        self._redirects = [(module, module._compiled_call_impl) for module in rank._adopter.modules]
+        self._redirects = [(module, module._compiled_call_impl) for module in rank._wrapping.modules]
         self._attributes: list[tuple[Any, str, Any, Any]] = [
             (owner, name, vars(owner)[name], original)
             for (_, name), (owner, original) in rank._patches._originals.items()
