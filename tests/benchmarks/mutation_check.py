@@ -24,7 +24,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FAST_SUITE = ("-x", "-q", "-n", "logical")
+FAST_SUITE = (
+    "-x",
+    "-q",
+    "-n",
+    "logical",
+    "-m",
+    "not measured and not slow and not new_processes",
+    "tests/unit",
+    "tests/faults",
+)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 

@@ -22,6 +22,19 @@ SHORT = ("--nproc", "2", *LITTLE, "--ablations", "none", "--no-control")
 # How the reason begins where no kernel's wall can stand around a script that distributes itself.
 NO_WALL = NO_WALL_TEXT.partition("(")[0]
 
+# Whose ranks no server can fork: a launcher of the script's own starts them, or a new process is what is tested.
+NEW_PROCESSES = frozenset(
+    f"test_{name}.py" for name in ("action", "forked_ranks", "native", "native_arms", "native_gate", "own_cost")
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what the fast suite leaves out."""
+    for item in items:
+        if item.path.parent == SCRIPTS.parent and item.path.name in NEW_PROCESSES:
+            item.add_marker("new_processes")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:

@@ -365,12 +365,12 @@ def seen(name: str) -> object:
 
 
 def story(home: Path, actions: list[tuple[str, str, str]]) -> list[object]:
-    """Do one thing after the other; return how each ended and what is there after it, asked for in two ways."""
+    """Do one thing after the other; return how each ended and what is there then, asked for in two ways."""
     told: list[object] = []
-    for action in actions:
+    for number, action in enumerate(actions):
         told.append(act(home, *action))
-        told.append({name: (seen(name), seen(str(home / name))) for name in SEEN})
-    return told
+        told.append([seen(str(home / name) if number % 2 else name) for name in SEEN])
+    return [*told, [(seen(name), seen(str(home / name))) for name in SEEN]]
 
 
 @settings(max_examples=150)
