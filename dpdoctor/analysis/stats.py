@@ -16,6 +16,7 @@ from dpdoctor.analysis.figure import Figure
 MODIFIED_Z = 3.5
 # A normal distribution's standard deviation over its median absolute deviation.
 MAD_TO_SIGMA = 1.4826
+TOO_UNLIKE = "its windows, or launches, differ so much that its interval reaches zero: measure longer, or more of them"
 
 
 def student_t(degrees: int) -> float:
@@ -83,7 +84,8 @@ def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 
     """Return factor * numerator / denominator with an interval by Fieller's theorem for independent means.
 
     Half widths stand for the standard errors, so the interval keeps the coverage of its parts. There is none
-    where a part has none or the denominator's interval reaches zero.
+    where a part has none or the denominator's interval reaches zero. A factor, unit "x", is of two positive figures:
+    one whose interval reaches zero is unknown.
     """
     for part in (numerator, denominator):
         if part.value is None:
@@ -105,6 +107,8 @@ def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 
         return Figure(value=value, n=n, unit=unit, scope=scope)
     spread = math.sqrt(half_a**2 * (1 - g) + (a / b * half_b) ** 2) / abs(b)
     low, high = ((a / b - spread) / (1 - g), (a / b + spread) / (1 - g))
+    if unit == "x" and factor * low <= 0:
+        return unknown(unit, TOO_UNLIKE)
     return Figure(value=value, low=factor * low, high=factor * high, n=n, unit=unit, scope=scope)
 
 

@@ -14,7 +14,7 @@ from dpdoctor.report.blocks import Advice, Ranking
 from dpdoctor.report.text import batch_text, by_reason, capital, clipped, figure_text, listed, mode_label, sentence
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.report.words.advice import SAID
-from dpdoctor.report.words.step_parts import StepPart, step_parts
+from dpdoctor.report.words.step_parts import COMMUNICATION, DATA, StepPart, step_parts
 from dpdoctor.rules import BY_NAME
 
 MOST_OPPORTUNITIES = 4
@@ -29,6 +29,8 @@ _BOUND_BY = {
 }
 # A change that would gain something, though nothing is wrong: it does not tell what bounds the run.
 _NO_FAULT = SAID | {"amp_unused"}
+# The part of a step whose share is what a rule finds costly: on one screen it has one figure, that of the step's parts.
+_PART = {"data_starved": DATA, "exposed_communication": COMMUNICATION}
 _BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bound"}
 
 
@@ -178,8 +180,20 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
     others = [
         found for found in costly if found.rule == first.rule and found is not first and found.cost.value is not None
     ]
-    beside = "".join(f", {percent(found.cost.value or 0.0)} {_where(found.mode)}" for found in others)
-    return word, tone, sentence(f"{told.format(percent(first.cost.value))} {_where(first.mode)}{beside}")
+    beside = "".join(f", {percent(_share(run, found) or 0.0)} {_where(found.mode)}" for found in others)
+    return word, tone, sentence(f"{told.format(percent(_share(run, first) or 0.0))} {_where(first.mode)}{beside}")
+
+
+def _share(run: RunSummary, finding: Finding) -> float | None:
+    """Return the share that a finding is of: the step's part that is drawn beside it, else its cost; None: unknown.
+
+    An ablation may say more than the part or less, and the whole finding says what; gains are predicted from that.
+    """
+    if finding.cost.value is None or finding.share_of != "step":
+        return finding.cost.value
+    key, mode = _PART.get(finding.rule), run.modes.get(finding.mode)
+    parts = step_parts(mode) if mode is not None and key is not None else ()
+    return next((part.share for part in parts if part.key == key and part.share), finding.cost.value)
 
 
 def _where(name: str) -> str:
@@ -272,7 +286,7 @@ def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
         code=best.code or "",
         gain=gain,
         basis=_BASIS[best.speedup_basis] if gain is not None else best.status,
-        modes=tuple(_chip(found, best) for found in findings),
+        modes=tuple(_chip(run, found, best) for found in findings),
         anchor=diagnosis.anchor(run, best),
     )
 
@@ -297,9 +311,9 @@ def _size(finding: Finding) -> float:
     return finding.speedup.value or 0.0
 
 
-def _chip(finding: Finding, best: Finding) -> str:
+def _chip(run: RunSummary, finding: Finding, best: Finding) -> str:
     """Return what a bottleneck costs in a mode, what its remedy gives, and that one where it is its own."""
-    cost, gain = finding.cost.value, finding.speedup
+    cost, gain = _share(run, finding), finding.speedup
     of = "a step" if finding.share_of == "step" else diagnosis.OF_WORDS[finding.share_of]
     parts = [f"{percent(cost)} of {of}"] if cost is not None else []
     parts += [_gain(finding)] if gain is not None and gain.value is not None else []

@@ -173,6 +173,17 @@ class TestMedian:
 
 
 class TestRatio:
+    @pytest.mark.parametrize(("half", "is_known"), [(0.5, True), (1.5, False)])
+    def test_a_factor_that_may_be_negative_is_none(self, half: float, is_known: bool) -> None:
+        found = stats.ratio(
+            Figure(value=1.0, low=1.0 - half, high=1.0 + half, n=2, unit="s"),
+            Figure(value=2.0, n=2, unit="s", low=1.9, high=2.1),
+            "x",
+        )
+        assert (found.value is not None) == is_known
+        assert is_known or found.reason == stats.TOO_UNLIKE
+        assert found.low is None or found.low > 0
+
     def test_fieller_by_hand(self) -> None:
         # a = 10 +- 1, b = 5 +- 1: g = 0.04, spread = sqrt(0.96 + 4) / 5 = 0.445421, limits (2 -+ 0.445421) / 0.96.
         found = stats.ratio(figure(10, 1), figure(5, 1), "x")
@@ -184,7 +195,7 @@ class TestRatio:
         self, a: float, half_a: float, b: float, half_b: float, sign: int
     ) -> None:
         assume(half_b < 0.99 * b)
-        found = stats.ratio(figure(a, half_a), figure(sign * b, half_b), "x")
+        found = stats.ratio(figure(a, half_a), figure(sign * b, half_b), "ratio")
         assert found.low < found.value < found.high
         for limit in (found.low, found.high):
             # a - limit * b lies exactly its own half width from zero.
@@ -192,7 +203,7 @@ class TestRatio:
 
     def test_a_part_that_was_cut_off_at_zero_keeps_its_width(self) -> None:
         cut = Figure(value=10, low=0, high=30, n=2, unit="s")
-        found, whole = (stats.ratio(part, figure(5, 1), "x") for part in (cut, figure(10, 20)))
+        found, whole = (stats.ratio(part, figure(5, 1), "ratio") for part in (cut, figure(10, 20)))
         assert (found.low, found.high) == (whole.low, whole.high)
 
     def test_a_certain_denominator_only_scales(self) -> None:

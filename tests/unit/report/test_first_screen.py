@@ -56,7 +56,7 @@ class TestAnswer:
         single = finding(mode="single", cost=figure(0.30, 0.02, "ratio"))
         found = screen(with_findings(runs.cpu_run(), finding(), single))
         assert (found.bound_by, found.tone) == ("Input-bound", "bad")
-        assert figures(found.answer) == ["42", "30"]
+        assert figures(found.answer) == ["42", "39"], "as drawn beside it"
 
     def test_without_a_finding_the_longest_part_is_told(self) -> None:
         found = screen(runs.cpu_run())
@@ -149,6 +149,14 @@ class TestOpportunities:
         (alike,) = screen(with_findings(runs.cpu_run(), finding(), finding(mode="single"))).opportunities
         assert "one device" not in alike.remedy
         assert not any("(" in text.partition(":")[2].replace("(1.", "") for text in alike.modes)
+
+    def test_a_part_of_the_step_has_one_figure_on_the_screen(self) -> None:
+        found = screen(with_findings(runs.cpu_run(), finding(cost=figure(0.77, 0.02, "ratio"))))
+        (row,) = (row for row in found.modes if row.name == "ddp")
+        drawn = next(percent(part.share) for part in row.parts if part.key == "data")
+        assert drawn != percent(0.77)
+        assert drawn in found.answer
+        assert drawn in found.opportunities[0].modes[0]
 
     def test_a_failed_mode_is_left_out(self) -> None:
         (found,) = screen(with_findings(runs.cpu_run(), finding(), finding(mode="fsdp"))).opportunities
