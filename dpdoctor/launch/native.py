@@ -118,12 +118,17 @@ class Command:
         self._log, self._errors = self._directory / rundir.STDOUT, self._directory / rundir.STDERR
         self._seen: dict[int, psutil.Process] = {}
         self._ranks: dict[Path, SeenRank] = {}
+        self._ended_by_us = False
         with self._log.open("wb") as stdout, self._errors.open("wb") as stderr:
             self._process = _start(task, stdout, stderr)
 
     def exit_code(self) -> int | None:
         """Return the command's exit code; None while it runs."""
         return self._process.poll()
+
+    def own_exit_code(self) -> int | None:
+        """Return the exit code with which it ended by itself; None where it did not."""
+        return None if self._ended_by_us else self.exit_code()
 
     def look(self) -> list[SeenRank]:
         """Take note of processes and ranks that are new; return the ranks of the world that is shown."""
@@ -161,6 +166,7 @@ class Command:
 
     def end(self) -> None:
         """End every process of the tree that still lives."""
+        self._ended_by_us |= self.exit_code() is None
         self._note_processes()
         alive = [process for process in self._seen.values() if _is_running(process)]
         for step, grace_s in ((psutil.Process.terminate, END_GRACE_S), (psutil.Process.kill, END_GRACE_S)):
@@ -404,7 +410,7 @@ def stuck_words(stuck: Sequence[SeenRank], timeout_s: float) -> str:
 
 def outcome_of(command: Command, ranks: Sequence[SeenRank]) -> LaunchOutcome:
     """Return the verdict over the ranks that are shown, and the command that started them."""
-    code, tail = command.exit_code(), command.errors()
+    code, tail = command.own_exit_code(), command.errors()
     if not ranks:
         if code == NO_WALL:
             return LaunchOutcome(status="failed", reason=NO_WALL_TEXT.format(" ".join(tail)))
@@ -420,7 +426,7 @@ def outcome_of(command: Command, ranks: Sequence[SeenRank]) -> LaunchOutcome:
 
 def _judge_good(command: Command, ranks: Sequence[SeenRank]) -> LaunchOutcome:
     """Return the verdict over ranks each of which left a good record."""
-    code, tail = command.exit_code(), command.errors()
+    code, tail = command.own_exit_code(), command.errors()
     records = [record for rank in ranks if (record := watch.record_of(rank))]
     world_size = max(record.world_size for record in records)
     if len(ranks) < world_size:

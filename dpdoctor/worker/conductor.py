@@ -291,9 +291,9 @@ class Conductor:
         parts.recorder.flush()
         if self._measured:
             return "ok", None
-        steps = parts.steplog.num_steps
+        steps = units.count(parts.steplog.num_steps, "step")
         return "failed", (
-            f"the script ended after {steps} steps, before a window could be measured; "
+            f"the script ended after {steps}, before a window could be measured; "
             "let it train longer (more epochs or data), or give --warmup and --steps that fit in, such as 10 and 20"
         )
 

@@ -73,6 +73,34 @@ def test_stuck_ranks_are_told_with_their_steps_and_their_own_lines(tmp_path: Pat
     assert "rank 0 stands at /home/me/train.py:9 after 14 steps, rank 1 stands at an unknown line after 14" in told
 
 
+class Ended:
+    """A command that ended, by itself with this code or, without one, as dpdoctor ended it."""
+
+    def __init__(self, code: int | None) -> None:
+        self._code = code
+
+    def own_exit_code(self) -> int | None:
+        return self._code
+
+    def errors(self) -> tuple[str, ...]:
+        return ()
+
+
+@pytest.mark.parametrize(("code", "is_told"), [(-9, True), (None, False), (1, False)])
+def test_a_command_that_dpdoctor_ended_was_killed_by_nobody(tmp_path: Path, code: int | None, is_told: bool) -> None:
+    gone = rank(tmp_path, 0, steps=1, pid=2**22 - 1, status="failed", reason="too short", ending="returned")
+    verdict = native.judge(Ended(code), [gone])  # type: ignore[arg-type]
+    assert verdict.reason == ("too short; the command was killed by signal 9" if is_told else "too short")
+
+
+@pytest.mark.parametrize(("code", "status"), [(1, "failed"), (0, "ok"), (None, "ok")])
+def test_a_command_that_fails_after_its_ranks_returned_has_failed(
+    tmp_path: Path, code: int | None, status: str
+) -> None:
+    good = rank(tmp_path, 0, pid=2**22 - 1, status="ok", ending="returned", world_size=1)
+    assert native.judge(Ended(code), [good]).status == status  # type: ignore[arg-type]
+
+
 def environment(name: str, *launcher: str, devices: tuple[str, ...] = ()) -> dict[str, str]:
     mode = ModeSpec(
         name=name, world_size=1, num_devices=1, distributed=True, batch_rule="per-device", launcher=launcher
