@@ -20,7 +20,7 @@ from dpdoctor.worker.ablation_runner import AblationRunner
 from dpdoctor.worker.ablations._base import Ablation, AblationContext
 from dpdoctor.worker.ablations._precision import Precision
 from dpdoctor.worker.agreement import Alone
-from dpdoctor.worker.conductor import NOTHING_WRAPPED, Conductor
+from dpdoctor.worker.conductor import APART, NOTHING_WRAPPED, Conductor
 from dpdoctor.worker.director import FULL, Director
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.modes._base import Evidence, Mode
@@ -63,6 +63,14 @@ class Refuted(Mode):
 
     def checks(self, evidence: Evidence) -> list[Check]:
         return [*super().checks(evidence), Check(name="planted", ok=False, text="nothing was reduced")]
+
+
+class Replicated(Mode):
+    """Mode `single`, said to hold equal parameters on all ranks."""
+
+    summary = "for tests"
+    convert = SINGLE.convert
+    replicates = True
 
 
 class Conducted(Rig):
@@ -222,6 +230,24 @@ def test_a_proof_that_fails_ends_the_mode_before_anything_is_measured(patches: P
     conducted.conductor.close()
     assert (conducted.ending.status, conducted.ending.reason) == ("failed", "nothing was reduced")
     assert [window.kind for window in conducted.windows()] == ["warmup", "proof"]
+
+
+@pytest.mark.parametrize(("difference", "status"), [(0, "ok"), (1, "failed")])
+def test_parameters_that_differ_from_a_peers_after_the_last_window_fail_the_mode(
+    patches: Patches, directory: Path, monkeypatch: pytest.MonkeyPatch, difference: int, status: str
+) -> None:
+    conducted = Conducted(patches, directory, replace(SHORT, trace_steps=0), mode=Replicated())
+
+    def peer(numbers: list[int]) -> list[int]:
+        """Return what a peer would say: of checks as much, of the parameters another sum."""
+        return [number + difference * (number > 1) for number in numbers]
+
+    monkeypatch.setattr(conducted.meetings, "gather", lambda numbers: [numbers, peer(numbers)])
+    with pytest.raises(Stop):
+        conducted.train(1000)
+    conducted.conductor.close()
+    assert conducted.ending.status == status
+    assert (conducted.ending.reason or "").startswith(APART if difference else "")
 
 
 def test_ranks_meet_between_the_start_of_the_profiler_and_the_traced_steps(conducted: Conducted) -> None:
