@@ -42,7 +42,7 @@ def report(browser: Browser, folder: Path, answers: str = ANSWERS) -> Iterator[t
     context.route(lambda url: url.startswith("http"), answer)
     found = context.new_page()
     found.goto(file.as_uri())
-    found.locator("#timeline").scroll_into_view_if_needed()
+    found.locator("#traced_step").scroll_into_view_if_needed()
     try:
         yield found, context, asked
     finally:

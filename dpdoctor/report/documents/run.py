@@ -30,7 +30,7 @@ from dpdoctor.report.views import (
     ranks,
     samplers,
     steps,
-    timeline,
+    traced_step,
     traces,
     waterfall,
 )
@@ -45,7 +45,7 @@ SECTIONS: tuple[Section[Diagnosis], ...] = (
     ),
     Section(name="data-loading", title="Data loading", views=(loader.VIEW,)),
     Section(name="communication", title="Communication", views=(collectives.VIEW, parallel.VIEW, ranks.VIEW)),
-    Section(name="timeline", title="Timeline", views=(timeline.VIEW, samplers.VIEW)),
+    Section(name="timeline", title="Timeline", views=(traced_step.VIEW, samplers.VIEW)),
     Section(name="operators", title="Operators", views=(kernels.VIEW, call_tree.VIEW)),
     Section(name="memory", title="Memory", views=(memory.VIEW, memory_over_time.VIEW)),
     Section(name="run-details", title="Run details", views=(conversion.VIEW, overhead.VIEW, environment.VIEW)),

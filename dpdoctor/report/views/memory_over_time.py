@@ -192,4 +192,4 @@ def _table(records: Sequence[MemoryRecord], kinds: Sequence[Kind], rank: int) ->
     )
 
 
-VIEW: View[Diagnosis] = View(name="memory-over-time", title="Memory over time", build=build, applies=is_profile)
+VIEW: View[Diagnosis] = View(name="memory_over_time", title="Memory over time", build=build, applies=is_profile)

@@ -33,7 +33,7 @@ def every(calls: Sequence[Call]) -> Iterator[Call]:
 
 
 def shown(nodes: Sequence[CallNode] = NODES) -> Calls:
-    (tree,) = only(Calls, build("call-tree", analysis(nodes)))
+    (tree,) = only(Calls, build("call_tree", analysis(nodes)))
     return tree
 
 
@@ -74,5 +74,5 @@ def test_names_are_escaped_on_the_page() -> None:
 
 
 def test_without_a_trace_there_is_none() -> None:
-    (absent,) = only(Absent, build("call-tree", analysis(())))
+    (absent,) = only(Absent, build("call_tree", analysis(())))
     assert absent.reason == call_tree.NO_TREE

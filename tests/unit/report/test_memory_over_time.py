@@ -38,7 +38,7 @@ def analysis(*ranks: list[MemoryRecord], ablation: str = "full") -> Analysis:
 
 
 def table(found: Analysis) -> dict[str, list[str]]:
-    (one,) = only(Table, build("memory-over-time", found))
+    (one,) = only(Table, build("memory_over_time", found))
     return {cells[0].text: [cell.text for cell in cells[1:3]] for cells in one.rows}
 
 
@@ -51,7 +51,7 @@ def test_on_a_gpu_the_kinds_add_up_to_what_is_reserved() -> None:
         "activations": ["5.00 GB"] * 2,
         "reserved": ["3.00 GB"] * 2,
     }
-    (chart,) = only(Chart, build("memory-over-time", found))
+    (chart,) = only(Chart, build("memory_over_time", found))
     assert [sum(of) for of in zip(*(trace["y"] for trace in chart.traces), strict=True)] == pytest.approx([12.0] * 3)
     assert {trace["stackgroup"] for trace in chart.traces} == {"memory"}
 
@@ -66,16 +66,16 @@ def test_what_the_profiler_and_experiments_take_is_not_the_scripts() -> None:
     """Window 4 is the trace."""
     found = analysis([record(1), record(2), record(4, more=2 * GB)])
     assert table(found)["activations"] == ["5.00 GB"] * 2
-    (absent,) = only(Absent, build("memory-over-time", analysis([record(2)], ablation="no_comm")))
+    (absent,) = only(Absent, build("memory_over_time", analysis([record(2)], ablation="no_comm")))
     assert absent.what == "Memory over time"
 
 
 def test_the_fullest_rank_is_shown() -> None:
     fuller = [dataclasses.replace(record(number), reserved_bytes=20 * GB) for number in (1, 2)]
-    (chart,) = only(Chart, build("memory-over-time", analysis([record(1), record(2)], fuller)))
+    (chart,) = only(Chart, build("memory_over_time", analysis([record(1), record(2)], fuller)))
     assert "Rank 1, the fullest of 2" in chart.how_to_read
 
 
 def test_a_run_of_before_says_once_that_it_was_not_recorded() -> None:
-    (absent,) = only(Absent, build("memory-over-time", analysis([])))
+    (absent,) = only(Absent, build("memory_over_time", analysis([])))
     assert absent.reason == "no rank recorded it"

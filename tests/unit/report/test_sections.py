@@ -219,7 +219,7 @@ class TestSteps:
 
     def test_a_step_that_stands_out_is_ringed_and_the_ring_leads_to_its_row(self) -> None:
         blocks = build("steps", analyse(records.run({"single": [records.launch(runs.stalled_rank())]})))
-        (ring,) = [trace for trace in only(Chart, blocks)[0].traces if trace["name"] == "stands out"]
+        (ring,) = [trace for trace in only(Chart, blocks)[-1].traces if trace["name"] == "stands out"]
         row = only(Table, blocks)[0].rows[0]
         assert ring["customdata"] == [row[0].anchor] == ["step-single-1-8"]
         assert [figures(text) for text in ring["text"]] == [["8", "0", "400 ms", "100 ms"]]

@@ -31,7 +31,7 @@ def traced(*kept: tuple[TracedStep, ...]) -> Analysis:
 
 
 def drawn(analysis: Analysis) -> Chart:
-    (chart,) = only(Chart, build("traced-step", analysis))
+    (chart,) = only(Chart, build("traced_step", analysis))
     return chart
 
 
@@ -87,7 +87,7 @@ def test_the_words_have_the_times_of_the_lanes() -> None:
 
 
 def test_without_a_whole_step_it_is_said() -> None:
-    blocks = build("traced-step", traced(()))
+    blocks = build("traced_step", traced(()))
     assert only(Absent, blocks) == [Absent(what="Timeline", reason=NO_STEP)]
 
 

@@ -16,4 +16,4 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
     return [*by_mode(analysis, "Timeline", step_timeline), perfetto(analysis)]
 
 
-VIEW: View[Diagnosis] = View(name="traced-step", title="One traced step", build=build, applies=has_traces)
+VIEW: View[Diagnosis] = View(name="traced_step", title="One traced step", build=build, applies=has_traces)
