@@ -12,6 +12,7 @@ A rank that died is data, not a crash: what it left is read, what is missing is 
     <mode>/rank<k>/windows.jsonl   WindowRecord lines
     <mode>/rank<k>/events.jsonl    EventRecord lines
     <mode>/rank<k>/loader.jsonl    BatchRecord lines
+    <mode>/rank<k>/memory.jsonl    MemoryRecord lines
     <mode>/rank<k>/digest.json     Digest, of the trace
     <mode>/rank<k>/trace.json.gz, stdout.log, stderr.log, stacks.log
 """

@@ -41,8 +41,7 @@ def report(browser: Browser, folder: Path, answers: str = ANSWERS) -> Iterator[t
 
     context.route(lambda url: url.startswith("http"), answer)
     found = context.new_page()
-    found.goto(file.as_uri())
-    found.locator("#traced_step").scroll_into_view_if_needed()
+    found.goto(f"{file.as_uri()}#traced_step")
     try:
         yield found, context, asked
     finally:

@@ -70,10 +70,10 @@ def step_timeline(mode: TracedMode) -> Sequence[Block] | str:
 
 def names(lane: Lane) -> tuple[str, str]:
     """Return the name of the track that a lane is on, and that of its spans; no two of a track overlap."""
-    if lane.what in _WORKS:
+    if _is_work(lane):
         of = "CPU" if lane.device == HOST else f"GPU {lane.device}"
         return f"{of} {_WORKS[lane.what][0]}, usual steps", _WORKS[lane.what][0]
-    return "host, usual steps", _key(lane.what)[0].removeprefix("host: ")
+    return "host, usual steps", _key(False, lane.what)[0].removeprefix("host: ")
 
 
 def _usual(mode: TracedMode, rank: TracedRank) -> TracedStep | None:
@@ -114,10 +114,11 @@ def _drawn(
 def _chart(mode: TracedMode, drawn: Sequence[_Drawn], *, num_ranks: int, one_clock: bool) -> Chart:
     rows = [row for one in drawn for row in _rows(one)]
     scale, unit = units.time_scale(max(one.offset_ns + one.step.duration_ns for one in drawn) * NS)
-    keys = dict.fromkeys(lane.what for row in rows for lane in row.lanes)
+    keys = dict.fromkeys((_is_work(lane), lane.what) for row in rows for lane in row.lanes)
+    order = [*((False, what) for what in (*HOST_PHASES, OPERATORS)), *((True, what) for what in _WORKS)]
     return Chart(
         title=_title(drawn),
-        traces=tuple(_bars(what, rows, scale) for what in (*HOST_PHASES, OPERATORS, *_WORKS) if what in keys),
+        traces=tuple(_bars(key, rows, scale) for key in order if key in keys),
         layout=_layout(f"{unit} since {_zero(drawn, one_clock=one_clock)}", rows, len(drawn)),
         height=110 + ROW * len(rows) + 8 * len(drawn),
         how_to_read=_how_to_read(mode, drawn, num_ranks, one_clock=one_clock),
@@ -127,30 +128,28 @@ def _chart(mode: TracedMode, drawn: Sequence[_Drawn], *, num_ranks: int, one_clo
 
 def _rows(one: _Drawn) -> Iterator[_Row]:
     """Yield the rows of a rank, the host's first."""
-    hosts = [lane for lane in one.step.lanes if lane.what not in _WORKS]
+    hosts = [lane for lane in one.step.lanes if not _is_work(lane)]
     if hosts:
         yield _Row(name=f"{one.rank.name}  host", lanes=tuple(hosts), offset_ns=one.offset_ns)
-    devices = list(dict.fromkeys(lane.device for lane in one.step.lanes if lane.what in _WORKS))
+    devices = list(dict.fromkeys(lane.device for lane in one.step.lanes if _is_work(lane)))
     for device in devices:
         of = "CPU" if device == HOST else f"GPU {device}" if len(devices) > 1 else "GPU"
         for row in dict.fromkeys(row for _, _, row in _WORKS.values()):
-            lanes = [
-                ln for ln in one.step.lanes if ln.device == device and ln.what in _WORKS and _WORKS[ln.what][2] == row
-            ]
+            lanes = [ln for ln in one.step.lanes if ln.device == device and _is_work(ln) and _WORKS[ln.what][2] == row]
             if lanes:
                 yield _Row(name=f"{of} {row}", lanes=tuple(lanes), offset_ns=one.offset_ns)
 
 
-def _bars(what: str, rows: Sequence[_Row], scale: float) -> dict[str, Any]:
+def _bars(key: tuple[bool, str], rows: Sequence[_Row], scale: float) -> dict[str, Any]:
     """Return all spans of one kind, as bars that begin where they begin."""
     spans = [
         (number, row.offset_ns + begin, end - begin)
         for number, row in enumerate(rows)
         for lane in row.lanes
-        if lane.what == what
+        if (_is_work(lane), lane.what) == key
         for begin, end in zip(lane.spans_ns[::2], lane.spans_ns[1::2], strict=True)
     ]
-    name, color = _key(what)
+    name, color = _key(*key)
     return {
         "type": "bar",
         "orientation": "h",
@@ -165,9 +164,14 @@ def _bars(what: str, rows: Sequence[_Row], scale: float) -> dict[str, Any]:
     }
 
 
-def _key(what: str) -> tuple[str, str]:
+def _is_work(lane: Lane) -> bool:
+    """Return whether a lane is of what computes; else of the training thread, which has a phase h2d, too."""
+    return lane.device != HOST or lane.what in {"compute", "comm"}
+
+
+def _key(is_work: bool, what: str) -> tuple[str, str]:
     """Return the word for what is done, and its colour."""
-    if what in _WORKS:
+    if is_work:
         return _WORKS[what][:2]
     if what == OPERATORS:
         return "host runs operators", charts.SKY
@@ -228,7 +232,7 @@ def _words(one: _Drawn) -> str:
     """Return what the picture shows of a rank: how long each thing took."""
     lanes: dict[str, int] = {}
     for lane in one.step.lanes:
-        key = _key(lane.what)[0] if lane.device == HOST or lane.what not in _WORKS else _device_words(lane)
+        key = _key(_is_work(lane), lane.what)[0] if lane.device == HOST else _device_words(lane)
         lanes[key] = lanes.get(key, 0) + sum(lane.spans_ns[1::2]) - sum(lane.spans_ns[::2])
     parts = ", ".join(f"{name} {units.seconds(lasted * NS)}" for name, lasted in lanes.items())
     finest = f" Gaps below {units.seconds(one.step.finest_ns * NS)} are filled."

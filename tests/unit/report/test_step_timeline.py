@@ -93,3 +93,17 @@ def test_without_a_whole_step_it_is_said() -> None:
 
 def test_a_digest_of_before_has_none() -> None:
     assert Digest.__dataclass_fields__["traced_steps"].default == ()
+
+
+def test_the_hosts_copies_are_not_the_devices() -> None:
+    """The training thread has a phase of the same name."""
+    both = (Lane(device=HOST, what="h2d", spans_ns=(0, 3 * MS)), Lane(device=0, what="h2d", spans_ns=(4 * MS, 9 * MS)))
+    chart = drawn(traced((dataclasses.replace(step(4), lanes=(*LANES, *both)),)))
+    copies = [(row, begin, lasted) for row, name, begin, lasted in bars(chart) if "cop" in name]
+    assert sorted(copies) == [("GPU copies", 4, 5), ("rank 0  host", 0, 3)]
+
+
+def test_on_the_cpu_copies_are_the_hosts_alone() -> None:
+    lanes = (Lane(device=HOST, what="h2d", spans_ns=(0, 3)), Lane(device=HOST, what="compute", spans_ns=(3, 9)))
+    chart = drawn(traced((dataclasses.replace(step(4), lanes=lanes),)))
+    assert chart.layout["yaxis"]["ticktext"] == ["rank 0  host", "CPU compute"]
