@@ -11,20 +11,21 @@ from playwright.sync_api import Browser
 from dpdoctor.report import page, plotlyjs
 from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.packed import packed
-from tests.browser.visit import HEIGHT, Visit
+from tests.browser.visit import Visit
 from tests.builders import diagnosed_runs, runs
 
 pytestmark = pytest.mark.browser
 
+OPEN = "() => document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })"
 RUNS = "typeof Plotly !== 'undefined'"
 
 
 def test_plotly_runs_only_once_a_chart_is_near(visit: Callable[..., Visit]) -> None:
     visited = visit(page.render(of_run(diagnosed_runs.diagnosed_run())))
-    first = visited.page.locator(".chart:visible").first
-    assert first.evaluate("(chart) => chart.getBoundingClientRect().top") > HEIGHT + 600
+    visited.page.wait_for_timeout(500)
     assert not visited.page.evaluate(RUNS)
-    first.scroll_into_view_if_needed()
+    visited.page.evaluate(OPEN)
+    visited.page.locator(".chart:visible").first.scroll_into_view_if_needed()
     visited.page.locator('.chart[data-drawn="yes"]').first.wait_for()
     assert visited.page.evaluate(RUNS)
     assert visited.said == []
@@ -34,6 +35,7 @@ def test_another_script_in_its_place_does_not_run(visit: Callable[..., Visit]) -
     """The policy knows plotly.js by its hash, also where it is inflated."""
     html = page.render(of_run(runs.cpu_run())).replace(packed(plotlyjs.source()), packed("document.title = 'taken'"))
     visited = visit(html)
+    visited.page.evaluate(OPEN)
     visited.page.locator(".chart:visible").first.scroll_into_view_if_needed()
     visited.page.locator("#no-plotly").wait_for()
     assert visited.page.title() != "taken"
@@ -46,6 +48,7 @@ def test_a_browser_that_cannot_inflate_tells_the_charts_in_words(browser: Browse
     context.add_init_script("delete window.DecompressionStream")
     found = context.new_page()
     found.goto(file.as_uri())
+    found.evaluate(OPEN)
     chart = found.locator(".chart:visible").first
     chart.scroll_into_view_if_needed()
     found.locator("#no-plotly").wait_for()
