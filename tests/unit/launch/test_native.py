@@ -89,8 +89,8 @@ class Ended:
 @pytest.mark.parametrize(("code", "is_told"), [(-9, True), (None, False), (1, False)])
 def test_a_command_that_dpdoctor_ended_was_killed_by_nobody(tmp_path: Path, code: int | None, is_told: bool) -> None:
     gone = rank(tmp_path, 0, steps=1, pid=2**22 - 1, status="failed", reason="too short", ending="returned")
-    verdict = native.judge(Ended(code), [gone])  # type: ignore[arg-type]
-    assert verdict.reason == ("too short; the command was killed by signal 9" if is_told else "too short")
+    outcome = native.outcome_of(Ended(code), [gone])  # type: ignore[arg-type]
+    assert outcome.reason == ("too short; the command was killed by signal 9" if is_told else "too short")
 
 
 @pytest.mark.parametrize(("code", "status"), [(1, "failed"), (0, "ok"), (None, "ok")])
@@ -98,7 +98,7 @@ def test_a_command_that_fails_after_its_ranks_returned_has_failed(
     tmp_path: Path, code: int | None, status: str
 ) -> None:
     good = rank(tmp_path, 0, pid=2**22 - 1, status="ok", ending="returned", world_size=1)
-    assert native.judge(Ended(code), [good]).status == status  # type: ignore[arg-type]
+    assert native.outcome_of(Ended(code), [good]).status == status  # type: ignore[arg-type]
 
 
 def environment(name: str, *launcher: str, devices: tuple[str, ...] = ()) -> dict[str, str]:
