@@ -77,6 +77,8 @@ def make(
     if not show or as_format != TERMINAL:
         _print(analysis, console, as_format)
     console.print(f"Report: {path}", soft_wrap=True, highlight=False)
+    if (root / rundir.TIMELINE).exists():
+        console.print(f"Trace:  {root / rundir.TIMELINE} (ui.perfetto.dev)", soft_wrap=True, highlight=False)
     if open_page:
         click.launch(str(path))
 

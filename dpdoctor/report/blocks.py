@@ -422,6 +422,7 @@ class View(Generic[Subject]):
         build: returns its blocks; without any it is no part of this document.
         applies: of which subjects it is a part at all.
         result: its answer in a clause, for the line of the closed section; empty: none.
+        is_half: whether another view has room beside it on a wide page.
     """
 
     name: str
@@ -429,6 +430,7 @@ class View(Generic[Subject]):
     build: Callable[[Subject], Sequence[Block]]
     applies: Callable[[Subject], bool] = _always
     result: Callable[[Subject], str] = _nothing
+    is_half: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,6 +449,7 @@ class Shown:
     name: str
     title: str
     blocks: tuple[Block, ...]
+    is_half: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

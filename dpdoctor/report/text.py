@@ -9,7 +9,7 @@ from pathlib import PurePath
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Diagnosis, Figure, ModeSummary
 from dpdoctor.catalog import MODE_BY_NAME
-from dpdoctor.report.blocks import Absent, Cell
+from dpdoctor.report.blocks import Absent, Cell, OfMode
 
 NOTHING = "\N{EM DASH}"
 THROUGHPUT_WORDS = "Throughput is global samples per second; it is not time to accuracy."
@@ -121,6 +121,11 @@ def by_reason(reasons: Iterable[tuple[str, str]]) -> dict[str, str]:
 def absent(reasons: Iterable[tuple[str, str]]) -> list[Absent]:
     """Return what is not shown, from (what, reason) pairs; every reason is given once."""
     return [Absent(what=what, reason=reason) for reason, what in by_reason(reasons).items()]
+
+
+def absent_of(what: str, reasons: Mapping[str, str]) -> list[OfMode]:
+    """Return of which modes something is not shown, from {mode: reason}."""
+    return [OfMode(mode=mode, blocks=(Absent(what=what, reason=reason),)) for mode, reason in reasons.items()]
 
 
 def remarks(modes: Mapping[str, ModeSummary]) -> dict[str, str]:

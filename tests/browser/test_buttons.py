@@ -33,6 +33,7 @@ def diagnosed(visit: Callable[..., Visit]) -> Visit:
 
 
 def test_a_line_of_code_is_copied_as_it_stands(diagnosed: Visit) -> None:
+    diagnosed.page.goto(f"{diagnosed.page.url}#finding-1")
     card = diagnosed.page.locator("#findings .card:has(button.copy)").first
     card.locator("button.copy").click()
     (code,) = card.locator("pre code").all_text_contents()
@@ -42,6 +43,8 @@ def test_a_line_of_code_is_copied_as_it_stands(diagnosed: Visit) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_theme_button_turns_the_page_and_its_charts_over_and_back(visit: Callable[..., Visit], scheme: str) -> None:
     visited = visit(page.render(of_run(runs.cpu_run())), scheme=scheme)
+    visited.page.locator("section > details > summary").first.click()
+    visited.page.locator(".chart:visible").first.scroll_into_view_if_needed()
     visited.page.locator('.chart[data-drawn="yes"]').first.wait_for(timeout=PATIENCE_MS)
     seen = [visited.is_dark()]
     for _ in range(3):

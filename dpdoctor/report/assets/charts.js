@@ -81,6 +81,7 @@ function show(id) {
   document.querySelector("tr.shown")?.classList.remove("shown");
   row.classList.add("shown");
   row.hidden = false;
+  for (let fold = row.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
   row.scrollIntoView({ block: "center" });
 }
 

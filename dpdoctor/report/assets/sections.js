@@ -2,6 +2,7 @@
 const sections = [...document.querySelectorAll("main > section")];
 const closable = sections.flatMap((section) => [...section.querySelectorAll(":scope > details")]);
 const ofMode = [...document.querySelectorAll(".of-mode")];
+const views = [...document.querySelectorAll(".view")];
 const modes = document.querySelector(".modes");
 const tabs = new Map([...document.querySelectorAll(".tabs a")].map((tab) => [tab.hash.slice(1), tab]));
 let reading = sections[0];
@@ -10,6 +11,11 @@ let reading = sections[0];
 function choose(mode) {
   for (const block of ofMode) block.hidden = mode !== "" && block.dataset.mode !== mode;
   document.documentElement.classList.toggle("all-modes", mode === "");
+  for (const view of views) view.hidden = [...view.children].every((child) => child.hidden || child.matches(".view-title, .note"));
+  for (const section of sections) {
+    const nothing = section.querySelector(":scope .nothing");
+    if (nothing) nothing.hidden = [...section.querySelectorAll(".view")].some((view) => !view.hidden);
+  }
   const radio = document.getElementById(mode === "" ? "mode-all" : `mode-${mode}`);
   if (radio) radio.checked = true;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from dpdoctor.report.blocks import (
     Absent,
@@ -17,14 +18,17 @@ from dpdoctor.report.blocks import (
     Shown,
     Subject,
 )
-from dpdoctor.report.text import by_reason, capital, sentence
+from dpdoctor.report.text import capital, sentence
 
 NOT_MEASURED = "not-measured"
+# What is absent, and the mode that it is of; empty: of none alone.
+_Missing: TypeAlias = tuple[Absent, str]
 
 
 def parts(sections: Sequence[Section[Subject]], subject: Subject) -> list[Part]:
     """Return every section with the views that apply to a subject and have something to show."""
-    found, missing = [], []
+    found: list[Part] = []
+    missing: list[_Missing] = []
     for section in sections:
         part, absent = _part(section, subject)
         found.append(part)
@@ -42,27 +46,31 @@ def shown_modes(parts: Sequence[Part], names: Iterable[str]) -> list[str]:
     return [name for name in names if name in found]
 
 
-def _part(section: Section[Subject], subject: Subject) -> tuple[Part, list[Absent]]:
+def _part(section: Section[Subject], subject: Subject) -> tuple[Part, list[_Missing]]:
     views = [view for view in section.views if view.applies(subject)]
     built = [(view, *_parted(view.build(subject))) for view in views]
-    missing = [absent for _, _, absences in built for absent in absences]
-    shown = tuple(Shown(name=view.name, title=view.title, blocks=blocks) for view, blocks, _ in built if blocks)
+    missing = [item for _, _, absences in built for item in absences]
+    shown = tuple(
+        Shown(name=view.name, title=view.title, blocks=blocks, is_half=view.is_half)
+        for view, blocks, _ in built
+        if blocks
+    )
     said = [view.result(subject) for view, blocks, _ in built if blocks]
     result = " \N{MIDDLE DOT} ".join(filter(None, said)) if shown else _why_empty(missing)
     return Part(name=section.name, title=section.title, result=result, views=shown), missing
 
 
-def _why_empty(missing: Sequence[Absent]) -> str:
-    return f"not measured: {missing[0].reason}" if missing else "not part of this report"
+def _why_empty(missing: Sequence[_Missing]) -> str:
+    return f"not measured: {missing[0][0].reason}" if missing else "not part of this report"
 
 
-def _parted(blocks: Sequence[Block], mode: str = "") -> tuple[tuple[Block, ...], list[Absent]]:
-    """Return blocks without what is absent, and that; of a mode it has the mode's name."""
+def _parted(blocks: Sequence[Block], mode: str = "") -> tuple[tuple[Block, ...], list[_Missing]]:
+    """Return blocks without what is absent, and that with the mode that it is of."""
     kept: list[Block] = []
-    missing: list[Absent] = []
+    missing: list[_Missing] = []
     for block in blocks:
         if isinstance(block, Absent):
-            missing.append(dataclasses.replace(block, what=f"{block.what} ({mode})") if mode else block)
+            missing.append((block, mode))
         elif isinstance(block, OfMode | Fold | Grid):
             inner, absences = _parted(block.blocks, block.mode if isinstance(block, OfMode) else mode)
             missing += absences
@@ -73,10 +81,21 @@ def _parted(blocks: Sequence[Block], mode: str = "") -> tuple[tuple[Block, ...],
     return tuple(kept), missing
 
 
-def _not_measured(missing: Sequence[Absent]) -> Shown:
-    told = by_reason((absent.what, absent.reason) for absent in missing)
-    reasons = tuple((sentence(capital(reason)), what) for reason, what in told.items())
+def _not_measured(missing: Sequence[_Missing]) -> Shown:
+    """Return each reason once with what is missing for it, and of which modes."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for absent, mode in missing:
+        found.setdefault(absent.reason, {}).setdefault(absent.what, []).append(mode)
+    reasons = tuple(
+        (sentence(capital(reason)), "; ".join(_of_modes(what, modes) for what, modes in told.items()))
+        for reason, told in found.items()
+    )
     return Shown(name=NOT_MEASURED, title="Not measured, and why", blocks=(NotMeasured(reasons=reasons),))
+
+
+def _of_modes(what: str, modes: Sequence[str]) -> str:
+    named = ", ".join(dict.fromkeys(filter(None, modes)))
+    return f"{what} ({named})" if named else what
 
 
 def _within(blocks: Sequence[Block]) -> Iterator[Block]:

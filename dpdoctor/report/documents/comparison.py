@@ -23,7 +23,7 @@ from dpdoctor.version import __version__
 
 SECTIONS: tuple[Section[Comparison], ...] = (
     Section(name="summary", title="Summary", views=(overview.VIEW,)),
-    Section(name="changes", title="What changed", views=(changes.VIEW, findings.VIEW)),
+    Section(name="what-changed", title="What changed", views=(changes.VIEW, findings.VIEW)),
     Section(
         name="step-time",
         title="Step time",

@@ -41,7 +41,7 @@ SECTIONS: tuple[Section[Diagnosis], ...] = (
     Section(
         name="step-time",
         title="Step time",
-        views=(phases.VIEW, breakdown.VIEW, waterfall.VIEW, ablations.VIEW, steps.VIEW),
+        views=(phases.VIEW, waterfall.VIEW, ablations.VIEW, breakdown.VIEW, steps.VIEW),
     ),
     Section(name="data-loading", title="Data loading", views=(loader.VIEW,)),
     Section(name="communication", title="Communication", views=(collectives.VIEW, parallel.VIEW, ranks.VIEW)),

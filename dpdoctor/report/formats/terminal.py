@@ -1,34 +1,37 @@
-"""The report for a terminal: the first screen, on 80 columns."""
+"""The report for a terminal: the first screen, on 80 columns and a usual run on 26 lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.documents import brief
 from dpdoctor.report.formats import trace_terminal
 from dpdoctor.report.formats.literal import literal
+from dpdoctor.report.formats.wrapped import Wrapped
 from dpdoctor.report.text import NOTHING, capital, figure_text, left_alone, remarks, run_title, sentence
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_trace_run
+from dpdoctor.report.words import standing
 from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, Opportunity, first_screen, percent, span
 from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
-_INDENTED, _HANGING = (0, 0, 0, 2), (0, 0, 0, 4)
 _PARTS = {DATA: "data", COMPUTE: "comp", COMMUNICATION: "comm", OTHER: "other"}
+_HEADS = ("mode", "samples/s", "speedup", "eff.", "step", *_PARTS.values())
+# More of them are in the report.
+MOST_LIMITS = 5
 
 
 def summary(analysis: Diagnosis) -> RenderableType:
     """Return what bounds the run, what to do first, the modes, the opportunities, what failed, and the limits.
 
-    Of a run made of traces alone: the verdict, a table of the devices, and the opportunities.
+    Where no mode has figures what failed comes first. Of a run made of traces alone: the verdict, a table of the
+    devices, and the opportunities.
 
     All text from the run is literal: rich's markup in it is not interpreted, and it does not command the terminal.
     """
@@ -36,24 +39,30 @@ def summary(analysis: Diagnosis) -> RenderableType:
     screen = first_screen(run)
     if is_trace_run(analysis):
         return Group(trace_terminal.summary(analysis), *_opportunities(screen))
+    head = literal(f"dpdoctor  {run_title(analysis)}", "dim")
+    if not standing.shown_modes(run):
+        return Group(head, *_troubles(run), *_said(screen), *_limits(analysis, screen))
     return Group(
-        *_answer(analysis, screen),
+        head,
+        Text(),
+        *_said(screen),
         *_modes(screen),
         *_opportunities(screen),
         *_troubles(run),
         *_limits(analysis, screen),
-        *_remarks(run),
-        *_files(run),
     )
 
 
-def _answer(analysis: Diagnosis, screen: FirstScreen) -> Iterator[RenderableType]:
-    yield literal(f"dpdoctor  {run_title(analysis)}", "dim")
-    yield Text()
-    said = literal(f"{screen.bound_by.upper()}  ", _STYLES[screen.tone]) if screen.bound_by else Text()
-    yield said.append_text(literal(screen.answer, "bold" if screen.bound_by else _STYLES[screen.tone]))
+def _said(screen: FirstScreen) -> Iterator[RenderableType]:
+    label = screen.bound_by.upper()
+    style = _STYLES[screen.tone]
+    yield Wrapped(
+        text=f"{label}  {screen.answer}".strip(),
+        head=len(label) if label else len(screen.answer),
+        head_style=style,
+    )
     if screen.do_first:
-        yield literal("Do first  ", "bold").append_text(literal(screen.do_first))
+        yield Wrapped(text=f"Do first  {screen.do_first}", head=len("Do first"), indent=len("Do first  "))
 
 
 def _modes(screen: FirstScreen) -> Iterator[RenderableType]:
@@ -61,80 +70,87 @@ def _modes(screen: FirstScreen) -> Iterator[RenderableType]:
     measured = [row for row in screen.modes if row.step is not None]
     if not measured:
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-    table.add_column("mode", no_wrap=True)
-    for title in ("samples/s", "speedup", "eff.", "epoch", "step", *_PARTS.values()):
-        # On a narrow terminal an interval takes two lines; no figure is ever cut.
-        table.add_column(title, justify="right", no_wrap=title not in ("samples/s", "speedup"))
-    for row in measured:
-        table.add_row(literal(row.name), *_figures(row))
+    cells = [_HEADS, *(_figures(row) for row in measured)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     yield Text()
-    yield table
-    yield from (literal(f"{row.name}: {row.note}", "dim") for row in screen.modes if row.status == "inactive")
+    for number, row in enumerate(cells):
+        yield literal(_line(row, widths), "" if number else "bold")
+    for mode in screen.modes:
+        if mode.status == "inactive":
+            yield Wrapped(text=f"{mode.name}: {mode.note}", style="dim", indent=2)
 
 
-def _figures(row: ModeRow) -> list[Text]:
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Return a row: names and factors with their intervals begin alike, other figures end alike."""
+    first, rate, factor, *others = zip(cells, widths, strict=True)
+    aligned = (first[0].ljust(first[1]), rate[0].rjust(rate[1]), factor[0].ljust(factor[1]))
+    return "  ".join((*aligned, *(text.rjust(width) for text, width in others)))
+
+
+def _figures(row: ModeRow) -> tuple[str, ...]:
     shares = {part.key: percent(part.share) for part in row.parts if part.share}
-    rate = figure_text(row.throughput).removesuffix(" samples/s") if row.throughput else NOTHING
-    return [
-        _beside(rate, row.interval),
-        _beside(figure_text(row.speedup), span(row.speedup)) if row.speedup else literal(row.note or NOTHING, "dim"),
-        literal(NOTHING if row.efficiency is None or row.efficiency.value is None else percent(row.efficiency.value)),
-        literal(figure_text(row.epoch) if row.epoch else NOTHING),
-        literal(figure_text(row.step) if row.step else NOTHING),
-        *(literal(shares.get(key, NOTHING)) for key in _PARTS),
-    ]
+    efficiency = None if row.efficiency is None else row.efficiency.value
+    return (
+        row.name,
+        figure_text(row.throughput).removesuffix(" samples/s") if row.throughput else NOTHING,
+        _factor(row),
+        NOTHING if efficiency is None else percent(efficiency),
+        figure_text(row.step) if row.step else NOTHING,
+        *(shares.get(key, NOTHING) for key in _PARTS),
+    )
 
 
-def _beside(figure: str, interval: str) -> Text:
-    text = literal(figure)
-    return text.append_text(literal(f" {interval}", "dim")) if interval else text
+def _factor(row: ModeRow) -> str:
+    if row.speedup is None:
+        return row.note or NOTHING
+    interval = span(row.speedup)
+    return f"{figure_text(row.speedup)} ({interval})" if interval else figure_text(row.speedup)
 
 
 def _opportunities(screen: FirstScreen) -> Iterator[RenderableType]:
     if screen.opportunities:
-        yield literal("\nOPPORTUNITIES, the largest gain in throughput first; gains do not add up", "bold")
+        yield literal("\nOPPORTUNITIES (gain in throughput; gains do not add up)", "bold")
     for number, found in enumerate(screen.opportunities, 1):
         yield from _opportunity(number, found)
     if screen.num_more:
-        yield literal(f"The report has {screen.num_more} more.", "dim")
+        yield literal(f"   {screen.num_more} more in the report", "dim")
 
 
 def _opportunity(number: int, found: Opportunity) -> Iterator[RenderableType]:
-    head = literal(f"{number}. {found.title}")
-    gain = f"{figure_text(found.gain)}, {found.basis}" if found.gain else found.basis
-    yield head.append_text(literal(f"  {gain}", "bold"))
-    yield Padding(literal(" \N{MIDDLE DOT} ".join(found.modes), "dim"), _HANGING, expand=False)
-    at = f"{found.line}  " if found.line else ""
-    told = found.code or found.remedy
-    if told:
-        yield Padding(literal(f"{at}{told}"), _HANGING, expand=False)
+    gain = f"{found.basis} {figure_text(found.gain)}" if found.gain else found.basis
+    yield Wrapped(text=f"{number}. {found.title}: {gain}", indent=3)
+    yield Wrapped(text=f"   {'; '.join(found.modes)}", style="dim", indent=3)
+    if found.code:
+        yield Wrapped(text=f"   {found.line}  {found.code}" if found.line else f"   {found.code}", indent=3)
 
 
 def _troubles(run: RunSummary) -> Iterator[RenderableType]:
+    """Yield what failed, each reason with the lines that were printed last."""
     for trouble in brief.of_modes(run):
         if trouble.tone != "muted":
-            yield literal(f"\n{trouble.sentence}", _STYLES[trouble.tone])
-        if trouble.lines:
-            yield Padding(literal("\n".join(trouble.lines)), _INDENTED, expand=False)
+            yield Text()
+            yield Wrapped(text=trouble.sentence, style=_STYLES[trouble.tone])
+        for line in trouble.lines:
+            yield literal(f"  {line}")
 
 
 def _limits(analysis: Diagnosis, screen: FirstScreen) -> Iterator[RenderableType]:
-    late = trace_verdict.stragglers(analysis)
-    told = [*screen.limits, *late]
+    """Yield what the run could not tell, who was late, and what was remarked on the script."""
+    run = analysis.summary
+    told = [
+        *screen.limits,
+        *trace_verdict.stragglers(analysis),
+        *(f"{labels}: {sentence(capital(remark))}" for remark, labels in remarks(run.modes).items()),
+        *_files(run),
+    ]
     if told:
         yield literal("\nLIMITS", "bold")
-    yield from (literal(f"! {text}", "dim") for text in told)
+    yield from (Wrapped(text=f"! {text}", style="dim", indent=2) for text in told[:MOST_LIMITS])
+    if len(told) > MOST_LIMITS:
+        yield literal(f"! {units.count(len(told) - MOST_LIMITS, 'more limit')} in the report", "dim")
 
 
-def _remarks(run: RunSummary) -> Iterator[RenderableType]:
-    """Yield each remark on the conversion once, with the modes that it holds for."""
-    yield from (
-        literal(f"! {labels}: {sentence(capital(remark))}", "dim") for remark, labels in remarks(run.modes).items()
-    )
-
-
-def _files(run: RunSummary) -> Iterator[RenderableType]:
+def _files(run: RunSummary) -> Iterator[str]:
     paths = {file.path for mode in run.modes.values() if mode.conversion for file in mode.conversion.written}
     if paths:
-        yield literal(f"! {left_alone(len(paths))}; the report lists them. --allow-writes lets it.", "dim")
+        yield f"{left_alone(len(paths))}; the report lists them. --allow-writes lets it."

@@ -12,7 +12,7 @@ from dpdoctor.analysis.launch_facts import shown
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.digest import HOST, DeviceDigest, Digest
 from dpdoctor.report.blocks import Absent, Block, Callout, OfMode
-from dpdoctor.report.text import absent, clipped, mode_label, sentence
+from dpdoctor.report.text import absent_of, clipped, sentence
 from dpdoctor.report.words import standing
 
 # Of a file that stands for a rank; the whole name is in the table of traces.
@@ -100,7 +100,7 @@ def by_mode(analysis: Diagnosis, what: str, build: Callable[[TracedMode], Sequen
         OfMode(mode=mode, blocks=tuple(blocks)) for mode, blocks in built.items() if not isinstance(blocks, str)
     ]
     missing = {mode: _why_no_trace(analysis, mode) for mode in analysis.summary.modes if mode not in built}
-    others = absent((mode_label(mode), reason) for mode, reason in {**reasons, **missing}.items())
+    others = absent_of(what, {**reasons, **missing})
     return [*modes, *others] or [Absent(what=what, reason="this run has no modes")]
 
 

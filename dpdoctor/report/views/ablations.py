@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dpdoctor.analysis import AblationSummary, CrossCheck, Diagnosis, Figure, ModeSummary
 from dpdoctor.catalog import ABLATION_BY_NAME
-from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Note, OfMode, Table, View
+from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Note, OfMode, Table, View
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.bars import Bar, interval_bars
 from dpdoctor.report.text import (
@@ -57,10 +57,10 @@ def _mode(name: str, mode: ModeSummary) -> Iterator[Block]:
     known = {ablation: found for ablation, found in mode.ablations.items() if found.gain.value is not None}
     if known:
         yield _chart(name, known)
-        yield _table(known)
+        yield Fold(title="Gains and what each experiment removes", blocks=(_table(known),))
     found = [one for one in mode.cross_checks if one.gain.value is not None]
     if found:
-        yield _against(found)
+        yield Fold(title="Experiments against trace and timers", blocks=(_against(found),))
     skipped = {ablation: figures.gain.reason for ablation, figures in mode.ablations.items() if ablation not in known}
     yield from absent((ablation, reason or "no reason was recorded") for ablation, reason in skipped.items())
 
@@ -144,4 +144,10 @@ def _disagreements(modes: Mapping[str, ModeSummary]) -> Iterator[Callout]:
                 )
 
 
-VIEW: View[Diagnosis] = View(name="ablations", title="Ablation experiments", build=build, applies=is_profile)
+VIEW: View[Diagnosis] = View(
+    name="ablations",
+    title="Ablation experiments",
+    build=build,
+    applies=is_profile,
+    is_half=True,
+)

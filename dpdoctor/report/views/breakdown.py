@@ -12,10 +12,10 @@ from dpdoctor.analysis.common_steps import CommonSteps
 from dpdoctor.analysis.spent import Spent, spent, together
 from dpdoctor.analysis.unknown_communication import MAY_HOLD
 from dpdoctor.digest import HOST, PHASES, DeviceDigest
-from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Table, View
+from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Grid, Note, Paragraph, Table, View
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.share_bars import MOST_ROWS, Part, Row, share_bars
-from dpdoctor.report.text import NOTHING, amount_cell, figure_text, mode_label
+from dpdoctor.report.text import NOTHING, amount_cell, figure_text
 from dpdoctor.report.traces.traced import TracedMode, by_mode, damage, is_trace_run, not_measured, traced_modes
 from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds, time_cell
 
@@ -69,18 +69,8 @@ ON_CPU = (
 
 
 def build(analysis: Diagnosis) -> Sequence[Block]:
-    """Return the modes side by side; by mode bars of the parts, of idle by cause and of the phases, and the table."""
-    return [
-        *_side_by_side(analysis),
-        *by_mode(analysis, "Time breakdown", lambda mode: _mode(mode, alone=is_trace_run(analysis))),
-    ]
-
-
-def _side_by_side(analysis: Diagnosis) -> Iterator[Chart]:
-    """Yield a bar per mode, all of its devices together, where there are several."""
-    found = {mode_label(mode.mode): together(mode.traces) for mode in traced_modes(analysis) if mode.devices}
-    if len(found) > 1:
-        yield _parts(found, "The time of all devices, by mode")
+    """Return by mode bars of the parts, of idle by cause and of the phases, and the table."""
+    return by_mode(analysis, "Device time", lambda mode: _mode(mode, alone=is_trace_run(analysis)))
 
 
 def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
@@ -96,11 +86,15 @@ def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
         *troubles,
         *([] if alone else [_source(mode, common)]),
         *_order(mode),
-        _parts(found, "The time of each device"),
-        *_idle(found, together(mode.traces)),
-        *_phases(found),
-        _table(devices, found),
-        Paragraph(text=f"{MEANING} {ON_CPU}" if on_cpu else MEANING),
+        Grid(
+            blocks=(
+                _parts(found, "The time of each device"),
+                *_idle(found, together(mode.traces)),
+                *_phases(found),
+            )
+        ),
+        Fold(title="Shares, overlap and launch delay of each device", blocks=(_table(devices, found),)),
+        Note(text=f"{MEANING} {ON_CPU}" if on_cpu else MEANING),
         *missing,
     ]
 

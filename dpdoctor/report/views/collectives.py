@@ -10,7 +10,7 @@ from typing import Any
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
 from dpdoctor.digest import CollectiveSize, SmallCalls
-from dpdoctor.report.blocks import Block, Cell, Chart, Column, Paragraph, Table, View
+from dpdoctor.report.blocks import Block, Cell, Chart, Column, Fold, Note, Table, View
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import NOTHING, amount_cell, clipped, name_cell, whole_cell
 from dpdoctor.report.traces.bandwidth_chart import bandwidth_chart
@@ -79,10 +79,9 @@ def _mode(mode: TracedMode) -> Sequence[Block] | str:
         return "one process calls no collective" if alone else "the traces hold no collective"
     return [
         _chart(sizes),
-        _table(sizes),
-        Paragraph(text=BANDWIDTH),
         *bandwidth_chart(mode),
-        *_small_calls(mode),
+        Fold(title="Calls by operation and size", blocks=(_table(sizes), *_small_calls(mode))),
+        Note(text=BANDWIDTH),
     ]
 
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Conversion, Diagnosis, ModeSummary
-from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Facts, Fold, Heading, Lines, Table, View
+from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Facts, Fold, Lines, OfMode, Table, View
 from dpdoctor.report.text import (
     NOTHING,
     amount_cell,
     figure_text,
     left_alone,
-    mode_label,
     remarks,
     sampler_text,
     whole_cell,
@@ -31,8 +30,8 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
         Callout(tone="warn", title=labels, text=text) for text, labels in remarks(analysis.summary.modes).items()
     ]
     for name, mode in analysis.summary.modes.items():
-        blocks.append(Heading(text=mode_label(name)))
-        blocks.extend(_mode(mode, mode.conversion) if mode.conversion else [_not_wrapped(mode)])
+        wrapped = _mode(mode, mode.conversion) if mode.conversion else [_not_wrapped(mode)]
+        blocks.append(OfMode(mode=name, blocks=tuple(wrapped)))
     return blocks or [Absent(what="Conversion", reason="this run has no modes")]
 
 
@@ -42,19 +41,14 @@ def _not_wrapped(mode: ModeSummary) -> Absent:
 
 
 def _mode(mode: ModeSummary, conversion: Conversion) -> list[Block]:
-    blocks: list[Block] = [
-        _proof(conversion) if conversion.proof else Absent(what="Proof", reason=_no_proof(mode)),
-        _units(conversion) if conversion.modules else Absent(what="Wrapped modules", reason=_no_units(mode)),
-    ]
-    if conversion.loaders:
-        blocks.append(_loaders(conversion))
-    else:
-        blocks.append(Absent(what="Loaders", reason="the script iterated no DataLoader"))
-    blocks.append(_facts(mode, conversion))
+    blocks: list[Block] = [_proof(conversion) if conversion.proof else Absent(what="Checks", reason=_no_proof(mode))]
+    modules = _units(conversion) if conversion.modules else Absent(what="Wrapped modules", reason=_no_units(mode))
+    loaders = _loaders(conversion) if conversion.loaders else Absent(what="Loaders", reason="no DataLoader is used")
+    blocks.append(Fold(title="Modules, loaders and settings", blocks=(modules, loaders, _facts(mode, conversion))))
     if conversion.written:
         blocks.append(Fold(title=left_alone(len(conversion.written)), blocks=(_written(conversion),)))
     if conversion.patched:
-        patched = Lines(caption="What dpdoctor put its own code around", lines=conversion.patched)
+        patched = Lines(caption="Functions that dpdoctor wraps", lines=conversion.patched)
         blocks.append(Fold(title=f"Patched: {units.count(len(conversion.patched), 'place')}", blocks=(patched,)))
     return blocks
 

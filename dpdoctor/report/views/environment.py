@@ -25,10 +25,8 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return the command to repeat the run, the script or the paths of the traces, the machine and the versions."""
     return [
         _reproduce(analysis),
-        *_what_ran(analysis),
-        _machine(analysis),
-        _gpus(analysis),
-        _packages(analysis),
+        Fold(title="Script, settings and modes", blocks=(*_what_ran(analysis),)),
+        Fold(title="Machine and versions", blocks=(_machine(analysis), _gpus(analysis), *_packages(analysis))),
         *([NOT_MEASURED] if is_trace_run(analysis) else []),
     ]
 
@@ -134,12 +132,12 @@ def _gpus(analysis: Diagnosis) -> Table | Absent:
     )
 
 
-def _packages(analysis: Diagnosis) -> Fold | Absent:
+def _packages(analysis: Diagnosis) -> Iterator[Block]:
     packages = analysis.summary.fingerprint.packages
-    if not packages:
-        return Absent(what="Package versions", reason="none was recorded")
-    pairs = tuple(sorted(packages.items()))
-    return Fold(title="Package versions", blocks=(Facts(pairs=pairs),))
+    if packages:
+        yield Facts(pairs=tuple(sorted(packages.items())))
+    else:
+        yield Absent(what="Package versions", reason="none was recorded")
 
 
 def result(analysis: Diagnosis) -> str:
@@ -155,4 +153,5 @@ VIEW: View[Diagnosis] = View(
     title="Environment",
     build=build,
     result=result,
+    is_half=True,
 )

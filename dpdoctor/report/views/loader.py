@@ -11,18 +11,31 @@ from dpdoctor.analysis.launch_facts import shown
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.loader.parts import fetch_times
 from dpdoctor.analysis.loader.tried_step import tried_step
-from dpdoctor.report.blocks import Absent, Block, Callout, Chart, Column, Facts, Note, OfMode, Paragraph, Table, View
+from dpdoctor.report.blocks import (
+    Absent,
+    Block,
+    Callout,
+    Chart,
+    Column,
+    Facts,
+    Fold,
+    Grid,
+    Note,
+    OfMode,
+    Paragraph,
+    Table,
+    View,
+)
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.bars import Bar, interval_bars
 from dpdoctor.report.drawing.share_bars import Part, Row, share_bars
 from dpdoctor.report.loading.fetch_boxes import fetch_boxes
 from dpdoctor.report.loading.predicted import predicted_step, setting_words
 from dpdoctor.report.text import (
-    absent,
+    absent_of,
     amount_cell,
     figure_cell,
     figure_text,
-    mode_label,
     name_cell,
     sentence,
     whole_cell,
@@ -72,8 +85,8 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
         for name, mode in seen.items()
         if mode.loader
     ]
-    missing = absent(
-        (mode_label(name), _why_not(mode)) for name, mode in analysis.summary.modes.items() if name not in seen
+    missing = absent_of(
+        "Loader", {name: _why_not(mode) for name, mode in analysis.summary.modes.items() if name not in seen}
     )
     return [*modes, *missing, Note(text=MEANING)]
 
@@ -85,15 +98,17 @@ def _why_not(mode: ModeSummary) -> str:
 def _loader(analysis: Diagnosis, mode: str, loader: LoaderSummary) -> Iterator[Block]:
     yield from _advice(loader, tried_step(analysis.summary.modes[mode]) if loader.trial is None else None)
     yield Facts(pairs=tuple(_facts(loader)))
-    yield _fetches(analysis, mode)
-    yield from _transforms(loader)
-    yield from _ready(loader)
-    yield from _workers(loader)
-    if any(found.step.value is not None for found in loader.predictions):
-        yield predicted_step(loader)
-    else:
-        yield Absent(what="Predicted step", reason=loader.advice_reason or "nothing could be simulated")
+    yield Grid(blocks=(_fetches(analysis, mode), *_transforms(loader), *_ready(loader)))
+    yield Fold(title="Predicted step by num_workers", blocks=(_predicted(loader),))
+    for table in _workers(loader):
+        yield Fold(title=units.count(len(loader.workers), "loader process"), blocks=(table,))
     yield from _control(loader)
+
+
+def _predicted(loader: LoaderSummary) -> Chart | Absent:
+    if any(found.step.value is not None for found in loader.predictions):
+        return predicted_step(loader)
+    return Absent(what="Predicted step", reason=loader.advice_reason or "nothing could be simulated")
 
 
 def _advice(loader: LoaderSummary, tried: Figure | None) -> Iterator[Callout]:

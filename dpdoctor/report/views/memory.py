@@ -80,8 +80,9 @@ def result(analysis: Diagnosis) -> str:
 
 
 VIEW: View[Diagnosis] = View(
-    name="memory",
+    name="peak-memory",
     title="Peak memory",
     build=build,
     result=result,
+    is_half=True,
 )

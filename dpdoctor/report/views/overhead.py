@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, ModeSummary
 from dpdoctor.report.blocks import Block, Cell, Column, Table, View
-from dpdoctor.report.text import absent, amount_cell, figure_cell, mode_label
+from dpdoctor.report.text import absent_of, amount_cell, figure_cell, mode_label
 from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.words import standing
 
@@ -16,29 +16,29 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return what the profiler and dpdoctor itself cost."""
     shown = standing.shown_modes(analysis.summary)
     measured = {name: mode for name, mode in shown.items() if mode.throughput.value is not None}
-    withheld = absent(_reasons(analysis, measured))
+    withheld = absent_of("Overhead", _reasons(analysis, measured))
     return [*([_costs(measured)] if measured else []), *withheld]
 
 
-def _reasons(analysis: Diagnosis, measured: dict[str, ModeSummary]) -> list[tuple[str, str]]:
-    return [
-        (f"Overhead ({name})", standing.withheld_briefly(mode) or mode.throughput.reason or "nothing was measured")
+def _reasons(analysis: Diagnosis, measured: dict[str, ModeSummary]) -> dict[str, str]:
+    return {
+        name: standing.withheld_briefly(mode) or mode.throughput.reason or "nothing was measured"
         for name, mode in analysis.summary.modes.items()
         if name not in measured
-    ]
+    }
 
 
 def _costs(modes: dict[str, ModeSummary]) -> Table:
     return Table(
         caption=(
-            "What measuring cost. Throughput comes from windows without a profiler. dpdoctor's share is "
-            f"{_how_known(modes)}."
+            "Of a step: dpdoctor's own share, "
+            f"{_how_known(modes)}; and the traced step against the untraced one. Throughput is measured untraced."
         ),
         columns=(
             Column(title="Mode"),
-            Column(title="dpdoctor's share of a step", numeric=True),
-            Column(title="Step while traced, against untraced", numeric=True),
-            Column(title="Time the mode took", numeric=True),
+            Column(title="dpdoctor", numeric=True),
+            Column(title="Profiler", numeric=True),
+            Column(title="Wall time", numeric=True),
         ),
         rows=tuple(
             (
@@ -59,4 +59,10 @@ def _how_known(modes: dict[str, ModeSummary]) -> str:
     return "what a step of one device takes beyond the same step of the bare script, launched before and after"
 
 
-VIEW: View[Diagnosis] = View(name="overhead", title="Overhead", build=build, applies=is_profile)
+VIEW: View[Diagnosis] = View(
+    name="overhead",
+    title="Overhead",
+    build=build,
+    applies=is_profile,
+    is_half=True,
+)

@@ -7,9 +7,9 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import ALL_PHASES, Diagnosis, ModeSummary
-from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Paragraph, Table, View
+from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Note, Table, View
 from dpdoctor.report.drawing import charts
-from dpdoctor.report.text import NOTHING, absent, figure_cell, figure_text, interval_words, mode_label
+from dpdoctor.report.text import NOTHING, absent_of, figure_cell, figure_text, interval_words, mode_label
 from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.words import clauses, standing
 from dpdoctor.report.words.first_screen import percent
@@ -31,10 +31,15 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
     modes = analysis.summary.modes
     shown = standing.shown_modes(analysis.summary)
     measured = {name: mode for name, mode in shown.items() if clauses.phase_ratios(mode) is not None}
-    missing = absent((mode_label(name), _reason(mode)) for name, mode in modes.items() if name not in measured)
+    missing = absent_of("Phases", {name: _reason(mode) for name, mode in modes.items() if name not in measured})
     if not measured:
         return missing or [Absent(what="Phases", reason="this run has no modes")]
-    return [_chart(measured), *missing, *_caution(measured), _table(measured)]
+    return [
+        _chart(measured),
+        *missing,
+        Fold(title="Phases of all modes", blocks=(_table(measured),)),
+        *_caution(measured),
+    ]
 
 
 def _reason(mode: ModeSummary) -> str:
@@ -42,7 +47,7 @@ def _reason(mode: ModeSummary) -> str:
     return standing.withheld_briefly(mode) or next((reason for reason in reasons if reason), "no phase took any time")
 
 
-def _caution(modes: dict[str, ModeSummary]) -> list[Paragraph]:
+def _caution(modes: dict[str, ModeSummary]) -> list[Note]:
     words = (
         "Each part is exclusive time on the host's clock, averaged over steady steps and ranks. "
         "The step in the table is the slowest rank's, so it can be longer than the parts together."
@@ -52,7 +57,7 @@ def _caution(modes: dict[str, ModeSummary]) -> list[Paragraph]:
             " A GPU works behind its host: what the host spends in forward or backward is not the time of the kernels, "
             "and while the host waits for data the GPU may still be busy."
         )
-    return [Paragraph(text=words)]
+    return [Note(text=words)]
 
 
 def _chart(modes: dict[str, ModeSummary]) -> Chart:
@@ -128,5 +133,10 @@ def result(analysis: Diagnosis) -> str:
 
 
 VIEW: View[Diagnosis] = View(
-    name="phases", title="Step time breakdown (host)", build=build, applies=is_profile, result=result
+    name="phases",
+    title="Step time breakdown (host)",
+    build=build,
+    applies=is_profile,
+    result=result,
+    is_half=True,
 )

@@ -9,7 +9,7 @@ import numpy as np
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
 from dpdoctor.analysis.cross_rank import CameLast, CrossRank, CrossRankGroup, Stragglers
-from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Paragraph, Table, View
+from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Column, Fold, Note, Table, View
 from dpdoctor.report.text import NOTHING, capital, name_cell, sentence, whole_cell
 from dpdoctor.report.traces.lateness_map import lateness_map
 from dpdoctor.report.traces.traced import TracedMode, by_mode, focused, has_traces
@@ -49,13 +49,16 @@ def _mode(mode: TracedMode) -> Sequence[Block] | str:
         _came_last(cross_rank.came_last, cross_rank.verdict) or _verdict(cross_rank.verdict),
         *_missing(cross_rank),
         *lateness_map(cross_rank),
-        *_ranks(cross_rank),
-        Paragraph(text=MEANING),
-        *_events(cross_rank.verdict),
-        *_groups(cross_rank.groups),
-        *_clocks(cross_rank),
+        *_folded("Lateness by rank", _ranks(cross_rank)),
+        *_folded("Late steps", _events(cross_rank.verdict)),
+        *_folded("Process groups", _groups(cross_rank.groups)),
+        Note(text=" ".join((MEANING, *_clocks(cross_rank)))),
         *(Callout(tone="muted", title="Left out", text=sentence(note)) for note in cross_rank.notes),
     ]
+
+
+def _folded(title: str, tables: Iterator[Table]) -> Iterator[Fold]:
+    yield from (Fold(title=title, blocks=(table,)) for table in tables)
 
 
 def _verdict(verdict: Stragglers) -> Callout:
@@ -171,13 +174,13 @@ def _group_row(group: CrossRankGroup) -> tuple[Cell, ...]:
     )
 
 
-def _clocks(cross_rank: CrossRank) -> Iterator[Paragraph]:
+def _clocks(cross_rank: CrossRank) -> Iterator[str]:
     """Yield how well the ranks could be put onto one axis for the timeline."""
     others = [clock for clock in cross_rank.clocks if clock.rank != cross_rank.ranks[0]]
     if others:
         worst = max(others, key=lambda clock: clock.error_ns)
-        yield Paragraph(
-            text="The timeline in the run directory (timeline.json.gz, for ui.perfetto.dev) shows all ranks on the "
+        yield (
+            "The timeline in the run directory (timeline.json.gz, for ui.perfetto.dev) shows all ranks on the "
             f"clock of rank {cross_rank.ranks[0]}; of the others the least certain is rank {worst.rank}, to "
             f"{seconds(worst.error_ns)}. No figure here rests on that."
         )

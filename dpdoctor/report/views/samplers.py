@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Rank, Sample
-from dpdoctor.report.blocks import Absent, Block, Cell, Column, Paragraph, Table, View
+from dpdoctor.report.blocks import Absent, Block, Cell, Column, Fold, Paragraph, Table, View
 from dpdoctor.report.drawing import charts, lanes
 from dpdoctor.report.drawing.many_sources import grouped
 from dpdoctor.report.drawing.series import Curve, Panel, gained, kind_of, panels, unit_of, unknowns, words_of
@@ -19,6 +21,8 @@ from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.words import standing
 
 NS = 1e-9
+# Readings that tell how much there is.
+_ALWAYS = re.compile("num_.*|.*_total_bytes")
 # A strip is low.
 MOST_TICKS = 5
 GPU = "gpu"
@@ -84,7 +88,8 @@ def _launch(named: NamedLaunch, analysis: Diagnosis) -> Iterator[Block]:
 def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample]) -> Iterator[Block]:
     """Yield the chart of one kind of readings below the steps, and what it leaves out."""
     origin_ns, ranks = named.origin_ns, [rank for rank in named.launch.ranks if rank.steps]
-    found = [(panel, *grouped(panel)) for panel in panels(samples, origin_ns)]
+    drawn = [panel for every in panels(samples, origin_ns) if (panel := _drawn(every)).curves]
+    found = [(panel, *grouped(panel)) for panel in drawn]
     reasons, reason_words = throttle_strip(samples, origin_ns)
     steps = _steps(ranks, origin_ns)
     strips = [*([steps] if steps else []), *(_strip(shown) for _, shown, _ in found), *([reasons] if reasons else [])]
@@ -106,6 +111,11 @@ def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample]) -> Iterat
         )
     if reason_words and reasons is None:
         yield Paragraph(text=reason_words)
+
+
+def _drawn(panel: Panel) -> Panel:
+    """Return the curves to draw: not how much there is of something, which stays as it is."""
+    return dataclasses.replace(panel, curves=tuple(curve for curve in panel.curves if not _ALWAYS.fullmatch(curve.key)))
 
 
 def _steps(ranks: Sequence[Rank], origin_ns: int) -> Strip | None:
@@ -163,12 +173,12 @@ def _words(curve: Curve, unit: str) -> str:
     return f"{_name(curve)}: mean {mean}, from {amount(min(known), unit)} to {amount(max(known), unit)}."
 
 
-def _counters(samples: Sequence[Sample]) -> Iterator[Table]:
-    """Yield what counters gained; drawn they would only rise."""
-    found = gained(samples)
+def _counters(samples: Sequence[Sample]) -> Iterator[Fold]:
+    """Yield what counters gained; drawn they would only rise, and one that gained nothing says nothing."""
+    found = {key: gain for key, gain in gained(samples).items() if gain[0]}
     if found:
-        yield Table(
-            caption="What counters gained from the first reading to the last, all sources of a kind added up.",
+        table = Table(
+            caption="From the first reading to the last, all sources of a kind added up.",
             columns=(Column(title="Source"), Column(title="Reading"), Column(title="Gained", numeric=True)),
             rows=tuple(
                 (
@@ -179,22 +189,17 @@ def _counters(samples: Sequence[Sample]) -> Iterator[Table]:
                 for (kind, key), (value, number) in found.items()
             ),
         )
+        yield Fold(title="Counters", blocks=(table,))
 
 
-def _unknown(samples: Sequence[Sample]) -> Iterator[Table]:
-    """Yield the readings that could not be had, those of many sources with one reason in one row."""
+def _unknown(samples: Sequence[Sample]) -> Iterator[Absent]:
+    """Yield the readings that could not be had, those of many sources with one reason together."""
     by_reading: dict[tuple[str, str], list[str]] = {}
     for source, key, reason in unknowns(samples):
         by_reading.setdefault((key, reason), []).append(source)
-    if by_reading:
-        yield Table(
-            caption="Readings that could not be had.",
-            columns=(Column(title="Source"), Column(title="Reading"), Column(title="Reason")),
-            rows=tuple(
-                (Cell(text=_sources(sources)), Cell(text=key), Cell(text=reason))
-                for (key, reason), sources in by_reading.items()
-            ),
-        )
+    yield from (
+        Absent(what=f"{key} of {_sources(sources)}", reason=reason) for (key, reason), sources in by_reading.items()
+    )
 
 
 def _sources(sources: Sequence[str]) -> str:

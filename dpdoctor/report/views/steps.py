@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, RankSummary
-from dpdoctor.report.blocks import Absent, Block, Cell, Column, Note, Table, View
+from dpdoctor.report.blocks import Absent, Block, Cell, Column, Fold, Note, Table, View
 from dpdoctor.report.drawing import slow_steps
 from dpdoctor.report.drawing.step_chart import step_chart
 from dpdoctor.report.drawing.step_histogram import step_histogram
@@ -43,10 +43,11 @@ def _launch(named: NamedLaunch, analysis: Diagnosis) -> list[Block]:
     if not ranks:
         return [Absent(what="Steps", reason=_why_no_steps(named, analysis))]
     outliers, prefix = slow_steps.outliers(ranks), f"step-{named.mode}-{named.launch.record.launch}"
+    table = Fold(title="Outlier steps", blocks=(slow_steps.table(outliers, prefix=prefix),))
     return [
         *step_histogram(named),
         step_chart(named, ranks, outliers, prefix),
-        slow_steps.table(outliers, prefix=prefix),
+        table,
     ]
 
 
@@ -56,7 +57,7 @@ def _why_no_steps(named: NamedLaunch, analysis: Diagnosis) -> str:
     return brief or reason or "no rank recorded a step"
 
 
-def _ranks(named: NamedLaunch, analysis: Diagnosis) -> list[Table]:
+def _ranks(named: NamedLaunch, analysis: Diagnosis) -> list[Block]:
     """Return the table of a mode's ranks, which is over all of its launches and stands with the first."""
     mode = analysis.summary.modes[named.mode]
     if named.launch.record.launch > 1 or not mode.ranks:
@@ -68,13 +69,12 @@ def _ranks(named: NamedLaunch, analysis: Diagnosis) -> list[Table]:
         if len(shown) == len(mode.ranks)
         else (f" Shown: of {units.whole(len(mode.ranks))} those that did not end well and the slowest.")
     )
-    return [
-        Table(
-            caption=f"Ranks of {mode_label(named.mode)}. The step is the mean of those measured in this run.{more}",
-            columns=RANK_COLUMNS,
-            rows=tuple(_rank_row(rank, withheld=withheld) for rank in shown),
-        )
-    ]
+    table = Table(
+        caption=f"Ranks of {mode_label(named.mode)}. The step is the mean of those measured in this run.{more}",
+        columns=RANK_COLUMNS,
+        rows=tuple(_rank_row(rank, withheld=withheld) for rank in shown),
+    )
+    return [Fold(title=units.count(len(mode.ranks), "rank"), blocks=(table,))]
 
 
 def _first_to_look_at(ranks: Sequence[RankSummary]) -> list[RankSummary]:

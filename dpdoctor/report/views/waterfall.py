@@ -8,11 +8,11 @@ from typing import Any
 from dpdoctor import units
 from dpdoctor.analysis import WATERFALL_TERMS, Diagnosis, Figure, ModeSummary, Waterfall, stats
 from dpdoctor.analysis.waterfall import told_apart
-from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Note, OfMode, Paragraph, Table, View
+from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Note, OfMode, Paragraph, Table, View
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import (
     NOTHING,
-    absent,
+    absent_of,
     amount_cell,
     figure_cell,
     figure_text,
@@ -57,7 +57,7 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
     modes = {name: mode for name, mode in analysis.summary.modes.items() if not standing.is_baseline(name)}
     falls = {name: mode for name, mode in modes.items() if mode.waterfall and not standing.why_withheld(mode)}
     losses = [OfMode(mode=name, blocks=tuple(_mode(name, mode))) for name, mode in falls.items()]
-    missing = absent((mode_label(name), _reason(mode)) for name, mode in modes.items() if name not in falls)
+    missing = absent_of("Scaling loss", {name: _reason(mode) for name, mode in modes.items() if name not in falls})
     if not modes:
         return [Absent(what="Losses", reason="only one device was measured, and there is nothing to compare it with")]
     return [*losses, *missing, *([Note(text=MEANING)] if losses else [])]
@@ -72,7 +72,7 @@ def _mode(name: str, mode: ModeSummary) -> Iterator[Block]:
     assert fall is not None
     yield Paragraph(text=_sentence(name, mode, fall))
     yield _chart(name, fall)
-    yield _table(fall)
+    yield Fold(title="Terms and sources", blocks=(_table(fall),))
 
 
 def _sentence(name: str, mode: ModeSummary, fall: Waterfall) -> str:
@@ -163,4 +163,5 @@ VIEW: View[Diagnosis] = View(
     build=build,
     applies=is_profile,
     result=result,
+    is_half=True,
 )

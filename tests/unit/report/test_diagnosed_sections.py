@@ -226,10 +226,10 @@ class TestWaterfall:
 
     def test_why_there_is_none(self) -> None:
         analysis = diagnosed_runs.diagnosed_run()
-        said = {block.what: block.reason for block in only(Absent, build("waterfall", analysis))}
+        said = [block.reason for block in only(Absent, build("waterfall", analysis))]
         dp, fsdp = (analysis.summary.modes[name] for name in ("dp", "fsdp"))
         assert dp.waterfall_reason
-        assert said == {"DataParallel": dp.waterfall_reason, "FSDP": standing.withheld_briefly(fsdp)}
+        assert said == [dp.waterfall_reason, standing.withheld_briefly(fsdp)]
 
     def test_one_device_alone_has_nothing_to_lose(self) -> None:
         only_one = runs.rankless_run()

@@ -21,6 +21,8 @@ from dpdoctor.report.blocks import (
     Column,
     Fold,
     Limits,
+    Note,
+    NotMeasured,
     OfMode,
     Paragraph,
     Section,
@@ -31,7 +33,7 @@ from dpdoctor.report.documents import comparison
 from dpdoctor.report.documents import run as run_document
 from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.drawing import slow_steps, throttle
-from dpdoctor.report.text import sentence
+from dpdoctor.report.text import capital, sentence
 from dpdoctor.report.views import samplers
 from dpdoctor.report.words import clauses, standing, verdict
 from tests.builders import records, runs
@@ -70,12 +72,13 @@ LISTED = ((views, run_document.SECTIONS), (comparison_views, comparison.SECTIONS
 
 
 @pytest.mark.parametrize(("package", "listed"), LISTED)
-def test_every_view_is_listed_once_under_the_name_of_its_file(
+def test_every_view_is_listed_once_under_an_address_of_its_own(
     package: ModuleType, listed: Sequence[Section[Any]]
 ) -> None:
     views = [view for section in listed for view in section.views]
-    assert {view.name: view for view in views} == plugins.collect(package, "VIEW")
-    assert len(views) == len(plugins.names(package))
+    assert {view.name for view in views} == {view.name for view in plugins.collect(package, "VIEW").values()}
+    assert len(views) == len(plugins.names(package)) == len({view.name for view in views})
+    assert {view.name for view in views} & {section.name for section in listed} == set()
 
 
 class TestOverview:
@@ -170,8 +173,8 @@ class TestPhases:
 
     def test_a_gpu_gets_a_caution(self) -> None:
         caution = "A GPU works behind its host"
-        assert any(caution in block.text for block in only(Paragraph, build("phases", runs.gpu_run())))
-        assert not any(caution in block.text for block in only(Paragraph, build("phases", runs.cpu_run())))
+        assert any(caution in block.text for block in only(Note, build("phases", runs.gpu_run())))
+        assert not any(caution in block.text for block in only(Note, build("phases", runs.cpu_run())))
 
 
 class TestSteps:
@@ -219,7 +222,7 @@ class TestSteps:
 
     def test_a_step_that_stands_out_is_ringed_and_the_ring_leads_to_its_row(self) -> None:
         blocks = build("steps", analyse(records.run({"single": [records.launch(runs.stalled_rank())]})))
-        (ring,) = [trace for trace in only(Chart, blocks)[-1].traces if trace["name"] == "stands out"]
+        (ring,) = [trace for chart in only(Chart, blocks) for trace in chart.traces if trace["name"] == "stands out"]
         row = only(Table, blocks)[0].rows[0]
         assert ring["customdata"] == [row[0].anchor] == ["step-single-1-8"]
         assert [figures(text) for text in ring["text"]] == [["8", "0", "400 ms", "100 ms"]]
@@ -303,30 +306,28 @@ class TestSamplers:
     def test_what_counters_gained_is_told_not_drawn(self) -> None:
         analysis = runs.gpu_run()
         assert not any("energy" in trace["name"] for chart in every_chart(analysis) for trace in chart.traces)
-        (table,) = [t for t in only(Table, build("samplers", analysis)) if t.caption.startswith("What counters")][:1]
+        (table,) = [t for t in only(Table, build("samplers", analysis)) if t.caption.startswith("From the first")][:1]
         assert [[cell.text for cell in row] for row in table.rows] == [["gpu", "energy", "8,700 J"]]
 
     def test_what_could_not_be_read_has_its_reason(self) -> None:
         analysis = runs.gpu_run()
-        tables = [t for t in only(Table, build("samplers", analysis)) if t.caption.startswith("Readings that")]
         samples = analysis.run.modes["ddp"][0].samples
-        reasons = {(one.source, key): reason for one in samples for key, reason in one.unknown.items()}
-        assert [*reasons] == [("host", "pressure_cpu_ratio"), ("gpu0", "ecc_errors")]
-        assert [tuple(cell.text for cell in row) for row in tables[0].rows] == [
-            (*reading, reason) for reading, reason in reasons.items()
-        ]
+        reasons = {f"{key} of {one.source}": reason for one in samples for key, reason in one.unknown.items()}
+        assert [*reasons] == ["pressure_cpu_ratio of host", "ecc_errors of gpu0"]
+        found = {block.what: block.reason for block in only(Absent, build("samplers", analysis))}
+        assert reasons.items() <= found.items()
 
-    def test_one_reason_of_many_sources_is_one_row(self) -> None:
+    def test_one_reason_of_many_sources_is_said_once(self) -> None:
         samples = [
             Sample(at_ns=runs.BEGIN_NS, source=f"gpu{i}", values={}, unknown={"power_w": "no"}) for i in range(9)
         ]
         run = records.run({"single": [runs.launch(runs.rank(), samples=samples)]})
-        (table,) = [t for t in only(Table, build("samplers", analyse(run))) if t.caption.startswith("Readings that")]
-        assert [[cell.text for cell in row] for row in table.rows] == [["gpu0 and 8 more sources", "power_w", "no"]]
+        found = [(block.what, block.reason) for block in only(Absent, build("samplers", analyse(run)))]
+        assert found.count(("power_w of gpu0 and 8 more sources", "no")) == 1
 
     def test_a_cpu_run_says_why_there_is_no_gpu(self) -> None:
         found = only(Absent, build("samplers", runs.cpu_run()))
-        assert [block.what for block in found] == ["Samplers", "Samplers", samplers.GPU_READINGS]
+        assert [block.what for block in found if "_" not in block.what] == ["Samplers"] * 2 + [samplers.GPU_READINGS]
         assert "CPU" in found[-1].reason
 
     def test_each_mode_has_its_own(self) -> None:
@@ -412,10 +413,12 @@ def test_modes_without_figures_are_told_of_together() -> None:
     assert reason
     (told,) = [text for block in only(Limits, build("overview", analysis)) for text in block.points if reason in text]
     assert "One device and DDP" in told
-    assert [(one.what, one.reason) for one in only(Absent, build("overhead", analysis))] == [
-        ("Overhead (single) and Overhead (ddp)", reason)
-    ]
-    assert only(Absent, build("phases", analysis)) == [Absent(what="One device and DDP", reason=reason)]
+    assert [(one.what, one.reason) for one in only(Absent, build("overhead", analysis))] == [("Overhead", reason)] * 2
+    shown = next(part for part in of_run(analysis).parts if part.name == "run-details").views[-1]
+    (missing,) = only(NotMeasured, shown.blocks)
+    (what,) = [what for told, what in missing.reasons if told == sentence(capital(reason))]
+    assert "Overhead (single, ddp)" in what
+    assert "Phases (single, ddp)" in what
 
 
 def test_leaders_that_cannot_be_told_apart_stand_together() -> None:

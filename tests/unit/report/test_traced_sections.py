@@ -40,12 +40,12 @@ class TestWhichSections:
             "traces",
             "findings",
             "breakdown",
-            "traced_step",
+            "traced-step",
             "collectives",
             "parallel",
             "ranks",
             "kernels",
-            "memory",
+            "peak-memory",
             "environment",
         }
 
@@ -56,16 +56,16 @@ class TestWhichSections:
 
     def test_a_profile_run_without_traces_says_so_once(self) -> None:
         assert {"collectives", "parallel", "ranks", "kernels"} & set(applying(runs.gpu_run())) == set()
-        assert only(Absent, build("breakdown", runs.gpu_run())) == [
-            Absent(what="One device and DDP", reason="no rank left a trace")
-        ]
+        assert (
+            only(Absent, build("breakdown", runs.gpu_run()))
+            == [Absent(what="Device time", reason="no rank left a trace")] * 2
+        )
 
     def test_a_profile_run_is_told_by_mode(self) -> None:
         run = traced_runs.traced_profile()
         blocks = VIEWS["breakdown"].build(run)
-        assert [block.mode for block in blocks if isinstance(block, OfMode)] == ["ddp"]
-        untraced, failed = only(Absent, blocks)
-        assert (untraced.what, failed.what) == ("One device", "FSDP")
+        assert [block.mode for block in blocks if isinstance(block, OfMode)] == ["ddp", "single", "fsdp"]
+        untraced, failed = (only(Absent, block.blocks)[0] for block in blocks[1:] if isinstance(block, OfMode))
         assert "trace" in untraced.reason
         assert failed.reason == standing.withheld_briefly(run.summary.modes["fsdp"])
 
@@ -112,18 +112,6 @@ class TestTimeBudget:
         (table,) = only(Table, blocks)
         assert [row[0].text for row in table.rows] == [f"rank {rank}" for rank in range(128)]
         assert ["128", "130"] in [figures(block.text) for block in only(Paragraph, blocks)]
-
-    def test_modes_stand_side_by_side(self) -> None:
-        run, title = traced_runs.traced_profile(), "The time of all devices, by mode"
-        assert title not in charts("breakdown", run)
-        (launch,) = run.run.modes["ddp"]
-        both = dataclasses.replace(run.run, modes={**run.run.modes, "single": (launch,)})
-        chart = charts(
-            "breakdown",
-            dataclasses.replace(run, run=both, cross_rank=dict.fromkeys(run.run.modes, run.cross_rank["ddp"])),
-        )[title]
-        assert chart.layout["yaxis"]["ticktext"] == ["One device", "DDP"]
-        assert chart.traces[0]["x"] == [46, 46]
 
     def test_idle_is_split_by_cause(self) -> None:
         chart = charts("breakdown", traced_runs.late_run())["Idle, by what the host did meanwhile"]
@@ -388,12 +376,12 @@ class TestKernels:
         assert "the first 25" in table.caption
 
     def test_peaks_of_memory(self) -> None:
-        table = tables("memory", traced_runs.trace_run(traced_runs.everything()))["Peak"]
+        table = tables("peak-memory", traced_runs.trace_run(traced_runs.everything()))["Peak"]
         assert [texts(row) for row in table.rows] == [["rank 0, GPU 1", "5.00 GB", "unknown"]]
 
     def test_why_memory_is_unknown(self) -> None:
         (item,) = traced_runs.late_rank(1, 0)[0].not_measured
-        assert only(Absent, build("memory", traced_runs.late_run())) == [Absent(what="Memory", reason=item.reason)]
+        assert only(Absent, build("peak-memory", traced_runs.late_run())) == [Absent(what="Memory", reason=item.reason)]
 
 
 class TestHostileNames:

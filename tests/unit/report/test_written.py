@@ -9,6 +9,7 @@ from dpdoctor.report.formats import explain, terminal
 from dpdoctor.report.text import left_alone
 from dpdoctor.report.views import conversion
 from tests.builders.records import even_rank, launch, run
+from tests.builders.sections import flat
 
 FILES = (
     Written(path="/home/me/model.pt", change="changed", num_bytes=1_500_000),
@@ -28,7 +29,7 @@ def printed(shown: object) -> str:
 
 
 def folds(found: Analysis) -> dict[str, Table]:
-    blocks = [block for block in conversion.build(found) if isinstance(block, Fold)]
+    blocks = [block for block in flat(conversion.build(found)) if isinstance(block, Fold)]
     return {block.title: block.blocks[0] for block in blocks if isinstance(block.blocks[0], Table)}
 
 
