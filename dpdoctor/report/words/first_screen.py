@@ -21,7 +21,7 @@ MOST_OPPORTUNITIES = 4
 LONGEST_TITLE, LONGEST_REMEDY, LONGEST_LINE = 90, 200, 80
 # What bounds a run, by the rule that says so: in a word, and as a sentence about shares of a step.
 _BOUND_BY = {
-    "data_starved": ("Input-bound", "Data loading costs {} of each step"),
+    "data_starved": ("Input-bound", "Data loading takes {} of each step"),
     "exposed_communication": ("Communication-bound", "Communication that nothing hides takes {} of each step"),
     "no_overlap": ("Communication-bound", "Communication that nothing hides takes {} of each step"),
     "small_collectives": ("Communication-bound", "Many small collectives take {} of each step"),

@@ -334,7 +334,7 @@ class TestTerminal:
     def test_one_issue_of_several_modes_is_told_once(self) -> None:
         text = shown(with_findings(runs.cpu_run(), finding(mode="ddp"), finding(mode="single")))
         assert text.count("The loader starves training") == 1
-        assert [text.count(f"{mode}: 42% of a step") for mode in ("DDP", "One device")] == [1, 1]
+        assert [text.count(f"{mode} of a step") for mode in ("DDP: 42%", "One device: 39%")] == [1, 1]
 
 
 def test_the_verdict_gives_the_loader_processes_their_due() -> None:

@@ -40,7 +40,7 @@ class TestWhichSections:
             "traces",
             "findings",
             "breakdown",
-            "traced-step",
+            "traced_step",
             "collectives",
             "parallel",
             "ranks",
