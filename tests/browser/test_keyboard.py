@@ -25,7 +25,10 @@ WATCH = """
     if (getComputedStyle(target).outlineStyle === "none") window.unmarked.add(target);
   });
   const usable = [...document.querySelectorAll('a[href], button, input, summary, [tabindex="0"]')];
-  window.usable = usable.filter((one) => one.checkVisibility() && !one.disabled && !one.closest(".chart"));
+  // Of modes to choose from Tab reaches the chosen one, arrows the others.
+  const isOther = (one) => one.type === "radio" && !one.checked;
+  const isSeen = (one) => one.checkVisibility() && !one.closest(".chart");
+  window.usable = usable.filter((one) => isSeen(one) && !one.disabled && !isOther(one));
   return window.usable.length;
 }
 """
@@ -47,7 +50,7 @@ def visited(
     """Yield a page with all folds open; the tests of a page leave it as usable as it was."""
     run: Callable[[], Analysis] = request.param
     with visiting(browser, page.render(of_run(run())), tmp_path_factory.mktemp("page")) as visit:
-        visit.page.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
+        visit.unfold()
         yield visit
 
 
@@ -91,3 +94,29 @@ def test_code_is_copied_the_theme_changed_and_run_json_handed_out(visited: Visit
     with visited.page.expect_download() as download:
         visited.page.locator("#download").press(key)
     assert download.value.suggested_filename == "run.json"
+
+
+def test_arrows_choose_the_mode_of_every_section_and_the_address_keeps_it(visit: Callable[..., Visit]) -> None:
+    visited = visit(page.render(of_run(diagnosed_runs.diagnosed_run())))
+    visited.unfold()
+    chosen = visited.page.locator(".modes input:checked")
+    first = chosen.get_attribute("value")
+    chosen.focus()
+    visited.page.keyboard.press("ArrowRight")
+    second = visited.page.locator(".modes input:checked").get_attribute("value")
+    assert second != first
+    assert visited.page.evaluate("location.hash") == f"#mode-{second}"
+    shown = visited.page.locator(".of-mode:not([hidden])").evaluate_all("(all) => all.map((one) => one.dataset.mode)")
+    assert set(shown) == {second}
+    visited.page.reload()
+    assert visited.page.locator(".modes input:checked").get_attribute("value") == second
+
+
+def test_a_link_to_a_finding_opens_it_in_its_mode(visit: Callable[..., Visit]) -> None:
+    visited = visit(page.render(of_run(diagnosed_runs.diagnosed_run())))
+    visited.page.locator("#mode-all").focus()
+    visited.page.locator(".ranking h4 a").first.click()
+    target = visited.page.locator(":target")
+    assert target.is_visible()
+    mode = target.evaluate("(card) => card.closest('.of-mode').dataset.mode")
+    assert visited.page.locator(".modes input:checked").get_attribute("value") == mode

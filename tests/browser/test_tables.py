@@ -45,6 +45,8 @@ def column(table: Locator, title: str) -> list[str]:
 def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
     """Yield a page of long tables, which every test may put into another order."""
     with visiting(browser, page.render(of_run(many_rows())), tmp_path_factory.mktemp("page")) as visit:
+        visit.unfold()
+        visit.page.evaluate("document.querySelectorAll('.full').forEach((name) => { name.open = false; })")
         yield visit
 
 
@@ -112,6 +114,7 @@ def test_a_filter_keeps_the_rows_that_hold_the_words(many: Visit, section: str, 
 
 def test_the_whole_of_a_long_name_opens_at_a_click(visit: Callable[..., Visit]) -> None:
     visited = visit(page.render(of_run(traced_runs.hostile_traces())), width=360)
+    visited.page.locator("#operators > details > summary").click()
     name = visited.page.locator("#kernels .full").first
     before = name.bounding_box()
     name.locator("summary").click()
@@ -126,7 +129,7 @@ def test_on_a_phone_a_row_keeps_its_name_while_its_figures_scroll_by(visit: Call
     visited = visit(page.render(of_run(runs.cpu_run())), width=360, scripts=False)
     moved = visited.page.locator("#overview .scroll").first.evaluate(
         """(scroll) => {
-          scroll.closest("details").open = true;
+          document.querySelectorAll("details").forEach((fold) => { fold.open = true; });
           scroll.scrollLeft = 100;
           const left = (one) => one.getBoundingClientRect().left;
           return [scroll.scrollLeft, left(scroll.querySelector("tbody th")) - left(scroll)];
@@ -137,6 +140,7 @@ def test_on_a_phone_a_row_keeps_its_name_while_its_figures_scroll_by(visit: Call
 
 def test_a_long_table_scrolls_in_itself_below_its_titles(visit: Callable[..., Visit]) -> None:
     visited = visit(page.render(of_run(many_rows())))
+    visited.unfold()
     visited.page.set_viewport_size({"width": 1280, "height": 400})
     region = visited.page.locator("#kernels .scroll").first
     height, scrolled, below = region.evaluate(

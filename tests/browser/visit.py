@@ -67,6 +67,10 @@ class Visit:
     requests: list[str]
     said: list[str]
 
+    def unfold(self) -> None:
+        """Open every section and every fold."""
+        self.page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+
     def undrawn(self) -> list[str]:
         """Open every fold, choose all modes, scroll past every chart; return the labels of those not drawn."""
         return self.page.evaluate(DRAW_ALL, PATIENCE_MS)
