@@ -222,7 +222,9 @@ def _do_first(run: RunSummary) -> str:
         gain = finding.speedup
         if finding.short_remedy and gain is not None and gain.value is not None and (gain.low or gain.value) > 1:
             where = f" ({_line(run, finding)})" if finding.line else ""
-            return sentence(f"{capital(finding.short_remedy)}{where}: {_gain(finding)} {_where(finding.mode)}")
+            # What was tried and does not help comes after what does.
+            change, also, tried = finding.short_remedy.partition("; ")
+            return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{also}{tried}")
     return ""
 
 
