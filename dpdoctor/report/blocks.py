@@ -122,7 +122,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Two blocks side by side where there is room."""
+    """Two blocks side by side where there is room; a third stands below the first."""
 
     kind: ClassVar[str] = "columns"
     blocks: tuple[Block, ...]

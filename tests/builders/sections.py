@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dpdoctor.analysis import Analysis, Diagnosis
-from dpdoctor.report.blocks import Block, Chart, Fold, Grid, OfMode, View
+from dpdoctor.report.blocks import Block, Chart, Columns, Fold, Grid, OfMode, View
 from dpdoctor.report.documents.run import SECTIONS as IN_ORDER
 
 VIEWS: dict[str, View[Diagnosis]] = {view.name: view for section in IN_ORDER for view in section.views}
@@ -15,7 +15,7 @@ VIEWS: dict[str, View[Diagnosis]] = {view.name: view for section in IN_ORDER for
 def flat(blocks: Sequence[Block]) -> Iterator[Block]:
     for block in blocks:
         yield block
-        if isinstance(block, Fold | Grid | OfMode):
+        if isinstance(block, Columns | Fold | Grid | OfMode):
             yield from flat(block.blocks)
 
 

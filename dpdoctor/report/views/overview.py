@@ -68,14 +68,13 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return the answer, what failed, the modes beside what to change, the limits, and the table of modes."""
     summary = analysis.summary
     screen = first_screen(summary)
+    points = (*screen.limits, *trace_verdict.stragglers(analysis), *_meaning(summary))
+    limits = [Limits(title="Limits of this run", points=points)] if points else []
     beside: list[Block] = [*_modes(screen), *ranking(screen)]
-    points = (*screen.limits, *_meaning(summary))
     return [
         _answer(summary, screen),
         *_troubles(summary),
-        *([Columns(blocks=tuple(beside))] if beside else []),
-        *(Paragraph(text=text) for text in trace_verdict.stragglers(analysis)),
-        *([Limits(title="Limits of this run", points=points)] if points else []),
+        *([Columns(blocks=(*beside, *limits))] if beside else limits),
         Fold(title="All figures of the modes", blocks=(*_details(summary), modes_table(summary))),
     ]
 
@@ -96,9 +95,9 @@ def _figures(summary: RunSummary) -> Iterator[tuple[str, str, str]]:
     if not leading:
         return
     rates = listed_figures([mode.throughput for mode in leading.values()])
-    word = "Fastest mode" if len(summary.modes) > 1 else "Mode"
+    word = "Mode" if any(map(standing.is_baseline, leading)) else "Fastest parallel mode"
     yield (
-        (word if len(leading) == 1 else "Fastest, no measurable difference"),
+        (word if len(leading) == 1 else "Parallel modes, no measurable difference"),
         listed([*map(mode_label, leading)]),
         rates,
     )

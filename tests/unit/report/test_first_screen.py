@@ -34,11 +34,11 @@ class TestLayout:
     def test_answer_troubles_modes_and_opportunities_limits(self) -> None:
         blocks: list[Block] = list(VIEWS["overview"].build(diagnosed_run()))
         kinds = [type(block) for block in blocks if not isinstance(block, Paragraph)]
-        assert kinds == [Answer, Callout, Columns, Limits, Fold]
-        assert [type(block) for block in columns(diagnosed_run())] == [BarTable, Ranking]
+        assert kinds == [Answer, Callout, Columns, Fold]
+        assert [type(block) for block in columns(diagnosed_run())] == [BarTable, Ranking, Limits]
 
     def test_without_anything_costly_nothing_is_ranked(self) -> None:
-        assert [type(block) for block in columns(runs.cpu_run())] == [BarTable]
+        assert [type(block) for block in columns(runs.cpu_run())] == [BarTable, Limits]
 
     @pytest.mark.parametrize("run", [runs.failed_run, runs.rankless_run, runs.empty_run])
     def test_without_a_figure_there_are_no_bars(self, run: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import Bucket, NamedTime, NotMeasured, SmallCalls
 from dpdoctor.report import page
-from dpdoctor.report.blocks import Absent, Callout, Cell, OfMode, Paragraph, Table
+from dpdoctor.report.blocks import Absent, Callout, Cell, Limits, OfMode, Paragraph, Table
 from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.text import clipped, name_cell
 from dpdoctor.report.traces import bandwidth_chart
@@ -358,7 +358,8 @@ class TestTheFirstScreenOfAProfileRun:
         (late,) = trace_verdict.stragglers(run)
         assert "DDP" in late
         assert figures(late) == ["1", "30.0 ms"]
-        assert late in [block.text for block in only(Paragraph, build("overview", run))]
+        (limits,) = only(Limits, build("overview", run))
+        assert late in limits.points
         assert late in shown(run)
 
 
