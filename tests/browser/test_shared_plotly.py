@@ -93,6 +93,7 @@ def test_without_it_the_page_says_so_and_tells_the_charts_in_words(
     if text is not None:
         share(folder, text)
     with visiting(browser, html, folder) as visit:
+        visit.unfold()
         visit.page.locator(".chart").first.scroll_into_view_if_needed()
         visit.page.locator(NOTICE).wait_for()
         assert plotlyjs.FILE in visit.page.locator(NOTICE).inner_text()
@@ -109,6 +110,7 @@ def expect_words(visit: Visit) -> None:
 def test_from_a_server_it_is_checked_by_its_hash(browser: Browser, folder: Path, html: str) -> None:
     share(folder, plotlyjs.source())
     with visiting_server(browser, folder, html) as found:
+        found.locator("#unfold").click()
         found.locator(".chart").first.scroll_into_view_if_needed()
         found.locator('.chart[data-drawn="yes"]').first.wait_for()
         assert not found.locator(NOTICE).is_visible()
@@ -117,6 +119,7 @@ def test_from_a_server_it_is_checked_by_its_hash(browser: Browser, folder: Path,
 def test_from_a_server_another_script_in_its_place_does_not_run(browser: Browser, folder: Path, html: str) -> None:
     share(folder, "document.title = 'taken over';")
     with visiting_server(browser, folder, html) as found:
+        found.locator("#unfold").click()
         found.locator(".chart").first.scroll_into_view_if_needed()
         found.locator(NOTICE).wait_for()
         assert found.title() != "taken over"

@@ -39,8 +39,9 @@ def test_a_lock_is_waited_for_and_the_file_that_replaced_it_is_locked(tmp_path: 
         with locked(path):
             begun.set()
             may_end.wait(10)
-            rundir.write_whole(path, b"second")
+            # Whoever opens the file from here on finds the new one, which nobody locks.
             order.append("first is done")
+            rundir.write_whole(path, b"second")
 
     def second() -> None:
         begun.wait(10)
