@@ -150,7 +150,7 @@ def test_scripts_that_give_nothing_to_measure(profile, what, said):
         (["profile", "absent.py"], 2, "there is no script absent.py"),
         (["profile", "-m", "absent.module"], 2, "there is no module 'absent.module'"),
         (["profile"], 2, "give a SCRIPT"),
-        (["profile", "here.py", "--modes", "dpp"], 2, "there is no mode 'dpp'. Known modes: single, dp, ddp, fsdp, native"),
+        (["profile", "here.py", "--modes", "dpp"], 2, "no mode 'dpp'. Known modes: single, dp, ddp, fsdp, native"),
         (["profile", "here.py", "--nproc", "1000"], 2, "more ranks than there are cores"),
         (["profile", "here.py", "--time-budget", "0"], 2, "must be above 0"),
         (["profile", "here.py", "--out", "here.py/run"], 1, "cannot create here.py/run"),
