@@ -231,7 +231,7 @@ def _meaning(summary: RunSummary) -> Iterator[str]:
     """Yield how much was remarked on the script, and where that stands."""
     remarks = sum(len(mode.conversion.warnings) for mode in summary.modes.values() if mode.conversion)
     if remarks:
-        yield f"Wrapping the script gave {units.count(remarks, 'remark')}; see “What was done to the script”."
+        yield f"Wrapping the script gave {units.count(remarks, 'remark')}; see “Run details”."
 
 
 def _details(summary: RunSummary) -> Iterator[Paragraph]:
