@@ -6,22 +6,13 @@ left as this rank's own part: optimizers cost the same, whatever the values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 Group = dist.ProcessGroup
-
-
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
 
 
 def _stays(group: Group, *args: Any) -> None:

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dpdoctor import units
 from dpdoctor.records import Counters
-from dpdoctor.worker import local_copies
+from dpdoctor.worker import layouts, local_copies
 from dpdoctor.worker.agreement import Agreement, gather_texts
 from dpdoctor.worker.facts.exchanges import ALL, REDUCTIONS, Exchanges, Site
 from dpdoctor.worker.wrap.wrapping import Wrapping
@@ -186,7 +186,7 @@ def instead(method: str, group: dist.ProcessGroup, args: tuple[Any, ...]) -> dis
     """Do within this rank what a method of a process group does with others, and return work that is done."""
     with torch.no_grad():
         local_copies.BY_METHOD[method](group, *args[:2])
-    tensors = list(local_copies.tensors(args[0]))
+    tensors = list(layouts.tensors(args[0]))
     future: torch.futures.Future[Any] = torch.futures.Future(devices=[*{t.device for t in tensors if t.is_cuda}])
     future.set_result(tensors)
     return _create_work_from_future(future)

@@ -1,9 +1,9 @@
 """What does a script pay for what keeps its files? `python tests/benchmarks/wall_cost.py [--rounds N]`.
 
-A process of its own per round, plain and behind each wall, in turns, as a rank stands there: the kernel's overlay
-Landlock and none with Python's functions diverted. CPU time of one thread: opening, reading and closing a file, asking
-for its size, and a training step that reads a batch of 32 files. The least of many calls, the median of the rounds, and
-the ratio to plain.
+A process of its own per round, plain and behind each wall, in turns, as a rank stands there: the kernel's overlay,
+Landlock, and none, with Python's functions diverted. CPU time of one thread: opening, reading and closing a file,
+asking for its size, and a training step that reads a batch of 32 files. The least of many calls, the median of the
+rounds, and the ratio to plain.
 """
 
 from __future__ import annotations

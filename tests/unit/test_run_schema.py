@@ -32,7 +32,7 @@ def schema() -> Any:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_run_json_is_what_the_schema_says(name: str, schema: Any) -> None:
-    schema.validate(json.loads(rundir.encode(RUNS[name]().summary)))
+    assert list(schema.iter_errors(json.loads(rundir.encode(RUNS[name]().summary)))) == []
 
 
 def test_a_key_of_schema_1_is_missed(schema: Any) -> None:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from dpdoctor.worker import lines, local_copies
+from dpdoctor.worker import layouts, lines, local_copies
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
 
@@ -109,7 +109,7 @@ class Site:
         """Return whether a call with these tensors, of so many elements, is one of gradients or parameters."""
         if size == 1 and not self.scalars:
             return False
-        return self._is_torchs or next(local_copies.tensors(tensors)).is_floating_point()
+        return self._is_torchs or next(layouts.tensors(tensors)).is_floating_point()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class Exchanges:
 
     def _learn(self, site: Site, args: tuple[Any, ...], *, is_movable: bool) -> None:
         self._step.num_bytes += max(map(_num_bytes, args[:2]), default=0)  # gathers have the whole in one of them
-        tensors = list(local_copies.tensors(args[:1])) if is_movable else []
+        tensors = list(layouts.tensors(args[:1])) if is_movable else []
         if tensors and not self._is_of_a_thread():
             site.saw(_size(tensors), lambda: any(map(self.is_trained, tensors)))
 
@@ -318,4 +318,4 @@ def _size(value: Any) -> int:
 
 
 def _num_bytes(value: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in local_copies.tensors(value))
+    return sum(tensor.numel() * tensor.element_size() for tensor in layouts.tensors(value))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
+import psutil
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from dpdoctor.records import MemoryRecord
+from dpdoctor.worker import layouts
 from dpdoctor.worker.ablations._state import local, parameters
-
-_STATM = Path("/proc/self/statm")
 
 
 @torch.no_grad()
@@ -37,11 +35,11 @@ def memory(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer], *, at_
         window=window,
         parameters_bytes=size([*trained, *own]),
         gradients_bytes=size(parameter.grad for parameter in trained if parameter.grad is not None),
-        optimizer_bytes=size(tensor for optimizer in optimizers for tensor in _tensors(dict(optimizer.state))),
+        optimizer_bytes=size(tensor for optimizer in optimizers for tensor in layouts.tensors(optimizer.state)),
         allocated_bytes=sum(map(torch.cuda.memory_allocated, devices)) if on_gpu else None,
         peak_allocated_bytes=sum(map(torch.cuda.max_memory_allocated, devices)) if on_gpu else None,
         reserved_bytes=sum(map(torch.cuda.memory_reserved, devices)) if on_gpu else None,
-        resident_bytes=_resident_bytes(),
+        resident_bytes=psutil.Process().memory_info().rss,
     )
 
 
@@ -57,22 +55,3 @@ def _size(tensor: torch.Tensor, kind: str, held: set[int]) -> int:
         return 0
     held.add(place)
     return num_bytes
-
-
-def _tensors(value: object) -> Iterable[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _resident_bytes() -> int | None:
-    """Return how much of the process lies in the host's memory; None: the kernel does not tell."""
-    try:
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None

@@ -16,7 +16,7 @@ _NONE, _FETCHED, _TRAINED, _BACKWARD, _STEPPED = range(5)
 
 
 class SteadyTally(Tally):
-    """Counts as Tally does, in a fifth of its time.
+    """Counts as Tally does, with fewer calls.
 
     A step that turns out to be of another kind is told to Tally from its beginning. One thing is lost then: of its
     first forward it is not known whether a backward pass came to it, where another forward follows before any. Such a

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dpdoctor.worker.local_copies import BY_METHOD, tensors
+from dpdoctor.worker.layouts import tensors
+from dpdoctor.worker.local_copies import BY_METHOD
 
 RANK, SIZE = 1, 3
 
