@@ -81,10 +81,12 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         room = budget.budget(found, launch, header)
         predictions = fed.predictor.predictions(budget.settings(fed.predictor.present.measured, room))
         chosen, reason = advice.advise(predictions, fed.predictor.present.measured.setting)
-    if fed.trial is not None:
-        chosen, reason = trial.after_trial(chosen, fed.trial, predictions)
+    ablation = trial.one_worker(fed.mode.ablations)
+    decides = trial.decides(chosen, fed.trial, ablation)
+    if decides is not None:
+        chosen, reason = trial.after_trial(chosen, decides, predictions)
     else:
-        reason = trial.after_ablation(chosen, reason, trial.one_worker(fed.mode.ablations))
+        reason = trial.after_ablation(chosen, reason, ablation)
     if loader.sampler == _ITERABLE_SAMPLER:
         chosen, reason = None, advice.ITERABLE
     return LoaderSummary(
@@ -111,7 +113,7 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         advice=chosen,
         advice_reason=reason,
         baseline_same_workers=_control(fed, baseline),
-        trial=fed.trial,
+        trial=decides,
         slow_fetches=stalls.slow_fetches(found, fed.predictor.present if fed.predictor else None),
     )
 

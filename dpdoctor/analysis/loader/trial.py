@@ -91,6 +91,17 @@ def better(tried: LoaderTrial | None, other: LoaderTrial | None) -> LoaderTrial 
     return other if tried.speedup.value is None or other.speedup.value > tried.speedup.value else tried
 
 
+def decides(
+    chosen: LoaderPrediction | None, tried: LoaderTrial | None, ablation: LoaderTrial | None
+) -> LoaderTrial | None:
+    """Return what was measured that decides on the advice: a launch or, where nothing is predicted to be faster beyond
+    its interval, the ablation with one worker if it is; None: the prediction alone.
+    """
+    if tried is None and chosen is None and ablation is not None and is_faster(ablation):
+        return ablation
+    return tried
+
+
 def is_faster(tried: LoaderTrial) -> bool:
     """Return whether a step is measurably shorter with the setting that was tried."""
     return tried.speedup.low is not None and tried.speedup.low > 1

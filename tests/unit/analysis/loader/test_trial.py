@@ -12,6 +12,7 @@ from dpdoctor.analysis.loader.trial import (
     after_ablation,
     after_trial,
     better,
+    decides,
     is_faster,
     one_worker,
     to_try,
@@ -160,6 +161,15 @@ def test_of_settings_that_were_measured_the_faster_one_is_advised(
 def test_without_a_launch_that_tried_one_the_ablation_speaks_for_itself() -> None:
     assert better(None, of_ablation(0.2)) is None
     assert better(tried(1.4, 0.1), None) == tried(1.4, 0.1)
+
+
+def test_one_worker_that_was_measured_to_be_faster_is_advised_though_nothing_was_predicted_to_be() -> None:
+    faster, slower = of_ablation(0.2), of_ablation(-0.25)
+    assert decides(None, None, faster) is faster
+    assert decides(None, None, slower) is None
+    assert decides(TWO, None, faster) is None
+    assert decides(None, tried(0.9, 0.05), faster) == tried(0.9, 0.05)
+    assert decides(None, None, None) is None
 
 
 def test_where_nothing_is_advised_what_was_measured_comes_before_what_was_predicted() -> None:
