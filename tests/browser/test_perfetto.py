@@ -83,6 +83,7 @@ def test_another_page_in_its_place_gets_nothing(browser: Browser, tmp_path: Path
         context.route("https://other.example/", lambda route: route.fulfill(content_type="text/html", body=elsewhere))
         with context.expect_page() as opened:
             found.get_by_role("button", name="Open all ranks in Perfetto").click()
+        opened.value.wait_for_url("https://other.example/")
         opened.value.wait_for_timeout(1000)
         assert opened.value.evaluate("window.got === undefined")
 
