@@ -30,7 +30,7 @@ PRELOAD = (
     "dpdoctor.cli.profile",
     "dpdoctor.cli.report",
     "dpdoctor.cli.gate",
-    "dpdoctor.gate.keeping.calibration",
+    "dpdoctor.gate.calibration",
     "dpdoctor.report.page",
     "dpdoctor.report.formats.terminal",
     "dpdoctor.report.traces.timeline",

@@ -15,10 +15,10 @@ from dpdoctor.launch.progress import Progress
 from dpdoctor.spec import Recording, RunSpec
 
 if TYPE_CHECKING:
-    from dpdoctor.gate.launching.sides import Checkout
+    from dpdoctor.gate.design import Plan
     from dpdoctor.gate.model import GateResult
-    from dpdoctor.gate.statistics.design import Plan
-    from dpdoctor.gate.verbs.paired import PairedGate
+    from dpdoctor.gate.paired import PairedGate
+    from dpdoctor.gate.sides import Checkout
 
 # Steps before the one that is counted: DDP arranges its buckets anew after the first.
 EXACT_WARMUP = 5
@@ -41,7 +41,7 @@ def run_gate(options: dict[str, Any], console: Console) -> tuple[GateResult, Pat
     try:
         if options["exact"]:
             return _by_counters(root, both, progress), root
-        from dpdoctor.gate.verbs import paired
+        from dpdoctor.gate import paired
 
         return paired.gate(_paired(options, root, both, plan, asked), progress), root
     finally:
@@ -59,7 +59,7 @@ def _announced(plan: Plan, *, exact: bool) -> str:
 
 def checkout_of(label: str, spec: RunSpec, import_roots: tuple[str, ...] = ()) -> Checkout:
     """Return what is launched of a directory."""
-    from dpdoctor.gate.launching.sides import Checkout
+    from dpdoctor.gate.sides import Checkout
 
     return Checkout(label=label, spec=spec, header=_start.header(spec), import_roots=import_roots)
 
@@ -73,7 +73,7 @@ def _recording(options: dict[str, Any]) -> Recording:
 
 
 def _plan_of(options: dict[str, Any]) -> Plan:
-    from dpdoctor.gate.statistics import design
+    from dpdoctor.gate import design
 
     if options["quick"]:
         return design.QUICK
@@ -82,7 +82,7 @@ def _plan_of(options: dict[str, Any]) -> Plan:
 
 def _both(options: dict[str, Any], wanted: Recording) -> tuple[Checkout, Checkout]:
     """Return base and head; their scripts are the same place in two directories."""
-    from dpdoctor.gate.launching.imports import import_roots
+    from dpdoctor.gate.sides import import_roots
 
     roots = import_roots(options["base"], options["head"])
     base, head = (
@@ -92,7 +92,7 @@ def _both(options: dict[str, Any], wanted: Recording) -> tuple[Checkout, Checkou
 
 
 def _spec_in(options: dict[str, Any], directory: Path, wanted: Recording) -> RunSpec:
-    from dpdoctor.gate.launching.imports import holds_module
+    from dpdoctor.gate.sides import holds_module
 
     spec = _options.spec(options, wanted, directory=directory)
     here = Path(spec.cwd)
@@ -106,17 +106,16 @@ def _spec_in(options: dict[str, Any], directory: Path, wanted: Recording) -> Run
 
 
 def _by_counters(root: Path, both: tuple[Checkout, Checkout], progress: Progress) -> GateResult:
-    from dpdoctor.gate.verbs import counted
+    from dpdoctor.gate import exact
 
     base, head = both
-    return counted.gate(counted.CountedGate(root=root, base=base, head=head), progress)
+    return exact.gate(exact.CountedGate(root=root, base=base, head=head), progress)
 
 
 def _paired(
     options: dict[str, Any], root: Path, both: tuple[Checkout, Checkout], plan: Plan, asked: float
 ) -> PairedGate:
-    from dpdoctor.gate.keeping import calibration
-    from dpdoctor.gate.verbs import paired
+    from dpdoctor.gate import calibration, paired
 
     base, head = both
     return paired.PairedGate(

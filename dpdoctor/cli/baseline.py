@@ -14,8 +14,8 @@ from dpdoctor.cli import _start
 from dpdoctor.errors import BaselineError, UsageError
 
 if TYPE_CHECKING:
-    from dpdoctor.gate.evidence.recorded import Recorded
-    from dpdoctor.gate.keeping.baselines import AuditLine, Author, Baseline
+    from dpdoctor.gate.baselines import AuditLine, Author, Baseline
+    from dpdoctor.gate.recorded import Recorded
 
 FIRST = "first of its name"
 
@@ -38,7 +38,7 @@ def baseline() -> None:
 @click.option("--reason", default=FIRST, show_default=True, metavar="TEXT", help="Why, for the file's own record.")
 def save(run_dir: Path, file: Path, reason: str) -> None:
     """Make RUN, a run directory, a new baseline in FILE."""
-    from dpdoctor.gate.keeping import baselines
+    from dpdoctor.gate import baselines
 
     baselines.save(file, _recorded(run_dir), _author(reason))
     click.echo(f"Baseline: {file}")
@@ -50,7 +50,7 @@ def save(run_dir: Path, file: Path, reason: str) -> None:
 @click.option("--reason", required=True, metavar="TEXT", help="Why this is to be expected from now on.")
 def accept(run_dir: Path, file: Path, reason: str) -> None:
     """Make RUN what FILE expects from now on; FILE keeps who did so, when and why."""
-    from dpdoctor.gate.keeping import baselines
+    from dpdoctor.gate import baselines
 
     after = baselines.accept(file, _recorded(run_dir), _author(reason))
     click.echo(f"Baseline: {file}, {_expected(after.audit[-1])} instead of {_expected(after.audit[-2])}")
@@ -60,7 +60,7 @@ def accept(run_dir: Path, file: Path, reason: str) -> None:
 @click.argument("directory", type=click.Path(path_type=Path), default="baselines")
 def list_(directory: Path) -> None:
     """Show the baselines in DIRECTORY, by default `baselines`, each with its record."""
-    from dpdoctor.gate.keeping import baselines
+    from dpdoctor.gate import baselines
 
     damaged = 0
     for path in baselines.listed(directory):
@@ -76,13 +76,13 @@ def list_(directory: Path) -> None:
 
 
 def _recorded(run_dir: Path) -> Recorded:
-    from dpdoctor.gate.evidence.recorded import recorded
+    from dpdoctor.gate.recorded import recorded
 
     return recorded(rundir.read(run_dir))
 
 
 def _author(reason: str) -> Author:
-    from dpdoctor.gate.keeping.baselines import Author
+    from dpdoctor.gate.baselines import Author
 
     if not reason.strip():
         raise UsageError("--reason is empty; say why this is to be expected")

@@ -14,7 +14,7 @@ from dpdoctor.cli._help import Verb
 from dpdoctor.launch import interruption
 
 if TYPE_CHECKING:
-    from dpdoctor.gate.verbs.calibrating import Calibrated
+    from dpdoctor.gate.calibrate import Calibrated
 
 # Noise cannot be told from fewer.
 LEAST_PAIRS = 10
@@ -52,7 +52,7 @@ def calibrate(context: click.Context, /, **options: Any) -> None:
     rundir.create(root)
     context.with_resource(interruption.heeding())
     progress = _start.OfSides(_start.progress(console, quiet=options["quiet"], verbose=options["verbose"]))
-    from dpdoctor.gate.verbs.calibrating import calibrate as launch_pairs
+    from dpdoctor.gate.calibrate import calibrate as launch_pairs
 
     try:
         done = launch_pairs(root, checkout, pairs=options["pairs"], progress=progress)
@@ -65,7 +65,7 @@ def calibrate(context: click.Context, /, **options: Any) -> None:
 
 def _keep(done: Calibrated, options: dict[str, Any], console: Console) -> None:
     """Keep and print what was learned or, where nothing was, why."""
-    from dpdoctor.gate.keeping import calibration
+    from dpdoctor.gate import calibration
     from dpdoctor.report.gate import noise
 
     if done.calibration is None:

@@ -114,8 +114,7 @@ def _check(context: click.Context, options: dict[str, Any]) -> None:
 
 def _judge_run(options: dict[str, Any]) -> GateResult:
     """Return what becomes of a run that exists, against a baseline. Imports late: --help loads every verb."""
-    from dpdoctor.gate.keeping import baselines, calibration
-    from dpdoctor.gate.verbs import against_baseline
+    from dpdoctor.gate import against_baseline, baselines, calibration
 
     if options["script"] is None:
         raise UsageError("give the RUN to judge: the directory that `dpdoctor profile --repeat` printed at its end")
@@ -130,7 +129,7 @@ def _judge_run(options: dict[str, Any]) -> GateResult:
 
 
 def _exit_code(result: GateResult) -> int:
-    from dpdoctor.gate.outcome import EXIT_CODES
+    from dpdoctor.gate.model import EXIT_CODES
 
     return EXIT_CODES[result.outcome]
 

@@ -136,7 +136,7 @@ def _spec(options: dict[str, Any]) -> RunSpec:
 
 def _launch_spread(header: RunHeader) -> dict[str, float]:
     """Return what was calibrated of this workload here. What is damaged keeps nobody from profiling."""
-    from dpdoctor.gate.keeping import calibration
+    from dpdoctor.gate import calibration
 
     try:
         return calibration.launch_spreads(calibration.default_directory(), header)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from dpdoctor import units
+from dpdoctor.analysis.analyse import analyse
 from dpdoctor.analysis.comparison.model import Value
 from dpdoctor.analysis.summary import ModeSummary
 from dpdoctor.analysis.withheld import why_withheld
 from dpdoctor.gate import counters
-from dpdoctor.gate.model import Difference, ExactResult, LeftOut, Outcome
+from dpdoctor.gate.model import Difference, ExactResult, GateResult, LeftOut, Outcome, result
+from dpdoctor.gate.sides import Checkout, launch
+from dpdoctor.launch.interruption import heeding
+from dpdoctor.launch.progress import Progress
 
 Change = Literal["more", "less", "other"]
 Values = Mapping[str, Value]
@@ -175,3 +181,51 @@ def _sight(base: ModeSummary, names: Sequence[str]) -> str:
     if counters.PEAK_MEMORY not in names:
         return seen
     return f"{seen}, of peak memory {units.share(counters.allowed(counters.PEAK_MEMORY, base))} more"
+
+
+# A seed is 32 bits wide.
+SEEDS = 2**32
+Modes = Mapping[str, ModeSummary]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedGate:
+    """What is asked; `root` is the directory of all launches."""
+
+    root: Path
+    base: Checkout
+    head: Checkout
+
+
+def gate(wanted: CountedGate, progress: Progress) -> GateResult:
+    """Return what one step of head does against one of base; Ctrl-C, or SIGTERM, ends it without a judgement.
+
+    Raises:
+        OutputError: the directory of a launch cannot be written.
+    """
+    sides = wanted.base.side(), wanted.head.side()
+    with heeding():
+        try:
+            return result("exact", *sides, exact=_judged(wanted, progress))
+        except KeyboardInterrupt:
+            return result("exact", *sides, remarks=["Interrupted; nothing was judged"])
+
+
+def _judged(wanted: CountedGate, progress: Progress) -> dict[str, ExactResult]:
+    base = _counted(wanted, "base", wanted.base, progress)
+    head = _counted(wanted, "head", wanted.head, progress)
+    another_seed = wanted.base.changed(seed=(wanted.base.spec.seed + 1) % SEEDS)
+    base_again = _counted(wanted, "base-again", another_seed, progress)
+    found = {name: compare(base[name], head[name], base_again[name]) for name in base}
+    if all(one.outcome == "pass" for one in found.values()):
+        return found
+    head_again = _counted(wanted, "head-again", wanted.head, progress)
+    return {name: compare(base[name], head[name], base_again[name], head_again[name]) for name in base}
+
+
+def _counted(wanted: CountedGate, name: str, checkout: Checkout, progress: Progress) -> Modes:
+    """Return the modes of one launch, by name; KeyboardInterrupt where it was interrupted."""
+    run = launch(wanted.root / name, checkout, 1, progress)
+    if run is None:
+        raise KeyboardInterrupt
+    return analyse(run).summary.modes

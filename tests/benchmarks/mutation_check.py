@@ -97,9 +97,9 @@ DEFECTS = {
     # report
     "unescaped_name": Defect("report/formats/markup.py", r"[\\`*_\[\]<>#|~&]", r"[\\`*_\[\]>#|~&]"),
     # gate
-    "bound_is_one_average_too_high": Defect("gate/statistics/signed_rank.py", 'side="right"))', 'side="right")) + 1'),
+    "bound_is_one_average_too_high": Defect("gate/signed_rank.py", 'side="right"))', 'side="right")) + 1'),
     "disturbed_pairs_count": Defect(
-        "gate/launching/alternate.py",
+        "gate/alternate.py",
         "len(self.sides) == len(SIDES) and all(side.is_sound for side in self.sides.values())",
         "len(self.sides) == len(SIDES)",
     ),

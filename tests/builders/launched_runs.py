@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from dpdoctor.gate.evidence.recorded import Recorded, RecordedMode, recorded
+from dpdoctor.gate.recorded import Recorded, RecordedMode, recorded
 from dpdoctor.records import (
     Collective,
     Conversion,

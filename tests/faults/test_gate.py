@@ -17,9 +17,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from dpdoctor import rundir
-from dpdoctor.gate.evidence.workload import Workload
-from dpdoctor.gate.keeping import calibration
+from dpdoctor.gate import calibration
 from dpdoctor.gate.model import Calibration, ModeNoise
+from dpdoctor.gate.workload import Workload
 from dpdoctor.launch import machine
 from tests.commands import dpdoctor, forking, heed_ctrl_c
 from tests.faults.conftest import SCRIPTS

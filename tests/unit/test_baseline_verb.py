@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpdoctor.cli import main
-from dpdoctor.gate.keeping import baselines
+from dpdoctor.gate import baselines
 from tests.builders import launched_runs, run_directories
 
 

@@ -11,12 +11,11 @@ from click.testing import CliRunner, Result
 
 from dpdoctor.cli import main
 from dpdoctor.cli.gate import LEAST_PAIRS, MOST_PAIRS
-from dpdoctor.gate.evidence.recorded import recorded
-from dpdoctor.gate.evidence.workload import workload
-from dpdoctor.gate.keeping import baselines, calibration
-from dpdoctor.gate.keeping.baselines import Author
+from dpdoctor.gate import baselines, calibration, design
+from dpdoctor.gate.baselines import Author
 from dpdoctor.gate.model import Calibration
-from dpdoctor.gate.statistics import design
+from dpdoctor.gate.recorded import recorded
+from dpdoctor.gate.workload import workload
 from dpdoctor.records import Run
 from tests.builders import launched_runs, run_directories
 from tests.builders.noises import CALIBRATED

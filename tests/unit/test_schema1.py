@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dpdoctor import rundir, schema1
-from dpdoctor.gate.keeping import baselines
+from dpdoctor.gate import baselines
 from dpdoctor.records import Launch
 from dpdoctor.spec import SCHEMA
 from tests.benchmarks.planted.recording import EXPECTED, path_of, unpack

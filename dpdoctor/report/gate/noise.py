@@ -9,12 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 
 from dpdoctor import units
-from dpdoctor.gate.evidence.comparable import NOT_CONCERNED
-from dpdoctor.gate.launching.alternate import Alternated, V
+from dpdoctor.gate.alternate import Alternated, V
+from dpdoctor.gate.comparable import NOT_CONCERNED
+from dpdoctor.gate.design import QUICK, Plan, sequence
 from dpdoctor.gate.model import Calibration, ModeNoise, Refusal
-from dpdoctor.gate.statistics.design import QUICK, Plan, sequence
-from dpdoctor.gate.statistics.false_alarms import false_fail_rate
-from dpdoctor.gate.statistics.power import POWER, capability
+from dpdoctor.gate.power import POWER, capability, false_fail_rate
 from dpdoctor.report.formats.literal import literal
 from dpdoctor.report.text import mode_label, sentence
 

@@ -12,8 +12,7 @@ from dpdoctor import __version__, rundir
 from dpdoctor.analysis.launch_facts import every
 from dpdoctor.analysis.windows import NS
 from dpdoctor.cli import _plan
-from dpdoctor.gate.evidence.disturbed import disturbance
-from dpdoctor.gate.evidence.measured import seconds_per_step
+from dpdoctor.gate.recorded import disturbance, seconds_per_step
 from dpdoctor.launch import launcher, machine
 from dpdoctor.launch.progress import Silence
 from dpdoctor.records import Launch

@@ -21,12 +21,12 @@ from scipy import stats
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
+from dpdoctor.gate.decide import decide
+from dpdoctor.gate.design import QUICK, Plan, sequence
 from dpdoctor.gate.model import ModeNoise
-from dpdoctor.gate.statistics.decide import decide
-from dpdoctor.gate.statistics.design import QUICK, Plan, sequence
-from dpdoctor.gate.statistics.noise import mode_noise
-from dpdoctor.gate.statistics.power import capability
-from dpdoctor.gate.statistics.signed_rank import location
+from dpdoctor.gate.noise import mode_noise
+from dpdoctor.gate.power import capability
+from dpdoctor.gate.signed_rank import location
 from dpdoctor.report.text import with_interval
 
 from . import pool

@@ -4,9 +4,9 @@ import dataclasses
 
 from rich.console import Console, RenderableType
 
-from dpdoctor.gate.launching.alternate import Alternated
+from dpdoctor.gate.alternate import Alternated
+from dpdoctor.gate.calibrate import Enough
 from dpdoctor.gate.model import Calibration, ModeNoise, Refusal
-from dpdoctor.gate.verbs.calibrating import Enough
 from dpdoctor.report.gate import noise
 from tests.builders import records
 

@@ -1,0 +1,79 @@
+"""Measures the noise of this machine and a workload: pairs of launches of the same code, launched as a gate does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpdoctor import rundir
+from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.gate.alternate import Alternated, Decide, alternate, most_launches
+from dpdoctor.gate.model import SIDES, Calibration
+from dpdoctor.gate.noise import mode_noise
+from dpdoctor.gate.recorded import shown_seconds_per_step
+from dpdoctor.gate.sides import Checkout, Launches
+from dpdoctor.gate.workload import sharing, workload
+from dpdoctor.launch.interruption import heeding
+from dpdoctor.launch.progress import Progress
+from dpdoctor.version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enough:
+    """Whether as many pairs count as were asked for; there is nothing else to judge."""
+
+    final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What came of it; `calibration` is None where it was refused or interrupted, and `launched` says why."""
+
+    calibration: Calibration | None
+    launched: Alternated[Enough]
+
+
+def calibrate(root: Path, checkout: Checkout, *, pairs: int, progress: Progress) -> Calibrated:
+    """Return the noise that A/A pairs show; `root` is the directory of their launches.
+
+    Raises:
+        ValueError: fewer pairs than noise can be told from.
+        OutputError: the directory of a launch cannot be written.
+    """
+    launches = Launches(root, {"base": checkout, "head": checkout}, progress, most=most_launches(pairs))
+    with heeding():
+        done = alternate(launches, _until(pairs), modes=checkout.modes, most_pairs=pairs)
+    if done.interrupted or done.refusals:
+        return Calibrated(calibration=None, launched=done)
+    calibration = Calibration(
+        created=checkout.header.created,
+        dpdoctor=__version__,
+        workload=str(workload(checkout.spec)),
+        fingerprint=checkout.header.fingerprint,
+        modes={
+            mode.name: dataclasses.replace(
+                mode_noise(done.pairs[mode.name], _shown(root, mode.name)), sharing=sharing(mode)
+            )
+            for mode in checkout.spec.modes
+        },
+    )
+    return Calibrated(calibration=calibration, launched=done)
+
+
+def _shown(root: Path, mode: str) -> list[float]:
+    """Return what a report would show of each launch."""
+    found = (
+        shown_seconds_per_step(LaunchFacts.of(launch))
+        for side in SIDES
+        for launch in rundir.read(root / side).modes[mode]
+    )
+    return [seconds for seconds in found if seconds is not None]
+
+
+def _until(pairs: int) -> Decide[Enough]:
+    def decide(log_ratios: Mapping[str, Sequence[float]], _: Mapping[str, Enough]) -> Mapping[str, Enough]:
+        return {mode: Enough(final=len(ratios) >= pairs) for mode, ratios in log_ratios.items()}
+
+    return decide

@@ -1,1 +1,0 @@
-"""What outlives a gate: baselines for git, and the noise of machines."""

@@ -1,1 +1,0 @@
-"""Launches of two checkouts by turns."""

@@ -1,0 +1,155 @@
+"""A gate of two checkouts: paired launches, judged as they come, and what moved where one regressed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from dpdoctor import units
+from dpdoctor.analysis import Diagnosis
+from dpdoctor.errors import DpDoctorError
+from dpdoctor.gate import calibration
+from dpdoctor.gate.alternate import Alternated, Decide, alternate, most_launches
+from dpdoctor.gate.comparable import of_machines
+from dpdoctor.gate.decide import Verdict, decide_all
+from dpdoctor.gate.design import Plan
+from dpdoctor.gate.explain import explained, full_launches
+from dpdoctor.gate.model import Calibration, GateResult, ModeResult, Pair, SideName, result
+from dpdoctor.gate.sides import Checkout, Launches
+from dpdoctor.launch.interruption import heeding
+from dpdoctor.launch.progress import Progress
+from dpdoctor.spec import Recording
+
+# Launches of one machine differ by less.
+OTHER_PACE = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedGate:
+    """What is asked.
+
+    Attributes:
+        root: directory of all launches.
+        plan: after how many pairs the gate looks.
+        asked: relative slowdown to allow.
+        calibrations: directory where the noise of machines is kept.
+        explaining: of the full launches that say why a mode regressed.
+    """
+
+    root: Path
+    base: Checkout
+    head: Checkout
+    plan: Plan
+    asked: float
+    calibrations: Path
+    explaining: Recording
+
+    @property
+    def sides(self) -> dict[SideName, Checkout]:
+        """Return both checkouts by their name."""
+        return {"base": self.base, "head": self.head}
+
+
+def gate(wanted: PairedGate, progress: Progress) -> GateResult:
+    """Return what pairs of launches show; without this machine's noise nothing is launched and nothing judged.
+
+    Ctrl-C, or SIGTERM, ends it with what is known by then.
+
+    Raises:
+        BaselineError: the calibration is damaged.
+        OutputError: the directory of a launch cannot be written.
+    """
+    modes, machine = wanted.base.modes, wanted.base.header.fingerprint
+    found = calibration.find(wanted.calibrations, wanted.base.spec, machine)
+    if found is None or not set(modes) <= set(found.modes):
+        refusals = calibration.missing(wanted.calibrations, wanted.base.spec, machine, found, modes)
+        return result("paired", wanted.base.side(), wanted.head.side(), refusals=refusals, calibration=found)
+    with heeding():
+        return _launched(wanted, found, progress)
+
+
+def _launched(wanted: PairedGate, found: Calibration, progress: Progress) -> GateResult:
+    most = wanted.plan.last.pairs
+    launches = Launches(wanted.root, wanted.sides, progress, most=most_launches(most))
+    done = alternate(launches, _decide(wanted, found), modes=wanted.base.modes, most_pairs=most)
+    results = {name: _mode(verdict, done.pairs[name]) for name, verdict in done.verdicts.items()}
+    told, unexplained = results, []
+    if any(mode.outcome == "regressed" for mode in results.values()):
+        # The verdict stands, whatever becomes of its explanation.
+        try:
+            full = None if done.interrupted else _full(wanted, results, progress)
+            told = explained(results, launches, full)
+            unexplained = [] if full else ["No finding is told to have moved: there was no full launch of both sides"]
+        except DpDoctorError as error:
+            unexplained = [f"What moved could not be told: {error}"]
+    return result(
+        "paired",
+        wanted.base.side(),
+        wanted.head.side(),
+        modes=told,
+        refusals=done.refusals,
+        calibration=found,
+        remarks=(*_interrupted(done), *unexplained, *_other_machine(wanted, found), *other_pace(done.pairs, found)),
+    )
+
+
+def _decide(wanted: PairedGate, found: Calibration) -> Decide[Verdict]:
+    noise = {mode: found.modes[mode] for mode in wanted.base.modes}
+    return partial(decide_all, plan=wanted.plan, noise=noise, asked=wanted.asked)
+
+
+def _mode(verdict: Verdict, pairs: Sequence[Pair]) -> ModeResult:
+    return ModeResult(
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        effect=verdict.effect,
+        tolerance=verdict.tolerance,
+        asked=verdict.asked,
+        alpha=verdict.alpha,
+        fail_alpha=verdict.fail_alpha,
+        mde=verdict.mde if math.isfinite(verdict.mde) else None,
+        pairs=tuple(pairs),
+    )
+
+
+def _full(
+    wanted: PairedGate, results: Mapping[str, ModeResult], progress: Progress
+) -> dict[SideName, Diagnosis] | None:
+    """Return a full launch of each side, of the modes that regressed."""
+    regressed = [name for name, mode in results.items() if mode.outcome == "regressed"]
+    return full_launches(wanted.root, wanted.sides, regressed, wanted.explaining, progress)
+
+
+def _interrupted(done: Alternated[Verdict]) -> tuple[str, ...]:
+    if not done.interrupted:
+        return ()
+    counting = max((sum(pair.replaced is None for pair in pairs) for pairs in done.pairs.values()), default=0)
+    return (f"Interrupted; pairs that count: {units.whole(counting)}. What was launched is kept",)
+
+
+def _other_machine(wanted: PairedGate, found: Calibration) -> tuple[str, ...]:
+    """Return what is not as it was when the noise was measured, though it may be gated."""
+    unlike = of_machines(found.fingerprint, wanted.base.header.fingerprint, "time")
+    fields = [refusal.field for refusal in unlike]
+    return (f"The noise was measured with another {', '.join(fields)}",) if fields else ()
+
+
+def other_pace(pairs: Mapping[str, Sequence[Pair]], found: Calibration) -> tuple[str, ...]:
+    """Return of which modes base takes another time than where the noise was measured, by more than OTHER_PACE.
+
+    Machines that a provider calls the same need not be, and base may have changed since: either has a noise of its own.
+    """
+    remarks = []
+    for name, of_mode in pairs.items():
+        seconds = [pair.base_s for pair in of_mode if pair.replaced is None and pair.base_s is not None]
+        noise = found.modes[name]
+        if seconds and abs(math.log(median(seconds) / noise.median_s)) > math.log1p(OTHER_PACE):
+            remarks.append(
+                f"In {name} a step of base takes {units.seconds(median(seconds))}, and took "
+                f"{units.seconds(noise.median_s)} where the noise was measured: calibrate anew"
+            )
+    return tuple(remarks)

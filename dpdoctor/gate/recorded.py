@@ -1,0 +1,275 @@
+"""What the machine was like while a mode was measured: it explains a difference, but forbids no comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+from dpdoctor import units
+from dpdoctor.analysis import Diagnosis, Finding, ModeSummary
+from dpdoctor.analysis.analyse import analyse
+from dpdoctor.analysis.launch_facts import LaunchFacts, every
+from dpdoctor.analysis.others import while_measured
+from dpdoctor.analysis.summary import RunSummary, Script
+from dpdoctor.analysis.throttling import QUOTA_USED_UP, Throttled, throttled, throttled_periods
+from dpdoctor.analysis.windows import NS
+from dpdoctor.gate.workload import script_of
+from dpdoctor.records import Conversion, Launch, LaunchRecord, Run, Sample
+from dpdoctor.rules import diagnosed
+from dpdoctor.spec import RunHeader, RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Of all launches of a mode; None: this machine does not tell, or it was not sampled.
+
+    Attributes:
+        pressure: share of the time in which some task waited for a core; ratio.
+        throttled: periods of a CPU quota in which it was used up.
+        sm_clock_mhz: median of all GPUs.
+    """
+
+    pressure: float | None
+    throttled: int | None
+    sm_clock_mhz: float | None
+
+
+def conditions(launches: Sequence[LaunchFacts]) -> Conditions:
+    """Return what was sampled while something was measured."""
+    found = [_samples(launch) for launch in launches]
+    pressures = [p for samples in found for p in _growths(samples, "pressure_cpu_s", per_second=True)]
+    throttled = [t for samples in found for t in _growths(samples, "num_throttled", per_second=False)]
+    clocks = [s.values["sm_clock_mhz"] for samples in found for s in samples if "sm_clock_mhz" in s.values]
+    return Conditions(
+        pressure=median(pressures) if pressures else None,
+        throttled=round(sum(throttled)) if throttled else None,
+        sm_clock_mhz=median(clocks) if clocks else None,
+    )
+
+
+def _samples(launch: LaunchFacts) -> list[Sample]:
+    windows = [rank.window for window in launch.windows() for rank in window.ranks]
+    begin, end = min((w.begin_ns for w in windows), default=0), max((w.end_ns for w in windows), default=0)
+    return [sample for sample in launch.samples if begin <= sample.at_ns <= end]
+
+
+def _growths(samples: Sequence[Sample], name: str, *, per_second: bool) -> Iterator[float]:
+    """Yield by how much a cumulative reading of the host grew in a launch; nothing where it was read only once."""
+    seen = [(s.at_ns * NS, s.values[name]) for s in samples if s.source == "host" and name in s.values]
+    if len(seen) > 1:
+        (first_s, first), (last_s, last) = seen[0], seen[-1]
+        yield (last - first) / (last_s - first_s) if per_second else last - first
+
+
+# Fewer steps than this make a median that moves with single steps.
+LEAST_STEPS = 20
+
+
+def seconds_per_step(launch: LaunchFacts) -> float | None:
+    """Return the mean of the faster half of the launch's measured windows, in seconds per step; None: there is none.
+
+    Whatever else a machine does makes windows slower, never faster, so the faster half spreads less from launch to
+    launch than the median or the mean of all. Of windows, not of steps: what holds up one step in ten is in every
+    window, but not in the faster half of the steps; and on a GPU only the edges of windows wait for the device.
+    """
+    found = sorted(window.seconds_per_step for window in launch.windows())
+    return fmean(found[: (len(found) + 1) // 2]) if found else None
+
+
+def shown_seconds_per_step(launch: LaunchFacts) -> float | None:
+    """Return the seconds per step that a report shows of the launch, those of all its windows; None: there are none."""
+    found = [window.step() for window in launch.windows()]
+    return sum(seconds for seconds, _ in found) / sum(steps for _, steps in found) if found else None
+
+
+def num_steps(launch: LaunchFacts) -> int:
+    """Return the number of steps that `seconds_per_step` is taken from."""
+    return sum(len(window.ranks[0].steady) for window in launch.windows())
+
+
+def typical_batch(launch: LaunchFacts) -> int | None:
+    """Return the samples of all ranks in a step; None: nothing was measured, or batches are of many sizes.
+
+    The median, because the last batch of an epoch is smaller, and how many of those are seen varies. Where some are
+    larger, too, batches are put together by what is in them, and no two launches see the same.
+    """
+    per_rank = [
+        [step.samples_drawn or step.samples_entered for w in launch.windows() for step in w.ranks[index].steady]
+        for index in range(len(launch.ranks))
+    ]
+    if not per_rank or not all(per_rank) or any(max(samples) > median(samples) for samples in per_rank):
+        return None
+    return sum(round(median(samples)) for samples in per_rank)
+
+
+def recompilations(launch: LaunchFacts) -> int:
+    """Return how often torch.compile compiled while it was measured, on the rank where it did most."""
+    return max((_compiled(launch, index) for index in range(len(launch.ranks))), default=0)
+
+
+def _compiled(launch: LaunchFacts, index: int) -> int:
+    windows = [found.ranks[index].window for found in launch.windows()]
+    events = [event.at_ns for event in launch.ranks[index].events if event.kind == "compile"]
+    return sum(any(window.begin_ns <= at < window.end_ns for window in windows) for at in events)
+
+
+def compiles(launch: Launch) -> bool:
+    """Return whether the script uses torch.compile."""
+    return any(event.kind == "compile" for rank in launch.ranks for event in rank.events)
+
+
+def disturbance(launch: LaunchFacts, cores: int) -> str | None:
+    """Return why a launch on a machine of so many cores is not to be judged by, in clauses; None: it is."""
+    if launch.record.status != "ok":
+        return None
+    clauses = (*_lowered_clocks(launch), *_quota(launch), *_compilations(launch), *_others(launch, cores))
+    return "; ".join(clauses) or None
+
+
+def _lowered_clocks(launch: LaunchFacts) -> tuple[str, ...]:
+    if not any(rank.record.devices for rank in launch.ranks if rank.record):
+        return ()
+    found = throttled(launch)
+    return (found.words,) if isinstance(found, Throttled) else ()
+
+
+def _quota(launch: LaunchFacts) -> tuple[str, ...]:
+    share = throttled_periods([launch]).value
+    if share is None or share <= QUOTA_USED_UP:
+        return ()
+    return (f"a CPU quota held processes back in {units.share(share)} of its periods",)
+
+
+def _compilations(launch: LaunchFacts) -> tuple[str, ...]:
+    number = recompilations(launch)
+    return (f"torch.compile compiled {units.count(number, 'graph')} while it was measured",) if number else ()
+
+
+def _others(launch: LaunchFacts, cores: int) -> tuple[str, ...]:
+    taken = while_measured(launch, cores)
+    return () if taken is None else (taken,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedMode:
+    """One mode of a run.
+
+    Attributes:
+        seconds: per step, of each launch that measured any, in their order.
+        steps: fewest that one of them is taken from.
+        batch: samples of all ranks in the median step of the first launch.
+        compiled: whether the script uses torch.compile.
+        disturbed: why launches are not to be judged by, one sentence each.
+        summary: of all launches, without what only the report shows.
+        again: of the second launch alone: counters in which it differs vary by nature; None: there was only one.
+    """
+
+    seconds: tuple[float, ...]
+    steps: int
+    batch: int | None
+    compiled: bool
+    conditions: Conditions
+    summary: ModeSummary
+    again: ModeSummary | None = None
+    disturbed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One run. Paths of `header.spec` are relative to the directory that the script ran in, which is of one machine."""
+
+    header: RunHeader
+    modes: dict[str, RecordedMode]
+    findings: tuple[Finding, ...]
+
+    @property
+    def asked_for(self) -> tuple[str, ...]:
+        """Return the modes that were asked for by name; others only served them."""
+        return tuple(name for name in self.modes if name in self.header.spec.requested_modes)
+
+    def analysis(self) -> Diagnosis:
+        """Return the figures as a Diagnosis, with one empty launch of each mode in the place of its records."""
+        summary = RunSummary(
+            dpdoctor=self.header.dpdoctor,
+            command=self.header.command,
+            script=Script(
+                path=self.header.spec.target,
+                sha256=self.header.fingerprint.script_sha256,
+                args=self.header.spec.args,
+            ),
+            created=self.header.created,
+            fingerprint=self.header.fingerprint,
+            modes={name: mode.summary for name, mode in self.modes.items()},
+            findings=self.findings,
+        )
+        launches: dict[str, tuple[Launch, ...]] = {
+            name: (_empty_launch(name, mode.summary.status),) for name, mode in self.modes.items()
+        }
+        return Diagnosis(summary=summary, run=Run(path=Path(), header=self.header, modes=launches))
+
+
+def recorded(run: Run) -> Recorded:
+    """Return what is kept of a run."""
+    analysis = diagnosed(run)
+    header = dataclasses.replace(run.header, spec=_without_place(run.header.spec))
+    modes = {name: recorded_mode(analysis.run, name, summary) for name, summary in analysis.summary.modes.items()}
+    return Recorded(header=header, modes=modes, findings=analysis.summary.findings)
+
+
+def recorded_mode(run: Run, name: str, summary: ModeSummary) -> RecordedMode:
+    """Return what is kept of one mode of a run, given its summary."""
+    launches = every(run.modes[name])
+    seconds = [seconds_per_step(launch) for launch in launches]
+    reasons = ((launch.record.launch, disturbance(launch, run.header.fingerprint.cores)) for launch in launches)
+    return RecordedMode(
+        seconds=tuple(value for value in seconds if value is not None),
+        steps=min((num_steps(launch) for launch in launches), default=0),
+        batch=typical_batch(launches[0]) if launches else None,
+        compiled=any(map(compiles, launches)),
+        conditions=conditions(launches),
+        summary=_kept(summary),
+        again=_second_launch(run, name) if len(launches) > 1 else None,
+        disturbed=tuple(f"launch {number}: {reason}" for number, reason in reasons if reason is not None),
+    )
+
+
+def _second_launch(run: Run, name: str) -> ModeSummary:
+    alone = dataclasses.replace(run, modes={mode: found[1:2] for mode, found in run.modes.items()})
+    return _kept(analyse(alone).summary.modes[name])
+
+
+def _kept(mode: ModeSummary) -> ModeSummary:
+    """Return a summary without what neither gate nor comparison reads, which is most of its size."""
+    conversion = mode.conversion and dataclasses.replace(mode.conversion, written=(), warnings=(), patched=())
+    return dataclasses.replace(
+        mode,
+        stderr_tail=(),
+        conversion=conversion,
+        traces=(),
+        cross_checks=(),
+        loader=None,
+        waterfall=None,
+        waterfall_reason="",
+    )
+
+
+def _without_place(spec: RunSpec) -> RunSpec:
+    return dataclasses.replace(spec, target=script_of(spec), cwd=os.curdir)
+
+
+def _empty_launch(mode: str, status: str) -> Launch:
+    return Launch(record=LaunchRecord(mode=mode, launch=1, status=status), ranks=(), samples=())
+
+
+def training_data(conversion: Conversion | None) -> str | None:
+    """Return what the script trained on, as far as its first loader tells; None: there was no loader."""
+    if conversion is None or not conversion.loaders:
+        return None
+    first = conversion.loaders[0]
+    if first.num_batches is None:
+        return first.dataset
+    return f"{first.dataset}, {units.count(first.num_batches, 'batch')} per epoch"

@@ -1,1 +1,0 @@
-"""How paired launches are judged, and what so many of them can tell."""

@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from dpdoctor import rundir
+from dpdoctor.analysis import analyse
+from dpdoctor.analysis.comparison import compare
+from dpdoctor.analysis.others import taken_by_others
+from dpdoctor.gate.recorded import (
+    Conditions,
+    Recorded,
+    compiles,
+    conditions,
+    disturbance,
+    num_steps,
+    recompilations,
+    recorded,
+    seconds_per_step,
+    shown_seconds_per_step,
+    training_data,
+    typical_batch,
+)
+from dpdoctor.records import Conversion, Device, EventRecord, Launch, Sample, Written
+from tests.builders import launched_runs, records
+from tests.builders.launched_runs import COUNTERS, LOADER, SECOND, host, mode, of
+
+
+def test_the_medians_of_all_launches_in_their_order() -> None:
+    found = mode(of(12, 10, 11))
+    assert found.seconds == pytest.approx((0.012, 0.010, 0.011))
+    assert found.steps == launched_runs.WINDOWS * launched_runs.STEPS
+    assert found.batch == 64
+    assert found.summary.launches == 3
+    assert found.summary.step.value == pytest.approx(0.011)
+    assert found.disturbed == ()
+
+
+def test_the_second_launch_shows_what_varies_by_nature() -> None:
+    again = mode(of(12, 10)).again
+    assert again is not None
+    assert again.step.value == pytest.approx(0.010)
+    assert again.counters == COUNTERS
+    assert mode(of(12)).again is None
+
+
+def test_a_launch_that_was_disturbed_is_named() -> None:
+    quota = [host(1, num_throttled=0, num_quota_periods=0), host(3, num_throttled=10, num_quota_periods=20)]
+    run = launched_runs.run(launched_runs.launch(10), launched_runs.launch(10, 2, samples=quota))
+    (reason,) = mode(recorded(run)).disturbed
+    which, _, why = reason.partition(": ")
+    assert which == "launch 2"
+    assert "quota" in why
+    assert "50.0 %" in why
+
+
+def test_paths_of_one_machine_are_left_out() -> None:
+    found = of(10)
+    assert (found.header.spec.target, found.header.spec.cwd) == ("train.py", ".")
+    assert "/home/me/train.py" not in msgspec.json.encode((found.header.spec, found.modes)).decode()
+
+
+def test_what_the_script_would_have_written_is_left_out() -> None:
+    conversion = Conversion(loaders=(LOADER,), written=(Written(path="/home/me/model.pt", change="new"),))
+    found = mode(recorded(launched_runs.run(launched_runs.launch(10, conversion=conversion))))
+    assert found.summary.conversion is not None
+    assert dataclasses.replace(found.summary.conversion, proof=()) == Conversion(loaders=(LOADER,))
+
+
+def test_it_survives_being_written_and_read() -> None:
+    found = of(12, 10)
+    assert msgspec.json.decode(rundir.encode(found), type=Recorded) == found
+
+
+def test_it_can_be_compared_like_a_run() -> None:
+    comparison = compare([of(10, 10).analysis(), of(20, 20).analysis()])
+    (change,) = comparison.modes["ddp"].figures["step"].changes
+    assert change.ratio.value == pytest.approx(2)
+    (phase,) = comparison.modes["ddp"].phases["forward"].changes
+    assert phase.verdict == "more"
+
+
+def test_the_training_data() -> None:
+    assert training_data(Conversion(loaders=(LOADER,))) == "Digits, 200 batches per epoch"
+    assert training_data(Conversion()) is None
+    assert training_data(None) is None
+
+
+def test_a_mode_that_was_never_launched_has_nothing() -> None:
+    found = mode(recorded(launched_runs.run()))
+    assert (found.seconds, found.steps, found.batch, found.again) == ((), 0, None, None)
+    assert found.summary.status == "skipped"
+
+
+def test_nothing_sampled_is_unknown() -> None:
+    assert conditions([launched_runs.launch(10)]) == Conditions(pressure=None, throttled=None, sm_clock_mhz=None)
+
+
+def test_what_grew_while_it_was_measured() -> None:
+    samples = [
+        host(0.5, pressure_cpu_s=0.0, num_throttled=0.0),
+        host(1, pressure_cpu_s=5.0, num_throttled=100.0),
+        host(3, pressure_cpu_s=5.5, num_throttled=104.0),
+        host(9, pressure_cpu_s=9.0, num_throttled=900.0),
+        Sample(at_ns=2 * SECOND, source="gpu0", values={"sm_clock_mhz": 1980.0}),
+        Sample(at_ns=2 * SECOND, source="gpu1", values={"sm_clock_mhz": 1000.0}),
+    ]
+    found = conditions([launched_runs.launch(10, samples=samples)])
+    assert found.pressure == pytest.approx(0.25)
+    assert found.throttled == 4
+    assert found.sm_clock_mhz == 1490
+
+
+def test_one_reading_of_what_only_grows_says_nothing() -> None:
+    assert conditions([launched_runs.launch(10, samples=[host(1, pressure_cpu_s=5.0)])]).pressure is None
+
+
+def test_of_several_launches_the_median_pressure_and_all_that_was_throttled() -> None:
+    def launch(waited_s: float, throttled: float) -> Launch:
+        samples = [
+            host(1, pressure_cpu_s=0, num_throttled=0),
+            host(2, pressure_cpu_s=waited_s, num_throttled=throttled),
+        ]
+        return launched_runs.launch(10, samples=samples)
+
+    found = conditions([launch(0.1, 1), launch(0.2, 0), launch(0.9, 2)])
+    assert (found.pressure, found.throttled) == (pytest.approx(0.2), 3)
+
+
+def test_the_seconds_per_step_are_those_of_the_slowest_rank_in_the_faster_half_of_the_windows() -> None:
+    fast, slow = (
+        records.rank(
+            [records.step(ms, window=n) for n, ms in enumerate(times, 1)],
+            [records.window(ms, window=n) for n, ms in enumerate(times, 1)],
+            index=index,
+            world_size=2,
+        )
+        for index, times in enumerate([(10, 10, 10), (12, 14, 90)])
+    )
+    assert seconds_per_step(records.launch(fast, slow)) == pytest.approx(0.013)
+    assert shown_seconds_per_step(records.launch(fast, slow)) == pytest.approx((0.012 + 0.014 + 0.090) / 3)
+
+
+def test_what_a_report_shows_of_a_launch_is_what_analysis_says() -> None:
+    ranks = [
+        records.rank(
+            [records.step(ms, window=n) for n, ms in enumerate(times, 1) for _ in range(n)],
+            [records.window(ms * n, window=n) for n, ms in enumerate(times, 1)],
+            index=index,
+            world_size=2,
+        )
+        for index, times in enumerate([(10, 11, 30), (12, 14, 13)])
+    ]
+    launch = records.launch(*ranks, mode="ddp")
+    (mode,) = analyse(launched_runs.run(launch)).summary.modes.values()
+    # Of the slowest rank in each window: 1, 2 and 3 steps.
+    assert shown_seconds_per_step(launch) == mode.step.value == pytest.approx((0.012 + 2 * 0.014 + 3 * 0.030) / 6)
+
+
+def test_what_holds_up_one_step_in_four_is_in_it() -> None:
+    times = (10, 10, 10, 50) * 2
+    steps = [records.step(ms, window=1) for ms in times]
+    launch = records.launch(records.rank(steps, [records.window(sum(times))]))
+    assert seconds_per_step(launch) == pytest.approx(0.020)
+
+
+def test_a_launch_that_measured_nothing_has_none() -> None:
+    launch = records.launch(records.rank([], []))
+    assert seconds_per_step(launch) is shown_seconds_per_step(launch) is None
+    assert (num_steps(launch), typical_batch(launch), recompilations(launch)) == (0, None, 0)
+
+
+def test_steps_and_batch() -> None:
+    launch = launched_runs.launch(10, batch=48)
+    assert num_steps(launch) == launched_runs.WINDOWS * launched_runs.STEPS
+    assert typical_batch(launch) == 96
+
+
+def test_the_last_batch_of_an_epoch_changes_no_batch() -> None:
+    steps = [records.step(10, samples_drawn=n) for n in (32, 32, 32, 7)]
+    assert typical_batch(records.launch(records.rank(steps, [records.window(40)]))) == 32
+
+
+def test_batches_of_many_sizes_are_no_batch() -> None:
+    steps = [records.step(10, samples_drawn=n) for n in (32, 40, 24, 36)]
+    assert typical_batch(records.launch(records.rank(steps, [records.window(40)]))) is None
+
+
+@pytest.mark.parametrize(("at_s", "times"), [(0.5, 0), (1.0, 1), (1.01, 1), (1.9, 0)])
+def test_a_compilation_counts_while_something_is_measured(at_s: float, times: int) -> None:
+    events = [
+        EventRecord(kind="compile", at_ns=round(at_s * SECOND), step=3),
+        EventRecord(kind="gc", at_ns=SECOND, step=3),
+    ]
+    launch = launched_runs.launch(10, events=events)
+    assert recompilations(launch) == times
+    assert compiles(launch)
+
+
+def test_a_script_that_compiles_nothing() -> None:
+    assert not compiles(launched_runs.launch(10))
+    assert not compiles(dataclasses.replace(launched_runs.launch(10), ranks=()))
+
+
+CORES = 2
+
+
+def told(**fields: object) -> str | None:
+    launch = launched_runs.launch(10, **fields)  # type: ignore[arg-type]
+    return disturbance(launch, launched_runs.run(launch).header.fingerprint.cores)
+
+
+def figures(said: str | None) -> list[str]:
+    """Return who or what is named, and how much."""
+    return re.findall(r"other processes|quota|compile\b|gpu\d+|[\d.]+ (?:cores|%|graph)|\d+\.\d+", said or "")
+
+
+def seconds(in_use: float, own: float, *, num_cpus: float = CORES) -> list[Sample]:
+    """Return readings of four seconds: the share of the CPUs that is in use, the cores that the ranks use."""
+    found: list[Sample] = []
+    for second in range(1, 5):
+        found.append(host(second, cpu_ratio=in_use, num_cpus=num_cpus))
+        for index in range(2):
+            at_ns = second * SECOND + 1000 + index
+            found.append(Sample(at_ns=at_ns, source=f"rank{index}", values={"cpu_cores": own / 2}))
+    return found
+
+
+def test_a_quiet_launch_is_not_disturbed() -> None:
+    assert told() is None
+    assert told(samples=seconds(1.0, 1.9)) is None
+
+
+def test_cores_that_others_took() -> None:
+    assert figures(told(samples=seconds(1.0, 1.4))) == ["other processes", "0.60", "2 cores"]
+
+
+def test_cores_that_nobody_missed_were_not_taken() -> None:
+    assert told(samples=seconds(0.7, 0.8)) is None
+
+
+def test_the_load_of_a_larger_machine_says_nothing_of_the_cores_that_may_be_used() -> None:
+    assert told(samples=seconds(1.0, 0.5, num_cpus=64)) is None
+
+
+@pytest.mark.parametrize("samples", [[], [host(2, cpu_ratio=1.0, num_cpus=CORES)], seconds(1.0, 0.0)])
+def test_without_what_the_ranks_used_nothing_is_said(samples: Sequence[Sample]) -> None:
+    assert taken_by_others(launched_runs.launch(10, samples=samples), CORES) is None
+
+
+def test_what_others_did_before_and_after_does_not_count() -> None:
+    before = [dataclasses.replace(sample, at_ns=sample.at_ns // 10_000) for sample in seconds(1.0, 0.5)]
+    after = [dataclasses.replace(sample, at_ns=sample.at_ns + 60 * SECOND) for sample in seconds(1.0, 0.5)]
+    assert told(samples=[*before, *after]) is None
+
+
+def test_loader_processes_are_the_launchs_own() -> None:
+    workers = [
+        Sample(at_ns=second * SECOND + 2000, source="rank0.workers", values={"cpu_cores": 0.5, "num_processes": 2})
+        for second in range(1, 5)
+    ]
+    assert told(samples=[*seconds(1.0, 1.4), *workers]) is None
+    idle = [dataclasses.replace(sample, values={"cpu_cores": 0.0, "num_processes": 2}) for sample in workers]
+    assert figures(told(samples=[*seconds(1.0, 1.4), *idle])) == ["other processes", "0.60", "2 cores"]
+
+
+def test_loader_processes_that_ended_between_two_readings_are_nobody_elses() -> None:
+    values = {"cpu_cores": 0.0, "num_processes": 2.0}
+    workers = [Sample(at_ns=second * SECOND + 2000, source="rank0.workers", values=values) for second in (1, 2, 4)]
+    assert told(samples=[*seconds(1.0, 1.4), *workers]) is None
+
+
+def test_a_quota_that_holds_processes_back() -> None:
+    samples = [host(1, num_throttled=0, num_quota_periods=0), host(3, num_throttled=10, num_quota_periods=20)]
+    assert figures(told(samples=samples)) == ["quota", "50.0 %"]
+
+
+def test_a_compilation_while_it_was_measured() -> None:
+    events = [EventRecord(kind="compile", at_ns=SECOND + 1, step=9)]
+    assert figures(told(events=events)) == ["compile", "1 graph"]
+
+
+def test_clocks_that_were_lowered() -> None:
+    samples = [
+        Sample(at_ns=second * SECOND + 5, source="gpu0", values={"throttle_reasons": 0x20, "sm_clock_mhz": 900})
+        for second in range(1, 5)
+    ]
+    fields = {"device": "cuda:0", "devices": (Device(name="Example", uuid="GPU-0"),)}
+    assert figures(told(samples=samples, **fields)) == ["gpu0", "100 %"]
+
+
+def test_several_reasons_are_all_told() -> None:
+    quota = [host(1, num_throttled=0, num_quota_periods=0), host(3, num_throttled=10, num_quota_periods=20)]
+    events = [EventRecord(kind="compile", at_ns=SECOND + 1, step=9)]
+    assert (told(samples=quota, events=events) or "").count("; ") == 1
+
+
+def test_a_launch_that_failed_has_a_better_reason() -> None:
+    assert told(samples=seconds(1.0, 1.4), status="failed") is None
+
+
+def test_a_loader_process_that_an_ablation_starts_is_known() -> None:
+    worker = Sample(at_ns=2 * SECOND + 2000, source="rank0.workers", values={"cpu_cores": 0.0, "num_processes": 1.0})
+    launch = launched_runs.launch(10, samples=[*seconds(1.0, 1.4), worker])
+    assert taken_by_others(launch, CORES) is None
+    (rank, *others) = launch.ranks
+    (last,) = rank.windows[-1:]
+    tried = dataclasses.replace(last, ablation="one_worker", begin_ns=3 * SECOND // 2, end_ns=2 * SECOND)
+    before = dataclasses.replace(last, ablation="no_comm", begin_ns=SECOND, end_ns=SECOND + 1)
+    rank = dataclasses.replace(rank, windows=(before, tried, *rank.windows))
+    assert taken_by_others(dataclasses.replace(launch, ranks=(rank, *others)), CORES) == pytest.approx(0.6)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dpdoctor.gate.sides import holds_module, own_imports
+
+ROOT = Path(__file__).parents[4]
+# As in a rank: dpdoctor is found by the path that it was started with, and the present directory is no part of it.
+ASK = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "as in a command")
+from dpdoctor.gate.sides import import_roots
+print(*import_roots(Path(sys.argv[1]), Path(sys.argv[2])), sep="\\n")
+"""
+
+
+def roots(base: Path, head: Path, *paths: Path) -> list[str]:
+    """Return the import roots in a Python that was started with these directories on its path."""
+    path = os.pathsep.join(map(str, (*paths, ROOT)))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, str(base), str(head)], capture_output=True, text=True, check=True, env=environment
+    )
+    return done.stdout.split("\n")[:-1] if done.stdout.strip() else []
+
+
+def package(directory: Path, name: str = "planted_package") -> Path:
+    (directory / name).mkdir(parents=True)
+    (directory / name / "__init__.py").touch()
+    return directory
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "base", tmp_path / "head"
+
+
+@pytest.mark.parametrize("root", [".", "src"])
+def test_a_package_that_is_installed_from_head_is_each_sides_own(both: tuple[Path, Path], root: str) -> None:
+    base, head = (package(side / root) and side for side in both)
+    assert roots(base, head, head / root) == [root]
+    assert roots(base, head, base / root) == [root]
+
+
+def test_what_no_path_leads_to_is_left_to_the_script(both: tuple[Path, Path]) -> None:
+    base, head = (package(side) for side in both)
+    assert roots(base, head) == []
+
+
+@pytest.mark.parametrize("root", [".", "src"])
+def test_of_what_is_installed_as_a_copy_each_side_has_its_own(
+    both: tuple[Path, Path], tmp_path: Path, root: str
+) -> None:
+    base, head = (package(side / root) and side for side in both)
+    installed = package(tmp_path / "installed")
+    for directory in (base / root, head / root, installed):
+        (directory / "planted_package" / "layers.py").touch()
+    # What the change adds is not installed yet.
+    (head / root / "planted_package" / "more.py").touch()
+    assert roots(base, head, installed) == [root]
+
+
+def test_another_project_of_the_same_name_is_not_a_checkouts(both: tuple[Path, Path], tmp_path: Path) -> None:
+    base, head = (package(side) for side in both)
+    installed = package(tmp_path / "installed")
+    for directory in (base, head):
+        (directory / "planted_package" / "layers.py").touch()
+    (installed / "planted_package" / "arrow.py").touch()
+    assert roots(base, head, installed) == []
+
+
+@pytest.mark.parametrize(("text", "expected"), [("a = 1", ["."]), ("a = 2", [])])
+def test_a_module_of_one_file_is_a_copy_if_it_is_the_same(
+    both: tuple[Path, Path], tmp_path: Path, text: str, expected: list[str]
+) -> None:
+    installed = tmp_path / "installed"
+    for directory, written in ((both[0], "a = 1"), (both[1], "a = 3"), (installed, text)):
+        directory.mkdir()
+        (directory / "planted_module.py").write_text(written)
+    assert roots(*both, installed) == expected
+
+
+def test_a_module_to_be_run_lies_in_a_checkout_or_not(tmp_path: Path) -> None:
+    package(tmp_path / "src", "one")
+    (tmp_path / "src" / "one" / "train.py").touch()
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "__main__.py").touch()
+    found = [holds_module(tmp_path, name) for name in ("one.train", "two", "one", "one.other", "torch")]
+    assert found == [True, True, False, False, False]
+
+
+def test_base_may_lie_inside_of_head(tmp_path: Path) -> None:
+    head = tmp_path / "head"
+    base = head / "base"
+    for side in (head, base):
+        package(side / "src")
+    assert roots(base, head, base / "src") == ["src"]
+
+
+def test_a_module_of_one_file(both: tuple[Path, Path]) -> None:
+    for side in both:
+        side.mkdir()
+        (side / "planted_module.py").touch()
+    assert roots(*both, both[1]) == ["."]
+
+
+def test_a_checkout_of_dpdoctor_is_not_what_measures_it(both: tuple[Path, Path]) -> None:
+    for side in both:
+        package(side)
+        package(side, "dpdoctor")
+        (side / "dpdoctor" / "__main__.py").touch()
+    assert roots(*both, ROOT, both[1]) == []
+
+
+def test_what_cannot_be_imported_is_passed_over(both: tuple[Path, Path]) -> None:
+    for side in both:
+        side.mkdir()
+        for name in ("sys.py", "not-a-name.py", "notes.txt"):
+            (side / name).touch()
+    assert roots(*both, both[1]) == []
+
+
+def path_of(before: str | None, checkout: Path, found: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return PYTHONPATH in the context and after it."""
+    os.environ.pop("PYTHONPATH", None)
+    if before is not None:
+        os.environ["PYTHONPATH"] = before
+    with own_imports(str(checkout), found):
+        inside = os.environ.get("PYTHONPATH")
+    return inside, os.environ.get("PYTHONPATH")
+
+
+def test_a_sides_own_directories_come_first(tmp_path: Path) -> None:
+    own = f"{tmp_path / 'src'}{os.pathsep}{tmp_path}"
+    assert path_of("/before", tmp_path, ["src", "."]) == (f"{own}{os.pathsep}/before", "/before")
+    assert path_of(None, tmp_path, ["src", "."]) == (own, None)
+    assert path_of("/before", tmp_path, []) == ("/before", "/before")
+    assert path_of(None, tmp_path, []) == (None, None)
