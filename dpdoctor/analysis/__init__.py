@@ -1,10 +1,9 @@
 """From records to figures: pure functions over a Run. numpy only; no files, no plots."""
 
 from dpdoctor.analysis.analyse import analyse
-from dpdoctor.analysis.facts import ModeFacts
+from dpdoctor.analysis.facts import Analysis, Diagnosis, ModeFacts
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderSummary, SlowFetches
-from dpdoctor.analysis.results import Analysis, Diagnosis
 from dpdoctor.analysis.summary import (
     WATERFALL_TERMS,
     AblationSummary,

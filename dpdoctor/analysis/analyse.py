@@ -1,4 +1,4 @@
-"""Run -> Analysis: the summary that run.json holds."""
+"""What each rank's trace says of each of its devices, as run.json has it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import core_benchmark, others, own_ranks, same_program, stats
+from dpdoctor.analysis import cores, disturbances, same_program, stats
 from dpdoctor.analysis.ablation import ablations
+from dpdoctor.analysis.breakdown import trace_breakdown
 from dpdoctor.analysis.cross_check import cross_checks
 from dpdoctor.analysis.cross_rank import Pause, compare_ranks, pauses_of
+from dpdoctor.analysis.facts import Analysis
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts, every, shown, with_facts
 from dpdoctor.analysis.loader.summarise import with_loaders
 from dpdoctor.analysis.own_cost import bare_step, bare_steps, launch_spread, pace, with_own_cost
-from dpdoctor.analysis.protection import wall
-from dpdoctor.analysis.rank_traces import rank_traces
-from dpdoctor.analysis.results import Analysis
-from dpdoctor.analysis.samples import counting
-from dpdoctor.analysis.summary import Batch, ModeSummary, NativeSummary, RankSummary, RunSummary, Script
-from dpdoctor.analysis.trace_breakdown import trace_breakdown
-from dpdoctor.analysis.traces import Traces
-from dpdoctor.analysis.unknown_communication import with_unknown
+from dpdoctor.analysis.samples import counting, why_uncounted, why_unlike, with_batch_rule, with_ranks_found
+from dpdoctor.analysis.summary import (
+    Batch,
+    DeviceTime,
+    ModeSummary,
+    NativeSummary,
+    RankSummary,
+    RankTrace,
+    RunSummary,
+    Script,
+)
+from dpdoctor.analysis.traces import Traces, with_unknown
 from dpdoctor.analysis.waterfall import waterfalls
 from dpdoctor.analysis.windows import NS, TRACE, Window
-from dpdoctor.digest import Digest
+from dpdoctor.digest import HOST, DeviceDigest, Digest
 from dpdoctor.records import (
     ALL_PHASES,
     PHASES,
@@ -39,6 +45,59 @@ from dpdoctor.records import (
     Written,
 )
 from dpdoctor.spec import BASELINE, TRACE_MODE, ModeSpec, Recording, RunHeader
+
+NS_PER_S = 1_000_000_000
+
+
+def rank_traces(digests: Sequence[Digest]) -> tuple[RankTrace, ...]:
+    """Return the traces in the order given, each with its devices."""
+    return tuple(
+        RankTrace(
+            rank=digest.rank,
+            source=digest.source,
+            damage=digest.damage,
+            notes=digest.notes,
+            unknown_communication=digest.unknown_communication,
+            devices=tuple(map(_device_time, digest.devices)),
+        )
+        for digest in digests
+    )
+
+
+def _device_time(device: DeviceDigest) -> DeviceTime:
+    whole = device.whole
+    return DeviceTime(
+        device=None if device.index == HOST else device.index,
+        compute_s=whole.compute_ns / NS_PER_S,
+        exposed_comm_s=_seconds(whole.exposed_comm_ns),
+        h2d_s=whole.h2d_ns / NS_PER_S,
+        copy_s=whole.copy_ns / NS_PER_S,
+        idle_s=whole.idle_ns / NS_PER_S,
+        total_s=whole.total_ns / NS_PER_S,
+        comm_s=_seconds(whole.comm_ns),
+    )
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns / NS_PER_S
+
+
+_WALLS = {
+    "kernel": "an overlay of the kernel's: what they write only the script sees",
+    "landlock": "Landlock: the kernel refuses them files outside of caches and the temporary directory",
+}
+
+
+def wall(rank: RankRecord | None, launch: LaunchRecord) -> str:
+    """Return what stood, or why nothing did and what was done instead; empty where nobody knows, or nothing had to."""
+    if rank is None or not rank.protected_by:
+        return ""
+    if rank.protected_by in _WALLS:
+        instead = f"; no overlay: {rank.not_walled}" if rank.not_walled else ""
+        return f"{_WALLS[rank.protected_by]}{instead}"
+    compared = f"nor are they compared: {launch.not_compared}" if launch.not_compared else "they are compared after it"
+    return f"nothing: {rank.not_walled or 'no wall was put up'}; {compared}"
+
 
 TRACES_ALONE = "the run is made of traces: nothing was measured without a profiler"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
@@ -63,10 +122,10 @@ def analyse(run: Run) -> Analysis:
     same = same_program.words(modes)
     modes = same_program.widened(modes)
     baseline = modes.get(BASELINE)
-    modes = {name: own_ranks.with_batch_rule(mode, baseline) for name, mode in modes.items()}
+    modes = {name: with_batch_rule(mode, baseline) for name, mode in modes.items()}
     speaking = {name: shown(found) for name, found in launches.items() if found}
-    taken = others.words(speaking, header.fingerprint.cores)
-    beside = {name: others.while_measured(speaking.get(name), header.fingerprint.cores) for name in modes}
+    taken = disturbances.words(speaking, header.fingerprint.cores)
+    beside = {name: disturbances.while_measured(speaking.get(name), header.fingerprint.cores) for name in modes}
     modes = {name: _against_baseline(mode, baseline, _disturbed(name, beside)) for name, mode in modes.items()}
     modes = with_own_cost(modes, bare_step(bare, run.bare, beside.get(BASELINE)), launch_spread(bare))
     modes = with_loaders(modes, speaking, _trials(run), header)
@@ -81,9 +140,7 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
-        caveat="; ".join(
-            filter(None, (same, taken or core_benchmark.words(speaking), pace(bare) if not taken else ""))
-        ),
+        caveat="; ".join(filter(None, (same, taken or cores.words(speaking), pace(bare) if not taken else ""))),
     )
     return Analysis(summary=summary, run=run, cross_rank=compared)
 
@@ -92,7 +149,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
     if not launches:
         return _never_launched(spec)
     speaking = shown(launches)
-    spec = own_ranks.found(spec, speaking.record)
+    spec = with_ranks_found(spec, speaking.record)
     # What was measured before a launch failed looks like a result and is none; its files keep it.
     windows = [[] if launch.record.status == "failed" else launch.windows() for launch in launches]
     count = counting(windows, header.spec.samples_per_step)
@@ -107,7 +164,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
     same = first is not None and first.conversion.same_samples
     alike = spec.world_size if same else first.conversion.copies if first is not None else 1
     copies = alike or 1
-    unknown = count.unknown or (None if header.spec.samples_per_step else own_ranks.why_uncounted(first, alike))
+    unknown = count.unknown or (None if header.spec.samples_per_step else why_uncounted(first, alike))
     counted, uncounted = ([], unknown) if unknown else (windows, reason)
     conversion = _with_proof(first.conversion, count.check) if first else None
     batch = _batch(spec, counted, count.source, samples, copies)
@@ -138,7 +195,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         if spec.name != TRACE_MODE
         else stats.unknown("ratio", TRACES_ALONE),
         observer_overhead=_observer_cost(records, step),
-        core_benchmark=core_benchmark.core_benchmark(windows),
+        core_benchmark=cores.core_benchmark(windows),
         phases=_phases(windows, conversion, reason),
         breakdown=None if speaking.record.status == "failed" else trace_breakdown(speaking.traces),
         trace_reason=_why_untraced(speaking, header.spec.recording),
@@ -253,7 +310,7 @@ def _never_launched(spec: ModeSpec) -> ModeSummary:
         scaling_efficiency=ratio,
         profiler_overhead=ratio,
         observer_overhead=ratio,
-        core_benchmark=core_benchmark.NOT_TRIED,
+        core_benchmark=cores.NOT_TRIED,
         phases=dict.fromkeys(PHASES, time),
         counters=None,
         ranks=(),
@@ -429,4 +486,4 @@ def _why_not_compared(mode: ModeSummary, baseline: ModeSummary) -> str | None:
     if mode.status == "inactive":
         return "the mode changed nothing that could be compared"
     # What the baseline measured before it failed is no result to compare with.
-    return "the baseline failed" if baseline.status == "failed" else own_ranks.why_unlike(mode, baseline)
+    return "the baseline failed" if baseline.status == "failed" else why_unlike(mode, baseline)

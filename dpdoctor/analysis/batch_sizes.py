@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.analysis import stats
+from dpdoctor.analysis.breakdown import part_share
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.trace_breakdown import part_share
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.weighing import COVERAGE
 from dpdoctor.analysis.windows import NS, Window

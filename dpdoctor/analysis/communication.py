@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.common_steps import CommonSteps
+from dpdoctor.analysis.breakdown import part_share, share
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.loader.feed import feed
-from dpdoctor.analysis.trace_breakdown import part_share, share
-from dpdoctor.analysis.traces import Traces
-from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
+from dpdoctor.analysis.traces import CommonSteps, Traces, exposed_ns, hidden_ns
 from dpdoctor.analysis.windows import NS, RankWindow
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.records import ALL_PHASES, COMMUNICATION, PHASES, Launch

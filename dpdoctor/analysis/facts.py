@@ -1,32 +1,57 @@
-"""What there is to know of one mode of a run: its summary, and what its records and traces tell beyond it."""
+"""What there is to know of a run and its modes beyond the summary, each fact computed when it is first asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from dpdoctor.analysis import idle, stats
+from dpdoctor.analysis import breakdown, stats
+from dpdoctor.analysis.ablation import jitter_wait
 from dpdoctor.analysis.batch_sizes import Unevenness, unevenness
+from dpdoctor.analysis.breakdown import part_share
 from dpdoctor.analysis.communication import NOT_TIMED, Exposure, clocked_share, exposed_calls_share, exposure
 from dpdoctor.analysis.cores import Cores, cores, is_busy, starts_more_than_others
 from dpdoctor.analysis.cross_rank.model import CrossRank
-from dpdoctor.analysis.events import share_of_events
+from dpdoctor.analysis.disturbances import Throttled, throttled, throttled_periods, while_measured
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.interruptions import Interruptions, interruptions
-from dpdoctor.analysis.jitter import jitter_wait
-from dpdoctor.analysis.launch_facts import LaunchFacts, shown
+from dpdoctor.analysis.interruptions import Interruptions, interruptions, share_of_events
+from dpdoctor.analysis.launch_facts import LaunchFacts, every, shown
 from dpdoctor.analysis.loader.restarts import Restarts, begins_every_step, is_left_early, restarts
-from dpdoctor.analysis.memory import Peak, peaks
-from dpdoctor.analysis.others import while_measured
 from dpdoctor.analysis.rank_step_time import SlowRank, slowest_rank
-from dpdoctor.analysis.summary import AblationSummary, ModeSummary
-from dpdoctor.analysis.throttling import Throttled, throttled, throttled_periods
-from dpdoctor.analysis.trace_breakdown import part_share
+from dpdoctor.analysis.summary import AblationSummary, ModeSummary, RunSummary
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.windows import Window
-from dpdoctor.records import HAND_WRITTEN, Strategy
-from dpdoctor.spec import BASELINE, Fingerprint, RunSpec
+from dpdoctor.records import HAND_WRITTEN, Launch, Run, Strategy
+from dpdoctor.spec import BASELINE, Fingerprint, Gpu, RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The most that torch's allocator held on one GPU; `total_bytes` is None where the GPU's size is not known."""
+
+    name: str
+    rank: int
+    num_bytes: int
+    total_bytes: int | None
+
+
+def peaks(launch: Launch, gpus: Sequence[Gpu]) -> list[Peak]:
+    """Return every GPU's peak, of all ranks, where it was recorded; empty on the CPU."""
+    sizes = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
+    return [
+        Peak(
+            name=f"GPU {index}" if len(rank.record.devices) > 1 else f"rank {rank.index}'s GPU",
+            rank=rank.index,
+            num_bytes=device.peak_memory_bytes,
+            total_bytes=sizes.get(device.uuid),
+        )
+        for rank in launch.ranks
+        if rank.record is not None
+        for index, device in enumerate(rank.record.devices)
+        if device.peak_memory_bytes is not None
+    ]
+
 
 NO_COMM = "no_comm"
 # A mode that ended like this trained nothing that a rule could judge or, inactive, what the baseline did.
@@ -107,11 +132,11 @@ class ModeFacts:
 
     def idle_share(self, *causes: str) -> Figure:
         """Return the share of a traced step in which a device idles for one of these causes."""
-        return idle.idle_share(self.traces, *causes)
+        return breakdown.idle_share(self.traces, *causes)
 
     def untraced_idle(self, *causes: str) -> Figure:
         """Return the same as it is without a profiler, where the untraced step is known."""
-        return idle.untraced_idle(self.traces, self.mode.step.value, *causes)
+        return breakdown.untraced_idle(self.traces, self.mode.step.value, *causes)
 
     @cached_property
     def communicates(self) -> bool:
@@ -230,3 +255,31 @@ class ModeFacts:
         None: nothing, though a whole epoch was seen or has no known length; str: why it cannot be told.
         """
         return interruptions(self.launch, self.windows, kind) if self.launch else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """A run with its figures: the summary, the run behind it for the curves, and by mode its ranks compared."""
+
+    summary: RunSummary
+    run: Run
+    cross_rank: dict[str, CrossRank] = field(default_factory=dict)
+
+    @cached_property
+    def facts(self) -> Mapping[str, ModeFacts]:
+        """Return what is known of each mode, by name."""
+        return {
+            name: ModeFacts(
+                name=name,
+                modes=self.summary.modes,
+                spec=self.run.header.spec,
+                fingerprint=self.summary.fingerprint,
+                launches=every(self.run.modes.get(name, ())),
+                cross_rank=self.cross_rank.get(name),
+            )
+            for name in self.summary.modes
+        }
+
+
+class Diagnosis(Analysis):
+    """An analysis that every rule was asked about: its summary holds what they found and what they cannot tell."""

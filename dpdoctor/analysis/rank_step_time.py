@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dpdoctor.analysis import core_benchmark, stats
+from dpdoctor.analysis import cores, stats
 from dpdoctor.analysis.ablation import pairs
-from dpdoctor.analysis.events import events_by_step
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.interruptions import events_by_step
 from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.weighing import SMALL, above_zero, is_more_exact, main_part
 from dpdoctor.analysis.windows import NS, RankWindow, Window
@@ -85,7 +85,7 @@ def slowest_rank(launches: Sequence[LaunchFacts], ablation: str, *, on_gpu: bool
     inside = {GC: _gc(rounds)}
     if all(rank.window.queued_ns is not None for _, _, without in rounds for rank in without.ranks):
         inside[QUEUE] = _beyond(rounds, _queued_s)
-    factors = [found for _, _, without in rounds if (found := core_benchmark.slower(without))]
+    factors = [found for _, _, without in rounds if (found := cores.slower(without))]
     if not on_gpu and len(factors) == len(rounds):
         inside[CORE] = [_by_core(without, found) for (_, _, without), found in zip(rounds, factors, strict=True)]
     paces = [

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dpdoctor.analysis.comparison import Fact, FindingComparison, FindingState, ModeComparison, compare, counter_facts
+from dpdoctor.analysis.facts import Diagnosis
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.results import Diagnosis
 from dpdoctor.gate import counters
 from dpdoctor.gate.model import SIDES, ModeResult, Moved, Pair, SideName
 from dpdoctor.gate.sides import Checkout, Launches

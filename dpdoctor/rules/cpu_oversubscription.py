@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts, stats
 from dpdoctor.analysis.cores import Cores
-from dpdoctor.analysis.throttling import QUOTA_USED_UP
+from dpdoctor.analysis.disturbances import QUOTA_USED_UP
 from dpdoctor.analysis.weighing import SMALL, above_zero
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 

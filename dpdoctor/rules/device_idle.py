@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, ModeFacts, idle
+from dpdoctor.analysis import Figure, Finding, ModeFacts, breakdown
 from dpdoctor.analysis.weighing import main_part
 from dpdoctor.digest import IDLE_CAUSES
 from dpdoctor.rules.rule import CannotTell, Rule, Said
@@ -20,9 +20,9 @@ TOLD = {
     "data_starved": ("data",),
     "gc_pauses": ("gc",),
     "host_sync": ("sync",),
-    "launch_bound": idle.LAUNCHING,
+    "launch_bound": breakdown.LAUNCHING,
     "memory_pressure": ("allocator",),
-    "own_code": idle.OWN_CODE,
+    "own_code": breakdown.OWN_CODE,
     "straggler": ("comm_wait",),
 }
 WORDS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts, stats
-from dpdoctor.analysis.events import slowest_by_step
+from dpdoctor.analysis.interruptions import slowest_by_step
 from dpdoctor.analysis.weighing import Status, above_zero
 from dpdoctor.analysis.windows import NS
 from dpdoctor.rules.rule import Rule, faster_without, severity

@@ -9,7 +9,7 @@ from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, ModeFacts
 from dpdoctor.analysis.cores import BUSY
 from dpdoctor.analysis.loader import trial
 from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
-from dpdoctor.analysis.loader.tried_step import tried_step
+from dpdoctor.analysis.loader.trial import tried_step
 from dpdoctor.analysis.weighing import main_part
 
 # Share of its fetch's wall time that a worker computes, below which it waits for a disk, a network or a lock. Stricter

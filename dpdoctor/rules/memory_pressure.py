@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts, stats
-from dpdoctor.analysis.memory import Peak
+from dpdoctor.analysis.facts import Peak
 from dpdoctor.rules.rule import Rule, Severity
 
 # Of all memory: where TraceML 0.5 warns, and where it calls pressure critical (gpuprof: 0.90 and 0.97).

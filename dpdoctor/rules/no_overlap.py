@@ -7,11 +7,9 @@ from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts, Strategy
+from dpdoctor.analysis.breakdown import of_steps, share
 from dpdoctor.analysis.facts import NO_COMM
-from dpdoctor.analysis.spent import of_steps
-from dpdoctor.analysis.trace_breakdown import share
-from dpdoctor.analysis.traces import Traces
-from dpdoctor.analysis.unknown_communication import exposed_ns, hidden_ns
+from dpdoctor.analysis.traces import Traces, exposed_ns, hidden_ns
 from dpdoctor.analysis.weighing import SMALL, Weighed, weigh
 from dpdoctor.digest import DeviceStep
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity

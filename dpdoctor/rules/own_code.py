@@ -9,8 +9,7 @@ from pathlib import PurePath
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LineShare, ModeFacts, stats
-from dpdoctor.analysis.idle import OWN_CODE
-from dpdoctor.analysis.trace_breakdown import share, step_s
+from dpdoctor.analysis.breakdown import OWN_CODE, share, step_s
 from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity

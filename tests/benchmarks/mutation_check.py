@@ -81,7 +81,7 @@ DEFECTS = {
     ),
     # analysis
     "shares_of_busy_time": Defect(
-        "analysis/trace_breakdown.py",
+        "analysis/breakdown.py",
         "for key in keys), one.total_ns) for one in _each(common, unknown)]",
         'for key in keys), one.total_ns - one.parts_ns["idle"]) for one in _each(common, unknown)]',
     ),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dpdoctor.analysis.loader.sharing import Cores
-from dpdoctor.analysis.loader.simulate import Setting, Times
+from dpdoctor.analysis.loader.simulate import Cores, Setting, Times
 
 
 class Worker:

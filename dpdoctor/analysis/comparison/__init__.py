@@ -1,7 +1,6 @@
 """Runs side by side: what changed, as far as the evidence goes."""
 
-from dpdoctor.analysis.comparison.compare import compare
-from dpdoctor.analysis.comparison.counters import counter_facts, counter_values
+from dpdoctor.analysis.comparison.compare import compare, counter_facts, counter_values
 from dpdoctor.analysis.comparison.model import (
     Change,
     Compared,

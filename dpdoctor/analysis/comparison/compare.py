@@ -1,16 +1,332 @@
-"""Analyses -> Comparison: every run against the first."""
+"""Analyses -> Comparison: every run against the first, in its modes, counters, findings and environment."""
 
 from __future__ import annotations
 
+import shlex
 import string
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
-from dpdoctor.analysis.comparison.environment import environment_facts
-from dpdoctor.analysis.comparison.findings import finding_comparisons
-from dpdoctor.analysis.comparison.model import ComparedRun, Comparison
-from dpdoctor.analysis.comparison.modes import mode_comparison, why_inconclusive
-from dpdoctor.analysis.results import Diagnosis
-from dpdoctor.spec import TRACE_MODE
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.breakdown import breakdown_shares
+from dpdoctor.analysis.comparison.model import (
+    Compared,
+    ComparedRun,
+    Comparison,
+    Direction,
+    Fact,
+    FindingComparison,
+    FindingState,
+    FindingVerdict,
+    ModeComparison,
+    ModeState,
+    Value,
+    compared,
+    fact,
+)
+from dpdoctor.analysis.facts import Diagnosis
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.launch_facts import shown
+from dpdoctor.analysis.summary import Finding, ModeSummary, why_withheld
+from dpdoctor.analysis.traces import NO_STEPS, NO_TRACE
+from dpdoctor.records import ALL_PHASES, COMMUNICATION, PHASES, Counters
+from dpdoctor.spec import BASELINE, TRACE_MODE
+
+# Counted of every step; a run of an older version does not know them.
+_OF_EVERY_STEP = ("micro_batches", "allocations", "h2d_bytes", "graph_breaks")
+
+
+def counter_facts(counters: Sequence[Counters | None]) -> tuple[Fact, ...]:
+    """Return what `counter_values` has, of every run; None: nothing counted. What no run knows is left out."""
+    counted = [None if found is None else counter_values(found) for found in counters]
+    names = dict.fromkeys(name for found in counted if found for name in found)
+    facts = (fact(name, [None if found is None else found.get(name, 0) for found in counted]) for name in names)
+    return tuple(found for found in facts if any(value is not None for value in found.values))
+
+
+def counter_values(counters: Counters) -> dict[str, Value]:
+    """Return the counters by name: operators, calls and bytes of each collective, waits by call, inputs and the rest.
+
+    A name that is not there counts what did not happen; None: it was not counted.
+    """
+    found: dict[str, Value] = {"operators": counters.operators}
+    for operation, calls in counters.collectives.items():
+        found |= {f"{operation}.count": calls.count, f"{operation}.bytes": calls.num_bytes}
+    waits = Counter[str]()
+    for sync in counters.syncs:
+        waits[sync.call] += sync.count
+    found |= {f"syncs.{call}": count for call, count in waits.items()}
+    found |= {name: getattr(counters, name) for name in _OF_EVERY_STEP}
+    return {**found, **_inputs(counters)}
+
+
+def _inputs(counters: Counters) -> dict[str, Value]:
+    kinds = (f"{tensor.dtype} {'x'.join(map(str, tensor.shape)) or 'scalar'}" for tensor in counters.inputs)
+    return {
+        "inputs": ", ".join(kinds),
+        "inputs.dtypes": ", ".join(tensor.dtype for tensor in counters.inputs),
+        "inputs.bytes": sum(tensor.num_bytes for tensor in counters.inputs),
+    }
+
+
+NOT_INSTALLED = "not installed"
+
+
+def environment_facts(analyses: Sequence[Diagnosis]) -> tuple[Fact, ...]:
+    """Return what can explain that two runs differ: the script first, then the settings, the machine and versions."""
+    found = [{**_script(one), **_settings(one), **_machine(one)} for one in analyses]
+    packages = [one.summary.fingerprint.packages for one in analyses]
+    names = sorted({name for versions in packages for name in versions})
+    return (
+        *(fact(name, [values[name] for values in found]) for name in found[0]),
+        *(fact(name, [_version(versions, name) for versions in packages]) for name in names),
+        fact("traced_devices", [_traced_devices(one) for one in analyses]),
+    )
+
+
+def _script(analysis: Diagnosis) -> dict[str, Value]:
+    script = analysis.summary.script
+    return {"script": script.path, "script_sha256": script.sha256, "args": shlex.join(script.args)}
+
+
+def _settings(analysis: Diagnosis) -> dict[str, Value]:
+    spec = analysis.run.header.spec
+    return {
+        "dpdoctor": analysis.summary.dpdoctor,
+        "threads_per_device": spec.threads_per_device,
+        "seed": spec.seed,
+        "launches_per_mode": spec.repeat,
+        "ablations": ", ".join(spec.recording.ablations) or "none",
+    }
+
+
+def _machine(analysis: Diagnosis) -> dict[str, Value]:
+    machine = analysis.summary.fingerprint
+    return {
+        "host": machine.host,
+        "cpu": machine.cpu,
+        "cores": machine.cores,
+        "memory_bytes": machine.memory_bytes,
+        "gpus": _listed([gpu.name for gpu in machine.gpus]),
+        "driver": machine.driver or "none found",
+        "system": machine.system,
+        "python": machine.python,
+    }
+
+
+def _version(packages: dict[str, str], name: str) -> str | None:
+    """Return a package's version; None where none was recorded at all."""
+    return packages.get(name, NOT_INSTALLED) if packages else None
+
+
+def _traced_devices(analysis: Diagnosis) -> str | None:
+    """Return the devices of the traces, which may be of another machine than the one that read them."""
+    launches = [shown(found) for found in analysis.run.modes.values() if found]
+    digests = [rank.digest for launch in launches for rank in launch.ranks if rank.digest]
+    names = [device.name for digest in digests for device in digest.devices]
+    return _listed(names) if names else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names with the number of each: `8 x NVIDIA H100`."""
+    return ", ".join(f"{number} x {name}" for name, number in sorted(Counter(names).items())) or "none found"
+
+
+# A rule's finding of one mode; a share of an epoch is not compared with a share of a step.
+Key = tuple[str, str, str]
+
+
+def finding_comparisons(
+    analyses: Sequence[Diagnosis], why_not: Callable[[Diagnosis, str], str | None]
+) -> tuple[FindingComparison, ...]:
+    """Return every finding that one run at least has and did not refute, in the order of the runs.
+
+    `why_not` says why nothing of a mode of a run was asked of the rules, or None.
+    """
+    keys = dict.fromkeys(_key(found) for one in analyses for found in one.summary.findings if found.status != "refuted")
+    rows = (_comparison(key, analyses, why_not) for key in keys)
+    # A mode whose figures are withheld has findings that are withheld with them.
+    return tuple(row for row in rows if any(map(_stands, row.runs)))
+
+
+def _comparison(
+    key: Key, analyses: Sequence[Diagnosis], why_not: Callable[[Diagnosis, str], str | None]
+) -> FindingComparison:
+    rule, mode, of = key
+    states = [_finding_state(key, one, why_not(one, mode)) for one in analyses]
+    cost = compared([_cost(state) for state in states])
+    verdicts = [change.verdict for change in cost.changes]
+    return FindingComparison(
+        rule=rule,
+        mode=mode,
+        of=of,
+        runs=tuple(states),
+        cost=cost,
+        changes=tuple(_change(states[0], state, v) for state, v in zip(states[1:], verdicts, strict=True)),
+    )
+
+
+def _key(finding: Finding) -> Key:
+    return finding.rule, finding.mode, finding.share_of
+
+
+def _finding_state(key: Key, analysis: Diagnosis, reason: str | None) -> FindingState:
+    if reason is not None:
+        return FindingState(reason=reason)
+    for finding in analysis.summary.findings:
+        if _key(finding) == key:
+            return FindingState(finding=finding)
+    rule, mode, _ = key
+    asked = (item.reason for item in analysis.summary.inconclusive if (item.rule, item.mode) == (rule, mode))
+    return FindingState(reason=next(asked, None))
+
+
+def _stands(state: FindingState) -> bool:
+    return state.finding is not None and state.finding.status != "refuted"
+
+
+def _cost(state: FindingState) -> Figure:
+    if state.finding is not None and _stands(state):
+        return state.finding.cost
+    if state.finding is not None:
+        return stats.unknown("ratio", "the experiment refuted it")
+    return stats.unknown("ratio", state.reason or "it was not found")
+
+
+def _change(base: FindingState, other: FindingState, by_cost: Direction) -> FindingVerdict:
+    if base.reason is not None or other.reason is not None:
+        return "unknown"
+    if not _stands(base):
+        return "appeared" if _stands(other) else "absent"
+    if not _stands(other):
+        return "gone"
+    return "unclear" if by_cost == "unknown" else by_cost
+
+
+NO_SUCH_MODE = "the run has no such mode"
+NO_SUCH_ABLATION = "the ablation was not run"
+
+Pick = Callable[[ModeSummary], Figure]
+# For each run its mode, or why its figures may not be compared.
+Sides = Sequence[ModeSummary | str]
+
+
+def _peak_memory(mode: ModeSummary) -> Figure:
+    """Return the most that a rank took; one reading, so without an interval."""
+    known = [rank.peak_memory_bytes for rank in mode.ranks if rank.peak_memory_bytes is not None]
+    if not known:
+        return stats.unknown("bytes", "no rank recorded it")
+    return Figure(value=float(max(known)), n=1, unit="bytes")
+
+
+FIGURES: dict[str, tuple[str, Pick]] = {
+    "throughput": ("samples/s", lambda mode: mode.throughput),
+    "throughput_all_steps": ("samples/s", lambda mode: mode.throughput_all_steps),
+    "step": ("s", lambda mode: mode.step),
+    "epoch_s": ("s", lambda mode: mode.epoch_s),
+    "speedup": ("x", lambda mode: mode.speedup),
+    "scaling_efficiency": ("ratio", lambda mode: mode.scaling_efficiency),
+    "peak_memory_bytes": ("bytes", _peak_memory),
+    "core_benchmark": ("s", lambda mode: mode.core_benchmark),
+}
+_AGAINST_BASELINE = ("speedup", "scaling_efficiency")
+
+
+def mode_comparison(name: str, analyses: Sequence[Diagnosis]) -> ModeComparison:
+    """Return one mode of all runs; at least one of them has it."""
+    states = [_mode_state(one.summary.modes.get(name)) for one in analyses]
+    sides = [state.withheld or one.summary.modes[name] for state, one in zip(states, analyses, strict=True)]
+    return ModeComparison(
+        states=tuple(states),
+        figures=_figures(name, sides),
+        phases=_phases(name, sides),
+        budget=_budget(name, analyses, sides),
+        ablations=_ablations(sides),
+        counters=counter_facts([None if isinstance(side, str) else side.counters for side in sides]),
+    )
+
+
+def why_inconclusive(analysis: Diagnosis, name: str) -> str | None:
+    """Return why no rule was asked about a mode of a run, or None when they were."""
+    mode = analysis.summary.modes.get(name)
+    withheld = _mode_state(mode).withheld
+    if mode is None or withheld is not None:
+        return withheld
+    if mode.status == "inactive":
+        return mode.reason or "the mode changed nothing"
+    measured = mode.step.value is not None or mode.breakdown is not None
+    return None if measured else mode.step.reason
+
+
+def _mode_state(mode: ModeSummary | None) -> ModeState:
+    if mode is None:
+        return ModeState(status=None, withheld=NO_SUCH_MODE)
+    return ModeState(
+        status=mode.status,
+        withheld=why_withheld(mode),
+        reason=mode.reason,
+        num_devices=mode.num_devices,
+        placement=mode.placement,
+        launches=mode.launches,
+        batch=mode.batch,
+    )
+
+
+def _figures(name: str, sides: Sides) -> dict[str, Compared]:
+    if name == TRACE_MODE:
+        return {"traced_step": _row(sides, "s", _traced_step)}
+    left_out = _AGAINST_BASELINE if name == BASELINE else ()
+    return {key: _row(sides, unit, pick) for key, (unit, pick) in FIGURES.items() if key not in left_out}
+
+
+def _row(sides: Sides, unit: str, pick: Pick) -> Compared:
+    return compared([stats.unknown(unit, side) if isinstance(side, str) else pick(side) for side in sides])
+
+
+def _traced_step(mode: ModeSummary) -> Figure:
+    return stats.unknown("s", NO_STEPS) if mode.breakdown is None else mode.breakdown.step
+
+
+def _phases(name: str, sides: Sides) -> dict[str, Compared]:
+    """Return the host's phases; traces alone have none."""
+    if name == TRACE_MODE:
+        return {}
+    has_more = any(COMMUNICATION in side.phases for side in sides if not isinstance(side, str))
+    return {phase: _row(sides, "s", _phase(phase)) for phase in (ALL_PHASES if has_more else PHASES)}
+
+
+def _phase(name: str) -> Pick:
+    return lambda mode: mode.phases.get(name) or stats.unknown("s", "not told apart in this run")
+
+
+def _budget(name: str, analyses: Sequence[Diagnosis], sides: Sides) -> dict[str, Compared]:
+    """Return the shares of traced time, where any run left traces."""
+    found = [side if isinstance(side, str) else _shares(one, name) for one, side in zip(analyses, sides, strict=True)]
+    keys = dict.fromkeys(key for shares in found if not isinstance(shares, str) for key in shares)
+    return {key: compared([_share(shares, key) for shares in found]) for key in keys}
+
+
+def _shares(analysis: Diagnosis, name: str) -> Mapping[str, Figure] | str:
+    traces = shown(analysis.run.modes[name]).traces
+    shares = breakdown_shares(traces)
+    if shares and shares["exposed_comm"].value is None:
+        # What holds communication and what does not are no two values of one figure.
+        return {**shares, "compute": shares["exposed_comm"]}
+    return shares or NO_TRACE
+
+
+def _share(shares: Mapping[str, Figure] | str, key: str) -> Figure:
+    return stats.unknown("ratio", shares) if isinstance(shares, str) else shares[key]
+
+
+def _ablations(sides: Sides) -> dict[str, Compared]:
+    """Return what each ablation gains that was run or skipped in any run."""
+    names = dict.fromkeys(ablation for side in sides if not isinstance(side, str) for ablation in side.ablations)
+    return {name: _row(sides, "s", _gain(name)) for name in names}
+
+
+def _gain(name: str) -> Pick:
+    return lambda mode: mode.ablations[name].gain if name in mode.ablations else stats.unknown("s", NO_SUCH_ABLATION)
 
 
 def compare(analyses: Sequence[Diagnosis]) -> Comparison:

@@ -11,7 +11,7 @@ from dpdoctor.analysis.cross_rank.model import (
     StepLateness,
     Stragglers,
 )
-from dpdoctor.analysis.cross_rank.pauses import Pause, pauses_of
+from dpdoctor.analysis.cross_rank.stragglers import Pause, pauses_of
 
 __all__ = [
     "CameLast",

@@ -6,16 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dpdoctor import units
-from dpdoctor.analysis.cross_rank.came_last import came_last
 from dpdoctor.analysis.cross_rank.clocks import clock_offsets
 from dpdoctor.analysis.cross_rank.columns import RankCalls, columns
+from dpdoctor.analysis.cross_rank.lateness import cause_of, common_calls, step_lateness
 from dpdoctor.analysis.cross_rank.matching import Match, match
 from dpdoctor.analysis.cross_rank.model import CrossRank, CrossRankGroup, Stragglers
-from dpdoctor.analysis.cross_rank.pauses import Pause, pause_behind
-from dpdoctor.analysis.cross_rank.skew import common_calls
-from dpdoctor.analysis.cross_rank.steps import cause_of, step_lateness
-from dpdoctor.analysis.cross_rank.stragglers import find_stragglers, steps_needed, too_few
-from dpdoctor.analysis.unknown_communication import why_unknown
+from dpdoctor.analysis.cross_rank.stragglers import (
+    Pause,
+    came_last,
+    find_stragglers,
+    pause_behind,
+    steps_needed,
+    too_few,
+)
+from dpdoctor.analysis.traces import why_unknown
 from dpdoctor.digest import Digest
 
 

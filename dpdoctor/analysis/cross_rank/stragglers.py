@@ -1,12 +1,15 @@
-"""Is it one rank, each in turn, every so often, or nobody: the rule, with the run's own noise in mind.
+"""Is it one rank, each in turn, every so often, or nobody, with the run's own noise in mind; and what made it late.
 
 The unit is the step, because the collectives of one step depend on each other. A run is judged from as many steps as
-make a rank that is last in all of them by chance improbable.
+make a rank that is last in all of them by chance improbable. Who came last to most collectives is a fact for which one
+step is enough, and no verdict on the steps that follow. A pause that a rank recorded beside its trace, of the garbage
+collector say, shows in the trace as Python between operators: it holds no event of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -14,9 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor import units
-from dpdoctor.analysis.cross_rank.model import Kind, LateStep, StepLateness, Stragglers
-from dpdoctor.analysis.distributions import at_least
-from dpdoctor.analysis.stats import MAD_TO_SIGMA
+from dpdoctor.analysis.cross_rank.columns import RankCalls
+from dpdoctor.analysis.cross_rank.lateness import COVERAGE, waited
+from dpdoctor.analysis.cross_rank.model import (
+    CameLast,
+    CommonCalls,
+    CrossRankGroup,
+    Kind,
+    LateStep,
+    StepLateness,
+    Stragglers,
+)
+from dpdoctor.analysis.stats import MAD_TO_SIGMA, at_least
+from dpdoctor.records import Rank
 
 # A step is late when a rank comes later than this share of a step: half of where TraceML warns ...
 LATE_SHARE = 0.05
@@ -174,3 +187,112 @@ def _events(steps: StepLateness, ranks: tuple[int, ...], step_ns: int, cause: Ca
         )
         for row, column in zip(*(index.tolist() for index in np.nonzero(out)), strict=True)
     )
+
+
+# What lies closer together came at the same time: traces have microseconds.
+RESOLUTION_NS = 1_000
+# Once is no "most".
+LEAST_TIMES = 2
+
+
+def came_last(groups: Sequence[CrossRankGroup], ranks: Mapping[int, RankCalls]) -> CameLast | None:
+    """Return the rank that came last to most of its collectives and kept the others waiting for a part of the time.
+
+    None: there is no such rank, or no call was found again on all ranks of a group.
+    """
+    times: Counter[int] = Counter()
+    of: Counter[int] = Counter()
+    waited_ns: Counter[int] = Counter()
+    for group, calls in ((group, group.calls) for group in groups if group.calls is not None):
+        is_last, waited_for = _last(calls), _median_wait(calls, [ranks[rank] for rank in group.ranks])
+        for column, rank in enumerate(group.ranks):
+            times[rank] += int(is_last[:, column].sum())
+            of[rank] += len(calls)
+            waited_ns[rank] += int(waited_for[is_last[:, column] & calls.judged].sum())
+    for rank, number in times.most_common():
+        enough_ns = max(FLOOR_NS, LATE_SHARE * _span_ns(groups, ranks[rank]))
+        if number >= max(LEAST_TIMES, MOST * of[rank]) and waited_ns[rank] >= enough_ns:
+            return CameLast(rank=rank, times=number, of=of[rank], waited_ns=waited_ns[rank])
+    return None
+
+
+def _last(calls: CommonCalls) -> NDArray[np.bool_]:
+    """Return bool[n, k]: who came last to each call; nobody where two came at the same time."""
+    ordered = np.sort(calls.wait_ns, axis=1)
+    is_clear = ordered[:, 1] - ordered[:, 0] > RESOLUTION_NS
+    return np.asarray((calls.wait_ns == 0) & is_clear[:, None])
+
+
+def _median_wait(calls: CommonCalls, ranks: Sequence[RankCalls]) -> NDArray[np.float64]:
+    """Return float64[n]: how long the median of those who did not come last waited; overlapping calls wait once."""
+    return np.asarray(np.median(np.sort(waited(calls, ranks), axis=1)[:, 1:], axis=1))
+
+
+def _span_ns(groups: Sequence[CrossRankGroup], calls: RankCalls) -> int:
+    """Return the time from the first common call of a rank to the end of the last."""
+    rows = [g.calls.rows[:, g.ranks.index(calls.rank)] for g in groups if g.calls is not None and calls.rank in g.ranks]
+    every = np.concatenate(rows)
+    return int(calls.end_ns[every].max() - calls.begin_ns[every].min()) if len(every) else 0
+
+
+# Kinds of EventRecord during which a rank does not train.
+KINDS = ("gc", "checkpoint", "compile", "evaluation", "inference")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """One event of a rank; times on the axis of its trace."""
+
+    kind: str
+    begin_ns: int
+    end_ns: int
+
+
+def pauses_of(rank: Rank) -> tuple[Pause, ...]:
+    """Return the rank's pauses; none where it has no trace, or did not say how its clocks are related."""
+    if rank.digest is None or rank.record is None or rank.record.clock is None:
+        return ()
+    monotonic_ns, unix_ns = rank.record.clock
+    shift = unix_ns - monotonic_ns - rank.digest.base_ns
+    return tuple(
+        Pause(kind=event.kind, begin_ns=event.at_ns + shift, end_ns=event.at_ns + event.duration_ns + shift)
+        for event in rank.events
+        if event.kind in KINDS
+    )
+
+
+def pause_behind(
+    groups: Sequence[CrossRankGroup], calls: RankCalls, pauses: Sequence[Pause], steps: Collection[int]
+) -> str | None:
+    """Return the kind of pause that made one rank late in these steps; None where none covers enough of its lateness.
+
+    What counts is the time that pauses of a kind take of the rank's own segments before the calls to which it came
+    late, as far as it was late. `calls` are the rank's.
+    """
+    explained: Counter[str] = Counter()
+    total = 0
+    for row, late_ns in _late_calls(groups, calls.rank, steps):
+        total += late_ns
+        end = int(calls.begin_ns[row])
+        begin = end - round(float(calls.segment_ns[row]))
+        for kind in {pause.kind for pause in pauses}:
+            inside = _covered((pause for pause in pauses if pause.kind == kind), begin, end)
+            explained[kind] += min(late_ns, inside)
+    kind, most = max(sorted(explained.items()), key=lambda item: item[1], default=("", 0))
+    return kind if total and most >= COVERAGE * total else None
+
+
+def _late_calls(groups: Sequence[CrossRankGroup], rank: int, steps: Collection[int]) -> Iterable[tuple[int, int]]:
+    """Yield the row and the lateness of every call in these steps to which the rank came late."""
+    for group in groups:
+        if group.calls is None or rank not in group.ranks:
+            continue
+        column = group.ranks.index(rank)
+        late = group.calls.lateness_ns[:, column]
+        for call in np.flatnonzero(np.isin(group.calls.step, list(steps)) & (late > 0)).tolist():
+            yield int(group.calls.rows[call, column]), int(late[call])
+
+
+def _covered(pauses: Iterable[Pause], begin: int, end: int) -> int:
+    """Return how much of [begin, end) lies in pauses of one kind, which follow each other."""
+    return sum(max(0, min(end, pause.end_ns) - max(begin, pause.begin_ns)) for pause in pauses)

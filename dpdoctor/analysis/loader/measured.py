@@ -11,8 +11,7 @@ from statistics import fmean
 
 from dpdoctor.analysis.loader import facts
 from dpdoctor.analysis.loader.feed import Feed, WindowFeed
-from dpdoctor.analysis.loader.sharing import Cores
-from dpdoctor.analysis.loader.simulate import Setting, Times
+from dpdoctor.analysis.loader.simulate import Cores, Setting, Times
 from dpdoctor.analysis.windows import NS
 from dpdoctor.loading import IN_PROCESS, BatchRecord
 from dpdoctor.records import Launch, RankRecord
@@ -70,7 +69,7 @@ def measured(feed: Feed, launch: Launch, header: RunHeader) -> Measured:
     """
     blocks = tuple(block for part in feed.parts if (block := _block(part)) is not None)
     if not blocks:
-        raise UnknownError(NO_SEQUENCE if facts.fetch(feed).value else facts.NO_FETCH)
+        raise UnknownError(NO_SEQUENCE if facts.fetch_time(feed).value else facts.NO_FETCH)
     hand_offs = facts.hand_offs(feed, launch)
     failure = next((hand_off.failure for hand_off in hand_offs if hand_off.failure), None)
     if failure is not None:

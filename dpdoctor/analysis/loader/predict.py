@@ -1,19 +1,32 @@
-"""What other settings of the loader would give: the simulation on the measured times, with its interval."""
+"""What other settings of the loader would give: the simulation on the measured times, with its interval.
+
+The times are those of the script's own loader or, where it has no worker, of the ablation that tries one; single
+fetches that take far longer than the others are told apart.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
+from dpdoctor.analysis import stats
 from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.loader.measured import Block, Measured
-from dpdoctor.analysis.loader.model import LoaderPrediction
+from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.loader.feed import Feed, feed
+from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH, Block, Measured, UnknownError, measured
+from dpdoctor.analysis.loader.model import LoaderPrediction, SlowFetches
 from dpdoctor.analysis.loader.simulate import Outcome, Setting, Times, simulate
 from dpdoctor.analysis.stats import student_t
+from dpdoctor.analysis.summary import AblationSummary
+from dpdoctor.analysis.windows import NS
+from dpdoctor.spec import BESIDE, RunHeader
 
 REPLICATES = 16
 LEAST_BATCHES = 200
@@ -146,3 +159,55 @@ def _times(step: Figure, ratios: Sequence[float], model: float) -> Figure:
     sampling = t * statistics.stdev(ratios[1:]) / ratios[0]
     half = value * math.hypot(step.high / step.value - 1, sampling, model)
     return Figure(value=value, low=max(0.0, value - half), high=value + half, n=step.n, unit=step.unit)
+
+
+# A fetch that takes less than this many times the usual is not worth a look, however even the others are.
+LEAST_RATIO = 2.0
+# Fewer than this are an accident, and a larger share of all is no exception.
+LEAST_SLOW = 3
+MOST_SHARE = 0.25
+NOT_SIMULATED = "the loader could not be simulated"
+
+
+def slow_fetches(feed: Feed, basis: Basis | None) -> SlowFetches | None:
+    """Return the fetches that take far longer than the others; what a step takes without is simulated from `basis`."""
+    timed = [batch for part in feed.parts for batch in part.fetched]
+    fetches = np.array([max(0, batch.fetch_ns - batch.queued_ns) for batch in timed], float) * NS
+    if not len(fetches):
+        return None
+    usual = float(np.median(fetches))
+    limit = stats.outlier_limit(fetches, LEAST_RATIO)
+    is_slow = fetches > limit
+    count = int(is_slow.sum())
+    if not LEAST_SLOW <= count <= MOST_SHARE * len(fetches):
+        return None
+    cpu_s = sum(batch.cpu_ns for batch, slow in zip(timed, is_slow, strict=True) if slow) * NS
+    return SlowFetches(
+        count=count,
+        total=len(fetches),
+        seconds=float(np.median(fetches[is_slow])),
+        usual_seconds=usual,
+        cpu_ratio=min(1.0, cpu_s / float(fetches[is_slow].sum())),
+        step=basis.without_fetches_above(limit, usual) if basis else stats.unknown("s", NOT_SIMULATED),
+    )
+
+
+ABLATION = BESIDE
+
+
+def tried(
+    present: Measured, launch: LaunchFacts, ablations: Mapping[str, AblationSummary], header: RunHeader
+) -> Basis | None:
+    """Return what the ablation measured; None: it did not run, or too little of it is known."""
+    step = ablations[ABLATION].step if ABLATION in ablations else None
+    found = feed(launch, ablation=ABLATION)
+    if step is None or step.value is None or found is None:
+        return None
+    loader = dataclasses.replace(found.loader, num_workers=1, prefetch_factor=DEFAULT_PREFETCH, in_order=True)
+    try:
+        beside = measured(dataclasses.replace(found, loader=loader), launch, header)
+    except UnknownError:
+        return None
+    # Cores were counted in the full windows alone.
+    cores = dataclasses.replace(present.cores, fetch=beside.cores.fetch)
+    return Basis(dataclasses.replace(beside, cores=cores), step)

@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 
 from dpdoctor.analysis import stats
-from dpdoctor.analysis.events import events_by_step
 from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.interruptions import events_by_step
 from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.loader.model import LoaderSummary
 from dpdoctor.analysis.summary import ModeSummary

@@ -1,4 +1,4 @@
-"""Another setting of the loader, tried in a launch of its own in turns with the script's: which, and what it gave."""
+"""Which setting of the loader to take: as it is predicted, and as it was measured in a launch of its own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,59 @@ from dpdoctor.analysis import stats
 from dpdoctor.analysis.ablation import ablations
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.loader.advice import fewest_of_the_best, is_of
 from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderTrial
+from dpdoctor.analysis.loader.predict import ABLATION
 from dpdoctor.analysis.loader.simulate import Setting
 from dpdoctor.analysis.summary import AblationSummary, ModeSummary
 from dpdoctor.spec import BESIDE, ONE_WORKER, OTHER_SETTING, LoaderSetting
+
+# A setting whose step is this close to the best is as good, and cheaper with fewer processes and batches in memory.
+AS_GOOD = 1.02
+ITERABLE = "an iterable dataset: whether its workers would share it, or each read all of it, is up to its code"
+
+
+def advise(predictions: Sequence[LoaderPrediction], present: Setting) -> tuple[LoaderPrediction | None, str]:
+    """Return the prediction to follow, and why; None where the present setting is as good within the interval."""
+    known = [p for p in predictions if p.step.value is not None]
+    chosen = fewest_of_the_best(known)
+    assert chosen is not None
+    best = min(_step(p) for p in known)
+    now = next(p for p in known if is_of(p, present))
+    bound = chosen.step.high if chosen.step.high is not None else chosen.step.value
+    assert bound is not None
+    if chosen is now or bound >= _step(now):
+        return None, (
+            f"with {_words(now)} a step takes {units.seconds(_step(now))}; no other setting within the budget of cores "
+            f"and memory is predicted to be faster beyond its interval (the best: {units.seconds(best)})"
+        )
+    return chosen, (
+        f"{_words(chosen)}: the fewest that are within {units.share(AS_GOOD - 1)} of the fastest predicted step"
+    )
+
+
+def _step(prediction: LoaderPrediction) -> float:
+    assert prediction.step.value is not None
+    return prediction.step.value
+
+
+def fewest_of_the_best(predictions: Sequence[LoaderPrediction]) -> LoaderPrediction | None:
+    """Return of the settings that are as good as the best predicted one that of the fewest processes and batches."""
+    known = [p for p in predictions if p.step.value is not None]
+    best = min(map(_step, known), default=0.0)
+    as_good = (p for p in known if _step(p) <= AS_GOOD * best)
+    return min(as_good, key=lambda p: (p.num_workers, p.prefetch_factor or 0), default=None)
+
+
+def is_of(prediction: LoaderPrediction, setting: Setting) -> bool:
+    """Return whether a prediction is that of a setting."""
+    factor = setting.prefetch_factor if setting.num_workers else None
+    return (prediction.num_workers, prediction.prefetch_factor) == (setting.num_workers, factor)
+
+
+def _words(prediction: LoaderPrediction) -> str:
+    factor = "" if prediction.prefetch_factor is None else f", prefetch_factor={prediction.prefetch_factor}"
+    return f"num_workers={prediction.num_workers}{factor}"
+
 
 # What promises less is not worth another launch.
 LEAST_GAIN = 1.05
@@ -137,3 +185,17 @@ def words(tried: LoaderTrial) -> str:
     interval = "" if low is None or high is None else f" ({units.span(units.times(low), units.times(high))})"
     gave = f"{units.times(tried.speedup.value)}{interval} as fast"
     return f"{named} was tried in turns with the script's own: {gave}"
+
+
+def tried_step(mode: ModeSummary) -> Figure | None:
+    """Return the seconds of a step with one worker; None: that is not advised, or was not tried.
+
+    None, too, where fetching more batches ahead than by default, as the ablation does, is predicted to be faster yet.
+    """
+    loader, ablation = mode.loader, mode.ablations.get(ABLATION)
+    advised = loader.advice if loader is not None else None
+    if loader is None or loader.num_workers or advised is None or advised.num_workers != 1 or ablation is None:
+        return None
+    if ablation.step.value is None or advised.step.value is None or ablation.step.value > AS_GOOD * advised.step.value:
+        return None
+    return ablation.step

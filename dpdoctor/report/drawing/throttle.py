@@ -7,7 +7,7 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import Sample
-from dpdoctor.analysis.throttling import FAULTS
+from dpdoctor.analysis.disturbances import FAULTS
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.series import THROTTLE_REASONS
 from dpdoctor.report.drawing.strips import Strip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpdoctor import units
-from dpdoctor.analysis.common_steps import CommonSteps
-from dpdoctor.analysis.spent import spent
+from dpdoctor.analysis.breakdown import spent
+from dpdoctor.analysis.traces import CommonSteps
 from dpdoctor.digest import DeviceDigest
 from dpdoctor.report.text import NOTHING
 from dpdoctor.report.traces.traced import TracedMode, device_words

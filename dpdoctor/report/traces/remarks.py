@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dpdoctor import units
 from dpdoctor.analysis import RunSummary
-from dpdoctor.analysis.unknown_communication import MAY_HOLD
+from dpdoctor.analysis.traces import MAY_HOLD
 from dpdoctor.report.text import listed, sentence
 from dpdoctor.report.traces.traced import MOST_NAMES, TracedMode
 from dpdoctor.report.traces.words import event_words

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
+from dpdoctor.analysis.breakdown import parts
 from dpdoctor.analysis.cross_rank import ClockOffset, CommonCalls, CrossRank
-from dpdoctor.analysis.spent import parts
 from dpdoctor.digest import Breakdown, Calls, DeviceDigest
 from dpdoctor.report.text import mode_label
 from dpdoctor.report.traces import step_timeline

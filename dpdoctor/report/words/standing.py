@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dpdoctor.analysis import BASELINE, Figure, ModeSummary, RunSummary, stats
-from dpdoctor.analysis.withheld import why_withheld
+from dpdoctor.analysis.summary import why_withheld
 
 __all__ = [
     "ended_badly",

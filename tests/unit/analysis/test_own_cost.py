@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from dpdoctor.analysis import analyse, stats
+from dpdoctor.analysis.facts import Analysis
 from dpdoctor.analysis.own_cost import NO_CONTROL, bare_step, bare_steps, launch_spread
-from dpdoctor.analysis.results import Analysis
 from dpdoctor.records import Launch, Rank, Sample
 from dpdoctor.report.words.verdict import limits
 from dpdoctor.rules import diagnose

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 
+from dpdoctor.analysis import ModeSummary, analyse
 from dpdoctor.analysis.samples import CHECK, DRAWN, ENTERED, GIVEN, UNCOUNTED, Counting, counting
 from dpdoctor.analysis.windows import RankWindow, Window
 from dpdoctor.records import StepRecord
-from tests.builders import records
+from dpdoctor.report.words import clauses
+from tests.builders import records, specs
+from tests.builders.records import launch, rank, step, window
 
 STEP = StepRecord(
     step=1,
@@ -28,7 +33,7 @@ def count(*steps: StepRecord, num_windows: int = 2, given: int | None = None) ->
     return counting([[Window(ranks=(rank, rank))] * num_windows], given)
 
 
-def step(**changes: object) -> StepRecord:
+def taken(**changes: object) -> StepRecord:
     return msgspec.structs.replace(STEP, **changes)
 
 
@@ -55,17 +60,17 @@ def test_what_was_drawn_entered_and_was_stepped_on_is_proved() -> None:
     ],
 )
 def test_what_was_handed_out_and_not_trained_on_is_explained(handed: int | None, told: str) -> None:
-    found = count(*[step(samples_handed=handed)] * 8)
+    found = count(*[taken(samples_handed=handed)] * 8)
     assert told in text(found)
     assert found.samples(STEP) == 32
 
 
 def test_rows_that_hold_samples_otherwise_are_told() -> None:
-    assert "64.0 rows of its first tensor hold those of a step" in text(count(*[step(samples_entered=64)] * 4))
+    assert "64.0 rows of its first tensor hold those of a step" in text(count(*[taken(samples_entered=64)] * 4))
 
 
 def test_what_does_not_reconcile_is_unknown() -> None:
-    found = count(*[step(samples_entered=rows, reconciled=False) for rows in (20, 25, 25, 20)])
+    found = count(*[taken(samples_entered=rows, reconciled=False) for rows in (20, 25, 25, 20)])
     assert found.unknown is not None
     assert "trained on 20 to 25 rows where the loader's batches have 32 samples" in found.unknown
     assert found.check is not None
@@ -73,31 +78,31 @@ def test_what_does_not_reconcile_is_unknown() -> None:
 
 
 def test_one_odd_step_of_many_changes_nothing() -> None:
-    assert count(*[STEP] * 19, step(reconciled=False)).unknown is None
-    assert count(*[STEP] * 18, step(reconciled=False)).unknown is not None
+    assert count(*[STEP] * 19, taken(reconciled=False)).unknown is None
+    assert count(*[STEP] * 18, taken(reconciled=False)).unknown is not None
 
 
 def test_a_step_on_nothing_is_not_counted() -> None:
-    assert count(STEP, step(samples_drawn=0, samples_entered=0)).unknown == UNCOUNTED
-    assert count(step(samples_entered=20), step(samples_drawn=0, samples_entered=20)).unknown == UNCOUNTED
+    assert count(STEP, taken(samples_drawn=0, samples_entered=0)).unknown == UNCOUNTED
+    assert count(taken(samples_entered=20), taken(samples_drawn=0, samples_entered=20)).unknown == UNCOUNTED
 
 
 @pytest.mark.parametrize("rows", [32, 8])
 def test_several_steps_on_each_batch_count_the_rows_that_entered(rows: int) -> None:
-    older = step(samples_drawn=0, samples_entered=rows)
-    found = count(step(samples_entered=rows), older, older, step(samples_entered=rows))
+    older = taken(samples_drawn=0, samples_entered=rows)
+    found = count(taken(samples_entered=rows), older, older, taken(samples_entered=rows))
     assert (found.source, found.unknown, found.samples(older)) == (ENTERED, None, rows)
     assert "several steps on each batch" in text(found)
 
 
 def test_without_a_loader_there_is_nothing_to_compare_with() -> None:
-    found = count(*[step(samples_drawn=0)] * 4)
+    found = count(*[taken(samples_drawn=0)] * 4)
     assert (found.source, found.unknown, found.check.ok if found.check else True) == (ENTERED, None, None)
-    assert count(step(samples_drawn=0, samples_entered=0)).unknown == UNCOUNTED
+    assert count(taken(samples_drawn=0, samples_entered=0)).unknown == UNCOUNTED
 
 
 def test_the_users_word_counts_and_is_not_proved() -> None:
-    found = count(step(reconciled=False), given=7)
+    found = count(taken(reconciled=False), given=7)
     assert (found.source, found.unknown, found.samples(STEP)) == (GIVEN, None, 7)
     assert found.check is not None
     assert found.check.ok is None
@@ -106,3 +111,52 @@ def test_the_users_word_counts_and_is_not_proved() -> None:
 def test_where_nothing_was_measured_nothing_is_said() -> None:
     assert counting([[]], None).check is None
     assert counting([], 3).check is None
+
+
+def native(several: int, alone: int, *, num_ranks: int = 2, ranks_alone: int = 1, threads: int = 1) -> ModeSummary:
+    """Return mode native, ranks with so many samples a step each in 100 ms, beside one rank in 80 ms."""
+    found = {}
+    for name, size, drawn, ms in (("single", ranks_alone, alone, 80), ("native", num_ranks, several, 100)):
+        mode = dataclasses.replace(specs.mode_spec(name), launcher=("torchrun",))
+        device = f"CPU, {threads if name == 'single' else 1} threads"
+        steps = [step(ms, samples_drawn=drawn) for _ in range(4)]
+        ranks = [rank(steps, [window(4 * ms)], index=i, world_size=size, device=device) for i in range(size)]
+        found[mode] = [launch(*ranks, mode=name, world_size=size)]
+    return analyse(specs.run(found)).summary.modes["native"]
+
+
+@pytest.mark.parametrize(
+    ("several", "rule", "words"),
+    [(32, "per-device", "Weak scaling"), (16, "global", "Strong scaling"), (20, "own", "own affair")],
+)
+def test_how_a_script_shares_out_its_batch_is_seen_beside_one_rank(several: int, rule: str, words: str) -> None:
+    mode = native(several, 32)
+    assert mode.batch.rule == rule
+    assert words in clauses.scaling_words(mode)
+    assert mode.speedup.value == pytest.approx(2 * several / 32 * 80 / 100)
+    assert mode.scaling_efficiency.value == pytest.approx(several / 32 * 80 / 100)
+
+
+@pytest.mark.parametrize(("several", "ideal_s"), [(32, 0.08), (16, 0.04), (20, None)])
+def test_an_ideal_step_is_known_where_a_rank_takes_a_batch_of_the_script_or_its_part(several, ideal_s) -> None:
+    mode = native(several, 32)
+    assert (mode.waterfall and mode.waterfall.ideal.value) == (ideal_s and pytest.approx(ideal_s))
+    assert ("neither the batch of one alone" in mode.waterfall_reason) is (ideal_s is None)
+
+
+def test_ranks_are_held_against_one_that_computes_on_the_same() -> None:
+    mode = native(32, 32, threads=2)
+    assert mode.speedup.value is None
+    assert mode.speedup.reason == (
+        "one of several ranks computed on CPU, 1 threads, one alone on CPU, 2 threads; set OMP_NUM_THREADS"
+    )
+
+
+def test_a_script_that_starts_as_many_ranks_as_ever_is_no_baseline() -> None:
+    assert native(32, 32, ranks_alone=2).speedup.reason == (
+        "`single` was to be one rank, but the script started 2 ranks"
+    )
+
+
+def test_a_launcher_that_makes_one_rank_of_a_script_is_named() -> None:
+    assert native(32, 32, num_ranks=1).speedup.reason == "`torchrun` made the script one rank"

@@ -10,7 +10,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.analysis import analyse
 from dpdoctor.analysis.comparison import compare
-from dpdoctor.analysis.others import taken_by_others
+from dpdoctor.analysis.disturbances import taken_by_others
 from dpdoctor.gate.recorded import (
     Conditions,
     Recorded,

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dpdoctor.analysis.cross_rank import CameLast, CrossRank, Pause, compare_ranks, pauses_of
 from dpdoctor.analysis.cross_rank.model import StepLateness
 from dpdoctor.analysis.cross_rank.stragglers import find_stragglers, steps_needed
-from tests.builders.simulated_ranks import MS
+from dpdoctor.attribution.digesting import digest_file
+from dpdoctor.records import EventRecord
+from tests.builders import records
+from tests.builders.simulated_ranks import MS, Call, digest, digests, lockstep
 
 STEP_NS = 100 * MS
 
@@ -159,3 +166,150 @@ def test_nothing_to_judge_is_unknown():
 @pytest.mark.parametrize(("ranks", "steps"), [(2, 8), (3, 6), (4, 5), (1000, 5)])
 def test_steps_needed(ranks, steps):
     assert steps_needed(ranks) == steps
+
+
+DLRM = Path(__file__).parents[5] / "shared" / "trace_sets" / "dlrm_v100x8"
+NUM_RANKS, NUM_CALLS = 4, 8
+
+
+def one_step(late: dict[int, int], *, late_ms: int = 3, numbered: bool = False) -> list[list[Call]]:
+    """Return one step of eight calls; `late` has the rank that loses time before a call."""
+    segments = np.full((NUM_CALLS, NUM_RANKS), 5 * MS)
+    for call, rank in late.items():
+        segments[call, rank] += late_ms * MS
+    return lockstep(segments, [MS] * NUM_CALLS, per_step=NUM_CALLS, numbered=numbered)
+
+
+def compared(ranks: Sequence[Sequence[Call]]) -> CrossRank:
+    """Return what the ranks give, each on a clock of its own."""
+    found = compare_ranks(digests(ranks, offsets_ns=[7 * MS * rank for rank in range(len(ranks))]))
+    assert found.verdict.kind == "unknown"
+    return found
+
+
+@pytest.mark.skipif(not DLRM.is_dir(), reason="the folder of real sets of traces is not beside this checkout")
+def test_the_real_set_of_one_step() -> None:
+    found = compare_ranks(digest_file(path) for path in sorted(DLRM.iterdir()))
+    (group,) = found.groups
+    assert (group.matched_by, group.left_out, group.reason) == ("order", (0,) * 8, None)
+    assert found.came_last is not None
+    assert (found.came_last.rank, found.came_last.times, found.came_last.of) == (7, 5, 8)
+    # By hand: medians of the others less rank 7, in its calls but the first: 1021 + 166 + 125 + 127 us.
+    assert found.came_last.waited_ns == pytest.approx(1.44 * MS, abs=0.01 * MS)
+    assert (found.verdict.kind, found.verdict.num_steps) == ("unknown", 0)
+    assert "5 whole steps are needed, 1 is here" in str(found.verdict.reason)
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_one_step_is_enough_for_a_fact_and_not_for_a_verdict(*, numbered: bool) -> None:
+    found = compared(one_step(dict.fromkeys(range(2, 8), 2), numbered=numbered))
+    assert found.groups[0].matched_by == ("sequence" if numbered else "order")
+    assert found.came_last == CameLast(rank=2, times=6, of=8, waited_ns=6 * 3 * MS)
+    assert found.verdict.rank is None
+    assert "5 whole steps are needed, 1 is here" in str(found.verdict.reason)
+
+
+def test_for_the_first_call_a_rank_may_be_late_because_its_profiler_began_late() -> None:
+    found = compared(one_step(dict.fromkeys(range(6), 2)))
+    assert found.came_last == CameLast(rank=2, times=6, of=8, waited_ns=5 * 3 * MS)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {},
+        {call: call % NUM_RANKS for call in range(NUM_CALLS)},
+        {1: 2},
+        dict.fromkeys(range(1, 5), 2) | dict.fromkeys(range(5, 8), 1),
+    ],
+)
+def test_nobody_came_last_to_most(late: dict[int, int]) -> None:
+    found = compared(one_step(late))
+    assert found.groups[0].calls is not None
+    assert found.came_last is None
+
+
+def test_what_nobody_waits_for_is_not_told() -> None:
+    ranks = one_step({})
+    for call in range(NUM_CALLS):  # 20 us later than the others, in steps of 50 ms
+        first = ranks[2][call]
+        ranks[2][call] = Call(begin_ns=first.begin_ns + 20_000, end_ns=first.end_ns, step=0)
+    assert compared(ranks).came_last is None
+
+
+def test_where_the_order_differs_nothing_is_compared_and_the_reason_says_so() -> None:
+    ranks = one_step(dict.fromkeys(range(2, 8), 2))
+    ranks[3] = [
+        Call(begin_ns=c.begin_ns, end_ns=c.end_ns, step=0, operation="all_gather" if place == 4 else c.operation)
+        for place, c in enumerate(ranks[3])
+    ]
+    found = compared(ranks)
+    assert found.came_last is None
+    assert "ranks 0 and 3" in str(found.verdict.reason)
+
+
+STEPS, LATE = 12, 30 * MS
+
+
+def late_rank():
+    """Rank 1 comes 30 ms late to the second of two calls of every step."""
+    work = np.full((2 * STEPS, 3), 5 * MS)
+    work[1::2, 1] += LATE
+    return lockstep(work, [MS] * (2 * STEPS), per_step=2)
+
+
+def pauses_before(calls, kind="gc", *, length=LATE):
+    """Return a pause that ends where each second call begins, 1 ms of work later."""
+    ends = [call.begin_ns - MS for call in calls[1::2]]
+    return [Pause(kind=kind, begin_ns=end - length, end_ns=end) for end in ends]
+
+
+def cause(pauses):
+    verdict = compare_ranks(digests(late_rank()), pauses).verdict
+    assert (verdict.kind, verdict.rank, verdict.lateness_ns) == ("persistent", 1, LATE)
+    return verdict.cause
+
+
+def test_a_pause_that_covers_the_lateness_is_its_cause():
+    assert cause(None) == "python", "as the trace has it"
+    assert cause({1: pauses_before(late_rank()[1])}) == "gc"
+
+
+@pytest.mark.parametrize(("length", "named"), [(0.81, "gc"), (0.79, "python")])
+def test_it_must_cover_four_fifths(length, named):
+    assert cause({1: pauses_before(late_rank()[1], length=round(length * LATE))}) == named
+
+
+def test_of_two_kinds_the_one_that_covers_more_is_named():
+    calls = late_rank()[1]
+    assert cause({1: [*pauses_before(calls, length=LATE // 2), *pauses_before(calls, "checkpoint")]}) == "checkpoint"
+
+
+def test_kinds_do_not_add_up():
+    calls = late_rank()[1]
+    half = pauses_before(calls, "checkpoint", length=LATE // 2)
+    before = [replace(p, kind="gc", begin_ns=p.begin_ns - LATE // 2, end_ns=p.begin_ns) for p in half]
+    assert cause({1: [*half, *before]}) == "python"
+
+
+def test_a_pause_of_another_rank_or_of_another_time_explains_nothing():
+    calls = late_rank()[1]
+    assert cause({0: pauses_before(calls)}) == "python"
+    assert cause({1: [Pause(kind="gc", begin_ns=c.begin_ns, end_ns=c.end_ns) for c in calls[1::2]]}) == "python"
+
+
+def test_pauses_are_put_on_the_axis_of_the_trace():
+    events = [EventRecord(kind=kind, at_ns=1_700, duration_ns=30, step=1) for kind in ("gc", "checkpoint", "iterator")]
+    # At 1,000 by the monotonic clock it was 901,000 by unix time; the trace begins at 901,500.
+    made = records.rank((), (), clock=(1_000, 901_000))
+    made = replace(made, events=tuple(events), digest=digest(0, [], base_ns=901_500))
+    expected = [Pause(kind=kind, begin_ns=200, end_ns=230) for kind in ("gc", "checkpoint")]
+    assert list(pauses_of(made)) == expected
+
+
+@pytest.mark.parametrize("missing", ["digest", "clock", "record"])
+def test_without_trace_or_clocks_no_pause_can_be_placed(missing):
+    made = records.rank((), (), clock=None if missing == "clock" else (0, 0))
+    made = replace(made, digest=None if missing == "digest" else digest(0, []))
+    made = replace(made, events=(EventRecord(kind="gc", at_ns=1, duration_ns=1, step=1),))
+    assert pauses_of(replace(made, record=None) if missing == "record" else made) == ()

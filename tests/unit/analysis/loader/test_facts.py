@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis.loader import facts
 from dpdoctor.analysis.loader.feed import Feed, feed
-from dpdoctor.loading import HandOff
+from dpdoctor.loading import HandOff, TransformTime
 from dpdoctor.records import Rank
 from tests.builders.feeding import batch, even_batches, launch, loader, rank
 from tests.builders.specs import MS
@@ -32,7 +32,7 @@ def with_edge(made: Rank, step: int) -> Rank:
 
 def test_fetch_and_wait_are_means_with_an_interval_over_the_windows() -> None:
     found = fed(rank([*even_batches(4), *even_batches(8, wait=20.0)[4:]]))
-    fetch = facts.fetch(found)
+    fetch = facts.fetch_time(found)
     assert (fetch.value, fetch.n) == (pytest.approx(0.030), 2)
     assert fetch.low is not None
     assert fetch.low < 0.020
@@ -43,7 +43,7 @@ def test_fetch_and_wait_are_means_with_an_interval_over_the_windows() -> None:
 def test_all_ranks_are_in_the_figures() -> None:
     ranks = [rank(even_batches(8, wait=wait), index=index, world_size=2) for index, wait in enumerate((40.0, 80.0))]
     found = fed(*ranks)
-    assert facts.fetch(found).value == pytest.approx(0.060)
+    assert facts.fetch_time(found).value == pytest.approx(0.060)
     assert facts.wait(found).value == pytest.approx(0.060)
 
 
@@ -62,24 +62,24 @@ def test_the_loader_that_feeds_most_steps_is_the_one() -> None:
 def test_cpu_and_collate_are_parts_of_the_fetch() -> None:
     found = fed(rank(even_batches(8, cpu=10.0, collate=4.0)))
     assert facts.cpu_ratio(found).value == pytest.approx(0.25)
-    assert facts.collate(found).value == pytest.approx(0.004)
+    assert facts.collate_time(found).value == pytest.approx(0.004)
 
 
 def test_what_an_ablation_fetched_ahead_is_not_judged() -> None:
     # Fetched before the first window, in 90 ms; asked for in it.
     ahead = batch(1, asked=0, wait=1.0, fetch_begin=-95.0, fetch=90.0)
     found = fed(rank([ahead, *even_batches(8)[1:]]))
-    assert facts.fetch(found).value == pytest.approx(0.040)
+    assert facts.fetch_time(found).value == pytest.approx(0.040)
 
 
 def test_fetches_that_outlast_the_windows_are_those_asked_for() -> None:
     ahead = [replace(b, fetch_begin_ns=b.asked_ns - 5000 * MS, fetch_ns=900 * MS) for b in even_batches(8)]
-    assert facts.fetch(fed(rank(ahead))).value == pytest.approx(0.900)
+    assert facts.fetch_time(fed(rank(ahead))).value == pytest.approx(0.900)
 
 
 def test_unknown_fetches_stay_unknown() -> None:
     found = fed(rank(even_batches(8, fetch=0.0)))
-    assert facts.fetch(found).reason == facts.NO_FETCH
+    assert facts.fetch_time(found).reason == facts.NO_FETCH
     assert facts.cpu_ratio(found).reason == facts.NO_FETCH
     assert facts.fetch_cv(found) is None
 
@@ -124,3 +124,62 @@ def test_the_edge_is_the_first_batch_and_its_iterator() -> None:
 def test_no_edge_in_a_full_window_is_unknown() -> None:
     made = rank(even_batches(8))
     assert facts.edge(fed(made)).reason == facts.NO_EDGE
+
+
+WORKERS = (loader(num_workers=2, prefetch_factor=2),)
+
+
+def fed_by_workers(made: Rank) -> Feed:
+    """Return the feed of one rank."""
+    found = feed(launch(made))
+    assert found is not None
+    return found
+
+
+def test_transforms_are_shares_of_the_fetch_in_the_order_of_the_chain() -> None:
+    times = (
+        TransformTime(loader=0, position=1, name="ToTensor", calls=32, total_ns=2 * MS, items_ns=10 * MS),
+        TransformTime(loader=0, position=0, name="RandomAffine", calls=32, total_ns=5 * MS, items_ns=10 * MS),
+        TransformTime(loader=1, position=0, name="Resize", calls=32, total_ns=5 * MS, items_ns=10 * MS),
+    )
+    # Collate takes a quarter of the 40 ms: items take 30 ms, half of them RandomAffine.
+    made = rank(even_batches(8, collate=10.0), transforms=times)
+    affine, to_tensor = facts.transforms(fed_by_workers(made), launch(made))
+    assert (affine.name, affine.share, affine.per_batch.value) == (
+        "RandomAffine",
+        pytest.approx(0.375),
+        pytest.approx(0.015),
+    )
+    assert (to_tensor.name, to_tensor.share) == ("ToTensor", pytest.approx(0.15))
+
+
+def test_workers_are_busy_for_the_part_of_a_fetch_that_lies_in_a_window() -> None:
+    # Windows from 0 to 800 ms. Worker 0 fetches from -50 to 150 ms, worker 1 twice, the second time past the end.
+    batches = [
+        batch(1, asked=0, wait=150.0, fetch_begin=-50.0, fetch=200.0, worker=0),
+        batch(2, asked=150, wait=10.0, fetch_begin=0.0, fetch=100.0, worker=1),
+        batch(9, asked=900, wait=10.0, fetch_begin=780.0, fetch=120.0, worker=1),
+    ]
+    first, second = facts.workers(fed_by_workers(rank(batches, loaders=WORKERS)))
+    assert (first.rank, first.worker, first.busy) == (0, 0, pytest.approx(150 / 800))
+    assert first.fetch.reason == facts.NO_FETCH
+    assert (second.worker, second.batches, second.busy) == (1, 2, pytest.approx(120 / 800))
+    assert second.fetch.value == pytest.approx(0.110)
+
+
+def test_the_training_thread_is_no_worker() -> None:
+    assert facts.workers(fed_by_workers(rank(even_batches(8)))) == ()
+
+
+def test_fetch_times_are_those_of_each_process() -> None:
+    batches = [
+        batch(1, asked=0, wait=150.0, fetch_begin=10.0, fetch=200.0, worker=0),
+        batch(2, asked=150, wait=10.0, fetch_begin=0.0, fetch=100.0, worker=1),
+        batch(3, asked=250, wait=10.0, fetch_begin=300.0, fetch=50.0, worker=1),
+    ]
+    assert facts.fetch_times(fed_by_workers(rank(batches, loaders=WORKERS))) == {
+        (0, 0): [pytest.approx(0.2)],
+        (0, 1): [pytest.approx(0.1), pytest.approx(0.05)],
+    }
+    (process,) = facts.fetch_times(fed_by_workers(rank(even_batches(8))))
+    assert process == (0, None)

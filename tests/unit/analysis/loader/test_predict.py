@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
+from dpdoctor.analysis.ablation import ablations
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.loader import predict as predictions
-from dpdoctor.analysis.loader.advice import advise
-from dpdoctor.analysis.loader.control import as_many_processes
-from dpdoctor.analysis.loader.measured import Block, Measured
+from dpdoctor.analysis.loader.feed import Feed, feed
+from dpdoctor.analysis.loader.measured import Block, Measured, measured
 from dpdoctor.analysis.loader.model import LoaderPrediction
-from dpdoctor.analysis.loader.predict import MODEL_ERROR, Basis, Predictor
-from dpdoctor.analysis.loader.sharing import Cores
-from dpdoctor.analysis.loader.simulate import Setting, simulate
+from dpdoctor.analysis.loader.predict import ABLATION, MODEL_ERROR, NOT_SIMULATED, Basis, Predictor, slow_fetches, tried
+from dpdoctor.analysis.loader.simulate import Cores, Setting, simulate
+from dpdoctor.analysis.loader.summarise import as_many_processes
+from dpdoctor.analysis.loader.trial import advise
+from dpdoctor.loading import HandOff
+from dpdoctor.records import CpuUse, Launch, Rank
+from tests.builders import records
+from tests.builders.feeding import STEPS_PER_WINDOW, batch, even_batches, launch, rank
+from tests.builders.specs import MS
 
 PRESENT = Setting(num_workers=0)
 STEP = Figure(value=0.040, low=0.039, high=0.041, n=5, unit="s")
@@ -148,3 +156,135 @@ def test_the_control_has_as_many_processes_as_all_ranks(num_workers: int, proces
     baseline = of(EVEN, setting=Setting(num_workers=num_workers, prefetch_factor=3))
     wanted = Setting(num_workers=processes, prefetch_factor=3)
     assert as_many_processes(baseline, num_workers, world_size=4) == wanted
+
+
+def fed(fetches: list[float], *, cpu: float = 1.0) -> Feed:
+    """Return the feed of one rank whose batches take so many ms, computing for a share of it."""
+    batches = [batch(n, asked=(n - 1) * 100, wait=ms, cpu=cpu * ms) for n, ms in enumerate(fetches, 1)]
+    found = feed(launch(rank(batches, num_windows=len(fetches) // STEPS_PER_WINDOW)))
+    assert found is not None
+    return found
+
+
+# Of 16 batches every fourth takes 60 ms instead of 10.
+STALLING = [10.0, 10.5, 9.5, 60.0] * 4
+
+
+def test_they_are_counted_and_compared_with_the_usual() -> None:
+    found = slow_fetches(fed(STALLING, cpu=0.2), None)
+    assert found is not None
+    assert (found.count, found.total) == (4, 16)
+    assert (found.seconds, found.usual_seconds) == (pytest.approx(0.060), pytest.approx(0.01025))
+    assert found.cpu_ratio == pytest.approx(0.2)
+    assert (found.step.value, found.step.reason) == (None, NOT_SIMULATED)
+
+
+@pytest.mark.parametrize(
+    "fetches",
+    [
+        pytest.param([10.0] * 16, id="all alike"),
+        pytest.param([*[10.0] * 14, 60.0, 60.0], id="two are an accident"),
+        pytest.param([10.0, 60.0] * 8, id="half of them are no exception"),
+        pytest.param([10.0, 10.0, 10.0, 19.0] * 4, id="not twice the usual"),
+        pytest.param([5.0, 10.0, 15.0, 22.0] * 4, id="all differ much"),
+    ],
+)
+def test_other_loaders_have_none(fetches: list[float]) -> None:
+    assert slow_fetches(fed(fetches), None) is None
+
+
+def test_the_time_in_which_a_fetch_wanted_a_core_is_not_the_loaders() -> None:
+    queued = [
+        batch(n, asked=(n - 1) * 100, wait=ms, queued_ns=round((ms - 10) * 1e6))
+        for n, ms in enumerate(STALLING, 1)
+        if ms >= 10
+    ]
+    found = feed(launch(rank(queued, num_windows=4)))
+    assert found is not None
+    assert slow_fetches(found, None) is None
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_step_without_them_is_that_of_a_loader_that_has_none(num_workers: int) -> None:
+    # 10 ms of computing; a fetch of 10 ms, every tenth of 110: on average 20.
+    blocks = (Block(fetch=(*(0.010,) * 9, 0.110) * 20, compute=(0.010,) * 200),) * 2
+    measured = Measured(
+        blocks=blocks, setting=Setting(num_workers=num_workers), cores=Cores(num=8), send=0.0, receive=0.0
+    )
+    step_s = 0.030 if num_workers == 0 else 0.020
+    step = Basis(measured, Figure(value=step_s, low=step_s * 0.99, high=step_s * 1.01, n=5, unit="s"))
+    without = step.without_fetches_above(0.020, 0.010)
+    assert without.value == pytest.approx(0.020 if num_workers == 0 else 0.010, rel=0.02)
+    assert without.high is not None
+    assert step.without_fetches_above(0.2, 0.010).value == pytest.approx(step_s)
+
+
+HAND_OFFS = (HandOff(loader=0, n=16, num_bytes=1000, send_ns=1 * MS, receive_ns=3 * MS),)
+CPU = CpuUse(cpu_s=0.72, workers_cpu_s=0.0, wall_s=0.8, involuntary_switches=None, num_threads=4)
+
+
+def turns(ablation: str = ABLATION, **fields: object) -> Rank:
+    """Return two rounds of a full window and one of the ablation. A step takes 100 ms.
+
+    Full, 70 of them are the fetch; in the ablation a process fetches in 80, half of that computing, and 45 are waited.
+    """
+    made = rank(even_batches(16, wait=70.0), num_windows=4, **{"hand_offs": HAND_OFFS, "cpu": CPU, **fields})
+    beside = [replace(b, worker=0, iteration=1) for b in even_batches(16, wait=45.0, fetch=80.0, cpu=40.0)]
+    batches = [full if _window(full.step) % 2 else other for full, other in zip(made.batches, beside, strict=True)]
+    windows = [
+        dataclasses.replace(w, ablation="full" if w.window % 2 else ablation, round=(w.window + 1) // 2)
+        for w in made.windows
+    ]
+    return dataclasses.replace(made, batches=tuple(batches), windows=tuple(windows))
+
+
+def _window(step: int) -> int:
+    return (step - 1) // STEPS_PER_WINDOW + 1
+
+
+def launch_of(made: Launch) -> Basis | None:
+    found, header = feed(made), records.header({"single": 1})
+    assert found is not None
+    return tried(measured(found, made, header), made, ablations([made]), header)
+
+
+def test_its_windows_are_read_as_those_of_a_loader_with_a_worker() -> None:
+    found = launch_of(launch(turns()))
+    assert found is not None
+    assert [len(block.fetch) for block in found.measured.blocks] == [4, 4]
+    assert found.measured.blocks[0].fetch == pytest.approx([0.080] * 4)
+    assert found.measured.blocks[0].compute == pytest.approx([0.055] * 3)
+    assert found.measured.setting == Setting(num_workers=1, prefetch_factor=2)
+    assert found.step.value == pytest.approx(0.100)
+
+
+def test_a_fetch_takes_the_cores_that_it_took_there_and_training_those_of_the_full_windows() -> None:
+    found = launch_of(launch(turns()))
+    assert found is not None
+    cores = found.measured.cores
+    # Per 100 ms: 90 ms of CPU, 70 of them the fetch's own; the other 20 lie in 30.
+    assert (cores.fetch, cores.compute) == (pytest.approx(0.5), pytest.approx(2 / 3))
+
+
+def untimed() -> Rank:
+    """Return the rank of which nobody timed what the process fetched."""
+    made = turns()
+    batches = [replace(batch, fetch_ns=0) if batch.iteration else batch for batch in made.batches]
+    return dataclasses.replace(made, batches=tuple(batches))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(turns("cached_batches"), id="another ablation"),
+        pytest.param(dataclasses.replace(turns(), batches=turns().batches[:4]), id="nothing recorded in it"),
+        pytest.param(untimed(), id="fetches that nobody timed"),
+    ],
+)
+def test_without_its_windows_nothing_is_known(made: Rank) -> None:
+    assert launch_of(launch(made)) is None
+
+
+def test_a_rank_that_skipped_it_has_tried_nothing() -> None:
+    windows = [dataclasses.replace(w, complete=w.ablation == "full") for w in turns().windows]
+    assert launch_of(launch(dataclasses.replace(turns(), windows=tuple(windows)))) is None

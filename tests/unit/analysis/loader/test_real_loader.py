@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dpdoctor.analysis.loader.sharing import Cores
-from dpdoctor.analysis.loader.simulate import Setting, Times, simulate
+from dpdoctor.analysis.loader.simulate import Cores, Setting, Times, simulate
 
 pytestmark = pytest.mark.measured
 

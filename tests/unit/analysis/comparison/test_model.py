@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis import Figure, stats
-from dpdoctor.analysis.comparison.figures import compared, fact
+from dpdoctor.analysis.comparison.model import compared, fact
 
 
 def figure(value: float, half: float | None = None, *, scope: str = "run", unit: str = "s") -> Figure:

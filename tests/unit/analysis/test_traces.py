@@ -10,12 +10,11 @@ import pytest
 
 from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, analyse
+from dpdoctor.analysis.breakdown import breakdown_shares, trace_breakdown
 from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.comparison import compare
-from dpdoctor.analysis.trace_breakdown import breakdown_shares, trace_breakdown
-from dpdoctor.analysis.traces import Traces
-from dpdoctor.analysis.unknown_communication import MAY_HOLD, why_unknown
-from dpdoctor.analysis.waiting import rotating_wait
+from dpdoctor.analysis.traces import MAY_HOLD, Traces, why_unknown
+from dpdoctor.analysis.waterfall import rotating_wait
 from dpdoctor.digest import Breakdown, Digest
 from dpdoctor.records import Rank
 from dpdoctor.rules import diagnose

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dpdoctor.analysis import core_benchmark
+from dpdoctor.analysis import cores
 from dpdoctor.records import Launch
 from tests.builders import records
 
@@ -31,19 +31,19 @@ def times(factor: float) -> list[int]:
 
 
 def test_cores_that_are_slower_beside_each_other_bound_the_speedup() -> None:
-    said = core_benchmark.words({"single": launch(EVEN), "ddp": launch(times(1.5), times(1.5))})
+    said = cores.words({"single": launch(EVEN), "ddp": launch(times(1.5), times(1.5))})
     assert "1.50x while ddp was measured" in said
     assert "speedup is not to be had" in said
 
 
 def test_a_machine_that_was_slower_during_the_baseline_flatters_the_others() -> None:
-    said = core_benchmark.words({"single": launch(times(1.5)), "ddp": launch(EVEN, EVEN)})
+    said = cores.words({"single": launch(times(1.5)), "ddp": launch(EVEN, EVEN)})
     assert "1.50x while ddp was measured" in said
     assert "too large" in said
 
 
 def test_a_pace_that_changed_half_way_is_told_of_its_mode() -> None:
-    said = core_benchmark.words({"single": launch([*EVEN, *times(1.4)])})
+    said = cores.words({"single": launch([*EVEN, *times(1.4)])})
     assert "1.40x" in said
     assert "of single" in said
 
@@ -61,15 +61,15 @@ def test_a_pace_that_changed_half_way_is_told_of_its_mode() -> None:
     ids=["hardly slower", "noisy", "baseline not tried", "a rank did not try", "one window", "no mode"],
 )
 def test_what_is_alike_or_unsure_or_unknown_is_not_told(launches: dict[str, Launch]) -> None:
-    assert core_benchmark.words(launches) == ""
+    assert cores.words(launches) == ""
 
 
 def test_a_rank_is_compared_with_the_mean_of_the_others() -> None:
     (window,) = launch([300], [200], [100]).windows()
-    assert core_benchmark.slower(window) == pytest.approx([2.0, 1.0, 0.4])
+    assert cores.slower(window) == pytest.approx([2.0, 1.0, 0.4])
 
 
 @pytest.mark.parametrize("paces", [([300],), ([300], [None])], ids=["alone", "not tried"])
 def test_a_rank_without_others_is_not_compared(paces: tuple[list[int | None], ...]) -> None:
     (window,) = launch(*paces).windows()
-    assert core_benchmark.slower(window) is None
+    assert cores.slower(window) is None

@@ -6,10 +6,8 @@ import dataclasses
 
 import pytest
 
-from dpdoctor.analysis.common_steps import NO_STEPS, NONE_IN_COMMON, CommonSteps, common_steps
-from dpdoctor.analysis.spent import PARTS
-from dpdoctor.analysis.trace_breakdown import OF_ALL, breakdown_shares, trace_breakdown
-from dpdoctor.analysis.traces import Traces
+from dpdoctor.analysis.breakdown import OF_ALL, PARTS, breakdown_shares, trace_breakdown
+from dpdoctor.analysis.traces import NO_STEPS, NONE_IN_COMMON, CommonSteps, Traces, common_steps
 from dpdoctor.digest import DeviceStep, Digest
 from tests.builders import traced_runs
 

@@ -1,0 +1,262 @@
+"""Where the time of a traced step went, from the digests of all ranks of a mode.
+
+A share is the total of a part over the total of the time, over the steps that count (see traces); its interval is over
+the steps. Times are added up over what may be added: the steps that count, or else the whole trace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from dpdoctor.analysis import stats
+from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.summary import TraceBreakdown
+from dpdoctor.analysis.traces import MAY_HOLD, NO_STEPS, CommonSteps, Traces
+from dpdoctor.analysis.windows import NS
+from dpdoctor.digest import IDLE_CAUSES, Breakdown, DeviceDigest, DeviceStep
+
+OF_ALL = "{}: the share is of all that was traced"
+CAUSE = "idle.{}"
+
+
+def trace_breakdown(traces: Traces) -> TraceBreakdown | None:
+    """Return the mean breakdown per traced step and device; None: no rank left a trace with a whole step.
+
+    The profiler slows steps, the host's part most: shares of these seconds are to be trusted, not the seconds.
+    """
+    if not any(device.steps for digest in traces.digests for device in digest.devices):
+        return None
+    common, unknown = traces.common, traces.why_unknown
+    steps = _each(common, unknown)
+
+    def mean(part: Callable[[Spent], int]) -> Figure:
+        values = [part(one) / one.num_steps * NS for one in steps]
+        return _noted(stats.mean_interval(values, "s", reason=common.left_out or NO_STEPS), common)
+
+    return TraceBreakdown(
+        step=mean(lambda one: one.total_ns),
+        comm=_told(["comm"], mean(lambda one: one.comm_ns or 0), unknown),
+        idle_by={cause: mean(_part(CAUSE.format(cause))) for cause in IDLE_CAUSES},
+        **{name: _told([name], mean(_part(name)), unknown) for name in PARTS},
+    )
+
+
+def breakdown_shares(traces: Traces) -> dict[str, Figure]:
+    """Return the shares of the traced time of all devices: PARTS, which add up to 1, and `idle.<cause>`.
+
+    Without steps that count of all that was traced, and without an interval; `reason` then says so. Empty: nothing was
+    traced. Where communication is unknown its share is, and compute may hold it.
+    """
+    common, unknown = traces.common, traces.why_unknown
+    keys = (*PARTS, *map(CAUSE.format, IDLE_CAUSES))
+    if common.steps:
+        return {key: _share(common, unknown, key) for key in keys}
+    if not any(device.whole.total_ns for digest in traces.digests for device in digest.devices):
+        return {}
+    whole, reason = together(traces), OF_ALL.format(common.left_out)
+    found = {key: Figure(value=_part(key)(whole) / whole.total_ns, n=1, unit="ratio", reason=reason) for key in keys}
+    return {key: _told([key], figure, unknown) for key, figure in found.items()}
+
+
+def part_share(traces: Traces, *keys: str) -> Figure:
+    """Return the share that some of the `breakdown_shares` have together, of the steps that count; else unknown."""
+    return _share(traces.common, traces.why_unknown, *keys)
+
+
+def share(traces: Traces, part: Callable[[Sequence[DeviceStep]], float]) -> Figure:
+    """Return `part` (ns, of the same step on every device) over the steps' mean length, of the steps that count."""
+    common = traces.common
+    parts = [(part(at_once), _length(at_once)) for at_once in common.steps]
+    return _noted(stats.ratio_of_totals(parts, "ratio", reason=common.left_out), common)
+
+
+def step_s(traces: Traces) -> float:
+    """Return the mean seconds of the steps that count, of which there is one at least."""
+    return fmean(map(_length, traces.common.steps)) * NS
+
+
+def _share(common: CommonSteps, unknown: str | None, *keys: str) -> Figure:
+    parts = [(sum(_part(key)(one) for key in keys), one.total_ns) for one in _each(common, unknown)]
+    return _told(keys, _noted(stats.ratio_of_totals(parts, "ratio", reason=common.left_out), common), unknown)
+
+
+def _each(common: CommonSteps, unknown: str | None) -> list[Spent]:
+    """Return where each step that counts went, of all devices; communication is known of all traces or unknown."""
+    steps = [of_steps(at_once) for at_once in common.steps]
+    return steps if unknown is None else [one.without_communication() for one in steps]
+
+
+def _told(keys: Collection[str], figure: Figure, unknown: str | None) -> Figure:
+    """Return the figure of these parts; `unknown`: why communication is, and compute may hold it."""
+    if unknown is None:
+        return figure
+    if not {"comm", "exposed_comm"}.isdisjoint(keys):
+        return stats.unknown(figure.unit, unknown)
+    if "compute" not in keys or figure.value is None:
+        return figure
+    return dataclasses.replace(figure, reason=f"{MAY_HOLD}{f'; {figure.reason}' if figure.reason else ''}")
+
+
+def _noted(figure: Figure, common: CommonSteps) -> Figure:
+    """Return a figure with what it leaves out."""
+    return dataclasses.replace(figure, reason=common.left_out) if common.left_out else figure
+
+
+def _part(key: str) -> Callable[[Spent], int]:
+    name, _, cause = key.partition(".")
+    # A part is missing only where its figure is unknown, too.
+    return lambda one: one.idle_by.get(cause, 0) if cause else one.parts_ns.get(name, 0)
+
+
+def _length(at_once: Sequence[DeviceStep]) -> float:
+    return fmean(step.breakdown.total_ns for step in at_once)
+
+
+PARTS = ("compute", "exposed_comm", "h2d", "copy", "idle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """The time of one or more devices, by its five parts.
+
+    Attributes:
+        parts_ns: by PARTS; they add up to total_ns. Where communication is unknown exposed_comm is missing, and compute
+            may hold it.
+        comm_ns: None: unknown.
+        idle_by, phases_ns: as in DeviceStep.
+        num_steps: over all devices; 0: these are whole traces.
+    """
+
+    parts_ns: Mapping[str, int]
+    comm_ns: int | None
+    idle_by: Mapping[str, int]
+    phases_ns: Mapping[str, int]
+    num_steps: int
+
+    @property
+    def total_ns(self) -> int:
+        """The length of it all."""
+        return sum(self.parts_ns.values())
+
+    @property
+    def overlap_ratio(self) -> float | None:
+        """Communication beside compute, of all communication; None without any."""
+        return 1 - self.parts_ns["exposed_comm"] / self.comm_ns if self.comm_ns else None
+
+    @property
+    def knows_communication(self) -> bool:
+        """Whether it is known what all of the devices communicated."""
+        return self.comm_ns is not None
+
+    def without_communication(self) -> Spent:
+        """Return the same time where communication is unknown: see Breakdown."""
+        others = {part: time_ns for part, time_ns in self.parts_ns.items() if part != "exposed_comm"}
+        others["compute"] += self.parts_ns.get("exposed_comm", 0)
+        return replace(self, parts_ns=others, comm_ns=None)
+
+    def ratio(self, part: str) -> float:
+        """Return the share of one of the parts in `parts_ns`."""
+        return self.parts_ns[part] / self.total_ns
+
+
+def spent(devices: Sequence[DeviceDigest], common: CommonSteps) -> Spent:
+    """Return where the time of these devices went: in their steps that count if there are any, else in all of it.
+
+    Raises:
+        ValueError: nothing took any time.
+    """
+    steps = [step for device in devices for step in common.of(device)]
+    found = of_steps(steps) if steps else _of_whole(devices)
+    if not found.total_ns:
+        raise ValueError("nothing took any time on these devices")
+    return found
+
+
+def together(traces: Traces) -> Spent:
+    """Return where the time of all devices of these traces went; communication is known of all of them or unknown.
+
+    Raises:
+        ValueError: nothing took any time.
+    """
+    found = spent([device for digest in traces.digests for device in digest.devices], traces.common)
+    return found if traces.why_unknown is None else found.without_communication()
+
+
+def of_steps(steps: Sequence[DeviceStep]) -> Spent:
+    """Return where the time of these steps went, of any devices."""
+    parts_ns, comm_ns = _added([step.breakdown for step in steps])
+    return Spent(
+        parts_ns=parts_ns,
+        comm_ns=comm_ns,
+        idle_by=_sum(step.idle_by for step in steps),
+        phases_ns=_sum(step.phases_ns for step in steps),
+        num_steps=len(steps),
+    )
+
+
+def _of_whole(devices: Sequence[DeviceDigest]) -> Spent:
+    parts_ns, comm_ns = _added([device.whole for device in devices])
+    idle_by = _sum(device.idle_by for device in devices)
+    return Spent(parts_ns=parts_ns, comm_ns=comm_ns, idle_by=idle_by, phases_ns={}, num_steps=0)
+
+
+def _added(breakdowns: Sequence[Breakdown]) -> tuple[dict[str, int], int | None]:
+    """Return the parts and all communication, which is known of all of them or unknown."""
+    comm_ns = [breakdown.comm_ns for breakdown in breakdowns if breakdown.comm_ns is not None]
+    if len(comm_ns) == len(breakdowns):
+        return _sum(map(parts, breakdowns)), sum(comm_ns)
+    return _sum(parts(breakdown.without_communication()) for breakdown in breakdowns), None
+
+
+def parts(breakdown: Breakdown) -> dict[str, int]:
+    """Return the five parts of a breakdown by name; exposed_comm is missing where it is unknown."""
+    found = {
+        "compute": breakdown.compute_ns,
+        "exposed_comm": breakdown.exposed_comm_ns,
+        "h2d": breakdown.h2d_ns,
+        "copy": breakdown.copy_ns,
+        "idle": breakdown.idle_ns,
+    }
+    return {part: time_ns for part, time_ns in found.items() if time_ns is not None}
+
+
+def _sum(times: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for time in times:
+        total.update(time)
+    return dict(total)
+
+
+# Causes of idle time in which the host is busy with launching, or with the Python between launches.
+LAUNCHING = ("dispatch", "python", "optimizer", "launch_latency")
+# The host is in the loop's own code, or in a span that the script named there.
+OWN_CODE = ("script", "annotation")
+
+
+def idle_share(traces: Traces, *causes: str) -> Figure:
+    """Return the share of a step in which a device idles for one of these causes; mean over devices."""
+    return part_share(traces, *map(CAUSE.format, causes))
+
+
+def untraced_idle(traces: Traces, step_s: float | None, *causes: str) -> Figure:
+    """Return the share of a step in which the device idles for one of these causes, as it is without a profiler.
+
+    A profiler slows the host and hardly the device: where the untraced step is known, what it leaves beside the
+    device's work is the idle time, and the trace says only what part of it is of these causes.
+    """
+    traced, idle = idle_share(traces, *causes), part_share(traces, "idle")
+    if not step_s or not idle.value or traced.value is None:
+        return traced
+    untraced = max(0.0, 1 - _busy_s(traces) / step_s)
+    return stats.scaled(traced, min(1.0, untraced / idle.value))
+
+
+def _busy_s(traces: Traces) -> float:
+    def busy(step: DeviceStep) -> int:
+        return step.breakdown.total_ns - step.breakdown.idle_ns
+
+    return fmean(busy(step) for steps in traces.common.steps for step in steps) * NS
