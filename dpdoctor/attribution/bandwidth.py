@@ -7,8 +7,8 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution.collective_names import bus_factor
 from dpdoctor.attribution.collectives import Collectives
+from dpdoctor.attribution.operations import bus_factor
 from dpdoctor.digest import CollectiveSize, SmallCalls
 from dpdoctor.trace.columns import UNKNOWN
 

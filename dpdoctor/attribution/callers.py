@@ -1,18 +1,65 @@
-"""Which host events made each communication event: the launch, and torch's operator and annotation around it."""
+"""Which call of the runtime put each event on its device."""
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
-from dpdoctor.attribution.launches import matching
 from dpdoctor.attribution.nesting import running_at
-from dpdoctor.attribution.queues import queued_by
-from dpdoctor.trace.columns import UNKNOWN, Kind
+from dpdoctor.attribution.operations import may_be, operations_of
+from dpdoctor.trace.columns import UNKNOWN, Events, Kind
 from dpdoctor.trace.model import Trace
+
+
+def launches(events: Events, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[n]: the row of the runtime call with the correlation of each device event; UNKNOWN: none."""
+    calls = np.flatnonzero((events.kind == Kind.RUNTIME) & (events.correlation != UNKNOWN))
+    return matching(calls, events.correlation[calls], events.correlation[rows])
+
+
+def matching(rows: NDArray[np.int64], keys: NDArray[np.int64], asked: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[n]: the first row with each key that is asked for; UNKNOWN: none has it, or it is UNKNOWN itself."""
+    if not len(rows):
+        return np.full(len(asked), UNKNOWN, np.int64)
+    order = np.argsort(keys, kind="stable")
+    at = np.minimum(np.searchsorted(keys[order], asked), len(keys) - 1)
+    found = rows[order[at]]
+    return np.where((keys[order[at]] == asked) & (asked != UNKNOWN), found, UNKNOWN)
+
+
+# gloo makes a reduce-scatter of an all-reduce.
+_DONE_BY = {"reduce_scatter": "all_reduce"}
+# The backend takes calls in order, but its threads begin them side by side: neighbours may change places.
+_LOOKAHEAD = 8
+
+
+def queued_by(trace: Trace, spans: NDArray[np.int64], operators: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[n]: for each span, in the order of begin, the row of the operator that queued it; UNKNOWN: none.
+
+    It is the first call not yet taken that began before the span, has its operation and, where both are said, its
+    size. A span queued before the recording takes none, unless a like call followed before it began.
+    """
+    events, bytes_of = trace.events, {c.row: c.in_bytes for c in trace.collectives}
+    operations = operations_of(trace, spans, operators)
+    waiting: defaultdict[str, deque[int]] = defaultdict(deque)
+    for row in operators[np.argsort(events.begin_ns[operators], kind="stable")].tolist():
+        waiting[_DONE_BY.get(operations[row], operations[row])].append(row)
+    found = np.full(len(spans), UNKNOWN, np.int64)
+    for index, span in enumerate(spans.tolist()):
+        queue = waiting[operations[span]]
+        for place, row in enumerate(islice(queue, _LOOKAHEAD)):
+            if events.begin_ns[row] > events.begin_ns[span]:
+                break
+            if may_be(operations[row], bytes_of.get(span), bytes_of.get(row)):
+                found[index] = row
+                del queue[place]
+                break
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution.breakdown import Occupancy, whole_span
+from dpdoctor.attribution.breakdown import Occupancy, idle_by_cause, whole_span
 from dpdoctor.attribution.collectives import Collectives
 from dpdoctor.attribution.device_events import DeviceEvents
-from dpdoctor.attribution.device_steps import StepWindows
 from dpdoctor.attribution.host_activity import Activity
-from dpdoctor.attribution.idle import idle_by_cause
 from dpdoctor.attribution.intervals import Spans, lengths_within, merge
 from dpdoctor.attribution.parts import Part
+from dpdoctor.attribution.steps import StepWindows
 from dpdoctor.digest import HOST, Calls
 from dpdoctor.trace.columns import UNKNOWN
 

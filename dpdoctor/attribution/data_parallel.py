@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from dpdoctor.attribution import nesting
 from dpdoctor.attribution.callers import host_rows
 from dpdoctor.attribution.device_events import DeviceEvents
-from dpdoctor.attribution.device_steps import whole_steps
-from dpdoctor.attribution.host_steps import HostSteps
 from dpdoctor.attribution.intervals import Spans, contains, length, merge
+from dpdoctor.attribution.steps import HostSteps, whole_steps
 from dpdoctor.digest import DataParallelCost
 from dpdoctor.trace.columns import UNKNOWN, Events
 from dpdoctor.trace.model import Trace

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
+from dpdoctor.attribution.callers import launches, queued_by
 from dpdoctor.attribution.fsdp_hooks import waits
 from dpdoctor.attribution.intervals import Spans, complement, pieces
-from dpdoctor.attribution.launches import launches
 from dpdoctor.attribution.parts import Part, parts
-from dpdoctor.attribution.queues import queued_by
 from dpdoctor.digest import HOST
 from dpdoctor.trace.columns import UNKNOWN, Events, Kind
 from dpdoctor.trace.model import ON_DEVICE, Trace

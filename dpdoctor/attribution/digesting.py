@@ -13,11 +13,10 @@ from dpdoctor.attribution.collectives import collectives
 from dpdoctor.attribution.data_parallel import data_parallel_cost
 from dpdoctor.attribution.ddp_buckets import buckets
 from dpdoctor.attribution.device_events import DeviceEvents, device_events
-from dpdoctor.attribution.device_steps import step_windows
 from dpdoctor.attribution.devices import devices
 from dpdoctor.attribution.fsdp_units import shard_units
 from dpdoctor.attribution.host_activity import activities
-from dpdoctor.attribution.host_steps import HostSteps, host_steps
+from dpdoctor.attribution.steps import HostSteps, host_steps, step_windows
 from dpdoctor.attribution.traced_steps import traced_steps
 from dpdoctor.attribution.unknown_communication import why_unknown
 from dpdoctor.digest import HOST, Digest, NotMeasured

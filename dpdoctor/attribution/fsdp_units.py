@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from dpdoctor.attribution.callers import host_rows
 from dpdoctor.attribution.collectives import Collectives
 from dpdoctor.attribution.device_events import DeviceEvents
-from dpdoctor.attribution.device_steps import whole_steps
-from dpdoctor.attribution.host_steps import HostSteps
 from dpdoctor.attribution.intervals import contains
 from dpdoctor.attribution.nesting import is_inside, running_at
+from dpdoctor.attribution.steps import HostSteps, whole_steps
 from dpdoctor.digest import ShardUnit
 from dpdoctor.trace.columns import UNKNOWN
 from dpdoctor.trace.model import Trace

@@ -9,11 +9,10 @@ import numpy as np
 
 from dpdoctor.attribution import marks
 from dpdoctor.attribution.device_events import DeviceEvents
-from dpdoctor.attribution.device_steps import step_windows
-from dpdoctor.attribution.host_steps import HostSteps
+from dpdoctor.attribution.devices import marked_phases
 from dpdoctor.attribution.intervals import Spans, clip, merge
 from dpdoctor.attribution.parts import Part
-from dpdoctor.attribution.phases import marked_phases
+from dpdoctor.attribution.steps import HostSteps, step_windows
 from dpdoctor.digest import HOST, OPERATORS, Lane, TracedStep
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from dpdoctor import units
 from dpdoctor.attribution import marks
 from dpdoctor.attribution.callers import host_rows
-from dpdoctor.attribution.communication_kernels import named
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.intervals import intersect, length, merge
 from dpdoctor.attribution.nesting import is_inside
-from dpdoctor.attribution.parts import Part
+from dpdoctor.attribution.parts import Part, named
 from dpdoctor.digest import HOST, MOST_SUSPECTS, NAME_THEM, kernel_words, nothing_known
 from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Trace

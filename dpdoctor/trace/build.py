@@ -1,4 +1,4 @@
-"""Decoded events into columns, slice by slice, so that only one slice's objects are alive at a time."""
+"""What a communication event says in its arguments: the metadata of NCCL where there are any, else shapes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor import units
-from dpdoctor.trace.collectives import CARRIES_SHAPES, collective
+from dpdoctor.trace import sizes
 from dpdoctor.trace.columns import UNKNOWN, Events, Kind, Memory
-from dpdoctor.trace.events import NO_ARGS, NO_INSTANT_ARGS, Args, Complete, Event, Instant, Loose, Meta
+from dpdoctor.trace.events import NO_ARGS, NO_INSTANT_ARGS, Args, Complete, Event, Instant, Loose, Meta, plain
 from dpdoctor.trace.model import Collective, Thread
-from dpdoctor.trace.numbers import integers, nanoseconds
+from dpdoctor.trace.numbers import integer, integers, nanoseconds, whole_numbers
+
+# The spans of the backends and the operators that call them: both carry the shapes of what is communicated.
+CARRIES_SHAPES = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:", "c10d::")
+
+
+def collective(row: int, args: Args) -> Collective:
+    """Return what these arguments say."""
+    has_metadata = args.collective is not None
+    dtype = str(args.dtype) if has_metadata else None
+    return Collective(
+        row=row,
+        name=str(args.collective) if has_metadata else None,
+        dtype=dtype,
+        in_bytes=sizes.of_elements(args.in_nelems, dtype)
+        if has_metadata
+        else sizes.of_inputs(args.input_dims, args.input_type),
+        out_bytes=sizes.of_elements(args.out_nelems, dtype),
+        group=None if args.group_name is None else str(args.group_name),
+        group_size=_known(args.group_size),
+        ranks=_ranks(args),
+        seq=_known(args.seq),
+    )
+
+
+def _ranks(args: Args) -> tuple[int, ...]:
+    """Return the ranks of a group: a list, or a text that writes one ("[0, 1]"); torch shortens long lists."""
+    value = plain(args.group_ranks)
+    return whole_numbers(plain(value.encode()) if isinstance(value, str) else value)
+
+
+def _known(value: Any) -> int | None:
+    number = integer(value)
+    return None if number == UNKNOWN else number
+
 
 # Categories of today and, capitalised, of 2021. What is not here is not kept: Python frames, flows, overheads.
 _KINDS = {

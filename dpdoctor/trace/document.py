@@ -1,8 +1,4 @@
-"""A trace's JSON, read in slices: header, runs of events that decode by themselves, tail, and where it is damaged.
-
-A slice of the event array is cut where one event ends and the next begins. Whether a cut is right needs no second
-parser: a slice that starts between two events decodes if and only if it ends between two.
-"""
+"""Where the elements of a JSON array begin and end, found without decoding them. For slices that are hard to cut."""
 
 from __future__ import annotations
 
@@ -12,14 +8,52 @@ from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from dpdoctor import units
 from dpdoctor.errors import TraceError
-from dpdoctor.trace import brackets
 from dpdoctor.trace.events import DECODER, Event
 from dpdoctor.trace.faults import CUT_SHORT, UNDECODABLE, fault
 from dpdoctor.trace.model import Damage
 from dpdoctor.trace.stream import Stream
+
+_STEP = np.zeros(256, np.int8)
+_STEP[list(b"{[")] = 1
+_STEP[list(b"}]")] = -1
+_IS_STRUCTURE = _STEP != 0
+_IS_STRUCTURE[ord(",")] = True
+
+
+def elements(text: bytes) -> tuple[NDArray[np.int64], int | None]:
+    """Return the offsets of the commas between elements, and of the bracket that closes the array (None: not there).
+
+    `text` starts inside of the array, outside of every element.
+    """
+    data = np.frombuffer(text, np.uint8)
+    at = np.flatnonzero(_IS_STRUCTURE[data])
+    at = at[np.searchsorted(_quotes(data), at) % 2 == 0]
+    step = _STEP[data[at]]
+    depth = np.cumsum(step, dtype=np.int64)
+    closed = np.flatnonzero(depth < 0)
+    num = int(closed[0]) if len(closed) else len(at)
+    commas = at[:num][(step[:num] == 0) & (depth[:num] == 0)]
+    return commas, int(at[num]) if len(closed) else None
+
+
+def _quotes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the offsets of the quotes that begin or end a string: those after an even number of backslashes."""
+    quotes = np.flatnonzero(data == ord('"'))
+    slashes = np.flatnonzero(data == ord("\\"))
+    if not len(slashes):
+        return quotes
+    begins = np.concatenate(([True], np.diff(slashes) > 1))
+    run_begin = np.maximum.accumulate(np.where(begins, slashes, 0))
+    last = np.maximum(np.searchsorted(slashes, quotes) - 1, 0)  # the slash before each quote
+    is_next = slashes[last] == quotes - 1
+    run = np.where(is_next, quotes - run_begin[last], 0)
+    return np.compress(run % 2 == 0, quotes)
+
 
 # Small enough for a slice's objects to stay in the processor's cache.
 SLICE_BYTES = 1 << 20
@@ -134,10 +168,10 @@ class Document:
 
     def _careful_slice(self) -> tuple[list[Event], bool]:
         """Return the next events and whether there may be more: what is hard to cut, damaged, or the array's end."""
-        commas, end = brackets.elements(self._buffer)
+        commas, end = elements(self._buffer)
         while end is None and not len(commas) and self._is_open:
             self._grow()
-            commas, end = brackets.elements(self._buffer)
+            commas, end = elements(self._buffer)
         is_cut = end is None and not self._is_open
         stop = len(self._buffer) if is_cut else int(commas[-1]) if end is None else end
         text = self._buffer[:stop]

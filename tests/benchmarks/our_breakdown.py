@@ -11,7 +11,7 @@ from hta_breakdown import peak_bytes
 
 from dpdoctor.attribution.breakdown import occupancy, whole_span
 from dpdoctor.attribution.device_events import device_events
-from dpdoctor.attribution.host_steps import training_thread
+from dpdoctor.attribution.steps import training_thread
 from dpdoctor.digest import Breakdown
 from dpdoctor.trace.reader import read
 

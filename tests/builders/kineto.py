@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpdoctor.attribution.collectives import Collectives, collectives
 from dpdoctor.attribution.device_events import DeviceEvents, device_events
-from dpdoctor.attribution.host_steps import HostSteps, host_steps
+from dpdoctor.attribution.steps import HostSteps, host_steps
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace
 from dpdoctor.trace.reader import read

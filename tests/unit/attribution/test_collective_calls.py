@@ -6,8 +6,8 @@ import pytest
 
 from dpdoctor.attribution.breakdown import occupancy
 from dpdoctor.attribution.collective_calls import MAX_CALLS, calls, local_causes
-from dpdoctor.attribution.device_steps import step_windows
 from dpdoctor.attribution.host_activity import activities
+from dpdoctor.attribution.steps import step_windows
 from dpdoctor.digest import Calls
 from tests.builders.documents import needs_real_traces
 from tests.builders.kineto import GLOO_A, US, WITH_COLLECTIVES, Kineto, Observed, of_two_ranks, real, recorded, shapes

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.attribution.device_events import device_events
-from dpdoctor.attribution.devices import devices
+from dpdoctor.attribution.devices import busy_by_phase, devices, handling, host_phases, launch_delay, peak_bytes
 from dpdoctor.attribution.host_activity import activities
-from dpdoctor.attribution.host_steps import host_steps
-from dpdoctor.digest import HOST, IDLE_CAUSES, PHASES, DeviceDigest
+from dpdoctor.attribution.intervals import length
+from dpdoctor.attribution.steps import host_steps
+from dpdoctor.digest import HOST, IDLE_CAUSES, PHASES, DeviceDigest, DeviceStep, Quantiles
+from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Trace
 from dpdoctor.trace.reader import read
 from tests.builders.documents import REAL, needs_real_traces
-from tests.builders.traces import AUTOGRAD, GLOO, US, Recording
+from tests.builders.traces import AUTOGRAD, GLOO, MAIN, US, Recording
 
 ALL_REAL = sorted(str(path.relative_to(REAL)) for path in REAL.rglob("*.json.gz"))
 
@@ -117,3 +119,262 @@ def test_many_small_kernels_are_bound_by_launching() -> None:
     assert share(device, "dispatch") > 0.3
     assert device.launch_delay is not None
     assert device.launch_delay.p50_ns < 5 * US
+
+
+def test_peaks_are_of_each_device() -> None:
+    recording = Recording()
+    for device, allocated, reserved in ((0, 5, 20), (0, 9, 20), (1, 99, 200), (0, 7, 30)):
+        recording.allocated(device, allocated, reserved)
+    assert peak_bytes(recording.trace(), 0) == (9, 30)
+    assert peak_bytes(recording.trace(), 1) == (99, 200)
+
+
+def test_what_is_not_said_is_none_not_zero() -> None:
+    recording = Recording()
+    recording.allocated(0, 5, UNKNOWN)
+    assert peak_bytes(recording.trace(), 0) == (5, None)
+    assert peak_bytes(recording.trace(), 1) == (None, None)
+
+
+def test_the_hosts_allocator_counts_only_what_it_saw() -> None:
+    recording = Recording()
+    recording.allocated(HOST, 5, 0)
+    assert peak_bytes(recording.trace(), HOST) == (None, None)
+
+
+def delay(recording: Recording) -> Quantiles | None:
+    trace = recording.trace()
+    return launch_delay(trace, device_events(trace, MAIN)[0])
+
+
+def test_it_is_from_the_end_of_the_call_to_the_begin_of_the_kernel() -> None:
+    recording = Recording()
+    for number, wait in enumerate((5, 1, 3, 2, 4)):
+        recording.launched(100 * number, 100 * number + 2 + wait, 100 * number + 20)
+    assert delay(recording) == Quantiles(n=5, p50_ns=3 * US, p90_ns=round(4.6 * US), max_ns=5 * US)
+
+
+def test_a_kernel_that_begins_before_its_call_returns_did_not_wait() -> None:
+    recording = Recording()
+    recording.launched(10, 11, 20)
+    assert delay(recording) == Quantiles(n=1, p50_ns=0, p90_ns=0, max_ns=0)
+
+
+def test_only_launches_that_are_seen_and_of_single_kernels_count() -> None:
+    recording = Recording()
+    recording.kernel(0, 10)
+    graph = recording.call("cudaGraphLaunch", 10, 12)
+    recording.kernel(20, 30, correlation=graph)
+    copy = recording.call("cudaMemcpyAsync", 30, 32)
+    recording.on_device(Kind.MEMCPY, "Memcpy HtoD", 40, 50, correlation=copy)
+    assert delay(recording) is None
+
+
+def handled(recording: Recording) -> list[list[float]]:
+    """Return from when to when, in microseconds."""
+    trace = recording.trace()
+    (device,) = device_events(trace, MAIN)
+    return (handling(trace, device, MAIN) / US).tolist()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aten::flatten_dense_tensors",
+        "torch::distributed::reducer::mul_out",
+        "torch.distributed.ddp.reducer::copy_bucket_to_grad",
+    ],
+)
+def test_operators_that_copy_for_it(name: str) -> None:
+    recording = Recording()
+    recording.op("aten::mm", 0, 10)
+    recording.op(name, 20, 30, thread=AUTOGRAD)
+    recording.op("aten::cat", 40, 50)
+    assert handled(recording) == [[20, 30]]
+
+
+def test_what_the_hooks_of_fully_shard_do_besides_copying() -> None:
+    recording = Recording()
+    recording.op("aten::mm", 0, 10)
+    recording.span("FSDP::all_gather (blocks.1)", 20, 40)
+    recording.op("fsdp::all_gather_copy_in", 22, 25)
+    recording.op("c10d::_allgather_base_", 30, 32)
+    recording.span("FSDP::pre_forward (blocks.1)", 15, 45)
+    assert handled(recording) == [[15, 22], [25, 45]]
+
+
+def test_on_a_gpu_kernels_do_that() -> None:
+    recording = Recording()
+    recording.launched(0, 0, 100)
+    recording.op("aten::flatten_dense_tensors", 20, 30)
+    assert handled(recording) == []
+
+
+NODE = "autograd::engine::evaluate_function: MmBackward0"
+
+
+def phases(recording: Recording) -> dict[str, float]:
+    """Return the busy microseconds of each phase on the first device."""
+    trace = recording.trace()
+    steps = host_steps(trace)
+    device, *_ = device_events(trace, steps.thread)
+    return {phase: length(spans) / US for phase, spans in busy_by_phase(trace, steps, device).items()}
+
+
+def step(recording: Recording, begin: float = 0) -> Recording:
+    """A step of 200 us: forward 10, backward 20 on autograd's thread, optimizer 5."""
+    recording.span(f"ProfilerStep#{begin}", begin, begin + 200)
+    recording.launched(begin + 10, begin + 15, begin + 25)
+    recording.op(NODE, begin + 40, begin + 60, thread=AUTOGRAD)
+    recording.launched(begin + 45, begin + 50, begin + 70, thread=AUTOGRAD)
+    recording.span("Optimizer.step#SGD.step", begin + 80, begin + 100)
+    recording.launched(begin + 90, begin + 95, begin + 100)
+    return recording
+
+
+def test_phases_are_by_who_launched_not_by_when_it_ran() -> None:
+    recording = step(Recording())
+    recording.launched(11, 130, 145)  # a forward kernel that ran last
+    assert phases(recording) == {"forward": 25, "backward": 20, "optimizer": 5, "other": 0}
+
+
+def test_what_is_neither_is_other() -> None:
+    recording = step(Recording())
+    recording.launched(70, 110, 114)  # clipping: after the last of backward, before the optimizer
+    recording.span("Optimizer.zero_grad#SGD.zero_grad", 2, 5)
+    recording.launched(3, 6, 8)
+    correlation = recording.call("cudaMemcpyAsync", 6, 7)
+    recording.on_device(Kind.MEMCPY, "Memcpy HtoD", 8, 9, correlation=correlation)
+    recording.launched(230, 230, 231)  # outside of every step
+    recording.kernel(240, 241)  # launched by nobody knows whom
+    assert phases(recording)["other"] == 4 + 2 + 1 + 1 + 1
+
+
+def test_a_hook_between_two_nodes_of_autograd_is_backward() -> None:
+    recording = step(Recording())
+    recording.launched(65, 120, 130, "ncclDevKernel_AllReduce", thread=AUTOGRAD)
+    assert phases(recording)["backward"] == 30
+
+
+def test_accumulated_forwards_are_forward_too() -> None:
+    recording = step(Recording())
+    recording.launched(62, 120, 122)  # the second micro-batch
+    recording.op(NODE, 70, 75, thread=AUTOGRAD)
+    recording.launched(72, 130, 134, thread=AUTOGRAD)
+    assert phases(recording) == {"forward": 12, "backward": 24, "optimizer": 5, "other": 0}
+
+
+def test_a_step_without_backward_is_forward() -> None:
+    recording = step(Recording())
+    recording.span("ProfilerStep#7", 200, 300)
+    recording.launched(250, 255, 265)
+    assert phases(recording)["forward"] == 20
+
+
+def test_files_of_2021_have_only_the_nodes_names() -> None:
+    recording = Recording()
+    recording.op("ProfilerStep#1", 0, 200)
+    recording.launched(10, 15, 25)
+    recording.op("NllLossBackward", 40, 60, thread=AUTOGRAD)
+    recording.launched(45, 50, 70, thread=AUTOGRAD)
+    assert phases(recording) == {"forward": 10, "backward": 20, "optimizer": 0, "other": 0}
+
+
+def test_on_the_host_a_collective_belongs_to_the_phase_that_queued_it() -> None:
+    recording = Recording()
+    recording.span("ProfilerStep#1", 0, 200)
+    recording.op("aten::mm", 10, 20)
+    recording.op(NODE, 40, 60)
+    recording.op("c10d::allreduce_", 50, 52)
+    recording.span("gloo:all_reduce", 65, 75, thread=GLOO)
+    recording.span("Optimizer.step#SGD.step", 80, 100)
+    recording.op("aten::add_", 90, 95)
+    assert phases(recording) == {"forward": 10, "backward": 30, "optimizer": 5, "other": 0}
+
+
+def step_of(recording: Recording) -> DeviceStep:
+    """Return the only step, on the host."""
+    trace = recording.trace()
+    steps = host_steps(trace)
+    observed = device_events(trace, steps.thread)
+    (device,) = devices(trace, steps, observed, activities(trace, observed, steps.thread))
+    (step,) = device.steps
+    return step
+
+
+def recorded() -> Recording:
+    """A step of 200 us: it waits 20 for data, forward takes 50, backward 80, and 15 are between them."""
+    recording = Recording()
+    recording.span("ProfilerStep#0", 0, 200)
+    recording.op("aten::mm", 30, 40)
+    recording.span("dpdoctor: data_wait", 0, 20)
+    recording.span("dpdoctor: forward", 25, 75)
+    recording.span("dpdoctor: backward", 90, 170)
+    return recording
+
+
+def test_what_no_phase_holds_is_other() -> None:
+    step = step_of(recorded())
+    assert {phase: ns / US for phase, ns in step.host_phases_ns.items()} == {
+        "data_wait": 20,
+        "forward": 50 + 15,
+        "backward": 80,
+        "other": 35,
+    }
+    assert sum(step.host_phases_ns.values()) == step.breakdown.total_ns
+
+
+def test_a_forward_inside_of_the_optimizer_is_forward() -> None:
+    recording = recorded()
+    recording.span("dpdoctor: optimizer", 20, 180)
+    found = step_of(recording).host_phases_ns
+    assert (found["forward"], found["backward"], found["optimizer"]) == (50 * US, 80 * US, 30 * US)
+
+
+def test_what_lies_between_two_phases_is_as_the_clock_of_the_phases_has_it() -> None:
+    recording = recorded()
+    recording.span("dpdoctor: data_wait", 80, 83)
+    recording.span("dpdoctor: optimizer", 180, 190)
+    found = step_of(recording).host_phases_ns
+    assert {phase: ns / US for phase, ns in found.items()} == {
+        "data_wait": 23,
+        "forward": 50 + 12,
+        "backward": 80,
+        "optimizer": 10 + 10,
+        "other": 5 + 10,
+    }
+
+
+def test_a_gap_from_one_step_to_the_next_is_of_no_phase() -> None:
+    recording = recorded()
+    recording.span("ProfilerStep#1", 200, 300)
+    recording.span("dpdoctor: backward", 250, 260)
+    trace = recording.trace()
+    steps = host_steps(trace)
+    (device,) = device_events(trace, steps.thread)
+    assert length(host_phases(trace, steps, device)["backward"]) == 90 * US
+
+
+def test_a_phase_of_another_thread_is_none_of_the_step() -> None:
+    recording = recorded()
+    recording.span("dpdoctor: optimizer", 0, 200, thread=AUTOGRAD)
+    assert "optimizer" not in step_of(recording).host_phases_ns
+
+
+def test_handling_is_of_the_phase_in_which_it_happens_on_any_thread() -> None:
+    recording = recorded()
+    recording.op("aten::flatten_dense_tensors", 50, 60)
+    recording.op("torch::distributed::reducer::mul_out", 100, 130, thread=AUTOGRAD)
+    recording.span("gloo:all_reduce", 110, 115, thread=GLOO)
+    recording.op("aten::flatten_dense_tensors", 165, 175)
+    found = step_of(recording).comm_host_ns
+    assert {phase: ns / US for phase, ns in found.items()} == {"forward": 10, "backward": 30, "other": 5}
+
+
+def test_on_a_gpu_the_host_is_not_what_computes() -> None:
+    recording = recorded()
+    recording.launched(30, 40, 50)
+    trace = recording.trace()
+    steps = host_steps(trace)
+    (device,) = device_events(trace, MAIN)
+    assert host_phases(trace, steps, device) == {}

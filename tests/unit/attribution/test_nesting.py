@@ -3,10 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpdoctor.attribution.nesting import is_inside, running_at
+from dpdoctor.attribution.nesting import is_inside, running_at, self_times
 from dpdoctor.trace.columns import UNKNOWN
 from dpdoctor.trace.model import Trace
 from tests.builders.kineto import AUTOGRAD, MAIN, US, Kineto
@@ -53,3 +54,47 @@ def test_the_one_that_runs_is_what_a_plain_loop_finds(
         for time, thread in asked
     ]
     assert running_at(trace.events, np.arange(len(spans)), threads, at).tolist() == expected
+
+
+def own(*spans: tuple[int, int]) -> list[int]:
+    begin, end = np.array(spans, np.int64).reshape(-1, 2).T
+    return self_times(begin, end).tolist()
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([], []),
+        ([(0, 10)], [10]),
+        ([(0, 10), (2, 5), (5, 8)], [4, 3, 3]),
+        ([(5, 8), (2, 5), (0, 10)], [3, 3, 4]),  # any order
+        ([(0, 10), (0, 6), (2, 5), (10, 12)], [4, 3, 3, 2]),  # same begin; touching
+        ([(0, 10), (4, 10)], [4, 6]),  # same end
+        ([(0, 10), (0, 10)], [0, 10]),  # alike
+        ([(0, 10), (3, 3), (10, 10), (0, 0)], [10, 0, 0, 0]),  # empty ones
+        ([(0, 10), (6, 11), (11, 15)], [6, 5, 4]),  # rounding: the inner outlasts the outer
+    ],
+)
+def test_time_without_what_is_inside(spans: list[tuple[int, int]], expected: list[int]) -> None:
+    assert own(*spans) == expected
+
+
+def nested(rng: np.random.Generator, begin: int, end: int, depth: int) -> list[tuple[int, int, int]]:
+    """Return (begin, end, own time) of an event and of random ones inside of it, disjoint on each level."""
+    edges = np.sort(rng.integers(begin, end + 1, 2 * int(rng.integers(0, 4)))).tolist() if depth else []
+    children = [(b, e) for b, e in zip(edges[::2], edges[1::2], strict=True) if b < e and (b, e) != (begin, end)]
+    free = end - begin - sum(e - b for b, e in children)
+    return [(begin, end, free), *(inner for b, e in children for inner in nested(rng, b, e, depth - 1))]
+
+
+def test_random_trees_come_back() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        tree = np.array([*nested(rng, 0, 100, 4), *nested(rng, 100, 150, 3)], np.int64)
+        tree = tree[rng.permutation(len(tree))]
+        assert self_times(tree[:, 0], tree[:, 1]).tolist() == tree[:, 2].tolist()
+
+
+def test_deep_nesting_takes_no_time_that_grows_with_its_depth() -> None:
+    num = 20_000
+    assert own(*((at, 2 * num - at) for at in range(num))) == [2] * num
