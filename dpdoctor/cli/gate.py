@@ -1,4 +1,7 @@
-"""`dpdoctor gate`: whether a change made training slower, or a step do more than it did."""
+"""`dpdoctor gate`: judge whether training got slower, against another checkout or a baseline.
+
+It leaves a file in each format, and prints one of them.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,53 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from rich.console import Console
 
 from dpdoctor import rundir
-from dpdoctor.cli import _checkouts, _options, _outputs, _report
+from dpdoctor.cli import _checkouts, _options, _report
 from dpdoctor.cli._help import Verb
 from dpdoctor.errors import UsageError
 from dpdoctor.launch import interruption
 
 if TYPE_CHECKING:
     from dpdoctor.gate.model import GateResult
+
+
+TERMINAL, MARKDOWN, JSON, JUNIT, GITHUB = FORMATS = ("terminal", "markdown", "json", "junit", "github")
+FILES = {JSON: "gate.json", MARKDOWN: "gate.md", JUNIT: "gate.xml"}
+
+
+def _write(result: GateResult, directory: Path, head: Path) -> None:
+    """Write the result into a directory that exists, for machines, a job's summary and a test report.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    for as_format, name in FILES.items():
+        rundir.write_whole(directory / name, _text(result, as_format, head).encode())
+
+
+def _show(result: GateResult, console: Console, as_format: str, head: Path) -> None:
+    """Print the result; `head` is the checkout that GitHub's file names are relative to."""
+    if as_format == TERMINAL:
+        from dpdoctor.report.gate import terminal
+
+        console.print(terminal.render(result))
+    else:
+        click.echo(_text(result, as_format, head), nl=False)
+
+
+def _text(result: GateResult, as_format: str, head: Path) -> str:
+    """Return the result in a format other than the terminal's."""
+    # Late, as all reports are: plotly and scipy take their time.
+    from dpdoctor.report.gate import annotations, junit, markdown
+
+    if as_format == JSON:
+        return rundir.indented(result).decode()
+    if as_format == MARKDOWN:
+        return markdown.comment(result)
+    return junit.document(result) if as_format == JUNIT else annotations.commands(result, head.resolve())
+
 
 # What may be said of a run that exists already; everything else is about launches.
 _OF_A_RUN = {"baseline", "exact", "tolerance", "calibrations", "out", "as_format", "quiet"}
@@ -52,8 +93,8 @@ LEAST_PAIRS, MOST_PAIRS = 7, 200
 @click.option(
     "--format",
     "as_format",
-    type=click.Choice(_outputs.FORMATS),
-    default=_outputs.TERMINAL,
+    type=click.Choice(FORMATS),
+    default=TERMINAL,
     show_default=True,
     help="What to print; json, markdown and junit are also files in --out.",
 )
@@ -80,8 +121,8 @@ def gate(context: click.Context, /, **options: Any) -> None:
         if out is not None:
             rundir.create(out)
     if out is not None:
-        _outputs.write(result, out, head)
-    _outputs.show(result, console, options["as_format"], head)
+        _write(result, out, head)
+    _show(result, console, options["as_format"], head)
     if out is not None and not options["quiet"]:
         console.print(f"Result: {out}", soft_wrap=True, highlight=False)
     context.exit(_exit_code(result))

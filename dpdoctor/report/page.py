@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from dpdoctor.report import plotlyjs, templates
 from dpdoctor.report.blocks import Chart, Document
-from dpdoctor.report.packed import packed_json
 from dpdoctor.report.plotlyjs import PlotlyScript
+from dpdoctor.report.templates import packed_json
 
 # In this order: what comes first is used by what comes later.
 _STYLES = ("page.css", "first.css", "controls.css")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
-from dpdoctor.report.packed import packed
+from dpdoctor.report.templates import packed
 
 FILE = f"plotly-{get_plotlyjs_version()}.min.js"
 

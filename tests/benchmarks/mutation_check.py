@@ -97,7 +97,7 @@ DEFECTS = {
         "rules/data_starved.py", 'if weighed.status == "refuted":', 'if weighed.status == "unknown":'
     ),
     # report
-    "unescaped_name": Defect("report/formats/markup.py", r"[\\`*_\[\]<>#|~&]", r"[\\`*_\[\]>#|~&]"),
+    "unescaped_name": Defect("report/formats/comment.py", r"[\\`*_\[\]<>#|~&]", r"[\\`*_\[\]>#|~&]"),
     # gate
     "bound_is_one_average_too_high": Defect("gate/signed_rank.py", 'side="right"))', 'side="right")) + 1'),
     "disturbed_pairs_count": Defect(

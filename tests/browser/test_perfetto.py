@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from dpdoctor.report import page
 from dpdoctor.report.documents.run import of_run
-from dpdoctor.report.traces import perfetto
+from dpdoctor.report.traces import timeline as perfetto
 from dpdoctor.report.traces.timeline import timeline
 from tests.builders import traced_runs
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dpdoctor.analysis.comparison import Change, Comparison
-from dpdoctor.report.comparison import summary, verdict
+from dpdoctor.report.comparison.rows import counter_lines, decisive_rows, finding_lines
+from dpdoctor.report.comparison import verdict
 from dpdoctor.report.comparison.remarks import remarks
 from dpdoctor.report.comparison.rows import Row, change_interval, change_text, is_change
 from dpdoctor.report.comparison.words import against, title
-from dpdoctor.report.formats.markup import plain
+from dpdoctor.report.formats.comment import plain
 from dpdoctor.report.text import figure_text, mode_label, short_interval
 
 # A comment on GitHub holds 65,536 characters; with these limits the longest comparison stays far below.
@@ -18,15 +19,15 @@ MOST_LINES = 20
 
 def render(comparison: Comparison) -> str:
     """Return the verdicts, a table of the figures that decide or changed, findings, counters and remarks."""
-    rows, left_out = summary.decisive_rows(comparison)
+    rows, left_out = decisive_rows(comparison)
     parts = [
         f"### dpdoctor: {plain(title(comparison))}",
         *(f"**{plain(found.sentence)}**{_below(found.detail)}" for found in verdict.verdicts(comparison)),
         _listed(f"{run.label}: {plain(run.path)}, {run.created}" for run in comparison.runs),
         *([_table(comparison, rows)] if rows else []),
         *([plain(left_out)] if left_out else []),
-        *_section("Findings", summary.finding_lines(comparison)),
-        *_section("Counters of one step", summary.counter_lines(comparison)),
+        *_section("Findings", finding_lines(comparison)),
+        *_section("Counters of one step", counter_lines(comparison)),
         *_section("What else differs", (f"{remark.title}: {remark.text}" for remark in remarks(comparison))),
         f"<sub>{plain(verdict.evidence(comparison))} {plain(verdict.chance(comparison))}</sub>",
     ]

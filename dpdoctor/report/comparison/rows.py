@@ -1,14 +1,45 @@
-"""The rows that tables of page, terminal and markdown are made of: one figure of one mode in every run."""
+"""What page, terminal and Markdown tell of a comparison: rows of figures, tables of them, and lines of what changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dpdoctor.analysis.comparison import Change, Compared, Comparison, ModeComparison
-from dpdoctor.report.comparison.words import ALIKE, share_words, signed_interval, signed_text
-from dpdoctor.report.text import NOTHING, batch_text, figure_text, interval_text
+from dpdoctor import units
+from dpdoctor.analysis.comparison import (
+    Change,
+    Compared,
+    Comparison,
+    Fact,
+    FindingState,
+    FindingVerdict,
+    ModeComparison,
+)
+from dpdoctor.report.blocks import Cell, Column, Table
+from dpdoctor.report.comparison.words import (
+    ALIKE,
+    FINDING_WORDS,
+    against,
+    by_value,
+    differing,
+    fact_words,
+    finding_cost,
+    share_words,
+    signed_interval,
+    signed_text,
+    value_text,
+)
+from dpdoctor.report.text import (
+    NOTHING,
+    batch_text,
+    figure_cell,
+    figure_text,
+    interval_text,
+    mode_label,
+    name_cell,
+    sentence,
+)
 
 Direction = Literal["more", "less", ""]
 
@@ -162,3 +193,92 @@ def _as_ratio(row: Row, change: Change) -> bool:
 def _difference_text(change: Change) -> str:
     assert change.difference.value is not None
     return signed_text(change.difference.value, change.difference.unit)
+
+
+LONGEST_VALUE = 60
+
+
+def figure_table(comparison: Comparison, caption: str, rows: Sequence[Row]) -> Table:
+    """Return figures with their intervals, and the changes; there is at least one row."""
+    return Table(
+        caption=caption,
+        columns=(
+            Column(title="Figure"),
+            *(Column(title=run.label, numeric=True) for run in comparison.runs),
+            *(Column(title=title, numeric=True) for title in against(comparison)),
+        ),
+        rows=tuple(_figure_row(row) for row in rows),
+    )
+
+
+def fact_table(comparison: Comparison, caption: str, facts: Sequence[Fact]) -> Table:
+    """Return what is known without error, one row each."""
+    return Table(
+        caption=caption,
+        columns=(Column(title="What"), *(Column(title=run.label) for run in comparison.runs)),
+        rows=tuple(
+            (
+                Cell(text=fact_words(fact.name)),
+                *(name_cell(value_text(fact, value), LONGEST_VALUE) for value in fact.values),
+            )
+            for fact in facts
+        ),
+    )
+
+
+def _figure_row(row: Row) -> tuple[Cell, ...]:
+    changes = (
+        Cell(text=change_text(row, change), note=change_interval(row, change), tone=change_tone(row, change))
+        for change in row.compared.changes
+    )
+    return (
+        Cell(text=row.what, note=mode_label(row.mode)),
+        *(figure_cell(figure) for figure in row.compared.figures),
+        *changes,
+    )
+
+
+# The page has them all.
+MOST_CHANGES = 20
+
+
+def decisive_rows(comparison: Comparison) -> tuple[list[Row], str]:
+    """Return throughput and step of every mode and the other figures that changed, and what was left out of them."""
+    main = of_modes(comparison, main_rows)
+    found = changed(secondary_rows(comparison))
+    more = len(found) - MOST_CHANGES
+    left_out = f"{units.count(more, 'more figure')} changed; the page has them (--out FILE.html)." if more > 0 else ""
+    return [*main, *found[:MOST_CHANGES]], left_out
+
+
+def finding_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield in a line each finding that appeared, is gone, or costs measurably more or less."""
+    base = comparison.runs[0].label
+    for found in comparison.findings:
+        for run, state, change in zip(comparison.runs[1:], found.runs[1:], found.changes, strict=True):
+            told = _told(base, found.runs[0], state, change)
+            if told:
+                what = f"{found.rule} {FINDING_WORDS[change]} in {run.label}, {mode_label(found.mode)}"
+                yield f"{sentence(f'{what}: {told}')}{_remedy(state, change)}"
+
+
+def _told(base: str, before: FindingState, state: FindingState, change: FindingVerdict) -> str:
+    """Return what a finding cost and costs; empty where that is not known to have changed."""
+    if change == "appeared":
+        return finding_cost(state)
+    if change == "gone":
+        return f"it was {finding_cost(before)} in {base}"
+    return f"{finding_cost(before)} in {base}, now {finding_cost(state)}" if change in ("more", "less") else ""
+
+
+def _remedy(state: FindingState, change: FindingVerdict) -> str:
+    """Return in a sentence what to do about what appeared, where that is known."""
+    remedy = state.finding.remedy if state.finding and change == "appeared" else None
+    return f" To do: {sentence(remedy)}" if remedy else ""
+
+
+def counter_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield in a line each counter of a step that differs."""
+    for name, mode in comparison.modes.items():
+        for fact in differing(mode.counters):
+            yield sentence(f"{mode_label(name)}, {fact_words(fact.name)}: {by_value(comparison, fact)}")

@@ -12,11 +12,12 @@ from rich.text import Text
 
 from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.redact import printable
-from dpdoctor.report.comparison import summary, verdict
+from dpdoctor.report.comparison.rows import counter_lines, decisive_rows, finding_lines
+from dpdoctor.report.comparison import verdict
 from dpdoctor.report.comparison.remarks import remarks
 from dpdoctor.report.comparison.rows import Row, change_interval, change_text, change_tone
 from dpdoctor.report.comparison.words import against
-from dpdoctor.report.formats.literal import literal
+from dpdoctor.report.formats.console import literal
 from dpdoctor.report.text import figure_text, mode_label, short_interval
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red"}
@@ -28,14 +29,14 @@ def render(comparison: Comparison) -> RenderableType:
 
     Text from the runs is literal: rich's markup in it is not interpreted, and control characters are shown.
     """
-    rows, left_out = summary.decisive_rows(comparison)
+    rows, left_out = decisive_rows(comparison)
     return Group(
         *_verdicts(comparison),
         *_runs(comparison),
         *([_table(comparison, rows)] if rows else []),
         *([Text(left_out, style="dim")] if left_out else []),
-        *_lines("Findings", summary.finding_lines(comparison)),
-        *_lines("Counters of one step", summary.counter_lines(comparison)),
+        *_lines("Findings", finding_lines(comparison)),
+        *_lines("Counters of one step", counter_lines(comparison)),
         *_lines("What else differs", (f"{remark.title}: {remark.text}" for remark in remarks(comparison))),
         Text(f"\n{verdict.evidence(comparison)} {verdict.chance(comparison)}".rstrip(), style="dim"),
     )

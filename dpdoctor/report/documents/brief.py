@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.blocks import Cell, Column, Headline, Table
 from dpdoctor.report.text import THROUGHPUT_WORDS, remarks, sentence
-from dpdoctor.report.traces import device_rows
 from dpdoctor.report.traces import remarks as trace_remarks
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import TracedMode, is_trace_run, traced_modes
@@ -104,15 +103,15 @@ def _more(text: str) -> Iterator[str]:
 
 
 def _devices_table(mode: TracedMode) -> Table:
-    more = device_rows.left_to_the_report(mode)
+    more = trace_remarks.left_to_the_report(mode)
     caption = "Every device: shares of its whole steps or, where there is none, of the whole trace."
     return Table(
         caption=f"{caption} {more}".rstrip(),
         columns=tuple(
-            Column(title=head, numeric=place >= device_rows.FIRST_FIGURE)
-            for place, head in enumerate(device_rows.HEADS)
+            Column(title=head, numeric=place >= trace_remarks.FIRST_FIGURE)
+            for place, head in enumerate(trace_remarks.HEADS)
         ),
-        rows=tuple(tuple(Cell(text=text) for text in row) for row in device_rows.device_rows(mode)),
+        rows=tuple(tuple(Cell(text=text) for text in row) for row in trace_remarks.device_rows(mode)),
     )
 
 

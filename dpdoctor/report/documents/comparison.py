@@ -6,30 +6,20 @@ import msgspec
 
 from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.report.blocks import Document, Section
-from dpdoctor.report.comparison.views import (
-    ablations,
-    breakdown,
-    changes,
-    counters,
-    environment,
-    findings,
-    overview,
-    phases,
-    throughput,
-)
+from dpdoctor.report.comparison import views
 from dpdoctor.report.comparison.words import run_name, title
 from dpdoctor.report.documents import assembly
 from dpdoctor.version import __version__
 
 SECTIONS: tuple[Section[Comparison], ...] = (
-    Section(name="summary", title="Summary", views=(overview.VIEW,)),
-    Section(name="what-changed", title="What changed", views=(changes.VIEW, findings.VIEW)),
+    Section(name="summary", title="Summary", views=(views.OVERVIEW,)),
+    Section(name="what-changed", title="What changed", views=(views.CHANGES, views.FINDINGS)),
     Section(
         name="step-time",
         title="Step time",
-        views=(throughput.VIEW, phases.VIEW, breakdown.VIEW, ablations.VIEW),
+        views=(views.THROUGHPUT, views.PHASES, views.BREAKDOWN, views.ABLATIONS),
     ),
-    Section(name="run-details", title="Run details", views=(counters.VIEW, environment.VIEW)),
+    Section(name="run-details", title="Run details", views=(views.COUNTERS, views.ENVIRONMENT)),
 )
 
 

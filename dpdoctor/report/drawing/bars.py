@@ -1,14 +1,16 @@
-"""Horizontal bars of figures, each with its interval as a whisker."""
+"""Horizontal bars: figures with their intervals as whiskers, or shares of one thing stacked in a row per device."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from dpdoctor import units
 from dpdoctor.analysis import Figure
 from dpdoctor.report.blocks import Chart
 from dpdoctor.report.drawing import charts
-from dpdoctor.report.text import figure_text, with_interval
+from dpdoctor.report.text import clipped, figure_text, with_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +51,71 @@ def _layout(x_title: str, names: Sequence[str]) -> dict[str, object]:
     # Rows go by place, not by name: plotly would put two of one name onto each other.
     layout["yaxis"] |= {"tickmode": "array", "tickvals": [*range(len(names))], "ticktext": [*map(charts.plain, names)]}
     return {**layout, "showlegend": False, "bargap": 0.35}
+
+
+# More rows in one picture cannot be read; the table has them all.
+MOST_ROWS = 32
+LONGEST_NAME = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedBar:
+    """One bar: the share of each part, and how long that is; a part that is missing is unknown, or nothing."""
+
+    name: str
+    ratios: Mapping[str, float]
+    amounts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One colour of the bars: its key in a row, its name and (colour, ink on it)."""
+
+    key: str
+    name: str
+    colors: tuple[str, str]
+
+
+def share_bars(
+    *, title: str, whole: str, rows: Sequence[StackedBar], parts: Sequence[Part], how_to_read: str, is_full: bool = True
+) -> Chart:
+    """Return bars of the shares of `whole`; of many rows the first ones, which the words say.
+
+    `is_full`: the axis reaches to 100 % whatever the bars do.
+    """
+    drawn = rows[:MOST_ROWS]
+    layout = charts.bar_layout(f"% of {whole}")
+    labels = [charts.plain(clipped(row.name, LONGEST_NAME)) for row in drawn]
+    # Rows go by place, not by name: plotly would put two of one name onto each other.
+    layout["yaxis"] |= {"tickmode": "array", "tickvals": [*range(len(drawn))], "ticktext": labels}
+    if is_full:
+        layout["xaxis"]["range"] = [0, 100]
+    left_out = f" Drawn: the first {len(drawn)} of {units.whole(len(rows))}." if len(drawn) < len(rows) else ""
+    return Chart(
+        title=title,
+        traces=tuple(_bar(part, drawn) for part in parts),
+        layout={**layout, "barmode": "stack", "bargap": 0.35},
+        height=120 + 34 * len(drawn),
+        how_to_read=how_to_read + left_out,
+        alternative=" ".join(_words(row, parts) for row in drawn),
+    )
+
+
+def _bar(part: Part, rows: Sequence[StackedBar]) -> dict[str, Any]:
+    ratios = [row.ratios.get(part.key, 0.0) for row in rows]
+    return charts.stacked_part(
+        name=part.name,
+        colors=part.colors,
+        y=[*range(len(rows))],
+        x=[100 * ratio for ratio in ratios],
+        ratios=ratios,
+        words=[
+            f"{row.name}, {part.name}: {units.share(ratio)}, {row.amounts.get(part.key, units.seconds(0))}"
+            for row, ratio in zip(rows, ratios, strict=True)
+        ],
+    )
+
+
+def _words(row: StackedBar, parts: Sequence[Part]) -> str:
+    shown = [f"{part.name} {units.share(ratio)}" for part in parts if (ratio := row.ratios.get(part.key))]
+    return f"{row.name}: {', '.join(shown) or 'nothing'}."

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.documents.brief import Brief, Trouble, brief
-from dpdoctor.report.formats.comment import LONGEST_NAME, PARAGRAPHS, Part, assembled, table_parts
-from dpdoctor.report.formats.markup import fenced, plain
+from dpdoctor.report.formats.comment import LONGEST_NAME, PARAGRAPHS, Part, assembled, fenced, plain, table_parts
 from dpdoctor.report.text import capital, listed, run_title, sentence
 from dpdoctor.report.words.costliest import Bottleneck, Treatment
 

@@ -11,8 +11,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.documents import brief
 from dpdoctor.report.formats import trace_terminal
-from dpdoctor.report.formats.literal import literal
-from dpdoctor.report.formats.wrapped import Wrapped
+from dpdoctor.report.formats.console import Wrapped, literal
 from dpdoctor.report.text import NOTHING, capital, figure_text, left_alone, remarks, run_title, sentence
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_trace_run

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dpdoctor.analysis import Diagnosis
-from dpdoctor.report.formats.literal import literal
+from dpdoctor.report.formats.console import literal
 from dpdoctor.report.traces import remarks
 from dpdoctor.report.traces import verdict as trace_verdict
-from dpdoctor.report.traces.device_rows import FIRST_FIGURE, HEADS, device_rows, left_to_the_report
+from dpdoctor.report.traces.remarks import FIRST_FIGURE, HEADS, device_rows, left_to_the_report
 from dpdoctor.report.traces.traced import TracedMode, traced_modes
 
 

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from dpdoctor import units
 from dpdoctor.gate.model import GateResult, Outcome
 from dpdoctor.redact import printable
-from dpdoctor.report.gate import lines, words
+from dpdoctor.report.gate import content
 from dpdoctor.report.text import clipped, mode_label
 
 # GitHub shows ten of a kind per step.
@@ -44,15 +44,15 @@ def commands(result: GateResult, root: PurePath) -> str:
 
 
 def _refusals(result: GateResult) -> Iterator[_Note]:
-    yield from (_Note(command="warning", message=line) for line in lines.refusals(result, hard=True))
+    yield from (_Note(command="warning", message=line) for line in content.refusals(result, hard=True))
 
 
 def _judged(result: GateResult) -> Iterator[_Note]:
     """Yield a note for each mode; of counters that grew at a known line another one there."""
-    for name, kind, outcome, reason in words.judged(result):
+    for name, kind, outcome, reason in content.judged(result):
         yield _Note(command=_COMMANDS[outcome], message=f"{mode_label(name)}, {kind}: {reason}")
     for name, exact in result.exact.items():
-        for item, told in zip(exact.differences, lines.differences(exact), strict=True):
+        for item, told in zip(exact.differences, content.differences(exact), strict=True):
             if item.line is not None and item.change == "more":
                 yield _Note(command="error", message=f"{mode_label(name)}: {told}", line=item.line)
 

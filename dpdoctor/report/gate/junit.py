@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from dpdoctor.gate.model import GateResult, Outcome
 from dpdoctor.redact import printable
-from dpdoctor.report.gate import lines, words
+from dpdoctor.report.gate import content
 from dpdoctor.report.text import clipped
 
 NAME = "dpdoctor gate"
@@ -55,17 +55,20 @@ def _properties(result: GateResult) -> dict[str, str]:
 
 
 def _refused(result: GateResult) -> Iterator[_Case]:
-    told = tuple(lines.refusals(result, hard=True))
+    told = tuple(content.refusals(result, hard=True))
     if told:
         yield _Case(name="base and head", kind="comparable", outcome="refused", reason=told[0], details=told)
 
 
 def _cases(result: GateResult) -> Iterator[_Case]:
     details = {
-        words.TIME: lambda name: [*lines.moved(result.modes[name]), *lines.replaced(result.modes[name])],
-        words.COUNTERS: lambda name: [*lines.differences(result.exact[name]), *lines.left_out(result.exact[name])],
+        content.TIME: lambda name: [*content.moved(result.modes[name]), *content.replaced(result.modes[name])],
+        content.COUNTERS: lambda name: [
+            *content.differences(result.exact[name]),
+            *content.left_out(result.exact[name]),
+        ],
     }
-    for name, kind, outcome, reason in words.judged(result):
+    for name, kind, outcome, reason in content.judged(result):
         yield _Case(name=name, kind=kind, outcome=outcome, reason=reason, details=tuple(details[kind](name)))
 
 

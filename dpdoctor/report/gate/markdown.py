@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpdoctor.gate.model import GateResult
-from dpdoctor.report.formats.comment import LONGEST_NAME, Part, assembled, table_parts
-from dpdoctor.report.formats.markup import plain
+from dpdoctor.report.formats.comment import LONGEST_NAME, Part, assembled, plain, table_parts
 from dpdoctor.report.gate.content import Content, content
 
 

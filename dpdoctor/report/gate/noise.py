@@ -14,7 +14,7 @@ from dpdoctor.gate.comparable import NOT_CONCERNED
 from dpdoctor.gate.design import QUICK, Plan, sequence
 from dpdoctor.gate.model import Calibration, ModeNoise, Refusal
 from dpdoctor.gate.power import POWER, capability, false_fail_rate
-from dpdoctor.report.formats.literal import literal
+from dpdoctor.report.formats.console import literal
 from dpdoctor.report.text import mode_label, sentence
 
 # What a gate may be told to launch at most; the fewest are those of --quick.

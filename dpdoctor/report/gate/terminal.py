@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dpdoctor.gate.model import GateResult
 from dpdoctor.report.blocks import Cell, Table
-from dpdoctor.report.formats.literal import literal
+from dpdoctor.report.formats.console import literal
 from dpdoctor.report.gate.content import Content, content
 
 _STYLES = {"plain": "", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}

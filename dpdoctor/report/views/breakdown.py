@@ -13,7 +13,7 @@ from dpdoctor.analysis.traces import MAY_HOLD, CommonSteps
 from dpdoctor.digest import HOST, PHASES, DeviceDigest
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Grid, Note, Paragraph, Table, View
 from dpdoctor.report.drawing import charts
-from dpdoctor.report.drawing.share_bars import MOST_ROWS, Part, Row, share_bars
+from dpdoctor.report.drawing.bars import MOST_ROWS, Part, StackedBar, share_bars
 from dpdoctor.report.text import NOTHING, amount_cell, figure_text
 from dpdoctor.report.traces.traced import TracedMode, by_mode, damage, is_trace_run, not_measured, traced_modes
 from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds, time_cell
@@ -189,10 +189,10 @@ def _phases(found: Mapping[str, Spent]) -> Iterator[Chart]:
     )
 
 
-def _row(name: str, one: Spent, parts_ns: Mapping[str, int]) -> Row:
+def _row(name: str, one: Spent, parts_ns: Mapping[str, int]) -> StackedBar:
     steps = max(1, one.num_steps)
     per = " per step" if one.num_steps else ""
-    return Row(
+    return StackedBar(
         name=name,
         ratios={key: value / one.total_ns for key, value in parts_ns.items()},
         amounts={key: f"{seconds(value / steps)}{per}" for key, value in parts_ns.items()},

@@ -27,8 +27,7 @@ from dpdoctor.report.blocks import (
     View,
 )
 from dpdoctor.report.drawing import charts
-from dpdoctor.report.drawing.bars import Bar, interval_bars
-from dpdoctor.report.drawing.share_bars import Part, Row, share_bars
+from dpdoctor.report.drawing.bars import Bar, Part, StackedBar, interval_bars, share_bars
 from dpdoctor.report.loading.fetch_boxes import fetch_boxes
 from dpdoctor.report.loading.predicted import predicted_step, setting_words
 from dpdoctor.report.text import (
@@ -191,7 +190,7 @@ def _ready(loader: LoaderSummary) -> Iterator[Chart | Absent]:
     yield share_bars(
         title="Batches that lay ready when training asked",
         whole="all asks",
-        rows=[Row(name="asks", ratios=ratios, amounts=dict.fromkeys(ratios, "of all asks"))],
+        rows=[StackedBar(name="asks", ratios=ratios, amounts=dict.fromkeys(ratios, "of all asks"))],
         parts=[
             Part(key=depth, name=f"{depth} ready", colors=(color, charts.DARK_INK))
             for depth, color in zip(ratios, DEPTH_COLORS, strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.blocks import Block, View
-from dpdoctor.report.traces import data_parallel_table, gradient_buckets, shard_unit_table
+from dpdoctor.report.traces import data_parallel, gradient_buckets, shard_units
 from dpdoctor.report.traces.traced import TracedMode, by_mode, has_traces
 from dpdoctor.report.words import standing
 
@@ -20,7 +20,7 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
 
 
 def _mode(mode: TracedMode) -> Sequence[Block] | str:
-    found = [*gradient_buckets.blocks(mode), *shard_unit_table.blocks(mode), *data_parallel_table.blocks(mode)]
+    found = [*gradient_buckets.blocks(mode), *shard_units.blocks(mode), *data_parallel.blocks(mode)]
     if found:
         return found
     unknown = mode.traces.why_unknown

@@ -10,11 +10,9 @@ from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Rank, Sample
 from dpdoctor.report.blocks import Absent, Block, Cell, Column, Fold, Paragraph, Table, View
 from dpdoctor.report.drawing import charts, lanes
-from dpdoctor.report.drawing.many_sources import grouped
-from dpdoctor.report.drawing.series import Curve, Panel, gained, kind_of, panels, unit_of, unknowns, words_of
+from dpdoctor.report.drawing.series import Curve, Panel, gained, grouped, kind_of, panels, unit_of, unknowns, words_of
 from dpdoctor.report.drawing.step_chart import logarithmic_axis
-from dpdoctor.report.drawing.strips import Strip, strip_chart
-from dpdoctor.report.drawing.throttle import throttle_strip
+from dpdoctor.report.drawing.strips import Strip, strip_chart, throttle_strip
 from dpdoctor.report.launches import NamedLaunch, by_launch, launches
 from dpdoctor.report.text import amount, amount_cell
 from dpdoctor.report.traces.traced import is_profile

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.blocks import Block, View
-from dpdoctor.report.traces.perfetto import perfetto
 from dpdoctor.report.traces.step_timeline import step_timeline
+from dpdoctor.report.traces.timeline import perfetto
 from dpdoctor.report.traces.traced import by_mode, has_traces
 
 

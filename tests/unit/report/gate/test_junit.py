@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from dpdoctor.gate.model import GateResult
-from dpdoctor.report.gate import junit, words
+from dpdoctor.report.gate import content, junit
 from tests.builders import gate_results as results
 from tests.builders.figures import figures
 
@@ -35,7 +35,7 @@ class TestEveryResult:
 
     def test_a_case_is_green_only_where_it_passed(self, make: Callable[[], GateResult]) -> None:
         result = make()
-        outcomes = [outcome for _, _, outcome, _ in words.judged(result)]
+        outcomes = [outcome for _, _, outcome, _ in content.judged(result)]
         assert sum(case[0].tag == "system-out" for case in suite(result).iter("testcase")) == outcomes.count("pass")
         assert (result.outcome == "pass") == (
             not list(suite(result).iter("failure")) + list(suite(result).iter("error"))

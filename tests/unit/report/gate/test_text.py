@@ -11,7 +11,8 @@ from rich.console import Console
 from dpdoctor.analysis import Figure
 from dpdoctor.gate.model import GateResult
 from dpdoctor.report.formats.comment import MOST_CHARACTERS
-from dpdoctor.report.gate import markdown, terminal, words
+from dpdoctor.report.gate import content as words
+from dpdoctor.report.gate import markdown, terminal
 from dpdoctor.report.gate.content import content
 from tests.builders import gate_results as results
 from tests.builders.figures import figures

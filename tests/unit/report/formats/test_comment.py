@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor.redact import printable
-from dpdoctor.report.formats import markup
+from dpdoctor.report.formats import comment
 from dpdoctor.report.text import clipped
 from tests.builders.markdown import ALIVE, UNSEEN, elements, seen, tokens
 
@@ -58,11 +58,11 @@ def test_any_text_is_seen_as_it_is(text: str) -> None:
 
 def misread(text: str, place: str) -> list[str]:
     """Return what is wrong: a reader sees another text, something in it is alive, or it is not as a word would be."""
-    found, ordinary = place.format(markup.plain(text)), place.format("word")
+    found, ordinary = place.format(comment.plain(text)), place.format("word")
     shown = seen(found).removeprefix("head")
     structure = {token.type for token in tokens(found)} - {"html_inline", "text"}
     wrong = {
-        f"seen as {shown!r}": shown.replace(UNSEEN, "") != printable(clipped(text, markup.LONGEST_TEXT)),
+        f"seen as {shown!r}": shown.replace(UNSEEN, "") != printable(clipped(text, comment.LONGEST_TEXT)),
         f"alive in {shown!r}": bool(ALIVE.search(shown)),
         f"elements {elements(found)}": not elements(found) <= {"<span>", "</span>"},
         f"structure {structure}": not structure <= {token.type for token in tokens(ordinary)},
@@ -71,29 +71,29 @@ def misread(text: str, place: str) -> list[str]:
 
 
 def test_a_long_text_keeps_its_begin_and_its_end() -> None:
-    shown = seen(markup.plain("begin " + "x" * 10_000 + " end"))
-    assert len(shown) == markup.LONGEST_TEXT
+    shown = seen(comment.plain("begin " + "x" * 10_000 + " end"))
+    assert len(shown) == comment.LONGEST_TEXT
     assert shown.startswith("begin")
     assert shown.endswith("end")
 
 
 def test_what_is_plain_stays_legible_in_the_source() -> None:
-    assert markup.plain("DDP: 42.0 % (39.0 to 45.0 %) of each step") == "DDP: 42.0 % (39.0 to 45.0 %) of each step"
+    assert comment.plain("DDP: 42.0 % (39.0 to 45.0 %) of each step") == "DDP: 42.0 % (39.0 to 45.0 %) of each step"
 
 
 @pytest.mark.parametrize("line", ["print('a')", "```", "    ````python", "~~~", "</details>", "@octocat #1", "$x$", ""])
 def test_lines_stay_in_their_block(line: str) -> None:
-    (block,) = tokens(markup.fenced(["before", line, "after"], "text"))
+    (block,) = tokens(comment.fenced(["before", line, "after"], "text"))
     assert (block.type, block.info, block.content) == ("fence", "text", f"before\n{line}\nafter\n")
 
 
 def test_of_many_lines_the_last_are_shown_and_of_a_long_one_the_begin() -> None:
-    (block,) = tokens(markup.fenced([*map(str, range(1_000)), "x" * 10_000], "text"))
+    (block,) = tokens(comment.fenced([*map(str, range(1_000)), "x" * 10_000], "text"))
     lines = block.content.splitlines()
-    assert len(lines) == markup.MOST_LINES
+    assert len(lines) == comment.MOST_LINES
     assert lines[-2] == "999"
-    assert len(lines[-1]) == markup.LONGEST_LINE
+    assert len(lines[-1]) == comment.LONGEST_LINE
 
 
 def test_a_line_cannot_command_the_terminal_that_the_comment_is_printed_to() -> None:
-    assert "\x1b" not in markup.fenced(["\x1b[31mred"], "text") + markup.plain("\x1b[31mred")
+    assert "\x1b" not in comment.fenced(["\x1b[31mred"], "text") + comment.plain("\x1b[31mred")

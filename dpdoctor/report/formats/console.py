@@ -1,4 +1,4 @@
-"""Text of a run on as many columns as the terminal has, without blanks behind it."""
+"""Text of a run for a terminal: shown, never obeyed, on as many columns as there are and without blanks behind it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from dpdoctor.report.formats.literal import literal
+from dpdoctor.redact import printable
+
+
+def literal(text: str, style: str = "") -> Text:
+    """Return text without rich's markup in it and without the characters that would command the terminal."""
+    return Text(printable(text), style=style)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
