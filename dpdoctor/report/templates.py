@@ -32,8 +32,8 @@ def environment() -> Environment:
     )
 
 
-# Higher levels make plotly.js less than 0.1 % smaller.
-LEVEL = 7
+# Level 9 makes plotly.js 1 % smaller and takes 1.8 times as long.
+LEVEL = 5
 
 
 def packed(text: str) -> Markup:

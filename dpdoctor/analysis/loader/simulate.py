@@ -160,7 +160,7 @@ class _Workers:
     """Who fetches what. All fetches go at one pace, so that one clock which runs at it times them all."""
 
     def __init__(self, times: Times, setting: Setting) -> None:
-        self._times = times
+        self._fetch, self._send = times.fetch, times.send
         self._in_order = setting.in_order
         self.clock = 0.0
         # Ends, on that clock, of the fetches under way, the next one first.
@@ -177,10 +177,15 @@ class _Workers:
 
     def finish(self) -> None:
         """End the next fetch, and begin the next of the same worker if it has another task."""
-        _, worker = heapq.heappop(self.ends)
+        worker = self.ends[0][1]
         self._ready[worker] += 1
-        self._came.append(worker)
-        self._start(worker)
+        if not self._in_order:
+            self._came.append(worker)
+        if tasks := self._tasks[worker]:
+            heapq.heapreplace(self.ends, (self._end_of(tasks.popleft()), worker))
+        else:
+            heapq.heappop(self.ends)
+            self._is_fetching[worker] = False
 
     def take(self, number: int) -> int | None:
         """Return the worker from which the training thread takes its batch of that number; None: it must wait."""
@@ -200,8 +205,11 @@ class _Workers:
     def _start(self, worker: int) -> None:
         self._is_fetching[worker] = bool(self._tasks[worker])
         if self._tasks[worker]:
-            fetch = self._times.fetch[self._tasks[worker].popleft() % len(self._times.fetch)]
-            heapq.heappush(self.ends, (self.clock + fetch + self._times.send, worker))
+            heapq.heappush(self.ends, (self._end_of(self._tasks[worker].popleft()), worker))
+
+    def _end_of(self, batch: int) -> float:
+        """Return when the fetch of a batch ends that begins now."""
+        return self.clock + self._fetch[batch % len(self._fetch)] + self._send
 
 
 class _Loop:
@@ -224,43 +232,36 @@ class _Loop:
 
     def run(self, until: int) -> None:
         """Go on until so many batches were computed on."""
+        take, receive, compute = self._workers.take, self._times.receive, self._times.compute
         for number in range(self._got, until):
             asked_at = self._now
-            worker = self._await(number)
-            self._spend(self._times.receive, self._receiving)
+            while (worker := take(number)) is None:
+                self._spend(math.inf, self._waiting, until_fetched=True)
+            self._spend(receive, self._receiving)
             self._workers.hand_over(worker)
             self._waited += self._now - asked_at
-            self._spend(self._times.compute[number % len(self._times.compute)], self._computing)
+            self._spend(compute[number % len(compute)], self._computing)
         self._got = until
 
-    def _await(self, number: int) -> int:
-        while (worker := self._workers.take(number)) is None:
-            self._advance(math.inf, 1.0, self._waiting[len(self._workers.ends)][0])
-        return worker
-
-    def _spend(self, seconds: float, paces: Paces) -> None:
-        """Let the training thread work for so long, at full pace, while the workers go on."""
-        left: float | None = seconds
-        while left is not None:
-            fetch_pace, pace = paces[len(self._workers.ends)]
-            left = self._advance(left, pace, fetch_pace)
-
-    def _advance(self, seconds: float, pace: float, fetch_pace: float) -> float | None:
-        """Go on until the training thread is done or a fetch ends, and return the work that is left; None: it is done.
+    def _spend(self, seconds: float, paces: Paces, *, until_fetched: bool = False) -> None:
+        """Let the training thread work for so long, at full pace, or until a fetch ends, while the workers go on.
 
         Of two things that end at once the fetch is first: the training thread must find its batch. Most of the time of
-        a simulation passes here.
+        a simulation passes here, so that nothing is called that need not be.
         """
-        workers = self._workers
-        ends = workers.ends
-        fetched = (ends[0][0] - workers.clock) / fetch_pace if ends else math.inf
-        is_done = seconds / pace < fetched
-        took = seconds / pace if is_done else fetched
-        self._now += took
-        self._fetching += took * len(ends)
-        workers.clock += took * fetch_pace
-        if is_done:
-            return None
-        workers.finish()
-        self._fetched += 1
-        return seconds - fetched * pace
+        workers, ends = self._workers, self._workers.ends
+        while True:
+            fetch_pace, pace = paces[len(ends)]
+            fetched = (ends[0][0] - workers.clock) / fetch_pace if ends else math.inf
+            is_done = seconds / pace < fetched
+            took = seconds / pace if is_done else fetched
+            self._now += took
+            self._fetching += took * len(ends)
+            workers.clock += took * fetch_pace
+            if is_done:
+                return
+            workers.finish()
+            self._fetched += 1
+            if until_fetched:
+                return
+            seconds -= fetched * pace
