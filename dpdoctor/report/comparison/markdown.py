@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dpdoctor.analysis.comparison import Change, Comparison
-from dpdoctor.report.comparison.rows import counter_lines, decisive_rows, finding_lines
 from dpdoctor.report.comparison import verdict
 from dpdoctor.report.comparison.remarks import remarks
-from dpdoctor.report.comparison.rows import Row, change_interval, change_text, is_change
+from dpdoctor.report.comparison.rows import (
+    Row,
+    change_interval,
+    change_text,
+    counter_lines,
+    decisive_rows,
+    finding_lines,
+    is_change,
+)
 from dpdoctor.report.comparison.words import against, title
 from dpdoctor.report.formats.comment import plain
 from dpdoctor.report.text import figure_text, mode_label, short_interval

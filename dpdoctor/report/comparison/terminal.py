@@ -12,10 +12,17 @@ from rich.text import Text
 
 from dpdoctor.analysis.comparison import Comparison
 from dpdoctor.redact import printable
-from dpdoctor.report.comparison.rows import counter_lines, decisive_rows, finding_lines
 from dpdoctor.report.comparison import verdict
 from dpdoctor.report.comparison.remarks import remarks
-from dpdoctor.report.comparison.rows import Row, change_interval, change_text, change_tone
+from dpdoctor.report.comparison.rows import (
+    Row,
+    change_interval,
+    change_text,
+    change_tone,
+    counter_lines,
+    decisive_rows,
+    finding_lines,
+)
 from dpdoctor.report.comparison.words import against
 from dpdoctor.report.formats.console import literal
 from dpdoctor.report.text import figure_text, mode_label, short_interval
