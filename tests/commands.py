@@ -65,7 +65,7 @@ def dpdoctor(
     request = forkserver.Request(module="dpdoctor", arguments=arguments, cwd=str(cwd), environment=forking(environment))
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         process = forkserver.start(os.environ[SERVERS_VARIABLE], request, preload=PRELOAD, stdout=stdout, stderr=stderr)
-        if process is None:  # there are servers for as many environments as there may be
+        if process is None:  # the request is too large, or the server has just ended
             return dpdoctor(*arguments, cwd=cwd, environment=request.environment, new_processes=True)
         code = process.wait()
         for file in (stdout, stderr):

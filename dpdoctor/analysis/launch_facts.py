@@ -25,9 +25,18 @@ class LaunchFacts(Launch):
     def _windows(self) -> Mapping[tuple[str, str], tuple[Window, ...]]:
         return measured(self)
 
+    @cached_property
+    def _skipped(self) -> frozenset[str]:
+        """Return the ablations that a rank did not run, not to their end, or whose proof did not hold."""
+        records = [rank.record for rank in self.ranks if rank.record]
+        return frozenset(one.name for record in records for one in record.ablations if one.skipped)
+
     def windows(self, ablation: str = FULL, *, kind: str = MEASURE) -> tuple[Window, ...]:
-        """Return the complete windows of a kind in which an ablation ran; FULL: in which none did."""
-        return self._windows.get((kind, ablation), ())
+        """Return the complete windows of a kind in which an ablation ran; FULL: in which none did.
+
+        What was skipped on one rank has none: there, some rank trained otherwise than the ablation's name says.
+        """
+        return () if ablation in self._skipped else self._windows.get((kind, ablation), ())
 
     @cached_property
     def traces(self) -> Traces:

@@ -2,8 +2,8 @@
 
 Importing torch takes most of a short rank's time. A server is known by the environment it was started in, because that
 is read while modules are imported: whoever asks with another environment gets a server of its own. Servers live below a
-directory of whoever wants them, and are started when they are first needed; they end when that directory is removed,
-or after a while without a request.
+directory of whoever wants them, and are started when they are first needed. They end with all that they forked when
+that directory is removed; and alone after a while without a request, or when too many others were asked since.
 
 What a forked process has in common with its siblings, and processes of their own have not: the seed of Python's hashes,
 where it is random, and the places of libraries in memory. Its command line and its parent are the server's. Never for a
@@ -39,7 +39,8 @@ from dpdoctor.launch.kept import KeptProcess
 DIRECTORY_VARIABLE = "DPDOCTOR_FORKSERVERS"
 # What tells one process from its siblings, and is read by no module while it is imported.
 _OF_ONE_PROCESS = re.compile(
-    r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|DPDOCTOR_\w+|PYTEST_\w+|GITHUB_\w+|PWD|OLDPWD|SHLVL|_"
+    r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(DPDOCTOR|PYTEST|GITHUB|RUNNER)_\w+|\w+_TOKEN"
+    r"|XDG_(CACHE|DATA|STATE)_HOME|PWD|OLDPWD|SHLVL|_"
 )
 # Each holds some 200 MB that it shares with nobody.
 _MOST_SERVERS = 6
@@ -71,8 +72,8 @@ def start(
 ) -> KeptProcess | None:
     """Have a server below `directory`, which has imported `preload`, fork a process in a session of its own.
 
-    Returns None where that cannot be: the directory is gone or holds too many servers, the request is too large, or the
-    server ended in that moment.
+    Returns None where that cannot be: the directory is gone, the request is too large, the modules cannot be imported,
+    or the server ended in that moment.
     """
     data = msgspec.json.encode(request)
     if len(data) > _MOST_BYTES or not Path(directory).is_dir():
@@ -99,10 +100,20 @@ def _connected(directory: Path, preload: Sequence[str], environment: Mapping[str
         if path.exists():
             with contextlib.suppress(OSError):  # it has just ended
                 return _connection(path)
-        if sum(found.is_socket() for found in directory.iterdir()) >= _MOST_SERVERS:
-            return None
-        path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        _make_room(directory)
         return _connection(path) if _start_server(path, preload, shared) else None
+
+
+def _make_room(directory: Path) -> None:
+    """Let the servers that were asked longest ago end, so that there may be one more."""
+    asked = []
+    for path in directory.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            if path.is_socket():
+                asked.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(asked)[: max(0, len(asked) + 1 - _MOST_SERVERS)]:
+        path.unlink(missing_ok=True)
 
 
 def _connection(path: Path) -> socket.socket:
@@ -112,6 +123,8 @@ def _connection(path: Path) -> socket.socket:
     except OSError:
         found.close()
         raise
+    with contextlib.suppress(FileNotFoundError):  # it was the last moment
+        os.utime(path)
     return found
 
 
@@ -141,6 +154,7 @@ class _Server:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(path))
         self._listener.listen(64)
+        self._inode = path.stat().st_ino
         self._ended, self._wakeup = socket.socketpair()
         self._ended.setblocking(False)
         self._wakeup.setblocking(False)
@@ -153,7 +167,9 @@ class _Server:
     def next_request(self) -> Request:
         """Return in each forked process what it is to run; never in the server, which ends when nobody needs it."""
         asked = time.monotonic()
-        while self._path.exists() and (self._children or time.monotonic() - asked < _IDLE_S):
+        while self._path.parent.exists() and (
+            self._children or (self._can_be_asked() and time.monotonic() - asked < _IDLE_S)
+        ):
             for key, _ in self._selector.select(_LOOK_S):
                 if key.fileobj is self._listener:
                     asked = time.monotonic()
@@ -168,8 +184,15 @@ class _Server:
         for pid, connection in self._children.items():
             if connection is not None:
                 _kill(pid)
-        self._path.unlink(missing_ok=True)
+        if self._can_be_asked():
+            self._path.unlink(missing_ok=True)
         os._exit(0)
+
+    def _can_be_asked(self) -> bool:
+        """Return whether the socket is there, and not that of a later server."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._path.stat().st_ino == self._inode
+        return False
 
     def _fork(self, connection: socket.socket) -> Request | None:
         """Return the request in the new process, None in the server."""

@@ -24,7 +24,7 @@ NO_WALL = NO_WALL_TEXT.partition("(")[0]
 
 # Whose ranks no server can fork: a launcher of the script's own starts them, or a new process is what is tested.
 NEW_PROCESSES = frozenset(
-    f"test_{name}.py" for name in ("action", "forked_ranks", "native", "native_arms", "native_gate", "own_cost")
+    f"test_{name}.py" for name in ("action", "forked_ranks", "native", "native_ablations", "native_gate", "own_cost")
 )
 
 

@@ -187,7 +187,6 @@ def test_each_side_imports_its_own_package_though_one_is_installed(tmp_path: Pat
     # As `pip install -e head` would: both scripts find the package of head.
     paths = [str(tmp_path / "head" / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    # Each side has an environment of its own, and so a server: where there are too many, one side alone is forked.
     done = dpdoctor(*arguments(tmp_path, "--exact"), cwd=tmp_path, environment=environment, new_processes=True)
     assert done.returncode == 0, done.stdout + done.stderr
     for side, expected in (("base", "base"), ("head", "head"), ("base-again", "base")):

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from dpdoctor.records import Rank
-from tests.commands import GROUP, dpdoctor
+from tests.commands import GROUP, SERVERS_VARIABLE, dpdoctor
 from tests.faults import compatibility_table
 from tests.faults.conftest import SCRIPTS, SHORT, Profiled
 from tests.faults.following import assert_follows_single
@@ -207,7 +207,7 @@ def run(tmp_path_factory) -> Callable[[Case], Profiled]:
     @functools.cache
     def profile(case: Case) -> Profiled:
         root = tmp_path_factory.mktemp("run") / "run"
-        environment = watched_by_an_oracle(root.parent) if case.has_oracle else None
+        environment = watched_by_an_oracle() if case.has_oracle else None
         options = ("--modes", ",".join(modes_of(case)[1:]), "--out", str(root), *SHORT, *case.options)
         done = dpdoctor("profile", *options, *case.command, "--", *case.args, cwd=project, environment=environment)
         return Profiled(exit_code=done.returncode, output=done.stdout + done.stderr, root=root)
@@ -235,11 +235,21 @@ def test_a_kind_of_script_ends_as_its_row_says(run, kind):
     case.also(done)
 
 
-def watched_by_an_oracle(folder: Path) -> dict[str, str]:
-    """Return the environment in which an oracle looks on, and writes to a folder of caches, where files stay."""
+def watched_by_an_oracle() -> dict[str, str]:
+    """Return the environment in which an oracle looks on, and writes to a folder of caches, where files stay.
+
+    It is the same for all cases: each environment takes a server of its own.
+    """
+    folder = seen_folder()
+    folder.mkdir(exist_ok=True)
     paths = filter(None, (str(ORACLE), os.environ.get("PYTHONPATH")))
     told = {"PYTHONPATH": os.pathsep.join(paths), "DPDOCTOR_TEST_ORACLE": str(folder), "TORCH_HOME": str(folder)}
     return {**os.environ, **told}
+
+
+def seen_folder() -> Path:
+    """Return where the oracle writes, in a file for each process."""
+    return Path(os.environ[SERVERS_VARIABLE], "oracle")
 
 
 def assert_failed(done: Profiled, mode: str, cell: compatibility_table.Cell, case: Case) -> None:
@@ -293,16 +303,16 @@ def assert_counted(done: Profiled, mode: str, rank: int, case: Case) -> None:
 
 def assert_as_seen(done: Profiled, mode: str, *, same: bool) -> None:
     """Every step ended when its optimizer had stepped; and of all ranks, none or all trained on the same."""
-    steps = [seen_by_the_oracle(done, rank) for rank in done.launch(mode).ranks]
+    steps = [seen_by_the_oracle(rank) for rank in done.launch(mode).ranks]
     alike = [all(digests == of_step[0] for digests in of_step) for of_step in zip(*steps, strict=False)]
     assert alike
     assert all(alike) if same else len(steps) == 1 or not any(alike)
 
 
-def seen_by_the_oracle(done: Profiled, rank: Rank) -> list[list[str]]:
+def seen_by_the_oracle(rank: Rank) -> list[list[str]]:
     """Return the digests of all that was trained on in each step, as the oracle saw it end between two of its own."""
     assert rank.record is not None
-    path = done.root.parent / f"steps-{rank.record.pid}.jsonl"
+    path = seen_folder() / f"steps-{rank.record.pid}.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     ends = [step.begin_ns + step.duration_ns for step in rank.steps]
     for optimizer in {line["optimizer"] for line in lines}:

@@ -6,6 +6,8 @@ import pytest
 
 from dpdoctor.analysis import AblationSummary, Figure
 from dpdoctor.analysis.ablation import NO_PAIRS, ablations, imbalance, jitter_wait
+from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.rank_step_time import slowest_rank
 from dpdoctor.analysis.windows import FULL
 from dpdoctor.records import AblationRecord, Launch, Rank
 from tests.builders import records
@@ -101,6 +103,18 @@ class TestUnknown:
         failed = AblationRecord(name="no_comm", skipped="too little memory for a copy of the parameters")
         found = launch(ablated(rounds, world_size=2), ablated(rounds, index=1, world_size=2, ablations=(failed,)))
         assert one(found).gain.reason == failed.skipped
+
+    def test_its_windows_prove_nothing_about_any_rank_either(self) -> None:
+        failed = AblationRecord(name="no_comm", skipped="a momentum of its own")
+        for skipped in ((), (failed,)):
+            ranks = [
+                ablated([[(FULL, 100), ("no_comm", ms)]] * 3, index=index, world_size=2, ablations=skipped)
+                for index, ms in enumerate((60, 90))
+            ]
+            facts = LaunchFacts.of(launch(*ranks))
+            slowest = slowest_rank([facts], "no_comm", on_gpu=False)
+            assert (slowest is None) == bool(skipped)
+            assert (jitter_wait([facts], "no_comm").value is None) == bool(skipped)
 
     def test_an_ablation_without_a_pair(self) -> None:
         ran = (AblationRecord(name="no_comm"),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,8 +147,7 @@ def test_it_is_killed_with_whoever_asked_for_it(servers: Path, fork: Fork, tmp_p
 def test_it_ends_with_its_server(servers: Path, fork: Fork) -> None:
     forked = fork(SLEEPS)
     until(lambda: forked.lines == ["here"])
-    for socket in servers.iterdir():
-        socket.unlink()
+    shutil.rmtree(servers)
     assert forked.process.wait() == -signal.SIGKILL
 
 
@@ -157,15 +157,31 @@ def test_environments_that_modules_may_read_have_servers_of_their_own(servers: P
     assert sum(path.is_socket() for path in servers.iterdir()) == 2
 
 
-def test_where_none_may_be_used_the_caller_starts_a_process_itself(
-    servers: Path, fork: Fork, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_the_server_asked_longest_ago_makes_room_and_what_it_forked_goes_on(
+    servers: Path, fork: Fork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forkserver, "_MOST_SERVERS", 1)
-    fork("").process.wait()
+    monkeypatch.setattr(forkserver, "_MOST_SERVERS", 2)
+    sleeping = fork(SLEEPS, OMP_NUM_THREADS="3")
+    until(lambda: sleeping.lines == ["here"])
+    for threads in ("4", "5", "4"):
+        fork("", OMP_NUM_THREADS=threads).process.wait()
+    assert sum(path.is_socket() for path in servers.iterdir()) == 2
+    assert sleeping.process.poll() is None
+    sleeping.process.send_signal(signal.SIGTERM)
+    assert sleeping.process.wait() == -signal.SIGTERM
+    server = fork("import os; print(os.getppid())", OMP_NUM_THREADS="5")
+    server.process.wait()
+    pid = int(server.lines[0])
+    for threads in ("6", "4"):
+        fork("", OMP_NUM_THREADS=threads).process.wait()
+    until(lambda: not lives(pid))
+
+
+def test_where_none_may_be_used_the_caller_starts_a_process_itself(servers: Path, tmp_path: Path) -> None:
     request = Request(module="task", cwd=str(tmp_path), environment={"OTHER": "1"})
     large = Request(module="task", cwd=str(tmp_path), environment={"LARGE": "x" * 300_000})
     with (tmp_path / "printed").open("wb") as out:
-        for directory, asked in ((servers, request), (servers, large), (tmp_path / "gone", request)):
+        for directory, asked in ((servers, large), (tmp_path / "gone", request)):
             assert forkserver.start(str(directory), asked, preload=(), stdout=out, stderr=out) is None
 
 
