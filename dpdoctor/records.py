@@ -499,7 +499,8 @@ class Launch:
 class Run:
     """A run directory in memory. `modes` maps a mode to its launches, in the order of the header.
 
-    `bare`: launches of the baseline in which nothing was watched but the ends of steps.
+    `bare`: launches of the baseline in which nothing was watched but the ends of steps. `watched`: as short ones in
+    which it was watched once more, because what watching costs was not clear.
     `trials`: of some modes a launch in which another setting of the loader was tried.
     """
 
@@ -507,4 +508,5 @@ class Run:
     header: RunHeader
     modes: dict[str, tuple[Launch, ...]]
     bare: tuple[Launch, ...] = ()
+    watched: tuple[Launch, ...] = ()
     trials: dict[str, Launch] = field(default_factory=dict)

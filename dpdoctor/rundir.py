@@ -4,7 +4,8 @@ A rank that died is data, not a crash: what it left is read, what is missing is 
 
     header.json                    RunHeader
     run.json                       the summary, written last
-    <mode>/launch.json             LaunchRecord; <mode>.2, <mode>.3 for repeated launches; bare, bare.2, ...;
+    <mode>/launch.json             LaunchRecord; <mode>.2, <mode>.3 for repeated launches; bare, bare.2, ... and
+                                   watched, watched.2, ... measure what watching costs;
                                    <mode>.trace where a mode's script ended before its trace
     <mode>/node0.jsonl             Sample lines of the host and device samplers
     <mode>/rank<k>/rank.json       RankRecord
@@ -80,8 +81,8 @@ PROCESSES = "processes.tsv"
 OVERLAY = "overlay"
 # Where ranks meet, while they run.
 RENDEZVOUS = "rendezvous"
-# Stands for a mode in the directories of the bare launches.
-BARE = "bare"
+# Stand for a mode in the directories of the launches that measure what watching costs.
+BARE, WATCHED = "bare", "watched"
 
 # What msgspec raises for bytes that are not the JSON they should be.
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError)
@@ -94,6 +95,11 @@ _building = threading.Lock()
 def launch_dir(root: Path, mode: str, launch: int = 1) -> Path:
     """Return the directory of the n-th launch of a mode: `ddp`, `ddp.2`, ..."""
     return root / (mode if launch == 1 else f"{mode}.{launch}")
+
+
+def num_launches(root: Path, name: str) -> int:
+    """Return how many launches there are of what stands for a mode, BARE or WATCHED."""
+    return len(list(root.glob(f"{name}*")))
 
 
 def trace_dir(root: Path, mode: str) -> Path:
@@ -285,13 +291,13 @@ def read(path: Path) -> Run:
         )
     header = read_json(path / HEADER, RunHeader, schema=schema)
     modes = {spec.name: _read_mode(path, spec.name, header.spec.repeat, schema) for spec in header.spec.modes}
-    num_bare = len(list(path.glob(f"{BARE}*")))
     tried = {name: found for name in modes if (found := trial_dir(path, name)).is_dir()}
     return Run(
         path=path,
         header=header,
         modes=modes,
-        bare=_read_launches(path, BARE, num_bare, schema),
+        bare=_read_launches(path, BARE, num_launches(path, BARE), schema),
+        watched=_read_launches(path, WATCHED, num_launches(path, WATCHED), schema),
         trials={name: read_launch(found, name, schema=schema) for name, found in tried.items()},
     )
 

@@ -86,6 +86,10 @@ OTHER_SETTING = "other_loader_setting"
 ONE_WORKER = LoaderSetting(num_workers=1, prefetch_factor=2)
 
 
+# What a launch trains at most that measures what watching costs.
+CONTROL_S, CONTROL_ROUNDS = 8.0, 5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """How much is recorded. None means: decided by rank 0 from what it measures.
@@ -129,6 +133,16 @@ class Recording:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
         if not self.time_budget_s > 0:
             raise ValueError(f"time_budget_s is {self.time_budget_s}; it must be above 0")
+
+    def of_control(self) -> Recording:
+        """Return how much a launch records that measures what watching costs: as much as the mean of a step needs."""
+        return Recording(
+            warmup=self.warmup,
+            rounds=CONTROL_ROUNDS,
+            time_budget_s=min(CONTROL_S, self.time_budget_s),
+            trace_steps=0,
+            loader_trials=False,
+        )
 
 
 # What keeps compiled code and programs from the user's files, the best first; the next where one cannot stand.

@@ -15,7 +15,7 @@ from dpdoctor.analysis.facts import Analysis
 from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.launch_facts import LaunchFacts, every, shown, with_facts
 from dpdoctor.analysis.loader.summarise import with_loaders
-from dpdoctor.analysis.own_cost import bare_step, bare_steps, launch_spread, pace, with_own_cost
+from dpdoctor.analysis.own_cost import own_cost, pace, steps_of, why_unknown, with_own_cost
 from dpdoctor.analysis.samples import counting, why_uncounted, why_unlike, with_batch_rule, with_ranks_found
 from dpdoctor.analysis.summary import (
     Batch,
@@ -110,7 +110,7 @@ def analyse(run: Run) -> Analysis:
     run = with_facts(with_unknown(run))
     launches = {name: every(found) for name, found in run.modes.items()}
     header = run.header
-    bare = bare_steps(every(run.bare), launches.get(BASELINE, ()))
+    bare, again = (steps_of(every(of), launches.get(BASELINE, ())) for of in (run.bare, run.watched))
     modes = {
         spec.name: _mode(spec, launches[spec.name], header, header.launch_spread.get(spec.name))
         for spec in header.spec.modes
@@ -127,7 +127,9 @@ def analyse(run: Run) -> Analysis:
     taken = disturbances.words(speaking, header.fingerprint.cores)
     beside = {name: disturbances.while_measured(speaking.get(name), header.fingerprint.cores) for name in modes}
     modes = {name: _against_baseline(mode, baseline, _disturbed(name, beside)) for name, mode in modes.items()}
-    modes = with_own_cost(modes, bare_step(bare, run.bare, beside.get(BASELINE)), launch_spread(bare))
+    watched = [*(mode.step for name, mode in modes.items() if name == BASELINE), *again]
+    cost = own_cost(watched, bare, why_unknown(run.bare, bare, beside.get(BASELINE)))
+    modes = with_own_cost(modes, cost, bare)
     modes = with_loaders(modes, speaking, _trials(run), header)
     traces = {name: _traces(launches[name]) for name in modes}
     compared = {name: compare_ranks(found.digests, _pauses(speaking[name])) for name, found in traces.items() if found}

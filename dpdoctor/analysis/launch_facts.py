@@ -50,6 +50,7 @@ def with_facts(run: Run) -> Run:
         run,
         modes={name: every(launches) for name, launches in run.modes.items()},
         bare=every(run.bare),
+        watched=every(run.watched),
         trials={name: LaunchFacts.of(launch) for name, launch in run.trials.items()},
     )
 

@@ -19,7 +19,7 @@ from dpdoctor.spec import BASELINE
 
 DISTURBED = "{} while one device was measured, which bare launches at other times cannot be held against"
 NO_CONTROL = "the script was not also run bare"
-# Above this share of a step, where the interval leaves no doubt that there is a cost, figures are not the script's.
+# Where all of its interval is above this share of a step, figures are not the script's.
 MOST_SHARE = 0.05
 # Where launches of one program are further apart than this, so may modes be that are the same.
 MOST_APART = 1.08
@@ -29,43 +29,71 @@ TOO_MUCH = (
 )
 
 
-def bare_steps(bare: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -> list[Figure]:
-    """Return the seconds of a steady step of each bare launch that went well.
+def steps_of(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -> list[Figure]:
+    """Return the seconds of a steady step of each launch of the control that went well.
 
     The steps that are left out of the baseline, because an epoch began or an evaluation ran in them, are left out by
     their numbers here, too.
     """
     edges = {step.step for launch in baseline for rank in launch.ranks for step in rank.steps if step.epoch_edge}
-    good = [_without(launch, edges) for launch in bare if launch.record.status == "ok"]
+    good = [_without(launch, edges) for launch in launches if launch.record.status == "ok"]
     found = [stats.ratio_of_totals([window.step() for window in launch.windows()], "s") for launch in good]
     return [figure for figure in found if figure.value is not None]
 
 
-def bare_step(steps: Sequence[Figure], bare: Sequence[Launch], beside: str | None) -> Figure:
-    """Return the mean seconds of a step of the bare launches, with its interval between launches.
+def own_cost(watched: Sequence[Figure], bare: Sequence[Figure], unknown: str | None) -> Figure:
+    """Return the seconds of a step that watching takes: the mean of watched launches less that of bare ones.
+
+    Both kinds tell how far launches lie apart, for the interval: there is none before one kind has two launches.
+    `unknown`: why it cannot be told; None: it can.
+    """
+    if unknown is not None:
+        return stats.unknown("s", unknown)
+    spread = launch_spread(watched, bare)
+    cost = stats.combination(
+        [
+            *((1 / len(watched), stats.calibrated(step, spread)) for step in watched),
+            *((-1 / len(bare), stats.calibrated(step, spread)) for step in bare),
+        ],
+        "s",
+    )
+    return cost if spread is not None else dataclasses.replace(cost, low=None, high=None)
+
+
+def why_unknown(bare: Sequence[Launch], steps: Sequence[Figure], beside: str | None) -> str | None:
+    """Return why bare launches, of which these steps are known, tell nothing; None: they tell.
 
     `beside`: what else ran while the baseline was measured, so that it cannot be compared with them; None: nothing.
     """
     if beside is not None:
-        return stats.unknown("s", DISTURBED.format(beside))
+        return DISTURBED.format(beside)
+    if steps:
+        return None
     reason = next((launch.record.reason for launch in bare if launch.record.reason), None)
-    why_not = f"the bare launch failed: {reason}" if reason else NO_CONTROL
-    return stats.mean_interval([step.value or 0.0 for step in steps], "s", scope="launches", reason=why_not)
+    return f"the bare launch failed: {reason}" if reason else NO_CONTROL
 
 
-def launch_spread(steps: Sequence[Figure]) -> float | None:
-    """Return half the width of the 95 % interval in which launches lie within this run, relative to their mean.
+def launch_spread(*programs: Sequence[Figure]) -> float | None:
+    """Return half the width of the 95 % interval in which launches of one program lie within this run, relative.
 
     It holds what launches differ by beyond what their own windows do: the component of variance between groups, by its
-    moments (Searle, Casella and McCulloch, Variance Components, 1992, chapter 3), 0 where it comes out below. None:
-    there were too few launches or windows to tell.
+    moments (Searle, Casella and McCulloch, Variance Components, 1992, chapter 3), 0 where it comes out below; pooled
+    over several programs of which the steps of some launches are known. None: no program had two.
     """
-    if len(steps) < 2 or any(step.high is None for step in steps):
+    repeated = [[step.value or 0.0 for step in steps] for steps in programs if len(steps) > 1]
+    degrees = sum(len(seconds) - 1 for seconds in repeated)
+    if not degrees:
         return None
-    means = [step.value or 0.0 for step in steps]
-    within = [stats.half_width(step) / stats.student_t(step.n - 1) for step in steps]
-    between = statistics.variance(means) - statistics.fmean(error**2 for error in within)
-    return stats.student_t(len(steps) - 1) * math.sqrt(max(0.0, between)) / statistics.fmean(means)
+    apart = sum((second / statistics.fmean(of) - 1) ** 2 for of in repeated for second in of) / degrees
+    within = statistics.fmean(_standard_error(step) ** 2 for steps in programs if len(steps) > 1 for step in steps)
+    return stats.student_t(degrees) * math.sqrt(max(0.0, apart - within))
+
+
+def _standard_error(step: Figure) -> float:
+    """Return what a launch's own windows say of how well its step is known, relative; 0: nothing."""
+    if not step.value or step.high is None:
+        return 0.0
+    return stats.half_width(step) / stats.student_t(step.n - 1) / step.value
 
 
 def pace(steps: Sequence[Figure]) -> str:
@@ -86,28 +114,44 @@ def _without(launch: LaunchFacts, edges: set[int]) -> LaunchFacts:
     return dataclasses.replace(launch, ranks=(dataclasses.replace(rank, steps=steps),))
 
 
-def with_own_cost(modes: dict[str, ModeSummary], bare: Figure, spread: float | None) -> dict[str, ModeSummary]:
-    """Return the modes with dpdoctor's own share of a step, and without figures that it makes untrue.
+def with_own_cost(modes: dict[str, ModeSummary], cost: Figure, bare: Sequence[Figure]) -> dict[str, ModeSummary]:
+    """Return the modes with dpdoctor's own share of a step, and with figures that it does not make untrue.
 
-    The other modes are watched like the baseline, so that a step of theirs holds as many seconds of it.
+    The other modes are watched like the baseline, so that a step of theirs holds as many seconds of it. Where it is
+    known to be too much, the baseline's rate is that of the `bare` launches, and others are not known. Where it may be,
+    intervals hold what the script may reach alone.
     """
     baseline = modes.get(BASELINE)
     if baseline is None or baseline.step.value is None:
         return modes
-    if bare.value is None:
-        return {name: _estimated(mode, bare.reason) for name, mode in modes.items()}
-    # The baseline is one launch more, which may lie as far from the others as these from each other.
-    cost = stats.combination([(1.0, stats.calibrated(baseline.step, spread)), (-1.0, bare)], "s")
+    if cost.value is None:
+        return {name: _estimated(mode, cost.reason) for name, mode in modes.items()}
     shares = {name: _share(cost, mode.step) for name, mode in modes.items()}
     changed = {name: dataclasses.replace(mode, observer_overhead=shares[name]) for name, mode in modes.items()}
-    if not is_too_much(shares[BASELINE]):
-        return changed
-    return {name: _corrected(mode, bare) if name == BASELINE else _withheld(mode) for name, mode in changed.items()}
+    if is_too_much(shares[BASELINE]):
+        return {name: _corrected(mode, bare) if name == BASELINE else _withheld(mode) for name, mode in changed.items()}
+    if is_unclear(shares[BASELINE]):
+        return {name: _widened(mode, shares[BASELINE]) for name, mode in changed.items()}
+    return changed
 
 
 def is_too_much(share: Figure) -> bool:
-    """Return whether dpdoctor's own share of a step is such that what was measured is not what the script does."""
-    return share.value is not None and share.value > MOST_SHARE and share.low is not None and share.low > 0
+    """Return whether what was measured is known not to be what the script does, by dpdoctor's own share of a step."""
+    return share.low is not None and share.low > MOST_SHARE
+
+
+def is_unclear(share: Figure) -> bool:
+    """Return whether dpdoctor's own share of a step seems to be too much, and may not be."""
+    return _seems_too_much(share) and not is_too_much(share)
+
+
+def is_notable(share: Figure) -> bool:
+    """Return whether dpdoctor's own share of a step seems to be too much, and is known to be something."""
+    return _seems_too_much(share) and share.low is not None and share.low > 0
+
+
+def _seems_too_much(share: Figure) -> bool:
+    return share.value is not None and share.value > MOST_SHARE and share.low is not None
 
 
 def _estimated(mode: ModeSummary, reason: str | None) -> ModeSummary:
@@ -132,14 +176,45 @@ def _in_percent(share: Figure) -> str:
     return f"{value} ({units.share(share.low)} to {units.share(share.high)})"
 
 
-def _corrected(mode: ModeSummary, bare: Figure) -> ModeSummary:
+def _corrected(mode: ModeSummary, bare: Sequence[Figure]) -> ModeSummary:
     """Return the baseline with the rate of the bare launches: they take the same steps."""
     withheld = _withheld(mode)
     samples = mode.batch.global_
     if samples is None:
         return withheld
-    rate = stats.ratio(Figure(value=samples, low=samples, high=samples, unit="samples"), bare, "samples/s")
-    return dataclasses.replace(withheld, throughput=dataclasses.replace(rate, scope="launches", n=bare.n))
+    step = stats.mean_interval([step.value or 0.0 for step in bare], "s", scope="launches")
+    rate = stats.ratio(Figure(value=samples, low=samples, high=samples, unit="samples"), step, "samples/s")
+    return dataclasses.replace(withheld, throughput=dataclasses.replace(rate, scope="launches", n=step.n))
+
+
+def _widened(mode: ModeSummary, of_baseline: Figure) -> ModeSummary:
+    """Return a mode whose intervals hold what the script may reach alone, where watching takes as much as it may.
+
+    Of a step D of which watching takes c, the script's own rate is 1 / (1 - c / D) of the measured one. It takes c of
+    the baseline's step S as well, so that of the speedup only (1 - c / S) / (1 - c / D) is not known.
+    """
+    most, most_of_baseline = mode.observer_overhead.high, of_baseline.high
+    if most is None or most_of_baseline is None:
+        return mode
+    if max(most, most_of_baseline) >= 1:
+        return _withheld(mode)
+    alone = 1 / (1 - max(0.0, most))
+    against = alone * (1 - max(0.0, most_of_baseline))
+    return dataclasses.replace(
+        mode,
+        throughput=_reaching(mode.throughput, alone),
+        throughput_all_steps=_reaching(mode.throughput_all_steps, alone),
+        epoch_s=_reaching(mode.epoch_s, 1 / alone),
+        speedup=_reaching(mode.speedup, against),
+        scaling_efficiency=_reaching(mode.scaling_efficiency, against),
+    )
+
+
+def _reaching(figure: Figure, factor: float) -> Figure:
+    """Return a figure that may be so many times what was measured, or anything between."""
+    if figure.low is None or figure.high is None:
+        return figure
+    return dataclasses.replace(figure, low=figure.low * min(1.0, factor), high=figure.high * max(1.0, factor))
 
 
 def _withheld(mode: ModeSummary) -> ModeSummary:

@@ -13,7 +13,8 @@ from dpdoctor import units
 from dpdoctor.catalog import ABLATIONS, MODES
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
-from dpdoctor.spec import BASELINE, BESIDE, NATIVE, WALLS, Gpu, ModeSpec, Recording, RunSpec
+from dpdoctor.launch.launcher import MOST_TURNS
+from dpdoctor.spec import BASELINE, BESIDE, CONTROL_S, NATIVE, WALLS, Gpu, ModeSpec, Recording, RunSpec
 from dpdoctor.worker import modes
 from dpdoctor.worker.modes._base import Mode
 
@@ -23,8 +24,8 @@ DEFAULT_CPU_RANKS = 2
 RANKS_OPTIONS = ("--nproc-per-node", "--num-processes", "--num-gpus", "-np", "--devices")
 # Seconds that starting Python, torch and a small script take; only for the estimate that is printed.
 STARTUP_S = 10.0
-# The bare launches at most, and the seconds that each trains.
-BARE_LAUNCHES, BARE_S = 3, 8.0
+# Launches of each repetition that measure what watching costs, without those that follow where it is not clear.
+BARE_LAUNCHES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +305,7 @@ def describe(spec: RunSpec) -> str:
     per_launch = STARTUP_S + (0 if spec.recording.explain else spec.recording.time_budget_s)
     seconds, control = launches * per_launch, ""
     if spec.control:
-        seconds += BARE_LAUNCHES * spec.repeat * (STARTUP_S + BARE_S)
+        seconds += (BARE_LAUNCHES * spec.repeat + 2 * MOST_TURNS) * (STARTUP_S + CONTROL_S)
         control = f", and {BASELINE} bare in between"
     tries = BESIDE in spec.recording.ablations and not spec.recording.explain and not are_own
     again = ", a mode once more where another loader setting promises more" if tries else ""

@@ -12,7 +12,7 @@ import click
 
 from dpdoctor import rundir
 from dpdoctor.records import Run
-from dpdoctor.spec import LoaderSetting
+from dpdoctor.spec import BASELINE, LoaderSetting
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -89,6 +89,15 @@ def settings_to_try(root: Path) -> dict[str, LoaderSetting]:
     from dpdoctor.analysis.loader.trial import to_try
 
     return to_try(analyse(rundir.read(root)).summary.modes)
+
+
+def own_cost_is_clear(root: Path) -> bool:
+    """Return whether a run tells if watching the baseline takes too much of a step, or seems to take little."""
+    from dpdoctor.analysis import analyse
+    from dpdoctor.analysis.own_cost import is_unclear
+
+    baseline = analyse(rundir.read(root)).summary.modes.get(BASELINE)
+    return baseline is None or not is_unclear(baseline.observer_overhead)
 
 
 def print_run(run: Run, *, as_format: str) -> None:

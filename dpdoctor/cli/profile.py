@@ -96,6 +96,8 @@ def profile(**options: Any) -> None:
                 records = launcher.launch(root, spec, progress)
             if BESIDE in spec.recording.ablations and not heard.name:
                 launcher.try_loaders(root, spec, _report.settings_to_try(root), progress)
+            if spec.control and not heard.name:
+                launcher.settle_own_cost(root, spec, lambda: _report.own_cost_is_clear(root), progress)
         finally:
             console.show_cursor()  # an error leaves the line of progress as it is
         _report.make(

@@ -42,6 +42,8 @@ PEERS_GRACE_S = 3.0
 MOST_WARMUP = 10
 # Time for faulthandler to write the stacks of a stuck rank.
 STACKS_S = 1.0
+# Watched and bare launches beyond the planned ones, two for a turn.
+MOST_TURNS = 2
 # What is before the name of a launch's directory that another launch took the place of.
 _ASIDE = "failed-"
 _NO_SPACE = os.strerror(errno.ENOSPC)
@@ -187,6 +189,25 @@ def _launch_trial(
     return _launch(task, mode.name, 1, f"{mode.name}, again to try {words}", progress)
 
 
+def settle_own_cost(root: Path, spec: RunSpec, is_clear: Callable[[], bool], progress: Progress) -> list[LaunchRecord]:
+    """Launch the baseline watched and bare in turns, until it is clear what watching costs, or MOST_TURNS were made.
+
+    Returns as `launch` does. One that fails is the last.
+    """
+    records: list[LaunchRecord] = []
+    mode = next(mode for mode in spec.modes if mode.name == BASELINE)
+    with interruption.heeding():
+        for turn in range(MOST_TURNS):
+            if is_clear():
+                break
+            # A machine that grows faster or slower favours what comes first, or last.
+            for launch_one in (_launch_watched, _launch_bare)[:: -1 if turn % 2 else 1]:
+                records += launch_one(root, spec, mode, progress)
+                if records[-1].status != "ok":
+                    return records
+    return records
+
+
 def _with_control(spec: RunSpec) -> Iterator[tuple[ModeSpec, bool]]:
     """Yield the modes in their order and, before and after the baseline and at the end, the baseline bare.
 
@@ -217,9 +238,17 @@ def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress, 
 
 
 def _launch_bare(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress) -> list[LaunchRecord]:
-    number = 1 + len(list(root.glob(f"{rundir.BARE}*")))
+    number = 1 + rundir.num_launches(root, rundir.BARE)
     task = _task(rundir.launch_dir(root, rundir.BARE, number), spec, mode, bare=True)
     return [_launch(task, rundir.BARE, number, f"{mode.name}, bare", progress)]
+
+
+def _launch_watched(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress) -> list[LaunchRecord]:
+    """Watch the baseline as long as it trains bare, with nothing else done to it."""
+    number = 1 + rundir.num_launches(root, rundir.WATCHED)
+    spec = dataclasses.replace(spec, recording=spec.recording.of_control())
+    task = _task(rundir.launch_dir(root, rundir.WATCHED, number), spec, mode)
+    return [_launch(task, rundir.WATCHED, number, f"{mode.name}, watched once more", progress)]
 
 
 def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Diagnosis, Finding, Inconclusive, ModeFacts, Run, analyse
-from dpdoctor.analysis.own_cost import is_too_much
+from dpdoctor.analysis.own_cost import is_notable
 from dpdoctor.rules.catalog import RULES
 from dpdoctor.rules.rule import CannotTell, Said, faster_without
 
@@ -75,7 +75,7 @@ def _may_be_nothing(finding: Finding) -> str | None:
 def _may_be_ours(finding: Finding, facts: ModeFacts) -> str | None:
     """Return that dpdoctor's own cost may be a large part of what is found."""
     own = facts.mode.observer_overhead
-    if not is_too_much(own) or own.value is None or finding.cost.value is None or finding.share_of != "step":
+    if not is_notable(own) or own.value is None or finding.cost.value is None or finding.share_of != "step":
         return None
     return OURS.format(units.share(own.value)) if finding.cost.value <= LEAST_TIMES_OWN * own.value else None
 

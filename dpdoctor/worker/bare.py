@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from dpdoctor import redact, rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, PHASES, RankRecord, StepRecord, WindowRecord
-from dpdoctor.spec import Recording, WorkerTask
+from dpdoctor.spec import WorkerTask
 from dpdoctor.worker import launched, lines, script, setup, terminal, trackers
 from dpdoctor.worker.conductor import LEAST_STEPS_OF_A_CUT_WINDOW, synchronise
 from dpdoctor.worker.director import Director, Facts
@@ -40,9 +40,6 @@ from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steps import StepCounter
-
-# A few seconds: as much as is needed for the mean of a step, not for its parts.
-MOST_S, ROUNDS = 8.0, 5
 
 
 def main(task: WorkerTask, protection: Protection) -> int:
@@ -86,7 +83,7 @@ class Bare:
         self._recorder = Recorder(directory, self._clock)
         self._recorder.close()  # of collections it takes no notice
         self._ending = Ending(self._finish, lambda: None)
-        self._director = Director(_recording(task.spec.recording), (FULL,), task.spec.seed)
+        self._director = Director(task.spec.recording.of_control(), (FULL,), task.spec.seed)
         self._segment = self._director.first()
         self._counter = StepCounter()
         self._number = self._done = self._begun_ns = self._first_ns = 0
@@ -237,13 +234,3 @@ class Bare:
         if os.getpid() == self._record.pid and not self._ending.begun:
             self._finish("interrupted", "ended by the launcher")
         os._exit(128 + signum)
-
-
-def _recording(of_modes: Recording) -> Recording:
-    return Recording(
-        warmup=of_modes.warmup,
-        rounds=ROUNDS,
-        time_budget_s=min(MOST_S, of_modes.time_budget_s),
-        trace_steps=0,
-        loader_trials=False,
-    )

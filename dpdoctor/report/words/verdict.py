@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary
-from dpdoctor.analysis.own_cost import MOST_SHARE
+from dpdoctor.analysis.own_cost import MOST_SHARE, is_unclear
 from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import by_reason, capital, figure_text, interval_text, listed, mode_label, sentence
 from dpdoctor.report.words import clauses
@@ -120,6 +120,11 @@ def _files(summary: RunSummary) -> Iterator[str]:
 
 def _own_cost(share: Figure) -> Iterator[str]:
     """Yield that watching may take much of a step, where nobody knows that well enough to correct anything."""
+    if is_unclear(share):
+        yield sentence(
+            f"Watching the script may take {units.share(share.value or 0.0)} of each step ({interval_text(share)}): "
+            "the intervals of rates and speedups hold what it may reach alone"
+        )
     if share.value is not None and share.value > MOST_SHARE and share.low is None:
         why = f": {share.reason}" if share.reason else ""
         yield sentence(
