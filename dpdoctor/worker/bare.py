@@ -14,7 +14,9 @@ import statistics
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -150,9 +152,10 @@ class Bare:
         elif self._done == segment.skip:
             self._open()
 
-    def _step(self, now: int) -> StepRecord:
+    def _step(self, now: int) -> Callable[[], StepRecord]:
         duration_ns = now - self._last_ns
-        return StepRecord(
+        return partial(
+            StepRecord,
             step=self._recorder.num_steps + 1,
             window=self._number,
             begin_ns=self._last_ns,

@@ -81,7 +81,8 @@ class Conductor:
         if self._done == segment.skip + segment.num_steps:
             self._edge()
             return
-        self._mark_trace()
+        if self._tracer is not None:
+            self._tracer.step()
         if segment.kind == "warmup" and self._done == TOLD_STEPS_OF_WARMUP:
             self._parts.watch.entered.is_on = False
         if self._done == segment.skip:
@@ -97,10 +98,6 @@ class Conductor:
         status, _ = self.script_returned()
         lasted = units.count(parts.steplog.num_steps, "step")
         parts.ending.stop(status, None if status == "ok" else REPLACED.format(lasted))
-
-    def _mark_trace(self) -> None:
-        if self._tracer is not None:
-            self._tracer.step()
 
     def _open(self) -> None:
         """Begin the counted steps, with nothing of the uncounted ones left on the device."""
@@ -125,7 +122,8 @@ class Conductor:
         if self._core is not None and self._core.tells:
             self._queued_ns = self._core.waited_ns() - self._queued_before_ns
         self._cpu.end()
-        self._mark_trace()
+        if self._tracer is not None:
+            self._tracer.step()
         if done.ablation == FULL and done.kind != "proof":
             parts.loaders.replay.note_levels()
         if self._proof is not None and done.kind == "proof":

@@ -91,8 +91,8 @@ class Rig:
     def num_steps(self) -> int:
         return len(self.steps)
 
-    def batch(self, record: BatchRecord) -> None:
-        self.batches.append(record)
+    def batch(self, make: Callable[[], BatchRecord]) -> None:
+        self.batches.append(make())
 
     def check(self) -> None:
         self.checks += 1
@@ -109,7 +109,8 @@ class Rig:
             self.optimizers.backward_ended()
 
     def on_step(self) -> None:
-        _, duration, ticks = self.phases.lap()
-        assert sum(ticks) == duration
+        notes = self.phases.lap()
+        ticks = notes.phases_ns()
+        assert sum(ticks) == notes.duration_ns
         named = {name: number for name, number in zip(PHASES, ticks, strict=True) if number}
         self.steps.append(Step(ticks=named, counted=self.tally.lap()))

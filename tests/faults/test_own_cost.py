@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from dpdoctor import rundir
+from dpdoctor.analysis import analyse
+from dpdoctor.launch import launcher
+from dpdoctor.launch.progress import Silence
 from tests.faults.conftest import SHORT
 
 CONTROLLED = tuple(option for option in SHORT if option != "--no-control")
@@ -36,9 +39,10 @@ def test_bare_launches_leave_no_file_upload_nothing_and_are_read_again(profile, 
     assert done.exit_code == 0, done.output
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
     assert all(done.printed(launch).startswith("mode offline") for launch in ("bare", "bare.2"))
-    assert [path.name for path in bare(done.root)] == ["bare", "bare.2"]
+    # More than these two where so few steps do not tell what watching costs.
+    assert [path.name for path in bare(done.root)][:2] == ["bare", "bare.2"]
     run = rundir.read(done.root)
-    assert [launch.record.status for launch in run.bare] == ["ok", "ok"]
+    assert {launch.record.status for launch in (*run.bare, *run.watched)} == {"ok"}
     assert not list(done.root.rglob(rundir.OVERLAY))
     assert {rank.record.protected_by for launch in run.bare for rank in launch.ranks} <= {
         "kernel",
@@ -52,3 +56,17 @@ def test_a_script_that_fails_says_so_once_for_its_mode(profile):
     assert done.exit_code == 1
     assert [path.name for path in bare(done.root)] == ["bare"]
     assert done.mode("single")["status"] == "failed"
+
+
+def test_what_is_not_clear_is_asked_of_launches_of_both_kinds(profile):
+    done = profile("slowed_by_watching.py", "--modes", "single", *CONTROLLED, control=True)
+    before = rundir.read(done.root)
+    spec = before.header.spec
+    assert launcher.settle_own_cost(done.root, spec, lambda: True, Silence()) == []
+    records = launcher.settle_own_cost(done.root, spec, lambda: False, Silence())
+    assert [record.status for record in records] == ["ok"] * 2 * launcher.MOST_TURNS
+    assert [record.mode for record in records] == ["watched", "bare", "bare", "watched"]
+    after = rundir.read(done.root)
+    assert len(after.bare) == len(before.bare) + launcher.MOST_TURNS
+    assert len(after.watched) == len(before.watched) + launcher.MOST_TURNS
+    assert analyse(after).summary.modes["single"].observer_overhead.low is not None

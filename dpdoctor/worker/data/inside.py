@@ -36,8 +36,8 @@ class Log(Protocol):
     def num_steps(self) -> int:
         """Return how many steps have ended."""
 
-    def batch(self, record: BatchRecord) -> None:
-        """Keep one record."""
+    def batch(self, make: Callable[[], BatchRecord]) -> None:
+        """Keep one record, which is made when it is written."""
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class Inside:
             asked_ns = self._clock()
             from_workers = seen.source.worker != IN_PROCESS
             gap_queued_ns = self._waits.lap(asked_ns)[1] if from_workers else 0
-            ready, outstanding = depths(iterator)
+            ready, outstanding = depths(iterator) if from_workers else (0, 0)
             batch = fetch(iterator)
             self._record(seen, asked_ns, gap_queued_ns, ready, outstanding)
             if from_workers:
@@ -158,27 +158,9 @@ class Inside:
         if seen.source.worker == IN_PROCESS:
             gap_queued_ns = fetched.gap_queued_ns
         self.longest_fetch_ns[seen.loader] = max(self.longest_fetch_ns[seen.loader], fetched.fetch_ns)
-        self._log.batch(
-            BatchRecord(
-                loader=seen.loader,
-                iteration=seen.iteration,
-                batch=seen.batch,
-                worker=seen.source.worker,
-                step=self._log.num_steps + 1,
-                asked_ns=asked_ns,
-                wait_ns=wait_ns,
-                ready=ready,
-                outstanding=outstanding,
-                opening_ns=seen.opening_ns,
-                fetch_begin_ns=fetched.begin_ns,
-                fetch_ns=fetched.fetch_ns,
-                cpu_ns=fetched.cpu_ns,
-                queued_ns=fetched.queued_ns,
-                gap_queued_ns=gap_queued_ns,
-                collate_ns=fetched.collate_ns,
-                num_bytes=fetched.num_bytes,
-            )
-        )
+        place = seen.loader, seen.iteration, seen.batch, seen.source.worker, self._log.num_steps + 1
+        waited = asked_ns, wait_ns, ready, outstanding, seen.opening_ns
+        self._log.batch(partial(_batch, place, waited, fetched, gap_queued_ns))
         seen.batch += 1
         seen.opening_ns = 0
         if fetched.num_items:
@@ -222,3 +204,29 @@ class Inside:
             for (loader, position, name), (calls, total_ns, items_ns) in sorted(self._transforms.items())
             if total_ns
         )
+
+
+def _batch(
+    place: tuple[int, int, int, int, int], waited: tuple[int, int, int, int, int], fetched: Fetched, gap_queued_ns: int
+) -> BatchRecord:
+    loader, iteration, batch, worker, step = place
+    asked_ns, wait_ns, ready, outstanding, opening_ns = waited
+    return BatchRecord(
+        loader=loader,
+        iteration=iteration,
+        batch=batch,
+        worker=worker,
+        step=step,
+        asked_ns=asked_ns,
+        wait_ns=wait_ns,
+        ready=ready,
+        outstanding=outstanding,
+        opening_ns=opening_ns,
+        fetch_begin_ns=fetched.begin_ns,
+        fetch_ns=fetched.fetch_ns,
+        cpu_ns=fetched.cpu_ns,
+        queued_ns=fetched.queued_ns,
+        gap_queued_ns=gap_queued_ns,
+        collate_ns=fetched.collate_ns,
+        num_bytes=fetched.num_bytes,
+    )

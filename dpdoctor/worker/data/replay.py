@@ -69,7 +69,7 @@ class Replay:
             StopIteration: as many batches were handed out as the loader has.
         """
         loader = getattr(iterator, "dpdoctor_loader", None)
-        if self._is_over(iterator):
+        if (self.replays or getattr(iterator, "dpdoctor_surplus", 0) > 0) and self._is_over(iterator):
             raise StopIteration
         if loader is None or not torch.is_grad_enabled():
             return fetch(iterator), _drawn(iterator)
@@ -82,8 +82,11 @@ class Replay:
         size = _drawn(iterator)
         if self.replays:
             self._asked.add(loader)
-        self._live[loader] = weakref.ref(iterator), fetch
-        self._look(iterator, loader, batch)
+        live = self._live.get(loader)
+        if live is None or live[0]() is not iterator:
+            self._live[loader] = weakref.ref(iterator), fetch
+        if loader not in self._looked:
+            self._look(iterator, loader, batch)
         if self._keeps:
             self._keep(loader, batch, size)
         return batch, size
@@ -102,8 +105,6 @@ class Replay:
 
     def _look(self, iterator: Any, loader: int, batch: Any) -> None:
         """Find out, at a loader's first batch, whether its batches can be kept, and how large they are."""
-        if loader in self._looked:
-            return
         self._looked[loader] = None if iterator._auto_collation else UNBATCHED
         try:
             self._batch_bytes[loader] = Kept(batch, 0).num_bytes
@@ -214,11 +215,10 @@ class Replay:
 
     def _is_over(self, iterator: Any) -> bool:
         """Return whether replays and fetches together have reached the iterator's length."""
-        surplus = getattr(iterator, "dpdoctor_surplus", 0)
-        if surplus <= 0 and not self.replays:
-            return False
         try:
-            return bool(iterator._num_yielded + surplus >= len(iterator._index_sampler))
+            return bool(
+                iterator._num_yielded + getattr(iterator, "dpdoctor_surplus", 0) >= len(iterator._index_sampler)
+            )
         except (TypeError, NotImplementedError):
             return False  # an iterable dataset, or a sampler without end
 

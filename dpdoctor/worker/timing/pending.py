@@ -42,6 +42,12 @@ def _storages(value: Any) -> list[torch.UntypedStorage]:
     return found
 
 
+def address(tensor: torch.Tensor) -> int:
+    """Return where a tensor's data lies; 0: nowhere, or in several places."""
+    storage = _storage(tensor)
+    return 0 if storage is None else storage.data_ptr()
+
+
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """Return where a tensor's data lies; None: sparse ones, and those inside of torch.func's transforms, have none."""
     try:
@@ -124,7 +130,8 @@ class Pending:
         self._left.pop(batch.loader, None)
         self.num_known += 1
         self.num_taken += 1
-        self._remember(batch, batch.storages)
+        if any(map(batch.lies_at, batch.storages)):
+            self._remember(batch, batch.storages)
 
     def copied(self, source: Iterable[int], target: Mapping[int, StorageWeakRef]) -> None:
         """The script copied a tensor to a device: it may train on the copy."""

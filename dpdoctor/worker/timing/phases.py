@@ -1,4 +1,7 @@
-"""Where the host's time goes: a stack of phases with exclusive times."""
+"""Where the host's time goes: a stack of phases with exclusive times.
+
+Within a step it is only noted when a phase is entered or left; what each took is worked out from that afterwards.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import get_ident
 from typing import Any
+
+import msgspec
 
 from dpdoctor.records import ALL_PHASES, BETWEEN, PHASES
 from dpdoctor.worker.facts.updates import Updates
@@ -15,6 +20,68 @@ DATA_WAIT, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 COMMUNICATION = len(PHASES)
 _BETWEEN = {(PHASES.index(a), PHASES.index(b)): PHASES.index(of) for (a, b), of in BETWEEN.items()}
 _TRAINING = frozenset((FORWARD, BACKWARD, OPTIMIZER))
+# Noted beside the phases: parameters have changed since the last backward pass.
+_CHANGED = len(ALL_PHASES)
+
+
+class Notes(msgspec.Struct, gc=False):
+    """What was noted of one step, from `begin_ns` to `end_ns`.
+
+    Attributes:
+        log: in turns, what happened and when, in ns. A phase that was entered by its number; one that was left, with
+            all that lie in it, by the complement of its depth; _CHANGED before an entry.
+        num_phases: how many of ALL_PHASES are told.
+    """
+
+    begin_ns: int
+    end_ns: int
+    log: list[int]
+    num_phases: int = len(PHASES)
+
+    @property
+    def duration_ns(self) -> int:
+        """Return how long the step took."""
+        return self.end_ns - self.begin_ns
+
+    @property
+    def num_calls(self) -> int:
+        """Return how many phases were entered and left."""
+        return len(self.log) // 4
+
+    def phases_ns(self) -> tuple[int, ...]:
+        """Return the step's time per phase; it adds up to the duration."""
+        totals, stack, since_ns = [0] * len(ALL_PHASES), [OTHER], self.begin_ns
+        last: int | None = None
+        other_before, has_changed = 0, False
+        notes = iter(self.log)
+        for what, now_ns in zip(notes, notes, strict=True):
+            totals[stack[-1]] += now_ns - since_ns
+            since_ns = now_ns
+            if what == _CHANGED:
+                has_changed = True
+            elif what >= 0:
+                of = phase_between(last, what, has_changed=has_changed) if len(stack) == 1 else OTHER
+                if of != OTHER:
+                    totals[of] += totals[OTHER] - other_before
+                    totals[OTHER] = other_before
+                has_changed = False
+                stack.append(what)
+            else:
+                if ~what == 1 and len(stack) > 1 and stack[1] in _TRAINING:
+                    last, other_before = stack[1], totals[OTHER]
+                del stack[~what:]
+        totals[stack[-1]] += self.end_ns - since_ns
+        return tuple(totals[: self.num_phases])
+
+
+def phase_between(last: int | None, phase: int, *, has_changed: bool) -> int:
+    """Return the phase of what lies between two of forward, backward and update; OTHER: nobody's but the loop's.
+
+    `last`: None where there was none before. `has_changed`: parameters have, since a backward pass.
+    """
+    if last is None:
+        return OTHER
+    return OPTIMIZER if has_changed else _BETWEEN.get((last, phase), OTHER)
 
 
 class PhaseClock:
@@ -24,29 +91,25 @@ class PhaseClock:
     between two phases of one step may be of one of them, as records.BETWEEN says. Between a backward and a forward it
     is the optimizer's where parameters changed meanwhile: the first step of SAM. It is the time of one thread, the one
     that trains: what a prefetching thread of the script does at the same moment is not charged.
-    `num_calls` counts the phases entered in the present step.
 
     Attributes:
         gap: number of the present or the next stretch between two of forward, backward and update.
         claimed: the gaps that belong to a phase, of those that ended while phases were marked.
         has_fetched: whether a loader was asked in this gap.
-        has_communication: whether `lap` tells the time of that phase, too, after those of PHASES.
+        has_communication: whether a step's notes tell the time of that phase, too, after those of PHASES.
         updates: tells whether parameters have changed; None: nobody knows.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._stack = [OTHER]
-        self._totals = [0] * len(ALL_PHASES)
-        self._since = clock()
-        self._begin = self._since
+        self._log: list[int] = []
+        self._begin_ns = clock()
         self._thread: int | None = None
         self._marker: Callable[[int], AbstractContextManager[Any]] | None = None
         # Of the phases that are open, the innermost last, each with its place in the stack.
         self._marks: list[tuple[int, AbstractContextManager[Any]]] = []
-        self.num_calls = 0
         self._last: int | None = None
-        self._other_before = 0
         self.gap = 0
         self.claimed: set[int] = set()
         self.has_fetched = self.has_communication = False
@@ -78,70 +141,67 @@ class PhaseClock:
         """Enter a phase and return the depth to hand to `pop`; in another thread nothing happens."""
         if self._thread is not None and self._thread != get_ident():
             return ELSEWHERE
-        now, stack = self._clock(), self._stack
-        depth = len(stack)
-        self._totals[stack[-1]] += now - self._since
-        self._since = now
-        if depth == 1 and self._last is not None and phase in _TRAINING:
-            self._end_gap(self._last, phase)
-        stack.append(phase)
-        self.num_calls += 1
-        if self._marker is not None and phase != COMMUNICATION:  # a trace shows it by itself
-            mark = self._marker(phase)
-            mark.__enter__()
-            self._marks.append((depth, mark))
+        now_ns = self._clock()
+        depth = len(self._stack)
+        has_changed = (
+            phase == FORWARD
+            and self._last == BACKWARD
+            and depth == 1
+            and self.updates is not None
+            and self.updates.changed()
+        )
+        if has_changed:
+            self._log += (_CHANGED, now_ns)
+        self._log += (phase, now_ns)
+        self._stack.append(phase)
+        if self._marker is not None:
+            self._mark(phase, depth, has_changed=has_changed)
         return depth
 
     def pop(self, depth: int) -> None:
         """Leave the phase entered at `depth`, and whatever an exception left open above it."""
         if depth == ELSEWHERE:
             return
-        now, stack = self._clock(), self._stack
-        self._totals[stack[-1]] += now - self._since
-        self._since = now
-        depth = depth or 1
+        stack, depth = self._stack, depth or 1
+        self._log += (~depth, self._clock())
         if depth == 1 and len(stack) > 1:
-            if stack[1] in _TRAINING:
-                self._begin_gap(stack[1])
-            elif stack[1] == DATA_WAIT:
-                self.has_fetched = True
+            self._left(stack[1])
         del stack[depth:]
         if self._marks:
             self._unmark(depth)
 
-    def _end_gap(self, last: int, phase: int) -> None:
-        of = _BETWEEN.get((last, phase))
-        if last == BACKWARD and phase == FORWARD and self.updates is not None and self.updates.changed():
-            of = OPTIMIZER
-        if of is not None:
-            self._totals[of] += self._totals[OTHER] - self._other_before
-            self._totals[OTHER] = self._other_before
-            if self._marker is not None:
-                self.claimed.add(self.gap)
+    def _left(self, phase: int) -> None:
+        """The outermost phase has ended."""
+        if phase == DATA_WAIT:
+            self.has_fetched = True
+        elif phase in _TRAINING:
+            self._last = phase
+            self.gap, self.has_fetched = self.gap + 1, False
+            if phase == BACKWARD and self.updates is not None:
+                self.updates.note()
 
-    def _begin_gap(self, phase: int) -> None:
-        self._last, self._other_before = phase, self._totals[OTHER]
-        self.gap, self.has_fetched = self.gap + 1, False
-        if phase == BACKWARD and self.updates is not None:
-            self.updates.note()
-
-    def lap(self) -> tuple[int, int, tuple[int, ...]]:
-        """End a step: return its begin, its duration and its time per phase in ns, and begin the next.
+    def lap(self) -> Notes:
+        """End a step: return what was noted of it, and begin the next.
 
         Phases that are open end with it: one that an exception left open must not swallow the steps that follow.
         """
-        now = self._clock()
-        self._totals[self._stack[-1]] += now - self._since
-        begin, phases = self._begin, tuple(self._totals[: None if self.has_communication else len(PHASES)])
-        self._stack = [OTHER]
-        self._last, self._other_before = None, 0
+        now_ns = self._clock()
+        notes = Notes(self._begin_ns, now_ns, self._log, len(ALL_PHASES) if self.has_communication else len(PHASES))
+        self._log, self._begin_ns, self._last = [], now_ns, None
+        if len(self._stack) > 1:
+            self._stack = [OTHER]
         self.gap, self.has_fetched = self.gap + 1, False
         if self._marks:
             self._unmark(1)
-        self._totals = [0] * len(ALL_PHASES)
-        self._since = self._begin = now
-        self.num_calls = 0
-        return begin, now - begin, phases
+        return notes
+
+    def _mark(self, phase: int, depth: int, *, has_changed: bool) -> None:
+        if depth == 1 and phase_between(self._last, phase, has_changed=has_changed) != OTHER:
+            self.claimed.add(self.gap)
+        if phase != COMMUNICATION and self._marker is not None:  # a trace shows that by itself
+            mark = self._marker(phase)
+            mark.__enter__()
+            self._marks.append((depth, mark))
 
     def _unmark(self, depth: int) -> None:
         while self._marks and self._marks[-1][0] >= depth:

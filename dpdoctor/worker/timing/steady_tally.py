@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from dpdoctor.worker.timing.pending import Batch
+from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, address
 from dpdoctor.worker.timing.tally import Counted, Look, Pass, Rows, Tally
 
 # So many steps alike, then the short way; after each one that was not, twice as many.
@@ -32,6 +33,9 @@ class SteadyTally(Tally):
         self._forward: dict[str, Any] = {}
         self._loader = self._size = self._num_elements = 0
         self._references: dict[int, StorageWeakRef] = {}
+        # Batches that were trained on: loader, size, where they lie, and the number of the step.
+        self._gone_by: list[tuple[int, int, dict[int, StorageWeakRef], int]] = []
+        self._most_gone = LEAST_GONE
 
     def fetched(
         self,
@@ -102,6 +106,19 @@ class SteadyTally(Tally):
             goes_on=goes_on,
         )
 
+    def trained_as_before(self, first: torch.Tensor, call: tuple[int, object]) -> bool:
+        """As Tally's: it is called with the memory of the one batch that was fetched, and with as many samples."""
+        if self._stage != _FETCHED or not first.dim() or first.size(0) != self._size:
+            return False
+        place = address(first)
+        reference = self._references.get(place)
+        if reference is None or reference.expired():
+            return False
+        self._stage = _TRAINED
+        self._num_elements = first.numel()
+        self._forward = {"storages": (place,), "call": call}
+        return True
+
     def _is_of(self, storages: set[int]) -> bool:
         """Return whether a forward is called with the batch's own memory."""
         return any(address in storages and not reference.expired() for address, reference in self._references.items())
@@ -139,12 +156,14 @@ class SteadyTally(Tally):
         source = set(source)
         if self._stage != _NONE and not source.isdisjoint(self._references):
             self._references.update(target)
+        self._remember()
         super().copied(source, target)
 
     def _tell(self) -> None:
         """Tell Tally what this step was so far: it goes the long way from here on."""
         stage, self._stage = self._stage, _NONE
         self._is_short = False
+        self._remember()
         if stage == _NONE:
             return
         self._alike = 0
@@ -156,6 +175,15 @@ class SteadyTally(Tally):
             super().backward()
         if stage >= _STEPPED:
             super().optimizer_stepped()
+
+    def _remember(self) -> None:
+        """Tell Tally of the batches that were trained on and are gone: the script may hold them."""
+        gone, self._gone_by = self._gone_by, []
+        for loader, size, references, lap in gone:
+            storages = set(references)
+            self._pending.gone_by(
+                Batch(loader=loader, size=size, storages=storages, references=references, counted_in=lap)
+            )
 
     def lap(self) -> Counted:
         """As Tally's."""
@@ -188,16 +216,11 @@ class SteadyTally(Tally):
         return is_counted and is_quiet and pending.is_empty and not pending.num_unsure
 
     def _short_lap(self) -> Counted:
-        loader, size = self._loader, self._size
-        self._pending.gone_by(
-            Batch(
-                loader=loader,
-                size=size,
-                storages=set(self._references),
-                references=self._references,
-                counted_in=self._laps,
-            )
-        )
+        loader, size, edge = self._loader, self._size, self._edge
+        self._gone_by.append((loader, size, self._references, self._laps))
+        if len(self._gone_by) > self._most_gone:
+            self._gone_by = [gone for gone in self._gone_by if not all(map(StorageWeakRef.expired, gone[2].values()))]
+            self._most_gone = LEAST_GONE + 2 * len(self._gone_by)
         self._most_entered = max(self._most_entered, size)
         self._samples_of[loader] += size
         self._fed_since[loader] += 1
@@ -205,8 +228,7 @@ class SteadyTally(Tally):
         self._laps += 1
         self._most_silent[loader] = max(self._most_silent[loader], self._steps - self._last_fed[loader])
         self._last_fed[loader] = self._steps
-        edge, self._edge = self._edge, False
-        self._stage, self._references, self._forward = _NONE, {}, {}
+        self._stage, self._references, self._edge = _NONE, {}, False
         return Counted(
             samples_drawn=size,
             samples_entered=size,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import StepRecord
 from dpdoctor.worker.facts.exchanges import Exchanges
-from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.phases import Notes, PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
-from dpdoctor.worker.timing.tally import Tally
+from dpdoctor.worker.timing.tally import Counted, Tally
 
 
 class StepLog:
@@ -48,40 +49,22 @@ class StepLog:
         self._tally.interrupted()
 
     def step(self, window: int, *, counted: bool) -> None:
-        """Record the step that ends now."""
-        calls = self._phases.num_calls
-        begin_ns, duration_ns, phases_ns = self._phases.lap()
-        self.first_ns = begin_ns if self.first_ns is None else self.first_ns
-        self.last_ns = begin_ns + duration_ns
-        self.since_ns = self.since_ns or self.last_ns
-        consumed = self._tally.lap()
-        collectives = self.exchanges.lap() if self.exchanges else None
+        """Note the step that ends now; its record is made when the recorder writes it."""
+        notes, consumed = self._phases.lap(), self._tally.lap()
+        if self.first_ns is None:
+            self.first_ns, self.since_ns = notes.begin_ns, notes.end_ns
+        self.last_ns = notes.end_ns
+        collectives = None
         if self.exchanges:
+            collectives = self.exchanges.lap()
             self.exchanges.counted(collectives, in_window=counted)
         self.num_steps += 1
         self._samples += consumed.samples_drawn or consumed.samples_entered
-        self._recorder.step(
-            StepRecord(
-                step=self.num_steps,
-                window=window,
-                begin_ns=begin_ns,
-                duration_ns=duration_ns,
-                phases_ns=phases_ns,
-                samples_drawn=consumed.samples_drawn,
-                samples_entered=consumed.samples_entered,
-                micro_batches=consumed.micro_batches,
-                epoch_edge=consumed.epoch_edge,
-                counted=counted,
-                elements=consumed.elements,
-                samples_handed=consumed.samples_handed,
-                reconciled=consumed.reconciled,
-                collectives=collectives,
-            )
-        )
+        self._recorder.step(partial(_record, self.num_steps, window, notes, consumed, collectives, counted=counted))
         self._heartbeat.beat(self.num_steps, self._samples)
         if counted:
-            self._durations.append(duration_ns)
-            self._costs.append(calls * self._hook_ns + self._clock() - begin_ns - duration_ns)
+            self._durations.append(notes.end_ns - notes.begin_ns)
+            self._costs.append(notes.num_calls * self._hook_ns + self._clock() - notes.end_ns)
 
     def restart(self) -> None:
         """Begin the next step now: what happened since the last one belongs to no step."""
@@ -98,3 +81,24 @@ class StepLog:
     def cost_ns(self) -> float | None:
         """Return the median host time per counted step that dpdoctor's own hooks took; None before the first."""
         return statistics.median(self._costs) if self._costs else None
+
+
+def _record(
+    step: int, window: int, notes: Notes, consumed: Counted, collectives: int | None, *, counted: bool
+) -> StepRecord:
+    return StepRecord(
+        step=step,
+        window=window,
+        begin_ns=notes.begin_ns,
+        duration_ns=notes.duration_ns,
+        phases_ns=notes.phases_ns(),
+        samples_drawn=consumed.samples_drawn,
+        samples_entered=consumed.samples_entered,
+        micro_batches=consumed.micro_batches,
+        epoch_edge=consumed.epoch_edge,
+        counted=counted,
+        elements=consumed.elements,
+        samples_handed=consumed.samples_handed,
+        reconciled=consumed.reconciled,
+        collectives=collectives,
+    )

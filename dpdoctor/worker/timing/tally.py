@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
+import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from dpdoctor.worker.timing.pending import MOST_AHEAD, Batch, Pending
@@ -251,6 +252,10 @@ class Tally:
         training = self._consume(num_entered, elements, storages, look, samples)
         training.call, training.goes_on = call, goes_on
         return training
+
+    def trained_as_before(self, first: torch.Tensor, call: tuple[int, object]) -> bool:  # noqa: ARG002 - SteadyTally's
+        """Return whether a forward on this first tensor trains as those before did; then it is counted by that."""
+        return False
 
     def _consume(
         self,

@@ -150,10 +150,23 @@ class Watch:
                 self.evaluations.trains()
             else:
                 self.evaluations.forward(with_gradients=True)
-        rows, elements = _size(args, kwargs)
-        training = self.tally.trained(
-            rows,
-            elements=elements,
+        training = self._trained(module, args, kwargs, given)
+        if self.entered.is_on:
+            self.entered.forward(layouts.tensors((args, kwargs)))
+        if self.keep_inputs:
+            self.inputs, self.keep_inputs = list(layouts.tensors((args, kwargs))), False
+        return training
+
+    def _trained(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None
+    ) -> Pass | None:
+        first = _first(args, kwargs)
+        is_plain = given is None and module.training
+        if is_plain and first is not None and self.tally.trained_as_before(first, (id(module), None)):
+            return None
+        return self.tally.trained(
+            first.size(0) if first is not None and first.dim() else 0,
+            elements=0 if first is None else first.numel(),
             in_eval_mode=not module.training,
             storages=storages((args, kwargs)),
             look=functools.partial(_look, (args, kwargs)),
@@ -161,11 +174,6 @@ class Watch:
             call=(id(module), given.place if given is not None else None),
             goes_on=given is not None and any(t.grad_fn is not None for t in layouts.tensors((args, kwargs))),
         )
-        if self.entered.is_on:
-            self.entered.forward(layouts.tensors((args, kwargs)))
-        if self.keep_inputs:
-            self.inputs, self.keep_inputs = list(layouts.tensors((args, kwargs))), False
-        return training
 
     def evaluating_forward(self) -> None:
         """A forward without gradients begins."""
@@ -199,14 +207,6 @@ def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None
         values = (item for value in (*args, *kwargs.values()) for item in _items(value))
         first = next((value for value in values if isinstance(value, (torch.Tensor, list, tuple))), None)
     return first if isinstance(first, torch.Tensor) else None
-
-
-def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    """Return dim 0 and the elements of the first tensor; both are 0 without one, dim 0 where it has no dimensions."""
-    first = _first(args, kwargs)
-    if first is None:
-        return 0, 0
-    return (first.size(0) if first.dim() else 0), first.numel()
 
 
 def follow(training: Pass, output: Any) -> None:

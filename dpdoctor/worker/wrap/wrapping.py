@@ -237,6 +237,8 @@ class Wrapping:
 
     def backward_ended(self) -> None:
         """A backward pass has run: the methods that had returned by then are what the models are called by."""
+        if not self._awaited:
+            return
         awaited, self._awaited = self._awaited, []
         for each in awaited:
             entry = methods.forward_only(each.entries)

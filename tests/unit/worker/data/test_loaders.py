@@ -215,7 +215,7 @@ def test_time_in_the_loader_is_data_wait(rig: Rig) -> None:
     next(batches)
     with pytest.raises(StopIteration):
         next(batches)
-    assert rig.phases.lap()[2] == (40, 0, 0, 0, 0, 1)
+    assert rig.phases.lap().phases_ns() == (40, 0, 0, 0, 0, 1)
 
 
 def test_a_thread_that_fetches_ahead_is_counted_but_not_timed(rig: Rig) -> None:

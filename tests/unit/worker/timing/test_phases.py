@@ -75,11 +75,17 @@ def test_every_tick_goes_to_the_innermost_phase(script: list[tuple[str, int]], s
             del depths[-1 - number :]
             del oracle.open[-1 - number :]
         elif what == "lap":
-            begin, duration, totals = watched.lap()
-            assert (begin, begin + duration) == (last, clock.now)
-            assert totals == oracle.lap()
-            assert sum(totals) == duration
+            notes = watched.lap()
+            assert (notes.begin_ns, notes.end_ns) == (last, clock.now)
+            assert notes.phases_ns() == oracle.lap()
+            assert sum(notes.phases_ns()) == notes.duration_ns
             depths, last = [], clock.now
+
+
+def told(watched: PhaseClock) -> tuple[int, tuple[int, ...]]:
+    """End a step; return how long it took, and each phase of it."""
+    notes = watched.lap()
+    return notes.duration_ns, notes.phases_ns()
 
 
 def test_an_exception_closes_what_it_left_open(clock: HandClock) -> None:
@@ -93,7 +99,7 @@ def test_an_exception_closes_what_it_left_open(clock: HandClock) -> None:
         finally:
             watched.pop(forward)
     clock.tick(7)
-    _, duration, totals = watched.lap()
+    duration, totals = told(watched)
     assert duration == 12
     assert (totals[DATA_WAIT], totals[FORWARD], totals[OTHER]) == (5, 0, 7)
 
@@ -102,14 +108,14 @@ def test_a_phase_that_outlives_its_step_is_charged_to_neither_twice(clock: HandC
     watched = PhaseClock(clock)
     depth = watched.push(OPTIMIZER)
     clock.tick(3)
-    assert watched.lap()[2][OPTIMIZER] == 3
+    assert watched.lap().phases_ns()[OPTIMIZER] == 3
     clock.tick(4)
     inner = watched.push(BACKWARD)
     clock.tick(5)
     watched.pop(inner)
     watched.pop(depth)
     clock.tick(6)
-    _, duration, totals = watched.lap()
+    duration, totals = told(watched)
     assert duration == sum(totals) == 15
     assert totals[BACKWARD] == 5
 
@@ -125,7 +131,7 @@ def taken(clock: HandClock, parts: tuple[tuple[str, int], ...]) -> dict[str, int
         clock.tick(amount)
         if name != "other":
             watched.pop(depth)
-    charged = dict(zip(PHASES, watched.lap()[2], strict=True))
+    charged = dict(zip(PHASES, watched.lap().phases_ns(), strict=True))
     return {name: amount for name, amount in charged.items() if amount}
 
 
@@ -160,7 +166,7 @@ def test_what_changes_parameters_between_backward_and_forward_is_the_optimizers(
             module.weight.add_(1)
     watched.pop(watched.push(FORWARD))
     watched.pop(watched.push(BACKWARD))
-    assert watched.lap()[2][OPTIMIZER if changes else OTHER] == 5
+    assert watched.lap().phases_ns()[OPTIMIZER if changes else OTHER] == 5
 
 
 def test_gaps_that_belong_to_a_phase_are_known_while_phases_are_marked(clock: HandClock) -> None:
@@ -192,17 +198,16 @@ def test_only_the_thread_that_trains_is_charged(clock: HandClock) -> None:
     thread.join()
     clock.tick(1)
     watched.pop(forward)
-    _, duration, totals = watched.lap()
+    duration, totals = told(watched)
     assert duration == totals[FORWARD] == 11
 
 
 @pytest.mark.parametrize("nested", [1, 3])
 def test_calls_are_counted(clock: HandClock, nested: int) -> None:
     watched = PhaseClock(clock)
-    for _ in range(nested):
-        watched.push(FORWARD)
-    watched.pop(1)
-    assert watched.num_calls == nested
+    for depth in [watched.push(FORWARD) for _ in range(nested)][::-1]:
+        watched.pop(depth)
+    assert watched.lap().num_calls == nested
 
 
 class Marks:

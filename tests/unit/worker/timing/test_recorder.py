@@ -23,17 +23,17 @@ def recorder(tmp_path: Path, clock: HandClock) -> Iterator[Recorder]:
 
 
 def test_nothing_is_written_before_the_edge(recorder: Recorder, tmp_path: Path) -> None:
-    recorder.step(records.step())
+    recorder.step(records.step)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_flush_appends_each_record_once(recorder: Recorder, tmp_path: Path) -> None:
     steps = [records.step(step=number) for number in range(1, 5)]
-    recorder.step(steps[0])
+    recorder.step(lambda: steps[0])
     recorder.window(records.window(100, window=0))
     recorder.flush()
     for step in steps[1:]:
-        recorder.step(step)
+        recorder.step(lambda step=step: step)
     recorder.event("note", detail="hello")
     recorder.flush()
     recorder.flush()
@@ -95,7 +95,7 @@ def test_a_forked_process_does_not_listen(recorder: Recorder) -> None:
 def test_what_cannot_be_written_is_not_written_later_a_second_time(tmp_path: Path, clock: HandClock) -> None:
     directory = tmp_path / "gone"
     recorder = Recorder(directory, clock)
-    recorder.step(records.step())
+    recorder.step(records.step)
     with pytest.raises(rundir.OutputError):
         recorder.flush()
     directory.mkdir()
