@@ -133,12 +133,12 @@ def num_bytes(batch: Any) -> int:
 
 
 def _num_bytes(batch: Any) -> int:
-    if isinstance(batch, torch.Tensor):
-        return batch.nbytes
     if isinstance(batch, (list, tuple)):
         if len(batch) > SHORT and not isinstance(batch[0], (torch.Tensor, dict, UserDict, list, tuple)):
             return 0
         return sum(map(_num_bytes, batch))
+    if isinstance(batch, torch.Tensor):
+        return batch.nbytes
     if isinstance(batch, UserDict):
         batch = batch.data
     return sum(map(_num_bytes, dict.values(batch))) if isinstance(batch, dict) else 0

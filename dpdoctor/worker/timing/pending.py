@@ -32,13 +32,14 @@ def live_storages(value: Any) -> dict[int, StorageWeakRef]:
 def _storages(value: Any) -> list[torch.UntypedStorage]:
     found, values = [], [value]
     for nearest in values:  # it grows meanwhile
-        if isinstance(nearest, torch.Tensor):
+        # Nearly everything that is given or called with is a short list; to ask a list whether it is a tensor takes long.
+        is_list = type(nearest) in {list, tuple}
+        if not is_list and isinstance(nearest, torch.Tensor):
             storage = _storage(nearest)
             if storage is not None:
                 found.append(storage)
         elif (room := MOST_VALUES - len(values)) > 0:
-            # Nearly everything that is given or called with is a short list.
-            values += nearest[:room] if type(nearest) in {list, tuple} else islice(_held(nearest), room)
+            values += nearest[:room] if is_list else islice(_held(nearest), room)
     return found
 
 
