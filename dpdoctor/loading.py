@@ -31,7 +31,7 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
         queued_ns: the part of `fetch_ns` in which that thread could run and had no core; 0, too, where no kernel tells.
         gap_queued_ns: likewise of the training thread, from the batch before until it asked for this one.
         collate_ns: the part of `fetch_ns` that collate took.
-        num_bytes: of all tensors in the batch; 0: not known.
+        num_bytes: of all tensors in the batch; 0: not known, as of most batches.
     """
 
     loader: int

@@ -257,7 +257,7 @@ class Observer(ABC):
     def _copied_to_device(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
         self._tally.copied(storages(tensor), live_storages(copy))
 
-    def _before_backward(self, tensors: Any) -> None:  # noqa: ARG002 - what a backward pass starts from
+    def _before_backward(self, tensors: Any, with_graph: bool) -> None:  # noqa: ARG002 - for whom it is looked at
         self._ending.check()
 
     def _after_backward(self) -> None:

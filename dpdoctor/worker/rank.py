@@ -135,8 +135,10 @@ class Rank(Observer):
         self._leave()
         return 0 if self._ending.status == "ok" else 1
 
-    def _before_backward(self, tensors: Any) -> None:
-        super()._before_backward(tensors)
+    def _before_backward(self, tensors: Any, with_graph: bool) -> None:
+        super()._before_backward(tensors, with_graph)
+        if with_graph:
+            passes.note_graph(self._mode.passes)
         if self._mode.replicates:
             self._repeats.before_backward(tensors, self._wrapping.parameters, after_forward=self._watch.pass_is_open)
         if self._seeds_apart:

@@ -84,7 +84,7 @@ class Rig:
         self.batches: list[BatchRecord] = []
         self.loaders.watch(patches, self.phases, self.tally, self.check, self.fail, clock=self.clock, log=self)
         self.optimizers.watch(patches)
-        hooks.watch_backward(patches, self.phases, lambda _: None, self.after_backward)
+        hooks.watch_backward(patches, self.phases, lambda *_: None, self.after_backward)
         self.wrapping.seek(unused=unused)
 
     @property

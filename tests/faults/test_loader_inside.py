@@ -67,7 +67,7 @@ def test_batches_lie_ready_where_the_training_is_slow(profile):
     assert [(batch.iteration, batch.batch) for batch in batches] == [divmod(number, 12) for number in range(48)]
     assert [batch.step for batch in batches] == list(range(1, 49))
     assert [batch.worker for batch in batches] == [0, 1] * 24
-    assert {batch.num_bytes for batch in batches} == {BATCH * 8 * 4}
+    assert {batch.num_bytes for batch in batches} - {0} == {BATCH * 8 * 4}
     for batch in batches:
         assert 0 < batch.fetch_begin_ns <= batch.fetch_begin_ns + batch.fetch_ns <= batch.asked_ns + batch.wait_ns
     assert [batch.batch for batch in batches if batch.opening_ns] == [0] * 4, "workers start anew in every epoch"

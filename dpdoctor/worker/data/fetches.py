@@ -16,6 +16,8 @@ from dpdoctor.worker.data.queued import Waits
 FIRST_LOOK = 1
 MOST_LOOK_SHARE = 0.002
 ENTRY_NS = 1000
+# Of one batch in so many the bytes are counted: they are told as a mean.
+BYTES_EVERY = 8
 # A list longer than this is not walked through when its first element is no tensor, nor a container of them.
 SHORT = 64
 
@@ -108,7 +110,8 @@ class WatchedFetcher:
         cpu_ns, queued_ns = self._waits.lap(end_ns)
         fetch_ns, collate_ns = end_ns - begin_ns, self._collate.duration_ns
         self._unlooked_ns += fetch_ns
-        fetched = Fetched(begin_ns, fetch_ns, cpu_ns, collate_ns, num_bytes(batch), queued_ns, gap_queued_ns)
+        size = 0 if self._number % BYTES_EVERY else num_bytes(batch)
+        fetched = Fetched(begin_ns, fetch_ns, cpu_ns, collate_ns, size, queued_ns, gap_queued_ns)
         if look is not None:
             fetched = fetched._replace(
                 num_items=self._collate.num_items,

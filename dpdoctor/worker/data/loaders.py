@@ -25,7 +25,6 @@ from dpdoctor.worker.data.replay import Replay
 from dpdoctor.worker.data.shard import Draws, Shard
 from dpdoctor.worker.data.workers import inherits
 from dpdoctor.worker.patches import Patches
-from dpdoctor.worker.timing.pending import live_storages
 from dpdoctor.worker.timing.phases import DATA_WAIT, ELSEWHERE, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 
@@ -110,12 +109,9 @@ class Loaders:
             finally:
                 phases.pop(depth)
             # An iterator that a subclass of DataLoader built past __iter__ was never met.
-            tally.fetched(
-                getattr(iterator, "dpdoctor_loader", UNMET),
-                size,
-                ahead=ahead,
-                references=live_storages(batch),
-                for_training=torch.is_grad_enabled(),
+            for_training = torch.is_grad_enabled()
+            tally.handed(
+                getattr(iterator, "dpdoctor_loader", UNMET), size, batch, ahead=ahead, for_training=for_training
             )
             return batch
 

@@ -123,10 +123,12 @@ class Optimizers:
 def watch_backward(
     patches: Patches,
     phases: PhaseClock,
-    before: Callable[[Any], None],
+    before: Callable[[Any, bool], None],
     after: Callable[[], None],
 ) -> None:
-    """See every backward pass; `before` gets what it starts from, `after` is called when it has ended.
+    """See every backward pass; `before` gets what it starts from and whether it is to have a graph of its own.
+
+    `after` is called when it has ended.
 
     Of torch.autograd.grad only the time is taken: it may be a penalty's, and leaves no gradients in parameters.
     """
@@ -142,7 +144,7 @@ def watch_backward(
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        before(tensors)
+        before(tensors, bool(kwargs.get("create_graph")) or args[2:3] == (True,))
         depth = phases.push(BACKWARD)
         try:
             original(tensors, *args, **kwargs)

@@ -32,7 +32,7 @@ def live_storages(value: Any) -> dict[int, StorageWeakRef]:
 def _storages(value: Any) -> list[torch.UntypedStorage]:
     found, values = [], [value]
     for nearest in values:  # it grows meanwhile
-        # Nearly everything that is given or called with is a short list; to ask a list whether it is a tensor takes long.
+        # Nearly everything that is given is a short list, and to ask one whether it is a tensor takes long.
         is_list = type(nearest) in {list, tuple}
         if not is_list and isinstance(nearest, torch.Tensor):
             storage = _storage(nearest)

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, address
+from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, address, live_storages
 from dpdoctor.worker.timing.tally import Counted, Look, Pass, Rows, Tally
 
 # So many steps alike, then the short way; after each one that was not, twice as many.
 PATIENCE = 16
+# A list of more is no batch of inputs and targets.
+MOST_HELD = 8
 _NONE, _FETCHED, _TRAINED, _BACKWARD, _STEPPED = range(5)
 
 
@@ -32,7 +34,10 @@ class SteadyTally(Tally):
         self._stage = _NONE
         self._forward: dict[str, Any] = {}
         self._loader = self._size = self._num_elements = 0
+        # Where the batch lies, or itself where nobody asked yet; and what the model is called with, where that is it.
         self._references: dict[int, StorageWeakRef] = {}
+        self._held: tuple[Any, ...] = ()
+        self._first: torch.Tensor | None = None
         # Batches that were trained on: loader, size, where they lie, and the number of the step.
         self._gone_by: list[tuple[int, int, dict[int, StorageWeakRef], int]] = []
         self._most_gone = LEAST_GONE
@@ -48,18 +53,8 @@ class SteadyTally(Tally):
         for_training: bool = True,
     ) -> None:
         """As Tally's."""
-        if (
-            self._is_short
-            and self._stage == _NONE
-            and for_training
-            and references
-            and num_samples
-            and not ahead
-            and loader in self._first_fed
-            and not self._only_evaluated
-        ):
-            self._stage = _FETCHED
-            self._loader, self._size, self._references = loader, num_samples, references
+        if references and not ahead and for_training and self._is_next(loader, num_samples):
+            self._references = references
             return
         self._tell()
         super().fetched(
@@ -70,6 +65,33 @@ class SteadyTally(Tally):
             references=references,
             for_training=for_training,
         )
+
+    def handed(self, loader: int, num_samples: int, batch: Any, *, ahead: bool, for_training: bool) -> None:
+        """As Tally's; the batch is held while its step lasts, and looked into only if nothing else tells of it."""
+        is_list = type(batch) in {list, tuple} and len(batch) <= MOST_HELD
+        is_plain = (is_list or type(batch) is torch.Tensor) and not ahead and for_training
+        if is_plain and self._is_next(loader, num_samples):
+            self._held = tuple(batch) if is_list else (batch,)
+            return
+        super().handed(loader, num_samples, batch, ahead=ahead, for_training=for_training)
+
+    def _is_next(self, loader: int, num_samples: int) -> bool:
+        """Return whether to go the short way with a batch that was fetched for training."""
+        is_next = (
+            self._is_short
+            and self._stage == _NONE
+            and num_samples > 0
+            and loader in self._first_fed
+            and not self._only_evaluated
+        )
+        if is_next:
+            self._stage, self._loader, self._size = _FETCHED, loader, num_samples
+        return is_next
+
+    def _look(self) -> None:
+        """Find out where the batch lies that is held."""
+        if self._held:
+            self._references, self._held = live_storages(self._held), ()
 
     def trained(
         self,
@@ -85,6 +107,7 @@ class SteadyTally(Tally):
     ) -> Pass | None:
         """As Tally's; the short way needs to be told nothing."""
         storages = set(storages)
+        self._look()
         if self._stage == _FETCHED and num_entered == self._size and not in_eval_mode and self._is_of(storages):
             self._stage = _TRAINED
             self._num_elements = elements
@@ -110,13 +133,13 @@ class SteadyTally(Tally):
         """As Tally's: it is called with the memory of the one batch that was fetched, and with as many samples."""
         if self._stage != _FETCHED or not first.dim() or first.size(0) != self._size:
             return False
-        place = address(first)
-        reference = self._references.get(place)
-        if reference is None or reference.expired():
-            return False
-        self._stage = _TRAINED
-        self._num_elements = first.numel()
-        self._forward = {"storages": (place,), "call": call}
+        if all(first is not tensor for tensor in self._held):
+            self._look()
+            reference = self._references.get(address(first))
+            if reference is None or reference.expired():
+                return False
+        self._stage, self._num_elements = _TRAINED, first.numel()
+        self._first, self._forward = first, {"call": call}
         return True
 
     def _is_of(self, storages: set[int]) -> bool:
@@ -154,6 +177,7 @@ class SteadyTally(Tally):
     def copied(self, source: Iterable[int], target: Mapping[int, StorageWeakRef]) -> None:
         """As Tally's."""
         source = set(source)
+        self._look()
         if self._stage != _NONE and not source.isdisjoint(self._references):
             self._references.update(target)
         self._remember()
@@ -167,10 +191,14 @@ class SteadyTally(Tally):
         if stage == _NONE:
             return
         self._alike = 0
+        self._look()
         super().fetched(self._loader, self._size, references=self._references)
         if stage >= _TRAINED:
+            if self._first is not None:
+                self._forward["storages"] = (address(self._first),)
             super().trained(self._size, elements=self._num_elements, **self._forward)
             self._is_unfollowed = stage == _TRAINED
+        self._first = None
         if stage >= _BACKWARD:
             super().backward()
         if stage >= _STEPPED:
@@ -217,7 +245,8 @@ class SteadyTally(Tally):
 
     def _short_lap(self) -> Counted:
         loader, size, edge = self._loader, self._size, self._edge
-        self._gone_by.append((loader, size, self._references, self._laps))
+        # Of what is held nothing but what the model is called with is known again.
+        self._gone_by.append((loader, size, live_storages(self._first) if self._held else self._references, self._laps))
         if len(self._gone_by) > self._most_gone:
             self._gone_by = [gone for gone in self._gone_by if not all(map(StorageWeakRef.expired, gone[2].values()))]
             self._most_gone = LEAST_GONE + 2 * len(self._gone_by)
@@ -229,6 +258,7 @@ class SteadyTally(Tally):
         self._most_silent[loader] = max(self._most_silent[loader], self._steps - self._last_fed[loader])
         self._last_fed[loader] = self._steps
         self._stage, self._references, self._edge = _NONE, {}, False
+        self._held, self._first = (), None
         return Counted(
             samples_drawn=size,
             samples_entered=size,

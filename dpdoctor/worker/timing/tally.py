@@ -7,13 +7,13 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from dpdoctor.worker.timing.pending import MOST_AHEAD, Batch, Pending
+from dpdoctor.worker.timing.pending import MOST_AHEAD, Batch, Pending, live_storages
 
 UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samples-per-step"
 NOT_A_BATCH = "no loader counts them, and the model is not called with a tensor but with a list, or a type of its own"
@@ -204,6 +204,11 @@ class Tally:
             self._count(batch)
         else:
             self._pending.add(batch)
+
+    def handed(self, loader: int, num_samples: int, batch: Any, *, ahead: bool, for_training: bool) -> None:
+        """A batch was handed to the script, as `fetched` has it, which is told where its tensors lie."""
+        references = live_storages(batch)
+        self.fetched(loader, num_samples, ahead=ahead, references=references, for_training=for_training)
 
     def copied(self, source: Iterable[int], target: Mapping[int, StorageWeakRef]) -> None:
         """The script copied a tensor to a device; both are where its data lies."""

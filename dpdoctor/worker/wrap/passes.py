@@ -19,26 +19,24 @@ MOST_LOOKS = 20
 
 
 def watch(patches: Patches, passes: Passes) -> None:
-    """See torch.autograd.grad, and every backward pass that is to have a graph of its own, from now on."""
-    grad, backward = torch.autograd.grad, torch.autograd.backward
+    """See torch.autograd.grad from now on."""
+    grad = torch.autograd.grad
 
     @functools.wraps(grad)
     def noting_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         inputs = inputs if isinstance(inputs, (torch.Tensor, Sequence)) else tuple(inputs)
         if kwargs.get("create_graph") or args[2:3] == (True,):
-            passes.with_graph = passes.with_graph or lines.caller()
+            note_graph(passes)
         if not passes.by_grad and any(isinstance(tensor, nn.Parameter) for tensor in _listed(inputs)):
             passes.by_grad = lines.caller()
         return grad(outputs, inputs, *args, **kwargs)
 
-    @functools.wraps(backward)
-    def noting_backward(*args: Any, **kwargs: Any) -> None:
-        if kwargs.get("create_graph") or args[3:4] == (True,):
-            passes.with_graph = passes.with_graph or lines.caller()
-        backward(*args, **kwargs)
-
     patches.replace(torch.autograd, "grad", noting_grad)
-    patches.replace(torch.autograd, "backward", noting_backward)
+
+
+def note_graph(passes: Passes) -> None:
+    """A backward pass that is to have a graph of its own begins: keep the line of the first."""
+    passes.with_graph = passes.with_graph or lines.caller()
 
 
 class Repeats:

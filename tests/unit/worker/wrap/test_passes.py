@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,10 @@ from torch import nn
 
 from dpdoctor.worker.modes._base import Passes
 from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.timing import hooks
+from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.wrap import passes
+from tests.builders.handclock import HandClock
 from tests.builders.models import Net, X
 
 HERE = str(Path(__file__))
@@ -34,7 +38,7 @@ def test_gradients_of_parameters_by_grad_are_noted_with_their_line(patches: Patc
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
-def test_gradients_of_gradients_are_noted_however_they_are_asked_for(patches: Patches) -> None:
+def test_gradients_of_gradients_are_noted_however_they_are_asked_for(patches: Patches, clock: HandClock) -> None:
     for ask in (
         lambda y, x: torch.autograd.grad(y, x, create_graph=True),
         lambda y, x: torch.autograd.grad(y, x, None, None, True),
@@ -42,6 +46,14 @@ def test_gradients_of_gradients_are_noted_however_they_are_asked_for(patches: Pa
         lambda y, x: y.backward(create_graph=True, inputs=(x,)),
     ):
         noted, x = watched(patches), X.clone().requires_grad_()
+
+        def before(_: Any, with_graph: bool, noted: Passes = noted) -> None:
+            if with_graph:
+                passes.note_graph(noted)
+
+        hooks.watch_backward(patches, PhaseClock(clock), before, lambda: None)
+        Net()(x).sum().backward(retain_graph=True)
+        assert not noted.with_graph
         ask(Net()(x).sum(), x)
         assert noted.with_graph.startswith(f"{HERE}:")
         patches.undo()
