@@ -31,7 +31,7 @@ from dpdoctor import rundir
 
 PACKAGE = Path(dpdoctor.__file__).parent
 # What reads windows from the records of a launch, as file and function.
-WINDOWS = ("analysis/windows.py", "measured")
+WINDOWS = ("analysis/base/windows.py", "measured")
 REPEATS = 5
 
 

@@ -1,20 +1,22 @@
 """From records to figures: pure functions over a Run. numpy only; no files, no plots."""
 
 from dpdoctor.analysis.analyse import analyse
-from dpdoctor.analysis.facts import Analysis, Diagnosis, ModeFacts
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderSummary, SlowFetches
-from dpdoctor.analysis.summary import (
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.summary import (
     WATERFALL_TERMS,
     AblationSummary,
     CrossCheck,
     Finding,
     Inconclusive,
+    LoaderPrediction,
+    LoaderSummary,
     ModeSummary,
     RankSummary,
     RunSummary,
+    SlowFetches,
     Waterfall,
 )
+from dpdoctor.analysis.facts import Analysis, Diagnosis, ModeFacts
 from dpdoctor.records import (
     ALL_PHASES,
     FULL,

@@ -1,4 +1,4 @@
-"""What each rank's trace says of each of its devices, as run.json has it."""
+"""Run -> Analysis: the summary that run.json holds."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import cores, disturbances, same_program, stats
-from dpdoctor.analysis.ablation import ablations
-from dpdoctor.analysis.breakdown import trace_breakdown
-from dpdoctor.analysis.cross_check import cross_checks
-from dpdoctor.analysis.cross_rank import Pause, compare_ranks, pauses_of
-from dpdoctor.analysis.facts import Analysis
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import LaunchFacts, every, shown, with_facts
-from dpdoctor.analysis.loader.summarise import with_loaders
-from dpdoctor.analysis.own_cost import own_cost, pace, steps_of, why_unknown, with_own_cost
-from dpdoctor.analysis.samples import counting, why_uncounted, why_unlike, with_batch_rule, with_ranks_found
-from dpdoctor.analysis.summary import (
+from dpdoctor.analysis import disturbances, same_program
+from dpdoctor.analysis.base import cores, stats
+from dpdoctor.analysis.base.ablation import ablations
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import LaunchFacts, every, shown, with_facts
+from dpdoctor.analysis.base.summary import (
     Batch,
     DeviceTime,
     ModeSummary,
@@ -27,9 +21,22 @@ from dpdoctor.analysis.summary import (
     RunSummary,
     Script,
 )
-from dpdoctor.analysis.traces import Traces, with_unknown
+from dpdoctor.analysis.base.traces import Traces, with_unknown
+from dpdoctor.analysis.base.windows import NS, TRACE, Window
+from dpdoctor.analysis.breakdown import trace_breakdown
+from dpdoctor.analysis.cross_check import cross_checks
+from dpdoctor.analysis.cross_rank import Pause, compare_ranks, pauses_of
+from dpdoctor.analysis.facts import Analysis
+from dpdoctor.analysis.loader.summarise import with_loaders
+from dpdoctor.analysis.own_cost import (
+    own_cost,
+    pace,
+    steps_of,
+    why_unknown,
+    with_own_cost,
+)
+from dpdoctor.analysis.samples import counting, why_uncounted, why_unlike, with_batch_rule, with_ranks_found
 from dpdoctor.analysis.waterfall import waterfalls
-from dpdoctor.analysis.windows import NS, TRACE, Window
 from dpdoctor.digest import HOST, DeviceDigest, Digest
 from dpdoctor.records import (
     ALL_PHASES,

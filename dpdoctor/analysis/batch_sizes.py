@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.analysis import stats
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.traces import Traces
+from dpdoctor.analysis.base.weighing import COVERAGE
+from dpdoctor.analysis.base.windows import NS, Window
 from dpdoctor.analysis.breakdown import part_share
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.traces import Traces
-from dpdoctor.analysis.weighing import COVERAGE
-from dpdoctor.analysis.windows import NS, Window
 from dpdoctor.records import PHASES, StepRecord
 
 _FORWARD, _BACKWARD = PHASES.index("forward"), PHASES.index("backward")

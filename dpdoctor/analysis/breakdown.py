@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.summary import TraceBreakdown
-from dpdoctor.analysis.traces import MAY_HOLD, NO_STEPS, CommonSteps, Traces
-from dpdoctor.analysis.windows import NS
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.summary import TraceBreakdown
+from dpdoctor.analysis.base.traces import MAY_HOLD, NO_STEPS, CommonSteps, Traces
+from dpdoctor.analysis.base.windows import NS
 from dpdoctor.digest import IDLE_CAUSES, Breakdown, DeviceDigest, DeviceStep
 
 OF_ALL = "{}: the share is of all that was traced"

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dpdoctor.analysis import stats
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.traces import CommonSteps, Traces, exposed_ns, hidden_ns
+from dpdoctor.analysis.base.windows import NS, RankWindow
 from dpdoctor.analysis.breakdown import part_share, share
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import LaunchFacts
 from dpdoctor.analysis.loader.feed import feed
-from dpdoctor.analysis.traces import CommonSteps, Traces, exposed_ns, hidden_ns
-from dpdoctor.analysis.windows import NS, RankWindow
 from dpdoctor.digest import DeviceStep, Digest
 from dpdoctor.records import ALL_PHASES, COMMUNICATION, PHASES, Launch
 

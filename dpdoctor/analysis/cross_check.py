@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dpdoctor.analysis import stats
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.summary import AblationSummary, CrossCheck
+from dpdoctor.analysis.base.weighing import allowed
 from dpdoctor.analysis.communication import clocked_share, removable
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.summary import AblationSummary, CrossCheck
-from dpdoctor.analysis.weighing import allowed
 from dpdoctor.records import HAND_WRITTEN, Launch
 
 

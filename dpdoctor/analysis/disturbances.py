@@ -11,11 +11,11 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from dpdoctor import units
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.weighing import SMALL, above_zero
-from dpdoctor.analysis.windows import MEASURE
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.weighing import SMALL, above_zero
+from dpdoctor.analysis.base.windows import MEASURE
 from dpdoctor.records import Launch, Sample
 from dpdoctor.spec import BESIDE
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import msgspec
 
 from dpdoctor import units
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.summary import ModeSummary
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.summary import ModeSummary
 from dpdoctor.records import Launch
 from dpdoctor.spec import BASELINE
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dpdoctor.analysis import cores, stats
-from dpdoctor.analysis.ablation import pairs
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.interruptions import events_by_step
-from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.weighing import SMALL, above_zero, is_more_exact, main_part
-from dpdoctor.analysis.windows import NS, RankWindow, Window
+from dpdoctor.analysis.base import cores, stats
+from dpdoctor.analysis.base.ablation import pairs
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.interruptions import events_by_step
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.weighing import SMALL, above_zero, is_more_exact, main_part
+from dpdoctor.analysis.base.windows import NS, RankWindow, Window
 from dpdoctor.records import PHASES
 
 GC, QUEUE, CORE = "gc", "queue", "core"

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 
 from dpdoctor import units
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.summary import ModeSummary
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.summary import ModeSummary
 from dpdoctor.spec import BASELINE
 
 # A smaller difference is not worth a word.

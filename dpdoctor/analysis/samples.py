@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import msgspec
 
 from dpdoctor import units
-from dpdoctor.analysis.summary import ModeSummary
-from dpdoctor.analysis.windows import Window
+from dpdoctor.analysis.base.summary import ModeSummary
+from dpdoctor.analysis.base.windows import Window
 from dpdoctor.records import POINT_TO_POINT, Check, LaunchRecord, RankRecord, StepRecord
 from dpdoctor.spec import BASELINE, ModeSpec
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdoctor.analysis import stats
+from dpdoctor.analysis.base import stats
 from dpdoctor.records import ALL_PHASES, FULL, EventRecord, Rank, StepRecord
 
 # A step that is less longer than usual is not worth a look, however even the others are.

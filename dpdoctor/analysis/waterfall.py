@@ -43,14 +43,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.ablation import imbalance
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.ablation import imbalance
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.summary import WATERFALL_TERMS, ModeSummary, Waterfall
+from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.cross_rank.model import CrossRank
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.summary import WATERFALL_TERMS, ModeSummary, Waterfall
-from dpdoctor.analysis.traces import Traces
 from dpdoctor.spec import BASELINE, BATCH_RULES
 
 NO_DATA, NO_COMM, CEILING = "cached_batches", "no_comm", "no_data_no_comm"

@@ -1,4 +1,4 @@
-"""Which call of the runtime put each event on its device."""
+"""Which host events made each communication event: the launch, and torch's operator and annotation around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace says of each communication event, put together from the event and from who made it."""
+"""Every communication event of a rank: its operation, group and size, who made it, how much of it is exposed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
-from dpdoctor.analysis.stats import unknown
+from dpdoctor.analysis.base.stats import unknown
 from dpdoctor.gate import calibration, decide
 from dpdoctor.gate.baselines import Baseline
 from dpdoctor.gate.comparable import differences, uncounted, unsound

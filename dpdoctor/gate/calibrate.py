@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpdoctor import rundir
-from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.gate.alternate import Alternated, Decide, alternate, most_launches
 from dpdoctor.gate.model import SIDES, Calibration
 from dpdoctor.gate.noise import mode_noise

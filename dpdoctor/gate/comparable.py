@@ -17,7 +17,7 @@ from typing import Generic, Literal, TypeVar
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
-from dpdoctor.analysis.summary import why_withheld
+from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.gate.model import Refusal, SideName
 from dpdoctor.gate.recorded import LEAST_STEPS, Conditions, Recorded, RecordedMode, training_data
 from dpdoctor.gate.workload import workload

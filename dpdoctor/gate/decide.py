@@ -14,7 +14,7 @@ import numpy as np
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
-from dpdoctor.analysis.stats import unknown
+from dpdoctor.analysis.base.stats import unknown
 from dpdoctor.gate.design import MOST_PAIRS, Plan, holm_alpha
 from dpdoctor.gate.model import ModeNoise
 from dpdoctor.gate.power import POWER, Capability, capability, is_fine, is_too_slow

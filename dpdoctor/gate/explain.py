@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.comparison import Fact, FindingComparison, FindingState, ModeComparison, compare, counter_facts
 from dpdoctor.analysis.facts import Diagnosis
-from dpdoctor.analysis.figure import Figure
 from dpdoctor.gate import counters
 from dpdoctor.gate.model import SIDES, ModeResult, Moved, Pair, SideName
 from dpdoctor.gate.sides import Checkout, Launches

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.spec import Fingerprint
 from dpdoctor.version import __version__
 

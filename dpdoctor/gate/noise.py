@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.analysis.stats import MAD_TO_SIGMA
+from dpdoctor.analysis.base.stats import MAD_TO_SIGMA
 from dpdoctor.gate.model import ModeNoise, Pair
 
 # Fewer say too little of how far launches spread: the spread of ten is itself known to a third.

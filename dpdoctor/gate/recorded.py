@@ -12,10 +12,10 @@ from statistics import fmean, median
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Finding, ModeSummary
 from dpdoctor.analysis.analyse import analyse
+from dpdoctor.analysis.base.launch_facts import LaunchFacts, every
+from dpdoctor.analysis.base.summary import RunSummary, Script
+from dpdoctor.analysis.base.windows import NS
 from dpdoctor.analysis.disturbances import QUOTA_USED_UP, Throttled, throttled, throttled_periods, while_measured
-from dpdoctor.analysis.launch_facts import LaunchFacts, every
-from dpdoctor.analysis.summary import RunSummary, Script
-from dpdoctor.analysis.windows import NS
 from dpdoctor.gate.workload import script_of
 from dpdoctor.records import Conversion, Launch, LaunchRecord, Run, Sample
 from dpdoctor.rules import diagnosed

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, ModeFacts, stats
-from dpdoctor.analysis.weighing import SMALL, weigh
+from dpdoctor.analysis import Figure, Finding, ModeFacts
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.weighing import SMALL, weigh
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import core_words, wrapped_line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
-from dpdoctor.analysis.weighing import SMALL
+from dpdoctor.analysis.base.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import ablation_words, core_words, weigh_part, wrapped_line
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, ModeFacts, stats
-from dpdoctor.analysis.cores import Cores
+from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.cores import Cores
+from dpdoctor.analysis.base.weighing import SMALL, above_zero
 from dpdoctor.analysis.disturbances import QUOTA_USED_UP
-from dpdoctor.analysis.weighing import SMALL, above_zero
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 ABLATION = "fair_threads"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, LoaderSummary, ModeFacts, stats
+from dpdoctor.analysis import Figure, Finding, LoaderSummary, ModeFacts
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.weighing import SMALL, Weighed, above_zero, agree, more_exact, weigh
 from dpdoctor.analysis.loader.restarts import Restarts
-from dpdoctor.analysis.weighing import SMALL, Weighed, above_zero, agree, more_exact, weigh
 from dpdoctor.rules import loader_advice
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, ModeFacts, stats
+from dpdoctor.analysis import Figure, Finding, ModeFacts
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.weighing import COVERAGE, SMALL, Weighed, above_zero, more_exact, weigh
 from dpdoctor.analysis.facts import NO_COMM
-from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, above_zero, more_exact, weigh
 from dpdoctor.digest import CollectiveSize
 from dpdoctor.rules.rule import CannotTell, Rule, Said, Severity, faster_without, severity
 from dpdoctor.rules.wording import ablation_words, agreement_words, core_words, neither, trace_words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, HostSync, ModeFacts
-from dpdoctor.analysis.weighing import SMALL
+from dpdoctor.analysis.base.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 

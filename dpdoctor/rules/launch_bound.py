@@ -6,8 +6,8 @@ from statistics import median
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.breakdown import LAUNCHING
-from dpdoctor.analysis.traces import Traces
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import why_no_steps
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, ModeFacts, SlowFetches, stats
-from dpdoctor.analysis.cores import BUSY
+from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, ModeFacts, SlowFetches
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.cores import BUSY
+from dpdoctor.analysis.base.weighing import main_part
 from dpdoctor.analysis.loader import trial
 from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
 from dpdoctor.analysis.loader.trial import tried_step
-from dpdoctor.analysis.weighing import main_part
 
 # Share of its fetch's wall time that a worker computes, below which it waits for a disk, a network or a lock. Stricter
 # than SageMaker Debugger, which flags loader processes that use less than 70 % of a core.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from dpdoctor import units
-from dpdoctor.analysis import BASELINE, Figure, Finding, ModeFacts, stats
-from dpdoctor.analysis.weighing import COVERAGE, SMALL
+from dpdoctor.analysis import BASELINE, Figure, Finding, ModeFacts
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.weighing import COVERAGE, SMALL
 from dpdoctor.rules.rule import CannotTell, Rule
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import fmean
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, ModeFacts, stats
+from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis.base import stats
 from dpdoctor.rules.rule import Rule
 
 # Of the fullest GPU's memory: where TraceML 0.5 warns of skew.

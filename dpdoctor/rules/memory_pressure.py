@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, ModeFacts, stats
+from dpdoctor.analysis import Figure, Finding, ModeFacts
+from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.facts import Peak
 from dpdoctor.rules.rule import Rule, Severity
 

@@ -7,10 +7,10 @@ from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts, Strategy
+from dpdoctor.analysis.base.traces import Traces, exposed_ns, hidden_ns
+from dpdoctor.analysis.base.weighing import SMALL, Weighed, weigh
 from dpdoctor.analysis.breakdown import of_steps, share
 from dpdoctor.analysis.facts import NO_COMM
-from dpdoctor.analysis.traces import Traces, exposed_ns, hidden_ns
-from dpdoctor.analysis.weighing import SMALL, Weighed, weigh
 from dpdoctor.digest import DeviceStep
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import ablation_words, core_words, weigh_part, why_no_steps, wrapped_line

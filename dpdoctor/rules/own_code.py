@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, LineShare, ModeFacts, stats
+from dpdoctor.analysis import Figure, Finding, LineShare, ModeFacts
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.traces import Traces
+from dpdoctor.analysis.base.weighing import SMALL
 from dpdoctor.analysis.breakdown import OWN_CODE, share, step_s
-from dpdoctor.analysis.traces import Traces
-from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import why_no_steps
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from dpdoctor.analysis import Figure, Finding, ModeFacts, stats
+from dpdoctor.analysis import Figure, Finding, ModeFacts
+from dpdoctor.analysis.base import stats
 
 Severity = Literal["critical", "warning", "info"]
 

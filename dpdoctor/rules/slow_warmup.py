@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import EventRecord, Finding, ModeFacts, stats
-from dpdoctor.analysis.weighing import COVERAGE, SMALL, share_beside
-from dpdoctor.analysis.windows import NS
+from dpdoctor.analysis import EventRecord, Finding, ModeFacts
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.weighing import COVERAGE, SMALL, share_beside
+from dpdoctor.analysis.base.windows import NS
 from dpdoctor.rules.rule import Rule, faster_without, severity
 
 # xprof's threshold for "other" time of the host: compiling inside of training.

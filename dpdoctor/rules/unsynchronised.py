@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, ModeFacts, stats
+from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis.base import stats
 from dpdoctor.rules.rule import Rule
 
 # Strategy's.

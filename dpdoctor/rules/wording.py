@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import TRACE_MODE, AblationSummary, Figure, ModeFacts, stats
+from dpdoctor.analysis import TRACE_MODE, AblationSummary, Figure, ModeFacts
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.weighing import COVERAGE, Weighed, above_zero, agree, weigh
 from dpdoctor.analysis.communication import Exposure
 from dpdoctor.analysis.facts import NO_COMM
-from dpdoctor.analysis.weighing import COVERAGE, Weighed, above_zero, agree, weigh
 
 ON_CORES = "without a GPU communication takes the cores that compute, and slows what it runs beside"
 # A few whole steps more than are lost at the ends.

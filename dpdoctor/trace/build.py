@@ -1,4 +1,4 @@
-"""What a communication event says in its arguments: the metadata of NCCL where there are any, else shapes."""
+"""Decoded events into columns, slice by slice, so that only one slice's objects are alive at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Where the elements of a JSON array begin and end, found without decoding them. For slices that are hard to cut."""
+"""A trace's JSON, read in slices: header, runs of events that decode by themselves, tail, and where it is damaged.
+
+A slice of the event array is cut where one event ends and the next begins. Whether a cut is right needs no second
+parser: a slice that starts between two events decodes if and only if it ends between two.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from dpdoctor import rundir
-from dpdoctor.analysis import stats
+from dpdoctor.analysis.base import stats
 from dpdoctor.launch import forkserver
 
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "mnist_lenet.py"

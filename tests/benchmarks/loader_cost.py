@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from dpdoctor.analysis.stats import median_interval
+from dpdoctor.analysis.base.stats import median_interval
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.phases import PhaseClock

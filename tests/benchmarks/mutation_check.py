@@ -86,7 +86,7 @@ DEFECTS = {
         'for key in keys), one.total_ns - one.parts_ns["idle"]) for one in _each(common, unknown)]',
     ),
     "intervals_of_90_percent": Defect(
-        "analysis/stats.py", "student_quantile(0.95, degrees)", "student_quantile(0.90, degrees)"
+        "analysis/base/stats.py", "student_quantile(0.95, degrees)", "student_quantile(0.90, degrees)"
     ),
     "rank_that_came_first_is_blamed": Defect(
         "analysis/cross_rank/stragglers.py", "lateness_ns.argmax(axis=1)", "lateness_ns.argmin(axis=1)"

@@ -29,7 +29,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor import rundir
-from dpdoctor.analysis.stats import median_interval
+from dpdoctor.analysis.base.stats import median_interval
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.spec import NATIVE, ModeSpec, Recording, RunSpec, WorkerTask
 from dpdoctor.worker import native

@@ -10,17 +10,9 @@ from typing import Any
 
 import msgspec
 
-from dpdoctor.analysis import (
-    AblationSummary,
-    Analysis,
-    Figure,
-    LoaderPrediction,
-    LoaderSummary,
-    ModeFacts,
-    analyse,
-    stats,
-)
-from dpdoctor.analysis.summary import NativeSummary
+from dpdoctor.analysis import AblationSummary, Analysis, Figure, LoaderPrediction, LoaderSummary, ModeFacts, analyse
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.summary import NativeSummary
 from dpdoctor.records import (
     ALL_PHASES,
     COMMUNICATION,

@@ -19,7 +19,7 @@ from dpdoctor.analysis import (
     ModeSummary,
     Waterfall,
 )
-from dpdoctor.analysis.loader.model import TransformSummary, WorkerSummary
+from dpdoctor.analysis.base.summary import TransformSummary, WorkerSummary
 from tests.builders import runs
 from tests.builders.traced_runs import HOSTILE
 

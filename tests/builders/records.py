@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.records import PHASES, Launch, LaunchRecord, Rank, RankRecord, Run, StepRecord, WindowRecord
 from dpdoctor.spec import RunHeader
 from tests.builders import specs as builders

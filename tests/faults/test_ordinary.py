@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from dpdoctor.analysis.stats import TOO_UNLIKE
+from dpdoctor.analysis.base.stats import TOO_UNLIKE
 from dpdoctor.records import PHASES
 from tests.faults.conftest import SHORT
 from tests.faults.following import assert_follows_single

@@ -114,10 +114,9 @@ def _names(kind: type) -> set[str]:
 
 def _records() -> Iterator[type]:
     from dpdoctor import digest, records, spec
-    from dpdoctor.analysis import summary
-    from dpdoctor.analysis.loader import model
+    from dpdoctor.analysis.base import summary
 
-    for module in (digest, records, spec, summary, model):
+    for module in (digest, records, spec, summary, summary):
         for one in vars(module).values():
             if isinstance(one, type) and (dataclasses.is_dataclass(one) or issubclass(one, msgspec.Struct)):
                 yield one

@@ -7,7 +7,11 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from dpdoctor.analysis import stats
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import shown
+from dpdoctor.analysis.base.summary import Finding, ModeSummary, why_withheld
+from dpdoctor.analysis.base.traces import NO_STEPS, NO_TRACE
 from dpdoctor.analysis.breakdown import breakdown_shares
 from dpdoctor.analysis.comparison.model import (
     Compared,
@@ -25,10 +29,6 @@ from dpdoctor.analysis.comparison.model import (
     fact,
 )
 from dpdoctor.analysis.facts import Diagnosis
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import shown
-from dpdoctor.analysis.summary import Finding, ModeSummary, why_withheld
-from dpdoctor.analysis.traces import NO_STEPS, NO_TRACE
 from dpdoctor.records import ALL_PHASES, COMMUNICATION, PHASES, Counters
 from dpdoctor.spec import BASELINE, TRACE_MODE
 

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.summary import Batch, Finding
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.summary import Batch, Finding
 
 SCHEMA = 2
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dpdoctor import units
+from dpdoctor.analysis.base.traces import why_unknown
 from dpdoctor.analysis.cross_rank.clocks import clock_offsets
 from dpdoctor.analysis.cross_rank.columns import RankCalls, columns
 from dpdoctor.analysis.cross_rank.lateness import cause_of, common_calls, step_lateness
@@ -19,7 +20,6 @@ from dpdoctor.analysis.cross_rank.stragglers import (
     steps_needed,
     too_few,
 )
-from dpdoctor.analysis.traces import why_unknown
 from dpdoctor.digest import Digest
 
 

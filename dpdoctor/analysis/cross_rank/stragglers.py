@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor import units
+from dpdoctor.analysis.base.stats import MAD_TO_SIGMA, at_least
 from dpdoctor.analysis.cross_rank.columns import RankCalls
 from dpdoctor.analysis.cross_rank.lateness import COVERAGE, waited
 from dpdoctor.analysis.cross_rank.model import (
@@ -28,7 +29,6 @@ from dpdoctor.analysis.cross_rank.model import (
     StepLateness,
     Stragglers,
 )
-from dpdoctor.analysis.stats import MAD_TO_SIGMA, at_least
 from dpdoctor.records import Rank
 
 # A step is late when a rank comes later than this share of a step: half of where TraceML warns ...

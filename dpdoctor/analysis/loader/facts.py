@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.summary import TransformSummary, WorkerSummary
+from dpdoctor.analysis.base.windows import NS
 from dpdoctor.analysis.loader.feed import Feed, WindowFeed
-from dpdoctor.analysis.loader.model import TransformSummary, WorkerSummary
-from dpdoctor.analysis.windows import NS
 from dpdoctor.loading import IN_PROCESS, BatchRecord, HandOff, TransformTime
 from dpdoctor.records import Launch
 

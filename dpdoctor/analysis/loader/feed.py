@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.windows import NS, RankWindow, Window
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.windows import NS, RankWindow, Window
 from dpdoctor.loading import BatchRecord
 from dpdoctor.records import FULL, Launch, Loader, StepRecord
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
+from dpdoctor.analysis.base.windows import NS
 from dpdoctor.analysis.loader import facts
 from dpdoctor.analysis.loader.feed import Feed, WindowFeed
 from dpdoctor.analysis.loader.simulate import Cores, Setting, Times
-from dpdoctor.analysis.windows import NS
 from dpdoctor.loading import IN_PROCESS, BatchRecord
 from dpdoctor.records import Launch, RankRecord
 from dpdoctor.spec import RunHeader

@@ -16,16 +16,15 @@ from functools import cached_property
 
 import numpy as np
 
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.stats import student_t
+from dpdoctor.analysis.base.summary import AblationSummary, LoaderPrediction, SlowFetches
+from dpdoctor.analysis.base.windows import NS
 from dpdoctor.analysis.loader.feed import Feed, feed
 from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH, Block, Measured, UnknownError, measured
-from dpdoctor.analysis.loader.model import LoaderPrediction, SlowFetches
 from dpdoctor.analysis.loader.simulate import Outcome, Setting, Times, simulate
-from dpdoctor.analysis.stats import student_t
-from dpdoctor.analysis.summary import AblationSummary
-from dpdoctor.analysis.windows import NS
 from dpdoctor.spec import BESIDE, RunHeader
 
 REPLICATES = 16

@@ -9,14 +9,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.interruptions import events_by_step
-from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.loader.model import LoaderSummary
-from dpdoctor.analysis.summary import ModeSummary
-from dpdoctor.analysis.weighing import share_beside
-from dpdoctor.analysis.windows import NS, Window
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.interruptions import events_by_step
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.summary import LoaderSummary, ModeSummary
+from dpdoctor.analysis.base.weighing import share_beside
+from dpdoctor.analysis.base.windows import NS, Window
 from dpdoctor.records import PHASES, Launch, Loader, Rank, StepRecord
 
 _DATA_WAIT = PHASES.index("data_wait")

@@ -10,14 +10,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.summary import LoaderPrediction, LoaderSummary, LoaderTrial, ModeSummary
 from dpdoctor.analysis.loader import facts, predict, trial
 from dpdoctor.analysis.loader.feed import Feed, feed
 from dpdoctor.analysis.loader.measured import Measured, UnknownError, measured, ranks_of_a_node
-from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderSummary, LoaderTrial
 from dpdoctor.analysis.loader.predict import Basis, Predictor, tried
 from dpdoctor.analysis.loader.simulate import Setting
-from dpdoctor.analysis.summary import ModeSummary
 from dpdoctor.records import Launch, Sample
 from dpdoctor.spec import BASELINE, RunHeader
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dpdoctor import units
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.ablation import ablations
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.loader.model import LoaderPrediction, LoaderTrial
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.ablation import ablations
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.summary import AblationSummary, LoaderPrediction, LoaderTrial, ModeSummary
 from dpdoctor.analysis.loader.predict import ABLATION
 from dpdoctor.analysis.loader.simulate import Setting
-from dpdoctor.analysis.summary import AblationSummary, ModeSummary
 from dpdoctor.spec import BESIDE, ONE_WORKER, OTHER_SETTING, LoaderSetting
 
 # A setting whose step is this close to the best is as good, and cheaper with fewer processes and batches in memory.

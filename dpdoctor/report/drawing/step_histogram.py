@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from dpdoctor import units
-from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.report.blocks import Chart
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.launches import NamedLaunch

@@ -1,7 +1,8 @@
-"""Text of a run in GitHub's Markdown: shown as it is, whatever it says.
+"""What a comment on GitHub is put together from: parts, of which whole items are shown as far as there is room.
 
-Escaping is not enough: GitHub looks for @mentions, #123, addresses, :emoji: and hashes of commits in the text that a
-reader would see. An invisible character inside each keeps it from being one. Code blocks are left alone by GitHub.
+Text of a run is shown as it is, whatever it says. Escaping is not enough: GitHub looks for @mentions, #123, addresses,
+:emoji: and hashes of commits in the text that a reader would see. An invisible character inside each keeps it from
+being one. Code blocks are left alone by GitHub.
 """
 
 from __future__ import annotations

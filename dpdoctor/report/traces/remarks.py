@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from dpdoctor import units
 from dpdoctor.analysis import RunSummary
+from dpdoctor.analysis.base.traces import MAY_HOLD, CommonSteps
 from dpdoctor.analysis.breakdown import spent
-from dpdoctor.analysis.traces import MAY_HOLD, CommonSteps
 from dpdoctor.digest import DeviceDigest
 from dpdoctor.report.text import NOTHING, listed, sentence
 from dpdoctor.report.traces.traced import MOST_NAMES, TracedMode, device_words

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
+from dpdoctor.analysis.base.launch_facts import shown
 from dpdoctor.analysis.breakdown import parts
 from dpdoctor.analysis.cross_rank import ClockOffset, CommonCalls, CrossRank
-from dpdoctor.analysis.launch_facts import shown
 from dpdoctor.digest import Breakdown, Calls, DeviceDigest
 from dpdoctor.report.blocks import Perfetto
 from dpdoctor.report.text import mode_label, run_title

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpdoctor.analysis import TRACE_MODE, Diagnosis, ModeSummary
+from dpdoctor.analysis.base.launch_facts import shown
+from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.cross_rank import CrossRank
-from dpdoctor.analysis.launch_facts import shown
-from dpdoctor.analysis.traces import Traces
 from dpdoctor.digest import HOST, DeviceDigest, Digest
 from dpdoctor.report.blocks import Absent, Block, Callout, OfMode
 from dpdoctor.report.text import absent_of, clipped, sentence

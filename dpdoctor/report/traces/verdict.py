@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
+from dpdoctor.analysis.base.traces import CommonSteps
 from dpdoctor.analysis.breakdown import Spent, together
-from dpdoctor.analysis.traces import CommonSteps
 from dpdoctor.digest import HOST
 from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import capital, listed, mode_label, sentence

@@ -8,8 +8,8 @@ from itertools import islice
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
+from dpdoctor.analysis.base.traces import MAY_HOLD, CommonSteps
 from dpdoctor.analysis.breakdown import Spent, spent, together
-from dpdoctor.analysis.traces import MAY_HOLD, CommonSteps
 from dpdoctor.digest import HOST, PHASES, DeviceDigest
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Grid, Note, Paragraph, Table, View
 from dpdoctor.report.drawing import charts

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Figure, LoaderSummary, ModeSummary
-from dpdoctor.analysis.launch_facts import shown
+from dpdoctor.analysis.base.launch_facts import shown
 from dpdoctor.analysis.loader.facts import fetch_times
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.loader.trial import tried_step

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dpdoctor import units
 from dpdoctor.analysis import FULL, Diagnosis, MemoryRecord, Rank
-from dpdoctor.analysis.launch_facts import shown
+from dpdoctor.analysis.base.launch_facts import shown
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, OfMode, Table, View
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.launches import NamedLaunch

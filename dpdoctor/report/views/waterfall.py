@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpdoctor import units
-from dpdoctor.analysis import WATERFALL_TERMS, Diagnosis, Figure, ModeSummary, Waterfall, stats
+from dpdoctor.analysis import WATERFALL_TERMS, Diagnosis, Figure, ModeSummary, Waterfall
+from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.waterfall import told_apart
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Note, OfMode, Paragraph, Table, View
 from dpdoctor.report.drawing import charts

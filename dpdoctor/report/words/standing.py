@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dpdoctor.analysis import BASELINE, Figure, ModeSummary, RunSummary, stats
-from dpdoctor.analysis.summary import why_withheld
+from dpdoctor.analysis import BASELINE, Figure, ModeSummary, RunSummary
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.summary import why_withheld
 
 __all__ = [
     "ended_badly",

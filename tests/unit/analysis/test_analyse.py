@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dpdoctor.analysis import TRACE_MODE, Analysis, Figure, ModeSummary, RunSummary, analyse
 from dpdoctor.analysis.analyse import NO_OPTIMIZER, TRACES_ALONE, rank_traces
+from dpdoctor.analysis.base.summary import DeviceTime
 from dpdoctor.analysis.samples import UNCOUNTED
-from dpdoctor.analysis.summary import DeviceTime
 from dpdoctor.digest import HOST
 from dpdoctor.records import PHASES, POINT_TO_POINT, Conversion, Launch, Rank, StepRecord, Strategy
 from tests.builders import runs, traced_runs

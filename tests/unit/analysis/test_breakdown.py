@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from dpdoctor.analysis.base.traces import NO_STEPS, NONE_IN_COMMON, CommonSteps, Traces, common_steps
 from dpdoctor.analysis.breakdown import OF_ALL, PARTS, breakdown_shares, trace_breakdown
-from dpdoctor.analysis.traces import NO_STEPS, NONE_IN_COMMON, CommonSteps, Traces, common_steps
 from dpdoctor.digest import DeviceStep, Digest
 from tests.builders import traced_runs
 

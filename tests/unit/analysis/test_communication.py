@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.traces import NO_STEPS, NO_TRACE, Traces
 from dpdoctor.analysis.communication import NO_PHASES, exposed_share, on_shared_cores, removable
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.traces import NO_STEPS, NO_TRACE, Traces
 from dpdoctor.digest import Breakdown, Digest
 from dpdoctor.records import PHASES, Conversion, Launch, Rank
 from tests.builders import records, traced_runs

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.analysis import AblationSummary, CrossCheck, Figure
+from dpdoctor.analysis.base.traces import NO_TRACE
 from dpdoctor.analysis.cross_check import allowed, cross_checks
-from dpdoctor.analysis.traces import NO_TRACE
 from tests.builders.records import launch, rank, step, window
 
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dpdoctor.analysis import analyse, stats
+from dpdoctor.analysis import analyse
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.facts import Analysis
-from dpdoctor.analysis.figure import Figure
 from dpdoctor.analysis.own_cost import NO_CONTROL, launch_spread, steps_of, why_unknown
 from dpdoctor.records import Launch, Rank, Sample
 from dpdoctor.report.words.verdict import limits

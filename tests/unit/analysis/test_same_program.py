@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.analysis import analyse
+from dpdoctor.analysis.base.summary import RunSummary
 from dpdoctor.analysis.same_program import words
-from dpdoctor.analysis.summary import RunSummary
 from dpdoctor.report.words.verdict import limits
 from tests.builders import records
 from tests.builders.records import even_rank, launch

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dpdoctor.analysis import ModeSummary, analyse
+from dpdoctor.analysis.base.windows import RankWindow, Window
 from dpdoctor.analysis.samples import CHECK, DRAWN, ENTERED, GIVEN, UNCOUNTED, Counting, counting
-from dpdoctor.analysis.windows import RankWindow, Window
 from dpdoctor.records import StepRecord
 from dpdoctor.report.words import clauses
 from tests.builders import records, specs

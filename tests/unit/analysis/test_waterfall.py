@@ -18,10 +18,10 @@ from dpdoctor.analysis import (
     ModeSummary,
     Waterfall,
     analyse,
-    stats,
 )
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.cross_rank import compare_ranks
-from dpdoctor.analysis.traces import Traces
 from dpdoctor.analysis.waterfall import (
     NO_ABLATIONS,
     NO_MORE,

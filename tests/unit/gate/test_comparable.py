@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dpdoctor.analysis.cores import NOT_TRIED
+from dpdoctor.analysis.base.cores import NOT_TRIED
 from dpdoctor.gate import comparable
 from dpdoctor.gate.comparable import NOT_CONCERNED, Tier, differences, of_a_pair, of_machines, uncounted, unsound
 from dpdoctor.gate.model import Refusal

@@ -10,7 +10,7 @@ import pytest
 
 from dpdoctor.gate.sides import holds_module, own_imports
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 # As in a rank: dpdoctor is found by the path that it was started with, and the present directory is no part of it.
 ASK = """
 import sys

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from dpdoctor.analysis import AblationSummary, Analysis, Finding, Inconclusive, SlowFetches
-from dpdoctor.analysis.loader.model import LoaderTrial
+from dpdoctor.analysis.base.summary import LoaderTrial
 from dpdoctor.analysis.loader.trial import words
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Card, Cell, Facts, Fold, Paragraph, Table

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from dpdoctor.analysis import Analysis, Figure, stats
+from dpdoctor.analysis import Analysis, Figure
+from dpdoctor.analysis.base import stats
 from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
 from dpdoctor.report.words import diagnosis
 from dpdoctor.report.words.first_screen import FirstScreen, first_screen, percent, span

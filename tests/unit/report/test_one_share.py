@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from dpdoctor import rundir, units
 from dpdoctor.analysis import Analysis
+from dpdoctor.analysis.base.traces import NO_STEPS, NONE_IN_COMMON, Traces, why_unknown
 from dpdoctor.analysis.breakdown import PARTS, breakdown_shares, parts
 from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.comparison import compare
-from dpdoctor.analysis.traces import NO_STEPS, NONE_IN_COMMON, Traces, why_unknown
 from dpdoctor.digest import Digest
 from dpdoctor.report.blocks import Table
 from dpdoctor.report.comparison.rows import budget_rows

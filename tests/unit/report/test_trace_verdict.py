@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dpdoctor.analysis import Analysis
+from dpdoctor.analysis.base.traces import CommonSteps, common_steps
 from dpdoctor.analysis.breakdown import spent
 from dpdoctor.analysis.cross_rank import LateStep, Stragglers
-from dpdoctor.analysis.traces import CommonSteps, common_steps
 from dpdoctor.digest import DeviceDigest
 from dpdoctor.report.blocks import Callout
 from dpdoctor.report.traces import verdict as trace_verdict

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dpdoctor.analysis import CrossCheck, LoaderSummary, SlowFetches
-from dpdoctor.analysis.loader.model import LoaderTrial, TransformSummary
+from dpdoctor.analysis.base.summary import LoaderTrial, TransformSummary
 from dpdoctor.records import CpuUse, Rank
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.data_starved import RULE

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dpdoctor.analysis import Analysis, Finding
-from dpdoctor.analysis.summary import Batch
+from dpdoctor.analysis.base.summary import Batch
 from dpdoctor.digest import DataParallelCost
 from dpdoctor.rules.dp_overhead import RULE
 from tests.builders.cases import Case, case_of, figure

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dpdoctor.analysis import Figure, stats
+from dpdoctor.analysis import Figure
+from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.comparison.model import compared, fact
 
 

@@ -8,12 +8,12 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis.ablation import ablations
-from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.base.ablation import ablations
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.summary import LoaderPrediction
 from dpdoctor.analysis.loader import predict as predictions
 from dpdoctor.analysis.loader.feed import Feed, feed
 from dpdoctor.analysis.loader.measured import Block, Measured, measured
-from dpdoctor.analysis.loader.model import LoaderPrediction
 from dpdoctor.analysis.loader.predict import ABLATION, MODEL_ERROR, NOT_SIMULATED, Basis, Predictor, slow_fetches, tried
 from dpdoctor.analysis.loader.simulate import Cores, Setting, simulate
 from dpdoctor.analysis.loader.summarise import as_many_processes

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from dpdoctor.analysis.analyse import analyse
+from dpdoctor.analysis.base.summary import LoaderSummary
 from dpdoctor.analysis.loader import trial as advice
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.loader.measured import NO_SENDING, Block, Measured
-from dpdoctor.analysis.loader.model import LoaderSummary
 from dpdoctor.analysis.loader.simulate import Cores, Setting
 from dpdoctor.analysis.loader.summarise import Budget, budget, settings
 from dpdoctor.loading import HandOff

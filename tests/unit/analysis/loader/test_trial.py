@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpdoctor.analysis.loader.model import LoaderTrial
+from dpdoctor.analysis.base.summary import LoaderTrial, ModeSummary
 from dpdoctor.analysis.loader.trial import (
     after_ablation,
     after_trial,
@@ -20,7 +20,6 @@ from dpdoctor.analysis.loader.trial import (
     without_gain,
     words,
 )
-from dpdoctor.analysis.summary import ModeSummary
 from dpdoctor.records import AblationRecord, Launch
 from dpdoctor.spec import OTHER_SETTING, LoaderSetting
 from tests.builders import cases, records

@@ -11,11 +11,11 @@ from itertools import pairwise
 import numpy as np
 
 from dpdoctor import units
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.weighing import share_beside
-from dpdoctor.analysis.windows import NS, Window
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.weighing import share_beside
+from dpdoctor.analysis.base.windows import NS, Window
 from dpdoctor.records import Launch, Rank
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dpdoctor.analysis import cores
+from dpdoctor.analysis.base import cores
 from dpdoctor.records import Launch
 from tests.builders import records
 

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.base.figure import Figure
 
 # Halving a quarter turn so often leaves the spacing of floating-point numbers.
 _HALVINGS = 60

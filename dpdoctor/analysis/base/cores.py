@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from dpdoctor import units
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.figure import Figure
-from dpdoctor.analysis.launch_facts import LaunchFacts
-from dpdoctor.analysis.windows import NS, Window
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.windows import NS, Window
 from dpdoctor.records import Launch
 from dpdoctor.spec import BASELINE
 

@@ -10,10 +10,10 @@ import pytest
 
 from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, analyse
+from dpdoctor.analysis.base.traces import MAY_HOLD, Traces, why_unknown
 from dpdoctor.analysis.breakdown import breakdown_shares, trace_breakdown
 from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.comparison import compare
-from dpdoctor.analysis.traces import MAY_HOLD, Traces, why_unknown
 from dpdoctor.analysis.waterfall import rotating_wait
 from dpdoctor.digest import Breakdown, Digest
 from dpdoctor.records import Rank

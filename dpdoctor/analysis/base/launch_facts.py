@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from dpdoctor.analysis.traces import Traces
-from dpdoctor.analysis.windows import MEASURE, Window, measured
+from dpdoctor.analysis.base.traces import Traces
+from dpdoctor.analysis.base.windows import MEASURE, Window, measured
 from dpdoctor.records import FULL, Launch, Run
 
 

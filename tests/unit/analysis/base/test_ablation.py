@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from dpdoctor.analysis import AblationSummary, Figure
-from dpdoctor.analysis.ablation import NO_PAIRS, ablations, imbalance, jitter_wait
-from dpdoctor.analysis.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.ablation import NO_PAIRS, ablations, imbalance, jitter_wait
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.windows import FULL
 from dpdoctor.analysis.rank_step_time import slowest_rank
-from dpdoctor.analysis.windows import FULL
 from dpdoctor.records import AblationRecord, Launch, Rank
 from tests.builders import records
 from tests.builders.records import launch, rank, step, window

@@ -12,8 +12,8 @@ import scipy.stats
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dpdoctor.analysis import stats
-from dpdoctor.analysis.figure import Figure
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.figure import Figure
 
 
 def figure(value: float, half: float, **fields: object) -> Figure:
@@ -286,7 +286,7 @@ def test_half_an_interval_is_its_upper_half() -> None:
     assert stats.half_width(Figure(value=1.0, n=1, unit="s")) == 0
 
 
-TRACE = Path(__file__).parents[2] / "data" / "traces" / "gloo_ddp_rank0.json.gz"
+TRACE = Path(__file__).parents[3] / "data" / "traces" / "gloo_ddp_rank0.json.gz"
 ANALYZED = """
 import sys
 from dpdoctor.cli import main
