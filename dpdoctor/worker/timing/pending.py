@@ -49,6 +49,13 @@ def address(tensor: torch.Tensor) -> int:
     return 0 if storage is None else storage.data_ptr()
 
 
+def live_storage(tensor: torch.Tensor) -> dict[int, StorageWeakRef]:
+    """Return what `live_storages` does, of one tensor."""
+    storage = _storage(tensor)
+    place = 0 if storage is None else storage.data_ptr()
+    return {place: StorageWeakRef(storage)} if place else {}
+
+
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """Return where a tensor's data lies; None: sparse ones, and those inside of torch.func's transforms, have none."""
     try:

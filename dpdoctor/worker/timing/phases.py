@@ -165,20 +165,17 @@ class PhaseClock:
         stack, depth = self._stack, depth or 1
         self._log += (~depth, self._clock())
         if depth == 1 and len(stack) > 1:
-            self._left(stack[1])
+            phase = stack[1]
+            if phase == DATA_WAIT:
+                self.has_fetched = True
+            elif phase in _TRAINING:
+                self._last = phase
+                self.gap, self.has_fetched = self.gap + 1, False
+                if phase == BACKWARD and self.updates is not None:
+                    self.updates.note()
         del stack[depth:]
         if self._marks:
             self._unmark(depth)
-
-    def _left(self, phase: int) -> None:
-        """The outermost phase has ended."""
-        if phase == DATA_WAIT:
-            self.has_fetched = True
-        elif phase in _TRAINING:
-            self._last = phase
-            self.gap, self.has_fetched = self.gap + 1, False
-            if phase == BACKWARD and self.updates is not None:
-                self.updates.note()
 
     def lap(self) -> Notes:
         """End a step: return what was noted of it, and begin the next.

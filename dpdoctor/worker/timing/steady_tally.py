@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, address, live_storages
+from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, address, live_storage, live_storages
 from dpdoctor.worker.timing.tally import Counted, Look, Pass, Rows, Tally
 
 # So many steps alike, then the short way; after each one that was not, twice as many.
@@ -246,7 +246,8 @@ class SteadyTally(Tally):
     def _short_lap(self) -> Counted:
         loader, size, edge = self._loader, self._size, self._edge
         # Of what is held nothing but what the model is called with is known again.
-        self._gone_by.append((loader, size, live_storages(self._first) if self._held else self._references, self._laps))
+        lies_at = self._references if self._first is None or not self._held else live_storage(self._first)
+        self._gone_by.append((loader, size, lies_at, self._laps))
         if len(self._gone_by) > self._most_gone:
             self._gone_by = [gone for gone in self._gone_by if not all(map(StorageWeakRef.expired, gone[2].values()))]
             self._most_gone = LEAST_GONE + 2 * len(self._gone_by)
