@@ -1,16 +1,49 @@
-"""Attributes of torch that are replaced while a script runs, and put back."""
+"""Attributes of torch that are replaced while a script runs, and put back.
+
+CPython gives a class whose `__getitem__` is written in Python, and all of its subclasses, what makes sequences of
+them, and never takes it back. `torch.tensor([loss])` asks a tensor of dimension 0 for its length then, which it
+refuses: that is put right, too.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from torch import nn
 
-from dpdoctor.worker import sequences
+# Where CPython keeps `tp_as_sequence` in a class, after the head of an object of variable size and ten more fields, and
+# `sq_item` in that, after three.
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_AS_SEQUENCE = object.__basicsize__ + _WORD + 10 * _WORD
+_ITEM = 3 * _WORD
+
+
+@contextlib.contextmanager
+def as_they_were(owner: type) -> Iterator[None]:
+    """Have `owner` and its subclasses be sequences after what is done inside only where they were before."""
+    none_before = [each for each in _with_subclasses(owner) if not _item(each).value]
+    try:
+        yield
+    finally:
+        for each in none_before:
+            _item(each).value = None
+
+
+def _item(owner: type) -> ctypes.c_void_p:
+    """Return the field itself: setting its value sets the class's."""
+    address = ctypes.c_void_p.from_address(id(owner) + _AS_SEQUENCE).value
+    return ctypes.c_void_p.from_address(address + _ITEM) if address else ctypes.c_void_p()
+
+
+def _with_subclasses(owner: type) -> list[type]:
+    children: list[type] = type.__subclasses__(owner)
+    return [owner, *(each for child in children for each in _with_subclasses(child))]
+
 
 _INHERITED = object()
 
@@ -68,7 +101,7 @@ def _assign(owner: Any, name: str, value: Any) -> None:
     """
     is_module = isinstance(owner, nn.Module)
     is_subscript = name == "__getitem__" and isinstance(owner, type)
-    with sequences.as_they_were(owner) if is_subscript else contextlib.nullcontext():
+    with as_they_were(owner) if is_subscript else contextlib.nullcontext():
         if value is _INHERITED:
             object.__delattr__(owner, name) if is_module else delattr(owner, name)
         else:

@@ -64,8 +64,8 @@ DEFECTS = {
     "fsdp_ranks_begin_apart": Defect("worker/modes/fsdp.py", "        _broadcast(module)\n", ""),
     "nested_phase_counts_twice": Defect(
         "worker/timing/phases.py",
-        "        self._since = now\n        if depth == 1 and self._last is not None",
-        "        if depth == 1 and self._last is not None",
+        "            since_ns = now_ns\n",
+        "",
     ),
     "home_in_a_temporary_directory_is_free": Defect(
         "worker/overlay/territory.py", "        if inside.startswith(self._homes):\n            return False\n", ""
