@@ -15,13 +15,11 @@ class Mode:
 
     Attributes:
         name: also that of its file in worker/modes.
-        label: what it is called on the page.
         what: what runs, in a clause.
         needs: what it cannot do without; empty: nothing.
     """
 
     name: str
-    label: str
     what: str
     needs: str = ""
 
@@ -42,18 +40,16 @@ class Ablation:
 
 
 MODES = (
-    Mode(name="single", label="One device", what="the script on one device: the baseline"),
+    Mode(name="single", what="the script on one device: the baseline"),
     Mode(
         name="dp",
-        label="DataParallel",
         what="`nn.DataParallel`, one process for all devices",
         needs="a GPU; without one torch calls the plain module, and the mode is `inactive`",
     ),
-    Mode(name="ddp", label="DDP", what="`DistributedDataParallel`, one rank per device"),
-    Mode(name="fsdp", label="FSDP", what="`fully_shard` (FSDP2), one rank per device"),
+    Mode(name="ddp", what="`DistributedDataParallel`, one rank per device"),
+    Mode(name="fsdp", what="`fully_shard` (FSDP2), one rank per device"),
     Mode(
         name="native",
-        label="The script itself",
         what="the script's own distribution, observed as it is",
         needs="a script that distributes itself",
     ),

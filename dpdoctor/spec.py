@@ -254,7 +254,7 @@ class Fingerprint:
 class RunHeader:
     """What the launcher writes first (header.json): enough to read the directory if nothing else follows.
 
-    `command`, `spec.args` and host names are redacted. `launch_spread` is, by mode, the half width of the 95 % interval
+    `command`, `spec.args` and host names are redacted. `launch_spread` is, by mode, the half width of the 95% interval
     in which launches of this workload lie on this machine, relative; a mode that was not calibrated is missing.
     """
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-_TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "\N{MICRO SIGN}s"), (1e-9, "ns"))
+_NUMBER = "+-0123456789,."
 _BYTE_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
@@ -24,7 +25,7 @@ def digits(value: float, significant: int = 3) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a duration given in seconds as text: 1.25 s, 20.0 ms, 350 us; minutes and hours from 120 s."""
+    """Return a duration given in seconds as text: 1.25 s, 20.0 ms, 350 \N{MICRO SIGN}s; min and h from 120 s."""
     if value == 0:
         return "0 s"
     if _shown(value) >= 5400:
@@ -42,9 +43,10 @@ def size(value: float) -> str:
 
 
 def share(ratio: float) -> str:
-    """Return a ratio as a percentage: 0.314 is 31.4 %."""
-    percent = round(100 * ratio, 1) + 0.0  # + 0.0: a share just below zero reads 0.0 %, not -0.0 %
-    return f"{percent:.0f} %" if abs(percent) >= 100 else f"{percent:.1f} %"
+    """Return a ratio as a percentage: 38%, 4.2%, 0.4%; below 100% it never reads 100%."""
+    percent = round(100 * ratio, 1) + 0.0  # + 0.0: a share just below zero reads 0.0%, not -0.0%
+    is_fine = abs(percent) < 9.95 or 99.5 <= abs(percent) < 100
+    return f"{percent:.1f}%" if is_fine else f"{100 * ratio:,.0f}%"
 
 
 def rate(value: float, unit: str = "samples/s") -> str:
@@ -77,9 +79,21 @@ def whole(number: int) -> str:
 
 
 def span(low: str, high: str) -> str:
-    """Return two texts of this module as a range, their unit once where it is the same: 314 to 320 ms."""
-    number, space, unit = low.partition(" ")
-    return f"{number} to {high}" if space and high.endswith(f" {unit}") else f"{low} to {high}"
+    """Return two texts of this module as a range, their unit once where it is the same: 314\N{EN DASH}320 ms.
+
+    Beside a sign a dash would be misread, and between two units: -1.2 to 3.4%, 999 ms to 1.00 s.
+    """
+    unit = low.lstrip(_NUMBER)
+    if unit != high.lstrip(_NUMBER):
+        return f"{low} to {high}"
+    between = " to " if {"-", "+"} & {low[0], high[0]} else "\N{EN DASH}"
+    return f"{low.removesuffix(unit)}{between}{high}"
+
+
+def within(text: str, low: str, high: str) -> str:
+    """Return a figure with its range in brackets, their unit once where it is the same: 1.42x (1.35\N{EN DASH}1.49)."""
+    unit = text.lstrip(_NUMBER)
+    return f"{text} ({span(low, high).removesuffix(unit)})"
 
 
 def time_scale(largest: float) -> tuple[float, str]:

@@ -74,7 +74,7 @@ def why_unknown(bare: Sequence[Launch], steps: Sequence[Figure], beside: str | N
 
 
 def launch_spread(*programs: Sequence[Figure]) -> float | None:
-    """Return half the width of the 95 % interval in which launches of one program lie within this run, relative.
+    """Return half the width of the 95% interval in which launches of one program lie within this run, relative.
 
     It holds what launches differ by beyond what their own windows do: the component of variance between groups, by its
     moments (Searle, Casella and McCulloch, Variance Components, 1992, chapter 3), 0 where it comes out below; pooled
@@ -173,7 +173,7 @@ def _in_percent(share: Figure) -> str:
     value = units.share(share.value)
     if share.low is None or share.high is None:
         return value
-    return f"{value} ({units.share(share.low)} to {units.share(share.high)})"
+    return units.within(value, units.share(share.low), units.share(share.high))
 
 
 def _corrected(mode: ModeSummary, bare: Sequence[Figure]) -> ModeSummary:

@@ -83,7 +83,7 @@ LEAST_PAIRS, MOST_PAIRS = 7, 200
 )
 @click.option("--exact", is_flag=True, help="Compare what a step does, by its counters, instead of how long it takes.")
 @_options.tolerance
-@click.option("--quick", is_flag=True, help="One look after 5 pairs; only where launches differ by 1 % at most.")
+@click.option("--quick", is_flag=True, help="One look after 5 pairs; only where launches differ by 1% at most.")
 @click.option("--max-pairs", type=click.IntRange(LEAST_PAIRS, MOST_PAIRS), help="Most pairs to launch. Default: 20.")
 @_options.calibrations
 @_options.launching

@@ -1,7 +1,7 @@
 """When a gate looks at its pairs, and how sure it must be each time; fixed before the first pair.
 
 A look costs confidence: whoever tests after every pair until the test says what he hopes for will be told so. The
-looks of a plan share a chance of 5 % of being wrong, which adds up over the looks whatever their data have in common
+looks of a plan share a chance of 5% of being wrong, which adds up over the looks whatever their data have in common
 (Bonferroni's inequality), so the plan may stop at any of them.
 """
 

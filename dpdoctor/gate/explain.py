@@ -80,7 +80,7 @@ _FINDING_WORDS = {"appeared": "appeared", "gone": "gone", "more": "costs more", 
 def moved(base: Diagnosis, head: Diagnosis, mode: str) -> tuple[Moved, ...]:
     """Return what differs in one mode of two runs: phases, findings, counters, of each kind the largest first.
 
-    A phase is there only where the 95 % interval of its difference leaves out 0. That interval holds within one launch
+    A phase is there only where the 95% interval of its difference leaves out 0. That interval holds within one launch
     each: it tells where to look in a step that is known to be slower, not that it is. Empty where a run has no figures
     of the mode that may be compared. Counters in which the launches of one side differ among themselves are left out.
     """

@@ -1,7 +1,7 @@
 """The shape of a gate's result, which `dpdoctor gate --format json` writes as it is.
 
 {"schema": 1, "kind": "paired", "outcome": "regressed", "modes": {"ddp": {
-   "outcome": "regressed", "reason": "the step takes 9.8 % longer ...", "effect": {"value": 1.098, ...},
+   "outcome": "regressed", "reason": "the step takes 9.8% longer ...", "effect": {"value": 1.098, ...},
    "tolerance": 0.05, "alpha": 0.01, "mde": 0.031, "pairs": [{"base_s": 0.0121, "head_s": 0.0133, ...}, ...],
    "moved": [{"kind": "phase", "name": "data_wait", ...}]}},
  "exact": {"ddp": {"outcome": "pass", "differences": [], "left_out": [], ...}},

@@ -65,7 +65,7 @@ def degrees_of_freedom(noise: ModeNoise) -> float:
 
 
 def launch_spread(noise: ModeNoise) -> float:
-    """Return the half width of the 95 % interval in which launches lie, relative to what a report shows of a launch."""
+    """Return the half width of the 95% interval in which launches lie, relative to what a report shows of a launch."""
     from scipy import stats
 
     return math.expm1(float(stats.t.ppf(0.975, degrees_of_freedom(noise))) * noise.shown_cv)

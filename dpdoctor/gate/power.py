@@ -20,9 +20,9 @@ from dpdoctor.gate.design import Plan
 from dpdoctor.gate.model import ModeNoise
 from dpdoctor.gate.signed_rank import Array, Location, bound_rank, location
 
-# Share of the tolerance, of log ratios, that head must be slower for certain. Simulated, where pairs differ by 6 %:
-# with 0, 0.2 % of gates of the same code fail and 2.8 % of those 2 % slower; with a half 0.03 % and 0.7 %, and the
-# slowdown that is found with a probability of 80 % grows from 7.1 to 7.4 %. With 1 it would be 10.3 %.
+# Share of the tolerance, of log ratios, that head must be slower for certain. Simulated, where pairs differ by 6%:
+# with 0, 0.2% of gates of the same code fail and 2.8% of those 2% slower; with a half 0.03% and 0.7%, and the
+# slowdown that is found with a probability of 80% grows from 7.1 to 7.4%. With 1 it would be 10.3%.
 CERTAIN = 0.5
 
 
@@ -41,7 +41,7 @@ def is_fine(at: Location, tolerance: float) -> NDArray[np.bool_]:
 
 
 POWER = 0.8
-# The standard error of what is read off these draws is about 1 %.
+# The standard error of what is read off these draws is about 1%.
 _DRAWS = 10_000
 # So many Walsh averages are held at once.
 _MOST_AVERAGES = 4_000_000

@@ -32,7 +32,7 @@ def environment() -> Environment:
     )
 
 
-# Level 9 makes plotly.js 1 % smaller and takes 1.8 times as long.
+# Level 9 makes plotly.js 1% smaller and takes 1.8 times as long.
 LEVEL = 5
 
 

@@ -32,10 +32,8 @@ def run_title(analysis: Diagnosis) -> str:
 
 
 def mode_label(name: str) -> str:
-    """Return a mode's name as people write it; a mode unknown here keeps its own."""
-    if name == TRACE_MODE:
-        return "Traces"
-    return MODE_BY_NAME[name].label if name in MODE_BY_NAME else name
+    """Return what a mode is called: its own name; traces alone are of no mode."""
+    return "traces" if name == TRACE_MODE else name
 
 
 def status_tone(status: str) -> str:
@@ -62,15 +60,16 @@ def interval_text(figure: Figure) -> str:
 
 
 def short_interval(figure: Figure) -> str:
-    """Return the interval as it stands below the figure: without the unit where that would only repeat it."""
-    _, space, unit = figure_text(figure).partition(" ")
-    return interval_text(figure).removesuffix(f"{space}{unit}") if space else interval_text(figure)
+    """Return the interval as it stands beside the figure: without the unit where that would only repeat it."""
+    return with_interval(figure).partition(" (")[2].removesuffix(")")
 
 
 def with_interval(figure: Figure) -> str:
     """Return a figure with its interval in brackets, where it has one."""
-    interval = interval_text(figure)
-    return f"{figure_text(figure)} ({interval})" if interval else figure_text(figure)
+    text = figure_text(figure)
+    if figure.low is None or figure.high is None or figure.low == figure.high:
+        return text
+    return units.within(text, amount(figure.low, figure.unit), amount(figure.high, figure.unit))
 
 
 def batch_text(num_samples: float | None) -> str:
@@ -141,7 +140,7 @@ def sampler_text(sampler: str) -> str:
 
 
 def interval_words(modes: Mapping[str, ModeSummary]) -> str:
-    """Return how far the 95 % intervals of these modes hold, and what they are taken over."""
+    """Return how far the 95% intervals of these modes hold, and what they are taken over."""
     figures = {mode_label(name): mode.throughput for name, mode in modes.items() if mode.throughput.value is not None}
     scopes = by_reason((label, _scope(figure)) for label, figure in figures.items())
     if len(scopes) == 1:
@@ -155,14 +154,15 @@ def _scope(figure: Figure) -> str:
     if figure.low is None:
         return f"No interval from {number}"
     if figure.scope == "calibrated":
-        return f"95 % intervals between launches, by how far those of this script differ here, and {number}"
-    return f"95 % intervals between {number}" if of_launches else f"95 % intervals within this run, over {number}"
+        return f"95% intervals between launches, by how far those of this script differ here, and {number}"
+    return f"95% intervals between {number}" if of_launches else f"95% intervals within this run, over {number}"
 
 
 def capital(text: str) -> str:
-    """Return text that begins with a capital letter, but for a path or an identifier, which is what it is."""
+    """Return text that begins with a capital letter, but for a path, an identifier or a mode, which is what it is."""
     first = text.partition(" ")[0]
-    return text if _NAMES.search(first) else text[:1].upper() + text[1:]
+    is_name = _NAMES.search(first) or first.rstrip(":,") in MODE_BY_NAME
+    return text if is_name else text[:1].upper() + text[1:]
 
 
 def sentence(text: str) -> str:

@@ -68,8 +68,8 @@ def _may_be_nothing(finding: Finding) -> str | None:
     cost = finding.cost
     if finding.severity == "info" or cost.value is None or cost.low is None or cost.high is None or cost.low > 0:
         return None
-    interval = units.span(units.share(cost.low), units.share(cost.high))
-    return f"what it would cost, {units.share(cost.value)} ({interval}) by this run, cannot be told from nothing"
+    known = units.within(*map(units.share, (cost.value, cost.low, cost.high)))
+    return f"what it would cost, {known} by this run, cannot be told from nothing"
 
 
 def _may_be_ours(finding: Finding, facts: ModeFacts) -> str | None:

@@ -179,7 +179,7 @@ RULE = Rule(
     how="From the trace, the communication beside which nothing computes, on the rank that the others wait for, and "
     "where it runs on the cores that compute, what the training thread waits for a core meanwhile and what it does to "
     "copy for it or to start it, too; from the ablation no_comm, the time that a step without communication saves. "
-    "Both are shown, and whether they agree within 5 % of the step or their 95 % intervals; then the more exact one "
+    "Both are shown, and whether they agree within 5% of the step or their 95% intervals; then the more exact one "
     "is the cost, else the ablation's.",
     remedy="More work per exchange (a larger batch per device; in DDP accumulation under no_sync), fewer bytes "
     "(bfloat16), a faster link, or another of the rules about communication where one names the reason.",

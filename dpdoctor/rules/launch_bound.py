@@ -11,7 +11,7 @@ from dpdoctor.analysis.breakdown import LAUNCHING
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import why_no_steps
 
-# Host-bound begins at 10 % of the step in TraceML 0.5 (residual) and gpuprof; a profiler's own cost lies below that.
+# Host-bound begins at 10% of the step in TraceML 0.5 (residual) and gpuprof; a profiler's own cost lies below that.
 WARNING = 0.10
 # Kernels that begin so soon after their launch were waited for: HTA calls 5 to 20 us the usual time of a launch.
 LAUNCH_NS = 20_000

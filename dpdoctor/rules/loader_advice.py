@@ -14,7 +14,7 @@ from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
 from dpdoctor.analysis.loader.trial import tried_step
 
 # Share of its fetch's wall time that a worker computes, below which it waits for a disk, a network or a lock. Stricter
-# than SageMaker Debugger, which flags loader processes that use less than 70 % of a core.
+# than SageMaker Debugger, which flags loader processes that use less than 70% of a core.
 WAITING = 0.4
 # A transform is worth naming from this share of a fetch.
 NAMED = 0.1

@@ -152,7 +152,7 @@ RULE = Rule(
     why="Time that could pass twice, computing and communicating, passes once for each.",
     how="What a script exchanges by itself is seen call by call, inside or outside of the backward pass, with the "
     "host's time in it; the ablation no_comm gives the cost. Else from the trace, on GPUs: the part of communication "
-    "that runs beside compute (below 30 % is poor) and the compute that could still hide the rest; the cause from "
+    "that runs beside compute (below 30% is poor) and the compute that could still hide the rest; the cause from "
     "DDP's buckets and FSDP's prefetches.",
     remedy="Smaller buckets for DDP; a wrap unit per block, and prefetching, for FSDP; what you exchange yourself, "
     "begun while the backward pass goes on.",

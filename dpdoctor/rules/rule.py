@@ -15,7 +15,7 @@ Severity = Literal["critical", "warning", "info"]
 # Share of a step from which a finding is critical: TraceML 0.5 and xprof (input-bound, stragglers).
 CRITICAL = 0.20
 # Share of the time from which an interruption of training is told: TraceML 0.5's first threshold. Not lower: evaluating
-# CIFAR-10 after each epoch takes 6 %, 10,000 images forward beside 50,000 forward and backward, and nobody calls that a
+# CIFAR-10 after each epoch takes 6%, 10,000 images forward beside 50,000 forward and backward, and nobody calls that a
 # fault.
 INTERRUPTING = 0.10
 

@@ -14,7 +14,7 @@ from dpdoctor.analysis.rank_step_time import CORE, QUEUE, SlowRank
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import how_to_ablation, how_to_trace
 
-# TraceML 0.5 warns of a straggler at 10 % of the step; below, from SMALL on, it is told without alarm.
+# TraceML 0.5 warns of a straggler at 10% of the step; below, from SMALL on, it is told without alarm.
 CRITICAL = 0.10
 NS = 1e-9
 # Where the traced steps are slower than this, who is late in them says little of the others.
@@ -226,12 +226,10 @@ def _part_words(own: SlowRank) -> list[str]:
     part = own.parts[own.cause] if own.cause else None
     if part is None or part.value is None or part.low is None or part.high is None:
         return []
-    span = units.span(units.share(part.low), units.share(part.high))
+    known = units.within(*map(units.share, (part.value, part.low, part.high)))
     if own.cause == CORE:
-        return [
-            f"its core is slower at one and the same arithmetic, too, by {units.share(part.value)} of a step ({span})"
-        ]
-    return [f"what its host does in `{own.cause}` takes {units.share(part.value)} of a step longer ({span})"]
+        return [f"its core is slower at one and the same arithmetic, too, by {known} of a step"]
+    return [f"what its host does in `{own.cause}` takes {known} of a step longer"]
 
 
 def _cause(verdict: Stragglers, own: SlowRank | None) -> str | None:
@@ -257,7 +255,7 @@ RULE = Rule(
     why="A step lasts as long as its slowest rank: all others wait for it.",
     how="From the traces, who comes last to each collective and by how much (durations only, no clocks compared), with "
     "a binomial test against chance; from the ablation no_comm, how long each step of each rank takes where none "
-    "waits. The cause is what at least 80 % of the difference lies in.",
+    "waits. The cause is what at least 80% of the difference lies in.",
     remedy="Equal work, cores and data for each rank; what only one rank does, such as logging, off the training loop.",
     verified=True,
     check=_check,

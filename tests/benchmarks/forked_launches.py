@@ -2,7 +2,7 @@
 
     python tests/benchmarks/forked_launches.py --pairs 12
 
-Launches of a sample by turns, new and forked, on the CPU: the ratio of their step times with a 95 % interval, how much
+Launches of a sample by turns, new and forked, on the CPU: the ratio of their step times with a 95% interval, how much
 launches of each kind differ, and the ratio of the time that a launch takes from the first line to the last.
 """
 

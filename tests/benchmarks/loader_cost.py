@@ -5,8 +5,8 @@
 Images of 28 x 28, about 25 us per item with a chain of two transforms, feed a LeNet-5 in batches of 32; once fetched by
 the training thread, once by two workers. Watched means all that dpdoctor does to a loader: sharing out, phases, a
 record per batch, a look into the transforms. Each pair of neighbouring iterations gives one ratio; printed are the
-median ratios and their distribution-free 95 % intervals. CPU time is that of the process and of its workers: on a
-shared machine it varies less than the time on the wall. Bound: 1 %.
+median ratios and their distribution-free 95% intervals. CPU time is that of the process and of its workers: on a
+shared machine it varies less than the time on the wall. Bound: 1%.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 For samples/mnist_lenet.py and the three kinds of tests/benchmarks/loader_script.py, each is profiled once with
 num_workers=0 and what it predicts is written to a file. Only then the script's settings are profiled themselves, in
-shuffled rounds. The table has the median of the rounds. Allowed is a median error of 10 % and a worst one of 25 %.
+shuffled rounds. The table has the median of the rounds. Allowed is a median error of 10% and a worst one of 25%.
 
 A profile is taken again (`--tries`), and of all the most comparable one counts, where other processes of the machine
 took more of its cores than `--quiet` (`others`), or where the cores' pace in its windows differed from that in the

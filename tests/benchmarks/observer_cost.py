@@ -5,7 +5,7 @@
 
 A script of one linear stack is wrapped and proved as in a real `single` run; inside its measured window the hooks are
 then taken out and put back, window by window. Each pair of neighbouring windows gives one ratio; printed are the median
-ratio and its distribution-free 95 % interval, of wall time and of CPU time. Bounds: 1 % of a 20 ms step, 5 % of a 2 ms
+ratio and its distribution-free 95% interval, of wall time and of CPU time. Bounds: 1% of a 20 ms step, 5% of a 2 ms
 step.
 """
 

@@ -21,7 +21,7 @@ TIMES = 8
 
 
 class Pace:
-    """Probes the cores from entering to leaving it, at about 1 % of each."""
+    """Probes the cores from entering to leaving it, at about 1% of each."""
 
     def __init__(self) -> None:
         # When it was, what the probe took, and for what share of the time before it the core was busy.

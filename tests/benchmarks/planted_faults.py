@@ -10,9 +10,9 @@ goes on. Recorded runs can be judged again after a rule was changed (`--score`):
 then seen them, and needs a new seed for a new result.
 
 Printed are a table and whether: the planted fault is the first finding of the mode that it slows down in at least 95
-% of the runs; where a known time is planted, the cost is right within 3 % of the step or 15 % of the planted cost;
-scripts that are healthy by the ablations give no warning in at least 95 %; what was seen in the trace or on the host's
-clock and what an ablation gains agree, by run.json's own cross-check, in at least 90 %.
+% of the runs; where a known time is planted, the cost is right within 3% of the step or 15% of the planted cost;
+scripts that are healthy by the ablations give no warning in at least 95%; what was seen in the trace or on the host's
+clock and what an ablation gains agree, by run.json's own cross-check, in at least 90%.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def against_hta(path: Path, python: str, runs: int) -> None:
     print(f"HolisticTraceAnalysis: {other}")
     print(
         f"  {units.times(other.wall_s / mine.wall_s)} as fast, {units.times(other.cpu_s / mine.cpu_s)} less CPU time "
-        f"(bound 10x); {units.share(mine.peak_bytes / other.peak_bytes)} of the memory (bound 50 %)"
+        f"(bound 10x); {units.share(mine.peak_bytes / other.peak_bytes)} of the memory (bound 50%)"
     )
 
 

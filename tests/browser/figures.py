@@ -20,10 +20,10 @@ FORMATS: dict[str, Callable[[float], str]] = {
 }
 # A number with the unit behind it, but not the digits inside of a name such as bf16 or cuda:0.1.2.
 NUMBER = re.compile(
-    r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?: ?(?:%|samples/s|x|ms|us|ns|s|min|h|GB/s|GB|MB|kB|B)(?![\w/]))?"
+    r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?: ?(?:%|samples/s|x|ms|µs|ns|s|min|h|GB/s|GB|MB|kB|B)(?![\w/]))?"
 )
-# Intervals are at 95 % wherever they stand.
-LEVEL = "95 %"
+# Intervals are at 95% wherever they stand.
+LEVEL = "95%"
 
 
 def amount(value: float, unit: str) -> str:
@@ -60,10 +60,10 @@ def known_numbers(run: JSON) -> set[str]:
 
     Of a figure that is `1.20 s`, `1.20` alone is known as well: enumerations and ranges give a unit once.
     """
-    found = {LEVEL, LEVEL.replace(" ", ""), *_derived(run), *_short_shares(run)}
+    found = {LEVEL, *_derived(run), *_short_shares(run)}
     for value in _leaves(run):
         found |= numbers(value)
-    return found | {number.partition(" ")[0].rstrip("x") for number in found}
+    return found | {number.partition(" ")[0].rstrip("x%") for number in found}
 
 
 def _leaves(value: Any) -> Iterator[str]:
@@ -87,21 +87,16 @@ def _leaves(value: Any) -> Iterator[str]:
         yield from (units.digits(value), units.share(value), units.whole(int(value)) if value.is_integer() else "")
 
 
-def short(ratio: float) -> str:
-    """Return a share as the first screen has it."""
-    return f"{100 * ratio:.0f}%" if abs(ratio) >= 0.0995 else f"{100 * ratio:.1f}%"
-
-
 def _short_shares(run: JSON) -> Iterator[str]:
     """Yield the shares of the first screen: parts of a step, half widths of intervals, efficiencies, costs."""
     for mode in run["modes"].values():
-        yield from map(short, _parts_of_a_step(mode))
+        yield from map(units.share, _parts_of_a_step(mode))
         rate, linear = mode["throughput"], mode["scaling_efficiency"]["value"]
         if rate["value"] and rate["low"] is not None:
-            yield short((rate["high"] - rate["low"]) / 2 / rate["value"])
+            yield units.share((rate["high"] - rate["low"]) / 2 / rate["value"])
         if linear is not None:
-            yield short(linear)
-    yield from (short(found["cost"]["value"]) for found in run["findings"] if found["cost"]["value"] is not None)
+            yield units.share(linear)
+    yield from (units.share(found["cost"]["value"]) for found in run["findings"] if found["cost"]["value"] is not None)
 
 
 def _parts_of_a_step(mode: JSON) -> list[float]:

@@ -108,8 +108,8 @@ def _expected(name: str, mode: dict[str, Any], title: str) -> str:
 
 def _below(figure: dict[str, Any]) -> str:
     """Return the interval as it stands below its figure, which has the unit already."""
-    unit = figures.shown(figure).partition(" ")[2]
-    return figures.interval(figure).removesuffix(f" {unit}")
+    unit = figures.shown(figure).lstrip("-,.0123456789")
+    return figures.interval(figure).removesuffix(unit)
 
 
 def test_every_finding_has_a_card_with_its_figures(visit: Callable[..., Visit]) -> None:
@@ -131,7 +131,7 @@ def test_every_finding_has_a_card_with_its_figures(visit: Callable[..., Visit]) 
 
 
 def _with_interval(figure: dict[str, Any]) -> str:
-    spread = figures.interval(figure)
+    spread = _below(figure)
     return f"{figures.shown(figure)} ({spread})" if spread else figures.shown(figure)
 
 

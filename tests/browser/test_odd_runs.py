@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 ODD = {
     "a mode failed": (
         runs.cpu_run,
-        ["FSDP: failed", "FSDP shards parameters; train.py line 88 calls deepcopy", "RuntimeError: deepcopy"],
+        ["fsdp: failed", "fsdp shards parameters; train.py line 88 calls deepcopy", "RuntimeError: deepcopy"],
     ),
     "a mode was inactive": (runs.cpu_run, ["Inactive: there is no accelerator"]),
     "no GPU": (runs.cpu_run, ["No GPU was found on this machine"]),
@@ -27,15 +27,15 @@ ODD = {
     "no rank": (runs.rankless_run, ["torchrun did not start"]),
     "interrupted": (
         odd_runs.interrupted_run,
-        ["DDP: interrupted", odd_runs.CTRL_C, "FSDP: skipped", "the run ended before this mode began"],
+        ["ddp: interrupted", odd_runs.CTRL_C, "fsdp: skipped", "the run ended before this mode began"],
     ),
-    "a rank was killed": (odd_runs.killed_rank_run, ["DDP: failed", odd_runs.KILLED]),
-    "a rank is missing": (odd_runs.lost_rank_run, ["No figures of DDP: rank 1 left nothing"]),
+    "a rank was killed": (odd_runs.killed_rank_run, ["ddp: failed", odd_runs.KILLED]),
+    "a rank is missing": (odd_runs.lost_rank_run, ["No figures of ddp: rank 1 left nothing"]),
     "a trace is missing": (odd_runs.lost_trace, ["No trace of 3 is here"]),
     "no trace could be read": (traced_runs.unreadable, ["1 trace could not be read", "rank7.json: not JSON"]),
-    "one step": (odd_runs.one_step_run, ["One device: failed", odd_runs.TOO_SHORT]),
-    "one measured step": (odd_runs.one_step_measured, ["One device trains", "No interval from 1 window"]),
-    "a rank left nothing": (odd_runs.silent_run, ["One device: failed", "rank 0 was killed"]),
+    "one step": (odd_runs.one_step_run, ["single: failed", odd_runs.TOO_SHORT]),
+    "one measured step": (odd_runs.one_step_measured, ["single trains", "No interval from 1 window"]),
+    "a rank left nothing": (odd_runs.silent_run, ["single: failed", "rank 0 was killed"]),
 }
 
 

@@ -16,12 +16,22 @@ from tests.builders import runs, traced_runs
 
 pytestmark = pytest.mark.browser
 
-UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "B": 1.0, "kB": 1e3, "MB": 1e6}
+UNITS = {
+    "ns": 1e-9,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "B": 1.0,
+    "kB": 1e3,
+    "MB": 1e6,
+}
 
 
 def meaning(text: str) -> float | None:
     """Return the number that a cell means, in its unit's base; None where it is unknown."""
-    found = re.match(r"(-?[\d,.]+) ?([a-zA-Z]*)", text)
+    found = re.match(r"(-?[\d,.]+) ?([a-zA-Zµ]*)", text)
     return float(found[1].replace(",", "")) * UNITS.get(found[2], 1.0) if found else None
 
 

@@ -89,13 +89,13 @@ def loader(name: str = "FakeData", transform: str = "RandomAffine") -> LoaderSum
         ),
         predictions=predictions,
         advice=prediction(4, 0.035),
-        advice_reason="the fewest that are within 2 % of the fastest",
+        advice_reason="the fewest that are within 2% of the fastest",
         baseline_same_workers=prediction(4, 0.060),
     )
 
 
 def waterfall(**unknown_terms: str) -> Waterfall:
-    """Return a waterfall from 100 to 143 ms of which these terms are unknown, for these reasons."""
+    """Return a waterfall from 100–143 ms of which these terms are unknown, for these reasons."""
     values = dict(zip(WATERFALL_TERMS, (-0.040, 0.060, 0.012, 0.006, 0.004, 0.0, 0.001), strict=True))
     lost = sum(values[term] for term in unknown_terms)
     known = {term: figure(value, 0.002) for term, value in values.items()}
@@ -125,9 +125,9 @@ def finding(rule: str = "data_starved", mode: str = "ddp", **fields: object) -> 
         mode=mode,
         severity="critical",
         status="confirmed",
-        title="the loader starves training: 42.0 % of each step",
+        title="the loader starves training: 42% of each step",
         cost=figure(0.42, 0.03, "ratio"),
-        evidence=("Training waits for data in 41.0 % of a step.", "With batches that lie ready a step is shorter."),
+        evidence=("Training waits for data in 41% of a step.", "With batches that lie ready a step is shorter."),
         cause="its workers compute and are too few",
         remedy="set num_workers=4; now it is 2",
         code="DataLoader(..., num_workers=4)",

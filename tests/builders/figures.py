@@ -6,7 +6,7 @@ import re
 
 # Digits of names (`gpu0`) are none; `num_workers=4` has one.
 NUMBER = re.compile(
-    r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:x\b| %| (?:samples/s|[kMGT]?B(?:/s)?|[um]?s|W|MHz|cores)\b)?"
+    r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:x\b|%| (?:samples/s|[kMGT]?B(?:/s)?|[µm]?s|W|MHz|cores)\b)?"
 )
 
 

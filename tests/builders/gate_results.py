@@ -58,7 +58,7 @@ def mode(**fields: object) -> ModeResult:
     """Return a mode that passes after seven pairs, one of which was replaced."""
     known = ModeResult(
         outcome="pass",
-        reason="the step takes 0.4 % longer (-1.2 to 2.0 %, 7 pairs), which is surely less than the 5.0 % allowed",
+        reason="the step takes 0.4% longer (-1.2 to 2.0%, 7 pairs), which is surely less than the 5.0% allowed",
         effect=effect(),
         tolerance=0.05,
         asked=0.05,
@@ -106,7 +106,7 @@ def regressed() -> GateResult:
     )
     slower = mode(
         outcome="regressed",
-        reason="the step takes 9.8 % longer (8.1 to 11.5 %, 7 pairs)",
+        reason="the step takes 9.8% longer (8.1–12%, 7 pairs)",
         effect=effect(1.098),
         moved=moved,
     )

@@ -86,7 +86,7 @@ class Kineto:
     def kernel(
         self, name: str, begin: float, end: float, *, called: float, thread: int = MAIN, device: int = 0, **args: Any
     ) -> None:
-        """A kernel with its launch, which takes 1 us from `called`; communication is on a stream of its own."""
+        """A kernel with its launch, which takes 1 µs from `called`; communication is on a stream of its own."""
         correlation = next(self._correlations)
         stream = 20 if "nccl" in name else 7
         args_of_launch = {"correlation": correlation}

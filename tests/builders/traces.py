@@ -49,7 +49,7 @@ class Recording:
         self._add(kind, name, begin, end, **{"device": 0, "stream": 7, "thread": 9, **fields})
 
     def launched(self, at: float, begin: float, end: float, name: str = "gemm", **fields: int) -> None:
-        """A kernel with its call, which takes 2 us from `at`, on the main thread unless said otherwise."""
+        """A kernel with its call, which takes 2 µs from `at`, on the main thread unless said otherwise."""
         correlation = self.call("cudaLaunchKernel", at, at + 2, thread=fields.pop("thread", MAIN))
         self.kernel(begin, end, name, correlation=correlation, **fields)
 

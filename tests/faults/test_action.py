@@ -95,7 +95,7 @@ def test_what_is_alike_passes_with_a_summary_and_a_test_report(workspace: Path) 
     job = run(workspace, args="$(touch planted); `touch planted`\n--more\n")
     assert job.exit_code == 0, job
     assert job.summary.startswith("### Passed: DDP")
-    assert job.printed.startswith("::notice title=dpdoctor gate::DDP, counters: a step does what it did")
+    assert job.printed.startswith("::notice title=dpdoctor gate::ddp, counters: a step does what it did")
     assert ET.parse(job.outputs["junit"]).getroot().attrib["failures"] == "0"
     result = json.loads(Path(job.outputs["directory"], "gate.json").read_text())
     assert (result["kind"], result["outcome"]) == ("exact", "pass")

@@ -34,7 +34,7 @@ def test_two_runs_are_compared_in_the_terminal(dirs: tuple[Path, Path]) -> None:
     assert done.exit_code == 0, done.output
     said = " ".join(done.stdout.split())
     assert "B is slower than A" in said
-    assert "DDP (0.705x)" in said
+    assert "ddp (0.705x)" in said
     assert "data_wait" in done.stdout
     assert "One launch each" in done.stdout
 

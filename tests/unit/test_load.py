@@ -39,7 +39,7 @@ def test_it_is_the_run_analysed(root: Path, kind: type) -> None:
     loaded = dpdoctor.load(kind(root))
     assert loaded.summary == diagnose(runs.cpu_run()).summary
     assert loaded.analysis.run.path == root
-    assert all(fact in repr(loaded) for fact in ("under DDP", "1.41x"))
+    assert all(fact in repr(loaded) for fact in ("under ddp", "1.41x"))
 
 
 def test_traces_are_a_run_as_well(tmp_path: Path) -> None:

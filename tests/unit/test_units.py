@@ -62,7 +62,7 @@ def test_digits_shows_three_and_never_more_than_the_integer_needs(value: float) 
         (0, "0 s"),
         (2.5e-10, "0.250 ns"),
         (12e-9, "12.0 ns"),
-        (350e-6, "350 us"),
+        (350e-6, "350 µs"),
         (0.02, "20.0 ms"),
         (-0.02, "-20.0 ms"),
         (0.9994, "999 ms"),
@@ -91,13 +91,17 @@ def test_size(value: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("ratio", "text"),
     [
-        (0, "0.0 %"),
-        (0.314, "31.4 %"),
-        (-0.0001, "0.0 %"),
-        (-0.05, "-5.0 %"),
-        (0.9994, "99.9 %"),
-        (0.9996, "100 %"),
-        (12.3, "1230 %"),
+        (0, "0.0%"),
+        (0.314, "31%"),
+        (0.0994, "9.9%"),
+        (0.0996, "10%"),
+        (-0.0001, "0.0%"),
+        (-0.05, "-5.0%"),
+        (0.9944, "99%"),
+        (0.9994, "99.9%"),
+        (0.9996, "100%"),
+        (1.004, "100%"),
+        (12.3, "1,230%"),
     ],
 )
 def test_share(ratio: float, text: str) -> None:
@@ -133,10 +137,12 @@ def test_rate_and_factor_and_quantity() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "text"),
     [
-        ("314 ms", "320 ms", "314 to 320 ms"),
+        ("314 ms", "320 ms", "314\N{EN DASH}320 ms"),
         ("999 ms", "1.00 s", "999 ms to 1.00 s"),
-        ("1.20x", "1.31x", "1.20x to 1.31x"),
-        ("-1.0 %", "2.0 %", "-1.0 to 2.0 %"),
+        ("1.20x", "1.31x", "1.20\N{EN DASH}1.31x"),
+        ("-1.0%", "2.0%", "-1.0 to 2.0%"),
+        ("+8.1%", "+12%", "+8.1 to +12%"),
+        ("1 worker", "2 workers", "1 worker to 2 workers"),
     ],
 )
 def test_a_range_says_its_unit_once(low: str, high: str, text: str) -> None:

@@ -9,7 +9,7 @@ SCOPES = ("run", "launches", "calibrated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A measured figure with its 95 % interval, or None with the reason why it is unknown.
+    """A measured figure with its 95% interval, or None with the reason why it is unknown.
 
     Attributes:
         n: number of values behind it: windows of one launch, or launches.

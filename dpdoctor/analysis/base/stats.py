@@ -61,9 +61,9 @@ def at_least(successes: int, trials: int, one_in: int) -> float:
 
 
 def median_rank(n: int) -> int:
-    """Return k: the median lies between the k-th smallest and the k-th largest of n values, with 95 % at least.
+    """Return k: the median lies between the k-th smallest and the k-th largest of n values, with 95% at least.
 
-    Fewer than k of them fall below the median with less than 2.5 %; 0: no pair of values covers 95 %, as below six.
+    Fewer than k of them fall below the median with less than 2.5%; 0: no pair of values covers 95%, as below six.
     """
     # Of n tosses so few heads, ten standard deviations from the mean, are none.
     first = max(0, n // 2 - 5 * math.isqrt(n))
@@ -81,7 +81,7 @@ TOO_UNLIKE = "its windows, or launches, differ so much that its interval reaches
 
 
 def student_t(degrees: int) -> float:
-    """Return the quantile of Student's t that bounds a two-sided 95 % interval."""
+    """Return the quantile of Student's t that bounds a two-sided 95% interval."""
     return student_quantile(0.95, degrees)
 
 
@@ -93,7 +93,7 @@ def unknown(unit: str, reason: str) -> Figure:
 def mean_interval(
     values: Sequence[float], unit: str, *, scope: str = "run", reason: str = "nothing was measured"
 ) -> Figure:
-    """Return the mean with its 95 % Student-t interval; no interval below two values, unknown below one."""
+    """Return the mean with its 95% Student-t interval; no interval below two values, unknown below one."""
     if not len(values):
         return unknown(unit, reason)
     mean = float(np.mean(values))
@@ -104,7 +104,7 @@ def mean_interval(
 
 
 def ratio_of_totals(parts: Sequence[tuple[float, float]], unit: str, *, reason: str = "nothing was measured") -> Figure:
-    """Return sum(amounts) / sum(weights) of (amount, weight) pairs, with a 95 % interval over the pairs.
+    """Return sum(amounts) / sum(weights) of (amount, weight) pairs, with a 95% interval over the pairs.
 
     Samples over seconds, not the mean of the windows' own rates: that mean reads too low where a step's time does
     not grow in proportion to its batch, the more the fewer and the more varied the batches of a window. The standard
@@ -126,9 +126,9 @@ def ratio_of_totals(parts: Sequence[tuple[float, float]], unit: str, *, reason: 
 
 
 def median_interval(values: Sequence[float], unit: str, *, reason: str = "nothing was measured") -> Figure:
-    """Return the median with its distribution-free 95 % interval from binomial order statistics.
+    """Return the median with its distribution-free 95% interval from binomial order statistics.
 
-    The interval is left out below six values, where no pair of order statistics covers 95 %.
+    The interval is left out below six values, where no pair of order statistics covers 95%.
     """
     if not len(values):
         return unknown(unit, reason)
@@ -181,7 +181,7 @@ def _narrower(one: Figure, other: Figure) -> str:
 def calibrated(figure: Figure, spread: float | None) -> Figure:
     """Return the figure of one launch with an interval that holds between launches; None: nothing is known of those.
 
-    `spread` is the half width of the 95 % interval in which launches lie, relative. It adds to what the windows of the
+    `spread` is the half width of the 95% interval in which launches lie, relative. It adds to what the windows of the
     launch say, in squares.
     """
     if spread is None or figure.value is None or figure.scope != "run":
@@ -228,6 +228,6 @@ def outlier_limit(values: NDArray[np.float64] | NDArray[np.int64], least_ratio: 
 
 
 def half_width(figure: Figure) -> float:
-    """Return half of a figure's 95 % interval; 0 where it has none."""
+    """Return half of a figure's 95% interval; 0 where it has none."""
     # The upper half: the lower one may have been cut off at zero.
     return 0.0 if figure.value is None or figure.high is None else figure.high - figure.value

@@ -237,7 +237,7 @@ class CrossCheck:
         observed: share of a step in the trace or on the host's clock.
         gain: share of a step that the ablation gains.
         agrees: whether they differ by at most `tolerance`; None: that cannot be told, `reason` says why.
-        tolerance: 5 % of the step, or half the 95 % interval of the difference where that is more; ratio.
+        tolerance: 5% of the step, or half the 95% interval of the difference where that is more; ratio.
     """
 
     what: str
@@ -368,10 +368,10 @@ class Finding:
         share_of: step, or epoch for what happens between steps, or linear for what is lost against linear scaling.
         status: confirmed, an ablation or a counter agrees; refuted, the ablation says that removing it gains nothing;
             inferred, only the trace or the clock says so.
-        title: in one line, with its main number: "the loader starves training: 46 % of each step".
+        title: in one line, with its main number: "the loader starves training: 46% of each step".
         ranks: concerned; empty: all.
         evidence: numbers, one sentence each.
-        cause: only where one explains at least 80 % of the cost.
+        cause: only where one explains at least 80% of the cost.
         remedy: what to do, in a sentence; `code` is the line to write, `line` the script's line to change.
         short_remedy: the remedy in a few words, for a headline: "set num_workers=4"; None where no few words name a
             change that gives what is predicted.

@@ -14,11 +14,11 @@ from dpdoctor.analysis.base.summary import AblationSummary
 
 Status = Literal["confirmed", "refuted", "inferred"]
 
-# Share of a step below which nothing is said: input-bound begins at 5 % in tb_plugin 0.4 and xprof.
+# Share of a step below which nothing is said: input-bound begins at 5% in tb_plugin 0.4 and xprof.
 SMALL = 0.05
 # Share of the cost that a cause must explain before it is named: TraceML 0.5's policy for stragglers.
 COVERAGE = 0.80
-# Two measurements of one share of a step agree within this much of the step, or within their 95 % intervals.
+# Two measurements of one share of a step agree within this much of the step, or within their 95% intervals.
 TOLERANCE = 0.05
 
 
@@ -62,7 +62,7 @@ def above_zero(figure: Figure) -> bool:
 
 
 def agree(a: Figure, b: Figure) -> bool:
-    """Return whether two known shares of a step differ by no more than trace and ablation may: 5 % or their
+    """Return whether two known shares of a step differ by no more than trace and ablation may: 5% or their
     intervals.
     """
     assert a.value is not None
@@ -100,7 +100,7 @@ def share_beside(seconds: Figure, others_s: float) -> Figure:
 def allowed(a: Figure, b: Figure) -> float:
     """Return by how much two measurements of one share of a step may differ; ratio.
 
-    Half the 95 % interval of their difference: two standard errors where each is the mean of many windows, and as many
+    Half the 95% interval of their difference: two standard errors where each is the mean of many windows, and as many
     more as Student's t asks for where it is one of few.
     """
     return max(TOLERANCE, math.hypot(stats.half_width(a), stats.half_width(b)))

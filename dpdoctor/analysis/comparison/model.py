@@ -38,7 +38,7 @@ class Change:
     Attributes:
         ratio: the run's over the base's; unit "x".
         difference: the run's less the base's, in their unit.
-        verdict: more or less: the 95 % interval of the difference leaves out 0; alike: it does not; unclear: there is
+        verdict: more or less: the 95% interval of the difference leaves out 0; alike: it does not; unclear: there is
             no interval; unknown: one of the figures is.
     """
 

@@ -37,8 +37,8 @@ MOST_PROCESSES = 256
 # Of each worker's queue: a queue that was empty at the beginning must not count.
 SETTLE = 4
 # By how much a step may last longer or shorter than is predicted, for what is shared and not simulated. The worst of
-# 28 predictions of tests/benchmarks/loader_prediction.py on two cores was 17 % off where they kept their pace, and
-# 39 % where somebody else's work on the same processor changed it by 42 %: a change that no prediction can know.
+# 28 predictions of tests/benchmarks/loader_prediction.py on two cores was 17% off where they kept their pace, and
+# 39% where somebody else's work on the same processor changed it by 42%: a change that no prediction can know.
 MODEL_ERROR = 0.30
 
 

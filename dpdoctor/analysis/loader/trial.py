@@ -180,10 +180,10 @@ def words(tried: LoaderTrial) -> str:
     named = f"num_workers={tried.setting.num_workers}, prefetch_factor={tried.setting.prefetch_factor}"
     if tried.speedup.value is None:
         return f"{named} could not be tried: {tried.speedup.reason}"
-    low, high = tried.speedup.low, tried.speedup.high
-    interval = "" if low is None or high is None else f" ({units.span(units.times(low), units.times(high))})"
-    gave = f"{units.times(tried.speedup.value)}{interval} as fast"
-    return f"{named} was tried in turns with the script's own: {gave}"
+    gave, low, high = units.times(tried.speedup.value), tried.speedup.low, tried.speedup.high
+    if low is not None and high is not None:
+        gave = units.within(gave, units.times(low), units.times(high))
+    return f"{named} was tried in turns with the script's own: {gave} as fast"
 
 
 def tried_step(mode: ModeSummary) -> Figure | None:

@@ -69,7 +69,7 @@ def chance(comparison: Comparison) -> str:
     if not expected:
         return ""
     return (
-        f"{units.count(number, 'figure')} were compared at 95 %. Had nothing changed, about {units.whole(expected)} of "
+        f"{units.count(number, 'figure')} were compared at 95%. Had nothing changed, about {units.whole(expected)} of "
         "them would be called changed all the same."
     )
 
@@ -147,7 +147,7 @@ def _detail(what: str, found: dict[str, Change]) -> str:
     """Return the intervals behind the factors, where there are any."""
     known = {name: interval_text(change.ratio) for name, change in found.items()}
     spans = [f"{mode_label(name)} {interval}" for name, interval in known.items() if interval]
-    return f"{what}, 95 % intervals: {'; '.join(spans)}." if spans else ""
+    return f"{what}, 95% intervals: {'; '.join(spans)}." if spans else ""
 
 
 def _tone(kinds: set[str]) -> str:

@@ -60,7 +60,7 @@ def _overview(comparison: Comparison) -> Sequence[Block]:
     return [
         *verdict.verdicts(comparison),
         Paragraph(text=verdict.evidence(comparison)),
-        *([figure_table(comparison, "What each run gives, with 95 % intervals.", main)] if main else []),
+        *([figure_table(comparison, "What each run gives, with 95% intervals.", main)] if main else []),
         *_remarks(comparison),
         _runs(comparison),
     ]
@@ -113,7 +113,7 @@ def _throughput_chart(bars: Sequence[Bar]) -> Block:
         title="Samples per second, by mode and run",
         bars=bars,
         x_title="over all devices",
-        how_to_read="Longer is better; a colour is a run. Whisker: 95 % interval.",
+        how_to_read="Longer is better; a colour is a run. Whisker: 95% interval.",
     )
 
 
@@ -138,7 +138,7 @@ THROUGHPUT: View[Comparison] = View(name="throughput", title="Throughput", build
 
 
 CHANGES_MEANING = (
-    "A figure is called changed where the 95 % interval of its change leaves out that there is none. Figures of which "
+    "A figure is called changed where the 95% interval of its change leaves out that there is none. Figures of which "
     "one run has too few values for an interval are never called so; they stand in the sections below."
 )
 
@@ -175,7 +175,7 @@ def _findings(comparison: Comparison) -> Sequence[Block]:
 
 def _table(comparison: Comparison) -> Table:
     return Table(
-        caption="Findings with their costs and 95 % intervals, in the order of the first run.",
+        caption="Findings with their costs and 95% intervals, in the order of the first run.",
         columns=(
             Column(title="Finding"),
             *(Column(title=run.label, numeric=True) for run in comparison.runs),
@@ -246,7 +246,7 @@ FINDINGS: View[Comparison] = View(name="findings", title="Findings", build=_find
 
 PHASE_PARTS = [Part(key=phase, name=clauses.phase_words(phase), colors=COLORS[phase]) for phase in ALL_PHASES]
 
-PHASES_CAPTION = "Host time per step by phase, with 95 % intervals. Phases that take no time in any run are left out."
+PHASES_CAPTION = "Host time per step by phase, with 95% intervals. Phases that take no time in any run are left out."
 
 
 def _phases(comparison: Comparison) -> Sequence[Block]:

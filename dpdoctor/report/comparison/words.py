@@ -72,7 +72,7 @@ def share_words(key: str) -> str:
 
 def signed_text(value: float, unit: str) -> str:
     """Return a difference with its sign; of two shares in points, not to be taken for a share of the share."""
-    text = f"{units.share(value).removesuffix(' %')} points" if unit == "ratio" else amount(value, unit)
+    text = f"{units.share(value).removesuffix('%')} points" if unit == "ratio" else amount(value, unit)
     return f"+{text}" if value > 0 else text
 
 

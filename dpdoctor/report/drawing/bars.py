@@ -81,7 +81,7 @@ def share_bars(
 ) -> Chart:
     """Return bars of the shares of `whole`; of many rows the first ones, which the words say.
 
-    `is_full`: the axis reaches to 100 % whatever the bars do.
+    `is_full`: the axis reaches to 100% whatever the bars do.
     """
     drawn = rows[:MOST_ROWS]
     layout = charts.bar_layout(f"% of {whole}")

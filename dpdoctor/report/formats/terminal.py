@@ -12,11 +12,11 @@ from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.documents import brief
 from dpdoctor.report.formats import trace_terminal
 from dpdoctor.report.formats.console import Wrapped, literal
-from dpdoctor.report.text import NOTHING, capital, figure_text, left_alone, remarks, run_title, sentence
+from dpdoctor.report.text import NOTHING, capital, figure_text, left_alone, remarks, run_title, sentence, short_interval
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_trace_run
 from dpdoctor.report.words import standing
-from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, Opportunity, first_screen, percent, span
+from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, Opportunity, first_screen
 from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
@@ -87,13 +87,13 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _figures(row: ModeRow) -> tuple[str, ...]:
-    shares = {part.key: percent(part.share) for part in row.parts if part.share}
+    shares = {part.key: units.share(part.share) for part in row.parts if part.share}
     efficiency = None if row.efficiency is None else row.efficiency.value
     return (
         row.name,
         figure_text(row.throughput).removesuffix(" samples/s") if row.throughput else NOTHING,
         _factor(row),
-        NOTHING if efficiency is None else percent(efficiency),
+        NOTHING if efficiency is None else units.share(efficiency),
         figure_text(row.step) if row.step else NOTHING,
         *(shares.get(key, NOTHING) for key in _PARTS),
     )
@@ -102,7 +102,7 @@ def _figures(row: ModeRow) -> tuple[str, ...]:
 def _factor(row: ModeRow) -> str:
     if row.speedup is None:
         return row.note or NOTHING
-    interval = span(row.speedup)
+    interval = short_interval(row.speedup)
     return f"{figure_text(row.speedup)} ({interval})" if interval else figure_text(row.speedup)
 
 

@@ -42,12 +42,12 @@ def judged(result: GateResult) -> Iterator[tuple[str, str, Outcome, str]]:
 
 
 def change_text(effect: Figure) -> str:
-    """Return how much longer head's step takes: `+9.8 %`."""
+    """Return how much longer head's step takes: `+9.8%`."""
     return "unknown" if effect.value is None else _signed(effect.value)
 
 
 def change_interval(effect: Figure) -> str:
-    """Return the bounds of the change: `+8.1 to +11.5 %`, with one of them what it is a bound of; empty without any."""
+    """Return the bounds of the change: `+8.1 to +11.5%`, with one of them what it is a bound of; empty without any."""
     low, high = (None if bound is None else _signed(bound) for bound in (effect.low, effect.high))
     if low is not None and high is not None:
         return units.span(low, high)

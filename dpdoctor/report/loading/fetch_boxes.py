@@ -49,7 +49,7 @@ def fetch_boxes(fetches: Mapping[tuple[int, int | None], Sequence[float]]) -> Ch
         traces=(_drawn(found, scale), _middles(found, scale), *_longest(found, scale)),
         layout={**layout, "showlegend": False},
         height=120 + 30 * len(found),
-        how_to_read="Box: the middle half of the fetches, with the median. Whiskers: 5 % to 95 %. Rings: the longest. "
+        how_to_read="Box: the middle half of the fetches, with the median. Whiskers: 5% to 95%. Rings: the longest. "
         f"A box to the right of the others is a slow process; long whiskers stall training now and then.{left_out}",
         alternative=" ".join(f"{_words(box)}." for box in found),
     )

@@ -70,13 +70,13 @@ def _chart(name: str, known: Mapping[str, AblationSummary]) -> Chart:
         title=f"{mode_label(name)}: what a step gains",
         x_title="of the step",
         bars=[Bar(name=ablation, figure=found.share, color=charts.GREEN) for ablation, found in known.items()],
-        how_to_read="Longer is a larger gain; whisker: 95 % interval. A bar whose whisker crosses zero shows no gain.",
+        how_to_read="Longer is a larger gain; whisker: 95% interval. A bar whose whisker crosses zero shows no gain.",
     )
 
 
 def _table(known: Mapping[str, AblationSummary]) -> Table:
     return Table(
-        caption="Gains over pairs of windows of one round, slowest rank; 95 % intervals within this run.",
+        caption="Gains over pairs of windows of one round, slowest rank; 95% intervals within this run.",
         columns=COLUMNS,
         rows=tuple(
             (
@@ -93,7 +93,7 @@ def _table(known: Mapping[str, AblationSummary]) -> Table:
 
 def _against(found: Sequence[CrossCheck]) -> Table:
     return Table(
-        caption="Ablation against trace and clock: they agree within 5 % of the step or their 95 % intervals.",
+        caption="Ablation against trace and clock: they agree within 5% of the step or their 95% intervals.",
         columns=AGAINST,
         rows=tuple(
             (

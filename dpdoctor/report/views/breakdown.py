@@ -232,7 +232,7 @@ def _launch_delay(device: DeviceDigest) -> Cell:
     delay = device.launch_delay
     if delay is None:
         return Cell(text=NOTHING)
-    return time_cell(delay.p50_ns, note=f"90 % within {seconds(delay.p90_ns)}")
+    return time_cell(delay.p50_ns, note=f"90% within {seconds(delay.p90_ns)}")
 
 
 def _launches(device: DeviceDigest) -> Cell:

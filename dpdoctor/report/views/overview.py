@@ -33,12 +33,13 @@ from dpdoctor.report.text import (
     listed_figures,
     mode_label,
     sentence,
+    short_interval,
     status_tone,
 )
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.words import clauses, standing, verdict
-from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, first_screen, percent, ranking, span
+from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, first_screen, ranking
 from dpdoctor.report.words.step_parts import LABELS
 
 # A narrower part of the longest step has no room for its own number; hovering has it.
@@ -106,11 +107,11 @@ def _figures(summary: RunSummary) -> Iterator[tuple[str, str, str]]:
             yield f"Speedup on {clauses.devices(mode)}", figure_text(mode.speedup), _interval(mode.speedup)
             efficiency = clauses.linear(mode)
             if efficiency is not None and efficiency.value is not None:
-                yield "Scaling efficiency", percent(efficiency.value), "of linear"
+                yield "Scaling efficiency", units.share(efficiency.value), "of linear"
 
 
 def _interval(figure: Figure) -> str:
-    return f"95% CI {span(figure)}" if span(figure) else "no interval"
+    return f"95% CI {short_interval(figure)}" if short_interval(figure) else "no interval"
 
 
 def _modes(screen: FirstScreen) -> Iterator[BarTable]:
@@ -151,14 +152,14 @@ def _bar(row: ModeRow, longest: float) -> Bar:
             Cell(text=row.note or NOTHING) if row.speedup is None else _factor(row.speedup),
             Cell(text=NOTHING)
             if row.efficiency is None or row.efficiency.value is None
-            else Cell(text=percent(row.efficiency.value), sort=row.efficiency.value),
+            else Cell(text=units.share(row.efficiency.value), sort=row.efficiency.value),
         ),
         pieces=tuple(
             Piece(
                 key=part.key,
                 share=part.share * size / longest,
-                text=percent(part.share) if part.share * size / longest >= LABELLED_RATIO else "",
-                title=f"{LABELS[part.key]} {percent(part.share)}: {part.text}",
+                text=units.share(part.share) if part.share * size / longest >= LABELLED_RATIO else "",
+                title=f"{LABELS[part.key]} {units.share(part.share)}: {part.text}",
             )
             for part in row.parts
             if part.share >= LEAST_PIECE
@@ -168,7 +169,7 @@ def _bar(row: ModeRow, longest: float) -> Bar:
 
 
 def _factor(figure: Figure) -> Cell:
-    return Cell(text=figure_text(figure), note=span(figure), sort=figure.value)
+    return Cell(text=figure_text(figure), note=short_interval(figure), sort=figure.value)
 
 
 def _troubles(summary: RunSummary) -> Iterator[Callout]:

@@ -12,7 +12,6 @@ from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import NOTHING, absent_of, figure_cell, figure_text, interval_words, mode_label
 from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.words import clauses, standing
-from dpdoctor.report.words.first_screen import percent
 from dpdoctor.report.words.step_parts import LABELS, step_parts
 
 COLORS = {
@@ -128,7 +127,7 @@ def result(analysis: Diagnosis) -> str:
     if name is None:
         return ""
     mode = analysis.summary.modes[name]
-    parts = [f"{LABELS[part.key].lower()} {percent(part.share)}" for part in step_parts(mode) if part.share]
+    parts = [f"{LABELS[part.key].lower()} {units.share(part.share)}" for part in step_parts(mode) if part.share]
     return f"{name}: {', '.join(parts)} of {figure_text(mode.step)}" if parts else f"{name}: {figure_text(mode.step)}"
 
 

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from dpdoctor import units
 from dpdoctor.analysis import BASELINE, Figure, Finding, ModeSummary, RunSummary
 from dpdoctor.report.blocks import Advice, Ranking
-from dpdoctor.report.text import batch_text, by_reason, capital, clipped, figure_text, listed, mode_label, sentence
+from dpdoctor.report.text import (
+    batch_text,
+    by_reason,
+    capital,
+    clipped,
+    figure_text,
+    listed,
+    mode_label,
+    sentence,
+    short_interval,
+)
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.report.words.advice import SAID
 from dpdoctor.report.words.step_parts import COMMUNICATION, DATA, StepPart, step_parts
@@ -124,18 +134,6 @@ def first_screen(run: RunSummary) -> FirstScreen:
     )
 
 
-def percent(ratio: float) -> str:
-    """Return a share as a reader takes it in: 38%, 4.2%, 0.4%."""
-    return f"{100 * ratio:.0f}%" if abs(ratio) >= 0.0995 else f"{100 * ratio:.1f}%"
-
-
-def span(figure: Figure) -> str:
-    """Return the interval of a factor, as in 1.46-1.65 with a dash; empty where there is none."""
-    if figure.low is None or figure.high is None or figure.low == figure.high:
-        return ""
-    return f"{units.digits(figure.low)}\N{EN DASH}{units.digits(figure.high)}"
-
-
 def ranking(screen: FirstScreen) -> Iterator[Ranking]:
     """Yield what to change; a gain's meter is full at twice today's throughput."""
     if not screen.opportunities:
@@ -180,8 +178,8 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
     others = [
         found for found in costly if found.rule == first.rule and found is not first and found.cost.value is not None
     ]
-    beside = "".join(f", {percent(_share(run, found) or 0.0)} {_where(found.mode)}" for found in others)
-    return word, tone, sentence(f"{told.format(percent(_share(run, first) or 0.0))} {_where(first.mode)}{beside}")
+    beside = "".join(f", {units.share(_share(run, found) or 0.0)} {_where(found.mode)}" for found in others)
+    return word, tone, sentence(f"{told.format(units.share(_share(run, first) or 0.0))} {_where(first.mode)}{beside}")
 
 
 def _share(run: RunSummary, finding: Finding) -> float | None:
@@ -213,7 +211,7 @@ def _longest_part(leading: Mapping[str, ModeSummary], name: str | None) -> str:
     if name is None or not parts:
         return ""
     longest = max(parts, key=lambda part: part.share)
-    return f"{percent(longest.share)} of a step {_where(name)} is {longest.text}"
+    return f"{units.share(longest.share)} of a step {_where(name)} is {longest.text}"
 
 
 def _do_first(run: RunSummary) -> str:
@@ -234,7 +232,7 @@ def _gain(finding: Finding) -> str:
     basis = _BASIS[finding.speedup_basis]
     if finding.speedup_basis == "at most":
         return f"{basis} {figure_text(diagnosis.at_most(finding.speedup))}"
-    interval = span(finding.speedup)
+    interval = short_interval(finding.speedup)
     return f"{basis} {figure_text(finding.speedup)}{f' ({interval})' if interval else ''}"
 
 
@@ -265,7 +263,7 @@ def _row(run: RunSummary, name: str) -> ModeRow:
 def _plus_minus(figure: Figure) -> str:
     if not figure.value or figure.low is None or figure.high is None or figure.low == figure.high:
         return ""
-    return f"\N{PLUS-MINUS SIGN}{percent((figure.high - figure.low) / 2 / figure.value)}"
+    return f"\N{PLUS-MINUS SIGN}{units.share((figure.high - figure.low) / 2 / figure.value)}"
 
 
 def _linear(run: RunSummary) -> float | None:
@@ -317,7 +315,7 @@ def _chip(run: RunSummary, finding: Finding, best: Finding) -> str:
     """Return what a bottleneck costs in a mode, what its remedy gives, and that one where it is its own."""
     cost, gain = _share(run, finding), finding.speedup
     of = "a step" if finding.share_of == "step" else diagnosis.OF_WORDS[finding.share_of]
-    parts = [f"{percent(cost)} of {of}"] if cost is not None else []
+    parts = [f"{units.share(cost)} of {of}"] if cost is not None else []
     parts += [_gain(finding)] if gain is not None and gain.value is not None else []
     own = f" ({finding.short_remedy})" if finding.short_remedy and finding.short_remedy != best.short_remedy else ""
     return f"{mode_label(finding.mode)}: {', '.join(parts) or finding.status}{own}"

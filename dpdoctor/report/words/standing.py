@@ -60,7 +60,7 @@ def leaders(summary: RunSummary) -> dict[str, ModeSummary]:
 def is_measurably_faster(mode: ModeSummary, other: ModeSummary) -> bool:
     """Return whether the measurement supports that one mode is faster: the interval of their ratio lies above 1.
 
-    The interval is that of `stats.ratio` at 95 %. Where there is none no difference is supported.
+    The interval is that of `stats.ratio` at 95%. Where there is none no difference is supported.
     """
     low = quotient(mode, other).low
     return low is not None and low > 1

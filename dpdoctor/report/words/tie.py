@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dpdoctor.analysis import Figure, ModeSummary
 from dpdoctor.report.blocks import Headline
-from dpdoctor.report.text import figure_text, interval_text, listed, listed_figures, mode_label, sentence
+from dpdoctor.report.text import listed, listed_figures, mode_label, sentence, with_interval
 from dpdoctor.report.words import clauses
 from dpdoctor.report.words.standing import quotient
 
@@ -56,9 +56,9 @@ def _against_one(modes: Mapping[str, ModeSummary], standings: set[str]) -> Itera
 def _detail(modes: Mapping[str, ModeSummary], fastest: str, others: Mapping[str, Figure]) -> str:
     """Return where the steps' time goes, the rule of the tie, the quotients it was put to and what they rest on."""
     time = [sentence(text[0].upper() + text[1:]) for text in clauses.step_time([*modes.values()])]
-    rule = "Modes are measurably different where the 95 % interval of the ratio of their throughputs leaves out 1."
+    rule = "Modes are measurably different where the 95% interval of the ratio of their throughputs leaves out 1."
     known = {name: figure for name, figure in others.items() if figure.low is not None}
-    ratios = [f"{mode_label(name)} {figure_text(f)} ({interval_text(f)})" for name, f in known.items()]
+    ratios = [f"{mode_label(name)} {with_interval(f)}" for name, f in known.items()]
     parts = [f"{mode_label(fastest)} over {listed(ratios)}, {clauses.rests_on(f)}" for f in [*known.values()][:1]]
     controls = [
         sentence(f"{mode_label(name)}: {control}")

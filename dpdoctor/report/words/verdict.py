@@ -8,7 +8,16 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary
 from dpdoctor.analysis.own_cost import MOST_SHARE, is_unclear
 from dpdoctor.report.blocks import Headline
-from dpdoctor.report.text import by_reason, capital, figure_text, interval_text, listed, mode_label, sentence
+from dpdoctor.report.text import (
+    by_reason,
+    capital,
+    figure_text,
+    interval_text,
+    listed,
+    mode_label,
+    sentence,
+    with_interval,
+)
 from dpdoctor.report.words import clauses
 from dpdoctor.report.words.advice import advice, bottleneck
 from dpdoctor.report.words.standing import is_baseline, leaders, shown_modes, why_withheld
@@ -141,7 +150,7 @@ def _speed(name: str, mode: ModeSummary) -> str:
     if stands == "alike":
         linear = clauses.linear(mode)
         reached = "" if linear is None or linear.value is None else f", {figure_text(linear)} of linear"
-        interval = f"{factor} ({interval_text(mode.speedup)})"
+        interval = with_interval(mode.speedup)
         return f"{where} is not measurably faster or slower than one device: {interval}{reached}"
     of_linear = clauses.of_linear([mode])
     if stands == "slower":
@@ -160,5 +169,5 @@ def _detail(mode: ModeSummary) -> str:
         return ""
     control, interval = clauses.loader_control(mode), interval_text(mode.speedup)
     loaders = sentence(capital(control)) if control else ""
-    spread = f"95 % interval {interval}, {clauses.rests_on(mode.speedup)}" if interval else ""
+    spread = f"95% interval {interval}, {clauses.rests_on(mode.speedup)}" if interval else ""
     return " ".join(part for part in (spread, loaders, clauses.scaling_words(mode)) if part)

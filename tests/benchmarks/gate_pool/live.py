@@ -40,8 +40,8 @@ class Kind:
 
 KINDS = {
     "same": Kind(head="same", expected="pass"),
-    "10 % slower": Kind(head="slower_10", expected="regressed"),
-    "5 % slower, --tolerance 2": Kind(head="slower_5", options=("--tolerance", "2"), expected="regressed"),
+    "10% slower": Kind(head="slower_10", expected="regressed"),
+    "5% slower, --tolerance 2": Kind(head="slower_5", options=("--tolerance", "2"), expected="regressed"),
     "same, --quick": Kind(head="same", options=("--quick",), expected="pass"),
     "same, --exact": Kind(head="same", options=("--exact",), expected="pass"),
 }

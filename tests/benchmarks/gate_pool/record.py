@@ -4,7 +4,7 @@
 
 From the top of a checkout, on a machine that does nothing else. Pairs of launches of samples/mnist_lenet.py, `ddp` on
 two ranks, base head head base: 10 pairs for the calibration, then as many as asked for of the same script twice, and
-with head slower by 10 and by 5 %. The fault's sizes are chosen at the beginning by the step of this machine; one that
+with head slower by 10 and by 5%. The fault's sizes are chosen at the beginning by the step of this machine; one that
 is not equally fast does not go on with the pool. Of a launch only its windows and some steps are kept, of a disturbed
 pair nothing. Interrupted, the same command goes on where it was.
 """

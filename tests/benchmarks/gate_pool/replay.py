@@ -4,7 +4,7 @@
 
 A gate takes pairs that followed each other, and begins with any of them; gates that begin near each other share most
 of their pairs, so their number is not that of independent ones. In pairs of the same script either launch may be
-called head, so each block is two gates. Beside the gate's own rule: one run against one run with a threshold of 3 %,
+called head, so each block is two gates. Beside the gate's own rule: one run against one run with a threshold of 3%,
 and the Mann-Whitney test over the steps of one run against those of the other.
 """
 
@@ -61,10 +61,10 @@ class Rule:
 def rules(noise: ModeNoise) -> list[Rule]:
     """Return what is compared, the gate's own plans first."""
     return [
-        paired("paired, 5 %", sequence(), noise, 0.05),
+        paired("paired, 5%", sequence(), noise, 0.05),
         paired("paired, --tolerance 2", sequence(), noise, 0.02),
-        paired("paired, 5 %, --quick", QUICK, noise, 0.05),
-        Rule(title="one run against one run, 3 %", pairs=1, gate=one_run),
+        paired("paired, 5%, --quick", QUICK, noise, 0.05),
+        Rule(title="one run against one run, 3%", pairs=1, gate=one_run),
         Rule(title="Mann-Whitney over 100 steps, p < 0.05", pairs=1, gate=over_steps),
     ]
 
@@ -128,8 +128,8 @@ def share(gates: Sequence[Replayed], outcome: str) -> float:
 def table(found: Pool, compared: Sequence[Rule]) -> list[str]:
     """Return the Markdown table: one line per rule."""
     lines = [
-        "| rule | gates of the same | failed | passed | mean pairs | 10 % slower: failed | passed | mean pairs "
-        "| 5 % slower: failed | passed | mean pairs |",
+        "| rule | gates of the same | failed | passed | mean pairs | 10% slower: failed | passed | mean pairs "
+        "| 5% slower: failed | passed | mean pairs |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for rule in compared:
@@ -155,9 +155,9 @@ def targets(found: Pool, compared: Sequence[Rule]) -> list[str]:
     return [
         _target("false alarms", share(replayed(usual, found, SAME), "regressed"), most=MOST_FALSE),
         _target("false alarms with --tolerance 2", share(replayed(narrow, found, SAME), "regressed"), most=MOST_FALSE),
-        _target("10 % slower is caught", share(replayed(usual, found, BY_10), "regressed"), least=LEAST_BY_10),
+        _target("10% slower is caught", share(replayed(usual, found, BY_10), "regressed"), least=LEAST_BY_10),
         _target(
-            "5 % slower is caught by --tolerance 2", share(replayed(narrow, found, BY_5), "regressed"), least=LEAST_BY_5
+            "5% slower is caught by --tolerance 2", share(replayed(narrow, found, BY_5), "regressed"), least=LEAST_BY_5
         ),
     ]
 
@@ -187,7 +187,7 @@ def machine(found: Pool, noise: ModeNoise) -> list[str]:
         f"- launches differ by {units.share(noise.run_cv)}, pairs by {units.share(noise.pair_sd)}; one launch and the "
         f"next correlate by {units.digits(noise.autocorrelation, 2)} ({len(noise.log_ratios)} A/A pairs)",
         *(
-            f"- allowing {units.share(asked)}, a gate finds {units.share(can.mde)} with a probability of 80 %"
+            f"- allowing {units.share(asked)}, a gate finds {units.share(can.mde)} with a probability of 80%"
             for asked, can in of_20.items()
         ),
         *(f"- {kind}: head is slower by {with_interval(_slowdown(found, kind))}" for kind in (SAME, BY_10, BY_5)),
@@ -195,7 +195,7 @@ def machine(found: Pool, noise: ModeNoise) -> list[str]:
 
 
 def _slowdown(found: Pool, kind: str) -> Figure:
-    """Return by how much head is slower by all pairs of a kind, with a 95 % interval."""
+    """Return by how much head is slower by all pairs of a kind, with a 95% interval."""
     ratios = np.array([log_ratio(pair) for pair in found.of(kind)])
     if not len(ratios):
         return Figure(value=None, unit="ratio", reason="no pair")

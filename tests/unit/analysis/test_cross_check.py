@@ -16,7 +16,7 @@ def share(value: float | None, half: float | None = 0.0, n: int = 9) -> Figure:
 
 
 def checks(**gained: Figure) -> tuple[CrossCheck, ...]:
-    """Return the checks of a launch that waits for data in 30 % of each step, with the shares that its ablations
+    """Return the checks of a launch that waits for data in 30% of each step, with the shares that its ablations
     gained.
     """
     steps = [step(100, phases_ms={"data_wait": 30, "forward": 70}, window=number) for number in (1, 2, 3)]
@@ -36,7 +36,7 @@ class TestAgrees:
         ("gained", "agrees"),
         [
             (share(0.30), True),
-            (share(0.349), True),  # within 5 % of the step
+            (share(0.349), True),  # within 5% of the step
             (share(0.351), False),
             (share(0.251), True),
             (share(0.249), False),

@@ -20,7 +20,7 @@ from tests.builders import records
 from tests.builders.records import even_rank, launch, rank, step, window
 from tests.builders.specs import MS
 
-# Simulated runs of a kind: enough to tell 95 % from 90 %.
+# Simulated runs of a kind: enough to tell 95% from 90%.
 TIMES = 200
 
 
@@ -110,7 +110,7 @@ class TestTooMuch:
         mode = analysis.summary.modes["ddp"]
         figures = (mode.throughput, mode.throughput_all_steps, mode.speedup, mode.epoch_s, mode.scaling_efficiency)
         assert [figure.value for figure in figures] == [None] * 5
-        assert "watching this script takes 50.0 %" in str(mode.throughput.reason)
+        assert "watching this script takes 50%" in str(mode.throughput.reason)
 
     def test_no_finding_is_made_of_it(self) -> None:
         def steps(ms: float, wait: float) -> Rank:
@@ -128,7 +128,7 @@ class TestTooMuch:
 
 
 class TestUnclear:
-    """Watching seems to take 9.1 % of a step, but launches of one program differ by as much."""
+    """Watching seems to take 9.1% of a step, but launches of one program differ by as much."""
 
     @pytest.fixture
     def analysis(self) -> Analysis:
@@ -149,14 +149,14 @@ class TestUnclear:
         assert ddp.scaling_efficiency.low == pytest.approx(0.55 * against)
 
     def test_it_is_said(self, analysis: Analysis) -> None:
-        assert any("Watching the script may take 9.1 % of each step" in text for text in limits(analysis.summary))
+        assert any("Watching the script may take 9.1% of each step" in text for text in limits(analysis.summary))
 
     def test_one_that_may_take_all_of_a_step_leaves_no_figure(self) -> None:
         assert watched(200, bare(20, 100, 180)).summary.modes["single"].throughput.value is None
 
 
 class TestUnderNoise:
-    """Launches of one program differ by 2 %, their windows by 3 %; bare steps of 100 ms, and a planted own cost."""
+    """Launches of one program differ by 2%, their windows by 3%; bare steps of 100 ms, and a planted own cost."""
 
     @staticmethod
     def launch_of(random: np.random.Generator, ms: float, mode: str, world_size: int = 1) -> Launch:
@@ -187,7 +187,7 @@ class TestUnderNoise:
             covered += _holds(modes["single"].observer_overhead, true)
             speedup = modes["ddp"].speedup
             withheld += speedup.value is None
-            # Of one launch each, whose spread no window shows: 1.25 may be off by two of 2 %.
+            # Of one launch each, whose spread no window shows: 1.25 may be off by two of 2%.
             wrong += speedup.value is not None and not _holds(speedup, 1.25, spare=2.8 * 0.02 * 1.25)
         assert covered >= 0.92 * TIMES
         assert wrong <= 0.08 * TIMES
@@ -229,7 +229,7 @@ class TestUnknown:
             run = records.run({"single": [launch(even_rank(100, observer_ns=observer_ns))]})
             return " ".join(limits(analyse(run).summary))
 
-        assert "watching it takes about 10.0 % of each step" in said(1e7)
+        assert "watching it takes about 10% of each step" in said(1e7)
         assert "watching" not in said(1e6)
 
 

@@ -37,7 +37,7 @@ def test_rates_hold_what_launches_of_one_program_differ_by() -> None:
 def test_it_is_said() -> None:
     said = [text for text in limits(measured(125)) if "same program" in text]
     assert len(said) == 1
-    assert "20.0 %" in said[0]
+    assert "20%" in said[0]
 
 
 @pytest.mark.parametrize("found", [measured(100), measured(125, "ok")], ids=["alike", "another program"])

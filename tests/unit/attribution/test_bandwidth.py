@@ -33,7 +33,7 @@ def test_bandwidths_by_hand(tmp_path: Path) -> None:
     assert (size.operation, size.group, size.group_size, size.num_bytes) == ("all_reduce", "0", 8, 2_000_000)
     assert (size.count, size.total_ns, size.exposed_ns) == (3, 600_000, 550_000)
     assert (size.median_ns, size.min_ns) == (200_000, 100_000)
-    assert size.algbw_gb_s == pytest.approx(10.0)  # 2 MB in 200 us
+    assert size.algbw_gb_s == pytest.approx(10.0)  # 2 MB in 200 µs
     assert size.busbw_gb_s == pytest.approx(10.0 * 2 * 7 / 8)
 
 

@@ -144,7 +144,7 @@ def idle(recording: Recording, index: int = 0) -> dict[str, float]:
 
 
 def gap(thread: int = MAIN) -> Recording:
-    """A device that idles from 100 to 200; what ends it is launched at 180 by a call of 2 us."""
+    """A device that idles from 100 to 200; what ends it is launched at 180 by a call of 2 µs."""
     recording = Recording()
     recording.launched(0, 0, 100)
     recording.launched(180, 200, 300, thread=thread)
@@ -230,9 +230,9 @@ def test_what_the_launching_thread_does_not_explain_the_training_thread_does() -
 
 def test_launched_in_time_a_short_gap_is_latency_a_long_one_waits_for_other_work() -> None:
     recording = Recording()
-    for number in range(5):  # the usual gap of a stream: 1.5 us, so up to 3 us are the device's own
+    for number in range(5):  # the usual gap of a stream: 1.5 µs, so up to 3 µs are the device's own
         recording.launched(2 * number, 100 + 11.5 * number, 110 + 11.5 * number)
-    recording.launched(20, 159, 170)  # 3 us after the last
+    recording.launched(20, 159, 170)  # 3 µs after the last
     recording.launched(22, 220, 230, stream=8)
     assert idle(recording) == {"launch_latency": 4 * 1.5 + 3, "dependency": 50}
 

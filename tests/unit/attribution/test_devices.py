@@ -222,7 +222,7 @@ def phases(recording: Recording) -> dict[str, float]:
 
 
 def step(recording: Recording, begin: float = 0) -> Recording:
-    """A step of 200 us: forward 10, backward 20 on autograd's thread, optimizer 5."""
+    """A step of 200 µs: forward 10, backward 20 on autograd's thread, optimizer 5."""
     recording.span(f"ProfilerStep#{begin}", begin, begin + 200)
     recording.launched(begin + 10, begin + 15, begin + 25)
     recording.op(NODE, begin + 40, begin + 60, thread=AUTOGRAD)
@@ -303,7 +303,7 @@ def step_of(recording: Recording) -> DeviceStep:
 
 
 def recorded() -> Recording:
-    """A step of 200 us: it waits 20 for data, forward takes 50, backward 80, and 15 are between them."""
+    """A step of 200 µs: it waits 20 for data, forward takes 50, backward 80, and 15 are between them."""
     recording = Recording()
     recording.span("ProfilerStep#0", 0, 200)
     recording.op("aten::mm", 30, 40)

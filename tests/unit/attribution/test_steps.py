@@ -104,7 +104,7 @@ def in_us(found: StepWindows) -> list[list[float]]:
 
 
 def run_ahead(num: int, lag: float = 250) -> Recording:
-    """Host steps of 100 us, whose two kernels of 40 us run `lag` later."""
+    """Host steps of 100 µs, whose two kernels of 40 µs run `lag` later."""
     recording = Recording()
     for step in range(num):
         begin = 100 * step

@@ -53,7 +53,7 @@ def step_s(ablation: str) -> float:
 def test_the_late_rank_and_the_stalled_step_are_found(analysis: Analysis) -> None:
     verdict = analysis.cross_rank["ddp"].verdict
     assert (verdict.kind, verdict.rank) == ("persistent", 2)
-    chart = charts("steps", analysis)["Steps of DDP"]
+    chart = charts("steps", analysis)["Steps of ddp"]
     (ring,) = [trace for trace in chart.traces if trace["name"] == "stands out"]
     assert f"step-ddp-1-{STALLED_STEP}" in ring["customdata"]
 
@@ -62,4 +62,4 @@ def test_every_kind_of_picture_is_drawn(analysis: Analysis) -> None:
     assert "Bandwidth by size" in charts("collectives", analysis)
     assert "Lateness by rank and step" in charts("ranks", analysis)
     assert "How long a fetch takes" in charts("loader", analysis)
-    assert {"Devices of DDP", "Host of DDP"} <= charts("samplers", analysis).keys()
+    assert {"Devices of ddp", "Host of ddp"} <= charts("samplers", analysis).keys()

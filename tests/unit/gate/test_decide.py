@@ -127,7 +127,7 @@ class TestTheMachine:
         assert found.tolerance == pytest.approx(math.expm1(2 * 0.47 * 0.07), rel=0.05)
         assert found.asked == 0.05
         assert found.reason == words.passed(found.effect, capability(PLAN, 0.07, 0.05), 0.05)
-        assert {"5.0 %", "6.9 %"} <= set(re.findall(r"[\d.]+ %", found.reason))
+        assert {"5.0%", "6.9%"} <= set(re.findall(r"[\d.]+%", found.reason))
 
     def test_where_it_cannot_find_twice_the_tolerance_nothing_is_judged_and_the_way_out_is_one(self):
         loud = noise(0.12)
@@ -143,7 +143,7 @@ class TestTheMachine:
         assert needed > 20
         assert f"{needed} pairs" in why
         assert obstacle(sequence(needed), loud, 0.05) is None
-        supported = float(re.findall(r"([\d.]+) %", why)[-1]) / 100
+        supported = float(re.findall(r"([\d.]+)%", why)[-1]) / 100
         assert obstacle(PLAN, loud, supported) is None
         assert obstacle(PLAN, loud, supported - 0.005) is not None
 
@@ -275,10 +275,10 @@ def limits(tolerance: float = 0.05, mde: float = 0.061) -> Capability:
 @pytest.mark.parametrize(
     ("of", "said"),
     [
-        (effect(1.003, 0.995, 1.011), "the step takes 0.3 % longer (-0.5 to 1.1 %, 7 pairs)"),
-        (effect(0.979, 0.965, 0.993), "the step takes 2.1 % shorter (-3.5 to -0.7 %, 7 pairs)"),
-        (effect(1.003, None, 1.011), "the step takes 0.3 % longer (at most 1.1 %, 7 pairs)"),
-        (effect(1.003, n=1), "the step takes 0.3 % longer (1 pair)"),
+        (effect(1.003, 0.995, 1.011), "the step takes 0.3% longer (-0.5 to 1.1%, 7 pairs)"),
+        (effect(0.979, 0.965, 0.993), "the step takes 2.1% shorter (-3.5 to -0.7%, 7 pairs)"),
+        (effect(1.003, None, 1.011), "the step takes 0.3% longer (at most 1.1%, 7 pairs)"),
+        (effect(1.003, n=1), "the step takes 0.3% longer (1 pair)"),
     ],
 )
 def test_an_effect_is_said_with_the_bounds_that_it_has(of, said):
@@ -287,20 +287,20 @@ def test_an_effect_is_said_with_the_bounds_that_it_has(of, said):
 
 def test_a_pass_says_what_would_have_been_found():
     assert words.passed(effect(1.0, 0.99, 1.01), limits(), 0.05).endswith(
-        ", which is surely less than the 5.0 % that is allowed; 6.1 % or more would have been found with a "
-        "probability of 80.0 %"
+        ", which is surely less than the 5.0% that is allowed; 6.1% or more would have been found with a "
+        "probability of 80%"
     )
 
 
 def test_a_regression_says_what_is_allowed():
     assert words.regressed(effect(1.098, 1.081, 1.119), limits(), 0.05) == (
-        "the step takes 9.8 % longer (8.1 to 11.9 %, 7 pairs); 5.0 % is allowed"
+        "the step takes 9.8% longer (8.1–12%, 7 pairs); 5.0% is allowed"
     )
 
 
 def test_what_the_last_look_leaves_open_says_what_to_do():
     said = words.undecided(effect(1.041, 1.009, 1.073, n=20), sequence(), limits(), 0.05)
-    assert said.startswith("the step takes 4.1 % longer (0.9 to 7.3 %, 20 pairs), which is too close to the 5.0 % ")
+    assert said.startswith("the step takes 4.1% longer (0.9–7.3%, 20 pairs), which is too close to the 5.0% ")
     assert all(way in said for way in ("(--max-pairs)", "quieten the machine", "(--tolerance)"))
 
 
@@ -312,7 +312,7 @@ def test_a_quick_gate_that_cannot_tell_is_not_told_to_use_what_goes_not_with_it(
 
 
 def test_a_tolerance_that_noise_widened_is_said_in_every_verdict():
-    wide, said = limits(tolerance=0.063), "(5.0 % was asked for, but the noise of this machine hides more)"
+    wide, said = limits(tolerance=0.063), "(5.0% was asked for, but the noise of this machine hides more)"
     undecided = functools.partial(words.undecided, plan=sequence())
     for sentence in (words.passed, words.regressed, undecided):
         assert said in sentence(effect(1.0, 0.99, 1.01), limits=wide, asked=0.05)
@@ -321,12 +321,12 @@ def test_a_tolerance_that_noise_widened_is_said_in_every_verdict():
 
 def test_a_machine_that_is_too_noisy_is_told_its_ways_out():
     assert words.unsupported(sequence(), limits(tolerance=0.12, mde=0.1452), 0.05, 38) == (
-        "launches on this machine differ too much to gate at 5.0 %: 20 pairs find a slowdown of 14.5 % or more with a "
-        "probability of 80.0 %, and must find 10.0 %. About 38 pairs would (--max-pairs), or allow 7.3 % "
+        "launches on this machine differ too much to gate at 5.0%: 20 pairs find a slowdown of 15% or more with a "
+        "probability of 80%, and must find 10%. About 38 pairs would (--max-pairs), or allow 7.3% "
         "(--tolerance), or use a quieter machine"
     )
 
 
 def test_a_quick_gate_says_why_it_is_none():
-    assert "differ by 1.0 % or less; on this one they differ by 1.4 %" in words.not_for_quick(0.014, 0.01)
+    assert "differ by 1.0% or less; on this one they differ by 1.4%" in words.not_for_quick(0.014, 0.01)
     assert words.too_many_modes(QUICK, 3).startswith("5 pairs cannot show a regression in one of 3 modes")

@@ -96,7 +96,7 @@ def test_errors_on_a_noisy_machine_are_those_that_the_rule_names(slowdown: float
 
 
 def test_a_machine_whose_pairs_are_held_up_fails_more():
-    # Every third pair is off by 40 %, which a robust spread does not say.
+    # Every third pair is off by 40%, which a robust spread does not say.
     ratios = (0.03, -0.03, 0.4) * 5
     calm = dataclasses.replace(noise(0.01), log_ratios=(0.03, -0.03) * 5)
     jumpy = dataclasses.replace(noise(0.01), log_ratios=ratios)

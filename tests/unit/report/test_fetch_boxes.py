@@ -9,7 +9,7 @@ import pytest
 from dpdoctor.report.loading.fetch_boxes import MOST_BOXES, MOST_POINTS, fetch_boxes
 from tests.builders.figures import figures
 
-# 1 to 101 ms: the quantiles are round.
+# 1–101 ms: the quantiles are round.
 FETCHES = [ms / 1000 for ms in range(1, 102)]
 
 
@@ -36,7 +36,7 @@ def many(num_ranks: int, num_workers: int) -> Mapping[tuple[int, int | None], li
 def test_many_processes_are_put_together_by_rank() -> None:
     chart = fetch_boxes(many(8, 8))
     assert chart.layout["yaxis"]["ticktext"] == [f"rank {rank}" for rank in range(8)]
-    assert figures(chart.how_to_read) == ["5 %", "95 %", "64"]
+    assert figures(chart.how_to_read) == ["5%", "95%", "64"]
 
 
 def test_of_many_ranks_the_slowest_are_drawn_below_all_of_them() -> None:
@@ -45,4 +45,4 @@ def test_of_many_ranks_the_slowest_are_drawn_below_all_of_them() -> None:
     assert names[:2] == ["all ranks", f"rank {MOST_BOXES + 7}"]
     assert len(names) == MOST_BOXES + 1
     # How many are drawn and of how many; no number of processes, as none are put together.
-    assert figures(chart.how_to_read) == ["5 %", "95 %", str(MOST_BOXES), str(MOST_BOXES + 8)]
+    assert figures(chart.how_to_read) == ["5%", "95%", str(MOST_BOXES), str(MOST_BOXES + 8)]

@@ -137,7 +137,7 @@ def test_no_button_shows_before_its_script_ran() -> None:
 def test_a_cell_has_the_number_that_it_shows() -> None:
     analysis = runs.cpu_run()
     value = analysis.summary.modes["ddp"].throughput.value
-    cell = f'<td class="number"><data value="{value}">447 samples/s</data><small>443 to 451</small>'
+    cell = f'<td class="number"><data value="{value}">447 samples/s</data><small>443–451</small>'
     assert cell in page.render(of_run(analysis))
 
 

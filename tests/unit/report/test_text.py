@@ -16,11 +16,11 @@ RATE = Figure(value=317.2, low=314.6, high=320.1, n=9, unit="samples/s")
 @pytest.mark.parametrize(
     ("figure", "whole", "interval", "short"),
     [
-        (RATE, "317 samples/s", "315 to 320 samples/s", "315 to 320"),
-        (Figure(value=0.1, low=0.09, high=0.11, unit="s"), "100 ms", "90.0 to 110 ms", "90.0 to 110"),
+        (RATE, "317 samples/s", "315–320 samples/s", "315–320"),
+        (Figure(value=0.1, low=0.09, high=0.11, unit="s"), "100 ms", "90.0–110 ms", "90.0–110"),
         (Figure(value=1.1, low=0.9, high=1.3, unit="s"), "1.10 s", "900 ms to 1.30 s", "900 ms to 1.30"),
-        (Figure(value=1.31, low=1.27, high=1.35, unit="x"), "1.31x", "1.27x to 1.35x", "1.27x to 1.35x"),
-        (Figure(value=0.654, low=0.6, high=0.7, unit="ratio"), "65.4 %", "60.0 to 70.0 %", "60.0 to 70.0"),
+        (Figure(value=1.31, low=1.27, high=1.35, unit="x"), "1.31x", "1.27–1.35x", "1.27–1.35"),
+        (Figure(value=0.654, low=0.6, high=0.7, unit="ratio"), "65%", "60–70%", "60–70"),
         (Figure(value=0.0, low=0.0, high=0.0, unit="s"), "0 s", "", ""),
         (Figure(value=2.0, unit="furlongs"), "2.00 furlongs", "", ""),
         (Figure(value=None, unit="s", reason="no trace"), "unknown", "", ""),
@@ -39,7 +39,7 @@ def test_an_unknown_figure_shows_its_reason() -> None:
 
 def test_a_figure_with_a_reservation_shows_both() -> None:
     cell = text.figure_cell(dataclasses.replace(RATE, reason="the edge is left out"))
-    assert cell == Cell(text="317 samples/s", note="315 to 320", footnote="the edge is left out")
+    assert cell == Cell(text="317 samples/s", note="315–320", footnote="the edge is left out")
 
 
 @pytest.mark.parametrize(("size", "words"), [(None, "unknown"), (32.0, "32"), (1024.0, "1,024"), (31.25, "31.2")])
@@ -48,26 +48,26 @@ def test_batches(size: float | None, words: str) -> None:
 
 
 def test_intervals_of_one_launch_are_within_this_run() -> None:
-    assert text.interval_words(runs.gpu_run().summary.modes) == ("95 % intervals within this run, over 3 windows each.")
+    assert text.interval_words(runs.gpu_run().summary.modes) == ("95% intervals within this run, over 3 windows each.")
 
 
 def test_intervals_over_unlike_numbers_of_windows_are_told_apart() -> None:
     modes = runs.gpu_run().summary.modes
     alone = dataclasses.replace(modes["ddp"], throughput=dataclasses.replace(RATE, low=None, high=None, n=1))
     assert text.interval_words({**modes, "fsdp": alone}) == (
-        "95 % intervals within this run, over 3 windows: One device and DDP. No interval from 1 window: FSDP."
+        "95% intervals within this run, over 3 windows: single and ddp. No interval from 1 window: fsdp."
     )
 
 
 def test_intervals_of_repeated_launches() -> None:
-    assert text.interval_words(runs.repeated_run().summary.modes) == ("95 % intervals between 2 launches each.")
+    assert text.interval_words(runs.repeated_run().summary.modes) == ("95% intervals between 2 launches each.")
 
 
 def test_intervals_by_calibrated_noise() -> None:
     rate = dataclasses.replace(RATE, scope="calibrated")
     calibrated = dataclasses.replace(runs.gpu_run().summary.modes["ddp"], throughput=rate)
     assert text.interval_words({"ddp": calibrated}) == (
-        "95 % intervals between launches, by how far those of this script differ here, and 9 windows."
+        "95% intervals between launches, by how far those of this script differ here, and 9 windows."
     )
 
 
@@ -99,7 +99,7 @@ def test_enumerations(words: list[str], expected: str) -> None:
         ((317.2, 400.0), "samples/s", "317 and 400 samples/s"),
         ((0.9, 1.2), "s", "900 ms and 1.20 s"),
         ((1.1, 1.2, 1.3), "x", "1.10x, 1.20x and 1.30x"),
-        ((0.5, 0.6), "ratio", "50.0 and 60.0 %"),
+        ((0.5, 0.6), "ratio", "50% and 60%"),
     ],
 )
 def test_figures_share_their_unit(values: tuple[float, ...], unit: str, expected: str) -> None:
@@ -107,8 +107,8 @@ def test_figures_share_their_unit(values: tuple[float, ...], unit: str, expected
 
 
 def test_a_reason_is_given_once_for_all_that_it_holds_for() -> None:
-    found = text.absent([("DDP", "it failed"), ("FSDP", "no window"), ("DataParallel", "it failed")])
-    assert found == [Absent(what="DDP and DataParallel", reason="it failed"), Absent(what="FSDP", reason="no window")]
+    found = text.absent([("ddp", "it failed"), ("fsdp", "no window"), ("dp", "it failed")])
+    assert found == [Absent(what="ddp and dp", reason="it failed"), Absent(what="fsdp", reason="no window")]
 
 
 def test_an_iterable_dataset_has_no_sampler() -> None:
@@ -122,7 +122,7 @@ def test_an_iterable_dataset_has_no_sampler() -> None:
     ("given", "shown"),
     [
         ("the loader", "The loader"),
-        ("DDP", "DDP"),
+        ("ddp", "ddp"),
         ("", ""),
         ("samples/train.py:20 has most", "samples/train.py:20 has most"),
         ("no_overlap names it", "no_overlap names it"),

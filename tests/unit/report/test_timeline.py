@@ -136,19 +136,19 @@ class TestClocks:
         events = written(traced_runs.trace_run(found[0], ahead(found[1], 5_000_000_000)))
         ends = [[e["ts"] + e["dur"] for e in slices(events, process, "collectives")] for process in (1, 2)]
         assert ends[0] == pytest.approx(ends[1])
-        assert processes(events) == ["Traces, rank 0 (its clock is the axis)", "Traces, rank 1 (clock to 0 s)"]
+        assert processes(events) == ["traces, rank 0 (its clock is the axis)", "traces, rank 1 (clock to 0 s)"]
 
     def test_a_rank_that_shares_no_call_begins_at_zero_and_says_so(self) -> None:
         found = traced_runs.late_rank(2, 1)
         stranger = ahead(dataclasses.replace(found[1], rank=None, source="other.json"), 10**18)
         events = written(traced_runs.trace_run(found[0], stranger))
-        assert processes(events)[1] == "Traces, other.json (begins at 0)"
+        assert processes(events)[1] == "traces, other.json (begins at 0)"
         assert slices(events, 2, "steps, GPU 0")[0]["ts"] == 0
 
 
 def test_a_profile_run_shows_the_modes_that_have_traces() -> None:
     names = processes(written(traced_runs.traced_profile()))
-    assert [name.partition(" (")[0] for name in names] == ["DDP, rank 0", "DDP, rank 1"]
+    assert [name.partition(" (")[0] for name in names] == ["ddp, rank 0", "ddp, rank 1"]
 
 
 def test_a_run_without_traces_has_no_events() -> None:

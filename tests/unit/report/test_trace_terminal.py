@@ -6,16 +6,16 @@ from tests.builders import traced_runs
 from tests.builders.terminal import shown
 
 WHOLE = """\
-4 ranks: 46.0 % of the step computes, 31.0 % is exposed communication and 18.0 % is idle (most of it waiting
-for data); rank 2 is late by 30.0 ms in nearly every step.
+4 ranks: 46% of the step computes, 31% is exposed communication and 18% is idle (most of it waiting for data);
+rank 2 is late by 30.0 ms in nearly every step.
 Shares of 12 whole steps on 4 devices, added up. A profiler slows what it watches, the host most.
 
-rank    device  compute  exposed comm    h2d   copy    idle        total  overlap
-─────────────────────────────────────────────────────────────────────────────────
-rank 0  GPU 0    46.0 %        31.0 %  4.0 %  1.0 %  18.0 %  100 ms/step   50.0 %
-rank 1  GPU 0    46.0 %        31.0 %  4.0 %  1.0 %  18.0 %  100 ms/step   50.0 %
-rank 2  GPU 0    46.0 %        31.0 %  4.0 %  1.0 %  18.0 %  100 ms/step   50.0 %
-rank 3  GPU 0    46.0 %        31.0 %  4.0 %  1.0 %  18.0 %  100 ms/step   50.0 %"""
+rank    device  compute  exposed comm   h2d  copy  idle        total  overlap
+─────────────────────────────────────────────────────────────────────────────
+rank 0  GPU 0       46%           31%  4.0%  1.0%   18%  100 ms/step      50%
+rank 1  GPU 0       46%           31%  4.0%  1.0%   18%  100 ms/step      50%
+rank 2  GPU 0       46%           31%  4.0%  1.0%   18%  100 ms/step      50%
+rank 3  GPU 0       46%           31%  4.0%  1.0%   18%  100 ms/step      50%"""
 
 
 def test_the_whole_of_a_run() -> None:

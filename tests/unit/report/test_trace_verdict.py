@@ -24,7 +24,7 @@ class TestHeadline:
     def test_of_four_ranks(self) -> None:
         found = trace_verdict.headline(traced_runs.late_run())
         assert found.sentence == (
-            "4 ranks: 46.0 % of the step computes, 31.0 % is exposed communication and 18.0 % is idle "
+            "4 ranks: 46% of the step computes, 31% is exposed communication and 18% is idle "
             "(most of it waiting for data); rank 2 is late by 30.0 ms in nearly every step."
         )
         assert found.tone == "warn"
@@ -32,7 +32,7 @@ class TestHeadline:
 
     def test_of_one_rank_without_steps(self) -> None:
         found = trace_verdict.headline(traced_runs.cpu_trace())
-        assert found.sentence.startswith("Rank 34 of 300: 46.0 % of the 100 ms traced computes, ")
+        assert found.sentence.startswith("Rank 34 of 300: 46% of the 100 ms traced computes, ")
         assert "299 of 300 ranks left no trace here." in found.detail
         assert "all that was traced on 1 training thread" in found.detail
         assert found.tone == "plain"

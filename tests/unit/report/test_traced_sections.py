@@ -97,8 +97,8 @@ class TestTimeBudget:
         chart = charts("breakdown", traced_runs.late_run())["The time of each device"]
         assert [trace["x"][0] for trace in chart.traces] == [46, 31, 4, 1, 18]
         assert chart.layout["yaxis"]["ticktext"] == ["rank 0", "rank 1", "rank 2", "rank 3"]
-        assert chart.alternative.startswith("rank 0: compute 46.0 %")
-        assert figures(chart.alternative)[:6] == ["0", "46.0 %", "31.0 %", "4.0 %", "1.0 %", "18.0 %"]
+        assert chart.alternative.startswith("rank 0: compute 46%")
+        assert figures(chart.alternative)[:6] == ["0", "46%", "31%", "4.0%", "1.0%", "18%"]
 
     def test_of_many_devices_those_that_compute_least_come_first(self) -> None:
         (digest,) = traced_runs.late_rank(1, 0)
@@ -135,8 +135,8 @@ class TestTimeBudget:
         assert table.rows[0] == (
             Cell(text="rank 0", note="NVIDIA H100"),
             Cell(text="100 ms", note="mean of 3 steps"),
-            *(Cell(text=text) for text in ("46.0 %", "31.0 %", "4.0 %", "1.0 %", "18.0 %", "50.0 %")),
-            Cell(text="8.00 us", note="90 % within 2.00 ms"),
+            *(Cell(text=text) for text in ("46%", "31%", "4.0%", "1.0%", "18%", "50%")),
+            Cell(text="8.00 µs", note="90% within 2.00 ms"),
             Cell(text="300"),
         )
 
@@ -162,7 +162,7 @@ class TestTimeBudget:
 class TestCollectives:
     def test_sizes_are_means_over_ranks(self) -> None:
         (row,) = tables("collectives", traced_runs.late_run())["Collectives"].rows
-        found = ["all_reduce", "25.0 MB", "4", "4.00", "40.0 ms", "50.0 %", "10.0 ms", "2.50 GB/s", "3.75 GB/s"]
+        found = ["all_reduce", "25.0 MB", "4", "4.00", "40.0 ms", "50%", "10.0 ms", "2.50 GB/s", "3.75 GB/s"]
         assert texts(row) == found
 
     def test_duration_and_bandwidth_are_of_one_rank(self) -> None:
@@ -190,7 +190,7 @@ class TestCollectives:
 
 
 class TestBandwidthBySize:
-    # 10 us + size / 1 GB/s: the shortest calls; the median ones take twice as long.
+    # 10 µs + size / 1 GB/s: the shortest calls; the median ones take twice as long.
     SIZES = tuple(
         traced_runs.size(num_bytes=size, median_ns=2 * (10_000 + size), min_ns=10_000 + size)
         for size in (10_000, 90_000, 990_000)
@@ -219,7 +219,7 @@ class TestBandwidthBySize:
         assert best["y"] == pytest.approx([5e8, 9e8, 9.9e8])
         assert (fit["y"][0], fit["y"][-1]) == (pytest.approx(5e8), pytest.approx(9.9e8))
         assert (limit["x"], limit["y"]) == ([10_000, 990_000], [1e9, 1e9])
-        assert figures(chart.alternative)[-3:] == ["0", "10.0 us", "1.00 GB/s"]
+        assert figures(chart.alternative)[-3:] == ["0", "10.0 µs", "1.00 GB/s"]
         assert chart.how_to_read == bandwidth_chart.HOW_TO_READ
 
     def test_without_a_fit_the_reason_is_given(self) -> None:
@@ -242,7 +242,7 @@ class TestBandwidthBySize:
             for digest, bandwidth in zip(traced_runs.late_rank(3, 0), (3.0, 1.0, 2.0), strict=True)
         ]
         chart = charts("collectives", traced_runs.trace_run(*digests))["Bandwidth by size"]
-        assert figures(chart.alternative)[-3:] == ["2", "10.0 us", "2.00 GB/s"]
+        assert figures(chart.alternative)[-3:] == ["2", "10.0 µs", "2.00 GB/s"]
 
     def test_of_many_sizes_those_that_took_longest_are_drawn(self) -> None:
         many = tuple(traced_runs.size(num_bytes=1000 + i, total_ns=1000 + i) for i in range(50))
@@ -275,7 +275,7 @@ class TestParallel:
     def test_units_of_fsdp(self) -> None:
         (row,) = tables("parallel", traced_runs.trace_run(traced_runs.everything()))["Units"].rows
         assert row[0].full == traced_runs.HOSTILE[2]
-        assert texts(row)[1:] == ["2.00", "3.00 MB", "1.00", "unknown", "2.50 ms", "50.0 %"]
+        assert texts(row)[1:] == ["2.00", "3.00 MB", "1.00", "unknown", "2.50 ms", "50%"]
 
     def test_the_excess_of_the_first_device_under_data_parallel(self) -> None:
         rows = tables("parallel", traced_runs.trace_run(traced_runs.everything()))["nn.DataParallel"].rows
@@ -292,7 +292,7 @@ class TestParallel:
         )["Units of FSDP on rank 0"]
         assert (chart.layout["yaxis"]["ticktext"], chart.traces[0]["x"]) == (["b", "a"], [3, 1])
         assert chart.alternative.startswith("b: ")
-        assert figures(chart.alternative) == ["3.00 ms", "50.0 %", "1.00 ms", "50.0 %"]
+        assert figures(chart.alternative) == ["3.00 ms", "50%", "1.00 ms", "50%"]
 
     def test_the_devices_of_data_parallel_are_drawn_by_what_launched_their_work(self) -> None:
         chart = charts("parallel", traced_runs.trace_run(traced_runs.everything()))[
@@ -356,7 +356,7 @@ class TestTheFirstScreenOfAProfileRun:
     def test_who_is_late_is_said_there_too(self) -> None:
         run = traced_runs.traced_profile()
         (late,) = trace_verdict.stragglers(run)
-        assert "DDP" in late
+        assert "ddp" in late
         assert figures(late) == ["1", "30.0 ms"]
         (limits,) = only(Limits, build("overview", run))
         assert late in limits.points
@@ -366,8 +366,8 @@ class TestTheFirstScreenOfAProfileRun:
 class TestKernels:
     def test_ranks_are_added_up(self) -> None:
         found = tables("kernels", traced_runs.late_run())
-        assert texts(found["Kernels"].rows[0]) == ["gemm", "48", "144 ms", "100 %", "3.00 ms"]
-        assert texts(found["Operators"].rows[0]) == ["aten::mm", "48", "32.0 ms", "24.0 ms", "100 %"]
+        assert texts(found["Kernels"].rows[0]) == ["gemm", "48", "144 ms", "100%", "3.00 ms"]
+        assert texts(found["Operators"].rows[0]) == ["aten::mm", "48", "32.0 ms", "24.0 ms", "100%"]
 
     def test_the_longest_are_shown(self) -> None:
         names = tuple(NamedTime(name=f"k{n}", count=1, total_ns=n * MS, device=0) for n in range(1, 31))

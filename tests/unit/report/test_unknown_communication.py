@@ -14,17 +14,17 @@ from tests.builders.terminal import shown
 REASON = "no kernel is known to communicate"
 FOUND = traced_runs.unknown_communication()
 WHOLE = """\
-4 ranks: communication is unknown; 77.0 % of the step computes or communicates and 18.0 % is idle (most of it
+4 ranks: communication is unknown; 77% of the step computes or communicates and 18% is idle (most of it
 waiting for data).
 Shares of 12 whole steps on 4 devices, added up. Why communication is unknown: rank 0 and 3 other traces: no
 kernel is known to communicate. A profiler slows what it watches, the host most.
 
-rank    device  compute  exposed comm    h2d   copy    idle        total  overlap
-─────────────────────────────────────────────────────────────────────────────────
-rank 0  GPU 0    77.0 %       unknown  4.0 %  1.0 %  18.0 %  100 ms/step  unknown
-rank 1  GPU 0    77.0 %       unknown  4.0 %  1.0 %  18.0 %  100 ms/step  unknown
-rank 2  GPU 0    77.0 %       unknown  4.0 %  1.0 %  18.0 %  100 ms/step  unknown
-rank 3  GPU 0    77.0 %       unknown  4.0 %  1.0 %  18.0 %  100 ms/step  unknown
+rank    device  compute  exposed comm   h2d  copy  idle        total  overlap
+─────────────────────────────────────────────────────────────────────────────
+rank 0  GPU 0       77%       unknown  4.0%  1.0%   18%  100 ms/step  unknown
+rank 1  GPU 0       77%       unknown  4.0%  1.0%   18%  100 ms/step  unknown
+rank 2  GPU 0       77%       unknown  4.0%  1.0%   18%  100 ms/step  unknown
+rank 3  GPU 0       77%       unknown  4.0%  1.0%   18%  100 ms/step  unknown
 The compute may hold communication, which is unknown."""
 
 
@@ -35,7 +35,7 @@ def test_the_terminal() -> None:
 def test_the_comment() -> None:
     comment = markdown.comment(FOUND)
     assert REASON in comment
-    assert "77.0 % | unknown | 4.0 %" in comment
+    assert "77% | unknown | 4.0%" in comment
     assert "may hold communication" in comment
 
 
@@ -66,6 +66,6 @@ def test_the_page_and_the_timeline_have_no_share_of_it() -> None:
 
 def test_of_one_rank_only_the_others_keep_their_figures() -> None:
     text = shown(traced_runs.partly_unknown_communication(), width=110)
-    assert "rank 0  GPU 0    77.0 %       unknown" in text
-    assert "rank 1  GPU 0    46.0 %        31.0 %" in text
+    assert "rank 0  GPU 0       77%       unknown" in text
+    assert "rank 1  GPU 0       46%           31%" in text
     assert "The compute of rank 0 may hold communication" in text

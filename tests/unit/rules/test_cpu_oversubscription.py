@@ -55,6 +55,6 @@ def test_without_the_ablation_it_cannot_tell() -> None:
 
 def test_what_a_quota_costs_is_not_known() -> None:
     found = RULE.check(FIRES["a quota"])
-    assert "40.0 % of its periods" in found.title
+    assert "40% of its periods" in found.title
     assert found.cost.value is None
     assert (found.status, found.speedup) == ("inferred", None)

@@ -56,7 +56,7 @@ def test_one_cause_is_named_with_what_to_do() -> None:
 def test_of_several_causes_each_is_told_and_none_is_the_cause() -> None:
     found = finding(FIRES["several causes"])
     assert found.cause is None
-    assert [text.startswith("in 15.0 % of a step") for text in found.evidence[:2]] == [True, True]
+    assert [text.startswith("in 15% of a step") for text in found.evidence[:2]] == [True, True]
 
 
 def test_what_another_finding_tells_of_is_not_counted() -> None:

@@ -203,7 +203,7 @@ def test_a_cause_that_is_certain_counts_where_chance_hides_it_in_the_whole_step(
     assert (found.ranks, found.status) == ((1,), "confirmed")
     assert found.cost.value == pytest.approx(0.2, abs=0.001)
     assert "code of the script" in (found.cause or "")
-    assert any("`other`" in text and "20.0 %" in text for text in found.evidence)
+    assert any("`other`" in text and "20%" in text for text in found.evidence)
 
 
 def test_a_rank_that_is_slower_by_chance_is_not_named() -> None:
@@ -291,7 +291,7 @@ def test_a_rank_whose_core_is_slower_by_as_much_is_so_for_its_core() -> None:
     found = finding(paced(20, core=1.25))
     assert (found.cause, found.remedy) == (CAUSES["core"], REMEDIES["core"])
     # 100 ms at four fifths of the pace, and a step lasts 100 ms.
-    assert any("20.0 % of a step" in text for text in found.evidence)
+    assert any("20% (" in text for text in found.evidence)
 
 
 @pytest.mark.parametrize("core", [1.0, 1.1, 0.8])

@@ -194,7 +194,7 @@ def test_the_real_set_of_one_step() -> None:
     assert (group.matched_by, group.left_out, group.reason) == ("order", (0,) * 8, None)
     assert found.came_last is not None
     assert (found.came_last.rank, found.came_last.times, found.came_last.of) == (7, 5, 8)
-    # By hand: medians of the others less rank 7, in its calls but the first: 1021 + 166 + 125 + 127 us.
+    # By hand: medians of the others less rank 7, in its calls but the first: 1021 + 166 + 125 + 127 µs.
     assert found.came_last.waited_ns == pytest.approx(1.44 * MS, abs=0.01 * MS)
     assert (found.verdict.kind, found.verdict.num_steps) == ("unknown", 0)
     assert "5 whole steps are needed, 1 is here" in str(found.verdict.reason)
@@ -231,7 +231,7 @@ def test_nobody_came_last_to_most(late: dict[int, int]) -> None:
 
 def test_what_nobody_waits_for_is_not_told() -> None:
     ranks = one_step({})
-    for call in range(NUM_CALLS):  # 20 us later than the others, in steps of 50 ms
+    for call in range(NUM_CALLS):  # 20 µs later than the others, in steps of 50 ms
         first = ranks[2][call]
         ranks[2][call] = Call(begin_ns=first.begin_ns + 20_000, end_ns=first.end_ns, step=0)
     assert compared(ranks).came_last is None

@@ -154,7 +154,7 @@ def test_transforms_are_shares_of_the_fetch_in_the_order_of_the_chain() -> None:
 
 
 def test_workers_are_busy_for_the_part_of_a_fetch_that_lies_in_a_window() -> None:
-    # Windows from 0 to 800 ms. Worker 0 fetches from -50 to 150 ms, worker 1 twice, the second time past the end.
+    # Windows from 0–800 ms. Worker 0 fetches from -50 to 150 ms, worker 1 twice, the second time past the end.
     batches = [
         batch(1, asked=0, wait=150.0, fetch_begin=-50.0, fetch=200.0, worker=0),
         batch(2, asked=150, wait=10.0, fetch_begin=0.0, fetch=100.0, worker=1),

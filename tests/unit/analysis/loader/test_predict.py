@@ -84,7 +84,7 @@ def test_the_interval_holds_the_model_and_how_windows_vary() -> None:
     (varied,) = predict(of(EVEN, slow, EVEN, slow), Setting(num_workers=1))
     assert varied.step.value is not None
     assert varied.step.high is not None
-    # What is left without the model is more than twice the interval of the step, 2.5 %.
+    # What is left without the model is more than twice the interval of the step, 2.5%.
     assert ((varied.step.high / varied.step.value - 1) ** 2 - MODEL_ERROR**2) ** 0.5 > 2 * 0.025
 
 

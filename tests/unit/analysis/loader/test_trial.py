@@ -122,7 +122,7 @@ def tried(speedup: float, half: float) -> LoaderTrial:
 def test_what_was_measured_to_be_faster_is_advised_whatever_was_predicted() -> None:
     chosen, reason = after_trial(None, tried(1.4, 0.1), (NOW, TWO, MORE))
     assert chosen is TWO
-    assert "1.40x (1.30x to 1.50x)" in reason
+    assert "1.40x (1.30–1.50)" in reason
 
 
 @pytest.mark.parametrize("found", [tried(1.4, 0.5), tried(0.9, 0.05), tried(1.0, 0.0)])

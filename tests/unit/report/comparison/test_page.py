@@ -19,7 +19,7 @@ from tests.builders.html import Elements
 from tests.builders.sections import flat, only
 
 VIEWS: dict[str, View[Comparison]] = {view.name: view for section in IN_ORDER for view in section.views}
-STARVED = f"{BY_NAME['data_starved'].title} DDP, data_starved"
+STARVED = f"{BY_NAME['data_starved'].title} ddp, data_starved"
 
 
 def build(name: str, comparison: Comparison) -> list[Block]:
@@ -80,10 +80,10 @@ def test_the_button_hands_out_the_comparison() -> None:
 
 def test_the_first_screen_has_throughput_and_step_of_every_mode() -> None:
     (main, runs) = tables("overview", pairs.slower()).values()
-    assert main["throughput DDP"][:2] == ["447 samples/s", "315 samples/s"]
-    assert main["throughput DDP"][2] == "0.705x"
-    assert main["step DDP"] == ["143 ms", "203 ms", "1.42x"]
-    assert main["throughput One device"][2] == "not measurably different"
+    assert main["throughput ddp"][:2] == ["447 samples/s", "315 samples/s"]
+    assert main["throughput ddp"][2] == "0.705x"
+    assert main["step ddp"] == ["143 ms", "203 ms", "1.42x"]
+    assert main["throughput single"][2] == "not measurably different"
     assert [*runs] == ["A the base", "B"]
 
 
@@ -91,25 +91,25 @@ def test_a_change_is_good_or_bad_by_its_direction() -> None:
     table = only(Table, build("overview", pairs.slower()))[0]
     tones = {(row[0].text, row[0].note): row[-1].tone for row in table.rows}
     assert tones == {
-        ("throughput", "One device"): "plain",
-        ("step", "One device"): "plain",
-        ("throughput", "DDP"): "bad",
-        ("step", "DDP"): "bad",
+        ("throughput", "single"): "plain",
+        ("step", "single"): "plain",
+        ("throughput", "ddp"): "bad",
+        ("step", "ddp"): "bad",
     }
 
 
 def test_a_longer_step_of_a_larger_batch_is_not_bad() -> None:
     table = only(Table, build("overview", pairs.larger_batch()))[0]
     tones = {(row[0].text, row[0].note): row[-1].tone for row in table.rows}
-    assert tones["step", "DDP"] == "plain"
-    assert tones["throughput", "DDP"] == "good"
+    assert tones["step", "ddp"] == "plain"
+    assert tones["throughput", "ddp"] == "good"
 
 
 def test_what_changed_is_what_waits_for_data() -> None:
     (changed,) = tables("changes", pairs.slower()).values()
-    assert changed["data_wait DDP"] == ["60.0 ms", "120 ms", "+60.0 ms"]
-    assert "forward DDP" not in changed
-    assert not any("One device" in row for row in changed)
+    assert changed["data_wait ddp"] == ["60.0 ms", "120 ms", "+60.0 ms"]
+    assert "forward ddp" not in changed
+    assert not any("single" in row for row in changed)
 
 
 def test_that_nothing_else_changed_is_said() -> None:
@@ -121,12 +121,12 @@ def test_bars_of_throughput_have_each_mode_of_each_run() -> None:
     (chart,) = only(Chart, build("throughput", pairs.failed()))
     assert chart.alternative.count("samples/s (") == 3
     absent = [block.what for block in only(Absent, build("throughput", pairs.failed()))]
-    assert "FSDP in A" in absent
-    assert any("One device in B" in what for what in absent)
+    assert "fsdp in A" in absent
+    assert any("single in B" in what for what in absent)
 
 
 def test_phases_are_on_the_scale_of_the_first_run() -> None:
-    chart = {chart.title: chart for chart in only(Chart, build("phases", pairs.slower()))}["DDP: one step on the host"]
+    chart = {chart.title: chart for chart in only(Chart, build("phases", pairs.slower()))}["ddp: one step on the host"]
     total = sum(trace["x"][1] for trace in chart.traces)
     assert [sum(trace["x"][row] for trace in chart.traces) for row in (0, 1)] == [pytest.approx(100), total]
     assert total == pytest.approx(100 * 203 / 143, rel=0.01)
@@ -134,25 +134,25 @@ def test_phases_are_on_the_scale_of_the_first_run() -> None:
 
 def test_shares_of_traces_change_by_points() -> None:
     (shares,) = tables("breakdown", pairs.traces()).values()
-    assert shares["exposed communication Traces"] == ["31.0 %", "10.0 %", "-21.0 points"]
+    assert shares["exposed communication traces"] == ["31%", "10%", "-21 points"]
 
 
 def test_a_finding_that_appeared_has_its_remedy() -> None:
     (found,) = tables("findings", pairs.diagnosed()).values()
-    assert found[STARVED] == ["not found", "42.0 %", "appeared"]
+    assert found[STARVED] == ["not found", "42%", "appeared"]
     cards = only(Card, build("findings", pairs.diagnosed()))
     assert "DataLoader(..., num_workers=4)" in [card.code for card in cards]
 
 
 def test_what_is_gone_is_said_without_a_card() -> None:
     (found,) = tables("findings", pairs.mended()).values()
-    assert found[STARVED] == ["42.0 %", "not found", "gone"]
+    assert found[STARVED] == ["42%", "not found", "gone"]
     assert only(Card, build("findings", pairs.mended())) == []
 
 
 def test_ablations_that_one_run_did_not_run_are_unknown_there() -> None:
     (gains,) = tables("ablations", pairs.diagnosed()).values()
-    assert gains["gain of cached_batches One device"][0] == "unknown"
+    assert gains["gain of cached_batches single"][0] == "unknown"
 
 
 def test_the_environment_shows_what_differs_first() -> None:

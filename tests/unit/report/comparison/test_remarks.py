@@ -20,20 +20,20 @@ def in_a_and_b(base: str, other: str) -> str:
 
 def test_of_equal_runs_there_is_only_what_befell_them() -> None:
     assert {*found(pairs.alike())} == {
-        "DataParallel: inactive in A and B",
-        "FSDP: failed in A and B",
+        "dp: inactive in A and B",
+        "fsdp: failed in A and B",
     }
 
 
 def test_a_failed_mode_has_its_reason() -> None:
     reason = runs.cpu_run().summary.modes["fsdp"].reason
-    assert found(pairs.alike())["FSDP: failed in A and B"].text == f"{reason}."
+    assert found(pairs.alike())["fsdp: failed in A and B"].text == f"{reason}."
 
 
 def test_batches_that_differ_are_said_and_that_throughput_is_not_time_to_accuracy() -> None:
     remark = found(pairs.larger_batch())["Different batches"]
     assert remark.text == (
-        f"Samples per step, all devices: DDP: {in_a_and_b('64 (32 per device)', '128 (64 per device)')}. {NOT_ACCURACY}"
+        f"Samples per step, all devices: ddp: {in_a_and_b('64 (32 per device)', '128 (64 per device)')}. {NOT_ACCURACY}"
     )
     assert remark.grave
 
@@ -46,7 +46,7 @@ def test_machine_and_versions_that_differ_are_said() -> None:
 
 def test_modes_that_one_run_lacks_are_said() -> None:
     remark = found(pairs.three())["Not every run has every mode"]
-    assert remark.text == "DataParallel is missing in B and C; DDP is missing in C; FSDP is missing in B and C."
+    assert remark.text == "dp is missing in B and C; ddp is missing in C; fsdp is missing in B and C."
 
 
 def test_other_numbers_of_devices_are_said() -> None:
@@ -54,7 +54,7 @@ def test_other_numbers_of_devices_are_said() -> None:
     single = other.summary.modes["single"]
     summary = dataclasses.replace(other.summary, modes={"single": dataclasses.replace(single, num_devices=4)})
     remark = found(compare([base, dataclasses.replace(other, summary=summary)]))
-    assert remark["Different numbers of devices"].text == f"One device: {in_a_and_b('1 device', '4 devices')}."
+    assert remark["Different numbers of devices"].text == f"single: {in_a_and_b('1 device', '4 devices')}."
 
 
 def test_another_script_is_not_the_same_as_a_changed_one() -> None:

@@ -17,36 +17,36 @@ from tests.builders.diagnosed_runs import finding
 from tests.builders.markdown import ALIVE, UNSEEN, elements, seen, tokens
 
 TERMINAL = """\
-In one launch each, B is slower than A with DDP (0.705x); it is not measurably different from A on one device
+In one launch each, B is slower than A with ddp (0.705x); it is not measurably different from A on one device
 (1.00x).
-Throughput of B over A, 95 % intervals: One device 0.980x to 1.02x; DDP 0.696x to 0.714x.
+Throughput of B over A, 95% intervals: single 0.980–1.02x; ddp 0.696–0.714x.
 
 A: before, 2026-01-02T03:04:05Z (the base)
 B: after, 2026-01-02T03:04:05Z
 
-figure                                    A                B               B against A
-──────────────────────────────────────────────────────────────────────────────────────
-throughput                    316 samples/s    316 samples/s  not measurably different
-One device                       311 to 320       311 to 320           0.980x to 1.02x
-step                                 101 ms           101 ms  not measurably different
-One device                      99.9 to 103      99.9 to 103           0.980x to 1.02x
-throughput                    447 samples/s    315 samples/s                    0.705x
-DDP                              442 to 451       313 to 317          0.696x to 0.714x
-step                                 143 ms           203 ms                     1.42x
-DDP                              142 to 145       202 to 205            1.40x to 1.44x
-data_wait                           60.0 ms           120 ms                  +60.0 ms
-DDP                                                                  +60.0 to +60.0 ms
-throughput with epoch edges   447 samples/s    315 samples/s                    0.705x
-DDP                              442 to 451       313 to 317          0.696x to 0.714x
-epoch                                14.3 s           20.3 s                     1.42x
-DDP                            14.2 to 14.5     20.2 to 20.5            1.40x to 1.44x
-speedup over one device               1.41x           0.997x                    0.705x
-DDP                          1.39x to 1.44x  0.981x to 1.01x          0.688x to 0.722x
-of linear scaling                    70.7 %           49.8 %                    0.705x
-DDP                            69.5 to 71.9     49.1 to 50.6          0.688x to 0.722x
+figure                                   A              B               B against A
+───────────────────────────────────────────────────────────────────────────────────
+throughput                   316 samples/s  316 samples/s  not measurably different
+single                             311–320        311–320               0.980–1.02x
+step                                101 ms         101 ms  not measurably different
+single                            99.9–103       99.9–103               0.980–1.02x
+throughput                   447 samples/s  315 samples/s                    0.705x
+ddp                                442–451        313–317              0.696–0.714x
+step                                143 ms         203 ms                     1.42x
+ddp                                142–145        202–205                1.40–1.44x
+data_wait                          60.0 ms         120 ms                  +60.0 ms
+ddp                                                               +60.0 to +60.0 ms
+throughput with epoch edges  447 samples/s  315 samples/s                    0.705x
+ddp                                442–451        313–317              0.696–0.714x
+epoch                               14.3 s         20.3 s                     1.42x
+ddp                              14.2–14.5      20.2–20.5                1.40–1.44x
+speedup over one device              1.41x         0.997x                    0.705x
+ddp                              1.39–1.44     0.981–1.01              0.688–0.722x
+of linear scaling                      71%            50%                    0.705x
+ddp                                  69–72          49–51              0.688–0.722x
 
 One launch each: the intervals hold within a launch, and another launch may differ by more. dpdoctor profile
---repeat N gives intervals between launches. 12 figures were compared at 95 %. Had nothing changed, about 1 of
+--repeat N gives intervals between launches. 12 figures were compared at 95%. Had nothing changed, about 1 of
 them would be called changed all the same."""
 MARKDOWN = Path(__file__).with_name("slower.md").read_text()
 
@@ -89,13 +89,13 @@ class TestEveryComparison:
 def test_a_finding_that_appeared_comes_with_what_to_do() -> None:
     for text in (shown(pairs.diagnosed(), width=1000), markdown.render(pairs.diagnosed()).replace("\\", "")):
         (line,) = [line for line in text.splitlines() if "data_starved" in line]
-        assert f"data_starved appeared in B, DDP: {cost_words(finding())}, confirmed." in line
+        assert f"data_starved appeared in B, ddp: {cost_words(finding())}, confirmed." in line
         assert str(finding().remedy) in line
 
 
 def test_a_finding_that_is_gone_is_said() -> None:
     (line,) = [line for line in shown(pairs.mended()).splitlines() if "data_starved" in line]
-    assert "data_starved gone in B, DDP" in line
+    assert "data_starved gone in B, ddp" in line
     assert cost_words(finding()) in line
 
 

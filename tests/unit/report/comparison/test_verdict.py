@@ -19,16 +19,16 @@ def said(comparison: Comparison) -> list[str]:
 def test_a_mode_that_is_slower_is_named_with_its_factor() -> None:
     (found,) = verdict.verdicts(pairs.slower())
     assert found.sentence == (
-        "In one launch each, B is slower than A with DDP (0.705x); "
+        "In one launch each, B is slower than A with ddp (0.705x); "
         "it is not measurably different from A on one device (1.00x)."
     )
     assert found.tone == "bad"
-    assert found.detail == ("Throughput of B over A, 95 % intervals: One device 0.980x to 1.02x; DDP 0.696x to 0.714x.")
+    assert found.detail == ("Throughput of B over A, 95% intervals: single 0.980–1.02x; ddp 0.696–0.714x.")
 
 
 def test_a_larger_batch_is_not_called_faster() -> None:
     (found,) = verdict.verdicts(pairs.larger_batch())
-    assert found.sentence.startswith("In one launch each, B gives more samples per second than A with DDP (1.41x);")
+    assert found.sentence.startswith("In one launch each, B gives more samples per second than A with ddp (1.41x);")
 
 
 def test_equal_runs_are_not_measurably_different() -> None:
@@ -36,7 +36,7 @@ def test_equal_runs_are_not_measurably_different() -> None:
     # DataParallel was inactive in both: its figures are not its own.
     assert (
         found.sentence
-        == "In one launch each, B is not measurably different from A on one device (1.00x) and with DDP (1.00x)."
+        == "In one launch each, B is not measurably different from A on one device (1.00x) and with ddp (1.00x)."
     )
     assert found.tone == "plain"
 
@@ -65,7 +65,7 @@ def test_few_windows_are_not_called_a_difference() -> None:
     bare = dataclasses.replace(ddp.figures["throughput"].changes[0], verdict="unclear")
     figures = {**ddp.figures, "throughput": dataclasses.replace(ddp.figures["throughput"], changes=(bare,))}
     comparison = dataclasses.replace(slower, modes={"ddp": dataclasses.replace(ddp, figures=figures)})
-    assert said(comparison) == ["In one launch each, B cannot be told from A by so few windows with DDP (0.705x)."]
+    assert said(comparison) == ["In one launch each, B cannot be told from A by so few windows with ddp (0.705x)."]
 
 
 def test_of_several_launches_the_sentence_says_nothing_of_one() -> None:
@@ -89,5 +89,5 @@ def test_what_the_intervals_rest_on_is_said() -> None:
 
 
 def test_how_many_figures_look_changed_by_chance_is_said() -> None:
-    assert figures(verdict.chance(pairs.slower())) == ["12", "95 %", "1"]
+    assert figures(verdict.chance(pairs.slower())) == ["12", "95%", "1"]
     assert verdict.chance(pairs.nothing()) == ""

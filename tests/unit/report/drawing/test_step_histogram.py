@@ -20,7 +20,7 @@ def named(*milliseconds: list[float]) -> NamedLaunch:
         )
         for index, of in enumerate(milliseconds)
     ]
-    return NamedLaunch(mode="ddp", title="DDP", launch=launch(*ranks, mode="ddp"))
+    return NamedLaunch(mode="ddp", title="ddp", launch=launch(*ranks, mode="ddp"))
 
 
 def test_every_step_is_on_a_bar_or_named() -> None:

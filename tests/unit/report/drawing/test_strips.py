@@ -64,7 +64,7 @@ def test_a_row_per_reason_with_a_mark_for_each_reading_that_names_it_faults_firs
         ("power cap", [0, 1], charts.GREY),
     ]
     assert words == (
-        "thermal slowdown by the driver: 50.0 % of the readings, on gpu0. power cap: 50.0 % of the readings, on gpu0."
+        "thermal slowdown by the driver: 50% of the readings, on gpu0. power cap: 50% of the readings, on gpu0."
     )
 
 
@@ -78,7 +78,7 @@ def test_many_sources_are_counted() -> None:
     many = [sample for i in range(9) for sample in samples(0x4, source=f"gpu{i}")]
     said = throttle_strip(many, 0)[1]
     assert said.startswith("power cap: ")
-    assert figures(said) == ["100 %", "9"]
+    assert figures(said) == ["100%", "9"]
 
 
 def test_without_a_reason_that_is_said_and_without_a_reading_nothing_is() -> None:

@@ -13,7 +13,7 @@ from tests.builders.markdown import ALIVE, UNSEEN, elements, seen, tokens
 
 PLACES = ("{}", "### {}", "- {}", "| head |\n| --- |\n| {} |")
 TEXTS = (
-    "plain words, 42.0 % of num_workers=4",
+    "plain words, 42% of num_workers=4",
     "<img src=x onerror=alert(1)>",
     "</details><script>alert(2)</script><!-- ",
     "[a](javascript:alert(1)) ![b](x) [^1] [x]: http://evil",
@@ -78,7 +78,7 @@ def test_a_long_text_keeps_its_begin_and_its_end() -> None:
 
 
 def test_what_is_plain_stays_legible_in_the_source() -> None:
-    assert comment.plain("DDP: 42.0 % (39.0 to 45.0 %) of each step") == "DDP: 42.0 % (39.0 to 45.0 %) of each step"
+    assert comment.plain("ddp: 42% (39–45) of each step") == "ddp: 42% (39–45) of each step"
 
 
 @pytest.mark.parametrize("line", ["print('a')", "```", "    ````python", "~~~", "</details>", "@octocat #1", "$x$", ""])

@@ -18,11 +18,11 @@ from tests.builders.html import LOADING, Elements
 
 LINES = """\
 train.py, 2026-01-02T03:04:05Z
-Nothing was found that would be worth a change; 49% of a step under DDP is forward and backward, with communication.
-One device: ok, 316 samples/s (312 to 320 samples/s)
-DataParallel: inactive, 316 samples/s (311 to 320 samples/s)
-DDP: ok, 447 samples/s (443 to 451 samples/s), 1.41x (1.39x to 1.44x) of one device
-FSDP: failed"""
+Nothing was found that would be worth a change; 49% of a step under ddp is forward and backward, with communication.
+single: ok, 316 samples/s (312–320)
+dp: inactive, 316 samples/s (311–320)
+ddp: ok, 447 samples/s (443–451), 1.41x (1.39–1.44) of one device
+fsdp: failed"""
 
 
 def html(run: Callable[[], Analysis]) -> str:
@@ -69,7 +69,7 @@ def test_the_fragment_says_what_the_page_says() -> None:
     for words in (
         "447 samples/s",
         found.title,
-        f"DDP: {diagnosis.cost_words(found)}, confirmed; would give {diagnosis.gain_words(found)}",
+        f"ddp: {diagnosis.cost_words(found)}, confirmed; would give {diagnosis.gain_words(found)}",
         "In your script: train.py:30",
         "DataLoader(..., num_workers=4)",
         "RuntimeError: deepcopy",

@@ -16,22 +16,22 @@ from tests.builders.terminal import shown
 WHOLE = """\
 dpdoctor  train.py
 
-Nothing was found that would be worth a change; 49% of a step under DDP is forward and backward, with
+Nothing was found that would be worth a change; 49% of a step under ddp is forward and backward, with
 communication.
 
 mode    samples/s  speedup            eff.    step  data  comp  comm  other
 single        316  baseline              —  101 ms   39%   51%     —   9.9%
-ddp           447  1.41x (1.39\N{EN DASH}1.44)   71%  143 ms   42%   49%     —   9.5%
+ddp           447  1.41x (1.39–1.44)   71%  143 ms   42%   49%     —   9.5%
 dp: there is no accelerator
 
-FSDP failed: FSDP shards parameters; train.py line 88 calls deepcopy.
+fsdp failed: FSDP shards parameters; train.py line 88 calls deepcopy.
   Traceback (most recent call last):
   RuntimeError: deepcopy
 
 LIMITS
 ! Intervals are within one launch; --repeat 3 shows how much launches differ.
-! Global batches differ (One device 32 and DDP 64 samples per step): throughput is not time to accuracy.
-! DDP: Every rank reads the whole iterable dataset."""
+! Global batches differ (single 32 and ddp 64 samples per step): throughput is not time to accuracy.
+! ddp: Every rank reads the whole iterable dataset."""
 
 
 def test_the_whole_of_a_run() -> None:

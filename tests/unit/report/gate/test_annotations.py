@@ -57,7 +57,7 @@ class TestEveryResult:
 def test_a_pass_is_a_notice_with_the_effect() -> None:
     time, counters = read(results.passed())
     assert (time.name, counters.name) == ("notice", "notice")
-    assert time.message == f"DDP, time: {results.mode().reason}"
+    assert time.message == f"ddp, time: {results.mode().reason}"
     assert time.parameters == {"title": "dpdoctor gate"}
 
 
@@ -65,7 +65,7 @@ def test_a_wait_is_told_at_its_line() -> None:
     found = [command for command in read(results.regressed()) if "file" in command.parameters]
     (wait,) = found
     assert wait.parameters == {"file": "src/train.py", "line": "41", "title": "dpdoctor gate"}
-    assert wait.message == "DDP: waits by item 2 instead of 1, at /home/me/head/src/train.py:41."
+    assert wait.message == "ddp: waits by item 2 instead of 1, at /home/me/head/src/train.py:41."
 
 
 def test_a_line_outside_of_the_checkout_has_no_place() -> None:

@@ -56,11 +56,11 @@ class TestEveryResult:
 def test_a_pass_has_effect_interval_and_what_would_have_been_seen() -> None:
     text = shown(results.passed())
     reason = results.mode().reason
-    assert text.startswith(f"Passed: DDP (time) and DDP (counters).\nDDP, time: {reason}")
-    assert re.search(r"^DDP +pass +\+0\.4 % +5\.0 % +3\.1 % +7 of 8$", text, re.MULTILINE)
-    assert re.search(r"^ +-1\.2 to \+2\.0 %$", text, re.MULTILINE)
-    assert "DDP, pair 8: the GPU was throttled in head." in text
-    assert f"DDP, operator calls: {results.exact().left_out[0].reason}." in text
+    assert text.startswith(f"Passed: ddp (time) and ddp (counters).\nddp, time: {reason}")
+    assert re.search(r"^ddp +pass +\+0\.4% +5\.0% +3\.1% +7 of 8$", text, re.MULTILINE)
+    assert re.search(r"^ +-1\.2 to \+2\.0%$", text, re.MULTILINE)
+    assert "ddp, pair 8: the GPU was throttled in head." in text
+    assert f"ddp, operator calls: {results.exact().left_out[0].reason}." in text
     assert text.endswith("base: /home/me/base, head: /home/me/head, calibrated: 2026-01-02T03:04:05Z, dpdoctor 0.1.0")
 
 
@@ -68,9 +68,9 @@ def test_a_regression_has_what_moved() -> None:
     result = results.regressed()
     (_, appeared, _) = result.modes["ddp"].moved
     for text in (shown(result), seen(markdown.comment(result)).replace(UNSEEN, "")):
-        assert "Regressed: DDP (time) and DDP (counters)." in text
-        assert "DDP, phase data_wait: 60.0 ms (59.0 to 61.0 ms) before, 70.0 ms (69.0 to 71.0 ms) now." in text
-        assert f"DDP, finding data_starved {appeared.text}." in text
+        assert "Regressed: ddp (time) and ddp (counters)." in text
+        assert "ddp, phase data_wait: 60.0 ms (59.0–61.0) before, 70.0 ms (69.0–71.0) now." in text
+        assert f"ddp, finding data_starved {appeared.text}." in text
         assert "/home/me/head/src/train.py:41" in text
 
 
@@ -85,9 +85,9 @@ def test_a_counter_that_grew_is_bad_and_one_that_fell_is_good() -> None:
 
 def test_what_is_unknown_says_why() -> None:
     text = shown(results.undecided())
-    assert text.startswith("Could not judge: DDP (time) and DDP (counters).")
+    assert text.startswith("Could not judge: ddp (time) and ddp (counters).")
     assert str(results.effect(None).reason) in text
-    assert re.search(r"^DDP +could not judge +unknown +5\.0 % +unknown +\N{EM DASH}$", text, re.MULTILINE)
+    assert re.search(r"^ddp +could not judge +unknown +5\.0% +unknown +\N{EM DASH}$", text, re.MULTILINE)
 
 
 def test_a_refusal_names_field_values_and_remedy() -> None:
@@ -113,10 +113,10 @@ def test_a_failed_gate_of_many_modes_says_what_it_left_out() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "text"),
     [
-        (1.081, 1.115, "+8.1 to +11.5 %"),
-        (0.99, 1.02, "-1.0 to +2.0 %"),
-        (None, 1.02, "at most +2.0 %"),
-        (0.99, None, "at least -1.0 %"),
+        (1.081, 1.115, "+8.1 to +12%"),
+        (0.99, 1.02, "-1.0 to +2.0%"),
+        (None, 1.02, "at most +2.0%"),
+        (0.99, None, "at least -1.0%"),
         (None, None, ""),
     ],
 )

@@ -61,7 +61,7 @@ def test_the_remedy_of_another_finding_is_not_taken_for_its(costliest: Finding) 
 def test_another_mode_may_know_the_gain() -> None:
     both = (short(speedup=None), short(mode="single"))
     words = said(*both, modes=("ddp", "single"))
-    assert words == f"for One device {said(short())}"
+    assert words == f"for single {said(short())}"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ class TestSeveralLeaders:
     @pytest.mark.parametrize("other", [(), (short("set num_workers=1", mode="single"),)])
     def test_a_remedy_of_some_names_them(self, other: tuple[Finding, ...]) -> None:
         words = said(short(), *other, modes=self.MODES)
-        assert words == f"for DDP {said(short())}"
+        assert words == f"for ddp {said(short())}"
 
 
 def test_a_long_name_from_the_script_is_shortened() -> None:
@@ -111,7 +111,7 @@ class TestHeadline:
     def test_without_a_costly_finding_it_says_where_the_time_goes(self) -> None:
         summary = runs.cpu_run().summary
         (where,) = clauses.step_time([summary.modes["ddp"]])
-        assert figures(where) == ["42.0 %"]
+        assert figures(where) == ["42%"]
         assert verdict.headline(summary).sentence.endswith(f"; {where}.")
 
     def test_modes_that_cannot_be_told_apart_end_with_it(self) -> None:
@@ -120,7 +120,7 @@ class TestHeadline:
         assert change is not None
         assert figures(change) == ["4", "1.70x", "1.70x"]
         sentence = verdict.headline(summary).sentence
-        assert sentence.startswith("DDP and FSDP on 2 ranks")
+        assert sentence.startswith("ddp and fsdp on 2 ranks")
         assert sentence.endswith(f"; {change}.")
 
     def test_a_mode_that_does_not_lead_has_none(self) -> None:

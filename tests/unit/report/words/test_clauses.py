@@ -35,11 +35,11 @@ class TestPhaseRatios:
 class TestStepTime:
     def test_waiting_comes_first_where_all_wait(self) -> None:
         modes = [mode(data_wait=40, forward=60), mode(data_wait=20, forward=80)]
-        assert list(clauses.step_time(modes)) == ["40.0 and 20.0 % of each step wait for data"]
+        assert list(clauses.step_time(modes)) == ["40% and 20% of each step wait for data"]
 
     def test_else_the_longest_phase_where_it_is_the_same(self) -> None:
         modes = [mode(data_wait=40, forward=60), mode(data_wait=5, forward=95)]
-        said = ["on the host the forward pass is the longest part of a step (60.0 and 95.0 %)"]
+        said = ["on the host the forward pass is the longest part of a step (60% and 95%)"]
         assert list(clauses.step_time(modes)) == said
 
     def test_nothing_where_modes_differ_or_a_phase_is_unknown(self) -> None:
@@ -79,5 +79,5 @@ def test_who_trains_on_the_same_batches_trains_on_no_more_samples() -> None:
 
 def test_what_the_loader_processes_alone_would_give() -> None:
     assert clauses.loader_control(diagnosed_runs.diagnosed_run().summary.modes["ddp"]) == (
-        "one device with as many loader processes would give 1.67x (1.61x to 1.72x), simulated"
+        "one device with as many loader processes would give 1.67x (1.61–1.72), simulated"
     )

@@ -11,15 +11,15 @@ from tests.builders.diagnosed_runs import finding, unknown, with_findings
 
 
 def test_what_a_finding_costs() -> None:
-    assert cost_words(finding()) == "42.0 % (39.0 to 45.0 %) of each step"
-    assert cost_words(finding(share_of="epoch")) == "42.0 % (39.0 to 45.0 %) of an epoch"
+    assert cost_words(finding()) == "42% (39–45) of each step"
+    assert cost_words(finding(share_of="epoch")) == "42% (39–45) of an epoch"
     assert cost_words(finding(cost=unknown("too few steps", "ratio"))) == "unknown: too few steps"
 
 
 def test_what_a_remedy_would_give() -> None:
-    assert gain_words(finding()) == "1.70x (1.60x to 1.80x) of today's throughput"
+    assert gain_words(finding()) == "1.70x (1.60–1.80) of today's throughput"
     measured = finding(speedup_basis="measured")
-    assert gain_words(measured) == "1.70x (1.60x to 1.80x), measured, of today's throughput"
+    assert gain_words(measured) == "1.70x (1.60–1.80), measured, of today's throughput"
     assert gain_words(finding(speedup_basis="at most")) == "at most 1.80x of today's throughput"
     assert gain_words(finding(speedup=unknown("no simulation", "x"))) == "unknown: no simulation"
     assert gain_words(finding(speedup=None)) is None

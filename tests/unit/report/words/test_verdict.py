@@ -35,52 +35,52 @@ def speedup(value: float, low: float | None = None, high: float | None = None) -
         (
             mode(runs.STARVED_MS, **speedup(1.31, 1.27, 1.35)),
             "good",
-            "DDP on 2 ranks gives 1.31x of one device (65.5 % of linear); 40.0 % of each step waits for data.",
+            "ddp on 2 ranks gives 1.31x of one device (66% of linear); 40% of each step waits for data.",
         ),
         (
             mode(**speedup(0.8, 0.78, 0.82)),
             "bad",
-            "DDP on 2 ranks is slower than one device: 0.800x (40.0 % of linear); "
-            "on the host the backward pass is the longest part of a step (50.0 %).",
+            "ddp on 2 ranks is slower than one device: 0.800x (40% of linear); "
+            "on the host the backward pass is the longest part of a step (50%).",
         ),
         (
             mode(**speedup(1.02, 0.97, 1.07)),
             "warn",
-            "DDP on 2 ranks is not measurably faster or slower than one device: 1.02x (0.970x to 1.07x), "
-            "51.0 % of linear; on the host the backward pass is the longest part of a step (50.0 %).",
+            "ddp on 2 ranks is not measurably faster or slower than one device: 1.02x (0.970–1.07), "
+            "51% of linear; on the host the backward pass is the longest part of a step (50%).",
         ),
         (
             mode(**speedup(1.5)),
             "plain",
-            "DDP on 2 ranks gives 1.50x of one device (75.0 % of linear), from too few windows for an interval; "
-            "on the host the backward pass is the longest part of a step (50.0 %).",
+            "ddp on 2 ranks gives 1.50x of one device (75% of linear), from too few windows for an interval; "
+            "on the host the backward pass is the longest part of a step (50%).",
         ),
         (
             mode(speedup=Figure(value=None, unit="x", reason="no baseline"), phases={}),
             "plain",
-            "DDP on 2 ranks trains 200 samples/s.",
+            "ddp on 2 ranks trains 200 samples/s.",
         ),
         (
             mode(status="interrupted", reason="Ctrl-C", phases={}, **speedup(1.5, 1.4, 1.6)),
             "warn",
-            "DDP on 2 ranks gives 1.50x of one device (75.0 % of linear); it was interrupted: Ctrl-C.",
+            "ddp on 2 ranks gives 1.50x of one device (75% of linear); it was interrupted: Ctrl-C.",
         ),
         (
             mode(status="inactive", reason="there is no accelerator.", **speedup(1.0, 0.9, 1.1)),
             "muted",
-            "DDP changed nothing (200 samples/s): there is no accelerator.",
+            "ddp changed nothing (200 samples/s): there is no accelerator.",
         ),
         (
             mode(status="inactive", reason="no GPU", throughput=Figure(value=None, unit="samples/s", reason="?")),
             "muted",
-            "DDP changed nothing: no GPU.",
+            "ddp changed nothing: no GPU.",
         ),
-        (mode(status="failed", reason="out of memory."), "bad", "DDP failed: out of memory."),
-        (mode(status="skipped", reason="one device only"), "muted", "DDP was skipped: one device only."),
+        (mode(status="failed", reason="out of memory."), "bad", "ddp failed: out of memory."),
+        (mode(status="skipped", reason="one device only"), "muted", "ddp was skipped: one device only."),
         (
             mode(throughput=Figure(value=None, unit="samples/s", reason="no window was complete")),
             "warn",
-            "DDP was not measured: no window was complete.",
+            "ddp was not measured: no window was complete.",
         ),
     ],
 )
@@ -91,26 +91,26 @@ def test_a_mode_in_one_sentence(found: ModeSummary, tone: str, sentence: str) ->
 
 def test_one_process_is_not_held_against_linear_scaling() -> None:
     said = verdict.mode_verdict("dp", mode(world_size=1, num_devices=1, phases={}, **speedup(1.31, 1.27, 1.35)))
-    assert said.sentence == "DataParallel on 1 device gives 1.31x of one device."
+    assert said.sentence == "dp on 1 device gives 1.31x of one device."
 
 
 def test_one_process_that_drives_several_devices_is_held_against_them() -> None:
     said = verdict.mode_verdict("dp", mode(world_size=1, phases={}, **speedup(1.31, 1.27, 1.35)))
-    assert said.sentence.startswith("DataParallel on 2 devices ")
-    assert figures(said.sentence) == ["2", "1.31x", "65.5 %"]
+    assert said.sentence.startswith("dp on 2 devices ")
+    assert figures(said.sentence) == ["2", "1.31x", "66%"]
 
 
 def test_the_detail_says_what_the_speedup_rests_on() -> None:
     found = mode(**speedup(1.31, 1.27, 1.35))
     assert verdict.mode_verdict("ddp", found).detail == (
-        f"95 % interval 1.27x to 1.35x, {clauses.rests_on(found.speedup)} {clauses.scaling_words(found)}"
+        f"95% interval 1.27–1.35x, {clauses.rests_on(found.speedup)} {clauses.scaling_words(found)}"
     )
 
 
 def test_the_detail_says_that_an_interval_rests_on_calibrated_noise() -> None:
     wide = {name: dataclasses.replace(figure, scope="calibrated") for name, figure in speedup(1.31, 1.2, 1.4).items()}
     detail = verdict.mode_verdict("ddp", mode(**wide)).detail
-    assert figures(detail) == ["95 %", "1.20x", "1.40x"]
+    assert figures(detail) == ["95%", "1.20", "1.40x"]
     assert clauses.rests_on(wide["speedup"]) in detail
 
 
@@ -119,7 +119,7 @@ def test_repeated_launches_and_a_split_batch() -> None:
     detail = verdict.headline(found).detail
     (ddp,) = standing.leaders(found).values()
     assert (ddp.speedup.scope, ddp.batch.rule) == ("launches", "global")
-    assert re.match(r"95 % .*[\d.]+x to [\d.]+x.* 2 launches\. ", detail)
+    assert re.match(r"95% .*[\d.]+–[\d.]+x.* 2 launches\. ", detail)
     assert detail.endswith(clauses.scaling_words(ddp))
 
 
@@ -132,7 +132,7 @@ def test_a_mode_whose_proof_failed_shows_no_figure() -> None:
     found = mode(conversion=runs.conversion(proof=proof))
     why = standing.why_withheld(found)
     assert why is not None
-    assert verdict.mode_verdict("ddp", found).sentence == f"DDP failed: {why}."
+    assert verdict.mode_verdict("ddp", found).sentence == f"ddp failed: {why}."
 
 
 def test_nothing_was_measured() -> None:
@@ -147,13 +147,13 @@ def test_steps_of_unknown_samples_are_told() -> None:
         mode(throughput=unknown, step=step, status=status) for step, status in zip(steps, ("ok", "failed"), strict=True)
     )
     said = verdict.headline(summary(ddp=ddp, fsdp=fsdp)).sentence
-    assert said == "Samples per second are unknown; DDP takes 20.0 ms per step (50.0 steps/s)."
+    assert said == "Samples per second are unknown; ddp takes 20.0 ms per step (50.0 steps/s)."
 
 
 def test_why_modes_have_no_figures_is_said_once() -> None:
     explained = mode(throughput=Figure(value=None, unit="samples/s", reason="--explain measures nothing"))
     found = summary(single=explained, ddp=explained, fsdp=mode(status="failed", reason="x"), dp=mode())
-    assert list(verdict.limits(found)) == ["No figures of One device and DDP: --explain measures nothing."]
+    assert list(verdict.limits(found)) == ["No figures of single and ddp: --explain measures nothing."]
 
 
 def test_a_run_without_modes() -> None:
@@ -163,7 +163,7 @@ def test_a_run_without_modes() -> None:
 def test_a_mode_that_was_launched_twice_is_told_with_what_failed_first() -> None:
     again = "the script raised RuntimeError: unexpected pos 7 vs 5 (train.py:3); what it writes is kept in memory"
     (told,) = verdict.limits(summary(single=mode(), ddp=mode(again=again)))
-    assert told.startswith("DDP was launched twice")
+    assert told.startswith("ddp was launched twice")
     assert "unexpected pos 7 vs 5" in told
 
 
@@ -172,6 +172,6 @@ def test_modes_that_failed_alike_are_told_of_once() -> None:
     run = summary(single=mode(**alike), ddp=mode(**alike), fsdp=mode(**{**alike, "reason": "the disk is full"}))
     told = list(brief.of_modes(run))
     assert [(found.sentence, found.lines) for found in told] == [
-        ("One device and DDP failed: no module named torch.", ("line 1",)),
-        ("FSDP failed: the disk is full.", ("line 1",)),
+        ("single and ddp failed: no module named torch.", ("line 1",)),
+        ("fsdp failed: the disk is full.", ("line 1",)),
     ]
