@@ -8,6 +8,9 @@ environment variables, and of those in URLs, and every text is then searched for
 
 from __future__ import annotations
 
+import base64
+import functools
+import html
 import json
 import os
 import re
@@ -19,40 +22,65 @@ from urllib.parse import quote, quote_plus, unquote
 MASK = "<redacted>"
 
 _SECRET_WORD = (
-    r"(?:passw(?:or)?d|passphrase|passw(?![a-z])|(?<![a-z])pwd?|secret|credential"
-    r"|(?:api|access|private|auth|account|signing|session)[-_]?key)s?(?![a-z])"
+    r"(?:passw(?:or)?d|passphrase|passw(?![a-z])|(?<![a-z])pwd?|secret|credential|(?<![a-z])(?:cred|jwt)"
+    r"|(?:api|access|private|auth|account|signing|session|encryption)[-_]?key)s?(?![a-z])"
 )
 _TOKEN_WORD = r"(?<!pad_)(?<!eos_)(?<!bos_)(?<!unk_)(?<!cls_)(?<!sep_)(?<!mask_)token(?![a-z])"  # not `tokenizer`
 _SECRET_NAME = re.compile(f"(?i){_SECRET_WORD}|{_TOKEN_WORD}")
+# Of several values; with `token`, of a count.
+_PLURAL = re.compile(f"(?i)(?:{_SECRET_WORD})(?<=s)$")
 _SHORT_OPTION = re.compile(r"-?p")
 # Such names have other meanings, too: only what looks like a secret is one there.
-_MAYBE_NAME = re.compile(r"(?i)(?:^|[-_.])(?:key|auth|sig|signature|sas|cookie|authorization)$")
-_SECRET_VARIABLE = re.compile(r"(?i)TOKEN(?!IZ)|KEY(?!BOARD|MAP)|SECRET|PASSW|CREDENTIAL")
+_MAYBE_NAME = re.compile(r"(?i)(?:^|[-_.])(?:key|auth|sig|signature|sas|cookie|authorization|pass|bearer|webhook)$")
+# What follows a user's name.
+_USER_NAME = re.compile(r"(?i)(?:^|[-_.])(?:u|user|login|auth|authorization|creds?|proxy|proxy-user)$")
+_AFTER_USER = re.compile(r"[^\s:/@]+:(?!//)([^\s@]+)(?:@\S*)?")
+_SECRET_VARIABLE = re.compile(
+    r"(?i)TOKEN(?!IZ)|KEY(?!BOARD|MAP)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|WEBHOOK"
+    r"|(?:^|_)(?:PASS|PWD|CREDS?|JWT|PAT|AUTH|AUTHORIZATION|COOKIE|SIGNATURE)$|^(?:SSH|PG)PASS$"
+)
 _OUR_VARIABLE = "DPDOCTOR_"
 
 _SECRET_VALUE = re.compile(
     r"\b(sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|AKIA[0-9A-Z]{16}"
-    r"|xox[abpr]-[A-Za-z0-9-]{10,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}|(?i:bearer)\s+\S{8,})"
+    r"|xox[abpr]-[A-Za-z0-9-]{10,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}|(?i:bearer)\s+\S{8,}"
+    r"|hooks\.slack\.com/services/[\w/-]+|discord(?:app)?\.com/api/webhooks/[\w/-]+)"
 )
 _URL_USER = re.compile(r"(?<=://)[^/\s]+(?=@)")
-# `?token=x` in a URL, `HF_TOKEN=x` in front of a command; not `pad_token=x`, which is Python.
-_ASSIGNMENT = re.compile(
-    rf"((?<=[?&])[\w.-]*(?i:{_SECRET_WORD}|{_TOKEN_WORD})[\w.-]*|(?<=[?&])(?i:sig|key|auth|[\w-]*signature)"
-    r"|\b[A-Z0-9_]*(?:PASSWORD|PASSWD|SECRET|TOKEN|_KEY|APIKEY)[A-Z0-9_]*)=([^\s&#\"']+)"
+# A value without quotes ends there, and is a secret only with a letter and a digit; a path is none.
+_BARE = r"""[^\s"'()\[\]{}<>,;&#\\]"""
+_LIKELY = rf"(?![/~.])(?={_BARE}{{0,200}}\d)(?={_BARE}{{0,200}}[A-Za-z]){_BARE}"
+_IS = r"""\\{0,8}["']?\s{0,3}[:=]\s{0,3}"""
+_QUOTE = r"""(?P<q>\\{0,8}["'])"""
+# What each finds stands in its group `value`.
+_SHAPES = (
+    # `?token=x` in a URL, `HF_TOKEN=x` in front of a command; not `pad_token=x`, which is Python.
+    re.compile(
+        rf"""(?:(?<=[?&#;])[\w.-]{{0,40}}(?i:{_SECRET_WORD}|{_TOKEN_WORD})[\w.-]{{0,40}}|(?<=[?&#;])(?i:sig|key|auth|[\w-]{{0,40}}signature)"""
+        r"""|\b[A-Z0-9_]{0,40}(?:PASSWORD|PASSWD|SECRET|TOKEN|_KEY|APIKEY)[A-Z0-9_]{0,40})=(?P<value>[^\s&#\"']+)"""
+    ),
+    # `{"token": "x"}`, in JSON or as Python prints it.
+    re.compile(
+        rf"""(?P<q>["'])[\w.-]{{0,40}}(?i:{_TOKEN_WORD})[\w.-]{{0,40}}(?P=q)\s*:\s*(?P<v>["'])(?P<value>.{{1,4096}}?)(?=(?P=v))"""
+    ),
+    # `password='x'`, `"api_key": "x"`, also within another string, `password: x`, `Pwd=x;`
+    re.compile(
+        rf"(?i){_SECRET_WORD}[\w.-]{{0,40}}{_IS}{_QUOTE}?(?P<value>(?(q).{{1,4096}}?(?=(?P=q))|{_LIKELY}{{4,}}))"
+    ),
+    re.compile(rf"(?i){_TOKEN_WORD}[\w.-]{{0,40}}{_IS}{_QUOTE}?(?P<value>{_LIKELY}{{8,}})"),
+    # `--password x`
+    re.compile(rf"(?i)(?<![^\s\"'])--?[\w.-]{{0,40}}(?:{_SECRET_WORD}|{_TOKEN_WORD})\s(?P<value>{_LIKELY}{{4,}})"),
+    re.compile(
+        r"""(?i:authorization)["']?\s*[:=]\s*["']?(?:(?i:basic|bearer|token|digest|apikey)\s+)?(?P<value>[^\s"',;]+)"""
+    ),
+    re.compile(r"""(?i:cookie)["']?\s*[:=]\s*["']?[\w.-]{1,64}=(?P<value>[^\s"',;]+)"""),
+    # As GitHub's and others' headers have it; not `token embeddings`.
+    re.compile(r"\b[Tt]oken\s+(?P<value>(?=[\w.~+/=-]*\d)(?=[\w.~+/=-]*[A-Za-z])[\w.~+/=-]{8,})"),
 )
-# `{"api_key": "x"}`, in JSON or as Python prints it.
-_QUOTED = re.compile(
-    rf"""(?P<before>(?P<q>["'])[\w.-]*(?i:{_SECRET_WORD}|{_TOKEN_WORD})[\w.-]*(?P=q)\s*:\s*)(?P<v>["'])(?P<value>.*?)(?P=v)"""
-)
-_HEADER = re.compile(
-    r"""((?i:authorization)["']?\s*[:=]\s*["']?)(?:(?i:basic|bearer|token|digest|apikey)\s+)?([^\s"',;]+)"""
-)
-# As GitHub's and others' headers have it; not `token embeddings`.
-_AFTER_TOKEN = re.compile(r"\b([Tt]oken\s+)((?=[\w.~+/=-]*\d)(?=[\w.~+/=-]*[A-Za-z])[\w.~+/=-]{8,})")
-_SHAPES = (_ASSIGNMENT, _QUOTED, _HEADER, _AFTER_TOKEN)
 # What is in every text that any of these would change.
 _HINT = re.compile(
-    r"(?i)://|token|secret|credential|passw|passphrase|pw|key|sig|auth|bearer|sk-|hf_|gh[pousr]_|github_pat_|akia|xox|eyj"
+    r"(?i)://|token|secret|cred|jwt|passw|passphrase|pw|key|sig|auth|bearer|cookie|sk-|hf_|gh[pousr]_|github_pat_|akia"
+    r"|xox|eyj|hooks|discord"
 )
 
 # Shorter ones are in too many words; those below LONG count as whole words only.
@@ -63,6 +91,8 @@ _NUMBER = re.compile(r"[\d.,+-]*")
 _JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
 # Words of ours, such as names of fields and stages.
 _WORD = re.compile(r"[a-z_0-9]{1,32}")
+
+_UNQUOTED = re.compile(r"""["'\\]+""")
 
 _known: set[str] = set()
 _pattern: re.Pattern[str] | None = None
@@ -76,7 +106,7 @@ def learn(argv: Iterable[str] = (), environment: Mapping[str, str] | None = None
     _known.update(value for value in found if len(value) >= _SHORTEST and value.lower() not in _ORDINARY)
     variants = sorted({form for value in _known for form in _forms(value)}, key=len, reverse=True)
     _pattern = re.compile("|".join(map(_searched, variants))) if variants else None
-    _parts = tuple({form.encode(errors="surrogateescape") for form in variants})
+    _parts = tuple({max(_UNQUOTED.split(form), key=len).encode(errors="surrogateescape") for form in variants})
 
 
 def forget() -> None:
@@ -85,35 +115,81 @@ def forget() -> None:
     learn()
 
 
+def _repr_of_bytes(value: str) -> str:
+    return repr(value.encode(errors="surrogateescape"))[1:]
+
+
+_ESCAPES = (json.dumps, functools.partial(json.dumps, ensure_ascii=False), repr, ascii, _repr_of_bytes)
+
+
 def _forms(value: str) -> set[str]:
-    """Return how a value may be written: as it is, in a URL, in JSON, as Python or a shell quote it."""
-    escaped = (json.dumps(value), json.dumps(value, ensure_ascii=False), repr(value))
-    quoted = (quote(value, safe=""), quote(value), quote_plus(value), unquote(value), shlex.quote(value))
-    return {value, *quoted, *(text[1:-1] for text in escaped)}
+    """Return how a value may be written: as it is, in a URL, JSON or HTML, quoted by Python or a shell, encoded."""
+    data = value.encode(errors="surrogateescape")
+    escaped = {each(value)[1:-1] for each in _ESCAPES}
+    percent = {quote(value, safe=""), quote(value), quote_plus(value)}
+    percent |= {re.sub("%..", lambda match: match[0].lower(), form) for form in percent}
+    plain = {value, unquote(value), shlex.quote(value), html.escape(value)}
+    return plain | escaped | percent | {data.hex()} | _base64(data)
+
+
+def _base64(data: bytes) -> set[str]:
+    """Return what base64 makes of it wherever it stands in what is encoded, but for what its neighbours decide, too."""
+    found = set()
+    for before in range(3):
+        begin, end = -(-8 * before // 6), 8 * (before + len(data)) // 6
+        found.add(base64.b64encode(bytes(before) + data).decode()[begin:end])
+    return {form for form in found if len(form) >= _LONG}
 
 
 def _searched(form: str) -> str:
+    """Return what finds a form, also in a string within a string, which has more backslashes."""
+    escaped = "".join(r"\\*" + each if each in "\"'" else r"\\+" if each == "\\" else re.escape(each) for each in form)
     if len(form) >= _LONG and not _NUMBER.fullmatch(form):
-        return re.escape(form)
-    return rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])"
+        return escaped
+    return rf"(?<![A-Za-z0-9]){escaped}(?![A-Za-z0-9])"
 
 
 def _in_arguments(argv: list[str]) -> Iterator[str]:
     option = ""
     for argument in argv:
         name, equals, value = argument.partition("=")
-        if equals and _is_secret(name, value):
-            yield value
-        elif not argument.startswith("-") and _is_secret(option, argument):
-            yield argument
+        if equals:
+            yield from _in_value(name, value)
+        elif not argument.startswith("-"):
+            yield from _in_value(option, argument)
         yield from _in_text(argument)
-        option = argument if argument.startswith("-") and not equals else ""
+        option = _option(argument, option)
+
+
+def _in_value(name: str, value: str) -> Iterator[str]:
+    """Yield what is secret of the value of an option."""
+    if _is_secret(name, value):
+        yield from (value, *_words(value))
+    if found := _after_user(name, value):
+        yield found
+
+
+def _words(value: str) -> list[str]:
+    """Return what is a secret without the words and lines around it: `Basic x`, a key of many lines."""
+    return [word for word in value.split() if len(word) >= _LONG and _looks_secret(word)]
+
+
+def _after_user(name: str, value: str) -> str:
+    """Return the password in `user:password`, perhaps with a host, where a name lets one expect it."""
+    found = _AFTER_USER.fullmatch(value) if _USER_NAME.search(name.lstrip("-")) else None
+    return found[1] if found and not _NUMBER.fullmatch(found[1]) else ""
+
+
+def _option(argument: str, before: str) -> str:
+    """Return the option whose value may follow this argument, which itself may be a value of the one before."""
+    if argument.startswith("-"):
+        return "" if "=" in argument else argument
+    return before if _PLURAL.search(before) else ""
 
 
 def _in_text(text: str) -> Iterator[str]:
     """Yield the secrets that a text shows by their form."""
-    for match in (match for shape in _SHAPES for match in shape.finditer(text)):
-        yield match["value"] if match.re is _QUOTED else match[2]
+    yield from (match["value"] for shape in _SHAPES for match in shape.finditer(text))
     yield from (match[0].split()[-1] for match in _SECRET_VALUE.finditer(text))
     for match in _URL_USER.finditer(text):
         user, colon, password = match[0].partition(":")
@@ -126,8 +202,9 @@ def _in_environment(environment: Mapping[str, str]) -> Iterator[str]:
         if name.startswith(_OUR_VARIABLE):
             continue
         if _SECRET_VARIABLE.search(name) and _looks_secret(value, plain="PASSW" in name.upper()):
-            yield value
-            yield from (line for line in value.splitlines() if len(line) >= 2 * _LONG)
+            yield from (value, *_words(value))
+            if found := _after_user("user", value):
+                yield found
         yield from _in_text(value)
 
 
@@ -144,10 +221,14 @@ def text(value: str) -> str:
         value = _pattern.sub(MASK, value)
     if not _HINT.search(value):
         return value
-    value = _ASSIGNMENT.sub(rf"\1={MASK}", value)
-    value = _QUOTED.sub(rf"\g<before>\g<v>{MASK}\g<v>", value)
-    value = _AFTER_TOKEN.sub(rf"\1{MASK}", _HEADER.sub(rf"\1{MASK}", value))
+    for shape in _SHAPES:
+        value = shape.sub(_masked, value)
     return _URL_USER.sub(MASK, _SECRET_VALUE.sub(MASK, value))
+
+
+def _masked(match: re.Match[str]) -> str:
+    begin, end = (place - match.start() for place in match.span("value"))
+    return f"{match[0][:begin]}{MASK}{match[0][end:]}"
 
 
 def knows_any() -> bool:
@@ -202,9 +283,11 @@ def arguments(argv: Iterable[str]) -> list[str]:
             redacted.append(f"{text(name)}={MASK}")
         elif not argument.startswith("-") and _is_secret(option, argument):
             redacted.append(MASK)
+        elif found := _after_user(name if equals else option, value if equals else argument):
+            redacted.append(text(argument.replace(found, MASK)))
         else:
             redacted.append(text(argument))
-        option = argument if argument.startswith("-") and not equals else ""
+        option = _option(argument, option)
     return redacted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import itertools
 import random
@@ -185,11 +186,13 @@ def drawn_secrets() -> Iterator[str]:
 @pytest.fixture
 def secrets(monkeypatch) -> tuple[list[str], list[str]]:
     """Give secrets, of which one is in the environment, and the arguments that say the others, each in another form."""
-    *told, of_environment = itertools.islice(drawn_secrets(), 11)
+    *told, of_environment = itertools.islice(drawn_secrets(), 17)
     monkeypatch.setenv("SERVICE_TOKEN", of_environment)
     forms = (
         *("--api-key\n{}", "--wandb-key\n{}", "-p\n{}", "--pw={}", '{{"api_key": "{}"}}', "https://{}@host"),
         *("https://me:{}@host", "http://host?a=1&sig={}", "-H\nAuthorization: Basic {}", "-H\ntoken {}"),
+        *("--user\nme:{}", "--dsn\nhost=db password={} user=me", "-H\nX-Api-Key: {}", "-H\nCookie: session={}"),
+        *("--smtp-pass\n{}", '--set\npassword = "{}"'),
     )
     arguments = [part for form, secret in zip(forms, told, strict=True) for part in form.format(secret).split("\n")]
     return [*told, of_environment], arguments
@@ -204,7 +207,8 @@ def test_secrets_reach_no_file_of_the_run_and_no_terminal(profile, secrets, what
     files = {path: path.read_bytes() for path in done.root.rglob("*") if path.is_file()}
     shown = {path.name: gzip.decompress(data) if path.suffix == ".gz" else data for path, data in files.items()}
     assert (rundir.TRACE in shown) == (what == "train")
-    assert [(name, each) for name, data in shown.items() for each in hidden if each.encode() in data] == []
+    told = [*map(str.encode, hidden), *(base64.b64encode(f"me:{each}".encode())[4:-4] for each in hidden)]
+    assert [(name, each) for name, data in shown.items() for each in told if each in data] == []
     assert [each for each in hidden if each in done.output] == []
     assert "logged in with <redacted>" in done.output
     assert shown[rundir.STDERR].count(b"and '<redacted>'") == len(hidden)

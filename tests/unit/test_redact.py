@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+import html
 import json
 import string
 from collections.abc import Iterator
@@ -102,7 +104,27 @@ def test_secrets_inside_text(value: str, shown: str) -> None:
     assert text(value) == shown
 
 
-@pytest.mark.parametrize("value", ["task-sk-1", "model(x, pad_token=PAD)", "MONKEY=1", "http://host:80/a", "risk-free"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            "task-sk-1",
+            "model(x, pad_token=PAD)",
+            "MONKEY=1",
+            "http://host:80/a",
+            "risk-free",
+            "token: hello, tokens: 3.2M",
+        ),
+        *(
+            "api_key=api_key",
+            "password=os.environ[NAME]",
+            "secret_file: /data/s1.txt",
+            "access keys: 12",
+            "num_token=1.2e6",
+        ),
+        *("a credit=c1", "passes: 3a", "AddedToken('<s>', rstrip=False)", "token = tokens[0]", "cookie-cutter 2x"),
+    ],
+)
 def test_text_that_is_no_secret_stays(value: str) -> None:
     assert text(value) == value
 
@@ -132,8 +154,41 @@ FORMS = {
     "basic": lambda s: ["-H", f"Authorization: Basic {s}"],
     "header": lambda s: ["-H", f"token {s}"],
     "hydra": lambda s: [f"db.password={s}"],
+    "hydra group": lambda s: [f"db={{user:me,password:{s}}}"],
+    "named": lambda s: ["-H", f"X-Api-Key: {s}"],
+    "cookie": lambda s: ["-H", f"Cookie: session={s}"],
+    "after user": lambda s: ["--user", f"me:{s}"],
+    "after user and host": lambda s: ["--proxy", f"me:{s}@host:3128"],
+    "whole and after user": lambda s: ["--auth", f"me:{s}"],
+    "pass": lambda s: ["--smtp-pass", s],
+    "several": lambda s: ["--api-keys", "other-1", s],
+    "jwt": lambda s: ["--jwt", s],
+    "creds": lambda s: [f"--creds={s}"],
+    "libpq": lambda s: ["--dsn", f"host=db user=me password={s} dbname=x"],
+    "quoted libpq": lambda s: ["--dsn", f"host=db user=me password='{s}' dbname=x"],
+    "connection string": lambda s: ["--db", f"Server=x;Uid=me;Pwd={s};"],
+    "account": lambda s: ["--store", f"AccountName=x;AccountKey={s};EndpointSuffix=y"],
+    "yaml": lambda s: ["--config", f"lr: 1\napi_key: {s}\n"],
+    "toml": lambda s: ["--set", f'password = "{s}"'],
+    "call": lambda s: ["--set", f"dict(api_key='{s}')"],
+    "json in json": lambda s: ["--config", json.dumps({"env": json.dumps({"api_key": s})})],
+    "fragment": lambda s: [f"https://host/#access_token={s}"],
 }
-VARIABLES = st.sampled_from(["MY_TOKEN", "WANDB_API_KEY", "KEY_OF_IT", "CLIENT_SECRET", "PGPASSWORD", "MYSQL_PASSWD"])
+VARIABLES = st.sampled_from(
+    [
+        *(
+            "MY_TOKEN",
+            "WANDB_API_KEY",
+            "KEY_OF_IT",
+            "CLIENT_SECRET",
+            "PGPASSWORD",
+            "MYSQL_PASSWD",
+            "MYSQL_PWD",
+            "DB_PASS",
+        ),
+        *("SSHPASS", "CREDS", "MY_JWT", "REDISCLI_AUTH", "SESSION_COOKIE", "PASSPHRASE_OF_IT", "SLACK_WEBHOOK"),
+    ]
+)
 
 
 def everywhere(secret: str) -> list[str]:
@@ -145,6 +200,12 @@ def everywhere(secret: str) -> list[str]:
         quote(secret),
         quote(secret, safe=""),
         f"/x/model-{secret}.txt",
+        repr(json.dumps(secret)),
+        json.dumps(repr(secret)),
+        ascii(secret),
+        repr(secret.encode()),
+        html.escape(secret),
+        f"Namespace(password={secret!r}, lr=0.1)",
     )
     return [*written, *(f"ValueError: 401 for {form}, said the server" for form in written)]
 
@@ -156,6 +217,14 @@ def hidden(secret: str) -> bool:
     assert json.loads(in_json), "it is still JSON"
     assert printed.endswith(b"\xff\n")
     return b"Zq7" not in in_json + printed and not any("Zq7" in text(form) for form in everywhere(secret))
+
+
+@given(LONG_SECRETS, st.sampled_from(["", "me:", "you:", "them:"]))
+def test_a_known_secret_is_replaced_in_what_its_bytes_are_encoded_as(secret: str, user: str) -> None:
+    redact.forget()
+    redact.learn(["--password", secret])
+    for encoded in (base64.b64encode(f"{user}{secret}".encode()).decode(), secret.encode().hex()):
+        assert encoded not in text(f"Basic-{encoded} was sent")
 
 
 @given(st.sampled_from(sorted(FORMS)), WORD_SECRETS)
@@ -191,7 +260,20 @@ def test_variables_that_hold_no_secret(name: str, value: str) -> None:
     assert not redact.knows_any()
 
 
-@pytest.mark.parametrize("argv", [["--sort-key", "length"], ["-p", "5"], ["-p", "/"], ["--image-key", "pixels"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--sort-key", "length"],
+        ["-p", "5"],
+        ["-p", "/"],
+        ["--image-key", "pixels"],
+        ["--user", "1000:1000"],
+        ["--tokens", "a1", "b2"],
+        ["--proxy", "http://host:80"],
+        ["--pass", "forward"],
+        ["--u", "me"],
+    ],
+)
 def test_options_that_hold_no_secret(argv: list[str]) -> None:
     redact.learn(argv)
     assert arguments(argv) == argv

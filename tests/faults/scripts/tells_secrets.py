@@ -1,5 +1,6 @@
 """Writes what it was told in confidence wherever it can: prints it, names files and spans by it; `raise`: raises it."""
 
+import base64
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for secret in secrets:
     print(f"logged in with {secret}", flush=True)
     print("and", repr(secret), file=sys.stderr, flush=True)
+    print("as", base64.b64encode(f"me:{secret}".encode()).decode(), flush=True)
     torch.save(model.state_dict(), f"model-{secret}.pt")
 if sys.argv[1] == "raise":
     raise RuntimeError(f"401 for {' and '.join(secrets)}")
