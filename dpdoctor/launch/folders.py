@@ -17,8 +17,10 @@ from dpdoctor.records import Written
 
 # More is not looked through: nobody is to wait for it.
 MOST_ENTRIES, MOST_S = 20_000, 2.0
-# What programs keep there for themselves, and no script's results are.
-_PASSED_OVER = frozenset((".git", "__pycache__", ".venv", "node_modules"))
+# What programs keep in them for themselves is not looked through; that they are there is seen.
+_NOT_ENTERED = frozenset((".git", ".venv", "node_modules"))
+# Python makes them as it likes.
+_PASSED_OVER = "__pycache__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,9 @@ def _below(directory: str) -> Iterator[tuple[str, os.stat_result]]:
         waiting = []
         for entry in inside:
             found = _stat(entry)
-            if found is not None and entry.name not in _PASSED_OVER:
+            if found is not None and entry.name != _PASSED_OVER:
                 yield entry.path, found
-                if stat.S_ISDIR(found.st_mode):
+                if stat.S_ISDIR(found.st_mode) and entry.name not in _NOT_ENTERED:
                     waiting.append(entry.path)
 
 

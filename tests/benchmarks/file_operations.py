@@ -155,6 +155,21 @@ cv2: import cv2; print(cv2.imwrite("i.png", np.zeros((2, 2, 3), np.uint8))); pri
 pyarrow: import pyarrow as p, pyarrow.parquet as q; q.write_table(p.table({"a": [1]}), "a"); print(q.read_table("a").shape)
 safetensors: from safetensors.torch import save_file, load_file; save_file({"a": torch.ones(1)}, "a"); print(load_file("a"))
 matplotlib: import matplotlib; matplotlib.use("agg"); import matplotlib.pyplot as p; p.plot([1]); p.savefig("f.png"); names()
+posix_spawn: n = os.posix_spawn("/bin/sh", ["sh", "-c", "echo 1 > a"], os.environ); os.waitpid(n, 0); see("a")
+copy_file_range: f = open("b", "rb"); g = open("a", "r+b"); os.copy_file_range(f.fileno(), g.fileno(), 5); g.close(); see("a")
+sendfile: f = open("b", "rb"); g = open("a", "r+b"); os.sendfile(g.fileno(), f.fileno(), 0, 5); g.close(); see("a")
+renameat2 exchange: import ctypes; ctypes.CDLL(None).renameat2(-100, b"a", -100, b"b", 2); see("a"); see("b")
+fallocate: f = open("a", "r+b"); os.posix_fallocate(f.fileno(), 0, 100); f.close(); print(os.stat("a").st_size)
+sqlite program: shell("sqlite3 old.db 'insert into t values (2); select * from t'")
+sed: shell("sed -i s/precious/1/ a"); see("a")
+git: shell("git init -q . && git -c user.name=a -c user.email=a@b add a && git ls-files"); names()
+unzip: import zipfile; z = zipfile.ZipFile("z.zip", "w"); z.writestr("a", "1"); z.close(); shell("unzip -oq z.zip"); see("a")
+pandas parquet: import pandas as p; p.DataFrame({"a": [1]}).to_parquet("a"); print(p.read_parquet("a").shape)
+h5py append: import h5py; f = h5py.File("old.h5", "w"); f["x"] = [1]; f.close(); f = h5py.File("old.h5", "a"); f["y"] = [2]; f.close(); print(sorted(h5py.File("old.h5")))
+pyarrow feather: import pyarrow as p, pyarrow.feather as q; q.write_feather(p.table({"a": [1]}), "a"); print(q.read_table("a").shape)
+pyarrow stream: import pyarrow as p; f = p.OSFile("a", "wb"); f.write(b"1"); f.close(); see("a")
+pyarrow delete: import pyarrow.fs as q; q.LocalFileSystem().delete_file("a"); names()
+cv2 video: import cv2; w = cv2.VideoWriter("v.avi", cv2.VideoWriter_fourcc(*"MJPG"), 5, (16, 16)); w.write(np.zeros((16, 16, 3), np.uint8)); w.release(); print(os.path.getsize("v.avi") > 0)
 tensorboard: from torch.utils.tensorboard import SummaryWriter; w = SummaryWriter("tb"); w.add_scalar("a", 1); w.close(); print(len(os.listdir("tb")))
 """
 SCRIPT = """
@@ -256,7 +271,7 @@ def profiled(home: Path, temporary: Path, out: Path, wall: str) -> tuple[dict[st
 def show(
     title: str, plain: dict[str, str], found: dict[str, str], changed: set[str], summary: dict[str, object]
 ) -> None:
-    print(f"\n{title}: {summary['wall']}; {summary['status']} {summary['reason'] or ''}")
+    print(f"\n{title}: {summary['file_protection']}; {summary['status']} {summary['reason'] or ''}")
     missing = [name for name, said in plain.items() if said == "ModuleNotFoundError\n"]
     other = [name for name in plain if name not in missing and plain[name] != found.get(name)]
     for name in other:

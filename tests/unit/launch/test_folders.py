@@ -53,3 +53,15 @@ def test_what_programs_keep_for_themselves_is_no_change_when_it_is_made(tmp_path
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "train.pyc").touch()
     assert folders.look([tmp_path]).changed_since(before) == ()
+
+
+def test_a_repository_that_is_made_or_removed_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".venv").mkdir()
+    before = folders.look([tmp_path])
+    (tmp_path / ".git").rmdir()
+    (tmp_path / "sub/.git").mkdir(parents=True)
+    (tmp_path / "sub/.git/index").touch()
+    found = folders.look([tmp_path]).changed_since(before)
+    names = [(Path(file.path).relative_to(tmp_path).as_posix(), file.change) for file in found]
+    assert names == [(".git", "removed"), ("sub", "new"), ("sub/.git", "new")]
