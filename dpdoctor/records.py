@@ -422,8 +422,8 @@ class RankRecord:
 class LaunchRecord:
     """How one launch of a mode ended, as its parent saw it.
 
-    `status` is ok, failed, interrupted, skipped or inactive. `exit_codes` has one entry per rank; None: unknown. Where
-    somebody else starts the ranks it has that of the command.
+    `status` is ok, failed, interrupted, skipped or inactive. `exit_codes` has one entry per rank or, where somebody
+    else starts the ranks, that of the command; None: unknown or, where `ended_by_dpdoctor` says so, not its own.
 
     Attributes:
         files_changed: what was changed, made or removed meanwhile in the directories in which the script lives and
@@ -443,6 +443,7 @@ class LaunchRecord:
     failed_rank: int | None = None
     stderr_tail: tuple[str, ...] = ()
     exit_codes: tuple[int | None, ...] = ()
+    ended_by_dpdoctor: tuple[bool, ...] = ()
     begin_ns: int = 0
     end_ns: int = 0
     loader_setting: LoaderSetting | None = None

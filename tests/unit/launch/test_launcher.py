@@ -215,7 +215,8 @@ def test_peers_of_a_dead_rank_are_ended(tmp_path: Path, heard: Heard, ranks_do: 
     assert record.failed_rank == 1
     assert "SIGKILL" in (record.reason or "")
     assert "stage measure" in (record.reason or "")
-    assert record.exit_codes == (-signal.SIGTERM, -signal.SIGKILL)
+    assert record.exit_codes == (None, -signal.SIGKILL)
+    assert record.ended_by_dpdoctor == (True, False)
     assert not any(lives(pid) for pid in heard.pids)
 
 
