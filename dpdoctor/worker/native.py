@@ -15,6 +15,7 @@ import time
 import traceback
 from multiprocessing.util import Finalize
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch.distributed as dist
@@ -105,6 +106,7 @@ class Native(Observer):
         self._report.strategies = self._strategies_so_far
         self._seeding.is_apart = True  # what is drawn alike and what apart is the script's own affair
         self._keep_stacks()
+        self._keep_what_is_raised()
         self._watch_training()
         self._watch_facts()
         self._wrapping.seek()
@@ -128,6 +130,22 @@ class Native(Observer):
         self._tells_fatal = not faulthandler.is_enabled()
         if self._tells_fatal:
             faulthandler.enable(file)
+
+    def _keep_what_is_raised(self) -> None:
+        """Have the record say at once what the script raised: its launcher may end this process while it is printed."""
+        before = sys.excepthook
+
+        def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            if os.getpid() == self._pid and not (self._is_over or self._ending.begun):
+                with contextlib.suppress(Exception):  # what the script raised is what is to be read
+                    self._report.write("failed", self._why_raised(error), "raised")
+            before(kind, error, trace)
+
+        self._patches.replace(sys, "excepthook", excepthook)
+
+    def _why_raised(self, error: BaseException) -> str:
+        error.__traceback__ = lines.without_ours(error.__traceback__)
+        return script.failure(error) + self._blame(error)
 
     def _make_ending(self) -> Ending:
         if self._task.spec.go_on:
@@ -228,8 +246,7 @@ class Native(Observer):
         with contextlib.suppress(Stop):
             if error is not None and not isinstance(error, SystemExit):
                 self._left = "raised"
-                error.__traceback__ = lines.without_ours(error.__traceback__)
-                self._ending.stop("failed", script.failure(error) + self._blame(error))
+                self._ending.stop("failed", self._why_raised(error))
             elif not self.num_steps:
                 self._left = "returned"
                 self._ending.stop("failed", NEVER_TRAINED)

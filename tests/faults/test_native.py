@@ -47,7 +47,8 @@ def test_torchrun_ends_well_and_counts_what_its_ranks_drew(profile):
     assert not [found for found in run.summary["findings"] if found["rule"] == "accumulation_sync"]
     printed = (run.root / "native" / "stdout.log").read_text()  # in which a line of one may stand within the other's
     assert sorted(re.findall(r"rank . unwound, attempt .", printed)) == [f"rank {i} unwound, attempt 0" for i in (0, 1)]
-    assert run.launch("native").record.exit_codes == (0,)
+    ended = run.launch("native").record
+    assert (ended.exit_codes, ended.ended_by_dpdoctor) == ((0,), (False,))
 
 
 def test_spawned_ranks_on_the_same_samples_do_the_work_of_one(profile, tmp_path):
@@ -114,6 +115,8 @@ def test_a_script_that_prints_for_ever_is_ended(profile, tmp_path, when):
     mode = run.mode("native")
     assert f"{script}:8" in mode["reason"]
     assert "no progress for 10.0 s" in mode["reason"]
+    ended = run.launch("native").record
+    assert (ended.exit_codes, ended.ended_by_dpdoctor) == ((None,), (True,))
 
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -163,7 +166,7 @@ def weights(printed: str) -> str:
         ("exit", 29, ("loss.backward()", None)),
         ("barrier", 29, ("loss.backward()", "dist.barrier()")),
         ("epochs", 87, ("dist.all_reduce(layers.weight.grad)", "dist.barrier()")),
-        ("metric", 29, (None, "dist.all_reduce(mean)")),  # rank 0 may be ended before it can say where it stood
+        ("metric", 29, ("loss.backward()", "dist.all_reduce(mean)")),
     ],
 )
 def test_ranks_of_unequal_steps_are_told_with_their_counts_and_lines(profile, way, steps, lines):
