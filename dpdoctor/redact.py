@@ -50,32 +50,33 @@ _URL_USER = re.compile(r"(?<=://)[^/\s]+(?=@)")
 # A value without quotes ends there, and is a secret only with a letter and a digit; a path is none.
 _BARE = r"""[^\s"'()\[\]{}<>,;&#\\]"""
 _LIKELY = rf"(?![/~.])(?={_BARE}{{0,200}}\d)(?={_BARE}{{0,200}}[A-Za-z]){_BARE}"
+# Within a string that is quoted itself there are backslashes before quotes.
 _IS = r"""\\{0,8}["']?\s{0,3}[:=]\s{0,3}"""
-_QUOTE = r"""(?P<q>\\{0,8}["'])"""
-# What each finds stands in its group `value`.
-_SHAPES = (
-    # `?token=x` in a URL, `HF_TOKEN=x` in front of a command; not `pad_token=x`, which is Python.
-    re.compile(
-        rf"""(?:(?<=[?&#;])[\w.-]{{0,40}}(?i:{_SECRET_WORD}|{_TOKEN_WORD})[\w.-]{{0,40}}|(?<=[?&#;])(?i:sig|key|auth|[\w-]{{0,40}}signature)"""
-        r"""|\b[A-Z0-9_]{0,40}(?:PASSWORD|PASSWD|SECRET|TOKEN|_KEY|APIKEY)[A-Z0-9_]{0,40})=(?P<value>[^\s&#\"']+)"""
-    ),
-    # `{"token": "x"}`, in JSON or as Python prints it.
-    re.compile(
-        rf"""(?P<q>["'])[\w.-]{{0,40}}(?i:{_TOKEN_WORD})[\w.-]{{0,40}}(?P=q)\s*:\s*(?P<v>["'])(?P<value>.{{1,4096}}?)(?=(?P=v))"""
-    ),
-    # `password='x'`, `"api_key": "x"`, also within another string, `password: x`, `Pwd=x;`
-    re.compile(
-        rf"(?i){_SECRET_WORD}[\w.-]{{0,40}}{_IS}{_QUOTE}?(?P<value>(?(q).{{1,4096}}?(?=(?P=q))|{_LIKELY}{{4,}}))"
-    ),
-    re.compile(rf"(?i){_TOKEN_WORD}[\w.-]{{0,40}}{_IS}{_QUOTE}?(?P<value>{_LIKELY}{{8,}})"),
-    # `--password x`
-    re.compile(rf"(?i)(?<![^\s\"'])--?[\w.-]{{0,40}}(?:{_SECRET_WORD}|{_TOKEN_WORD})\s(?P<value>{_LIKELY}{{4,}})"),
-    re.compile(
-        r"""(?i:authorization)["']?\s*[:=]\s*["']?(?:(?i:basic|bearer|token|digest|apikey)\s+)?(?P<value>[^\s"',;]+)"""
-    ),
-    re.compile(r"""(?i:cookie)["']?\s*[:=]\s*["']?[\w.-]{1,64}=(?P<value>[^\s"',;]+)"""),
-    # As GitHub's and others' headers have it; not `token embeddings`.
-    re.compile(r"\b[Tt]oken\s+(?P<value>(?=[\w.~+/=-]*\d)(?=[\w.~+/=-]*[A-Za-z])[\w.~+/=-]{8,})"),
+_QUOTED = r""".{1,4096}?(?=(?P=q))"""
+_Q = r"""(?P<q>\\{0,8}["'])"""
+_PART = r"[\w.-]{0,40}"
+_NAME = rf"{_PART}(?i:{_SECRET_WORD}|{_TOKEN_WORD}){_PART}"
+# What each finds stands in its group `value`. Lengths are bounded, so that no text takes long.
+_SHAPES = tuple(
+    map(
+        re.compile,
+        (
+            # `?token=x` in a URL, `HF_TOKEN=x` in front of a command; not `pad_token=x`, which is Python.
+            rf"""(?<=[?&#;])(?:{_NAME}|(?i:sig|key|auth|{_PART}signature))=(?P<value>[^\s&#"']+)""",
+            r"""\b\w{0,40}(?:PASSWORD|PASSWD|SECRET|TOKEN|_KEY|APIKEY)[A-Z0-9_]{0,40}=(?P<value>[^\s&#"']+)""",
+            # `{"token": "x"}`, in JSON or as Python prints it.
+            rf"""["']{_PART}(?i:{_TOKEN_WORD}){_PART}["']\s*:\s*(?P<q>["'])(?P<value>{_QUOTED})""",
+            # `password='x'`, `"api_key": "x"`, also within another string, `password: x`, `Pwd=x;`
+            rf"(?i){_SECRET_WORD}{_PART}{_IS}{_Q}?(?P<value>(?(q){_QUOTED}|{_LIKELY}{{4,}}))",
+            rf"(?i){_TOKEN_WORD}{_PART}{_IS}{_Q}?(?P<value>{_LIKELY}{{8,}})",
+            # `--password x`
+            rf"""(?<![^\s"'])--?{_NAME}\s(?P<value>{_LIKELY}{{4,}})""",
+            r"""(?i)authorization["']?\s*[:=]\s*["']?(?:(?:basic|bearer|token|digest|apikey)\s+)?(?P<value>[^\s"',;]+)""",
+            r"""(?i)cookie["']?\s*[:=]\s*["']?[\w.-]{1,64}=(?P<value>[^\s"',;]+)""",
+            # As GitHub's and others' headers have it; not `token embeddings`.
+            r"\b[Tt]oken\s+(?P<value>(?=[\w.~+/=-]*\d)(?=[\w.~+/=-]*[A-Za-z])[\w.~+/=-]{8,})",
+        ),
+    )
 )
 # What is in every text that any of these would change.
 _HINT = re.compile(
