@@ -26,6 +26,7 @@ from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.report.words.advice import SAID
 from dpdoctor.report.words.step_parts import COMMUNICATION, DATA, StepPart, step_parts
 from dpdoctor.rules import BY_NAME
+from dpdoctor.rules.rule import CRITICAL
 
 MOST_OPPORTUNITIES = 4
 LONGEST_TITLE, LONGEST_REMEDY, LONGEST_LINE = 90, 200, 80
@@ -178,8 +179,11 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
     others = [
         found for found in costly if found.rule == first.rule and found is not first and found.cost.value is not None
     ]
+    share = _share(run, first) or 0.0
     beside = "".join(f", {units.share(_share(run, found) or 0.0)} {_where(found.mode)}" for found in others)
-    return word, tone, sentence(f"{told.format(units.share(_share(run, first) or 0.0))} {_where(first.mode)}{beside}")
+    # A run of which nine tenths are compute is bound by nothing else, whatever could be saved.
+    bound_by = word if share >= CRITICAL else ""
+    return bound_by, tone, sentence(f"{told.format(units.share(share))} {_where(first.mode)}{beside}")
 
 
 def _share(run: RunSummary, finding: Finding) -> float | None:

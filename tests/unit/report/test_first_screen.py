@@ -60,6 +60,12 @@ class TestAnswer:
         assert (found.bound_by, found.tone) == ("Input-bound", "bad")
         assert figures(found.answer) == ["42%", "39%"], "as drawn beside it"
 
+    def test_what_takes_little_bounds_nothing(self) -> None:
+        little = finding("no_overlap", cost=figure(0.08, 0.01, "ratio"), severity="warning")
+        found = screen(with_findings(runs.cpu_run(), little))
+        assert (found.bound_by, found.tone) == ("", "warn")
+        assert figures(found.answer) == ["8.0"]
+
     def test_without_a_finding_the_longest_part_is_told(self) -> None:
         found = screen(runs.cpu_run())
         assert found.bound_by == ""
