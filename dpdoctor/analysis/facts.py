@@ -24,7 +24,7 @@ from dpdoctor.analysis.disturbances import Throttled, throttled, throttled_perio
 from dpdoctor.analysis.loader.restarts import Restarts, begins_every_step, is_left_early, restarts
 from dpdoctor.analysis.rank_step_time import SlowRank, slowest_rank
 from dpdoctor.records import HAND_WRITTEN, Launch, Run, Strategy
-from dpdoctor.spec import BASELINE, Fingerprint, Gpu, RunSpec
+from dpdoctor.spec import BASELINE, TRACE_MODE, Fingerprint, Gpu, RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +145,9 @@ class ModeFacts:
         digests = self.traces.digests
         if self.launch is None or self.name == DATA_PARALLEL or any(digest.data_parallel for digest in digests):
             return False
+        # A group of one rank has collectives, too, that go nowhere; of a trace nobody knows how many ranks there were.
         by_trace = any(digest.collectives or digest.unknown_communication for digest in digests)
-        return self.mode.world_size > 1 or by_trace
+        return self.mode.world_size > 1 or (self.name == TRACE_MODE and by_trace)
 
     @property
     def ways(self) -> tuple[Strategy, ...]:

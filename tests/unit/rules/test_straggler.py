@@ -15,7 +15,7 @@ from dpdoctor.rules import CannotTell, diagnose
 from dpdoctor.rules.straggler import CAUSES, OTHERS_REMEDY, REMEDIES, RULE
 from tests.builders import cases, records
 from tests.builders.cases import Case, ablation
-from tests.builders.simulated_ranks import Call, digests, lockstep
+from tests.builders.simulated_ranks import Call, digests, lockstep, with_group_size
 from tests.builders.specs import MS
 from tests.builders.traced_cases import case
 
@@ -309,3 +309,9 @@ def test_a_finding_tells_what_else_ran_beside_it() -> None:
     found = diagnose(paced(20, others=0.9).analysis).summary.findings
     assert [f.rule for f in found] == ["straggler"]
     assert "other processes used 0.90 of 2 cores while this was measured" in found[0].evidence
+
+
+def test_the_only_rank_of_a_group_waits_for_nobody() -> None:
+    traced = with_group_size(traces(every_step(0))[0], "0", 1)
+    assert isinstance(RULE.check(case("trace", traced)), CannotTell)
+    assert RULE.check(case("single", traced)) is None
