@@ -21,6 +21,8 @@ DISTURBED = "{} while one device was measured, which bare launches at other time
 NO_CONTROL = "the script was not also run bare"
 # Where all of its interval is above this share of a step, figures are not the script's.
 MOST_SHARE = 0.05
+# Where the interval reaches this share of a step, it says too little.
+WIDEST = 0.2
 # Where launches of one program are further apart than this, so may modes be that are the same.
 MOST_APART = 1.08
 TOO_MUCH = (
@@ -145,6 +147,13 @@ def is_unclear(share: Figure) -> bool:
     return _seems_too_much(share) and not is_too_much(share)
 
 
+def is_known(share: Figure) -> bool:
+    """Return whether more launches would tell nothing that matters of dpdoctor's own share, or cannot tell."""
+    if share.low is None or share.high is None:
+        return True
+    return not is_unclear(share) and (is_too_much(share) or share.high < WIDEST)
+
+
 def is_notable(share: Figure) -> bool:
     """Return whether dpdoctor's own share of a step seems to be too much, and is known to be something."""
     return _seems_too_much(share) and share.low is not None and share.low > 0
@@ -191,15 +200,16 @@ def _widened(mode: ModeSummary, of_baseline: Figure) -> ModeSummary:
     """Return a mode whose intervals hold what the script may reach alone, where watching takes as much as it may.
 
     Of a step D of which watching takes c, the script's own rate is 1 / (1 - c / D) of the measured one. It takes c of
-    the baseline's step S as well, so that of the speedup only (1 - c / S) / (1 - c / D) is not known.
+    the baseline's step S as well, so that of the speedup only (1 - c / S) / (1 - c / D) is not known. Ranks that share
+    cores may need longer for the same hooks: up to the same share of each step, intervals hold that, too.
     """
     most, most_of_baseline = mode.observer_overhead.high, of_baseline.high
     if most is None or most_of_baseline is None:
         return mode
     if max(most, most_of_baseline) >= 1:
         return _withheld(mode)
-    alone = 1 / (1 - max(0.0, most))
-    against = alone * (1 - max(0.0, most_of_baseline))
+    alone = 1 / (1 - max(0.0, most, most_of_baseline))
+    against = (1 - max(0.0, most_of_baseline)) / (1 - max(0.0, most))
     return dataclasses.replace(
         mode,
         throughput=_reaching(mode.throughput, alone),

@@ -92,12 +92,12 @@ def settings_to_try(root: Path) -> dict[str, LoaderSetting]:
 
 
 def own_cost_is_clear(root: Path) -> bool:
-    """Return whether a run tells if watching the baseline takes too much of a step, or seems to take little."""
+    """Return whether a run tells well enough what watching the baseline takes of a step, or cannot tell."""
     from dpdoctor.analysis import analyse
-    from dpdoctor.analysis.own_cost import is_unclear
+    from dpdoctor.analysis.own_cost import is_known
 
     baseline = analyse(rundir.read(root)).summary.modes.get(BASELINE)
-    return baseline is None or not is_unclear(baseline.observer_overhead)
+    return baseline is None or is_known(baseline.observer_overhead)
 
 
 def print_run(run: Run, *, as_format: str) -> None:

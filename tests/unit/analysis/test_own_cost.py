@@ -12,7 +12,7 @@ from dpdoctor.analysis import analyse
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.facts import Analysis
-from dpdoctor.analysis.own_cost import NO_CONTROL, launch_spread, steps_of, why_unknown
+from dpdoctor.analysis.own_cost import NO_CONTROL, is_known, launch_spread, steps_of, why_unknown
 from dpdoctor.records import Launch, Rank, Sample
 from dpdoctor.report.words.verdict import limits
 from dpdoctor.rules import diagnose
@@ -147,6 +147,16 @@ class TestUnclear:
         against = (1 - most) / (1 - most * 110 / 200)
         assert (ddp.speedup.low, ddp.speedup.high) == pytest.approx((1.1 * against, 1.1))
         assert ddp.scaling_efficiency.low == pytest.approx(0.55 * against)
+
+    def test_more_launches_are_asked_for(self, analysis: Analysis) -> None:
+        def known(ms: float, *control: float) -> bool:
+            return is_known(watched(ms, bare(*control)).summary.modes["single"].observer_overhead)
+
+        assert not is_known(analysis.summary.modes["single"].observer_overhead)
+        assert not known(100, 90, 100, 110), "nothing at all, but it may be a fifth"
+        assert known(101, 99, 100, 101), "little"
+        assert known(200, 99, 100, 101), "too much"
+        assert known(110, 100), "one launch and one: no interval, and nothing that says how to get one"
 
     def test_it_is_said(self, analysis: Analysis) -> None:
         assert any("Watching the script may take 9.1% of each step" in text for text in limits(analysis.summary))
