@@ -80,7 +80,7 @@ def _proof(conversion: Conversion) -> Table:
 
 def _units(conversion: Conversion) -> Table:
     return Table(
-        caption="Modules that were wrapped, and where the script calls them.",
+        caption="Modules that train, and where the script calls them.",
         columns=(
             Column(title="Module"),
             Column(title="Called at"),

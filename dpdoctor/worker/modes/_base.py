@@ -148,7 +148,9 @@ class Mode:
     def checks(self, evidence: Evidence) -> list[Check]:
         """Return what proves that the conversion took effect; a process alone only needs to see what is trained."""
         if not evidence.unwrapped:
-            return [Check(name="wrapped", ok=True, text="every trained parameter belongs to a wrapped module")]
+            return [
+                Check(name="modules", ok=True, text="every trained parameter belongs to a module that the script calls")
+            ]
         # Alone, a parameter outside of every module trains as well as any other; ranks would each train their own.
-        text = f"trained, but outside of every wrapped module: {evidence.unwrapped[0]}"
-        return [Check(name="wrapped", ok=False if self.distributed else None, text=text)]
+        text = f"trained, but outside of every module that the script calls: {evidence.unwrapped[0]}"
+        return [Check(name="modules", ok=False if self.distributed else None, text=text)]

@@ -57,7 +57,7 @@ def judged(mode: DP, *modules: nn.Module, forwards: int = 1) -> list[Check]:
         counters=Counters(operators=0, collectives={}, inputs=()),
     )
     wrapped, *own = mode.checks(evidence)
-    assert wrapped.name == "wrapped"
+    assert wrapped.name == "modules"
     return own
 
 
