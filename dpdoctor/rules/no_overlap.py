@@ -7,6 +7,7 @@ from statistics import fmean
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts, Strategy
+from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.traces import Traces, exposed_ns, hidden_ns
 from dpdoctor.analysis.base.weighing import SMALL, Weighed, weigh
 from dpdoctor.analysis.breakdown import of_steps, share
@@ -55,17 +56,23 @@ def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | None:
     weighed = weigh(clocked, facts.ablation(NO_COMM))
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
-    calls = units.count(way.calls, "call")
+    calls, backward = units.count(way.calls, "call"), _backward_share(facts)
+    hidden = weighed.cost if backward is None else stats.scaled(weighed.cost, min(1.0, backward / weighed.value))
     return Finding(
         rule="no_overlap",
         mode=facts.name,
         severity=severity(weighed.value),
         status=weighed.status,
-        title=f"exchanges that the backward pass could hide take {units.share(weighed.value)} of each step",
+        title=f"exchanges beside which no backward pass runs take {units.share(weighed.value)} of each step",
         cost=weighed.cost,
         evidence=(
             f"the script makes {calls} in a step outside of the backward pass, and waits for each",
             *([f"on the host's clock they take {units.share(clocked.value)} of a step"] if clocked.value else []),
+            *(
+                [f"the backward pass takes {units.share(backward)} of a step, and can hide no more than that"]
+                if backward
+                else []
+            ),
             *ablation_words(facts),
             *core_words(facts),
         ),
@@ -75,9 +82,15 @@ def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | None:
         short_remedy="exchange gradients while the backward pass goes on",
         code="p.register_post_accumulate_grad_hook(lambda p: pending.append(dist.all_reduce(p.grad, async_op=True)))",
         line=way.line,
-        speedup=faster_without(weighed.cost),
+        speedup=faster_without(hidden),
         speedup_basis="at most",
     )
+
+
+def _backward_share(facts: ModeFacts) -> float | None:
+    """Return the share of a step that is backward; None: unknown."""
+    backward, step = facts.mode.phases.get("backward"), facts.mode.step.value
+    return backward.value / step if backward is not None and backward.value and step else None
 
 
 def _finding(facts: ModeFacts, weighed: Weighed, overlap: float) -> Finding:

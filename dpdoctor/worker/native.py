@@ -210,7 +210,9 @@ class Native(Observer):
 
     def _strategies_so_far(self) -> tuple[Strategy, ...]:
         exchanges = self._exchanges
-        return self._strategies if exchanges is None else strategies.of_run(self._strategies, exchanges)
+        if exchanges is None or self._where.world_size == 1:  # who is alone need not exchange anything
+            return self._strategies
+        return strategies.of_run(self._strategies, exchanges)
 
     def _let_go(self, reason: str) -> None:
         """End the observation: keep what was recorded, and let the job run as it would without."""

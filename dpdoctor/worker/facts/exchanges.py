@@ -149,7 +149,8 @@ class Exchanges:
     `calls` are the script's own while `is_on`, `kinds` all of them.
 
     Attributes:
-        num_steps: that were counted; `num_exchanging` of them exchanged something.
+        num_steps: that were counted, and in which no ablation left anything out; `num_exchanging` of them exchanged
+            something.
         is_known: whether torch tells how many collectives there were.
         sites: where Python calls collectives.
         instead: does within the rank what a method of a process group would do with others, for calls of payload; None:
@@ -273,8 +274,9 @@ class Exchanges:
 
     def counted(self, collectives: int | None, *, in_window: bool = False) -> None:
         """Take note of a step of the script, which has ended."""
-        self.num_steps += 1
-        self.num_exchanging += bool(collectives)
+        if self.instead is None:
+            self.num_steps += 1
+            self.num_exchanging += bool(collectives)
         if in_window:
             self._window.add(self.last)
         if self._is_learning and collectives is not None:

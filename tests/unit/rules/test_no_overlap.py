@@ -107,3 +107,12 @@ def test_what_a_script_exchanges_by_itself_is_named_with_its_line_and_confirmed_
     assert with_ablation.cost.value == pytest.approx(0.28)
     assert alone.line == "train.py:40"
     assert "async_op=True" in (alone.code or "")
+
+
+def test_no_more_is_promised_than_the_backward_pass_can_hide() -> None:
+    of = [cases.waiting(rank, 0.6) for rank in ranks(2)]
+    short = {"backward": 0.25 * cases.STEP_S}
+    found = finding(untraced("native", of=of, native=cases.OWN, conversion=cases.by_hand(), phases_s=short))
+    assert found.cost.value == pytest.approx(0.6)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(1 / 0.75)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dpdoctor.records import PHASES, POINT_TO_POINT, Strategy
+from dpdoctor.worker import wire
 from dpdoctor.worker.facts import strategies
 from dpdoctor.worker.facts.exchanges import Exchanges
 from dpdoctor.worker.patches import Patches
@@ -121,6 +122,14 @@ def test_what_is_exchanged_in_no_step_or_in_few_is_said(
     for collectives in per_step:
         seen.counted(collectives)
     assert [found.name for found in strategies.of_run((), seen)] == names
+
+
+def test_steps_from_which_an_ablation_takes_the_exchange_do_not_count(phases: PhaseClock) -> None:
+    seen = Exchanges(phases)
+    for instead, collectives in ((None, 8), (wire.instead, 0), (wire.instead, 0), (None, 8)):
+        seen.instead = instead
+        seen.counted(collectives)
+    assert strategies.of_run((), seen) == ()
 
 
 def test_stages_that_send_each_other_tensors_are_named(phases: PhaseClock) -> None:
