@@ -59,7 +59,7 @@ def test_the_index_has_a_line_per_run_in_the_folder(tmp_path: Path) -> None:
     assert page.count("<li>") == 2
     assert page.index(f'href="{first}/report.html"') < page.index(f'href="{second}/report.html"')
     assert "What &lt;it&gt; shows." in page
-    assert f"DDP: {diagnosed.summary.findings[0].title} (confirmed)" in page
+    assert f"ddp: {diagnosed.summary.findings[0].title} (confirmed)" in page
     assert page.count("Nothing was found") == 1
     machine = ", ".join(("Example CPU @ 2.00GHz", "2 cores", "16.0 GB", runs.H100.name, runs.H100.name))
     assert f"node: {machine}" in page

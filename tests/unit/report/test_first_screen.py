@@ -64,7 +64,7 @@ class TestAnswer:
         little = finding("no_overlap", cost=figure(0.08, 0.01, "ratio"), severity="warning")
         found = screen(with_findings(runs.cpu_run(), little))
         assert (found.bound_by, found.tone) == ("", "warn")
-        assert figures(found.answer) == ["8.0"]
+        assert figures(found.answer) == ["8.0%"]
 
     def test_without_a_finding_the_longest_part_is_told(self) -> None:
         found = screen(runs.cpu_run())
