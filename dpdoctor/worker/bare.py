@@ -51,6 +51,7 @@ def main(task: WorkerTask, protection: Protection) -> int:
     setup.set_up(task, launched.place())
     launched.hide()
     terminal.give(Patches(for_children=True))
+    lines.keep_stacks_short(Patches(for_children=True))
     overlay = None
     if protection.by in {"python", "landlock"}:  # else nothing in the script need be replaced
         overlay = Overlay(directory / rundir.OVERLAY, Territory(Path(task.directory), task.spec.homes).is_free)

@@ -22,6 +22,8 @@ _LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"
 # With a separator at the end: `dpdoctor-examples/train.py` is not ours.
 _OURS = tuple(f"{path}{os.sep}" for path in _OWN)
 _RUNPY = runpy.run_path.__code__.co_filename
+_NOT_THEIRS = (*_OURS, _RUNPY)
+_SEEDED = (torch.cuda, torch.xpu, torch.mtia)
 _NOT_USERS = ("<", *_OURS, *(f"{path}{os.sep}" for path in _LIBRARIES))
 # A virtual environment may take torch from another one, or from the system.
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -119,17 +121,27 @@ def _words(frame: FrameType) -> str:
 
 
 def keep_stacks_short(patches: Patches) -> None:
-    """Leave our frames out of the stack that torch formats each time it is seeded while CUDA is not initialised."""
+    """Leave our frames out of the stacks that torch formats each time it is seeded while a device is not initialised.
+
+    It does so for each kind of device that it knows, and a stack takes the longer the more frames it has.
+    """
     short = types.ModuleType(traceback.__name__)
     vars(short).update({**vars(traceback), "format_stack": _format_stack})
-    patches.replace(torch.cuda, "traceback", short)
+    for device in _SEEDED:
+        if getattr(device, "traceback", None) is traceback:
+            patches.replace(device, "traceback", short)
 
 
 def _format_stack() -> list[str]:
     """Return what `traceback.format_stack()` returns where the script was started by Python itself."""
-    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    theirs = [frame for frame in frames if not frame.f_code.co_filename.startswith((*_OURS, _RUNPY))]
-    return traceback.StackSummary.extract((frame, frame.f_lineno) for frame in reversed(theirs)).format()
+    theirs = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_NOT_THEIRS):
+            theirs.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    theirs.reverse()
+    return traceback.StackSummary.extract(iter(theirs)).format()
 
 
 def source(line: str) -> str:

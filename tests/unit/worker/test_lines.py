@@ -61,12 +61,15 @@ def test_torch_remembers_who_seeded_it_without_our_frames() -> None:
     patches = Patches()
     lines.keep_stacks_short(patches)
     files = [f"{PACKAGE}/worker/rank.py", "<frozen runpy>", TRAIN, f"{PACKAGE}/worker/data/loaders.py"]
-    chain(files, lambda: torch.cuda.manual_seed_all(0))
+    chain(files, lambda: torch.manual_seed(0))
     patches.undo()
-    _, stack = torch.cuda._lazy_seed_tracker.manual_seed_all_cb
-    assert [frame for frame in stack if str(PACKAGE) in frame or "runpy" in frame] == []
-    assert [frame for frame in stack if f'"{TRAIN}", line 3, in pass_on' in frame]
-    assert torch.cuda.traceback is traceback
+    devices = (torch.cuda, torch.xpu, torch.mtia)
+    stacks = [queued[1] for device in devices if (queued := device._lazy_seed_tracker.manual_seed_all_cb)]
+    assert stacks
+    for stack in stacks:
+        assert [frame for frame in stack if str(PACKAGE) in frame or "runpy" in frame] == []
+        assert [frame for frame in stack if f'"{TRAIN}", line 3, in pass_on' in frame]
+    assert {device.traceback for device in devices} == {traceback}
 
 
 def fail() -> None:
