@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 ODD = {
     "a mode failed": (
         runs.cpu_run,
-        ["fsdp: failed", "fsdp shards parameters; train.py line 88 calls deepcopy", "RuntimeError: deepcopy"],
+        ["fsdp: failed", "FSDP shards parameters; train.py line 88 calls deepcopy", "RuntimeError: deepcopy"],
     ),
     "a mode was inactive": (runs.cpu_run, ["Inactive: there is no accelerator"]),
     "no GPU": (runs.cpu_run, ["No GPU was found on this machine"]),

@@ -94,7 +94,7 @@ def test_what_is_alike_passes_with_a_summary_and_a_test_report(workspace: Path) 
     """Whatever its arguments look like: a line of them is an argument and nothing else."""
     job = run(workspace, args="$(touch planted); `touch planted`\n--more\n")
     assert job.exit_code == 0, job
-    assert job.summary.startswith("### Passed: DDP")
+    assert job.summary.startswith("### Passed: ddp")
     assert job.printed.startswith("::notice title=dpdoctor gate::ddp, counters: a step does what it did")
     assert ET.parse(job.outputs["junit"]).getroot().attrib["failures"] == "0"
     result = json.loads(Path(job.outputs["directory"], "gate.json").read_text())
@@ -110,7 +110,7 @@ def test_a_wait_more_fails_the_job_and_is_shown_at_its_line(workspace: Path) -> 
     assert job.exit_code == 3, job
     number = next(n for n, line in enumerate(head.read_text().splitlines(), 1) if "loss.item()" in line)
     assert f"::error file=train.py,line={number},title=dpdoctor gate::" in job.printed
-    assert job.summary.startswith("### Regressed: DDP")
+    assert job.summary.startswith("### Regressed: ddp")
     assert ET.parse(job.outputs["junit"]).getroot().attrib["failures"] == "1"
 
 

@@ -124,4 +124,4 @@ def test_a_fetching_thread_and_a_parameter_outside_of_every_module(profile):
     assert len(done.record("single").conversion.loaders) == 1
     assert done.mode("single")["phases"]["data_wait"]["value"] == 0
     assert done.mode("ddp")["status"] == "failed"
-    assert "outside of every wrapped module" in done.mode("ddp")["reason"]
+    assert "outside of every module that the script calls" in done.mode("ddp")["reason"]
