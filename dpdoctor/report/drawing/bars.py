@@ -26,31 +26,21 @@ def interval_bars(*, title: str, bars: Sequence[Bar], x_title: str, how_to_read:
     """Return bars of figures of one unit, in this order from the top; there is at least one."""
     largest = max(abs(bar.figure.high or bar.figure.value or 0.0) for bar in bars)
     scale, unit = charts.axis_scale(bars[0].figure.unit, largest)
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "name": "",
-        "y": [*range(len(bars))],
-        "x": [(bar.figure.value or 0.0) / scale for bar in bars],
-        "hovertext": [charts.plain(f"{bar.name}: {with_interval(bar.figure)}") for bar in bars],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "marker": {"color": [bar.color for bar in bars]},
-    }
+    trace = charts.bar(
+        name="",
+        color=[bar.color for bar in bars],
+        x=[(bar.figure.value or 0.0) / scale for bar in bars],
+        words=[f"{bar.name}: {with_interval(bar.figure)}" for bar in bars],
+    )
+    layout = charts.bar_layout(f"{unit} {x_title}", [f"{bar.name}  {figure_text(bar.figure)}" for bar in bars])
     return Chart(
         title=title,
         traces=(trace | charts.whiskers([bar.figure for bar in bars], scale),),
-        layout=_layout(f"{unit} {x_title}", [f"{bar.name}  {figure_text(bar.figure)}" for bar in bars]),
+        layout={**layout, "showlegend": False, "bargap": 0.35},
         height=110 + 38 * len(bars),
         how_to_read=how_to_read,
         alternative=" ".join(f"{bar.name}: {with_interval(bar.figure)}." for bar in bars),
     )
-
-
-def _layout(x_title: str, names: Sequence[str]) -> dict[str, object]:
-    layout = charts.bar_layout(x_title)
-    # Rows go by place, not by name: plotly would put two of one name onto each other.
-    layout["yaxis"] |= {"tickmode": "array", "tickvals": [*range(len(names))], "ticktext": [*map(charts.plain, names)]}
-    return {**layout, "showlegend": False, "bargap": 0.35}
 
 
 # More rows in one picture cannot be read; the table has them all.
@@ -84,10 +74,7 @@ def share_bars(
     `is_full`: the axis reaches to 100% whatever the bars do.
     """
     drawn = rows[:MOST_ROWS]
-    layout = charts.bar_layout(f"% of {whole}")
-    labels = [charts.plain(clipped(row.name, LONGEST_NAME)) for row in drawn]
-    # Rows go by place, not by name: plotly would put two of one name onto each other.
-    layout["yaxis"] |= {"tickmode": "array", "tickvals": [*range(len(drawn))], "ticktext": labels}
+    layout = charts.bar_layout(f"% of {whole}", [clipped(row.name, LONGEST_NAME) for row in drawn])
     if is_full:
         layout["xaxis"]["range"] = [0, 100]
     left_out = f" Drawn: the first {len(drawn)} of {units.whole(len(rows))}." if len(drawn) < len(rows) else ""

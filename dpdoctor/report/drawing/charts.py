@@ -151,14 +151,33 @@ def logarithmic(
     }
 
 
-def bar_layout(x_title: str) -> dict[str, Any]:
-    """Return the layout of horizontal bars, first row on top, from zero."""
+def bar_layout(x_title: str, rows: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the layout of horizontal bars, first row on top, from zero.
+
+    `rows`: their names, as they come from the run. A bar's y is then the place of its row: by name, plotly would put
+    two of one name onto each other.
+    """
+    by_place = {"tickmode": "array", "tickvals": [*range(len(rows))], "ticktext": [*map(plain, rows)]} if rows else {}
     return {
         "xaxis": {"title": {"text": plain(x_title)}, "rangemode": "tozero", "automargin": True},
-        "yaxis": {"autorange": "reversed", "automargin": True, "showgrid": False, "ticksuffix": "  "},
+        "yaxis": {"autorange": "reversed", "automargin": True, "showgrid": False, "ticksuffix": "  ", **by_place},
         "uniformtext": {"minsize": 10, "mode": "hide"},
         "hovermode": "closest",
         "showlegend": True,
+    }
+
+
+def bar(*, name: str, color: str | list[str], x: Sequence[float], words: Sequence[str]) -> dict[str, Any]:
+    """Return a horizontal bar in each row, by place; `words` show on hovering, as they come from the run."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": plain(name),
+        "y": [*range(len(x))],
+        "x": [_drawn(value) for value in x],
+        "hovertext": [plain(text) for text in words],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"color": color},
     }
 
 

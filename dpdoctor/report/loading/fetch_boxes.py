@@ -41,9 +41,7 @@ def fetch_boxes(fetches: Mapping[tuple[int, int | None], Sequence[float]]) -> Ch
     """
     found, left_out = _boxes(fetches)
     scale, unit = units.time_scale(max(max(box.quantiles[-1], *box.longest, 0.0) for box in found))
-    layout = charts.bar_layout(f"{unit} per fetch")
-    # Rows go by place, not by name.
-    layout["yaxis"] |= {"tickmode": "array", "tickvals": [*range(len(found))], "ticktext": [box.name for box in found]}
+    layout = charts.bar_layout(f"{unit} per fetch", [box.name for box in found])
     return Chart(
         title="How long a fetch takes",
         traces=(_drawn(found, scale), _middles(found, scale), *_longest(found, scale)),

@@ -29,9 +29,7 @@ def data_parallel_chart(cost: DataParallelCost, rank: str) -> Chart:
     devices = cost.device_ns
     totals = {index: sum(parts.get(key, 0.0) for key, _, _ in _BARS) for index, parts in devices.items()}
     scale, unit = units.time_scale(max(totals.values()) * NS)
-    layout = charts.bar_layout(f"{unit} per step")
-    layout["yaxis"] |= {"tickmode": "array", "tickvals": [*range(len(devices))]}
-    layout["yaxis"]["ticktext"] = [f"GPU {index}" for index in devices]
+    layout = charts.bar_layout(f"{unit} per step", [f"GPU {index}" for index in devices])
     return Chart(
         title=f"Devices of nn.DataParallel on {rank}",
         traces=tuple(

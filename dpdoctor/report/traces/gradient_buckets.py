@@ -38,9 +38,9 @@ def blocks(mode: TracedMode) -> list[Block]:
 def _chart(rank: TracedRank, whose: str) -> Chart:
     buckets = rank.digest.buckets[:MOST_BUCKETS]
     scale, unit = units.time_scale(max(bucket.end_ns for bucket in buckets) * NS)
-    layout = charts.bar_layout(f"{unit} since backward began to compute")
-    layout["yaxis"] |= {"tickmode": "array", "tickvals": [*range(len(buckets))]}
-    layout["yaxis"]["ticktext"] = [f"bucket {bucket.order}" for bucket in buckets]
+    layout = charts.bar_layout(
+        f"{unit} since backward began to compute", [f"bucket {bucket.order}" for bucket in buckets]
+    )
     parts = (
         ("until ready", "rgba(0, 0, 0, 0)", [bucket.ready_ns for bucket in buckets]),
         ("during backward", charts.SKY, [bucket.end_ns - bucket.ready_ns - _tail(bucket) for bucket in buckets]),
@@ -62,17 +62,13 @@ def _chart(rank: TracedRank, whose: str) -> Chart:
 
 
 def _bar(name: str, color: str, values_ns: Sequence[int], scale: float) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "y": [*range(len(values_ns))],
-        "x": [value * NS / scale for value in values_ns],
-        "hovertext": [f"{name}: {seconds(value)}" for value in values_ns],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "marker": {"color": color},
-        "showlegend": name != "until ready",
-    }
+    drawn = charts.bar(
+        name=name,
+        color=color,
+        x=[value * NS / scale for value in values_ns],
+        words=[f"{name}: {seconds(value)}" for value in values_ns],
+    )
+    return {**drawn, "showlegend": name != "until ready"}
 
 
 def _tail(bucket: Bucket) -> int:

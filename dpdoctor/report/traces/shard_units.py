@@ -12,33 +12,36 @@ from dpdoctor.report.text import amount_cell, clipped, name_cell
 from dpdoctor.report.traces.traced import TracedMode
 from dpdoctor.report.traces.words import NS, seconds, time_cell
 
-MOST_BARS = 30
-LONGEST_LABEL = 32
+# More units in one picture are lines; the table has some more.
+MOST_BARS, MOST_UNITS = 30, 60
+LONGEST_LABEL, LONGEST_NAME = 32, 48
+COLUMNS = (
+    Column(title="Unit"),
+    Column(title="All-gathers", numeric=True),
+    Column(title="Gathered", numeric=True),
+    Column(title="Reduce-scatters", numeric=True),
+    Column(title="Scattered", numeric=True),
+    Column(title="Exposed", numeric=True),
+    Column(title="Prefetched", numeric=True),
+)
 
 
 def shard_unit_chart(found: Sequence[ShardUnit], whose: str) -> Chart:
     """Return the exposed communication of each unit per step, the most first; there is at least one."""
     drawn = found[:MOST_BARS]
     scale, unit = units.time_scale(max(one.exposed_ns for one in drawn) * NS)
-    layout = charts.bar_layout(f"{unit} exposed, per step")
-    labels = [charts.plain(clipped(one.name, LONGEST_LABEL)) for one in drawn]
-    # Rows go by place, not by name: plotly would put two of one name onto each other.
-    layout["yaxis"] |= {"tickmode": "array", "tickvals": [*range(len(drawn))], "ticktext": labels}
+    layout = charts.bar_layout(f"{unit} exposed, per step", [clipped(one.name, LONGEST_LABEL) for one in drawn])
     left_out = f" Drawn: the first {MOST_BARS} of {units.whole(len(found))}." if len(drawn) < len(found) else ""
     words = [f"{one.name}: {seconds(one.exposed_ns)} exposed{_prefetched(one)}" for one in drawn]
     return Chart(
         title=f"Units of FSDP on {whose}",
         traces=(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": "",
-                "y": [*range(len(drawn))],
-                "x": [float(f"{one.exposed_ns * NS / scale:.6g}") for one in drawn],
-                "hovertext": [charts.plain(text) for text in words],
-                "hovertemplate": "%{hovertext}<extra></extra>",
-                "marker": {"color": charts.VERMILION},
-            },
+            charts.bar(
+                name="",
+                color=charts.VERMILION,
+                x=[one.exposed_ns * NS / scale for one in drawn],
+                words=words,
+            ),
         ),
         layout={**layout, "showlegend": False, "bargap": 0.35},
         height=110 + 26 * len(drawn),
@@ -50,19 +53,6 @@ def shard_unit_chart(found: Sequence[ShardUnit], whose: str) -> Chart:
 
 def _prefetched(unit: ShardUnit) -> str:
     return "" if unit.prefetched is None else f", {units.share(unit.prefetched)} of its all-gathers prefetched"
-
-
-MOST_UNITS = 60
-LONGEST_NAME = 48
-COLUMNS = (
-    Column(title="Unit"),
-    Column(title="All-gathers", numeric=True),
-    Column(title="Gathered", numeric=True),
-    Column(title="Reduce-scatters", numeric=True),
-    Column(title="Scattered", numeric=True),
-    Column(title="Exposed", numeric=True),
-    Column(title="Prefetched", numeric=True),
-)
 
 
 def blocks(mode: TracedMode) -> list[Block]:
@@ -89,13 +79,9 @@ def _row(unit: ShardUnit) -> tuple[Cell, ...]:
     return (
         name_cell(unit.name, LONGEST_NAME),
         amount_cell(unit.all_gathers, ""),
-        _size(unit.gathered_bytes),
+        amount_cell(unit.gathered_bytes, "bytes"),
         amount_cell(unit.reduce_scatters, ""),
-        _size(unit.scattered_bytes),
+        amount_cell(unit.scattered_bytes, "bytes"),
         time_cell(unit.exposed_ns),
         amount_cell(unit.prefetched, "ratio"),
     )
-
-
-def _size(num_bytes: float | None) -> Cell:
-    return amount_cell(num_bytes, "bytes")

@@ -179,13 +179,8 @@ def _key(is_work: bool, what: str) -> tuple[str, str]:
 
 
 def _layout(x_title: str, rows: Sequence[_Row], num_ranks: int) -> dict[str, Any]:
-    layout = charts.bar_layout(x_title)
-    layout["yaxis"] |= {
-        "tickmode": "array",
-        "tickvals": [*range(len(rows))],
-        "ticktext": [charts.plain(row.name) for row in rows],
-        "fixedrange": True,
-    }
+    layout = charts.bar_layout(x_title, [row.name for row in rows])
+    layout["yaxis"]["fixedrange"] = True
     begins = [number for number, row in enumerate(rows) if row.name.endswith("host") and number]
     lines = [
         {

@@ -102,9 +102,7 @@ def _chart(sizes: Sequence[_Size]) -> Chart:
         totals[size.middle.operation] = (exposed + size.exposed_ns, hidden + size.total_ns - size.exposed_ns)
     longest = dict(sorted(totals.items(), key=lambda item: -sum(item[1]))[:MOST_OPERATIONS])
     scale, unit = units.time_scale(max(map(sum, longest.values())) * NS)
-    layout = charts.bar_layout(f"{unit} per rank, whole trace")
-    labels = [charts.plain(clipped(name, LONGEST_NAME)) for name in longest]
-    layout["yaxis"] |= {"tickmode": "array", "tickvals": [*range(len(longest))], "ticktext": labels}
+    layout = charts.bar_layout(f"{unit} per rank, whole trace", [clipped(name, LONGEST_NAME) for name in longest])
     return Chart(
         title="Communication by operation",
         traces=(
