@@ -88,6 +88,8 @@ ONE_WORKER = LoaderSetting(num_workers=1, prefetch_factor=2)
 
 # What a launch trains at most that measures what watching costs.
 CONTROL_S, CONTROL_ROUNDS = 8.0, 5
+# Watched and bare launches beyond the planned ones, two for a turn.
+MOST_TURNS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from dpdoctor import units
 from dpdoctor.catalog import ABLATIONS, MODES
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
-from dpdoctor.launch.launcher import MOST_TURNS
-from dpdoctor.spec import BASELINE, BESIDE, CONTROL_S, NATIVE, WALLS, Gpu, ModeSpec, Recording, RunSpec
+from dpdoctor.spec import BASELINE, BESIDE, CONTROL_S, MOST_TURNS, NATIVE, WALLS, Gpu, ModeSpec, Recording, RunSpec
 from dpdoctor.worker import modes
 from dpdoctor.worker.modes._base import Mode
 

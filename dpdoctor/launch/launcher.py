@@ -25,6 +25,7 @@ from dpdoctor.records import LaunchRecord, RankRecord
 from dpdoctor.spec import (
     BASELINE,
     DISTRIBUTES_ITSELF,
+    MOST_TURNS,
     OVERLAY_FULL,
     OVERLAY_IN_THE_WAY,
     WALLS,
@@ -42,8 +43,6 @@ PEERS_GRACE_S = 3.0
 MOST_WARMUP = 10
 # Time for faulthandler to write the stacks of a stuck rank.
 STACKS_S = 1.0
-# Watched and bare launches beyond the planned ones, two for a turn.
-MOST_TURNS = 2
 # What is before the name of a launch's directory that another launch took the place of.
 _ASIDE = "failed-"
 _NO_SPACE = os.strerror(errno.ENOSPC)

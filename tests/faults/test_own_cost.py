@@ -10,6 +10,7 @@ from dpdoctor import rundir
 from dpdoctor.analysis import analyse
 from dpdoctor.launch import launcher
 from dpdoctor.launch.progress import Silence
+from dpdoctor.spec import MOST_TURNS
 from tests.faults.conftest import SHORT
 
 CONTROLLED = tuple(option for option in SHORT if option != "--no-control")
@@ -64,9 +65,9 @@ def test_what_is_not_clear_is_asked_of_launches_of_both_kinds(profile):
     spec = before.header.spec
     assert launcher.settle_own_cost(done.root, spec, lambda: True, Silence()) == []
     records = launcher.settle_own_cost(done.root, spec, lambda: False, Silence())
-    assert [record.status for record in records] == ["ok"] * 2 * launcher.MOST_TURNS
+    assert [record.status for record in records] == ["ok"] * 2 * MOST_TURNS
     assert [record.mode for record in records] == ["watched", "bare", "bare", "watched"]
     after = rundir.read(done.root)
-    assert len(after.bare) == len(before.bare) + launcher.MOST_TURNS
-    assert len(after.watched) == len(before.watched) + launcher.MOST_TURNS
+    assert len(after.bare) == len(before.bare) + MOST_TURNS
+    assert len(after.watched) == len(before.watched) + MOST_TURNS
     assert analyse(after).summary.modes["single"].observer_overhead.low is not None
