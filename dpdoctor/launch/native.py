@@ -373,7 +373,7 @@ def lost(hope: Hope, beats: Mapping[int, Beat | None], printed: Callable[[], obj
 
 def _silent(timeout_s: float) -> str:
     return (
-        f"no process of the script took a training step within {units.seconds(timeout_s)}; what is printed is none. "
+        f"no process of the script took a training step within {units.seconds(timeout_s)}; {watch.PRINTING}. "
         "--timeout gives it more time"
     )
 

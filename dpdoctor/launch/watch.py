@@ -17,6 +17,8 @@ from dpdoctor.launch.processes import RankProcess
 from dpdoctor.launch.stacks import Frame
 from dpdoctor.records import RankRecord
 
+# Said where a rank that is ended for want of steps printed something.
+PRINTING = "printed lines are not counted as progress"
 TAIL_LINES = 15
 TAIL_BYTES = 64_000
 # A rank whose record is complete may take this long to leave; a `finally` of the script may take longer.
@@ -198,10 +200,10 @@ def outcome_of_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout
         stuck,
         key=lambda rank: (_waits(places[rank.rank]), rank.rank not in silent, _steps(rank), rank.rank),
     )
-    at = places[culprit.rank]
+    at = stacks.innermost_users(culprit.directory / rundir.STACKS) or places[culprit.rank]
     line = f"; it stands at {at.file}:{at.line} in {at.function}" if at else ""
     who = f"rank {culprit.rank}" if len(ranks) > 1 else "the script"
-    prints = "; what it prints is none" if _has_just_printed(culprit, timeout_s) else ""
+    prints = f"; {PRINTING}" if _has_just_printed(culprit, timeout_s) else ""
     reason = (
         f"{who} made no progress for {units.seconds(timeout_s)} {where(culprit)}{line}{prints}. "
         "--timeout gives it more time"
@@ -252,13 +254,19 @@ def _refused(path: Path) -> list[str]:
 
 
 def tail(path: Path, num_lines: int = TAIL_LINES) -> tuple[str, ...]:
-    """Return the last lines of a log, without the profiler's own."""
+    """Return the last lines of a log, without the profiler's own; of a progress bar its last state."""
     try:
         with path.open("rb") as file:
             skipped = max(0, path.stat().st_size - TAIL_BYTES)
             file.seek(skipped)
-            lines = file.read().splitlines()[1 if skipped else 0 :]
+            lines = file.read().split(b"\n")[1 if skipped else 0 :]
     except OSError:
         return ()
-    kept = [line.decode(errors="replace") for line in lines if line.strip() and not _NOISE.match(line)]
+    shown = map(_as_shown, lines)
+    kept = [line.decode(errors="replace") for line in shown if line.strip() and not _NOISE.match(line)]
     return tuple(kept[-num_lines:])
+
+
+def _as_shown(line: bytes) -> bytes:
+    """Return what a terminal shows in the end: a progress bar begins its line anew."""
+    return next((part for part in reversed(line.split(b"\r")) if part.strip()), b"")

@@ -123,6 +123,12 @@ def test_the_tail_of_a_long_log_has_whole_lines_only(tmp_path: Path) -> None:
     assert watch.tail(log) == ("last line",)
 
 
+def test_of_a_progress_bar_the_tail_has_the_last_state(tmp_path: Path) -> None:
+    log = tmp_path / "stderr.log"
+    log.write_bytes(b"begin\r\n" + b"".join(b"\r %d%%" % i for i in range(100)) + b"\r\nend\n" + b"\r 3 of 4\r")
+    assert watch.tail(log) == ("begin", " 99%", "end", " 3 of 4")
+
+
 def test_there_is_no_tail_without_a_log(tmp_path: Path) -> None:
     assert watch.tail(tmp_path / "absent") == ()
     (tmp_path / "empty").touch()
@@ -279,7 +285,15 @@ def test_one_that_prints_before_its_first_step_is_to_blame_where_another_waits_f
     printing = hanging(start, tmp_path, "/home/me/train.py", sleeping)
     outcome = watch.outcome_of_hang([waiting, printing], [0], 300.0)
     assert outcome.failed_rank == 1
-    assert "what it prints is none" in str(outcome.reason)
+    assert watch.PRINTING in str(outcome.reason)
+
+
+def test_who_stands_in_a_library_is_told_by_the_line_that_called_it(start: Start, tmp_path: Path) -> None:
+    train = "exec(compile('def train(): stand(signal.pause)', '/home/me/train.py', 'exec')); train()"
+    rank = hanging(start, tmp_path, f"{TORCH}/nn/module.py", train)
+    reason = str(watch.outcome_of_hang([rank], [0], 8.0).reason)
+    assert "/home/me/train.py:1 in train" in reason
+    assert TORCH not in reason
 
 
 def test_of_ranks_that_all_wait_the_one_furthest_back_is_to_blame(start: Start, tmp_path: Path) -> None:
