@@ -5,6 +5,7 @@ Assembled once from run.json, for the page, the terminal and a comment; each of 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -332,6 +333,7 @@ def _limits(run: RunSummary) -> Iterator[str]:
     if BASELINE in run.modes and not run.caveat:
         parallel = {name: mode.speedup for name, mode in shown.items() if not standing.is_baseline(name)}
         yield from _unknown("speedup", shown, parallel)
+    yield from _started_one_rank(shown)
     yield from _unknown("epoch", shown, {name: mode.epoch_s for name, mode in shown.items()})
     unsteady = [mode_label(name) for name, mode in shown.items() if mode.warmup_steady is False]
     if unsteady:
@@ -343,6 +345,17 @@ def _limits(run: RunSummary) -> Iterator[str]:
     if len(set(batches.values())) > 1:
         sizes = listed([f"{mode_label(name)} {batch_text(size)}" for name, size in batches.items()])
         yield f"Global batches differ ({sizes} samples per step): throughput is not time to accuracy."
+
+
+def _started_one_rank(modes: Mapping[str, ModeSummary]) -> Iterator[str]:
+    """Yield that a launcher whose baseline is itself with a count of one started no more of its own accord, either."""
+    baseline = modes.get(BASELINE)
+    if baseline is None or baseline.native is None:
+        return
+    for name, mode in modes.items():
+        if name != BASELINE and mode.native is not None and mode.world_size == 1:
+            command = clipped(shlex.join(mode.native.launcher), LONGEST_REMEDY)
+            yield f"{capital(mode_label(name))} is one rank, as the baseline is: `{command}` started no second one."
 
 
 def _unknown(what: str, modes: Mapping[str, ModeSummary], figures: Mapping[str, Figure]) -> Iterator[str]:

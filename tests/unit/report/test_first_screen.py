@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 
 import pytest
 
@@ -13,6 +14,7 @@ from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Colum
 from dpdoctor.report.words import diagnosis
 from dpdoctor.report.words.first_screen import FirstScreen, first_screen
 from tests.builders import runs, traced_runs
+from tests.builders.cases import OWN
 from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
 from tests.builders.figures import figures
 from tests.builders.sections import VIEWS, build, only
@@ -180,6 +182,15 @@ class TestLimits:
     def test_intervals_of_one_launch_are_told_and_those_of_several_not(self) -> None:
         assert any("--repeat" in text for text in screen(runs.cpu_run()).limits)
         assert not any("--repeat" in text for text in screen(runs.repeated_run()).limits)
+
+    @pytest.mark.parametrize(("world_size", "is_told"), [(1, True), (2, False)])
+    def test_a_launcher_that_started_no_second_rank_is_told(self, world_size: int, is_told: bool) -> None:
+        found = runs.cpu_run().summary
+        single, ddp = found.modes["single"], found.modes["ddp"]
+        native = dataclasses.replace(ddp, native=OWN, world_size=world_size)
+        modes = {"single": dataclasses.replace(single, native=OWN), "native": native}
+        told = first_screen(dataclasses.replace(found, modes=modes)).limits
+        assert any(shlex.join(OWN.launcher) in text for text in told) == is_told
 
     def test_different_batches_are_told(self) -> None:
         (told,) = [text for text in screen(runs.cpu_run()).limits if "time to accuracy" in text]
