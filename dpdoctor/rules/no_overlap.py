@@ -63,7 +63,7 @@ def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | None:
         mode=facts.name,
         severity=severity(weighed.value),
         status=weighed.status,
-        title=f"exchanges beside which no backward pass runs take {units.share(weighed.value)} of each step",
+        title=f"communication that does not overlap the backward pass takes {units.share(weighed.value)} of each step",
         cost=weighed.cost,
         evidence=(
             f"the script makes {calls} in a step outside of the backward pass, and waits for each",

@@ -53,6 +53,8 @@ SERIES_COLORS = (BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, GREY)
 # More curves in one picture cannot be told apart; the longest or first are drawn and the reader is told.
 MOST_SERIES = 7
 MOST_POINTS = 800
+# A stretch without steps of this share of the time axis is no part of the curve.
+SEEN = 0.02
 # Of a logarithmic axis; where 1, 2 and 5 of each decade would be more, 1 alone has a tick.
 MOST_TICKS = 12
 SHADE = "rgba(138, 143, 152, 0.18)"
@@ -97,6 +99,34 @@ def line(
         "line": {"color": color, "width": 1.5},
         "opacity": 0.85,
     }
+
+
+def with_holes(
+    begins: Sequence[float], ends: Sequence[float], y: Sequence[float | None], longest: float
+) -> tuple[list[float], list[float | None]]:
+    """Return (x, y) of a curve over `ends` that is interrupted where nothing was for more than `longest` seconds.
+
+    `begins`: of what each value is of, in order; of readings the same as `ends`.
+    """
+    x: list[float] = []
+    values: list[float | None] = []
+    for begin, end, value in zip(begins, ends, y, strict=True):
+        if x and begin - x[-1] > longest:
+            x.append((x[-1] + begin) / 2)
+            values.append(None)
+        x.append(end)
+        values.append(value)
+    return x, values
+
+
+def steps_with_holes(steps: Sequence[tuple[float, float]]) -> tuple[list[float], list[float | None]]:
+    """Return (x, y) of steps, of each its seconds of begin and duration: at its end, how long it took.
+
+    There is a hole where no step ran for so long that it is seen: another launch began, or something was prepared.
+    """
+    ends = [begin + duration for begin, duration in steps]
+    longest = SEEN * (max(ends) - min(ends))
+    return with_holes([begin for begin, _ in steps], ends, [duration for _, duration in steps], longest)
 
 
 def time_layout(y_title: str) -> dict[str, Any]:
@@ -210,6 +240,7 @@ def stacked_part(
         "hovertext": [plain(text) for text in words],
         "hovertemplate": "%{hovertext}<extra></extra>",
         "marker": {"color": color},
+        "showlegend": any(ratios),  # a colour that is nowhere needs no name
     }
 
 

@@ -17,6 +17,8 @@ ABLATION = "ablation"
 MOST_MARKS = 300
 # Share of the chart's height under the curve that the lanes take.
 LANES_RATIO = 0.2
+# Share of the time axis that the name of a shaded stretch needs.
+NAME_RATIO = 0.15
 
 Mark = tuple[float, float, str]
 
@@ -98,7 +100,7 @@ def with_windows(
     added: dict[str, Any] = {
         "legend": {"y": 1.08},
         "shapes": [shade(begin, end) for _, begin, end in bands],
-        "annotations": [_name(kind, begin) for kind, begin, _ in bands],
+        "annotations": _names(bands, max(step.begin_ns + step.duration_ns - origin_ns for step in shown.steps) * NS),
     }
     if has_lanes:
         added["yaxis"] = {**layout["yaxis"], "domain": [LANES_RATIO + 0.06, 1]}
@@ -137,14 +139,25 @@ def shade(begin: float, end: float) -> dict[str, Any]:
     }
 
 
-def _name(kind: str, begin: float) -> dict[str, Any]:
+def _names(bands: Sequence[tuple[str, float, float]], end: float) -> list[dict[str, Any]]:
+    """Return the names above the bands; of neighbours one for all, or they would lie on each other."""
+    groups: list[tuple[float, list[str]]] = []
+    for kind, begin, _ in bands:
+        if groups and begin - groups[-1][0] < NAME_RATIO * end:
+            groups[-1][1].append(kind)
+        else:
+            groups.append((begin, [kind]))
+    return [_name(", ".join(dict.fromkeys(kinds)), begin, end) for begin, kinds in groups]
+
+
+def _name(words: str, begin: float, end: float) -> dict[str, Any]:
     return {
-        "text": charts.plain(kind),
+        "text": charts.plain(words),
         "xref": "x",
         "yref": "paper",
         "x": round(begin, 4),
         "y": 1,
-        "xanchor": "left",
+        "xanchor": "left" if begin < (1 - NAME_RATIO) * end else "right",
         "yanchor": "bottom",
         "showarrow": False,
         "font": {"size": 11},

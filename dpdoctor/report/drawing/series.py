@@ -21,6 +21,8 @@ NS = 1e-9
 # They only grow: what they gained is told, not drawn. Reasons of lowered clocks are bits.
 COUNTERS = frozenset({"energy_j", "throttled_s", "num_throttled", "num_quota_periods", "pressure_cpu_s"})
 THROTTLE_REASONS = "throttle_reasons"
+# After so many readings that are missing the source was not there: workers that ended, say.
+MOST_MISSED = 3
 # Without them a time and a number of one thing would have one name.
 _COUNTS = {"num_throttled": "throttled periods"}
 
@@ -93,8 +95,10 @@ def panels(samples: Sequence[Sample], origin_ns: int) -> tuple[Panel, ...]:
         for key in dict.fromkeys(key for sample in readings for key in sample.values):
             if key in COUNTERS or key == THROTTLE_REASONS:
                 continue
-            y = tuple(sample.values.get(key) for sample in readings)
-            groups.setdefault((kind_of(source), unit_of(key)), []).append(Curve(source=source, key=key, x=x, y=y))
+            y = [sample.values.get(key) for sample in readings]
+            whole, known = charts.with_holes(x, x, y, MOST_MISSED * _period(x))
+            curve = Curve(source=source, key=key, x=tuple(whole), y=tuple(known))
+            groups.setdefault((kind_of(source), unit_of(key)), []).append(curve)
     return tuple(Panel(kind=kind, unit=unit, curves=tuple(curves)) for (kind, unit), curves in groups.items())
 
 
@@ -162,7 +166,7 @@ def _by_reading(panel: Panel) -> dict[tuple[str, str], list[Curve]]:
 def _levels(curves: Sequence[Curve], of: str, key: str) -> list[Curve]:
     """Return the extremes and the middle of each round of readings; sources are read one shortly after the other."""
     rounds: dict[int, list[tuple[float, float]]] = {}
-    period = _period(curves[0])
+    period = _period(curves[0].x)
     for curve in curves:
         for at, value in zip(curve.x, curve.y, strict=True):
             if value is not None:
@@ -177,8 +181,8 @@ def _levels(curves: Sequence[Curve], of: str, key: str) -> list[Curve]:
     ]
 
 
-def _period(curve: Curve) -> float:
-    return median(after - before for before, after in pairwise(curve.x)) if len(curve.x) > 1 else 1.0
+def _period(x: Sequence[float]) -> float:
+    return median(after - before for before, after in pairwise(x)) if len(x) > 1 else 1.0
 
 
 def _extremes(curves: Sequence[Curve], unit: str) -> str:

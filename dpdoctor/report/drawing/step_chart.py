@@ -63,17 +63,13 @@ def _spread(durations_s: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _curves(drawn: Sequence[Rank], origin_ns: int, scale: float) -> list[dict[str, Any]]:
-    return [
-        charts.line(
-            name=f"rank {rank.index}",
-            x=[(step.begin_ns + step.duration_ns - origin_ns) * NS for step in rank.steps],
-            y=[step.duration_ns * NS for step in rank.steps],
-            unit="s",
-            scale=scale,
-            color=charts.SERIES_COLORS[index % len(charts.SERIES_COLORS)],
+    curves = []
+    for rank, color in zip(drawn, charts.SERIES_COLORS, strict=False):
+        x, y = charts.steps_with_holes(
+            [((step.begin_ns - origin_ns) * NS, step.duration_ns * NS) for step in rank.steps]
         )
-        for index, rank in enumerate(drawn)
-    ]
+        curves.append(charts.line(name=f"rank {rank.index}", x=x, y=y, unit="s", scale=scale, color=color))
+    return curves
 
 
 def _all_ranks(ranks: Sequence[Rank], drawn: Sequence[Rank], origin_ns: int, scale: float) -> list[dict[str, Any]]:

@@ -121,15 +121,16 @@ def _steps(ranks: Sequence[Rank], origin_ns: int) -> Strip | None:
     longest: dict[int, tuple[int, int]] = {}
     for rank in ranks:
         for step in rank.steps:
-            taken = step.duration_ns, step.begin_ns + step.duration_ns
+            taken = step.duration_ns, step.begin_ns
             longest[step.step] = max(longest.get(step.step, taken), taken)
     if not longest:
         return None
     ordered = [longest[number] for number in sorted(longest)]
-    x, y = [(end - origin_ns) * NS for _, end in ordered], [duration * NS for duration, _ in ordered]
+    durations = [duration * NS for duration, _ in ordered]
+    x, y = charts.steps_with_holes([((begin - origin_ns) * NS, duration * NS) for duration, begin in ordered])
     name = "the step" if len(ranks) == 1 else "of all ranks, the longest"
-    scale, unit = units.time_scale(max(y))
-    logarithmic = logarithmic_axis(y, most_ticks=MOST_TICKS)
+    scale, unit = units.time_scale(max(durations))
+    logarithmic = logarithmic_axis(durations, most_ticks=MOST_TICKS)
     curve = charts.line(name=name, x=x, y=y, unit="s", scale=1.0 if logarithmic else scale, color=charts.BLUE)
     title = "Steps, logarithmic" if logarithmic else f"Steps, {unit}"
     return Strip(title=title, traces=(curve,), keys=((charts.BLUE, name),), axis=logarithmic or {})

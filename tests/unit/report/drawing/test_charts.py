@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +28,30 @@ def test_of_each_run_of_neighbours_the_lowest_and_the_highest_stay() -> None:
 
 def test_a_hole_stays_a_hole() -> None:
     assert thin([1.0, None, None, 2.0, 1.0, 1.0, 1.0, 1.0], 4) == [0, 1, 3, 4, 7]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=40), st.integers(1, 9))
+def test_a_curve_is_interrupted_before_what_begins_late_and_nowhere_else(
+    stretches: list[tuple[int, int]], longest: int
+) -> None:
+    begins, ends, now = [], [], 0
+    for idle, busy in stretches:
+        begins.append(float(now + idle))
+        now += idle + busy
+        ends.append(float(now))
+    x, y = charts.with_holes(begins, ends, ends, float(longest))
+    assert [value for value in y if value is not None] == ends
+    assert x == sorted(x)
+    assert y.count(None) == sum(idle > longest for idle, _ in stretches[1:])
+
+
+def test_no_colour_is_named_that_is_nowhere() -> None:
+    def part(*ratios: float) -> dict[str, Any]:
+        words = [""] * len(ratios)
+        return charts.stacked_part(name="h2d", colors=("", ""), y=[0, 1], x=ratios, ratios=ratios, words=words)
+
+    assert not part(0.0, 0.0)["showlegend"]
+    assert part(0.0, 0.2)["showlegend"]
 
 
 @given(CURVES, st.integers(2, 40))

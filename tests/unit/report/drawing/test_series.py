@@ -54,6 +54,12 @@ def test_a_panel_per_kind_and_unit_with_a_gap_where_a_reading_is_missing() -> No
     )
 
 
+def test_where_a_source_was_not_there_its_curve_has_a_hole() -> None:
+    samples = [Sample(at_ns=at * S, source="rank0.workers", values={"memory_bytes": 5.0}) for at in (1, 2, 3, 20, 21)]
+    ((curve,),) = (panel.curves for panel in panels(samples, 0))
+    assert curve.y == (5.0, 5.0, 5.0, None, 5.0, 5.0)
+
+
 def test_each_unknown_is_told_once() -> None:
     sample = Sample(at_ns=0, source="gpu0", values={}, unknown={"power_w": "not supported"})
     assert unknowns([sample, sample]) == (("gpu0", "power_w", "not supported"),)
