@@ -50,10 +50,11 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
     if not with_ablations:
         return [Absent(what="Gains", reason="no ablation was run; --ablations all runs those that the script allows")]
     gains = [OfMode(mode=name, blocks=tuple(_mode(name, mode))) for name, mode in with_ablations.items()]
-    return [*_disagreements(with_ablations), *gains, Note(text=MEANING)]
+    return [*gains, Note(text=MEANING)]
 
 
 def _mode(name: str, mode: ModeSummary) -> Iterator[Block]:
+    yield from _disagreements(name, mode)
     known = {ablation: found for ablation, found in mode.ablations.items() if found.gain.value is not None}
     if known:
         yield _chart(name, known)
@@ -129,19 +130,18 @@ def _what(name: str) -> str:
     return ABLATION_BY_NAME[name].what.replace("`", "") if name in ABLATION_BY_NAME else ""
 
 
-def _disagreements(modes: Mapping[str, ModeSummary]) -> Iterator[Callout]:
+def _disagreements(name: str, mode: ModeSummary) -> Iterator[Callout]:
     """Yield where seeing and taking away tell different things; the report does not choose."""
-    for name, mode in modes.items():
-        for one in mode.cross_checks:
-            if one.agrees is False:
-                yield Callout(
-                    tone="warn",
-                    title=f"{mode_label(name)}: ablation {one.ablation} and what was seen disagree",
-                    text=sentence(
-                        f"{one.what[:1].upper()}{one.what[1:]}: {with_interval(one.observed)} of a step; the ablation "
-                        f"gains {with_interval(one.gain)}. Possibly {_why(one)}. Neither is preferred here"
-                    ),
-                )
+    for one in mode.cross_checks:
+        if one.agrees is False:
+            yield Callout(
+                tone="warn",
+                title=f"{mode_label(name)}: ablation {one.ablation} and what was seen disagree",
+                text=sentence(
+                    f"{one.what[:1].upper()}{one.what[1:]}: {with_interval(one.observed)} of a step; the ablation "
+                    f"gains {with_interval(one.gain)}. Possibly {_why(one)}. Neither is preferred here"
+                ),
+            )
 
 
 VIEW: View[Diagnosis] = View(

@@ -256,4 +256,5 @@ VIEW: View[Diagnosis] = View(
     title="Device time breakdown (trace)",
     build=build,
     result=result,
+    is_half=True,
 )

@@ -113,4 +113,6 @@ def _name(node: CallNode) -> str:
     return clipped(f"{PurePath(node.where).name} {node.function}", LONGEST_NAME)
 
 
-VIEW: View[Diagnosis] = View(name="call_tree", title="Call tree", build=build, applies=is_profile, result=result)
+VIEW: View[Diagnosis] = View(
+    name="call_tree", title="Call tree", build=build, applies=is_profile, result=result, is_half=True
+)

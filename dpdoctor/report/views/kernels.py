@@ -128,5 +128,5 @@ def result(analysis: Diagnosis) -> str:
 
 
 VIEW: View[Diagnosis] = View(
-    name="kernels", title="Kernels and operators", build=build, applies=has_traces, result=result
+    name="kernels", title="Kernels and operators", build=build, applies=has_traces, result=result, is_half=True
 )

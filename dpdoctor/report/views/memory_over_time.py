@@ -192,4 +192,6 @@ def _table(records: Sequence[MemoryRecord], kinds: Sequence[Kind], rank: int) ->
     )
 
 
-VIEW: View[Diagnosis] = View(name="memory_over_time", title="Memory over time", build=build, applies=is_profile)
+VIEW: View[Diagnosis] = View(
+    name="memory_over_time", title="Memory over time", build=build, applies=is_profile, is_half=True
+)

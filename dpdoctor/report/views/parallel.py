@@ -27,4 +27,6 @@ def _mode(mode: TracedMode) -> Sequence[Block] | str:
     return unknown or (ONE_DEVICE if standing.is_baseline(mode.mode) else NOTHING_FOUND)
 
 
-VIEW: View[Diagnosis] = View(name="parallel", title="Buckets, units, replicas", build=build, applies=has_traces)
+VIEW: View[Diagnosis] = View(
+    name="parallel", title="Buckets, units, replicas", build=build, applies=has_traces, is_half=True
+)

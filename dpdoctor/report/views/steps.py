@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, RankSummary
-from dpdoctor.report.blocks import Absent, Block, Cell, Column, Fold, Note, Table, View
+from dpdoctor.report.blocks import Absent, Block, Cell, Column, Fold, Grid, Note, Table, View
 from dpdoctor.report.drawing import slow_steps
 from dpdoctor.report.drawing.step_chart import step_chart
 from dpdoctor.report.drawing.step_histogram import step_histogram
@@ -45,8 +45,7 @@ def _launch(named: NamedLaunch, analysis: Diagnosis) -> list[Block]:
     outliers, prefix = slow_steps.outliers(ranks), f"step-{named.mode}-{named.launch.record.launch}"
     table = Fold(title="Outlier steps", blocks=(slow_steps.table(outliers, prefix=prefix),))
     return [
-        *step_histogram(named),
-        step_chart(named, ranks, outliers, prefix),
+        Grid(blocks=(*step_histogram(named), step_chart(named, ranks, outliers, prefix))),
         table,
     ]
 
