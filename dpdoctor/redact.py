@@ -29,7 +29,12 @@ _TOKEN_WORD = r"(?<!pad_)(?<!eos_)(?<!bos_)(?<!unk_)(?<!cls_)(?<!sep_)(?<!mask_)
 _SECRET_NAME = re.compile(f"(?i){_SECRET_WORD}|{_TOKEN_WORD}")
 # Of several values; with `token`, of a count.
 _PLURAL = re.compile(f"(?i)(?:{_SECRET_WORD})(?<=s)$")
+# A list of tokens is secret where they look so: others are counts, or words of a vocabulary.
+_TOKENS = re.compile(r"(?i)tokens$")
+_TOKEN = re.compile(r"(?=[^/]*\d)(?=.*[A-Za-z])[\w.~+=-][\w.~+/=-]{7,}")
 _SHORT_OPTION = re.compile(r"-?p")
+# As clients of databases take it; `-precision16` has no capitals.
+_GLUED = re.compile(r"-p(?P<value>(?=\S*\d)(?=\S*[a-z])(?=\S*[A-Z])[^\s=]{6,})")
 # Such names have other meanings, too: only what looks like a secret is one there.
 _MAYBE_NAME = re.compile(r"(?i)(?:^|[-_.])(?:key|auth|sig|signature|sas|cookie|authorization|pass|bearer|webhook)$")
 # What follows a user's name.
@@ -66,6 +71,8 @@ _SHAPES = tuple(
             r"""\b\w{0,40}(?:PASSWORD|PASSWD|SECRET|TOKEN|_KEY|APIKEY)[A-Z0-9_]{0,40}=(?P<value>[^\s&#"']+)""",
             # `{"token": "x"}`, in JSON or as Python prints it.
             rf"""["']{_PART}(?i:{_TOKEN_WORD}){_PART}["']\s*:\s*(?P<q>["'])(?P<value>{_QUOTED})""",
+            # `{"name": "password", "value": "x"}`
+            rf"""(?i)["']name["']\s*:\s*["']{_NAME}["']\s*,\s*["']value["']\s*:\s*(?P<q>["'])(?P<value>{_QUOTED})""",
             # `password='x'`, `"api_key": "x"`, also within another string, `password: x`, `Pwd=x;`
             rf"(?i){_SECRET_WORD}{_PART}{_IS}{_Q}?(?P<value>(?(q){_QUOTED}|{_LIKELY}{{4,}}))",
             rf"(?i){_TOKEN_WORD}{_PART}{_IS}{_Q}?(?P<value>{_LIKELY}{{8,}})",
@@ -78,6 +85,8 @@ _SHAPES = tuple(
         ),
     )
 )
+_PEM = re.compile(r"(?s)-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?P<value>.{1,20000}?)(?=-----END )")
+_SHAPES = (_PEM, *_SHAPES)
 # What is in every text that any of these would change.
 _HINT = re.compile(
     r"(?i)://|token|secret|cred|jwt|passw|passphrase|pw|key|sig|auth|bearer|cookie|sk-|hf_|gh[pousr]_|github_pat_|akia"
@@ -158,6 +167,8 @@ def _in_arguments(argv: list[str]) -> Iterator[str]:
             yield from _in_value(name, value)
         elif not argument.startswith("-"):
             yield from _in_value(option, argument)
+        elif glued := _GLUED.fullmatch(argument):
+            yield glued["value"]
         yield from _in_text(argument)
         option = _option(argument, option)
 
@@ -185,7 +196,7 @@ def _option(argument: str, before: str) -> str:
     """Return the option whose value may follow this argument, which itself may be a value of the one before."""
     if argument.startswith("-"):
         return "" if "=" in argument else argument
-    return before if _PLURAL.search(before) else ""
+    return before if _PLURAL.search(before) or _TOKENS.search(before) else ""
 
 
 def _in_text(text: str) -> Iterator[str]:
@@ -267,7 +278,8 @@ def lines(data: bytes) -> bytes:
     shown = data.decode(errors="surrogateescape")
     if not (_HINT.search(shown) or knows(data)):
         return data
-    return "".join(map(text, shown.splitlines(keepends=True))).encode(errors="surrogateescape")
+    whole = _PEM.sub(_masked, shown)  # the one secret of many lines
+    return "".join(map(text, whole.splitlines(keepends=True))).encode(errors="surrogateescape")
 
 
 def arguments(argv: Iterable[str]) -> list[str]:
@@ -284,6 +296,8 @@ def arguments(argv: Iterable[str]) -> list[str]:
             redacted.append(f"{text(name)}={MASK}")
         elif not argument.startswith("-") and _is_secret(option, argument):
             redacted.append(MASK)
+        elif _GLUED.fullmatch(argument):
+            redacted.append(f"-p{MASK}")
         elif found := _after_user(name if equals else option, value if equals else argument):
             redacted.append(text(argument.replace(found, MASK)))
         else:
@@ -296,6 +310,8 @@ def _is_secret(name: str, value: str) -> bool:
     found = _SECRET_NAME.search(name)
     if found is not None:
         return not (found[0].lower() == "token" and _NUMBER.fullmatch(value))
+    if _TOKENS.search(name):
+        return bool(_TOKEN.fullmatch(value)) and _looks_secret(value)
     if _SHORT_OPTION.fullmatch(name):
         return _looks_secret(value, plain=True)
     return bool(_MAYBE_NAME.search(name)) and _looks_secret(value)

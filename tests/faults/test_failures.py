@@ -20,6 +20,7 @@ import pytest
 
 from dpdoctor import heartbeat, rundir
 from dpdoctor.launch import watch
+from tests.builders.html import Elements
 from tests.commands import dpdoctor, forking, heed_ctrl_c
 from tests.faults.conftest import SCRIPTS, Profiled, arguments
 
@@ -187,14 +188,14 @@ def drawn_secrets() -> Iterator[str]:
 @pytest.fixture
 def secrets(monkeypatch) -> tuple[list[str], list[str]]:
     """Give secrets, of which one is in the environment, and the arguments that say the others, each in another form."""
-    *told, of_environment = itertools.islice(drawn_secrets(), 17)
-    monkeypatch.setenv("SERVICE_TOKEN", of_environment)
     forms = (
         *("--api-key\n{}", "--wandb-key\n{}", "-p\n{}", "--pw={}", '{{"api_key": "{}"}}', "https://{}@host"),
         *("https://me:{}@host", "http://host?a=1&sig={}", "-H\nAuthorization: Basic {}", "-H\ntoken {}"),
         *("--user\nme:{}", "--dsn\nhost=db password={} user=me", "-H\nX-Api-Key: {}", "-H\nCookie: session={}"),
-        *("--smtp-pass\n{}", '--set\npassword = "{}"'),
+        *("--smtp-pass\n{}", '--set\npassword = "{}"', "-p{}", '{{"name": "db-password", "value": "{}"}}'),
     )
+    *told, of_environment = itertools.islice(drawn_secrets(), len(forms) + 1)
+    monkeypatch.setenv("SERVICE_TOKEN", of_environment)
     arguments = [part for form, secret in zip(forms, told, strict=True) for part in form.format(secret).split("\n")]
     return [*told, of_environment], arguments
 
@@ -208,6 +209,7 @@ def test_secrets_reach_no_file_of_the_run_and_no_terminal(profile, secrets, what
     files = {path: path.read_bytes() for path in done.root.rglob("*") if path.is_file()}
     shown = {path.name: gzip.decompress(data) if path.suffix == ".gz" else data for path, data in files.items()}
     assert (rundir.TRACE in shown) == (what == "train")
+    shown["inflated"] = "".join(Elements(shown[rundir.REPORT].decode()).json).encode()
     told = [*map(str.encode, hidden), *(base64.b64encode(f"me:{each}".encode())[4:-4] for each in hidden)]
     assert [(name, each) for name, data in shown.items() for each in told if each in data] == []
     assert [each for each in hidden if each in done.output] == []

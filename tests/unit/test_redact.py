@@ -59,10 +59,33 @@ def test_text_is_redacted_once_and_for_all(value: str) -> None:
     assert text(text(value)) == text(value)
 
 
+PEM = "-----BEGIN RSA PRIVATE KEY-----{}-----END RSA PRIVATE KEY-----\n"
+
+
+def test_a_private_key_is_masked_over_the_lines_of_a_log() -> None:
+    printed = "key:\n" + PEM.format("\nMIIEpAIBAAKC\n7x+/Zq==\n") + "done\n"
+    assert redact.lines(printed.encode()).decode() == "key:\n" + PEM.format(MASK) + "done\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["--tokens", "abcd1234", "wxyz5678"], ["--tokens", MASK, MASK]),
+        (["-pS3cretWord", "db"], [f"-p{MASK}", "db"]),
+    ],
+)
+def test_secrets_among_several_values_and_glued_to_their_option(argv: list[str], shown: list[str]) -> None:
+    assert arguments(argv) == shown
+    redact.learn(argv)
+    assert MASK in text(f"told {argv[-1]}" if len(argv) > 2 else f"told {argv[0][2:]}")
+
+
 @pytest.mark.parametrize(
     "argv",
     [
         ["--token", "512"],
+        ["--stop-tokens", "<|end|>", "</s>", "12"],
+        ["-precision16", "-p8080"],
         ["--max-token=512"],
         ["--max-tokens", "many"],
         ["--tokenizer", "gpt2"],
@@ -98,6 +121,8 @@ def test_a_secret_url_keeps_neither_user_nor_query() -> None:
         ("get https://host/?a=1&api_key=xyz&b=2", f"get https://host/?a=1&api_key={MASK}&b=2"),
         ("WANDB_API_KEY=xyz python train.py", f"WANDB_API_KEY={MASK} python train.py"),
         ("HF_TOKEN=xyz", f"HF_TOKEN={MASK}"),
+        ('{"name": "DB_PASSWORD", "value": "xyz"}', f'{{"name": "DB_PASSWORD", "value": "{MASK}"}}'),
+        ("a\n" + PEM.format("aB3+\nxY") + "b", f"a\n{PEM.format(MASK)}b"),
     ],
 )
 def test_secrets_inside_text(value: str, shown: str) -> None:
