@@ -15,7 +15,7 @@ from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
 from dpdoctor.spec import BASELINE, BESIDE, CONTROL_S, MOST_TURNS, NATIVE, WALLS, Gpu, ModeSpec, Recording, RunSpec
 from dpdoctor.worker import modes
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.base.mode import Mode
 
 DATA_PARALLEL = "dp"
 DEFAULT_CPU_RANKS = 2

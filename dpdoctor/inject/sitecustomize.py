@@ -1,4 +1,4 @@
-"""Runs when an interpreter starts, and ablations it: once torch is imported, dpdoctor sees whether it becomes a rank.
+"""Runs when an interpreter starts, and waits: once torch is imported, dpdoctor sees whether it becomes a rank.
 
 It is in every process that the command starts, also in those that have nothing to do with training: no more than `os`
 and `sys` are imported, and nothing raises. The sitecustomize that this one stands in front of runs, too.
@@ -28,23 +28,23 @@ def note(directory: str, text: str) -> None:
 
 
 class _AfterTorch:
-    """A finder that ablations this process once torch was executed; libraries that ask for its spec execute nothing."""
+    """A finder that lays the tripwires once torch was executed; libraries that ask for its spec execute nothing."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """Return the spec that the other finders have, with a loader that ablations; None for other modules."""
+        """Return the spec that the other finders have, with a loader that does so; None for other modules."""
         if name != TORCH:
             return None
         found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((spec for spec in found if spec is not None), None)
         loader = getattr(spec, "loader", None)
         if hasattr(loader, "exec_module"):
-            self._ablation_after(loader)
+            self._follow(loader)
         return spec
 
-    def _ablation_after(self, loader: "Any") -> None:
+    def _follow(self, loader: "Any") -> None:
         execute = loader.exec_module
 
         def execute_and_watch(module: "Any") -> None:
@@ -52,7 +52,7 @@ class _AfterTorch:
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-                self._try(_ablation)
+                self._try(_lay_tripwires)
 
         loader.exec_module = execute_and_watch
 
@@ -67,10 +67,10 @@ def _prepare(_: str) -> None:
     import dpdoctor.worker.leaving  # noqa: F401 - before torch: what is registered first to run at exit runs last
 
 
-def _ablation(directory: str) -> None:
+def _lay_tripwires(directory: str) -> None:
     from dpdoctor.worker import tripwires
 
-    tripwires.set_up(directory)
+    tripwires.set_up(directory, note)
 
 
 def _run_theirs() -> None:

@@ -11,13 +11,14 @@ from torch.optim import Optimizer
 
 from dpdoctor import units
 from dpdoctor.records import FULL, AblationRecord, Counters
-from dpdoctor.worker import proofs
-from dpdoctor.worker.ablations import _memory, _state
+from dpdoctor.worker.ablations import _memory
+from dpdoctor.worker.ablations import _proofs as proofs
 from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
-from dpdoctor.worker.agreement import Agreement, gather_texts
-from dpdoctor.worker.director import LEAST_ROUNDS
-from dpdoctor.worker.facts.exchanges import Issued
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.base import state as _state
+from dpdoctor.worker.base.agreement import Agreement, gather_texts
+from dpdoctor.worker.base.director import LEAST_ROUNDS
+from dpdoctor.worker.base.mode import Mode
+from dpdoctor.worker.timing.exchanges import Issued
 
 # A copy of what training changes must leave so much of the host's free memory to everybody else.
 MEMORY_MARGIN = 1.25

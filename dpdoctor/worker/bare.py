@@ -28,15 +28,16 @@ from dpdoctor import redact, rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, PHASES, RankRecord, StepRecord, WindowRecord
 from dpdoctor.spec import WorkerTask
-from dpdoctor.worker import launched, lines, script, setup, terminal, trackers
+from dpdoctor.worker import launched, script, setup, terminal, trackers
+from dpdoctor.worker.base import lines
+from dpdoctor.worker.base.director import Director, Facts
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.conductor import LEAST_STEPS_OF_A_CUT_WINDOW, synchronise
-from dpdoctor.worker.director import Director, Facts
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.leaving import LEAVING
 from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.phases import PhaseClock

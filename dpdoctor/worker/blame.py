@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from dpdoctor.worker import lines
+from dpdoctor.worker.base import lines
 
 _HERE = Path(__file__).parent
 # Where ablations act, or what they changed is computed with: our part of loaders, forwards and backward passes, and

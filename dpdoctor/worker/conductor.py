@@ -10,8 +10,8 @@ import torch
 from dpdoctor import units
 from dpdoctor.heartbeat import EXPERIMENT
 from dpdoctor.records import FULL, Counters, WindowRecord
+from dpdoctor.worker.base.director import Facts, Segment
 from dpdoctor.worker.data.queued import CoreQueue
-from dpdoctor.worker.director import Facts, Segment
 from dpdoctor.worker.facts.core_benchmark import core_benchmark_ns
 from dpdoctor.worker.facts.cpu import CpuMeter
 from dpdoctor.worker.meeting import meet

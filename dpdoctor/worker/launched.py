@@ -23,8 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.spec import AMONG, DISTRIBUTES_ITSELF, SPAWNS, TASK_VARIABLE, starts_its_ranks
-from dpdoctor.worker import lines
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base import lines
+from dpdoctor.worker.base.patches import Patches
 
 ONE_DEVICE = (
     "dpdoctor converts scripts that are written for one device; give this one the options with which it trains on one, "

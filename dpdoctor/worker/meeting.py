@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdoctor.worker.director import Facts
+from dpdoctor.worker.base.director import Facts
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.wrap.entered import are_one, are_same, copies
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
@@ -23,12 +24,12 @@ from torch.distributed import distributed_c10d
 
 from dpdoctor import redact, rundir
 from dpdoctor.heartbeat import Heartbeat
-from dpdoctor.inject import sitecustomize
 from dpdoctor.records import Strategy, Written
 from dpdoctor.spec import NATIVE_VARIABLE, STACKS_SIGNAL, WorkerTask
-from dpdoctor.worker import lines, script, stored
+from dpdoctor.worker import script, stored
 from dpdoctor.worker.ablations._base import Ablation
-from dpdoctor.worker.agreement import Agreement, Alone
+from dpdoctor.worker.base import lines
+from dpdoctor.worker.base.agreement import Agreement, Alone
 from dpdoctor.worker.data.loaders import OWN, Loaders
 from dpdoctor.worker.ending import Ending, Leave, LettingGo, Stop
 from dpdoctor.worker.facts import strategies
@@ -42,8 +43,10 @@ NEVER_TRAINED = "this process made a process group, and ended without a training
 LATE_GROUP = "the script made a process group after {} training steps that it took without one"
 
 
-def observe(directory: Path) -> Native:
+def observe(directory: Path, note: Callable[[str, str], None]) -> Native:
     """Begin to observe this process as a rank of its default process group or, where there is none, as the only one.
+
+    `note` tells the launcher a line about this process, as (directory, line).
 
     Raises:
         OSError: its files cannot be made.
@@ -61,7 +64,7 @@ def observe(directory: Path) -> Native:
     own.mkdir(parents=True)
     heartbeat = Heartbeat(own, os.getpid(), time.monotonic_ns)
     rank = Native(task, where, own, heartbeat, backend, store)
-    sitecustomize.note(str(directory), f"rank {where.rank} of {where.world_size}")
+    note(str(directory), f"rank {where.rank} of {where.world_size}")
     if where.world_size > 1:
         _spare_descendants()
     return rank

@@ -19,39 +19,39 @@ from dpdoctor.records import FULL, RankRecord, Written
 from dpdoctor.spec import NATIVE, OTHER_SETTING, WorkerTask
 from dpdoctor.worker import ablations, blame, modes, setup
 from dpdoctor.worker.ablation_runner import AblationRunner, chosen
-from dpdoctor.worker.ablations import _state
 from dpdoctor.worker.ablations._base import Ablation, AblationContext
 from dpdoctor.worker.ablations._beside import Beside
 from dpdoctor.worker.ablations._precision import Precision
-from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.ablations._wire import Wire
+from dpdoctor.worker.base import state as _state
+from dpdoctor.worker.base.agreement import Agreement
+from dpdoctor.worker.base.director import Director
+from dpdoctor.worker.base.mode import Passes
+from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.calibration import hook_cost_ns
 from dpdoctor.worker.conductor import Conductor
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.data.replay import MOST_KEPT
-from dpdoctor.worker.director import Director
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.facts.checkpoints import Checkpoints
 from dpdoctor.worker.facts.compilations import CompileEvents
 from dpdoctor.worker.facts.evaluations import Evaluations
-from dpdoctor.worker.facts.exchanges import Exchanges
 from dpdoctor.worker.facts.iterators import watch_iterators
 from dpdoctor.worker.facts.memory import memory
-from dpdoctor.worker.facts.updates import Updates
 from dpdoctor.worker.launched import Place
-from dpdoctor.worker.modes._base import Passes
 from dpdoctor.worker.parts import Parts
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.seeding import Seeding
 from dpdoctor.worker.timing import hooks
-from dpdoctor.worker.timing.calibration import hook_cost_ns
+from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.pending import live_storages, storages
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steady_tally import SteadyTally
 from dpdoctor.worker.timing.steplog import StepLog
 from dpdoctor.worker.timing.steps import StepCounter
-from dpdoctor.worker.wire import Wire
+from dpdoctor.worker.timing.updates import Updates
 from dpdoctor.worker.wrap.redirect import Watch
 from dpdoctor.worker.wrap.wrapping import Wrapping
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import MemoryRecord
 from dpdoctor.worker.ablation_runner import AblationRunner
-from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.base.agreement import Agreement
+from dpdoctor.worker.base.director import Director
+from dpdoctor.worker.base.mode import Mode
 from dpdoctor.worker.data.loaders import Loaders
-from dpdoctor.worker.director import Director
 from dpdoctor.worker.ending import Ending
-from dpdoctor.worker.modes._base import Mode
 from dpdoctor.worker.report import Report
 from dpdoctor.worker.seeding import Seeding
 from dpdoctor.worker.timing.phases import PhaseClock

@@ -20,8 +20,10 @@ from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, Written
 from dpdoctor.spec import WorkerTask
-from dpdoctor.worker import launched, lines, script, setup, terminal, trackers
-from dpdoctor.worker.agreement import Agreement, Alone, Ranks
+from dpdoctor.worker import launched, script, setup, terminal, trackers
+from dpdoctor.worker.base import lines
+from dpdoctor.worker.base.agreement import Agreement, Alone, Ranks
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.ending import Stop
 from dpdoctor.worker.launched import Place
@@ -30,7 +32,6 @@ from dpdoctor.worker.observer import Observer
 from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.protection import PYTHON, Protection
 from dpdoctor.worker.wrap import loss, passes
 

@@ -23,8 +23,8 @@ from dpdoctor.records import (
     WrappedModule,
     Written,
 )
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.loaders import Loaders
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.hooks import Optimizers
 from dpdoctor.worker.timing.steplog import StepLog
 from dpdoctor.worker.timing.tally import Tally

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from dpdoctor.spec import RunSpec
-from dpdoctor.worker import lines
+from dpdoctor.worker.base import lines
 
 
 def run(spec: RunSpec) -> None:

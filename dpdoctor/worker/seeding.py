@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 
 _OURS = ("torch", "numpy", "dpdoctor")
 

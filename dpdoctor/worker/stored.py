@@ -13,7 +13,7 @@ from dataclasses import astuple
 from typing import Any
 
 from dpdoctor import units
-from dpdoctor.worker.director import Segment
+from dpdoctor.worker.base.director import Segment
 
 PREFIX = "dpdoctor"
 # How long a rank waits for the others: so many times as long as it went without them, and no less than this: one of

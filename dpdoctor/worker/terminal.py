@@ -11,7 +11,7 @@ import struct
 import sys
 import termios
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 
 ROWS, COLUMNS = 24, 80
 _STDIN = 0

@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from dpdoctor.worker import lines
+from dpdoctor.worker.base import lines
 from dpdoctor.worker.overlay.overlay import Overlay
 
 MODE, DIRECTORY = "WANDB_MODE", "WANDB_DIR"

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from dpdoctor.inject import sitecustomize
-
 if TYPE_CHECKING:
     from dpdoctor.worker.native import Native
 
 # What torchrun, and those who follow it, announce.
 WORLD_SIZE = "WORLD_SIZE"
 
+Note = Callable[[str, str], None]
+
 
 class _Watched:
     """This process, and those that it forks. `rank` is what observes it; None: it is no rank, or not yet."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, note: Note) -> None:
+        self._directory, self._note = directory, note
         self._pid = os.getpid()
         self._rank: Native | None = None
         self._is_over = False
@@ -61,16 +61,16 @@ class _Watched:
         from dpdoctor.worker import native
 
         try:
-            self._rank = native.observe(self._directory)
+            self._rank = native.observe(self._directory, self._note)
         except Exception as error:  # noqa: BLE001 - the job must run as it would without
             self._is_over = True
             told = f"failed: {type(error).__name__}: {error}".replace("\n", " ")
-            sitecustomize.note(str(self._directory), told)
+            self._note(str(self._directory), told)
 
 
-def set_up(directory: str) -> None:
-    """Lay the tripwires."""
-    watched = _Watched(Path(directory))
+def set_up(directory: str, note: Note) -> None:
+    """Lay the tripwires; `note` tells the launcher a line about this process."""
+    watched = _Watched(Path(directory), note)
     if dist.is_available():
         from torch.distributed import distributed_c10d
 

@@ -26,8 +26,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from dpdoctor.analysis.base.stats import median_interval
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.loaders import Loaders
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.tally import Tally

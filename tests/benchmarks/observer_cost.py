@@ -86,7 +86,7 @@ def make_task(directory: str, mode: ModeSpec) -> WorkerTask:
 def make_rank(directory: str) -> Observer:
     """Return what watches this process: as mode native where it has a process group, else as mode single."""
     if dist.is_initialized():
-        return native.observe(Path(directory))
+        return native.observe(Path(directory), lambda *_: None)
     mode = ModeSpec(name="single", world_size=1, num_devices=1, distributed=False, batch_rule="per-device")
     heartbeat = Heartbeat(Path(directory), os.getpid(), time.monotonic_ns)
     place = Place(rank=0, local_rank=0, world_size=1)

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
-from dpdoctor.worker.patches import Patches
 
 ROUNDS, CALLS = 40, 100
 COSTS: dict[str, Callable[[], object]] = {

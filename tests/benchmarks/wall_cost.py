@@ -38,7 +38,7 @@ if wall != "plain" and found.wall is None:
     from dpdoctor.worker.overlay import files
     from dpdoctor.worker.overlay.overlay import Overlay
     from dpdoctor.worker.overlay.territory import Territory
-    from dpdoctor.worker.patches import Patches
+    from dpdoctor.worker.base.patches import Patches
     files.divert(Patches(for_children=True), Overlay(own / "overlay", Territory(own, [home]).is_free))
 torch.set_num_threads(1)
 os.chdir(home)

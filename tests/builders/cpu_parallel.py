@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from dpdoctor.worker.base.mode import WrapOptions
 from dpdoctor.worker.modes import dp
-from dpdoctor.worker.modes._base import WrapOptions
 from dpdoctor.worker.modes.dp import DP
 
 

@@ -10,10 +10,10 @@ from torch import nn
 
 from dpdoctor.loading import BatchRecord
 from dpdoctor.records import PHASES
+from dpdoctor.worker.base.mode import Mode, WrapOptions
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.loaders import Loaders
-from dpdoctor.worker.modes._base import Mode, WrapOptions
 from dpdoctor.worker.modes.single import MODE as SINGLE
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.steady_tally import SteadyTally

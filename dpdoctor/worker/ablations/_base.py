@@ -8,16 +8,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.base.mode import Mode
 
 if TYPE_CHECKING:
     from dpdoctor.worker.ablations._precision import Precision
+    from dpdoctor.worker.ablations._proofs import Counted
+    from dpdoctor.worker.ablations._wire import Wire
     from dpdoctor.worker.data.companion import Companion
     from dpdoctor.worker.data.replay import Replay
-    from dpdoctor.worker.facts.exchanges import Issued
-    from dpdoctor.worker.proofs import Counted
+    from dpdoctor.worker.timing.exchanges import Issued
     from dpdoctor.worker.timing.tally import Tally
-    from dpdoctor.worker.wire import Wire
     from dpdoctor.worker.wrap.redirect import Watch
     from dpdoctor.worker.wrap.wrapping import Wrapping
 

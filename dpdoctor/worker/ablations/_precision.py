@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from dpdoctor.worker import lines
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base import lines
+from dpdoctor.worker.base.patches import Patches
 
 
 class Precision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdoctor.worker.ablations._base import AblationContext
 from dpdoctor.worker.ablations.cached_batches import CachedBatches
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.base.mode import Mode
 
 
 class CachedDevice(CachedBatches):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpdoctor.worker.ablations._base import ONE_RANK, Ablation, AblationContext, Fault
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.base.mode import Mode
 
 if TYPE_CHECKING:
-    from dpdoctor.worker.facts.exchanges import Issued
-    from dpdoctor.worker.proofs import Counted
-    from dpdoctor.worker.wire import Wire
+    from dpdoctor.worker.ablations._proofs import Counted
+    from dpdoctor.worker.ablations._wire import Wire
+    from dpdoctor.worker.timing.exchanges import Issued
 
 SEVERAL = (
     "several modules train in turn: one of them may be between its forward and its backward pass when ranks begin to "

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from dpdoctor.worker.ablations import cached_batches, no_comm
 from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.base.mode import Mode
 
 if TYPE_CHECKING:
-    from dpdoctor.worker.facts.exchanges import Issued
-    from dpdoctor.worker.proofs import Counted
+    from dpdoctor.worker.ablations._proofs import Counted
+    from dpdoctor.worker.timing.exchanges import Issued
 
 
 class NoDataNoComm(Ablation):

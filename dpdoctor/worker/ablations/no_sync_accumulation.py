@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor.worker.ablations import no_comm
 from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.base.mode import Mode
 
 if TYPE_CHECKING:
-    from dpdoctor.worker.facts.exchanges import Issued
-    from dpdoctor.worker.proofs import Counted
+    from dpdoctor.worker.ablations._proofs import Counted
+    from dpdoctor.worker.timing.exchanges import Issued
 
 LEAST_MICRO_BATCHES = 2
 # Times its gradients that a step reduces from which it does so in several micro-batches.

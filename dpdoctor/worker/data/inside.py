@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from dpdoctor.loading import IN_PROCESS, BatchRecord, HandOff, TransformTime
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data import hand_off, trial
 from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.depth import depths
@@ -22,7 +23,6 @@ from dpdoctor.worker.data.queued import Waits
 from dpdoctor.worker.data.sources import FromWorkers, Source, makes_workers, source_of
 from dpdoctor.worker.data.specimen import Specimen, describe
 from dpdoctor.worker.data.workers import FORKING, WatchedLoop, Workers, inherits
-from dpdoctor.worker.patches import Patches
 
 _NAME = "dpdoctor_seen"
 # For a dataset to fetch in a worker, once training is over.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpdoctor.worker import layouts
+from dpdoctor.worker.base import layouts
 
 _CONSTANTS = (str, bytes, int, float, complex, np.generic, type(None), torch.device, torch.dtype)
 

@@ -17,14 +17,14 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from dpdoctor import units
 from dpdoctor.loading import HandOff, TransformTime
 from dpdoctor.records import Loader
-from dpdoctor.worker import lines
+from dpdoctor.worker.base import lines
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.companion import Companion
 from dpdoctor.worker.data.inside import Inside, Log
 from dpdoctor.worker.data.replay import Replay
 from dpdoctor.worker.data.shard import Draws, Shard
 from dpdoctor.worker.data.workers import inherits
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.phases import DATA_WAIT, ELSEWHERE, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 

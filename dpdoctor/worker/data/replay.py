@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.data.depth import depths
 from dpdoctor.worker.data.kept import Kept, UnreplayableError
 from dpdoctor.worker.data.shard import CountedIndices

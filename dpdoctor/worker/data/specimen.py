@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from dpdoctor.worker import layouts
+from dpdoctor.worker.base import layouts
 
 _PLAIN = (str, bytes, int, float, bool, complex, type(None))
 

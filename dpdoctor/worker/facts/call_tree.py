@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from types import FrameType
 
 from dpdoctor.records import CallNode
-from dpdoctor.worker import lines
+from dpdoctor.worker.base import lines
 
 # What takes less of all looks is part of its caller's own time.
 LEAST_SHARE = 0.005

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from dpdoctor import redact
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.facts.evaluations import Evaluations
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.recorder import Recorder
 
 # Importing it takes a second, which a script that compiles nothing should not pay.

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 
 _CALLS = ("to", "cuda", "copy_")
 

@@ -9,8 +9,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.facts.evaluations import Evaluations
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dpdoctor.records import MemoryRecord
-from dpdoctor.worker import layouts
-from dpdoctor.worker.ablations._state import local, parameters
+from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base.state import local, parameters
 
 
 @torch.no_grad()

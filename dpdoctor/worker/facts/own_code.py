@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from dpdoctor.records import LineShare
-from dpdoctor.worker import lines
+from dpdoctor.worker.base import lines
 from dpdoctor.worker.facts.call_tree import CallTree
 
 PERIOD_S, LETS_GO_AFTER_S = 0.001, 0.0001

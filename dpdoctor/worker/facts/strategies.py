@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from dpdoctor import units
 from dpdoctor.records import HAND_WRITTEN, POINT_TO_POINT, Strategy
-from dpdoctor.worker.facts.exchanges import Call, Exchanges
+from dpdoctor.worker.timing.exchanges import Call, Exchanges
 
 # From this part of what is trained on, counted in bytes, an exchange of the script's own is one of gradients or
 # parameters; less is a flag, a loss that is logged, a metric.

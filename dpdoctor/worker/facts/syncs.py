@@ -16,8 +16,8 @@ import torch
 
 from dpdoctor import redact
 from dpdoctor.records import HostSync
-from dpdoctor.worker import lines
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base import lines
+from dpdoctor.worker.base.patches import Patches
 
 # What brings a value of a tensor, or a shape that depends on values, to the host.
 _METHODS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.base.mode import Mode
 
 
 def load(name: str) -> Mode:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 
 
 def save_parts(patches: Patches) -> None:

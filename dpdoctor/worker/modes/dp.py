@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from dpdoctor import units
 from dpdoctor.records import Check
 from dpdoctor.spec import DEVICE_IDS_VARIABLE, placement
-from dpdoctor.worker.modes._base import ConversionError, Evidence, Mode, WrapOptions
+from dpdoctor.worker.base.mode import ConversionError, Evidence, Mode, WrapOptions
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from dpdoctor.worker.base.patches import Patches
     from dpdoctor.worker.modes._replicas import Parallel
-    from dpdoctor.worker.patches import Patches
 
 # What torch says when a script uses a vector where it had the scalar loss of one device.
 _WANTS_SCALAR = re.compile(

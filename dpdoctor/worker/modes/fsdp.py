@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
 from dpdoctor.records import Check
-from dpdoctor.worker.modes._base import ConversionError, Evidence, Mode, WrapOptions
+from dpdoctor.worker.base.mode import ConversionError, Evidence, Mode, WrapOptions
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
 
+    from dpdoctor.worker.base.patches import Patches
     from dpdoctor.worker.modes._gathering import Shards
-    from dpdoctor.worker.patches import Patches
 
 # Small collectives of the script's own stay below this.
 BYTES_WITHIN = 0.02

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
 from dpdoctor.records import Check
-from dpdoctor.worker.modes._base import Evidence, Mode, WrapOptions
+from dpdoctor.worker.base.mode import Evidence, Mode, WrapOptions
 
 if TYPE_CHECKING:
     from torch import nn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dpdoctor.worker.modes._base import Mode, WrapOptions
+from dpdoctor.worker.base.mode import Mode, WrapOptions
 
 if TYPE_CHECKING:
     from torch import nn

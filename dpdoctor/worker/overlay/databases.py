@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, unquote
 
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.overlay.diverted import Diverted
-from dpdoctor.worker.patches import Patches
 
 # Where sqlite3.connect takes the class of what it returns, after the database.
 _FACTORY = 5

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.overlay import imports
 from dpdoctor.worker.overlay.disk import posix
 from dpdoctor.worker.overlay.diverted import Diverted
 from dpdoctor.worker.overlay.overlay import Overlay
-from dpdoctor.worker.patches import Patches
 
 _READING = ("getxattr", "listxattr", "statvfs")
 _CHANGING = ("chmod", "chown", "removexattr", "setxattr", "truncate", "utime")

@@ -12,8 +12,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.overlay.overlay import Overlay
-from dpdoctor.worker.patches import Patches
 
 
 def divert(patches: Patches, overlay: Overlay, afterwards: Mapping[str, Callable[[ModuleType], None]]) -> None:

@@ -13,7 +13,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.phases import BACKWARD, H2D, OPTIMIZER, PhaseClock
 from dpdoctor.worker.timing.steps import StepCounter
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dpdoctor.records import ALL_PHASES, BETWEEN, PHASES
-from dpdoctor.worker.facts.updates import Updates
+from dpdoctor.worker.timing.updates import Updates
 
 ELSEWHERE = -1
 DATA_WAIT, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))

@@ -8,7 +8,7 @@ from functools import partial
 
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import StepRecord
-from dpdoctor.worker.facts.exchanges import Exchanges
+from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.phases import Notes, PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.tally import Counted, Tally

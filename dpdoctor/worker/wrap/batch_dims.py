@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from dpdoctor.worker import layouts
+from dpdoctor.worker.base import layouts
 from dpdoctor.worker.timing.tally import Rows
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 
 
 class Compilations:

@@ -16,8 +16,8 @@ from torch.profiler import ProfilerActivity
 
 from dpdoctor.records import Collective, Counters, InputTensor
 from dpdoctor.trace.sizes import ITEM_BYTES
-from dpdoctor.worker import layouts
-from dpdoctor.worker.profiler import Profile
+from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base.profiler import Profile
 
 # torch marks each collective with a span named after its backend: gloo:all_reduce, nccl:all_gather_into_tensor.
 _SPAN = re.compile(r"^(?:gloo|nccl):_?(?P<kind>\w+?)(?:_base|_into_tensor|_tensor)?$")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-from dpdoctor.worker import layouts
+from dpdoctor.worker.base import layouts
 from dpdoctor.worker.wrap.proof import bits
 
 # Of larger tensors so many elements are read, evenly spread: the first ones may be the same black corner everywhere.

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpdoctor.worker import lines
-from dpdoctor.worker.modes._base import Passes
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base import lines
+from dpdoctor.worker.base.mode import Passes
+from dpdoctor.worker.base.patches import Patches
 
 # A graph is looked through until a trained parameter is found: so many of its nodes, and so many graphs.
 MOST_NODES = 20_000

@@ -10,11 +10,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from dpdoctor.records import Check, Counters
-from dpdoctor.worker.agreement import Agreement
+from dpdoctor.worker.base.agreement import Agreement
+from dpdoctor.worker.base.mode import Evidence, Mode
 from dpdoctor.worker.facts.compilations import graph_breaks
 from dpdoctor.worker.facts.copies import DeviceCopies
 from dpdoctor.worker.facts.syncs import HostSyncs
-from dpdoctor.worker.modes._base import Evidence, Mode
 from dpdoctor.worker.wrap.counters import StepProfile
 
 # Integer types to read a parameter's bits. Wider elements are read in halves: 64 bits times a weight would overflow,

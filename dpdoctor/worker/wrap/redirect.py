@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpdoctor.worker import layouts
+from dpdoctor.worker.base import layouts
 from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.timing.pending import storages
 from dpdoctor.worker.timing.phases import FORWARD, PhaseClock

@@ -16,9 +16,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dpdoctor.records import WrappedModule
-from dpdoctor.worker import lines
-from dpdoctor.worker.modes._base import ConversionError, Mode, WrapOptions
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base import lines
+from dpdoctor.worker.base.mode import ConversionError, Mode, WrapOptions
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.wrap import methods
 from dpdoctor.worker.wrap.compiled import Compilations, compiled_as
 from dpdoctor.worker.wrap.redirect import Redirect, Watch

@@ -55,5 +55,5 @@ def test_where_there_is_no_stack_nothing_is_told(tmp_path: Path, text: str | Non
 
 
 def test_who_stands_in_torch_or_dpdoctor_waits() -> None:
-    assert Frame(f"{stacks.PACKAGE}/worker/agreement.py", 1, "gather").is_waiting
+    assert Frame(f"{stacks.PACKAGE}/worker/base/agreement.py", 1, "gather").is_waiting
     assert not Frame(f"{stacks.PACKAGE}-examples/train.py", 1, "main").is_waiting

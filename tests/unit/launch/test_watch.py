@@ -261,7 +261,7 @@ TORCH = next(iter(importlib.util.find_spec("torch").submodule_search_locations))
 OWN = str(Path(watch.__file__).parents[1])
 
 
-@pytest.mark.parametrize("theirs", [f"{TORCH}/distributed/distributed_c10d.py", f"{OWN}/worker/agreement.py"])
+@pytest.mark.parametrize("theirs", [f"{TORCH}/distributed/distributed_c10d.py", f"{OWN}/worker/base/agreement.py"])
 @pytest.mark.parametrize("users", ["/home/me/torch/train.py", "/home/me/dpdoctor/train.py", f"{OWN}-examples/train.py"])
 def test_the_rank_that_stands_outside_of_torch_is_to_blame(
     start: Start, tmp_path: Path, theirs: str, users: str

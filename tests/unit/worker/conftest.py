@@ -16,7 +16,7 @@ from torch.optim import Optimizer, optimizer
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.recorder import Recorder
 from tests.builders.handclock import HandClock
 from tests.builders.rig import Rig

@@ -9,13 +9,13 @@ from dpdoctor.records import AblationRecord
 from dpdoctor.worker.ablation_runner import NO_WINDOW, AblationRunner, chosen
 from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
 from dpdoctor.worker.ablations._precision import Precision
-from dpdoctor.worker.agreement import Alone, gather_texts
-from dpdoctor.worker.director import FULL
-from dpdoctor.worker.facts.exchanges import Issued
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.ablations._proofs import APART
+from dpdoctor.worker.base.agreement import Alone, gather_texts
+from dpdoctor.worker.base.director import FULL
+from dpdoctor.worker.base.mode import Mode
 from dpdoctor.worker.modes.ddp import MODE as DDP
 from dpdoctor.worker.modes.single import MODE as SINGLE
-from dpdoctor.worker.proofs import APART
+from dpdoctor.worker.timing.exchanges import Issued
 from tests.builders.models import Net, backward, sgd
 from tests.builders.rig import Rig
 

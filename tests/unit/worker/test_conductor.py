@@ -19,14 +19,14 @@ from dpdoctor.spec import Recording
 from dpdoctor.worker.ablation_runner import AblationRunner
 from dpdoctor.worker.ablations._base import Ablation, AblationContext
 from dpdoctor.worker.ablations._precision import Precision
-from dpdoctor.worker.agreement import Alone
+from dpdoctor.worker.base.agreement import Alone
+from dpdoctor.worker.base.director import FULL, Director
+from dpdoctor.worker.base.mode import Evidence, Mode
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.conductor import APART, NOTHING_WRAPPED, Conductor
-from dpdoctor.worker.director import FULL, Director
 from dpdoctor.worker.ending import Ending, Stop
-from dpdoctor.worker.modes._base import Evidence, Mode
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from dpdoctor.worker.parts import Parts
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.seeding import Seeding
 from dpdoctor.worker.timing.recorder import Recorder

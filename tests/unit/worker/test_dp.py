@@ -15,10 +15,10 @@ from torch import nn
 
 from dpdoctor.records import Check, Counters
 from dpdoctor.spec import DEVICE_IDS_VARIABLE
-from dpdoctor.worker.modes._base import ConversionError, Evidence, WrapOptions
+from dpdoctor.worker.base.mode import ConversionError, Evidence, WrapOptions
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.modes._replicas import Call, Parallel
 from dpdoctor.worker.modes.dp import DP, refuse_elsewhere
-from dpdoctor.worker.patches import Patches
 from tests.builders.cpu_parallel import CpuDP, CpuParallel, use_threads
 from tests.builders.models import Net, X, sgd
 from tests.builders.rig import Rig

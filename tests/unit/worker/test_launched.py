@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from dpdoctor.spec import TASK_VARIABLE
 from dpdoctor.worker import launched
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 from tests.builders.rig import FailedError
 
 

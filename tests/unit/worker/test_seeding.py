@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.seeding import Seeding, seed_all
 
 

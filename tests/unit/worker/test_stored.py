@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from dpdoctor.worker.director import Segment
+from dpdoctor.worker.base.director import Segment
 from dpdoctor.worker.stored import LEAST_WAIT_S, LostError, Stored, world_name
 
 SEGMENT = Segment(kind="measure", ablation="full", round=2, skip=1, num_steps=5)

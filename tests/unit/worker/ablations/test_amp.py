@@ -10,7 +10,7 @@ from dpdoctor.worker.ablations import amp
 from dpdoctor.worker.ablations._base import AblationContext
 from dpdoctor.worker.ablations._precision import Precision
 from dpdoctor.worker.ablations.amp import Amp
-from dpdoctor.worker.modes._base import Mode
+from dpdoctor.worker.base.mode import Mode
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from tests.builders.models import sgd
 from tests.builders.rig import Rig

@@ -7,7 +7,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from dpdoctor.worker.ablations._precision import Precision
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 
 
 @pytest.fixture

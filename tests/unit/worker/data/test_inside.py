@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from dpdoctor.loading import IN_PROCESS, BatchRecord
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.depth import depths
-from dpdoctor.worker.patches import Patches
 from tests.builders.handclock import HandClock
 from tests.builders.rig import Rig
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 from tests.builders.handclock import HandClock
 from tests.builders.rig import FailedError, Rig
 

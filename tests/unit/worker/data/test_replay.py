@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from dpdoctor.worker.agreement import Alone
+from dpdoctor.worker.base.agreement import Alone
 from dpdoctor.worker.data.depth import depths
 from dpdoctor.worker.data.replay import (
     BEGAN,

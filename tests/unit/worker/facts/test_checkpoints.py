@@ -11,9 +11,9 @@ import torch
 
 from dpdoctor import rundir
 from dpdoctor.records import EventRecord
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.facts.checkpoints import Checkpoints
 from dpdoctor.worker.facts.evaluations import Evaluations
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from tests.builders.handclock import HandClock

@@ -10,8 +10,8 @@ import torch
 
 from dpdoctor import rundir
 from dpdoctor.records import EventRecord
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.facts.compilations import CompileEvents, graph_breaks
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.recorder import Recorder
 from tests.builders.handclock import HandClock
 
@@ -76,7 +76,7 @@ def test_a_script_that_compiles_nothing_does_not_pay_for_dynamo() -> None:
         "import sys, time, pathlib, tempfile\n"
         "from dpdoctor.worker import rank\n"
         "from dpdoctor.worker.facts.compilations import CompileEvents\n"
-        "from dpdoctor.worker.patches import Patches\n"
+        "from dpdoctor.worker.base.patches import Patches\n"
         "patches = Patches()\n"
         "CompileEvents(time.monotonic_ns, None).watch(patches)\n"
         "patches.undo()\n"

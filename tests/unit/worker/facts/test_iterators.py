@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor import rundir
 from dpdoctor.records import EventRecord
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.facts.iterators import watch_iterators
-from dpdoctor.worker.patches import Patches
 from dpdoctor.worker.timing.recorder import Recorder
 from tests.builders.rig import Rig
 

@@ -27,10 +27,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.overlay import disk, files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
-from dpdoctor.worker.patches import Patches
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.pending import MOST_AHEAD
 from tests.builders.rig import Rig
 

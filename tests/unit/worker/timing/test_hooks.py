@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 from tests.builders.models import SlowLinear, backward, slow_sgd
 from tests.builders.rig import Rig
 

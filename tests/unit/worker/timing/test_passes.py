@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.phases import PhaseClock
 from tests.builders.handclock import HandClock

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpdoctor.records import BETWEEN, PHASES
-from dpdoctor.worker.facts.updates import Updates
 from dpdoctor.worker.timing.phases import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER, OTHER, PhaseClock
+from dpdoctor.worker.timing.updates import Updates
 from tests.builders.handclock import HandClock
 
 phases = st.sampled_from(range(len(PHASES)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 from tests.builders.rig import Recording, Rig
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from dpdoctor.worker.modes._base import Passes
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.mode import Passes
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.wrap import passes

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpdoctor.records import Check, Collective, Counters
-from dpdoctor.worker.agreement import Alone
-from dpdoctor.worker.modes._base import Evidence, Mode
+from dpdoctor.worker.base.agreement import Alone
+from dpdoctor.worker.base.mode import Evidence, Mode
 from dpdoctor.worker.modes.ddp import DDP
 from dpdoctor.worker.wrap.proof import Proof, checksum
 

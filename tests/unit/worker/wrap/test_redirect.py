@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.wrap.redirect import Redirect
 from tests.builders.models import Net, X, sgd
 from tests.builders.rig import Recording, Rig

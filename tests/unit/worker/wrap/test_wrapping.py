@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from dpdoctor.worker.modes._base import ConversionError, WrapOptions
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.mode import ConversionError, WrapOptions
+from dpdoctor.worker.base.patches import Patches
 from tests.builders.models import Net, X, sgd
 from tests.builders.rig import FailedError, Recording, Rig
 

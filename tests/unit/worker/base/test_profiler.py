@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerAction, ProfilerActivity
 
-from dpdoctor.worker.profiler import Profile
+from dpdoctor.worker.base.profiler import Profile
 
 # Digested without Python's lock.
 WORK = bytes(20_000_000)
@@ -41,7 +41,7 @@ def test_it_stops_when_another_thread_has_done_its_work(
     alive_at_the_end: Stop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On busy cores the work takes longer than it would ever be waited for.
-    monkeypatch.setattr("dpdoctor.worker.profiler._LONGEST_S", 60)
+    monkeypatch.setattr("dpdoctor.worker.base.profiler._LONGEST_S", 60)
 
     def work() -> None:
         hashlib.sha256(WORK)
@@ -62,7 +62,7 @@ def test_it_stops_beside_a_thread_that_never_ends(alive_at_the_end: Stop) -> Non
 
 def test_what_ends_by_its_schedule_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = []
-    monkeypatch.setattr("dpdoctor.worker.profiler._another_thread_runs", lambda: looked.append(True))
+    monkeypatch.setattr("dpdoctor.worker.base.profiler._another_thread_runs", lambda: looked.append(True))
     profile = Profile(activities=[ProfilerActivity.CPU], schedule=lambda step: SCHEDULE[step])
     profile.start()
     profile.step()

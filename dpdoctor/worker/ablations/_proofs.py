@@ -12,8 +12,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from dpdoctor import units
-from dpdoctor.worker.facts.exchanges import Issued
-from dpdoctor.worker.wire import Wire
+from dpdoctor.worker.ablations._wire import Wire
+from dpdoctor.worker.timing.exchanges import Issued
 from dpdoctor.worker.wrap.proof import bits
 
 # Steps in which a script logs or evaluates exchange more: windows may differ by this share of what they exchange.

@@ -9,12 +9,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dpdoctor.worker import wire as wires
-from dpdoctor.worker.agreement import Alone
-from dpdoctor.worker.facts.exchanges import Exchanges
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.ablations import _wire as wires
+from dpdoctor.worker.ablations._wire import Wire
+from dpdoctor.worker.base.agreement import Alone
+from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.phases import PhaseClock
-from dpdoctor.worker.wire import Wire
 
 
 class Trained:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import SGD, AdamW, Optimizer
 
-from dpdoctor.worker.ablations._state import Snapshot, num_bytes
+from dpdoctor.worker.base.state import Snapshot, num_bytes
 
 
 def model() -> nn.Sequential:

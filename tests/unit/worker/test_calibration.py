@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from dpdoctor.worker.timing.calibration import hook_cost_ns
+from dpdoctor.worker.calibration import hook_cost_ns
 
 
 def test_the_cost_of_a_hook_is_what_the_clock_says() -> None:

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from dpdoctor.worker import layouts, lines, local_copies
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base import layouts, lines, local_copies
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
 
 # Methods of torch's ProcessGroup, by which every collective of torch.distributed goes.

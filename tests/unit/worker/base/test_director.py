@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor.spec import LoaderSetting, Recording
-from dpdoctor.worker.director import (
+from dpdoctor.worker.base.director import (
     FULL,
     LEAST_ROUNDS,
     LEAST_STEPS,

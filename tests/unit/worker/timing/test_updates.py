@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dpdoctor.worker.facts.updates import UNASKED, Updates
+from dpdoctor.worker.timing.updates import UNASKED, Updates
 
 
 def test_a_change_in_place_and_other_memory_are_seen() -> None:

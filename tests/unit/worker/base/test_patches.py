@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 
 
 class Base:

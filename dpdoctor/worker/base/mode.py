@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from dpdoctor.worker.patches import Patches
+    from dpdoctor.worker.base.patches import Patches
 
 
 def _unheard(text: str) -> None:

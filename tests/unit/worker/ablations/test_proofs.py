@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from dpdoctor.worker.facts.exchanges import Issued
-from dpdoctor.worker.proofs import Counted, fingerprint
+from dpdoctor.worker.ablations._proofs import Counted, fingerprint
+from dpdoctor.worker.timing.exchanges import Issued
 
 
 def counted(*, has_reducer: bool = False, first: Issued | None = None) -> Counted:

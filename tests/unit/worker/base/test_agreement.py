@@ -10,8 +10,8 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpdoctor.worker.agreement import Agreement, Alone, Ranks
-from dpdoctor.worker.director import FULL, KINDS, Segment
+from dpdoctor.worker.base.agreement import Agreement, Alone, Ranks
+from dpdoctor.worker.base.director import FULL, KINDS, Segment
 
 ABLATIONS = (FULL, "cached_batches", "no_comm")
 segments = st.builds(
@@ -49,7 +49,7 @@ def test_numbers_are_gathered(ranks: Agreement, numbers: list[int]) -> None:
 ONE_LEAVES = """
 import os, sys
 import torch.distributed as dist
-from dpdoctor.worker.agreement import Ranks
+from dpdoctor.worker.base.agreement import Ranks
 
 rank = 0 if os.fork() else 1
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)

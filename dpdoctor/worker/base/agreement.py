@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from dpdoctor import units
 from dpdoctor.records import FULL
-from dpdoctor.worker.director import KINDS, Segment
+from dpdoctor.worker.base.director import KINDS, Segment
 
 
 class Agreement(Protocol):

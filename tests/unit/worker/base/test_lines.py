@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import dpdoctor
-from dpdoctor.worker import lines
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base import lines
+from dpdoctor.worker.base.patches import Patches
 
 PACKAGE = Path(dpdoctor.__file__).parent
 TRAIN = "/home/me/train.py"

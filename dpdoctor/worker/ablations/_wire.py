@@ -20,9 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dpdoctor import units
 from dpdoctor.records import Counters
-from dpdoctor.worker import layouts, local_copies
-from dpdoctor.worker.agreement import Agreement, gather_texts
-from dpdoctor.worker.facts.exchanges import ALL, REDUCTIONS, Exchanges, Site
+from dpdoctor.worker.base import layouts, local_copies
+from dpdoctor.worker.base.agreement import Agreement, gather_texts
+from dpdoctor.worker.timing.exchanges import ALL, REDUCTIONS, Exchanges, Site
 from dpdoctor.worker.wrap.wrapping import Wrapping
 
 NOT_COUNTED = (

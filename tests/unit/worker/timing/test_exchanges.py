@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dpdoctor.records import PHASES, POINT_TO_POINT, Strategy
-from dpdoctor.worker import wire
+from dpdoctor.worker.ablations import _wire as wire
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.facts import strategies
-from dpdoctor.worker.facts.exchanges import Exchanges
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
 
 

@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 
 import torch
 
-from dpdoctor.worker.patches import Patches
+from dpdoctor.worker.base.patches import Patches
 
 _OWN = {Path(__file__).parents[1], Path(__file__).resolve().parents[1]}
 _LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
