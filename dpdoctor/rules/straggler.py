@@ -158,7 +158,8 @@ def _finding(
     if facts.uneven_batches is not None and facts.uneven_batches.explains(weighed.value):
         return None
     cause, taken = _cause(verdict, own), None
-    if cause in {QUEUE, CORE} or (verdict.rank is None and _queued_share(facts) >= COVERAGE * weighed.value):
+    is_unexplained = verdict.rank is None or cause is None
+    if cause in {QUEUE, CORE} or (is_unexplained and _queued_share(facts) >= COVERAGE * weighed.value):
         taken = None if verdict.rank is not None and facts.starts_more_than_others(verdict.rank) else facts.others
     who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
     often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, AblationSummary, Figure, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import COVERAGE, Weighed, above_zero, agree, weigh
+from dpdoctor.analysis.base.weighing import COVERAGE, Weighed, above_zero, agree, is_loss, weigh
 from dpdoctor.analysis.communication import Exposure
 from dpdoctor.analysis.facts import NO_COMM
 
@@ -74,6 +74,11 @@ def ablation_words(facts: ModeFacts) -> tuple[str, ...]:
         return ()
     if ablation.share.value is None or ablation.gain.value is None:
         return (f"the ablation without communication was not measured: {ablation.share.reason}",)
+    if is_loss(ablation.share):
+        longer = units.seconds(-ablation.gain.value)
+        return (
+            f"without communication (ablation no_comm) a step is {longer} longer, so that the ablation tells nothing",
+        )
     if not above_zero(ablation.share):
         return (f"without communication (ablation no_comm) a step is not measurably shorter{_range(ablation.share)}",)
     gain, ratio = units.seconds(ablation.gain.value), units.share(ablation.share.value)

@@ -39,21 +39,26 @@ def weigh(claim: Figure, ablation: AblationSummary | None) -> Weighed:
     """Return what is to be believed of a claimed share of the step, given the ablation that removes what is claimed.
 
     The ablation's share where it is clearly above zero: confirmed. The ablation's, too, where it is not and lies
-    clearly below
-    the claim: refuted. The claim where there is no ablation or it is too noisy to tell: inferred.
+    clearly below the claim: refuted. The claim where there is no ablation, or it cannot tell: inferred. It cannot where
+    it is too noisy, or where steps are clearly longer without what is claimed: something else changed with it.
     """
     return weigh_against(claim, ablation.share) if ablation is not None else Weighed(cost=claim, status="inferred")
 
 
 def weigh_against(claim: Figure, gained: Figure) -> Weighed:
     """Return the same, given the share of the step that an experiment gains without what is claimed."""
-    if gained.value is None:
+    if gained.value is None or is_loss(gained):
         return Weighed(cost=claim, status="inferred")
     if above_zero(gained):
         return Weighed(cost=gained, status="confirmed")
     above = claim.value is not None and gained.low is not None and claim.value > gained.value
     refuted = above and not agree(claim, gained)
     return Weighed(cost=gained, status="refuted") if refuted else Weighed(cost=claim, status="inferred")
+
+
+def is_loss(gained: Figure) -> bool:
+    """Return whether a step is longer with less to do, by more than measurements of one share may differ."""
+    return gained.high is not None and gained.high < 0 and (gained.value or 0.0) < -TOLERANCE
 
 
 def above_zero(figure: Figure) -> bool:

@@ -42,7 +42,7 @@ _BOUND_BY = {
 # A change that would gain something, though nothing is wrong: it does not tell what bounds the run.
 _NO_FAULT = SAID | {"amp_unused"}
 # The part of a step whose share is what a rule finds costly: on one screen it has one figure, that of the step's parts.
-_PART = {"data_starved": DATA, "exposed_communication": COMMUNICATION}
+_PART = {"data_starved": DATA, "exposed_communication": COMMUNICATION, "no_overlap": COMMUNICATION}
 _BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bound"}
 
 

@@ -81,7 +81,7 @@ def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
         COMPUTE: "forward and backward"
         if source or mode.num_devices == 1
         else "forward and backward, with communication",
-        COMMUNICATION: source or "collectives that the script calls",
+        COMMUNICATION: source if inside else "collectives that the script calls",
         OTHER: "optimizer, copies and the rest of the loop",
     }
     for key, share in shares.items():

@@ -48,7 +48,9 @@ def paced(
     others: float = 0.0,
     core: float | None = None,
 ) -> Case:
-    """Return two ranks whose steps last 100 ms; without communication 80 ms, of one rank so much longer.
+    """Return two ranks whose steps last 100 ms; without communication 80 ms, of one rank so much longer in `phase`.
+
+    Of `forward+other` each has a half of it.
 
     In every other round the forward of rank 0 takes `chance_ms` longer, in the others so much less. Without
     communication the late rank waits for a core for `queued_ms` of each step; others use so many of the two cores.
@@ -118,7 +120,8 @@ def _rank(index: int, late_ms: float, phase: str, collected: bool, chance_ms: fl
 
 
 def _with(phases: dict[str, float], phase: str, ms: float) -> dict[str, float]:
-    return {**phases, phase: phases.get(phase, 0.0) + ms}
+    parts = phase.split("+")
+    return {**phases, **{part: phases.get(part, 0.0) + ms / len(parts) for part in parts}}
 
 
 FIRES = {
@@ -279,6 +282,32 @@ def test_processes_that_only_the_late_rank_started_are_the_scripts_whatever_else
 def _used(started_s: float) -> CpuUse:
     """Return that a rank computed for 6 of 10 s, and what it started for so many."""
     return CpuUse(cpu_s=6.0, workers_cpu_s=started_s, wall_s=10.0, involuntary_switches=None, num_threads=1)
+
+
+@pytest.mark.parametrize(
+    ("queued_share", "others", "is_the_machines"), [(0.3, 0.9, True), (0.3, 0, False), (0.1, 0.9, False)]
+)
+def test_what_nothing_explains_is_the_machines_doing_where_others_let_all_ranks_wait_for_cores(
+    queued_share: float, others: float, is_the_machines: bool
+) -> None:
+    case = paced(20, "forward+other", others=others)
+    (launch,) = case.analysis.run.modes["ddp"]
+    of = [
+        dataclasses.replace(
+            rank,
+            windows=tuple(
+                dataclasses.replace(window, queued_ns=round(queued_share * (window.end_ns - window.begin_ns)))
+                if window.ablation == "full"
+                else window
+                for window in rank.windows
+            ),
+        )
+        for rank in launch.ranks
+    ]
+    found = finding(cases.case("ddp", world_size=2, of=of, samples=launch.samples))
+    assert found.cause is None or is_the_machines
+    assert (found.remedy == OTHERS_REMEDY) == is_the_machines
+    assert (found.severity == "info") == is_the_machines
 
 
 def test_a_rank_that_has_more_to_do_is_so_beside_other_load_too() -> None:
