@@ -101,6 +101,8 @@ def interruptions(
     every = _every(launch, sorted(seen)) if len(seen) > 1 else per_epoch
     if every is None:
         return f"one {kind} was seen, and the length of an epoch is not known, nor how often it comes"
+    if len(seen) == 1 and (without := _longest_without(launch, *seen)) > every + 1:
+        return f"one {kind} was seen, with {units.count(without, 'step')} without: it does not come in each epoch"
     seconds = stats.mean_interval(list(seen.values()), "s")
     plain_s = _plain_step(windows, kind)
     if plain_s is None:
@@ -122,6 +124,12 @@ def _every(launch: Launch, seen: list[int]) -> float:
         trained = [sum(samples.get(step, 0) for step in range(*part)) for part in pairwise(seen)]
         between = np.maximum(between, np.round(np.array(trained) / usual))
     return float(np.median(between))
+
+
+def _longest_without(launch: Launch, seen: int) -> int:
+    """Return the steps before or after the one that was seen, whichever are more."""
+    numbers = [step.step for rank in launch.ranks for step in rank.steps]
+    return max(seen - min(numbers), max(numbers) - seen)
 
 
 def _none_seen(kind: str, recorded: int, per_epoch: int | None) -> str | None:

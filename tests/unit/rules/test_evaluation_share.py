@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from dpdoctor.rules.evaluation_share import RULE
+from dpdoctor.rules.rule import CannotTell
 from tests.builders import cases
 from tests.builders.cases import Case
 
@@ -33,6 +34,14 @@ def test_once_per_epoch_is_said_as_the_script_has_it() -> None:
     found = RULE.check(evaluating(2, 0.1, steps_per_epoch=2))
     assert found.cause == "an evaluation once per epoch, every 2 steps"
     assert "One comes once per epoch, every 2 steps." in found.evidence
+
+
+def test_one_that_did_not_come_in_each_epoch_is_not_taken_to() -> None:
+    every = 6  # of eight steps
+    assert RULE.check(evaluating(every, 1.0, steps_per_epoch=every)).cause.startswith("an evaluation once per epoch")
+    found = RULE.check(evaluating(every, 1.0, steps_per_epoch=2))
+    assert isinstance(found, CannotTell)
+    assert "does not come in each epoch" in found.reason
 
 
 def test_steps_that_were_counted_as_one_count_by_their_samples() -> None:
