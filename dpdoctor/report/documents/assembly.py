@@ -90,7 +90,7 @@ def _not_measured(missing: Sequence[_Missing]) -> Shown:
         (sentence(capital(reason)), "; ".join(_of_modes(what, modes) for what, modes in told.items()))
         for reason, told in found.items()
     )
-    return Shown(name=NOT_MEASURED, title="Not measured, and why", blocks=(NotMeasured(reasons=reasons),))
+    return Shown(name=NOT_MEASURED, title="Not shown, and why", blocks=(NotMeasured(reasons=reasons),))
 
 
 def _of_modes(what: str, modes: Sequence[str]) -> str:
