@@ -107,7 +107,7 @@ class Bare:
             if not optimizers.any_seen:
                 optimizers.backward_ended()
 
-        hooks.watch_backward(patches, phases, lambda *_: self._ending.check(), backward_ended)
+        hooks.watch_backward(patches, phases, backward_ended)
         iterate = DataLoader.__iter__
 
         def begin(loader: DataLoader[Any]) -> Any:

@@ -38,6 +38,7 @@ from dpdoctor.worker.leaving import LEAVING
 from dpdoctor.worker.observer import Observer
 from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.stored import LostError, Stored
+from dpdoctor.worker.timing.exchanges import Exchanges
 
 NEVER_TRAINED = "this process made a process group, and ended without a training step"
 LATE_GROUP = "the script made a process group after {} training steps that it took without one"
@@ -186,10 +187,12 @@ class Native(Observer):
         if self._is_over:
             return
         try:
-            self._look_at_exchanges()
+            exchanges = self._exchanges
+            if exchanges is not None and exchanges.is_on:
+                self._look_at(exchanges)
             super()._on_step()
-            if self._exchanges is not None:
-                self._exchanges.is_on = self._heartbeat.stage == "proof"
+            if exchanges is not None:
+                exchanges.is_on = self._heartbeat.stage == "proof"
         except LostError as error:
             self._let_go(f"the ranks do not meet any more: {error}")
         except Stop:
@@ -200,16 +203,14 @@ class Native(Observer):
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the job
             traceback.print_exc()
             self._let_go(f"dpdoctor itself failed: {type(error).__name__}: {error}")
-        if self.num_steps == 1:
+        if self._steplog.num_steps == 1:
             _spare_descendants()
 
-    def _look_at_exchanges(self) -> None:
+    def _look_at(self, exchanges: Exchanges) -> None:
         """At the end of the step that is looked at closely: name what the script does to distribute itself."""
-        exchanges = self._exchanges
-        if exchanges is not None and exchanges.is_on:
-            exchanges.is_on = False
-            trained = sum(unit.trainable_bytes for unit in self._wrapping.records())
-            self._strategies = strategies.found(self._wrapping.modules, self._optimizers.alive(), exchanges, trained)
+        exchanges.is_on = False
+        trained = sum(unit.trainable_bytes for unit in self._wrapping.records())
+        self._strategies = strategies.found(self._wrapping.modules, self._optimizers.alive(), exchanges, trained)
 
     def _strategies_so_far(self) -> tuple[Strategy, ...]:
         exchanges = self._exchanges

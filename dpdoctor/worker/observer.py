@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -64,6 +65,7 @@ class Observer(ABC):
     """
 
     _times_exchanges = False
+    _before_backward: Callable[[Any, bool], None] | None = None
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class Observer(ABC):
         self._phases, self._tally, self._counter = PhaseClock(self._clock), SteadyTally(), StepCounter()
         self._recorder = Recorder(directory, self._clock)
         self._evaluations = Evaluations(self._clock, self._recorder.ran)
-        self._watch = Watch(self._phases, self._tally, self._ending.check, self._evaluations)
+        self._watch = Watch(self._phases, self._tally, self._evaluations)
         self._optimizers = hooks.Optimizers(
             self._counter, self._phases, self._ending.check, self._on_step, self._tally.optimizer_stepped
         )
@@ -235,7 +237,7 @@ class Observer(ABC):
             log=self._recorder,
         )
         self._optimizers.watch(self._patches)
-        hooks.watch_backward(self._patches, self._phases, self._before_backward, self._after_backward)
+        hooks.watch_backward(self._patches, self._phases, self._after_backward, before=self._before_backward)
         if torch.cuda.is_available():
             hooks.watch_copies(
                 self._patches, self._phases, self._loaders.replay.copied_to_device, self._copied_to_device
@@ -257,13 +259,11 @@ class Observer(ABC):
     def _copied_to_device(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
         self._tally.copied(storages(tensor), live_storages(copy))
 
-    def _before_backward(self, tensors: Any, with_graph: bool) -> None:  # noqa: ARG002 - for whom it is looked at
-        self._ending.check()
-
     def _after_backward(self) -> None:
-        self._tally.backward(in_step=self._counter.in_step)
+        self._tally.backward(in_step=bool(self._counter.under_way))
         self._watch.backward_ended()
-        self._wrapping.backward_ended()
+        if self._wrapping.awaited:
+            self._wrapping.backward_ended()
         if not self._optimizers.any_seen:
             self._wrapping.without_optimizer = True
             self._optimizers.backward_ended()

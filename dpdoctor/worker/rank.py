@@ -137,7 +137,6 @@ class Rank(Observer):
         return 0 if self._ending.status == "ok" else 1
 
     def _before_backward(self, tensors: Any, with_graph: bool) -> None:
-        super()._before_backward(tensors, with_graph)
         if with_graph:
             passes.note_graph(self._mode.passes)
         if self._mode.replicates:

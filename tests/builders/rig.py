@@ -73,7 +73,7 @@ class Rig:
     ) -> None:
         self.clock = HandClock(1)
         self.phases, self.tally, self.counter = PhaseClock(self.clock), SteadyTally(patience=2), StepCounter()
-        self.watch = Watch(self.phases, self.tally, self.check)
+        self.watch = Watch(self.phases, self.tally)
         self.optimizers = hooks.Optimizers(
             self.counter, self.phases, self.check, self.on_step, self.tally.optimizer_stepped
         )
@@ -84,7 +84,7 @@ class Rig:
         self.batches: list[BatchRecord] = []
         self.loaders.watch(patches, self.phases, self.tally, self.check, self.fail, clock=self.clock, log=self)
         self.optimizers.watch(patches)
-        hooks.watch_backward(patches, self.phases, lambda *_: None, self.after_backward)
+        hooks.watch_backward(patches, self.phases, self.after_backward)
         self.wrapping.seek(unused=unused)
 
     @property
@@ -101,7 +101,7 @@ class Rig:
         raise FailedError(reason)
 
     def after_backward(self) -> None:
-        self.tally.backward(in_step=self.counter.in_step)
+        self.tally.backward(in_step=bool(self.counter.under_way))
         self.watch.backward_ended()
         self.wrapping.backward_ended()
         if not self.optimizers.any_seen:

@@ -55,15 +55,13 @@ class _Seen:
 class Inside:
     """Watches what is iterated with gradients enabled; evaluations leave no record.
 
-    So does what another thread than the one that trains takes from a loader: nobody waits for it there. Nothing of the
-    script's changes: torch's own fetchers, which it does not hold, are replaced by watched ones.
+    Nothing of the script's changes: torch's own fetchers, which it does not hold, are replaced by watched ones.
     `longest_fetch_ns` is that of each loader.
     """
 
-    def __init__(self, clock: Callable[[], int], log: Log, is_elsewhere: Callable[[], bool]) -> None:
+    def __init__(self, clock: Callable[[], int], log: Log) -> None:
         self._clock = clock
         self._log = log
-        self._is_elsewhere = is_elsewhere
         self._iterations: Counter[int] = Counter()
         # Per loader, position and name: items looked at, time of the callable, time of the whole items.
         self._transforms: dict[tuple[int, int, str], list[int]] = {}
@@ -134,7 +132,7 @@ class Inside:
 
         def recorded_fetch(iterator: Any) -> Any:
             seen = vars(iterator).get(_NAME)
-            if seen is None or not seen.records or self._is_elsewhere():
+            if seen is None or not seen.records:
                 return fetch(iterator)
             asked_ns = self._clock()
             from_workers = seen.source.worker != IN_PROCESS

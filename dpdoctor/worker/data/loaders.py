@@ -70,11 +70,12 @@ class Loaders:
         log: Log,
     ) -> None:
         """Take part in every loader's length, iteration and fetch; `log` gets a record of each training batch."""
-        inside = self._inside = Inside(clock, log, phases.is_elsewhere)
+        inside = self._inside = Inside(clock, log)
         index_sampler = vars(DataLoader)["_index_sampler"].fget
         build = vars(DataLoader)["__init__"]
         begin = vars(DataLoader)["__iter__"]
-        fetch = inside.recorded(vars(_BaseDataLoaderIter)["__next__"])
+        fetch = vars(_BaseDataLoaderIter)["__next__"]
+        recorded = inside.recorded(fetch)
 
         @functools.wraps(build)  # frameworks ask for its arguments' names
         def noted_init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
@@ -102,7 +103,8 @@ class Loaders:
             depth = phases.push(DATA_WAIT)
             ahead = depth == ELSEWHERE
             try:
-                batch, size = self.replay.next(iterator, fetch, ahead=ahead)
+                # Nobody waits for what another thread than the one that trains takes.
+                batch, size = self.replay.next(iterator, fetch if ahead else recorded, ahead=ahead)
             except StopIteration:
                 iterator.dpdoctor_is_over = True
                 raise

@@ -31,7 +31,7 @@ class CoreQueue:
 
     def waited_ns(self) -> int:
         """Return ns since the thread began; always 0 where the kernel does not tell, and in any other thread."""
-        if not self.tells:
+        if self._file < 0 or threading.get_ident() != self._thread:
             return 0
         try:
             return int(os.pread(self._file, 64, 0).split()[1])

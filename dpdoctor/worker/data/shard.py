@@ -105,7 +105,7 @@ class CountedIndices:
 
     def __next__(self) -> Any:
         batch = next(self._batches)
-        self._sizes.append(_size(batch) or 0)
+        self._sizes.append(len(batch) if type(batch) is list else _size(batch) or 0)
         return batch
 
     def next_size(self) -> int:

@@ -23,6 +23,9 @@ class Evaluations:
 
     A module in eval mode whose forward has gradients evaluates, too, in a script that forgot `no_grad`, unless it calls
     backward before it fetches the next batch: then it trains.
+
+    Attributes:
+        doubt_ns: since when it is not known whether a forward with gradients trains or evaluates; None: it is.
     """
 
     def __init__(self, clock: Callable[[], int], ended: Callable[[str, int, int], None]) -> None:
@@ -36,7 +39,7 @@ class Evaluations:
         self._iterated_ns: int | None = None
         self._begin_ns: int | None = None
         self._left_ns: int | None = None
-        self._doubt_ns: int | None = None
+        self.doubt_ns: int | None = None
         self._asked = self._reads = False
 
     @property
@@ -61,7 +64,7 @@ class Evaluations:
         if self._begin_ns is not None or self._iterated_ns is not None:
             self._asked |= iterator == self._source
             self._reads |= not torch.is_grad_enabled()
-            self._doubt_ns = None
+            self.doubt_ns = None
             self.leaves()
 
     def ran_out(self, iterator: int = 0) -> None:
@@ -81,15 +84,15 @@ class Evaluations:
         else:
             self._reads |= self._asked
         if not with_gradients:
-            self._doubt_ns = None
-        elif self._doubt_ns is None:
-            self._doubt_ns = self._left_ns or now
+            self.doubt_ns = None
+        elif self.doubt_ns is None:
+            self.doubt_ns = self._left_ns or now
         self._left_ns = None
 
     def backward(self) -> None:
         """A backward pass ended."""
-        if self._doubt_ns is not None:
-            self._left_ns = self._doubt_ns
+        if self.doubt_ns is not None:
+            self._left_ns = self.doubt_ns
             self.trains()
 
     def trains(self) -> None:

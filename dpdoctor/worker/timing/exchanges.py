@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import methodcaller
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -51,6 +52,7 @@ _OPERATIONS = {
 REDUCTIONS = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 ALL = frozenset(_OPERATIONS.values())
 # Where torch.distributed's own functions are; who called them lies behind.
+_sequence_number = methodcaller("_get_sequence_number_for_group")
 _INTERNAL = ("distributed_c10d.py", "c10d_logger.py")
 _TORCH = f"{Path(torch.__file__).parent}/"
 # A rhythm of more steps than this, such as of a loss that is logged, is none that windows could follow.
@@ -297,8 +299,7 @@ class Exchanges:
 
     def _sequence_numbers(self) -> int:
         try:
-            groups: Iterable[Any] = distributed_c10d._world.pg_map
-            return sum(int(group._get_sequence_number_for_group()) for group in groups)
+            return sum(map(_sequence_number, distributed_c10d._world.pg_map))
         except RuntimeError:  # a backend that counts none
             self.is_known = False
             return 0

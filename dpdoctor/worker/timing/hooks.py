@@ -24,7 +24,11 @@ class Optimizers:
     """The script's torch optimizers in the order of their creation, and the ends of their steps.
 
     `on_step` is called when a step of the reference optimizer has ended; without any torch optimizer, when a
-    backward pass has. `on_any_step` is called before it, for every optimizer's outermost step.
+    backward pass has. `on_any_step` is called before it, for every optimizer's outermost step. `check` is called when a
+    step begins.
+
+    Attributes:
+        any_seen: whether the script ever built a torch optimizer.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class Optimizers:
         self._created: list[weakref.ref[Optimizer]] = []
         self._depths: defaultdict[int, list[int]] = defaultdict(list)
         self._stepped: dict[int, str] = {}
+        self.any_seen = False
 
     def watch(self, patches: Patches) -> None:
         """See every optimizer built and every step taken from now on."""
@@ -91,6 +96,7 @@ class Optimizers:
             if ref() is optimizer:
                 return index
         self._created.append(weakref.ref(optimizer))
+        self.any_seen = True
         self._counter.built(len(self._created) - 1)
         return len(self._created) - 1
 
@@ -108,13 +114,9 @@ class Optimizers:
         if self._counter.leave(index, scaled=scaled):
             self._on_step()
 
-    @property
-    def any_seen(self) -> bool:
-        """Return whether the script ever built a torch optimizer."""
-        return bool(self._created)
-
     def backward_ended(self) -> None:
         """A backward pass ended in a script without any torch optimizer: that is the end of a step."""
+        self._check()
         self._counter.enter(NO_OPTIMIZER)
         if self._counter.leave(NO_OPTIMIZER):
             self._on_step()
@@ -123,12 +125,13 @@ class Optimizers:
 def watch_backward(
     patches: Patches,
     phases: PhaseClock,
-    before: Callable[[Any, bool], None],
     after: Callable[[], None],
+    *,
+    before: Callable[[Any, bool], None] | None = None,
 ) -> None:
-    """See every backward pass; `before` gets what it starts from and whether it is to have a graph of its own.
+    """See every backward pass: `after` is called when it has ended.
 
-    `after` is called when it has ended.
+    `before` gets what it starts from and whether it is to have a graph of its own.
 
     Of torch.autograd.grad only the time is taken: it may be a penalty's, and leaves no gradients in parameters.
     """
@@ -144,7 +147,8 @@ def watch_backward(
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        before(tensors, bool(kwargs.get("create_graph")) or args[2:3] == (True,))
+        if before is not None:
+            before(tensors, bool(kwargs.get("create_graph")) or args[2:3] == (True,))
         depth = phases.push(BACKWARD)
         try:
             original(tensors, *args, **kwargs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -133,7 +135,7 @@ class SteadyTally(Tally):
         """As Tally's: it is called with the memory of the one batch that was fetched, and with as many samples."""
         if self._stage != _FETCHED or not first.dim() or first.size(0) != self._size:
             return False
-        if all(first is not tensor for tensor in self._held):
+        if not any(map(operator.is_, self._held, repeat(first))):
             self._look()
             reference = self._references.get(address(first))
             if reference is None or reference.expired():
@@ -239,7 +241,7 @@ class SteadyTally(Tally):
     def _is_at_rest(self) -> bool:
         """Return whether nothing of the steps before may tell in the next one."""
         pending = self._pending
-        is_counted = self._any_drawn and not self._undrawn and self._uncounted is None
+        is_counted = self.loaders_count and not self._undrawn and self._uncounted is None
         is_quiet = not (self._only_evaluated or self._doubtful or self._passes or self._turns or self._entered)
         return is_counted and is_quiet and pending.is_empty and not pending.num_unsure
 

@@ -19,11 +19,12 @@ class StepCounter:
     the reference without talking. A GradScaler's step encloses its optimizer's and counts even when it skips it.
 
     Attributes:
+        under_way: the steps that have begun and not ended, the outermost first; while there is one, a closure runs.
         num_replaced: how often an optimizer that the script built later took the place of the reference.
     """
 
     def __init__(self) -> None:
-        self._open: list[tuple[int, bool]] = []
+        self.under_way: list[tuple[int, bool]] = []
         self._counts: Counter[int] = Counter()
         self._others = 0
         self._inside = 0
@@ -41,25 +42,20 @@ class StepCounter:
         Entering the same one again means that an exception ended it before: it is forgotten.
         """
         token = (optimizer, scaled)
-        if token in self._open:
-            del self._open[self._open.index(token) :]
-        self._open.append(token)
-
-    @property
-    def in_step(self) -> bool:
-        """Return whether a step is under way: what runs now is its closure."""
-        return bool(self._open)
+        if token in self.under_way:
+            del self.under_way[self.under_way.index(token) :]
+        self.under_way.append(token)
 
     def leave(self, optimizer: int, *, scaled: bool = False) -> bool:
         """A step ends. Return True when it is one of the reference's, and the outermost."""
         token = (optimizer, scaled)
-        if token not in self._open:
+        if token not in self.under_way:
             return False  # a subclass's step, counted when the base class's step that it called ended
-        del self._open[self._open.index(token) :]
-        if self._open:
+        del self.under_way[self.under_way.index(token) :]
+        if self.under_way:
             self._inside += 1
             if self._inside >= SILENT_AFTER:
-                self._open.clear()  # an exception ended the outer one, and nobody tried it again
+                self.under_way.clear()  # an exception ended the outer one, and nobody tried it again
             return False
         self._inside = 0
         self._counts[optimizer] += 1

@@ -129,6 +129,9 @@ class Tally:
     that step: two optimizers train on it in turn. Loaders are known by the number that the caller gives them. What
     entered the model counts where no loader does: within a step, two optimizers that train in turn on one batch must
     not count it twice.
+
+    Attributes:
+        loaders_count: whether loaders have counted the samples of a step: models are not asked for them any more.
     """
 
     def __init__(self) -> None:
@@ -149,7 +152,7 @@ class Tally:
         self._edge = False
         self._turns: list[int] = []
         self._most_entered = 0
-        self._any_drawn = False
+        self.loaders_count = False
         # Steps in a row for which no loader counted.
         self._undrawn = 0
         self._uncounted: str | None = None
@@ -351,14 +354,10 @@ class Tally:
             return False
         return training.call[0] == self._first_call[0] and training.call[1] != self._first_call[1]
 
-    @property
-    def loaders_count(self) -> bool:
-        """Return whether loaders have counted the samples of a step: then models are not asked for them any more."""
-        return self._any_drawn
-
     def _is_counted(self, training: Pass) -> bool:
         """Return whether loaders count the samples of a forward, or those of others beside it."""
-        return self._any_drawn or self._drawn > 0 or any(batch.size for batch in (*training.batches, *training.again))
+        by_loaders = any(batch.size for batch in (*training.batches, *training.again))
+        return self.loaders_count or self._drawn > 0 or by_loaders
 
     def _samples_in(self, training: Pass) -> int:
         """Return the samples that entered with a forward: its rows; where no loader counts them, the model's word."""
@@ -451,7 +450,7 @@ class Tally:
 
     def remarks(self) -> tuple[str, ...]:
         """Return what the reader must know of how samples were counted."""
-        if self._any_drawn and self._undrawn < LEAST_STEPS_TO_DOUBT and self._uncounted != UNSURE:
+        if self.loaders_count and self._undrawn < LEAST_STEPS_TO_DOUBT and self._uncounted != UNSURE:
             return ()
         if self._uncounted:
             return (UNCOUNTED.format(self._uncounted),)
@@ -468,9 +467,9 @@ class Tally:
         if self._all_rows < self._drawn and any(training.is_part for training in passes):
             self._drawn = self._all_rows  # the rest of the batch trains nothing, or later steps
         reconciled = all(training.fits for training in passes) or self._drawn in {sum(self._rows), self._all_rows}
-        self._any_drawn |= self._drawn > 0
+        self.loaders_count |= self._drawn > 0
         self._undrawn = 0 if self._drawn else self._undrawn + 1
-        reconciled &= self._drawn > 0 or not (self._any_drawn and self._all_rows)
+        reconciled &= self._drawn > 0 or not (self.loaders_count and self._all_rows)
         reconciled &= not (self._is_a_loader_silent() and any(training.is_of_nothing for training in passes))
         self._most_entered = max(self._most_entered, entered)
         self._note_feeding()

@@ -76,12 +76,10 @@ class Redirect:
         depth = watch.phases.push(FORWARD)
         self._thread = threading.get_ident()
         try:
-            if given is None:
-                output = self._run(args, kwargs)
+            if given is None and watch.through is None:
+                output = self._target(*args, **kwargs)
             else:
-                with given.looking():
-                    output = self._run(args, kwargs)
-                given.returned(output)
+                output = self._run(args, kwargs, given)
             if training is not None:
                 follow(training, output)
             return output
@@ -89,9 +87,13 @@ class Redirect:
             self._thread = None
             watch.phases.pop(depth)
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None) -> Any:
         through = self._watch.through
-        return self._target(*args, **kwargs) if through is None else through(self._target, args, kwargs)
+        with contextlib.nullcontext() if given is None else given.looking():
+            output = self._target(*args, **kwargs) if through is None else through(self._target, args, kwargs)
+        if given is not None:
+            given.returned(output)
+        return output
 
 
 class Watch:
@@ -106,13 +108,10 @@ class Watch:
         batch_dims: which dimensions of what models are called with are the batch's.
     """
 
-    def __init__(
-        self, phases: PhaseClock, tally: Tally, check: Callable[[], None], evaluations: Evaluations | None = None
-    ) -> None:
+    def __init__(self, phases: PhaseClock, tally: Tally, evaluations: Evaluations | None = None) -> None:
         self.phases = phases
         self.tally = tally
         self.evaluations = evaluations
-        self._check = check
         self.keep_inputs = False
         self.forwards: Counter[int] = Counter()
         self._open: set[int] = set()
@@ -133,14 +132,6 @@ class Watch:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None = None
     ) -> Pass | None:
         """A training forward of the module begins, with `given` as its first tensor; return Tally.trained's."""
-        # A tensor class of the script's may refuse, or do much, when it is looked at.
-        with torch._C.DisableTorchFunctionSubclass():
-            return self._forward_begins(module, args, kwargs, given)
-
-    def _forward_begins(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None
-    ) -> Pass | None:
-        self._check()
         if id(module) not in self._open:
             self._open.add(id(module))
             self.forwards[id(module)] += 1
@@ -150,11 +141,13 @@ class Watch:
                 self.evaluations.trains()
             else:
                 self.evaluations.forward(with_gradients=True)
-        training = self._trained(module, args, kwargs, given)
-        if self.entered.is_on:
-            self.entered.forward(layouts.tensors((args, kwargs)))
-        if self.keep_inputs:
-            self.inputs, self.keep_inputs = list(layouts.tensors((args, kwargs))), False
+        # A tensor class of the script's may refuse, or do much, when it is looked at.
+        with torch._C.DisableTorchFunctionSubclass():
+            training = self._trained(module, args, kwargs, given)
+            if self.entered.is_on:
+                self.entered.forward(layouts.tensors((args, kwargs)))
+            if self.keep_inputs:
+                self.inputs, self.keep_inputs = list(layouts.tensors((args, kwargs))), False
         return training
 
     def _trained(
@@ -196,7 +189,7 @@ class Watch:
     def backward_ended(self) -> None:
         """A backward pass ended: the next forward of a module is a new pass over its parameters."""
         self._open.clear()
-        if self.evaluations is not None:
+        if self.evaluations is not None and self.evaluations.doubt_ns is not None:
             self.evaluations.backward()
 
 

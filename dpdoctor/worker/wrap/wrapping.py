@@ -52,7 +52,11 @@ class Awaited:
 
 
 class Wrapping:
-    """Looks for units from the script's first line until `settle`; from then on it costs nothing."""
+    """Looks for units from the script's first line until `settle`; from then on it costs nothing.
+
+    Attributes:
+        awaited: parts of which the end of a backward pass is to tell more.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class Wrapping:
         self._inside = threading.local()
         self._compilations = Compilations(watch.batch_dims.something_is_compiled)
         self._wrapped: list[Wrapped] = []
-        self._awaited: list[Awaited] = []
+        self.awaited: list[Awaited] = []
         self._targets: dict[int, Callable[..., Any]] = {}
         self._by_parts: set[int] = set()
         self.without_optimizer = False
@@ -232,14 +236,12 @@ class Wrapping:
         if not self._mode.routes_methods:
             self._leave_to_parts(awaited)
             return False
-        self._awaited.append(awaited)
+        self.awaited.append(awaited)
         return True
 
     def backward_ended(self) -> None:
         """A backward pass has run: the methods that had returned by then are what the models are called by."""
-        if not self._awaited:
-            return
-        awaited, self._awaited = self._awaited, []
+        awaited, self.awaited = self.awaited, []
         for each in awaited:
             entry = methods.forward_only(each.entries)
             if entry is None:

@@ -23,7 +23,7 @@ class Called(Exception):  # noqa: N818 - a signal between the parts of a test
 def test_a_backward_pass_that_raises_is_none_and_its_phase_ends(patches: Patches, clock: HandClock) -> None:
     phases = PhaseClock(clock)
     seen: list[Any] = []
-    hooks.watch_backward(patches, phases, lambda what, _: seen.append(("before", what)), lambda: seen.append(1))
+    hooks.watch_backward(patches, phases, lambda: seen.append(1), before=lambda what, _: seen.append(("before", what)))
     x = torch.ones(2, requires_grad=True)
     loss = (x * 2).sum()
 
@@ -43,7 +43,7 @@ def test_gradients_that_are_asked_for_take_time_of_the_backward_and_end_no_pass(
     patches: Patches, clock: HandClock
 ) -> None:
     phases, ended = PhaseClock(clock), list[int]()
-    hooks.watch_backward(patches, phases, lambda *_: None, lambda: ended.append(1))
+    hooks.watch_backward(patches, phases, lambda: ended.append(1))
     x = torch.ones(2, requires_grad=True)
     y = (x * 2).sum()
     x.register_hook(lambda _: clock.tick(3))

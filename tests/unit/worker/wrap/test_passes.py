@@ -51,7 +51,7 @@ def test_gradients_of_gradients_are_noted_however_they_are_asked_for(patches: Pa
             if with_graph:
                 passes.note_graph(noted)
 
-        hooks.watch_backward(patches, PhaseClock(clock), before, lambda: None)
+        hooks.watch_backward(patches, PhaseClock(clock), lambda: None, before=before)
         Net()(x).sum().backward(retain_graph=True)
         assert not noted.with_graph
         ask(Net()(x).sum(), x)
