@@ -185,6 +185,8 @@ class Written:
 
 # What a script exchanges by itself, without a wrapper of torch's.
 HAND_WRITTEN = "hand-written"
+# A check of the proof: whether all ranks hold the same parameters.
+PARAMETERS_EQUAL = "parameters equal"
 # Ranks send tensors to single others, as stages of a pipeline do.
 POINT_TO_POINT = "point to point"
 
@@ -195,7 +197,8 @@ class Strategy:
 
     `name`: ddp, fsdp1, fsdp2, dp, zero, POINT_TO_POINT; hand-written, what the script exchanges by itself at `line`;
     now and then, in few steps; none, in no step. Of a hand-written one, `calls` are those of a step, and `in_backward`
-    says whether most of them begin while the backward pass goes on. `hook` is ddp's communication hook, if it has one.
+    says whether most of them begin while the backward pass goes on, `of_gradients` whether all come in it or after it,
+    before the update. `hook` is ddp's communication hook, if it has one.
     """
 
     name: str
@@ -203,6 +206,7 @@ class Strategy:
     line: str = ""
     calls: int = 0
     in_backward: bool = False
+    of_gradients: bool = False
     hook: str = ""
 
 

@@ -74,6 +74,15 @@ def test_spawned_ranks_on_the_same_samples_do_the_work_of_one(profile, tmp_path)
     assert (tmp_path / "start.pt").read_text() == "the user's"
 
 
+@pytest.mark.parametrize(("averaged", "found"), [("gradients", ["native_apart.py:22"]), ("updated", [])])
+def test_ranks_that_average_the_gradients_of_different_models_are_told(profile, averaged, found):
+    run = profile("native_apart.py", *SHORT, "--nproc", "2", args=[averaged])
+    skip_without_wall(run)
+    assert run.exit_code == 0, run.output
+    lines = [each["line"] for each in run.summary["findings"] if each["rule"] == "replicas_differ"]
+    assert [line.rpartition("/")[2] for line in lines] == found
+
+
 def test_a_rank_that_leaves_early_ends_the_observation_and_not_the_job(profile):
     run = profile("native_short.py", *SHORT, "--nproc", "2", args=["200", "4"])
     skip_without_wall(run)

@@ -92,6 +92,7 @@ def _own(calls: Sequence[Call], trained_bytes: int) -> list[Strategy]:
             line=line,
             calls=len(of_line),
             in_backward=_is_in_backward(of_line),
+            of_gradients=all(call.before_update for call in of_line),
         )
         for (line, operation), of_line in by_line.items()
         if sum(call.num_bytes for call in of_line) >= max(1, LEAST_SHARE * trained_bytes)

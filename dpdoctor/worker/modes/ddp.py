@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
-from dpdoctor.records import Check
+from dpdoctor.records import PARAMETERS_EQUAL, Check
 from dpdoctor.worker.base.mode import Evidence, Mode, WrapOptions
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _is_laid_out_oddly(buffer: torch.Tensor) -> bool:
 
 
 def _parameters_equal(evidence: Evidence, why: str) -> Check:
-    name = "parameters equal"
+    name = PARAMETERS_EQUAL
     if len(set(evidence.checksums)) > 1:
         return Check(name=name, ok=False, text=f"{UNSYNCHRONISED}{why or ': parameters differ between ranks'}")
     if not evidence.moved:

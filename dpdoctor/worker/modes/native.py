@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
-from dpdoctor.records import Check
+from dpdoctor.records import PARAMETERS_EQUAL, Check
 from dpdoctor.worker.base.mode import Evidence, Mode, WrapOptions
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Native(Mode):
 
 def _alike(evidence: Evidence) -> list[Check]:
     """Return whether the ranks hold the same parameters, which those of sharded ones need not."""
-    name, num_ranks = "parameters equal", len(evidence.checksums)
+    name, num_ranks = PARAMETERS_EQUAL, len(evidence.checksums)
     if num_ranks == 1:
         return []
     if len(set(evidence.checksums)) == 1:

@@ -62,12 +62,16 @@ NOT_USUAL = 3
 
 
 class Call(NamedTuple):
-    """One call of the script's own: where, what, how many bytes, and whether a backward pass was going on."""
+    """One call of the script's own: where, what, how many bytes, and whether a backward pass was going on.
+
+    `before_update`: it came in a backward pass or after it, before parameters were updated: it carries gradients.
+    """
 
     line: str
     operation: str
     num_bytes: int
     in_backward: bool
+    before_update: bool = False
 
 
 class Site:
@@ -259,7 +263,9 @@ class Exchanges:
         self.kinds[operation] += 1
         if lines.is_users(code.co_filename):
             where = f"{code.co_filename}:{line}"
-            self.calls.append(Call(where, operation, _num_bytes(args[:1]), self._phases.is_in(BACKWARD)))
+            in_backward = self._phases.is_in(BACKWARD)
+            before_update = in_backward or self._phases.follows_backward
+            self.calls.append(Call(where, operation, _num_bytes(args[:1]), in_backward, before_update))
 
     def lap(self) -> int | None:
         """End a step: return the collectives that were issued in it; None: not known."""

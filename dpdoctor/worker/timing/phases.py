@@ -127,6 +127,11 @@ class PhaseClock:
         """Return whether no phase claims the present moment; any thread may ask."""
         return len(self._stack) == 1
 
+    @property
+    def follows_backward(self) -> bool:
+        """Return whether of forward, backward and update a backward pass ended last in this step."""
+        return self._last == BACKWARD
+
     def is_in(self, phase: int) -> bool:
         """Return whether a phase is open."""
         return phase in self._stack

@@ -27,7 +27,7 @@ class Entry:
     """A script with something planted in it, or healthy.
 
     Attributes:
-        script: a sample, or where `third_party` a key of injections.INJECTIONS.
+        script: a sample; in mode native one beside this file; where `third_party` a key of injections.INJECTIONS.
         args: of the script; `{size}` stands for the size that is drawn.
         sizes: least and most of it; None: nothing is planted.
         whole: the size is a whole number.
@@ -58,6 +58,34 @@ class Entry:
         size = math.sqrt(self.sizes[0] * self.sizes[1]) if self.sizes else None
         return round(size) if size and self.whole else size
 
+
+def native(way: str, fault: str, sizes: tuple[float, float], *rules: str, options: tuple[str, ...] = ()) -> Entry:
+    """Return an entry of native_job.py; whole sizes are whole numbers."""
+    return Entry(
+        script="native_job.py",
+        args=(way, fault, "{size}"),
+        sizes=sizes,
+        whole=isinstance(sizes[0], int),
+        mode="native",
+        rules=rules,
+        options=options,
+    )
+
+
+# What is planted in a job that distributes itself, alike in each of three ways.
+IN_NATIVE = {
+    f"{way}_{name}": entry
+    for way in ("ddp", "fsdp2", "by_hand")
+    for name, entry in {
+        "healthy": Entry(script="native_job.py", args=(way, "none"), mode="native"),
+        "slow_items": native(way, "slow_items", (10.0, 40.0), "data_starved"),
+        "slow_rank": native(way, "slow_rank", (10.0, 40.0), "straggler"),
+        "gc_churn": native(way, "gc_churn", (10_000, 100_000), "gc_pauses"),
+        "too_many_threads": native(way, "too_many_threads", (6, 12), "cpu_oversubscription", options=LONG),
+        "small_layers": native(way, "small_layers", (60, 200), "small_collectives"),
+        "extra_all_reduce": native(way, "extra_all_reduce", (20, 80), "exposed_communication", "no_overlap"),
+    }.items()
+}
 
 ENTRIES = {
     "slow_transform": Entry(
@@ -227,4 +255,5 @@ ENTRIES = {
         mode="single",
         options=LONG,
     ),
+    **IN_NATIVE,
 }

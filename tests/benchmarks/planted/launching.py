@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dpdoctor.spec import NATIVE
+
 from .catalogue import SAMPLES, Entry
 from .injections import inject
 
@@ -36,6 +38,8 @@ def profile(
 
 
 def _script(entry: Entry, size: float | None, out: Path, sources: Mapping[str, Path]) -> Path:
+    if entry.mode == NATIVE:
+        return Path(__file__).with_name(entry.script)
     if not entry.third_party:
         return REPOSITORY / SAMPLES / entry.script
     return inject(entry.script, (size or 0.0) / 1000, sources[entry.script], out.with_name(f"{out.name}-script"))

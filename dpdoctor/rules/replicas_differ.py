@@ -1,0 +1,64 @@
+"""replicas_differ: ranks average their gradients, and yet hold different parameters."""
+
+from __future__ import annotations
+
+from dpdoctor import units
+from dpdoctor.analysis import HAND_WRITTEN, PARAMETERS_EQUAL, Finding, ModeFacts, Strategy
+from dpdoctor.analysis.base import stats
+from dpdoctor.rules.rule import Rule
+
+DDP = "ddp"
+OF_DDP = (
+    "load or initialise the model before it is wrapped: DistributedDataParallel makes ranks equal then, and never after"
+)
+BY_HAND = "send the parameters of rank 0 to all ranks before the first step"
+CODE_BY_HAND = "for p in model.parameters(): dist.broadcast(p.data, src=0)"
+
+
+def _check(facts: ModeFacts) -> Finding | None:
+    conversion = facts.mode.conversion
+    if conversion is None or facts.mode.world_size < 2 or conversion.same_samples or not conversion.strategies:
+        return None
+    if not all(map(_averages_gradients, conversion.strategies)) or not _differs(facts):
+        return None
+    own = next((way for way in conversion.strategies if way.name == HAND_WRITTEN), None)
+    ranks = units.count(facts.mode.world_size, "rank")
+    return Finding(
+        rule="replicas_differ",
+        mode=facts.name,
+        severity="warning",
+        status="confirmed",
+        title=f"{ranks} average their gradients, but hold different parameters",
+        cost=stats.unknown("ratio", "no time is lost; what is trained is not one model"),
+        evidence=(f"Parameters were compared after a step: {ranks}, not one set of values.", _exchanged(own)),
+        cause=None,
+        remedy=BY_HAND if own else OF_DDP,
+        code=CODE_BY_HAND if own else None,
+        line=own.line if own else next((unit.line for unit in conversion.modules), None),
+    )
+
+
+def _averages_gradients(way: Strategy) -> bool:
+    """Return whether ranks that do so hold equal parameters after each step: sharded or averaged ones need not."""
+    return way.name == DDP or (way.name == HAND_WRITTEN and way.of_gradients)
+
+
+def _differs(facts: ModeFacts) -> bool:
+    conversion = facts.mode.conversion
+    return conversion is not None and any(c.name == PARAMETERS_EQUAL and c.ok is None for c in conversion.proof)
+
+
+def _exchanged(own: Strategy | None) -> str:
+    return f"Gradients are exchanged at {own.line}: {own.facts}." if own else "Gradients are exchanged by ddp."
+
+
+RULE = Rule(
+    name="replicas_differ",
+    title="Replicas differ",
+    what="Every rank exchanges its gradients in every step, and after one the parameters of the ranks are not equal.",
+    why="Ranks that began with different weights stay apart: the gradients that they average are of different models.",
+    how="In mode native the parameters of all ranks are compared, bit for bit, after a step of the warmed-up training.",
+    remedy="Give all ranks the same parameters before the first step: wrap the model after it is loaded, or broadcast.",
+    verified=True,
+    check=_check,
+)

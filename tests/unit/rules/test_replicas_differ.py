@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dpdoctor.records import HAND_WRITTEN, PARAMETERS_EQUAL, Check, Conversion, Strategy, WrappedModule
+from dpdoctor.rules.replicas_differ import RULE
+from tests.builders import cases
+
+UNIT = WrappedModule(name="Net", line="train.py:9", num_parameters=1, trainable_bytes=4)
+DIFFER = Check(name=PARAMETERS_EQUAL, ok=None, text="parameters differ between ranks")
+EQUAL = Check(name=PARAMETERS_EQUAL, ok=True, text="parameters are equal")
+DDP = Strategy(name="ddp", facts="1 bucket")
+BY_HAND = Strategy(
+    name=HAND_WRITTEN, facts="6 calls of all_reduce in a step", line="train.py:20", calls=6, of_gradients=True
+)
+
+
+def conversion(*ways: Strategy, check: Check = DIFFER) -> Conversion:
+    return Conversion(modules=(UNIT,), strategies=ways, proof=(check,))
+
+
+def native(found: Conversion, world_size: int = 2) -> cases.ModeFacts:
+    return cases.case("native", world_size=world_size, conversion=found)
+
+
+FIRES = {"by hand": native(conversion(BY_HAND)), "ddp": native(conversion(DDP))}
+SILENT = {
+    "equal": native(conversion(BY_HAND, check=EQUAL)),
+    "one rank": native(conversion(BY_HAND), 1),
+    "sharded": native(conversion(Strategy(name="fsdp2"))),
+    "hybrid": native(conversion(DDP, Strategy(name="zero"))),
+    "parameters are averaged after the update": native(conversion(replace(BY_HAND, of_gradients=False))),
+    "now and then": native(conversion(BY_HAND, Strategy(name="now and then"))),
+    "the same samples, as of tensor parallel ranks": native(replace(conversion(BY_HAND), same_samples=True)),
+    "no strategy is known": native(conversion()),
+    "nothing is known": cases.case("native", world_size=2),
+    "a converting mode": cases.case("ddp", world_size=2, conversion=conversion()),
+}
+
+
+def test_the_line_is_the_exchange_of_a_script_that_averages_by_hand() -> None:
+    found = RULE.check(FIRES["by hand"])
+    assert (found.severity, found.status, found.line) == ("warning", "confirmed", "train.py:20")
+    assert found.code is not None
+    assert "broadcast" in found.code
+
+
+def test_the_line_is_the_call_of_a_wrapped_model() -> None:
+    found = RULE.check(FIRES["ddp"])
+    assert (found.line, found.code) == ("train.py:9", None)
