@@ -23,7 +23,8 @@ _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": 
 _PARTS = {DATA: "data", COMPUTE: "comp", COMMUNICATION: "comm", OTHER: "other"}
 _HEADS = ("mode", "samples/s", "speedup", "eff.", "step", *_PARTS.values())
 # More of them are in the report.
-MOST_LIMITS = 5
+MOST_OPPORTUNITIES, MOST_LIMITS = 3, 3
+LEGEND = "~ estimated, \N{LESS-THAN OR EQUAL TO} upper bound, else measured; gains do not add up"
 
 
 def summary(analysis: Diagnosis) -> RenderableType:
@@ -107,20 +108,38 @@ def _factor(row: ModeRow) -> str:
 
 
 def _opportunities(screen: FirstScreen) -> Iterator[RenderableType]:
-    if screen.opportunities:
-        yield literal("\nOPPORTUNITIES (gain in throughput; gains do not add up)", "bold")
-    for number, found in enumerate(screen.opportunities, 1):
-        yield from _opportunity(number, found)
-    if screen.num_more:
-        yield literal(f"   {screen.num_more} more in the report", "dim")
+    """Yield what to change: a row with what it gives in each mode, and the line to edit."""
+    shown = screen.opportunities[:MOST_OPPORTUNITIES]
+    if not shown:
+        return
+    modes = [name for name in _names(screen) if any(name in found.gains for found in shown)]
+    columns = [[name, *(found.gains.get(name, NOTHING) for found in shown)] for name in modes]
+    titles = ["OPPORTUNITIES", *(f"{number}. {found.title}" for number, found in enumerate(shown, 1))]
+    widths = [max(map(len, column)) for column in (titles, *columns)]
+    yield Text()
+    for number, row in enumerate(zip(titles, *columns, strict=True)):
+        first, *gains = (f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
+        line = "  ".join((first.strip().ljust(widths[0]), *gains)).rstrip()
+        yield literal(line, "" if number else "bold")
+        if number:
+            yield from _where(shown[number - 1])
+    num_more = screen.num_more + len(screen.opportunities) - len(shown)
+    told = (LEGEND if modes else "", f"{num_more} more in the report" if num_more else "")
+    if any(told):
+        yield Wrapped(text=f"   {'; '.join(filter(None, told))}", style="dim", indent=3)
 
 
-def _opportunity(number: int, found: Opportunity) -> Iterator[RenderableType]:
-    gain = f"{found.basis} {figure_text(found.gain)}" if found.gain else found.basis
-    yield Wrapped(text=f"{number}. {found.title}: {gain}", indent=3)
-    yield Wrapped(text=f"   {'; '.join(found.modes)}", style="dim", indent=3)
-    if found.code:
-        yield Wrapped(text=f"   {found.line}  {found.code}" if found.line else f"   {found.code}", indent=3)
+def _names(screen: FirstScreen) -> list[str]:
+    """Return the modes in their order; those of traces have no rows, but findings."""
+    found = (name for opportunity in screen.opportunities for name in opportunity.gains)
+    return list(dict.fromkeys((*(row.name for row in screen.modes), *found)))
+
+
+def _where(found: Opportunity) -> Iterator[RenderableType]:
+    """Yield the line to edit, and what to write there."""
+    text = "  ".join(filter(None, (found.line, found.code)))
+    if text:
+        yield Wrapped(text=f"   {text}", style="dim", indent=3)
 
 
 def _troubles(run: RunSummary) -> Iterator[RenderableType]:

@@ -80,6 +80,7 @@ class Opportunity:
         line, code: of the script, where to do it, and what to write there.
         gain: of the mode in which it gives most; None: it was not predicted. `basis`: measured, estimated, upper bound.
         modes: what it costs and gives in each mode, in a few words.
+        gains: what it gives in each mode, as short as can be: with ~ where estimated, with ≤ where an upper bound.
         anchor: of the whole finding on the page.
     """
 
@@ -90,6 +91,7 @@ class Opportunity:
     gain: Figure | None
     basis: str
     modes: tuple[str, ...]
+    gains: Mapping[str, str]
     anchor: str
 
 
@@ -241,6 +243,14 @@ def _gain(finding: Finding) -> str:
     return f"{basis} {figure_text(finding.speedup)}{f' ({interval})' if interval else ''}"
 
 
+def _short_gain(finding: Finding) -> str:
+    """Return the known gain of a finding with a mark of how it is known."""
+    assert finding.speedup is not None
+    if finding.speedup_basis == "at most":
+        return f"\N{LESS-THAN OR EQUAL TO}{figure_text(diagnosis.at_most(finding.speedup))}"
+    return f"{'' if finding.speedup_basis == 'measured' else '~'}{figure_text(finding.speedup)}"
+
+
 def _row(run: RunSummary, name: str) -> ModeRow:
     mode = run.modes[name]
     why, where = standing.why_withheld(mode), clauses.devices(mode)
@@ -292,6 +302,7 @@ def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
         gain=gain,
         basis=_BASIS[best.speedup_basis] if gain is not None else best.status,
         modes=tuple(_chip(run, found, best) for found in findings),
+        gains={found.mode: _short_gain(found) for found in known},
         anchor=diagnosis.anchor(run, best),
     )
 
