@@ -361,6 +361,7 @@ class Card:
         about: more of its kind, behind a click: names and paragraphs.
         anchor: the id under which links find it; empty: none.
         whole: the anchor of the card that has all that this one leaves out; empty: this one is whole.
+        seen_in: name of the view that draws what it is about; empty: none, or none on this page.
     """
 
     kind: ClassVar[str] = "card"
@@ -373,6 +374,7 @@ class Card:
     about: tuple[tuple[str, str], ...] = ()
     anchor: str = ""
     whole: str = ""
+    seen_in: str = ""
 
     def __post_init__(self) -> None:
         _check_tone(self.tone)
@@ -444,12 +446,13 @@ class Section(Generic[Subject]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A view as it is drawn."""
+    """A view as it is drawn; `cards` are those that are seen in it, by title and anchor."""
 
     name: str
     title: str
     blocks: tuple[Block, ...]
     is_half: bool = False
+    cards: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from dpdoctor import units
+
 
 def asset(name: str) -> Markup:
     """Return the text of one of our own files, for a template to take as it is."""
@@ -22,14 +24,16 @@ def asset(name: str) -> Markup:
 
 
 def environment() -> Environment:
-    """Return an environment that escapes all text and refuses names that it is not given."""
-    return Environment(
+    """Return an environment that escapes all text, refuses names that it is not given, and shows shares as all do."""
+    made = Environment(
         loader=PackageLoader("dpdoctor.report", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["share"] = units.share
+    return made
 
 
 # Level 9 makes plotly.js 1% smaller and takes 1.8 times as long.

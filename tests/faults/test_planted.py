@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from html import unescape
 
 import pytest
 
-from dpdoctor import rundir
+from dpdoctor import rundir, units
 from dpdoctor.analysis import analyse
 from dpdoctor.report import page
 from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.formats import markdown
+from dpdoctor.report.text import batch_text
 from dpdoctor.rules import BY_NAME, diagnose
 from dpdoctor.spec import NATIVE
 from tests.benchmarks.planted.catalogue import ENTRIES
@@ -52,6 +55,22 @@ def test_every_figure_of_a_recording_is_what_it_was(recorded):
     """Where a change is meant, `record_planted.py --expected` keeps the new figures, and its diff shows what it did."""
     name, run, _ = recorded
     assert facts(json.loads((run / rundir.SUMMARY).read_text())) == json.loads(EXPECTED.read_text())[name]
+
+
+def displays(value):
+    """Return the texts that a number may have on a page, by the module that makes them all."""
+    kinds = (units.seconds, units.size, units.share, units.times, units.digits)
+    return {batch_text(value), f"{units.size(value)}/s", *(kind(value) for kind in kinds)}
+
+
+def test_every_number_in_a_table_is_beside_its_value(recorded):
+    _, _, analysis = recorded
+    html = page.render(of_run(analysis))
+    found = [(float(value), text) for value, text in re.findall(r'<data[^>]* value="([^"]*)">([^<]*)</data>', html)]
+    assert len(found) > 50
+    assert [
+        (value, text) for value, text in found if not displays(value) & {unescape(text), text.partition(" ")[0]}
+    ] == []
 
 
 def test_every_format_shows_the_first_finding_of_a_recording(recorded):

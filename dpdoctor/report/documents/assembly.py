@@ -1,4 +1,7 @@
-"""A document's sections from its views: what is absent is gathered, and stands once at the end of the last one."""
+"""A document's sections from its views: what is absent is gathered, and stands once at the end of the last one.
+
+Cards and the views that draw what they are about lead to each other.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TypeAlias
 from dpdoctor.report.blocks import (
     Absent,
     Block,
+    Card,
     Fold,
     Grid,
     NotMeasured,
@@ -36,7 +40,7 @@ def parts(sections: Sequence[Section[Subject]], subject: Subject) -> list[Part]:
     if missing:
         last = found[-1]
         found[-1] = dataclasses.replace(last, views=(*last.views, _not_measured(missing)))
-    return found
+    return _linked(found)
 
 
 def shown_modes(parts: Sequence[Part], names: Iterable[str]) -> list[str]:
@@ -96,6 +100,42 @@ def _not_measured(missing: Sequence[_Missing]) -> Shown:
 def _of_modes(what: str, modes: Sequence[str]) -> str:
     named = ", ".join(dict.fromkeys(filter(None, modes)))
     return f"{what} ({named})" if named else what
+
+
+def _linked(parts: Sequence[Part]) -> list[Part]:
+    """Return the parts with the cards that are seen in a view named there; cards of views that are not shown name none.
+
+    What a card is of is named with its mode: a view has a block for each.
+    """
+    shown = {view.name for part in parts for view in part.views}
+    places = {place for part in parts for view in part.views for place in _places(view)}
+    found: dict[str, list[tuple[str, str]]] = {}
+
+    def settled(block: Block, mode: str = "") -> Block:
+        if isinstance(block, OfMode | Fold | Grid):
+            of = block.mode if isinstance(block, OfMode) else mode
+            return dataclasses.replace(block, blocks=tuple(settled(inner, of) for inner in block.blocks))
+        if not isinstance(block, Card) or not block.seen_in:
+            return block
+        if block.seen_in not in shown:
+            return dataclasses.replace(block, seen_in="")
+        found.setdefault(block.seen_in, []).append((f"{mode}: {block.title}" if mode else block.title, block.anchor))
+        place = f"{block.seen_in}-{mode}"
+        return dataclasses.replace(block, seen_in=place if place in places else block.seen_in)
+
+    def with_blocks(view: Shown) -> Shown:
+        return dataclasses.replace(view, blocks=tuple(map(settled, view.blocks)))
+
+    drawn = [dataclasses.replace(part, views=tuple(map(with_blocks, part.views))) for part in parts]
+
+    def with_cards(view: Shown) -> Shown:
+        return dataclasses.replace(view, cards=tuple(found.get(view.name, ())))
+
+    return [dataclasses.replace(part, views=tuple(map(with_cards, part.views))) for part in drawn]
+
+
+def _places(view: Shown) -> Iterator[str]:
+    return (f"{view.name}-{block.mode}" for block in _within(view.blocks) if isinstance(block, OfMode))
 
 
 def _within(blocks: Sequence[Block]) -> Iterator[Block]:

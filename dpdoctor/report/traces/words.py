@@ -53,7 +53,7 @@ def seconds(duration_ns: float) -> str:
 def time_cell(duration_ns: float, *, note: str = "") -> Cell:
     """Return the cell of a time in nanoseconds; a negative one has its sign."""
     text = seconds(duration_ns) if duration_ns >= 0 else f"-{seconds(-duration_ns)}"
-    return Cell(text=text, note=note, sort=duration_ns)
+    return Cell(text=text, note=note, sort=duration_ns * NS)
 
 
 def largest_cause(idle_by: Mapping[str, int]) -> str | None:

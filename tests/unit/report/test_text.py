@@ -157,8 +157,8 @@ class TestCellsToSortBy:
             (text.amount_cell(None, "ratio", missing=text.NOTHING), text.NOTHING, None),
             (text.whole_cell(11_689_512), "11,689,512", 11_689_512),
             (text.whole_cell(None), "unknown", None),
-            (words.time_cell(2.5e6), "2.50 ms", 2.5e6),
-            (words.time_cell(-2.5e6), "-2.50 ms", -2.5e6),
+            (words.time_cell(2.5e6), "2.50 ms", 0.0025),
+            (words.time_cell(-2.5e6), "-2.50 ms", -0.0025),
         ],
     )
     def test_text_and_number(self, cell: Cell, shown: str, number: float | None) -> None:
