@@ -77,7 +77,7 @@ IN_NATIVE = {
     f"{way}_{name}": entry
     for way in ("ddp", "fsdp2", "by_hand")
     for name, entry in {
-        "healthy": Entry(script="native_job.py", args=(way, "none"), mode="native"),
+        "healthy": Entry(script="native_job.py", args=(way, "none", "--channels", "96"), mode="native", options=LONG),
         "slow_items": native(way, "slow_items", (10.0, 40.0), "data_starved"),
         "slow_rank": native(way, "slow_rank", (10.0, 40.0), "straggler"),
         "gc_churn": native(way, "gc_churn", (10_000, 100_000), "gc_pauses"),

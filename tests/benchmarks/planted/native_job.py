@@ -53,13 +53,13 @@ class SlowRank(nn.Module):
         return x
 
 
-def network(*, small_layers, slow_s):
+def network(channels, *, small_layers, slow_s):
     """Return a convolutional network that computes much and has few parameters, with so many small layers behind."""
     return nn.Sequential(
-        *(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()),
-        *(nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), SlowRank(slow_s)),
-        *(nn.Linear(128, 128) for _ in range(small_layers)),
-        nn.Linear(128, 10),
+        *(nn.Conv2d(3, channels, 3, padding=1), nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU()),
+        *(nn.Conv2d(channels, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), SlowRank(slow_s)),
+        *(nn.Linear(64, 64) for _ in range(small_layers)),
+        nn.Linear(64, 10),
     )
 
 
@@ -103,6 +103,7 @@ def main():
     parser.add_argument("way", choices=WAYS)
     parser.add_argument("fault", choices=FAULTS)
     parser.add_argument("size", type=float, nargs="?", default=0.0)
+    parser.add_argument("--channels", type=int, default=32)
     options = parser.parse_args()
     size = dict.fromkeys(FAULTS, 0.0) | {options.fault: options.size}
     dist.init_process_group("gloo")
@@ -112,8 +113,8 @@ def main():
     sampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size=BATCH_SIZE, sampler=sampler, drop_last=True)
     small_layers = int(size["small_layers"])
-    network_ = network(small_layers=small_layers, slow_s=size["slow_rank"] / 1000)
-    model, average = distribute(network_, options.way, one_by_one=small_layers > 0)
+    plain = network(options.channels, small_layers=small_layers, slow_s=size["slow_rank"] / 1000)
+    model, average = distribute(plain, options.way, one_by_one=small_layers > 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     extra = torch.zeros(int(size["extra_all_reduce"] * 250_000))
     for epoch in range(1000):
