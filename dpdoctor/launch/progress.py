@@ -21,6 +21,8 @@ from dpdoctor.records import LaunchRecord
 PLAIN_PERIOD_S = 10.0
 # The rate shown is that of the last seconds that count, not of the whole run.
 RATE_OVER_S = 3.0
+# After so long without a step the reader is told: the script does something else, such as an evaluation.
+QUIET_S = 20.0
 
 
 class Progress(Protocol):
@@ -62,14 +64,18 @@ class RateMeter:
         return sum(more for _, more in self._seen) / math.fsum(seconds for seconds, _ in self._seen)
 
 
-def describe(title: str, beats: Sequence[Beat | None], rate: float | None, elapsed_s: float) -> str:
+def describe(
+    title: str, beats: Sequence[Beat | None], rate: float | None, elapsed_s: float, *, since_step_s: float = 0.0
+) -> str:
     """Return one line: mode, stage, step, rate, elapsed time. The rank furthest back speaks for all."""
     known = [beat for beat in beats if beat is not None]
     if len(known) < len(beats) or not known:
         return f"{title}: starting, {units.seconds(round(elapsed_s))}"
     last = min(known, key=lambda beat: beat.step)
     parts = [f"{title}: {last.stage}", f"step {units.whole(last.step)}"]
-    if rate:
+    if last.step and since_step_s >= QUIET_S:
+        parts.append(f"no step for {units.seconds(round(since_step_s))}")
+    elif rate:
         parts.append(units.rate(rate))
     return ", ".join([*parts, units.seconds(round(elapsed_s))])
 
@@ -83,7 +89,8 @@ class _Metered:
         self._clock = clock
         self._echoed = 0
         self._title = ""
-        self._began_s = 0.0
+        self._began_s = self._stepped_s = 0.0
+        self._trained: list[tuple[int, int]] = []
         self._meter = RateMeter()
 
     def began(self, title: str, directory: Path) -> None:
@@ -91,6 +98,7 @@ class _Metered:
         # Of a command that starts its own ranks there is one for all of them.
         self._logs, self._echoed = (rundir.rank_dir(directory, 0) / rundir.STDOUT, directory / rundir.STDOUT), 0
         self._title, self._began_s, self._meter = title, self._clock(), RateMeter()
+        self._trained, self._stepped_s = [], self._began_s
 
     def _line(self, beats: Sequence[Beat | None]) -> str:
         now = self._clock()
@@ -98,7 +106,9 @@ class _Metered:
         windows = {beat.window if beat.stage == "measure" else None for beat in known}
         window = windows.pop() if len(windows) == 1 else None
         rate = self._meter.rate(now, sum(beat.samples for beat in known), window)
-        return describe(self._title, beats, rate, now - self._began_s)
+        if (trained := [(beat.step, beat.samples) for beat in known]) != self._trained:
+            self._trained, self._stepped_s = trained, now
+        return describe(self._title, beats, rate, now - self._began_s, since_step_s=now - self._stepped_s)
 
     def _print_echo(self) -> None:
         log = next((log for log in self._logs if log.exists()), None)

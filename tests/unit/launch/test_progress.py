@@ -49,6 +49,18 @@ def test_the_rate_is_that_of_the_last_seconds(readings: list[tuple[float, int]])
         assert meter.rate(now, samples, WINDOW) == pytest.approx((samples - before) / (now - then))
 
 
+def test_for_how_long_no_step_came_is_told_in_place_of_a_rate_once_one_did() -> None:
+    console, clock = Console(file=io.StringIO(), width=200), HandClock(0)
+    progress = PlainProgress(console, clock=lambda: clock() * 1.0)
+    progress.began("ddp", Path("nowhere"))
+    for at, step in ((11, 0), (22, 5), (33, 5), (44, 5), (55, 6)):
+        clock.tick(at - clock())
+        progress.moved([beat(step)])
+    _, *lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert ["no step for" in line for line in lines] == [False, False, False, True, False]
+    assert "step 5, no step for 22.0 s" in lines[3]
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_has_its_line(stage: str) -> None:
     line = describe("ddp", [beat(1234, stage=stage)], 5678.9, 61.4)
