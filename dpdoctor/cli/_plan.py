@@ -308,7 +308,7 @@ def describe(spec: RunSpec) -> str:
         control = f", and {BASELINE} bare in between"
     tries = BESIDE in spec.recording.ablations and not spec.recording.explain and not are_own
     again = ", a mode once more where another loader setting promises more" if tries else ""
-    return f"Plan: {modes}{control} on {device}{again}; at most about {units.seconds(seconds)}, often much less"
+    return f"Plan: {modes}{control} on {device}{again}; up to {units.seconds(seconds)}"
 
 
 def _mode_words(mode: ModeSpec, *, go_on: bool) -> str:

@@ -49,7 +49,7 @@ def save(run_dir: Path, file: Path, reason: str) -> None:
 @_file
 @click.option("--reason", required=True, metavar="TEXT", help="Why this is to be expected from now on.")
 def accept(run_dir: Path, file: Path, reason: str) -> None:
-    """Make RUN what FILE expects from now on; FILE keeps who did so, when and why."""
+    """Update baseline FILE from RUN; FILE records author, time and reason."""
     from dpdoctor.gate import baselines
 
     after = baselines.accept(file, _recorded(run_dir), _author(reason))

@@ -39,10 +39,10 @@ COULD_NOT = 4
 @click.option("--verbose", is_flag=True, help="Also print what rank 0's script prints.")
 @click.pass_context
 def calibrate(context: click.Context, /, **options: Any) -> None:
-    """Launch SCRIPT over and over, unchanged, to learn what `dpdoctor gate` can tell on this machine.
+    """Measure launch-to-launch noise, so that `dpdoctor gate` knows the smallest slowdown it can detect here.
 
-    Stand in the checkout, and give the script, options and arguments that the gate will be given. What is learned is
-    kept for it, for this machine alone.
+    Run it in the checkout, with the same script, options and arguments as the gate. What it finds is kept for this
+    machine.
     """
     console = _report.console_for(_report.TERMINAL)
     _options.tolerance_of(options)

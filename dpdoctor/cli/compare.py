@@ -33,7 +33,7 @@ FORMATS = ("terminal", "markdown", "json")
 def compare(run_dirs: tuple[Path, ...], out: Path | None, as_format: str) -> None:
     """Compare run directories, each with the first: throughput, step, time breakdown, counters, findings, environment.
 
-    A change is called one only where its 95% interval leaves out that there is none.
+    A change is reported only if its 95% interval excludes zero.
     """
     if len(run_dirs) < 2:
         raise UsageError("one run alone cannot be compared; give two run directories or more")

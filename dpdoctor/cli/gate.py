@@ -104,8 +104,8 @@ LEAST_PAIRS, MOST_PAIRS = 7, 200
 def gate(context: click.Context, /, **options: Any) -> None:
     """Judge whether training got slower, and exit with 0 (pass), 3 (regressed) or 4 (could not judge).
 
-    With --base and --head, SCRIPT of two checkouts is launched by turns until it is clear. With --baseline, RUN is
-    judged, which `dpdoctor profile --repeat` left.
+    With --base and --head, both checkouts' SCRIPT is launched alternately until the sequential test decides. With
+    --baseline, RUN is judged, which `dpdoctor profile --repeat` left.
 
     The script's own arguments follow after --, as in: dpdoctor gate --base main --head . train.py -- --epochs 1
     """

@@ -157,13 +157,13 @@ def _ablation_words(facts: ModeFacts, claim: Figure) -> str:
     if ablation.share.value is None or ablation.gain.value is None:
         return f"The ablation {ABLATION} was not run: {ablation.share.reason}."
     if not above_zero(ablation.share):
-        return f"With batches that lie ready (ablation {ABLATION}) a step is not measurably shorter."
-    gain = f"With batches that lie ready (ablation {ABLATION}) a step is {units.seconds(ablation.gain.value)} shorter, "
-    share = f"{units.share(ablation.share.value)} of it."
+        return f"With cached batches (ablation {ABLATION}) a step is not measurably shorter."
+    gain = f"With cached batches (ablation {ABLATION}) a step takes {units.seconds(ablation.gain.value)} "
+    share = f"({units.share(ablation.share.value)}) less."
     if claim.value is None or agree(claim, ablation.share):
         return gain + share
     if ablation.share.value > claim.value and facts.mode.loader is not None and not facts.mode.loader.num_workers:
-        return gain + share + " On batches that lie ready a step also computes faster than after a fetch."
+        return gain + share + " On cached batches a step also computes faster than after a fetch."
     if ablation.share.value > claim.value:
         return gain + share + " The loader's work also slows what runs beside it on the same cores."
     return gain + share + " Clock and ablation disagree: without the wait for data, the step waits for something else."

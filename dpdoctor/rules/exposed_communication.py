@@ -176,7 +176,7 @@ RULE = Rule(
     title="Exposed communication",
     what="Ranks exchange gradients or parameters while nothing computes.",
     why="Every device idles until the exchange is done, in every step.",
-    how="From the trace, the communication beside which nothing computes, on the rank that the others wait for, and "
+    how="From the trace, exposed (non-overlapped) communication, on the rank that the others wait for, and "
     "where it runs on the cores that compute, what the training thread waits for a core meanwhile and what it does to "
     "copy for it or to start it, too; from the ablation no_comm, the time that a step without communication saves. "
     "Both are shown, and whether they agree within 5% of the step or their 95% intervals; then the more exact one "

@@ -192,11 +192,11 @@ def slowest_part(loader: LoaderSummary) -> tuple[str, float]:
 def known(loader: LoaderSummary) -> list[str]:
     """Return what is known of the loader, one sentence each."""
     found = []
-    by = units.count(loader.num_workers, "worker") if loader.num_workers else "the training thread itself"
+    where = f"by {units.count(loader.num_workers, 'worker')}" if loader.num_workers else "in the main process"
     if loader.fetch.value is not None:
         ratio = loader.cpu_ratio.value
-        computing = "" if ratio is None else f", computing for {units.share(min(1.0, ratio))} of it"
-        found.append(f"Batches are fetched by {by}; one takes {units.seconds(loader.fetch.value)}{computing}.")
+        computing = "" if ratio is None else f", {units.share(min(1.0, ratio))} of it CPU time"
+        found.append(f"Batches are loaded {where}: {units.seconds(loader.fetch.value)} each{computing}.")
     name, share = slowest_part(loader)
     if share >= NAMED:
         found.append(f"{name} is {units.share(share)} of a fetch.")
@@ -206,5 +206,5 @@ def known(loader: LoaderSummary) -> list[str]:
     if loader.advice is not None and loader.trial is not None:
         found.append(f"{trial.words(loader.trial)}.")
     if loader.advice is None and loader.advice_reason:
-        found.append(f"No better setting: {loader.advice_reason}.")
+        found.append(f"No num_workers recommendation: {loader.advice_reason}.")
     return found

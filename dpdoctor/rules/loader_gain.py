@@ -24,13 +24,14 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if alone.value - 1 < SMALL or math.log(alone.value) < COVERAGE * math.log(speedup):
         return None
     equal = stats.ratio(facts.mode.speedup, alone, "x")
+    workers = units.count(control.num_workers, "worker")
     return Finding(
         rule="loader_gain",
         mode=facts.name,
         severity="info",
         status="inferred",
-        title=f"what {facts.name} gains are its loader processes: one device with as many would be "
-        f"{units.times(alone.value)} as fast",
+        title=f"most of {facts.name}'s speedup is parallel data loading: one device with {workers} is estimated at "
+        f"{units.times(alone.value)}",
         cost=_cost(equal, facts.mode.num_devices),
         share_of="linear",
         evidence=_evidence(facts, alone, equal, control.num_workers),

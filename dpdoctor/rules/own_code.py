@@ -86,7 +86,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         cost=cost,
         evidence=(
             f"Neither loading, forward, backward nor update runs in {units.share(clock.value)} of a step.",
-            f"By the trace nothing computes because of that for {units.share(traced.value or 0.0)} of a step.",
+            f"In the trace nothing computes during this code for {units.share(traced.value or 0.0)} of a step.",
             *(f"{_name(line)} has {units.share(line.share)} of it." for line in lines),
         ),
         cause=f"{_name(first)} has {units.share(first.share)} of it{advice.words}" if first else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean
@@ -84,12 +85,18 @@ def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: fl
 
 
 def _limits(found: Traces) -> dict[str, int]:
-    """Return by operation the size below which a call is latency-bound, where the traces tell it."""
-    limits: defaultdict[str, list[int]] = defaultdict(list)
+    """Return by operation the size below which a call is latency-bound, where the traces tell it.
+
+    Each rank's trace tells it of the same wire: the mean over ranks, of the group in which it is least.
+    """
+    of_ranks: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for digest in found.digests:
         for entry in digest.small_calls:
-            limits[entry.operation].append(entry.limit_bytes)
-    return {operation: min(of_groups) for operation, of_groups in limits.items()}
+            of_ranks[entry.operation, entry.group].append(entry.limit_bytes)
+    limits: dict[str, int] = {}
+    for (operation, _), of_group in of_ranks.items():
+        limits[operation] = min(limits.get(operation, sys.maxsize), round(fmean(of_group)))
+    return limits
 
 
 def _in_whole_steps(found: Traces) -> Iterator[tuple[str, int]]:

@@ -7,6 +7,7 @@ import numpy as np
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.traces import NO_TRACE
 from dpdoctor.analysis.base.weighing import COVERAGE, SMALL, Weighed, agree, weigh, weigh_against
 from dpdoctor.analysis.cross_rank import CrossRank, StepLateness, Stragglers
 from dpdoctor.analysis.facts import NO_COMM
@@ -70,9 +71,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if not facts.communicates:
         return None
     cross_rank, own = facts.cross_rank, facts.slowest_rank
-    verdict = (
-        cross_rank.verdict if cross_rank is not None else Stragglers(kind="unknown", reason="no rank left a trace")
-    )
+    verdict = cross_rank.verdict if cross_rank is not None else Stragglers(kind="unknown", reason=NO_TRACE)
     if own is not None and (own.proved.value or 0.0) >= SMALL:
         return _of_pace(facts, own, verdict)
     if cross_rank is not None and verdict.kind in ("persistent", "periodic", "rotating"):

@@ -105,10 +105,7 @@ def trace_words(seen: Exposure) -> str:
         taken = units.share(seen.on_cores.value)
         which += f"; of the cores that compute it takes another {taken}, beside computing and by what is done around it"
     left_out = f" ({seen.total.reason})" if seen.total.reason else ""
-    return (
-        f"in the trace communication beside which nothing computes is {units.share(seen.total.value)} of a step"
-        f"{left_out}{which}"
-    )
+    return f"in the trace exposed communication is {units.share(seen.total.value)} of a step{left_out}{which}"
 
 
 def agreement_words(seen: Exposure, ablation: AblationSummary) -> str:

@@ -127,7 +127,7 @@ def test_every_finding_has_a_card_with_its_figures(visit: Callable[..., Visit]) 
         assert card["code"] == finding["code"]
         assert card["points"] == finding["evidence"]
         if predicted is not None and finding["status"] != "refuted":
-            assert card["pairs"]["Would give"] == f"{_with_interval(predicted)} of today's throughput"
+            assert card["pairs"]["Speedup"].partition(", ")[0] == _with_interval(predicted)
 
 
 def _with_interval(figure: dict[str, Any]) -> str:

@@ -87,7 +87,7 @@ def _largest(digest: Digest) -> Iterator[str]:
             yield kernel_words(kernel.name, kernel.total_ns)
 
 
-NO_TRACE = "no rank left a trace"
+NO_TRACE = "no trace was recorded"
 NO_STEPS = "the trace holds no whole step"
 NONE_IN_COMMON = "no traced step is whole on every device"
 # More devices than these are counted.

@@ -138,8 +138,8 @@ THROUGHPUT: View[Comparison] = View(name="throughput", title="Throughput", build
 
 
 CHANGES_MEANING = (
-    "A figure is called changed where the 95% interval of its change leaves out that there is none. Figures of which "
-    "one run has too few values for an interval are never called so; they stand in the sections below."
+    "A change is reported only if its 95% interval excludes zero. Figures of which "
+    "one run has too few values for an interval are never reported so; they stand in the sections below."
 )
 
 

@@ -95,7 +95,7 @@ def table(found: Sequence[Outlier], *, prefix: str) -> Table | Paragraph:
         return Paragraph(text=f"{NONE} {RULE}")
     more = f" Shown: the {MOST_ROWS} longest of {units.whole(len(found))}." if len(found) > MOST_ROWS else ""
     return Table(
-        caption=f"Steps that stand out, the costliest first.{more} {RULE}",
+        caption=f"Outlier steps, the costliest first.{more} {RULE}",
         columns=COLUMNS,
         rows=tuple(_row(outlier, prefix) for outlier in found[:MOST_ROWS]),
     )

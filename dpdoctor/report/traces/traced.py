@@ -144,7 +144,7 @@ def _why_no_trace(analysis: Diagnosis, mode: str) -> str:
     summary, recording = analysis.summary.modes[mode], analysis.run.header.spec.recording
     if recording.explain or not recording.trace_steps:
         return "no trace was asked for"
-    return standing.withheld_briefly(summary) or summary.trace_reason or summary.reason or "no rank left a trace"
+    return standing.withheld_briefly(summary) or summary.trace_reason or summary.reason or "no trace was recorded"
 
 
 def _named(traces: Traces) -> tuple[TracedRank, ...]:

@@ -104,7 +104,7 @@ def _detail(mode: TracedMode, found: Spent, common: CommonSteps) -> Iterator[str
     yield "A profiler slows what it watches, the host most."
     if mode.cross_rank.missing:
         world = len(mode.cross_rank.ranks) + len(mode.cross_rank.missing)
-        yield f"{units.whole(len(mode.cross_rank.missing))} of {units.count(world, 'rank')} left no trace here."
+        yield f"{units.whole(len(mode.cross_rank.missing))} of {units.count(world, 'rank')} have no trace here."
     if len(mode.ranks) > 1 and mode.cross_rank.verdict.reason and reason is None:
         what = "Who is late" if mode.cross_rank.came_last is None else "Whether it is so in most steps"
         yield sentence(f"{what} cannot be told: {mode.cross_rank.verdict.reason}")

@@ -25,13 +25,13 @@ _CAUSE_WORDS = {
     "allocator": "allocating memory",
     "gc": "collecting garbage",
     "comm_wait": "waiting for a collective",
-    "annotation": "a span that the script named",
-    "optimizer": "launching the update",
+    "annotation": "user annotation",
+    "optimizer": "optimizer launch",
     "dispatch": "launching operators",
     "script": "code of the training loop",
     "python": "Python between operators",
     "launch_latency": "launch latency",
-    "dependency": "waiting for other work of the device",
+    "dependency": "dependency stall",
     "unknown": "unknown",
 }
 # In more of the steps than this somebody who is late is late in nearly every one.

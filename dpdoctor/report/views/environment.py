@@ -65,7 +65,7 @@ def _script(analysis: Diagnosis) -> Facts:
             *_recording(analysis),
             ("Samples per step and rank", "counted" if spec.samples_per_step is None else str(spec.samples_per_step)),
             ("Modules that FSDP shards as one", "chosen" if spec.fsdp_wrap is None else ", ".join(spec.fsdp_wrap)),
-            ("Files of the script", "really written" if spec.allow_writes else "kept away from it"),
+            ("File writes", "really written" if spec.allow_writes else "redirected to an overlay, or refused"),
         )
     )
 

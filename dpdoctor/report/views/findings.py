@@ -12,8 +12,8 @@ from dpdoctor.report.words import diagnosis, standing
 from dpdoctor.rules import BY_NAME, Rule
 
 STATUS_WORDS = {
-    "confirmed": "An experiment inside the run, or a counter, agrees.",
-    "inferred": "Only the trace or the clock says so: no experiment in this run tests it.",
+    "confirmed": "Confirmed by an experiment inside the run or by a counter.",
+    "inferred": "Inferred from timers or trace; no experiment in this run tests it.",
     "refuted": "The experiment says that removing it gains nothing, so it is not recommended.",
 }
 UNVERIFIED = "not verified on hardware"
@@ -128,7 +128,7 @@ def _pairs(finding: Finding) -> Iterator[tuple[str, str]]:
         yield "In your script", finding.line
     gain = diagnosis.gain_words(finding)
     if gain is not None and finding.status != "refuted":
-        yield "Would give", gain
+        yield "Speedup", gain
 
 
 def _about(rule: Rule) -> tuple[tuple[str, str], ...]:
@@ -158,7 +158,7 @@ def _inconclusive(summary: RunSummary) -> Iterator[Fold]:
         columns=(Column(title="Rule"), Column(title="Mode"), Column(title="Why it cannot tell")),
         rows=tuple(rows),
     )
-    yield Fold(title=f"{units.count(len(rows), 'question')} that could not be judged", blocks=(table,))
+    yield Fold(title=f"{units.count(len(rows), 'check')} skipped", blocks=(table,))
 
 
 VIEW: View[Diagnosis] = View(name="findings", title="", build=build)

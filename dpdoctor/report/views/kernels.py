@@ -79,13 +79,13 @@ def _operators(rows: Sequence[NamedTime]) -> Table:
     longest = sorted(rows, key=lambda row: row.self_ns or 0, reverse=True)
     total = sum(row.self_ns or 0 for row in rows)
     return Table(
-        caption=f"Operators with most time of their own{_which(rows)}.",
+        caption=f"Operators by self time{_which(rows)}.",
         columns=(
             Column(title="Operator"),
             Column(title="Calls", numeric=True),
-            Column(title="With what they call", numeric=True),
-            Column(title="Own time", numeric=True),
-            Column(title="Of all own time", numeric=True),
+            Column(title="Total", numeric=True),
+            Column(title="Self", numeric=True),
+            Column(title="Of all self time", numeric=True),
         ),
         rows=tuple(
             (

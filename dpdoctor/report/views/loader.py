@@ -134,18 +134,18 @@ def _facts(loader: LoaderSummary) -> Iterator[tuple[str, str]]:
     yield "Iterated at", loader.line
     yield "Dataset", loader.dataset
     yield "Workers", f"num_workers={loader.num_workers}{prefetch}"
-    yield "Kept from epoch to epoch", "yes" if loader.persistent_workers else "no"
+    yield "persistent_workers", "yes" if loader.persistent_workers else "no"
     yield "Pinned memory", "yes" if loader.pin_memory else "no"
     yield "Batch", "unknown" if loader.batch_bytes is None else units.size(loader.batch_bytes)
     yield "Fetching a batch", _spread(loader)
     if loader.slow_fetches is not None:
         slow = f"{units.whole(loader.slow_fetches.count)} of {units.whole(loader.slow_fetches.total)}"
         yield "Far slower than the others", f"{slow}: {units.seconds(loader.slow_fetches.seconds)}"
-    yield "of it putting together", _known(loader.collate)
-    yield "CPU time of a fetch", _known(loader.cpu_ratio)
+    yield "Collate", _known(loader.collate)
+    yield "CPU utilisation while fetching", _known(loader.cpu_ratio)
     yield "Waiting, per step", _known(loader.wait)
-    yield "Taking over a ready batch", _known(loader.transfer)
-    yield "First batch of an epoch, beyond the usual", _known(loader.epoch_start)
+    yield "Worker-to-main transfer", _known(loader.transfer)
+    yield "Extra wait for an epoch's first batch", _known(loader.epoch_start)
 
 
 def _spread(loader: LoaderSummary) -> str:
@@ -229,7 +229,7 @@ def _control(loader: LoaderSummary) -> Iterator[Paragraph]:
     processes = units.count(control.num_workers, "loader process")
     yield Paragraph(
         text=f"Control: one device alone with {processes}, as many as all ranks have, is predicted to take "
-        f"{_known(control.step)} per step. What the mode gains up to there are its loader processes."
+        f"{_known(control.step)} per step. The mode's speedup up to there is parallel data loading."
     )
 
 

@@ -26,7 +26,7 @@ LATE_TITLES = {
     "periodic": "Somebody is late at regular distances",
     "single": "Somebody was late now and then",
     "none": "Nobody is late",
-    "unknown": "Who is late cannot be told",
+    "unknown": "Straggler analysis not possible",
 }
 MEANING = (
     "Lateness is how much later than the median of the others a rank came to collectives in a step; negative is "

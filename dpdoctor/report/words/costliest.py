@@ -69,5 +69,5 @@ def _treatments(findings: Sequence[Finding]) -> Iterator[Treatment]:
 
 def _cost(finding: Finding) -> str:
     is_known = finding.speedup is not None and finding.speedup.value is not None
-    gain = f"; would give {diagnosis.gain_words(finding)}" if is_known else ""
+    gain = f"; speedup {diagnosis.gain_words(finding)}" if is_known else ""
     return f"{mode_label(finding.mode)}: {diagnosis.cost_words(finding)}, {finding.status}{gain}"

@@ -68,12 +68,14 @@ def cost_words(finding: Finding) -> str:
 
 
 def gain_words(finding: Finding) -> str | None:
-    """Return what the remedy would give, with its interval; None where nothing was predicted."""
+    """Return what the remedy would give, with its interval and how it is known; None where nothing was predicted."""
     if finding.speedup is None:
         return None
     if finding.speedup.value is None:
         return f"unknown: {finding.speedup.reason}"
-    return f"{gain_clause(finding)} of today's throughput"
+    if finding.speedup_basis == "at most":
+        return gain_clause(finding)
+    return f"{with_interval(finding.speedup)}, {'measured' if finding.speedup_basis == 'measured' else 'estimated'}"
 
 
 def gain_clause(finding: Finding) -> str:

@@ -72,7 +72,7 @@ def mode_verdict(
     reason = mode.reason or "no reason was recorded"
     if mode.status == "inactive":
         trains = "" if mode.throughput.value is None else f" ({rate})"
-        return Headline(tone="muted", sentence=sentence(f"{label} changed nothing{trains}: {reason}"))
+        return Headline(tone="muted", sentence=sentence(f"{label} is not available{trains}: {reason}"))
     if mode.throughput.value is None:
         return Headline(tone="warn", sentence=sentence(f"{label} was not measured: {mode.throughput.reason}"))
     parts = [_speed(name, mode), *([cost] if cost else clauses.step_time([mode]))]

@@ -58,14 +58,14 @@ class TestFindings:
         found = finding()
         said = pairs(diagnosed_runs.diagnosed_run())
         assert figures(said["Cost"]) == ["42%", "39", "45"]
-        assert figures(said["Would give"]) == ["1.70x", "1.60", "1.80"]
+        assert figures(said["Speedup"]) == ["1.70x", "1.60", "1.80"]
         assert said == {
             "Cost": diagnosis.cost_words(found),
             "Status": STATUS_WORDS["confirmed"],
             "Cause": sentence(capital(found.cause)),
             "Do": "Set num_workers=4; now it is 2.",
             "In your script": "train.py:30",
-            "Would give": diagnosis.gain_words(found),
+            "Speedup": diagnosis.gain_words(found),
         }
 
     def test_evidence_and_the_line_to_write_are_there(self) -> None:
@@ -87,7 +87,7 @@ class TestFindings:
     def test_a_refuted_finding_recommends_nothing(self) -> None:
         card = cards(diagnosed_runs.diagnosed_run())[-1]
         assert dict(card.pairs)["Status"] == STATUS_WORDS["refuted"]
-        assert {"Do", "Would give"} & {name for name, _ in card.pairs} == set()
+        assert {"Do", "Speedup"} & {name for name, _ in card.pairs} == set()
         assert (card.code, card.tone) == ("", "muted")
 
     def test_ranks_and_shares_of_an_epoch_are_said(self) -> None:
@@ -99,7 +99,7 @@ class TestFindings:
     def test_unknown_costs_and_gains_give_their_reason(self) -> None:
         found = finding(cost=unknown("too few steps", "ratio"), speedup=unknown("no simulation", "x"))
         assert pairs(alone(found))["Cost"] == "unknown: too few steps"
-        assert pairs(alone(found))["Would give"] == "unknown: no simulation"
+        assert pairs(alone(found))["Speedup"] == "unknown: no simulation"
 
     def test_a_rule_that_no_gpu_has_tried_says_so(self) -> None:
         name = next(name for name, rule in BY_NAME.items() if not rule.verified)

@@ -123,7 +123,7 @@ def test_whichever_steps_are_missing_all_say_the_same(missing: Missing) -> None:
     assert sentence in in_markdown
     for finding in analysis.summary.findings:
         if finding.rule == "exposed_communication":
-            assert f"nothing computes is {exposed} of a step" in finding.evidence[0]
+            assert f"exposed communication is {exposed} of a step" in finding.evidence[0]
     (mode,) = traced_modes(analysis)
     (table,) = sections.only(Table, sections.build("breakdown", analysis))
     shown = [[cell.text for cell in row[2 : 2 + len(PARTS)]] for row in table.rows]

@@ -33,7 +33,7 @@ class TestHeadline:
     def test_of_one_rank_without_steps(self) -> None:
         found = trace_verdict.headline(traced_runs.cpu_trace())
         assert found.sentence.startswith("Rank 34 of 300: 46% of the 100 ms traced computes, ")
-        assert "299 of 300 ranks left no trace here." in found.detail
+        assert "299 of 300 ranks have no trace here." in found.detail
         assert "all that was traced on 1 training thread" in found.detail
         assert found.tone == "plain"
 

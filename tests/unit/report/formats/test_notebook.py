@@ -69,7 +69,7 @@ def test_the_fragment_says_what_the_page_says() -> None:
     for words in (
         "447 samples/s",
         found.title,
-        f"ddp: {diagnosis.cost_words(found)}, confirmed; would give {diagnosis.gain_words(found)}",
+        f"ddp: {diagnosis.cost_words(found)}, confirmed; speedup {diagnosis.gain_words(found)}",
         "In your script: train.py:30",
         "DataLoader(..., num_workers=4)",
         "RuntimeError: deepcopy",

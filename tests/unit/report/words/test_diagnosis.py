@@ -17,10 +17,10 @@ def test_what_a_finding_costs() -> None:
 
 
 def test_what_a_remedy_would_give() -> None:
-    assert gain_words(finding()) == "1.70x (1.60–1.80) of today's throughput"
+    assert gain_words(finding()) == "1.70x (1.60–1.80), estimated"
     measured = finding(speedup_basis="measured")
-    assert gain_words(measured) == "1.70x (1.60–1.80), measured, of today's throughput"
-    assert gain_words(finding(speedup_basis="at most")) == "at most 1.80x of today's throughput"
+    assert gain_words(measured) == "1.70x (1.60–1.80), measured"
+    assert gain_words(finding(speedup_basis="at most")) == "at most 1.80x"
     assert gain_words(finding(speedup=unknown("no simulation", "x"))) == "unknown: no simulation"
     assert gain_words(finding(speedup=None)) is None
 

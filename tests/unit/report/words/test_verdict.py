@@ -68,12 +68,12 @@ def speedup(value: float, low: float | None = None, high: float | None = None) -
         (
             mode(status="inactive", reason="there is no accelerator.", **speedup(1.0, 0.9, 1.1)),
             "muted",
-            "ddp changed nothing (200 samples/s): there is no accelerator.",
+            "ddp is not available (200 samples/s): there is no accelerator.",
         ),
         (
             mode(status="inactive", reason="no GPU", throughput=Figure(value=None, unit="samples/s", reason="?")),
             "muted",
-            "ddp changed nothing: no GPU.",
+            "ddp is not available: no GPU.",
         ),
         (mode(status="failed", reason="out of memory."), "bad", "ddp failed: out of memory."),
         (mode(status="skipped", reason="one device only"), "muted", "ddp was skipped: one device only."),
