@@ -3,8 +3,8 @@
     python reports/make_gallery.py
 
 It takes some two minutes for each run; --only makes some of them anew. Of a run are kept NAME/report.html, which has
-the figures of its run.json inside, and origin.json with command, commit, machine and versions; the reports share one
-plotly.js, and index.html has a line per run. The machine goes by the name of --host in all of them: what would still
+the figures of its run.json inside, a picture of its first screen, which takes Chromium, and origin.json with command,
+commit, machine and versions; the reports share one plotly.js, and index.html has a line per run. The machine goes by the name of --host in all of them: what would still
 name it ends the program. The run directories stay in reports/gallery-runs, which is not for keeping.
 """
 
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from making import index
+from making import index, picture
 from making.entries import ENTRIES, OPTIONS, Entry
 from making.neutral import neutralise, traces_of_this_machine
 from making.origin import commit, origin
@@ -52,6 +52,7 @@ def keep(run: Path, name: str, entry: Entry) -> None:
     for script in run.parent.glob("*.js"):
         shutil.copy(script, GALLERY)
     summary = rundir.read_json(run / rundir.SUMMARY, RunSummary)
+    picture.take(folder / rundir.REPORT, folder / index.PICTURE)
     rundir.write_json(folder / index.ORIGIN, origin(summary, entry.what, commit(REPOSITORY)))
 
 
@@ -59,7 +60,7 @@ def check() -> None:
     """End the program where the gallery names this machine or is too large."""
     files = sorted(path for path in GALLERY.rglob("*") if path.is_file())
     for path in files:
-        if path.suffix != ".js" and (found := traces_of_this_machine(path.read_text("utf-8"), REPOSITORY)):
+        if path.suffix not in {".js", ".jpg"} and (found := traces_of_this_machine(path.read_text("utf-8"), REPOSITORY)):
             sys.exit(f"{path.relative_to(REPOSITORY)} names this machine: {found[0]}")
     total = sum(path.stat().st_size for path in files)
     print(f"{GALLERY.relative_to(REPOSITORY)}: {units.size(total)}")

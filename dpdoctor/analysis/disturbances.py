@@ -14,15 +14,17 @@ from dpdoctor import units
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
-from dpdoctor.analysis.base.weighing import SMALL, above_zero
+from dpdoctor.analysis.base.weighing import COVERAGE, SMALL, above_zero
 from dpdoctor.analysis.base.windows import MEASURE
 from dpdoctor.records import Launch, Sample
 from dpdoctor.spec import BESIDE
 
 # Share of the cores that other processes may use while something is measured, ...
 OTHERS = 0.1
-# ... and the share in use, by whomever, below which they take nothing from anybody.
+# ... the share in use, by whomever, below which they take nothing from anybody that may use the other cores, ...
 ALL = 0.9
+# ... and the share of its time that a rank waits for a core from which it may not, as one that is pinned to a core.
+WAITING = 0.2
 # The host and the ranks are sampled once a second, one right after the other.
 ONE_ROUND_NS = 500_000_000
 # A reading is of about the second before it.
@@ -34,11 +36,10 @@ def words(launches: Mapping[str, LaunchFacts], cores: int) -> str:
     taken = {name: found for name, launch in launches.items() if (found := taken_by_others(launch, cores)) is not None}
     if not taken:
         return ""
-    each = ", ".join(f"{units.digits(number, 2)} while {name} was measured" for name, number in taken.items())
+    each = ", ".join(f"{units.digits(number, 2)} ({name})" for name, number in taken.items())
     return (
-        f"of {units.count(cores, 'core')} other processes used {each}, and none was idle: steps are longer by that, "
-        "and modes may differ by that alone, so that no speedup is given. Repeat the run while nothing else uses the "
-        "machine"
+        f"of {units.count(cores, 'core')} other processes used {each}, which the ranks missed: no speedup is given. "
+        "Repeat the run while nothing else uses the machine"
     )
 
 
@@ -49,32 +50,52 @@ def while_measured(launch: LaunchFacts | None, cores: int) -> str | None:
 
 
 def taken_by_others(launch: LaunchFacts, cores: int) -> float | None:
-    """Return how many of the cores processes outside of the launch used while it was measured and none was left idle.
+    """Return how many of the cores other processes used while a launch was measured and its ranks missed them.
 
-    None where that is too little to matter, where cores were left, and where it cannot be told: the host's load is that
-    of all its CPUs, which says nothing of `cores` where those are fewer, and what loader processes used that came and
-    went between two readings is in it and in no reading of the launch.
+    None where that is too little to matter, where cores were left that a rank could take, and where it cannot be told:
+    the host's load is that of all its CPUs, which says nothing of `cores` where those are fewer, and what loader
+    processes used that came and went between two readings is in it and in no reading of the launch.
     """
     rounds = _rounds_while_measured(launch)
     if len({found.num_workers for found in rounds}) > 1:
         return None
-    known = [
-        (found.host.values["cpu_ratio"] * cores, found.own)
-        for found in rounds
-        if found.host.values.get("num_cpus") == cores and found.own
-    ]
+    known = [found for found in rounds if found.host.values.get("num_cpus") == cores and found.own]
     if not known:
         return None
-    in_use = fmean(whole for whole, _ in known)
-    taken = in_use - fmean(own for _, own in known)
-    return taken if taken > OTHERS * cores and in_use > ALL * cores else None
+    in_use = fmean(found.host.values["cpu_ratio"] * cores for found in known)
+    taken = in_use - fmean(found.own for found in known)
+    if taken <= OTHERS * cores:
+        return None
+    is_missed = in_use > ALL * cores or _is_waited_for(launch, taken, fmean(found.workers for found in known))
+    return taken if is_missed else None
+
+
+def _is_waited_for(launch: LaunchFacts, taken: float, workers: float) -> bool:
+    """Return whether ranks waited for cores that others took: no longer than these and no worker of theirs explain."""
+    waits = waiting_for_cores(launch)
+    return max(waits, default=0.0) >= WAITING and taken >= COVERAGE * sum(waits) and taken > workers
+
+
+def waiting_for_cores(launch: LaunchFacts) -> list[float]:
+    """Return the share of its measured time in which each rank's training thread waited for a core; empty: unknown."""
+    windows = launch.windows()
+    of_ranks = [[window.ranks[place].window for window in windows] for place in range(len(launch.ranks))]
+    if not windows or any(found.queued_ns is None for ranks in of_ranks for found in ranks):
+        return []
+    return [
+        sum(found.queued_ns or 0 for found in ranks) / sum(found.end_ns - found.begin_ns for found in ranks)
+        for ranks in of_ranks
+    ]
 
 
 class _Round(NamedTuple):
-    """What was read at once: the host, cores that ranks and their loader processes used, and how many these were."""
+    """What was read at once: the host, cores that ranks with their loader processes used, what of that these, and how
+    many they were.
+    """
 
     host: Sample
     own: float
+    workers: float
     num_workers: float
 
 
@@ -100,10 +121,12 @@ def _rounds_while_measured(launch: LaunchFacts) -> list[_Round]:
 
 
 def _round(host: Sample, of_ranks: Sequence[Sample]) -> _Round:
+    workers = [sample for sample in of_ranks if sample.source.endswith(".workers")]
     return _Round(
         host=host,
         own=sum(sample.values.get("cpu_cores", 0.0) for sample in of_ranks),
-        num_workers=sum(s.values["num_processes"] for s in of_ranks if s.source.endswith(".workers")),
+        workers=sum(sample.values.get("cpu_cores", 0.0) for sample in workers),
+        num_workers=sum(sample.values["num_processes"] for sample in workers),
     )
 
 

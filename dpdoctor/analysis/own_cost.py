@@ -105,8 +105,8 @@ def pace(steps: Sequence[Figure]) -> str:
         return ""
     slow, fast = units.seconds(max(seconds)), units.seconds(min(seconds))
     return (
-        f"the machine did not keep its pace: a step of the bare script took {fast} in one launch of this run and "
-        f"{slow} in another. Differences between modes may be its doing: repeat the run while nothing else uses it"
+        f"the machine did not keep its pace: a step of the bare script took {fast} in one launch and {slow} in "
+        "another. Modes may differ by that alone: repeat the run while nothing else uses it"
     )
 
 

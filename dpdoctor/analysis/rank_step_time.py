@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,6 +34,7 @@ class SlowRank:
             for a core (`queue`, where the kernel tells) and a core that computes more slowly (`core`, where that was
             tried), which are parts of phases; shares of the full step. Phases in which the host only queues work are
             left out.
+        running: the same of each phase without the waiting for a core, which is taken to be spread evenly over a step.
         certain: the sum of the phases in which the rank is slower by more than chance; 0 where there is none.
     """
 
@@ -41,11 +42,21 @@ class SlowRank:
     excess: Figure
     excess_s: float
     parts: dict[str, Figure]
+    running: dict[str, Figure]
     certain: Figure
 
     @property
+    def waits(self) -> bool:
+        """Return whether it waits for a core for longer than the others, by more than chance."""
+        queue = self.parts.get(QUEUE)
+        return queue is not None and above_zero(queue) and (queue.value or 0.0) >= SMALL
+
+    @property
     def cause(self) -> str | None:
-        """The part that most of the excess lies in; None: no single one, or nothing is certain."""
+        """The part that most of the excess lies in, or of what is left of it without waiting for a core.
+
+        None: no single one, or nothing is certain.
+        """
         excess = self.proved.value
         if not excess:
             return None
@@ -54,7 +65,11 @@ class SlowRank:
         inside = {name: values.pop(name) for name in (QUEUE, GC, CORE) if name in values}
         if CORE in inside and not above_zero(self.parts[CORE]):
             del inside[CORE]  # a millisecond of each window tells less than all of its steps
-        return main_part(inside, excess) or main_part(values, excess)
+        found = main_part(inside, excess) or main_part(values, excess)
+        if found is None and self.waits:
+            running = {name: part.value or 0.0 for name, part in self.running.items()}
+            return main_part(running, excess - inside[QUEUE])
+        return found
 
     @property
     def proved(self) -> Figure:
@@ -81,10 +96,12 @@ def slowest_rank(launches: Sequence[LaunchFacts], ablation: str, *, on_gpu: bool
     if not rounds or len(rounds[0][2].ranks) < 2:
         return None
     full_s = [full.seconds_per_step for _, full, _ in rounds]
-    whole, phases = _beyond(rounds, _whole_s), _phases_beyond(rounds, with_queued=not on_gpu)
-    inside = {GC: _gc(rounds)}
+    names = [name for name in PHASES if not on_gpu or name not in _QUEUED]
+    whole, phases = _beyond(rounds, _whole_s), {name: _beyond(rounds, partial(_phase_s, name)) for name in names}
+    inside, running = {GC: _gc(rounds)}, {}
     if all(rank.window.queued_ns is not None for _, _, without in rounds for rank in without.ranks):
         inside[QUEUE] = _beyond(rounds, _queued_s)
+        running = {name: _beyond(rounds, partial(_running_s, name)) for name in names}
     factors = [found for _, _, without in rounds if (found := cores.slower(without))]
     if not on_gpu and len(factors) == len(rounds):
         inside[CORE] = [_by_core(without, found) for (_, _, without), found in zip(rounds, factors, strict=True)]
@@ -93,20 +110,28 @@ def slowest_rank(launches: Sequence[LaunchFacts], ablation: str, *, on_gpu: bool
             index,
             full_s,
             [ranks[place] for ranks in whole],
-            {name: [ranks[place] for ranks in found] for name, found in phases.items()},
-            {name: [ranks[place] for ranks in found] for name, found in inside.items()},
+            phases=_of_place(place, phases),
+            inside=_of_place(place, inside),
+            running=_of_place(place, running),
         )
         for place, index in enumerate(rank.index for rank in rounds[0][0].ranks)
     ]
     return max(paces, key=lambda found: (found.proved.value or 0.0, found.excess.value or 0.0))
 
 
+def _of_place(place: int, seconds: Mapping[str, list[list[float]]]) -> dict[str, list[float]]:
+    """Return of each part what one rank has in each round."""
+    return {name: [ranks[place] for ranks in rounds] for name, rounds in seconds.items()}
+
+
 def _of_rank(
     rank: int,
     full_s: list[float],
     whole: list[float],
+    *,
     phases: dict[str, list[float]],
     inside: dict[str, list[float]],
+    running: dict[str, list[float]],
 ) -> SlowRank:
     """Return how much slower a rank is, given of each round its seconds per step beyond the others' median."""
 
@@ -120,6 +145,7 @@ def _of_rank(
         excess=share(whole),
         excess_s=sum(whole) / len(whole),
         parts=parts,
+        running={name: share(seconds) for name, seconds in running.items()},
         certain=share([sum(found[place] for found in certain) for place in range(len(full_s))]),
     )
 
@@ -127,11 +153,6 @@ def _of_rank(
 def _beyond(rounds: list[_Round], seconds: Callable[[RankWindow], float]) -> list[list[float]]:
     """Return of each round each rank's seconds per step beyond the median of the other ranks'."""
     return [beyond_others([seconds(part) / len(part.steady) for part in window.ranks]) for _, _, window in rounds]
-
-
-def _phases_beyond(rounds: list[_Round], *, with_queued: bool) -> dict[str, list[list[float]]]:
-    names = [name for name in PHASES if with_queued or name not in _QUEUED]
-    return {name: _beyond(rounds, partial(_phase_s, name)) for name in names}
 
 
 def _gc(rounds: list[_Round]) -> list[list[float]]:
@@ -166,6 +187,10 @@ def _by_core(window: Window, factors: list[float]) -> list[float]:
 
 def _phase_s(name: str, window: RankWindow) -> float:
     return window.phase_s(name)
+
+
+def _running_s(name: str, window: RankWindow) -> float:
+    return window.phase_s(name) * (1 - min(1.0, _queued_s(window) / window.steady_s))
 
 
 def beyond_others(values: list[float]) -> list[float]:

@@ -17,7 +17,8 @@ class Workload:
     Attributes:
         script: relative to the directory that it ran in, or the name of a module.
         args: redacted, as one line of a shell.
-        devices: most that a mode drives; `on`: GPU or CPU.
+        devices: most that a mode drives; 0: as many as a launcher of the script's own starts ranks for. `on`: GPU or
+            CPU.
         steps, rounds, warmup: of Recording; a median of fewer steps varies more.
     """
 
@@ -36,7 +37,8 @@ class Workload:
         command = f"{self.script} {self.args}".rstrip()
         threads = units.count(self.threads_per_device, "thread")
         wrapped = "" if self.fsdp_wrap is None else f", FSDP wraps: {', '.join(self.fsdp_wrap)}"
-        return f"{command} on {units.count(self.devices, self.on)} with {threads} each{wrapped}, {self.recording}"
+        where = units.count(self.devices, self.on) if self.devices else self.on
+        return f"{command} on {where} with {threads} each{wrapped}, {self.recording}"
 
     @property
     def recording(self) -> str:
@@ -55,7 +57,7 @@ def workload(spec: RunSpec) -> Workload:
     return Workload(
         script=script_of(spec),
         args=shlex.join(redact.arguments(spec.args)),
-        devices=max(mode.num_devices for mode in spec.modes),
+        devices=max((mode.num_devices for mode in spec.modes if not mode.launcher), default=0),
         on="GPU" if spec.devices else "CPU",
         threads_per_device=spec.threads_per_device,
         samples_per_step=spec.samples_per_step,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 # What a document is about: a run, or runs side by side.
@@ -298,7 +299,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Small charts, or cards, side by side where there is room."""
+    """Charts, and facts beside them, side by side where there is room."""
 
     kind: ClassVar[str] = "grid"
     blocks: tuple[Block, ...]
@@ -468,6 +469,19 @@ class Part:
     title: str
     result: str
     views: tuple[Shown, ...]
+
+    @property
+    def rows(self) -> list[tuple[tuple[Shown, ...], ...]]:
+        """Return the views as a wide page lays them out: rows of one stack, or of two side by side.
+
+        Views that have room beside each other and follow each other are a row; the first of them stand on the left.
+        """
+        rows: list[tuple[tuple[Shown, ...], ...]] = []
+        for is_half, together in groupby(self.views, key=lambda view: view.is_half):
+            views = tuple(together)
+            left = len(views) // 2
+            rows += [tuple(filter(None, (views[:left], views[left:])))] if is_half else [((view,),) for view in views]
+        return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,10 +181,13 @@ def _settings(facts: ModeFacts, loader: LoaderSummary, to: LoaderPrediction) -> 
 
 
 def slowest_part(loader: LoaderSummary) -> tuple[str, float]:
-    """Return the costliest transform, or collate where that takes longer, and its share of a fetch."""
+    """Return the costliest transform, or collate or the rest of the items where that takes longer, and its share of a
+    fetch.
+    """
     parts = {transform.name: transform.share for transform in loader.transforms}
     if loader.collate.value is not None and loader.fetch.value:
         parts[COLLATE] = loader.collate.value / loader.fetch.value
+        parts[f"loading an item of {loader.dataset}"] = 1 - sum(parts.values())
     name = max(parts, key=lambda part: parts[part], default="")
     return name, parts.get(name, 0.0)
 

@@ -18,6 +18,7 @@ from dpdoctor.rules.wording import how_to_ablation, how_to_trace
 # TraceML 0.5 warns of a straggler at 10% of the step; below, from SMALL on, it is told without alarm.
 CRITICAL = 0.10
 NS = 1e-9
+DATA_WAIT, WORKERS = "data_wait", "workers"
 # Where the traced steps are slower than this, who is late in them says little of the others.
 MOST_SLOWER = 2.0
 DISTURBED = "a traced step takes {} the time of one that is not, and only the trace shows a rank that is late"
@@ -25,6 +26,7 @@ DISTURBED = "a traced step takes {} the time of one that is not, and only the tr
 CAUSES = {
     "data_wait": "it waits longer for its loader",
     "data": "it waits longer for its loader",
+    "workers": "its loader processes are slower than the others', and take the core that it computes on",
     "h2d": "its copies to the device take longer",
     "copy": "its copies take longer",
     "forward": "its forward takes longer",
@@ -49,6 +51,7 @@ CAUSES = {
 REMEDIES = {
     "data_wait": "give this rank's loader what the others' have: cores, storage, samples of the same cost",
     "forward": "give each rank the same work: batches of equal size and length, and cores of its own",
+    "workers": "give this rank's loader what the others' have: cores, storage, samples of the same cost",
     "other": "find what the script does on this rank only, such as logging, evaluating or saving, and move it off the "
     "loop or share it out",
     "queue": "leave each rank a core: fewer loader processes, fewer threads",
@@ -56,6 +59,12 @@ REMEDIES = {
     "alike; only loader processes and threads of the ranks themselves could make it the script's doing",
     "gc": "collect garbage on all ranks in the same step: gc.disable(), and gc.collect(1) every few hundred steps",
 }
+# How much of a rank's slowness lies in something, by what that is; else in a phase of its host.
+_PART_WORDS = {
+    CORE: "its core is slower at one and the same arithmetic, too, by {known} of a step",
+    QUEUE: "it waits for a core for {known} of a step longer",
+}
+OF_PHASE = "what its host does in `{name}` takes {known} of a step longer"
 OTHERS_REMEDY = "repeat the run while nothing else uses the machine: the script is not the reason"
 ALIKE = {
     "data": "data_wait",
@@ -156,7 +165,7 @@ def _finding(
     """Return the finding; None: the rank is late because its batches are larger, which uneven_batches says."""
     if facts.uneven_batches is not None and facts.uneven_batches.explains(weighed.value):
         return None
-    cause, taken = _cause(verdict, own), None
+    cause, taken = _cause(facts, verdict, own), None
     is_unexplained = verdict.rank is None or cause is None
     if cause in {QUEUE, CORE} or (is_unexplained and _queued_share(facts) >= COVERAGE * weighed.value):
         taken = None if verdict.rank is not None and facts.starts_more_than_others(verdict.rank) else facts.others
@@ -223,19 +232,25 @@ def _pace_words(own: SlowRank | None) -> list[str]:
 
 def _part_words(own: SlowRank) -> list[str]:
     """Return how much of a rank's slowness lies in what explains it."""
-    part = own.parts[own.cause] if own.cause else None
-    if part is None or part.value is None or part.low is None or part.high is None:
-        return []
-    known = units.within(*map(units.share, (part.value, part.low, part.high)))
-    if own.cause == CORE:
-        return [f"its core is slower at one and the same arithmetic, too, by {known} of a step"]
-    return [f"what its host does in `{own.cause}` takes {known} of a step longer"]
+    names = dict.fromkeys((*filter(None, [own.cause]), *([QUEUE] if own.waits else [])))
+    return [
+        _PART_WORDS.get(name, OF_PHASE).format(
+            name=name, known=units.within(*map(units.share, (part.value, part.low, part.high)))
+        )
+        for name in names
+        if (part := own.parts[name]).value is not None and part.low is not None and part.high is not None
+    ]
 
 
-def _cause(verdict: Stragglers, own: SlowRank | None) -> str | None:
+def _cause(facts: ModeFacts, verdict: Stragglers, own: SlowRank | None) -> str | None:
     """Return what explains the lateness: by the ablation's phases where they show this rank, else by the trace."""
-    if own is not None and own.rank == verdict.rank and own.cause:
-        return own.cause
+    if own is not None and own.rank == verdict.rank:
+        if own.cause:
+            return own.cause
+        # Its loader processes keep it waiting in one phase, and take its core in the others.
+        by_workers = sum(own.parts[name].value or 0.0 for name in (DATA_WAIT, QUEUE) if name in own.parts)
+        if facts.starts_more_than_others(own.rank) and by_workers >= COVERAGE * (own.proved.value or 0.0) > 0:
+            return WORKERS
     return verdict.cause
 
 

@@ -52,6 +52,13 @@ ENTRIES = {
         script="samples/gan.py",
         args=("--epochs", "1000", "--num-workers", "1"),
     ),
+    "handmade": Entry(
+        what="A script that spawns its ranks and reduces each gradient by itself, observed as it is.",
+        script="samples/cifar_handmade.py",
+        args=(),
+        modes="native",
+        options=("--nproc", "2"),
+    ),
     "slow-disk": Entry(
         what="Planted: reading an image waits 3 ms for the disk.",
         script="samples/mnist_lenet.py",

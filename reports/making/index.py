@@ -11,7 +11,7 @@ from dpdoctor import rundir
 from .entries import ENTRIES
 from .origin import Origin
 
-ORIGIN = "origin.json"
+ORIGIN, PICTURE = "origin.json", "first-screen.jpg"
 
 
 def write(gallery: Path) -> None:
@@ -21,5 +21,5 @@ def write(gallery: Path) -> None:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    page = environment.get_template("index.html").render(runs=runs)
+    page = environment.get_template("index.html").render(runs=runs, picture=PICTURE)
     rundir.write_whole(gallery / "index.html", page.encode())

@@ -91,13 +91,36 @@ DEFECTS = {
     "rank_that_came_first_is_blamed": Defect(
         "analysis/cross_rank/stragglers.py", "lateness_ns.argmax(axis=1)", "lateness_ns.argmin(axis=1)"
     ),
+    "slowest_communicator_speaks": Defect(
+        "analysis/communication.py",
+        "return min(whole, key=lambda digest: _exp",
+        "return max(whole, key=lambda digest: _exp",
+    ),
+    "inactive_mode_is_judged": Defect(
+        "analysis/facts.py", 'frozenset({"failed", "skipped", "inactive"})', 'frozenset({"failed", "skipped"})'
+    ),
+    "noise_refutes_a_claim": Defect(
+        "analysis/base/weighing.py", "refuted = above and not agree(claim, gained)", "refuted = above"
+    ),
     # rules
+    "part_of_a_finding_counts_twice": Defect(
+        "rules/diagnose.py", "if rule.beside is not None and parts and", "if rule.beside is not None and not parts and"
+    ),
+    "smallest_gain_comes_first": Defect("rules/diagnose.py", "key=_gain, reverse=True)", "key=_gain)"),
+    "doubtful_gain_is_promised": Defect(
+        "rules/diagnose.py", "gain.low is not None and gain.low <= 1", "gain.low is not None and gain.low <= 0"
+    ),
+    "own_cost_is_a_finding": Defect("rules/diagnose.py", "LEAST_TIMES_OWN = 3.0", "LEAST_TIMES_OWN = 0.0"),
     "wrong_sign_in_a_gain": Defect("rules/rule.py", "else 1 / (1 - share)", "else 1 / (1 + share)"),
     "refuted_starvation_is_found": Defect(
         "rules/data_starved.py", 'if weighed.status == "refuted":', 'if weighed.status == "unknown":'
     ),
     # report
     "unescaped_name": Defect("report/formats/comment.py", r"[\\`*_\[\]<>#|~&]", r"[\\`*_\[\]>#|~&]"),
+    "estimate_is_called_measured": Defect(
+        "report/words/first_screen.py", '"predicted": "estimated"', '"predicted": "measured"'
+    ),
+    "absent_views_say_nothing": Defect("report/documents/assembly.py", "            missing += absences\n", ""),
     # gate
     "bound_is_one_average_too_high": Defect("gate/signed_rank.py", 'side="right"))', 'side="right")) + 1'),
     "disturbed_pairs_count": Defect(
@@ -106,6 +129,7 @@ DEFECTS = {
         "len(self.sides) == len(SIDES)",
     ),
     # run directory
+    "old_key_is_not_read": Defect("schema1.py", '        "budget": "breakdown",\n', ""),
     "assigned_secret_is_kept": Defect(
         "redact.py", 'redacted.append(f"{text(name)}={MASK}")', 'redacted.append(f"{text(name)}={value}")'
     ),

@@ -125,12 +125,11 @@ def _mean(paces: Sequence[float]) -> Figure:
 def _against_baseline(windows: Mapping[str, Sequence[float]]) -> Iterator[str]:
     baseline = _mean(windows.get(BASELINE, ()))
     found = {name: stats.ratio(_mean(paces), baseline, "x") for name, paces in windows.items() if name != BASELINE}
-    than = f"than while {BASELINE} was measured"
     behind = {name: figure.value for name, figure in found.items() if figure.value and (figure.low or 0) > NOTABLE}
     if behind:
         yield (
-            f"a core took longer for the same arithmetic {than}, {_times(behind)}: cores that share hardware threads "
-            "or power are slower the more of them compute, and that much of a linear speedup is not to be had"
+            f"a core took longer for the same arithmetic than under {BASELINE}, {_times(behind)}: cores that share "
+            "hardware threads or power slow each other, and that much of a linear speedup is not to be had"
         )
     ahead = {
         name: 1 / figure.value
@@ -139,13 +138,13 @@ def _against_baseline(windows: Mapping[str, Sequence[float]]) -> Iterator[str]:
     }
     if ahead:
         yield (
-            f"a core was faster at the same arithmetic {than}, {_times(ahead)}: the machine was slower then, and these "
-            "speedups are too large. Repeat the run while nothing else uses it"
+            f"a core was faster at the same arithmetic than under {BASELINE}, {_times(ahead)}: these speedups are too "
+            "large. Repeat the run while nothing else uses the machine"
         )
 
 
 def _times(factors: Mapping[str, float]) -> str:
-    return ", ".join(f"{units.times(factor)} while {name} was measured" for name, factor in factors.items())
+    return ", ".join(f"{units.times(factor)} ({name})" for name, factor in factors.items())
 
 
 def _changed(windows: Mapping[str, Sequence[float]]) -> Iterator[str]:
@@ -156,6 +155,6 @@ def _changed(windows: Mapping[str, Sequence[float]]) -> Iterator[str]:
         if ratio.value and ratio.low and ratio.high and (ratio.low > NOTABLE or ratio.high < 1 / NOTABLE):
             slower = max(ratio.value, 1 / ratio.value)
             yield (
-                f"the same arithmetic took a core {units.times(slower)} the time in one half of the windows of {name} "
-                "that it took in the other: the machine did not keep its pace"
+                f"the same arithmetic took a core {units.times(slower)} as long in one half of the windows of {name} "
+                "as in the other: the machine did not keep its pace"
             )

@@ -24,6 +24,7 @@ function themed(chart) {
   const color = (name) => style.getPropertyValue(name).trim();
   const spec = JSON.parse(specs.get(chart));
   const axis = { gridcolor: color("--line"), linecolor: color("--line"), zerolinecolor: color("--line") };
+  const isBare = spec.layout.showlegend === false && !spec.layout.annotations;
   const layout = {
     ...spec.layout,
     paper_bgcolor: "rgba(0,0,0,0)",
@@ -31,8 +32,9 @@ function themed(chart) {
     font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: color("--soft") },
     hoverlabel: { bgcolor: color("--raised"), bordercolor: color("--line"), font: { color: color("--ink") } },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: color("--soft"), activecolor: color("--ink") },
-    margin: { l: 8, r: 12, t: 36, b: 8 },
+    margin: { l: 8, r: 12, t: isBare ? 12 : 36, b: 8, ...spec.layout.margin },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", xanchor: "left", traceorder: "normal", ...spec.layout.legend },
+    minreducedheight: 20,
     dragmode: coarse.matches ? false : "zoom",
   };
   for (const name of Object.keys(layout).filter((key) => /^[xy]axis/.test(key))) {

@@ -3,6 +3,7 @@ const sections = [...document.querySelectorAll("main > section")];
 const closable = sections.flatMap((section) => [...section.querySelectorAll(":scope > details")]);
 const ofMode = [...document.querySelectorAll(".of-mode")];
 const views = [...document.querySelectorAll(".view")];
+const stacks = [...document.querySelectorAll(".stack")];
 const modes = document.querySelector(".modes");
 const tabs = new Map([...document.querySelectorAll(".tabs a")].map((tab) => [tab.hash.slice(1), tab]));
 let reading = sections[0];
@@ -12,6 +13,7 @@ function choose(mode) {
   for (const block of ofMode) block.hidden = mode !== "" && block.dataset.mode !== mode;
   document.documentElement.classList.toggle("all-modes", mode === "");
   for (const view of views) view.hidden = [...view.children].every((child) => child.hidden || child.matches(".view-title, .note"));
+  for (const stack of stacks) stack.hidden = [...stack.children].every((view) => view.hidden);
   for (const section of sections) {
     const nothing = section.querySelector(":scope .nothing");
     if (nothing) nothing.hidden = [...section.querySelectorAll(".view")].some((view) => !view.hidden);

@@ -37,7 +37,7 @@ def interval_bars(*, title: str, bars: Sequence[Bar], x_title: str, how_to_read:
         title=title,
         traces=(trace | charts.whiskers([bar.figure for bar in bars], scale),),
         layout={**layout, "showlegend": False, "bargap": 0.35},
-        height=110 + 38 * len(bars),
+        height=charts.height(28 * len(bars), num_names=0),
         how_to_read=how_to_read,
         alternative=" ".join(f"{bar.name}: {with_interval(bar.figure)}." for bar in bars),
     )
@@ -82,7 +82,7 @@ def share_bars(
         title=title,
         traces=tuple(_bar(part, drawn) for part in parts),
         layout={**layout, "barmode": "stack", "bargap": 0.35},
-        height=120 + 34 * len(drawn),
+        height=charts.height(28 * len(drawn), num_names=len(parts)),
         how_to_read=how_to_read + left_out,
         alternative=" ".join(_words(row, parts) for row in drawn),
     )

@@ -60,6 +60,10 @@ MOST_TICKS = 12
 SHADE = "rgba(138, 143, 152, 0.18)"
 # A narrower part of a bar has no room for its own number; hovering and the words below have it.
 LABELLED_RATIO = 0.08
+# Of a chart's height: its horizontal axis with a title, what stands above it, and a line of a legend there.
+AXIS_PX, HEAD_PX, LEGEND_LINE_PX = 58, 12, 22
+# So many names of parts stand on one line of a legend where a chart has half of a page.
+LEGEND_NAMES = 3
 # What text on a colour is written in.
 LIGHT_INK, DARK_INK = "#FFFFFF", "#10161D"
 
@@ -76,6 +80,11 @@ def axis_scale(unit: str, largest: float) -> tuple[float, str]:
     if unit == "bytes":
         return units.size_scale(largest)
     return (0.01, "%") if unit == "ratio" else (1.0, unit)
+
+
+def height(drawn_px: int, *, num_names: int = 1) -> int:
+    """Return the height in CSS pixels of a chart whose rows or curves have so many, with a legend of so many names."""
+    return HEAD_PX + LEGEND_LINE_PX * math.ceil(num_names / LEGEND_NAMES) + drawn_px + AXIS_PX
 
 
 def line(

@@ -32,7 +32,7 @@ def step_chart(named: NamedLaunch, ranks: Sequence[Rank], outliers: Sequence[Out
         title=f"Steps of {named.title}",
         traces=(*_all_ranks(ranks, drawn, origin_ns, scale), *_curves(drawn, origin_ns, scale), *marks, *below),
         layout=lanes.with_windows(layout, drawn[0], named.launch.ranks, origin_ns, has_lanes=bool(below)),
-        height=360 if below else 320,
+        height=charts.height(180 if below else 150),
         how_to_read=_how_to_read(ranks, drawn, logarithmic=logarithmic is not None),
         alternative=" ".join([*map(_words, drawn), slow_steps.alternative(outliers)]),
     )
@@ -88,11 +88,9 @@ def _all_ranks(ranks: Sequence[Rank], drawn: Sequence[Rank], origin_ns: int, sca
 
 
 def _how_to_read(ranks: Sequence[Rank], drawn: Sequence[Rank], *, logarithmic: bool) -> str:
-    words = (
-        "One line per rank. Flat is good; a line above the others is a slow rank. Drag to zoom, double-click to undo."
-    )
+    words = "One line per rank; one above the others is a slow rank. Drag to zoom, double-click to undo."
     if logarithmic:
-        words += " Logarithmic: a few steps are far longer than the rest."
+        words += " Logarithmic."
     if len(drawn) < len(ranks):
         words += (
             f" Drawn: the {len(drawn)} ranks with the longest median step, of {units.whole(len(ranks))}, with their "

@@ -18,7 +18,7 @@ from dpdoctor.report.drawing.charts import thin
 from dpdoctor.report.drawing.series import THROTTLE_REASONS
 from dpdoctor.report.text import clipped, listed
 
-STRIP_PX, LINE_PX, AXIS_PX = 92, 17, 64
+STRIP_PX, LINE_PX = 50, 17
 # A telephone shows as many characters beside each other.
 LINE_CHARACTERS = 44
 FONT_PX = 11
@@ -57,6 +57,7 @@ def strip_chart(
         },
         "hovermode": "closest",
         "showlegend": False,
+        "margin": {"t": charts.HEAD_PX},
         "shapes": list(shapes),
         "annotations": [],
     }
@@ -75,7 +76,7 @@ def strip_chart(
             for trace in strip.traces
         ),
         layout=layout,
-        height=total + AXIS_PX,
+        height=charts.height(total, num_names=0),
         how_to_read=how_to_read,
         alternative=alternative,
     )
@@ -87,7 +88,8 @@ def _axis_name(prefix: str, place: int) -> str:
 
 def _head(strip: Strip) -> list[str]:
     """Return the lines above a strip: its title, then the names of its curves, each with a dash in its colour."""
-    lines, used = [f"<b>{charts.plain(clipped(strip.title, LINE_CHARACTERS))}</b>"], LINE_CHARACTERS
+    title = clipped(strip.title, LINE_CHARACTERS)
+    lines, used = [f"<b>{charts.plain(title)}</b>"], len(title) + 5
     for color, whole in strip.keys:
         name = clipped(whole, LINE_CHARACTERS)
         entry = f'<span style="color:{color}">━</span> {charts.plain(name)}'

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -16,15 +18,15 @@ from dpdoctor.report.text import NOTHING, capital, figure_text, left_alone, rema
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_trace_run
 from dpdoctor.report.words import standing
-from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, Opportunity, first_screen
+from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, first_screen
 from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
 _PARTS = {DATA: "data", COMPUTE: "comp", COMMUNICATION: "comm", OTHER: "other"}
 _HEADS = ("mode", "samples/s", "speedup", "eff.", "step", *_PARTS.values())
-# More of them are in the report.
-MOST_OPPORTUNITIES, MOST_LIMITS = 3, 3
-LEGEND = "~ estimated, \N{LESS-THAN OR EQUAL TO} upper bound, else measured; gains do not add up"
+# More of them are in the report: so many opportunities, and limits on so many lines of so many characters.
+MOST_OPPORTUNITIES, LIMIT_LINES, LINE = 3, 6, 80
+LEGEND = "~ estimated, \N{LESS-THAN OR EQUAL TO} upper bound; gains do not add up"
 
 
 def summary(analysis: Diagnosis) -> RenderableType:
@@ -44,7 +46,6 @@ def summary(analysis: Diagnosis) -> RenderableType:
         return Group(head, *_troubles(run), *_said(screen), *_limits(analysis, screen))
     return Group(
         head,
-        Text(),
         *_said(screen),
         *_modes(screen),
         *_opportunities(screen),
@@ -88,7 +89,9 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _figures(row: ModeRow) -> tuple[str, ...]:
-    shares = {part.key: units.share(part.share) for part in row.parts if part.share}
+    shares = {part.key: part.shown for part in row.parts if part.share}
+    if any(part.is_bound for part in row.parts):
+        shares.setdefault(COMMUNICATION, "unknown")
     efficiency = None if row.efficiency is None else row.efficiency.value
     return (
         row.name,
@@ -108,7 +111,7 @@ def _factor(row: ModeRow) -> str:
 
 
 def _opportunities(screen: FirstScreen) -> Iterator[RenderableType]:
-    """Yield what to change: a row with what it gives in each mode, and the line to edit."""
+    """Yield what to change: a row with what it gives in each mode."""
     shown = screen.opportunities[:MOST_OPPORTUNITIES]
     if not shown:
         return
@@ -121,8 +124,6 @@ def _opportunities(screen: FirstScreen) -> Iterator[RenderableType]:
         first, *gains = (f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
         line = "  ".join((first.strip().ljust(widths[0]), *gains)).rstrip()
         yield literal(line, "" if number else "bold")
-        if number:
-            yield from _where(shown[number - 1])
     num_more = screen.num_more + len(screen.opportunities) - len(shown)
     told = (LEGEND if modes else "", f"{num_more} more in the report" if num_more else "")
     if any(told):
@@ -133,13 +134,6 @@ def _names(screen: FirstScreen) -> list[str]:
     """Return the modes in their order; those of traces have no rows, but findings."""
     found = (name for opportunity in screen.opportunities for name in opportunity.gains)
     return list(dict.fromkeys((*(row.name for row in screen.modes), *found)))
-
-
-def _where(found: Opportunity) -> Iterator[RenderableType]:
-    """Yield the line to edit, and what to write there."""
-    text = "  ".join(filter(None, (found.line, found.code)))
-    if text:
-        yield Wrapped(text=f"   {text}", style="dim", indent=3)
 
 
 def _troubles(run: RunSummary) -> Iterator[RenderableType]:
@@ -153,19 +147,26 @@ def _troubles(run: RunSummary) -> Iterator[RenderableType]:
 
 
 def _limits(analysis: Diagnosis, screen: FirstScreen) -> Iterator[RenderableType]:
-    """Yield what the run could not tell, who was late, and what was remarked on the script."""
+    """Yield what makes a figure doubtful, who was late, what was remarked on the script, and what else it may tell."""
     run = analysis.summary
     told = [
         *screen.limits,
         *trace_verdict.stragglers(analysis),
         *(f"{labels}: {sentence(capital(remark))}" for remark, labels in remarks(run.modes).items()),
+        *screen.unasked,
         *_files(run),
     ]
-    if told:
-        yield literal("\nLIMITS", "bold")
-    yield from (Wrapped(text=f"! {text}", style="dim", indent=2) for text in told[:MOST_LIMITS])
-    if len(told) > MOST_LIMITS:
-        yield literal(f"! {units.count(len(told) - MOST_LIMITS, 'more limit')} in the report", "dim")
+    shown = _fitting(told)
+    num_more = len(told) - len(shown)
+    if shown:
+        yield literal(f"\nLIMITS{f' ({num_more} more in the report)' if num_more else ''}", "bold")
+    yield from (Wrapped(text=f"! {text}", style="dim", indent=2) for text in shown)
+
+
+def _fitting(told: Sequence[str]) -> Sequence[str]:
+    """Return the first of these paragraphs that have room, at least one where there are any."""
+    lines = accumulate(len(textwrap.wrap(f"! {text}", LINE, subsequent_indent="  ")) for text in told)
+    return told[: max(1, sum(number <= LIMIT_LINES for number in lines))]
 
 
 def _files(run: RunSummary) -> Iterator[str]:

@@ -46,9 +46,9 @@ def fetch_boxes(fetches: Mapping[tuple[int, int | None], Sequence[float]]) -> Ch
         title="How long a fetch takes",
         traces=(_drawn(found, scale), _middles(found, scale), *_longest(found, scale)),
         layout={**layout, "showlegend": False},
-        height=120 + 30 * len(found),
-        how_to_read="Box: the middle half of the fetches, with the median. Whiskers: 5% to 95%. Rings: the longest. "
-        f"A box to the right of the others is a slow process; long whiskers stall training now and then.{left_out}",
+        height=charts.height(26 * len(found), num_names=0),
+        how_to_read="Box: the middle half of the fetches, with the median. Whiskers: 5% to 95%. Rings: the longest."
+        + left_out,
         alternative=" ".join(f"{_words(box)}." for box in found),
     )
 

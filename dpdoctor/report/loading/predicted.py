@@ -33,7 +33,7 @@ def predicted_step(loader: LoaderSummary) -> Chart:
             "hovermode": "closest",
             "showlegend": True,
         },
-        height=340,
+        height=charts.height(200),
         how_to_read="Lower is faster. Whisker: 95% interval. Star: the setting to choose; ring: the script's own.",
         alternative=" ".join(f"{setting_words(found)}: {with_interval(found.step)}." for found in known),
     )

@@ -26,9 +26,8 @@ GB = 1e9
 WHAT = "Bandwidth by size"
 ONE_SIZE = "no operation was called with two sizes that the trace knows"
 HOW_TO_READ = (
-    "Points joined by a line: the median call, its waiting for other ranks included. Rings: the shortest call of any "
-    "rank. Dashed: a fit of latency + size / bandwidth to a rank's shortest calls; dotted: the bandwidth it tends to. "
-    "A point far below its dashed line waited; where that line still rises, latency decides."
+    "Line: the median call, waiting included. Rings: the shortest. Dashed: latency + size / bandwidth, fitted to a "
+    "rank's shortest calls; dotted: the bandwidth it tends to."
 )
 NO_FIT = (
     "a fit takes three sizes of one operation, the largest at least four times the smallest, each called three times "
@@ -80,7 +79,7 @@ def bandwidth_chart(mode: TracedMode) -> Iterator[Block]:
             for trace in (*_measured(line, color), *_fitted(line, color))
         ),
         layout=_layout(drawn),
-        height=400,
+        height=charts.height(160),
         how_to_read=HOW_TO_READ + _left_out(drawn),
         alternative=" ".join(map(_words, drawn)),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.digest import Bucket
-from dpdoctor.report.blocks import Block, Cell, Chart, Column, Table
+from dpdoctor.report.blocks import Block, Cell, Chart, Column, Fold, Table
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import amount_cell
 from dpdoctor.report.traces.traced import TracedMode, TracedRank
@@ -32,7 +32,7 @@ def blocks(mode: TracedMode) -> list[Block]:
         return []
     last = max(ranks, key=lambda rank: max(bucket.end_ns for bucket in rank.digest.buckets))
     whose = last.name if len(ranks) == 1 else f"{last.name}, the last of {len(ranks)} to be done"
-    return [_chart(last, whose), _table(last, whose)]
+    return [_chart(last, whose), Fold(title="Buckets", blocks=(_table(last, whose),))]
 
 
 def _chart(rank: TracedRank, whose: str) -> Chart:
@@ -50,9 +50,8 @@ def _chart(rank: TracedRank, whose: str) -> Chart:
         title=f"Gradient buckets of {whose}",
         traces=tuple(_bar(name, color, values, scale) for name, color, values in parts),
         layout={**layout, "barmode": "stack", "bargap": 0.4},
-        height=120 + 26 * len(buckets),
-        how_to_read="A bar is a bucket from the moment its gradients are ready until they are reduced. Only the tail "
-        "is sure to lengthen the step.",
+        height=charts.height(22 * len(buckets)),
+        how_to_read="A bar is a bucket, from ready to reduced. Only the tail is sure to lengthen the step.",
         alternative=" ".join(
             f"Bucket {bucket.order}: ready {seconds(bucket.ready_ns)}, reduced {seconds(bucket.end_ns)}, "
             f"tail {seconds(bucket.tail_ns)}."

@@ -58,10 +58,10 @@ def _mode(name: str, mode: ModeSummary) -> Iterator[Block]:
     known = {ablation: found for ablation, found in mode.ablations.items() if found.gain.value is not None}
     if known:
         yield _chart(name, known)
-        yield Fold(title="Gains and what each experiment removes", blocks=(_table(known),))
+        yield Fold(title="All experiments", blocks=(_table(known),))
     found = [one for one in mode.cross_checks if one.gain.value is not None]
     if found:
-        yield Fold(title="Experiments against trace and timers", blocks=(_against(found),))
+        yield Fold(title="Against trace and timers", blocks=(_against(found),))
     skipped = {ablation: figures.gain.reason for ablation, figures in mode.ablations.items() if ablation not in known}
     yield from absent((ablation, reason or "no reason was recorded") for ablation, reason in skipped.items())
 
@@ -71,7 +71,7 @@ def _chart(name: str, known: Mapping[str, AblationSummary]) -> Chart:
         title=f"{mode_label(name)}: what a step gains",
         x_title="of the step",
         bars=[Bar(name=ablation, figure=found.share, color=charts.GREEN) for ablation, found in known.items()],
-        how_to_read="Longer is a larger gain; whisker: 95% interval. A bar whose whisker crosses zero shows no gain.",
+        how_to_read="Whisker: 95% interval. A bar whose whisker crosses zero shows no gain.",
     )
 
 

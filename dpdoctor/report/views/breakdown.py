@@ -85,14 +85,11 @@ def _mode(mode: TracedMode, *, alone: bool) -> Sequence[Block]:
         *troubles,
         *([] if alone else [_source(mode, common)]),
         *_order(mode),
-        Grid(
-            blocks=(
-                _parts(found, "The time of each device"),
-                *_idle(found, together(mode.traces)),
-                *_phases(found),
-            )
+        Grid(blocks=(_parts(found, "The time of each device"), *_idle(found, together(mode.traces)))),
+        Fold(
+            title="Busy by phase, overlap and launch delay of each device",
+            blocks=(*_phases(found), _table(devices, found)),
         ),
-        Fold(title="Shares, overlap and launch delay of each device", blocks=(_table(devices, found),)),
         Note(text=f"{MEANING} {ON_CPU}" if on_cpu else MEANING),
         *missing,
     ]
@@ -126,8 +123,8 @@ def _source(mode: TracedMode, common: CommonSteps) -> Paragraph:
     slower = "" if cost.value is None else f" here to {figure_text(cost)} of the untraced step"
     left_out = f": {common.left_out}" if common.left_out else ""
     return Paragraph(
-        text=f"Shares are of traced steps{left_out}. The profiler slows them{slower}, the host's part most: trust the "
-        "shares and take durations from the measured windows, which had no profiler."
+        text=f"Shares are of traced steps{left_out}. The profiler slows them{slower}, the host's part most: durations "
+        "are those of the measured windows."
     )
 
 
@@ -141,7 +138,7 @@ def _parts(found: Mapping[str, Spent], title: str) -> Chart:
         whole=_whole(found),
         rows=[_row(name, one, one.parts_ns) for name, one in found.items()],
         parts=_colored(found),
-        how_to_read="A bar is all of the time. Communication is only what nothing hid; idle is explained below.",
+        how_to_read="Communication is only what no compute hides; idle is split by cause below.",
     )
 
 
@@ -171,7 +168,7 @@ def _idle(found: Mapping[str, Spent], pooled: Spent) -> Iterator[Chart]:
         whole=_whole(found),
         rows=rows,
         parts=[*parts, OTHER_CAUSES] if others else parts,
-        how_to_read="The idle part of the bars above, split by cause. An empty row is a device that never idled.",
+        how_to_read="The idle part of the bars above. An empty row is a device that never idled.",
         is_full=False,
     )
 

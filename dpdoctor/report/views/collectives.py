@@ -38,7 +38,8 @@ NO_FACTOR = (
 BANDWIDTH = (
     "Figures are of the whole trace. Exposed is the share of a call's time in which nothing computed. Durations "
     "include waiting for other ranks, so the bandwidths of single ranks are lower bounds of what the network gives. "
-    "algbw is size over duration and busbw what each link carried, as nccl-tests define them."
+    "algbw is size over duration and busbw what each link carried, as nccl-tests define them. "
+    "A median far below its dashed line waited; where that line still rises, latency decides."
 )
 
 
@@ -110,7 +111,7 @@ def _chart(sizes: Sequence[_Size]) -> Chart:
             _bars("beside compute", (charts.SKY, charts.DARK_INK), longest, 1, scale),
         ),
         layout={**layout, "barmode": "stack", "bargap": 0.4},
-        height=120 + 40 * len(longest),
+        height=charts.height(30 * len(longest)),
         how_to_read="Only the exposed part costs time. Calls that run at the same time are both counted.",
         alternative=" ".join(
             f"{name}: {seconds(exposed)} exposed, {seconds(hidden)} beside compute."

@@ -189,5 +189,10 @@ def result(analysis: Diagnosis) -> str:
 
 
 VIEW: View[Diagnosis] = View(
-    name="conversion", title="Instrumentation and correctness checks", build=build, applies=is_profile, result=result
+    name="conversion",
+    title="Instrumentation and correctness checks",
+    build=build,
+    applies=is_profile,
+    result=result,
+    is_half=True,
 )

@@ -65,7 +65,7 @@ def _kernels(rows: Sequence[NamedTime]) -> Table:
             Column(title="Kernel"),
             Column(title="Calls", numeric=True),
             Column(title="Total", numeric=True),
-            Column(title="Of all kernel time", numeric=True),
+            Column(title="Share", numeric=True),
             Column(title="Mean", numeric=True),
         ),
         rows=tuple(
@@ -79,13 +79,13 @@ def _operators(rows: Sequence[NamedTime]) -> Table:
     longest = sorted(rows, key=lambda row: row.self_ns or 0, reverse=True)
     total = sum(row.self_ns or 0 for row in rows)
     return Table(
-        caption=f"Operators by self time{_which(rows)}.",
+        caption=f"Operators by self time{_which(rows)}, with their share of all self time.",
         columns=(
             Column(title="Operator"),
             Column(title="Calls", numeric=True),
             Column(title="Total", numeric=True),
             Column(title="Self", numeric=True),
-            Column(title="Of all self time", numeric=True),
+            Column(title="Share", numeric=True),
         ),
         rows=tuple(
             (

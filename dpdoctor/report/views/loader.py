@@ -69,7 +69,8 @@ MEANING = (
     "Fetching is what a worker, or the training thread without workers, does for a batch: the dataset's items with "
     "their transforms, and putting them together. Predictions come from replaying the measured fetches through a "
     "simulation of the DataLoader: those of the ablation one_worker, where the script has no workers and it ran. They "
-    "hold for this machine and this step."
+    "hold for this machine and this step. A box to the right of the others is a slow process; long whiskers stall "
+    "training now and then."
 )
 
 
@@ -96,8 +97,9 @@ def _why_not(mode: ModeSummary) -> str:
 
 def _loader(analysis: Diagnosis, mode: str, loader: LoaderSummary) -> Iterator[Block]:
     yield from _advice(loader, tried_step(analysis.summary.modes[mode]) if loader.trial is None else None)
-    yield Facts(pairs=tuple(_facts(loader)))
-    yield Grid(blocks=(_fetches(analysis, mode), *_transforms(loader), *_ready(loader)))
+    yield Grid(
+        blocks=(Facts(pairs=tuple(_facts(loader))), _fetches(analysis, mode), *_transforms(loader), *_ready(loader))
+    )
     yield Fold(title="Predicted step by num_workers", blocks=(_predicted(loader),))
     for table in _workers(loader):
         yield Fold(title=units.count(len(loader.workers), "loader process"), blocks=(table,))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpdoctor import units
 from dpdoctor.analysis import FULL, Diagnosis, MemoryRecord, Rank
 from dpdoctor.analysis.base.launch_facts import shown
-from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, OfMode, Table, View
+from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, OfMode, Table, View
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.launches import NamedLaunch
 from dpdoctor.report.text import amount_cell, mode_label
@@ -107,9 +107,12 @@ def _of_launch(named: NamedLaunch) -> Iterator[Block]:
     fullest = max(ranks, key=lambda index: max(map(_total, ranks[index])))
     records = ranks[fullest]
     kinds = _kinds(records[-1])
+    table = _table(records, kinds, fullest)
     if len(records) > 1:
         yield _chart(named, records, kinds, fullest, len(ranks))
-    yield _table(records, kinds, fullest)
+        yield Fold(title="Memory by kind", blocks=(table,))
+    else:
+        yield table
 
 
 def _records(rank: Rank) -> list[MemoryRecord]:
@@ -152,7 +155,7 @@ def _chart(
         title=f"Memory over time, {named.title}",
         traces=tuple(traces),
         layout=charts.time_layout(unit),
-        height=260,
+        height=charts.height(120, num_names=len(kinds)),
         how_to_read=f"What rises all the time leaks; the state of training should be flat after warm-up.{which}",
         alternative=_words(records, kinds),
     )

@@ -31,8 +31,7 @@ def _reasons(analysis: Diagnosis, measured: dict[str, ModeSummary]) -> dict[str,
 def _costs(modes: dict[str, ModeSummary]) -> Table:
     return Table(
         caption=(
-            "Of a step: dpdoctor's own share, "
-            f"{_how_known(modes)}; and the traced step against the untraced one. Throughput is measured untraced."
+            f"dpdoctor: share of a step, {_how_known(modes)}. Profiler: the traced step, which no throughput is from."
         ),
         columns=(
             Column(title="Mode"),
@@ -56,7 +55,7 @@ def _how_known(modes: dict[str, ModeSummary]) -> str:
     known = [mode.observer_overhead for mode in modes.values() if mode.observer_overhead.value is not None]
     if any(figure.reason for figure in known) or not known:
         return "estimated from what one hook costs"
-    return "what a step of one device takes beyond the same step of the bare script, launched before and after"
+    return "beyond that of the bare script, launched before and after"
 
 
 VIEW: View[Diagnosis] = View(

@@ -69,7 +69,7 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return the answer, what failed, the modes beside what to change, the limits, and the table of modes."""
     summary = analysis.summary
     screen = first_screen(summary)
-    points = (*screen.limits, *trace_verdict.stragglers(analysis), *_meaning(summary))
+    points = (*screen.limits, *trace_verdict.stragglers(analysis), *screen.unasked, *_meaning(summary))
     limits = [Limits(title="Limits of this run", points=points)] if points else []
     beside: list[Block] = [*_modes(screen), *ranking(screen)]
     return [
@@ -104,7 +104,8 @@ def _figures(summary: RunSummary) -> Iterator[tuple[str, str, str]]:
     )
     for name, mode in leading.items() if len(leading) == 1 else ():
         if not standing.is_baseline(name) and mode.speedup.value is not None:
-            yield f"Speedup on {clauses.devices(mode)}", figure_text(mode.speedup), _interval(mode.speedup)
+            doubt = ", may be none" if clauses.against_one(mode.speedup) == "alike" else ""
+            yield f"Speedup on {clauses.devices(mode)}", figure_text(mode.speedup), f"{_interval(mode.speedup)}{doubt}"
             efficiency = clauses.linear(mode)
             if efficiency is not None and efficiency.value is not None:
                 yield "Scaling efficiency", units.share(efficiency.value), "of linear"
@@ -158,8 +159,8 @@ def _bar(row: ModeRow, longest: float) -> Bar:
             Piece(
                 key=part.key,
                 share=part.share * size / longest,
-                text=units.share(part.share) if part.share * size / longest >= LABELLED_RATIO else "",
-                title=f"{LABELS[part.key]} {units.share(part.share)}: {part.text}",
+                text=part.shown if part.share * size / longest >= LABELLED_RATIO else "",
+                title=f"{LABELS[part.key]} {part.shown}: {part.text}",
             )
             for part in row.parts
             if part.share >= LEAST_PIECE

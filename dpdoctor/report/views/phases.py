@@ -66,7 +66,7 @@ def _chart(modes: dict[str, ModeSummary]) -> Chart:
         title="One step on the host",
         traces=tuple(_bar(modes, phase, scale) for phase in _shown(modes)),
         layout={**charts.bar_layout(f"{unit} per step"), "barmode": "stack", "bargap": 0.4},
-        height=130 + 58 * len(modes),
+        height=charts.height(38 * len(modes), num_names=len(_shown(modes))),
         how_to_read="One bar is one step; a long part takes much of it. Shorter bars are faster steps.",
         alternative=" ".join(_words(name, mode) for name, mode in modes.items()),
     )
@@ -127,7 +127,7 @@ def result(analysis: Diagnosis) -> str:
     if name is None:
         return ""
     mode = analysis.summary.modes[name]
-    parts = [f"{LABELS[part.key].lower()} {units.share(part.share)}" for part in step_parts(mode) if part.share]
+    parts = [f"{LABELS[part.key].lower()} {part.shown}" for part in step_parts(mode) if part.share]
     return f"{name}: {', '.join(parts)} of {figure_text(mode.step)}" if parts else f"{name}: {figure_text(mode.step)}"
 
 

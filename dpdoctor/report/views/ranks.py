@@ -201,4 +201,5 @@ VIEW: View[Diagnosis] = View(
     build=build,
     applies=has_traces,
     result=result,
+    is_half=True,
 )

@@ -42,8 +42,8 @@ _HINTS = {
     (
         "host",
         "ratio",
-    ): "CPU is the share of all cores in use; pressure is the share of time in which something waited for a core.",
-    ("rank", "cores"): "Cores in use: 1 is one core all the time; workers are a rank's DataLoader processes, added up.",
+    ): "CPU: share of all cores in use; pressure: share of time in which something waited for a core.",
+    ("rank", "cores"): "Cores: 1 is one core all the time; workers are a rank's DataLoader processes together.",
     (
         GPU,
         "ratio",
@@ -51,10 +51,7 @@ _HINTS = {
     "the GPU was.",
     (GPU, "MHz"): "A clock that falls while power is at its limit means that the device throttles.",
 }
-HOW_TO_READ = (
-    "One moment stands in one vertical line through all strips, steps on top; shaded stretches are not measured. Drag "
-    "to zoom, double-click to undo."
-)
+HOW_TO_READ = "All strips share the time axis; shaded stretches are not measured. Drag to zoom, double-click to undo."
 
 
 def build(analysis: Diagnosis) -> Sequence[Block]:

@@ -110,9 +110,8 @@ def _chart(name: str, fall: Waterfall) -> Chart:
         title=f"{mode_label(name)}: from linear scaling to what was measured",
         traces=(_trace(words, figures, scale),),
         layout={**charts.bar_layout(f"{unit} per step"), "showlegend": False},
-        height=110 + 36 * len(figures),
-        how_to_read="Read from top to bottom: each bar begins where the one above ended. To the right time is lost, to "
-        "the left it is given back.",
+        height=charts.height(23 * len(figures), num_names=0),
+        how_to_read="Each bar begins where the one above ended: to the right time is lost, to the left won back.",
         alternative=" ".join(f"{what}: {with_interval(figure)}." for what, figure in zip(words, figures, strict=True)),
     )
 

@@ -25,7 +25,7 @@ from dpdoctor.report.text import (
 )
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.report.words.advice import SAID
-from dpdoctor.report.words.step_parts import COMMUNICATION, DATA, StepPart, step_parts
+from dpdoctor.report.words.step_parts import AT_MOST, COMMUNICATION, DATA, StepPart, step_parts
 from dpdoctor.rules import BY_NAME
 from dpdoctor.rules.rule import CRITICAL
 
@@ -34,8 +34,8 @@ LONGEST_TITLE, LONGEST_REMEDY, LONGEST_LINE = 90, 200, 80
 # What bounds a run, by the rule that says so: in a word, and as a sentence about shares of a step.
 _BOUND_BY = {
     "data_starved": ("Input-bound", "Data loading takes {} of each step"),
-    "exposed_communication": ("Communication-bound", "Communication that nothing hides takes {} of each step"),
-    "no_overlap": ("Communication-bound", "Communication that nothing hides takes {} of each step"),
+    "exposed_communication": ("Communication-bound", "Exposed communication takes {} of each step"),
+    "no_overlap": ("Communication-bound", "Exposed communication takes {} of each step"),
     "small_collectives": ("Communication-bound", "Many small collectives take {} of each step"),
     "straggler": ("Straggler", "Waiting for a slow rank takes {} of each step"),
 }
@@ -106,7 +106,8 @@ class FirstScreen:
         do_first: what to change first and what that gives; empty: nothing is known to help.
         linear: the step that linear scaling would have, in seconds; None: it differs between modes, or is unknown.
         opportunities: the largest gain first; `num_more` are in the findings alone.
-        limits: what this run could not tell, a sentence each.
+        limits: what this run could not tell, or what makes a figure doubtful, a sentence each.
+        unasked: what more it would tell if it were run otherwise, a sentence each; no figure shown depends on it.
     """
 
     bound_by: str
@@ -118,6 +119,7 @@ class FirstScreen:
     opportunities: tuple[Opportunity, ...]
     num_more: int
     limits: tuple[str, ...]
+    unasked: tuple[str, ...]
 
 
 def first_screen(run: RunSummary) -> FirstScreen:
@@ -135,6 +137,7 @@ def first_screen(run: RunSummary) -> FirstScreen:
         opportunities=tuple(_opportunity(run, findings) for findings in by_rule[:MOST_OPPORTUNITIES]),
         num_more=max(0, len(by_rule) - MOST_OPPORTUNITIES),
         limits=tuple(_limits(run)),
+        unasked=tuple(_unasked(run)),
     )
 
 
@@ -223,14 +226,26 @@ def _longest_part(leading: Mapping[str, ModeSummary], name: str | None) -> str:
 
 def _do_first(run: RunSummary) -> str:
     """Return the first change that is known to give something, where, and what it gives."""
-    for finding in diagnosis.parts(run).costly:
-        gain = finding.speedup
-        if finding.short_remedy and gain is not None and gain.value is not None and (gain.low or gain.value) > 1:
+    costly = diagnosis.parts(run).costly
+    for finding in costly:
+        if finding.short_remedy and _gains(finding):
             where = f" ({_line(run, finding)})" if finding.line else ""
             # What was tried and does not help comes after what does.
             change, also, tried = finding.short_remedy.partition("; ")
-            return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{also}{tried}")
+            alike = (other for other in costly if other.rule == finding.rule and other is not finding and _gains(other))
+            beside = "".join(
+                f", {_short_gain(other)} {_where(other.mode)}"
+                for other in alike
+                if other.short_remedy == finding.short_remedy
+            )
+            return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{also}{tried}")
     return ""
+
+
+def _gains(finding: Finding) -> bool:
+    """Return whether the remedy is known to give something."""
+    gain = finding.speedup
+    return gain is not None and gain.value is not None and (gain.low or gain.value) > 1
 
 
 def _gain(finding: Finding) -> str:
@@ -247,7 +262,7 @@ def _short_gain(finding: Finding) -> str:
     """Return the known gain of a finding with a mark of how it is known."""
     assert finding.speedup is not None
     if finding.speedup_basis == "at most":
-        return f"\N{LESS-THAN OR EQUAL TO}{figure_text(diagnosis.at_most(finding.speedup))}"
+        return f"{AT_MOST}{figure_text(diagnosis.at_most(finding.speedup))}"
     return f"{'' if finding.speedup_basis == 'measured' else '~'}{figure_text(finding.speedup)}"
 
 
@@ -340,22 +355,31 @@ def _chip(run: RunSummary, finding: Finding, best: Finding) -> str:
 def _limits(run: RunSummary) -> Iterator[str]:
     """Yield what this run could not tell, and what would lift that."""
     yield from verdict.limits(run)
-    shown = {name: mode for name, mode in standing.shown_modes(run).items() if mode.status != "inactive"}
+    shown = _measured(run)
     if BASELINE in run.modes and not run.caveat:
         parallel = {name: mode.speedup for name, mode in shown.items() if not standing.is_baseline(name)}
         yield from _unknown("speedup", shown, parallel)
     yield from _started_one_rank(shown)
-    yield from _unknown("epoch", shown, {name: mode.epoch_s for name, mode in shown.items()})
     unsteady = [mode_label(name) for name, mode in shown.items() if mode.warmup_steady is False]
     if unsteady:
         yield f"Warm-up never became steady: {listed(unsteady)}."
-    rates = [mode.throughput for mode in shown.values() if mode.throughput.low is not None]
-    if rates and all(rate.scope == "run" for rate in rates):
-        yield "Intervals are within one launch; --repeat 3 shows how much launches differ."
     batches = {name: mode.batch.global_ for name, mode in shown.items() if mode.batch.global_}
     if len(set(batches.values())) > 1:
         sizes = listed([f"{mode_label(name)} {batch_text(size)}" for name, size in batches.items()])
         yield f"Global batches differ ({sizes} samples per step): throughput is not time to accuracy."
+
+
+def _unasked(run: RunSummary) -> Iterator[str]:
+    """Yield what another script or other options would have told."""
+    shown = _measured(run)
+    yield from _unknown("epoch", shown, {name: mode.epoch_s for name, mode in shown.items()})
+    rates = [mode.throughput for mode in shown.values() if mode.throughput.low is not None]
+    if rates and all(rate.scope == "run" for rate in rates):
+        yield "Intervals are within one launch; --repeat 3 shows how much launches differ."
+
+
+def _measured(run: RunSummary) -> dict[str, ModeSummary]:
+    return {name: mode for name, mode in standing.shown_modes(run).items() if mode.status != "inactive"}
 
 
 def _started_one_rank(modes: Mapping[str, ModeSummary]) -> Iterator[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary
 from dpdoctor.report.words import clauses
 
 # Keys of the parts, in the order in which they are drawn.
 DATA, COMPUTE, COMMUNICATION, OTHER = "data", "compute", "communication", "other"
 LABELS = {DATA: "Data wait", COMPUTE: "Compute", COMMUNICATION: "Communication", OTHER: "Other"}
+AT_MOST = "\N{LESS-THAN OR EQUAL TO}"
 # The experiment in which ranks do not communicate; what it gains is what communication costs.
 _ABLATION = "no_comm"
 
@@ -23,11 +25,18 @@ class StepPart:
         key: of LABELS.
         share: of the step; ratio.
         text: what it is and what it was taken from.
+        is_bound: it is no more than that, as communication that nobody measured is in it.
     """
 
     key: str
     share: float
     text: str
+    is_bound: bool = False
+
+    @property
+    def shown(self) -> str:
+        """Return the share as text."""
+        return f"{AT_MOST if self.is_bound else ''}{units.share(self.share)}"
 
 
 def step_parts(mode: ModeSummary) -> tuple[StepPart, ...]:
@@ -76,16 +85,15 @@ def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
         COMMUNICATION: ratios.get("communication", 0.0) + inside,
     }
     shares[OTHER] = max(0.0, 1 - sum(shares.values()))
+    is_split = bool(source) or mode.num_devices == 1
     words = {
         DATA: "waiting for the loader",
-        COMPUTE: "forward and backward"
-        if source or mode.num_devices == 1
-        else "forward and backward, with communication",
+        COMPUTE: "forward and backward" if is_split else "forward and backward, with communication",
         COMMUNICATION: source if inside else "collectives that the script calls",
         OTHER: "optimizer, copies and the rest of the loop",
     }
     for key, share in shares.items():
-        yield StepPart(key=key, share=share, text=words[key])
+        yield StepPart(key=key, share=share, text=words[key], is_bound=key == COMPUTE and not is_split)
 
 
 def _communication(mode: ModeSummary) -> tuple[float, str]:

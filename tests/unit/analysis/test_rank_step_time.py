@@ -23,6 +23,7 @@ def test_a_phase_that_is_certain_counts_where_the_whole_step_is_longer_too(ms: f
         excess=Figure(value=ms / 100, low=-0.2, high=0.2, n=4, unit="ratio"),
         excess_s=ms / 1000,
         parts={"gc": Figure(value=0.0, n=4, unit="ratio")},
+        running={},
         certain=Figure(value=0.1, low=0.08, high=0.12, n=4, unit="ratio"),
     )
     assert found.proved.value == pytest.approx(proved)

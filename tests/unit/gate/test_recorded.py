@@ -9,6 +9,7 @@ import pytest
 
 from dpdoctor import rundir
 from dpdoctor.analysis import analyse
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.comparison import compare
 from dpdoctor.analysis.disturbances import taken_by_others
 from dpdoctor.gate.recorded import (
@@ -25,7 +26,7 @@ from dpdoctor.gate.recorded import (
     training_data,
     typical_batch,
 )
-from dpdoctor.records import Conversion, Device, EventRecord, Launch, Sample, Written
+from dpdoctor.records import Conversion, Device, EventRecord, Launch, Rank, Sample, Written
 from tests.builders import launched_runs, records
 from tests.builders.launched_runs import COUNTERS, LOADER, SECOND, host, mode, of
 
@@ -241,6 +242,39 @@ def test_cores_that_others_took() -> None:
 
 def test_cores_that_nobody_missed_were_not_taken() -> None:
     assert told(samples=seconds(0.7, 0.8)) is None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "taken"), [((0.0, 0.45), 0.6), ((0.4, 0.4), None), ((0.1, 0.1), None), ((None, None), None)]
+)
+def test_cores_that_others_took_from_a_rank_that_may_use_no_other(
+    waiting: tuple[float | None, float | None], taken: float | None
+) -> None:
+    launch = launched_runs.launch(10, samples=seconds(0.8, 1.0))
+    ranks = [_waiting(rank, share) for rank, share in zip(launch.ranks, waiting, strict=True)]
+    found = taken_by_others(LaunchFacts.of(dataclasses.replace(launch, ranks=tuple(ranks))), CORES)
+    assert found == (taken and pytest.approx(taken))
+
+
+def test_a_core_that_the_ranks_own_loader_processes_may_have_taken_is_nobody_elses() -> None:
+    workers = [
+        Sample(at_ns=second * SECOND + 2000, source="rank1.workers", values={"cpu_cores": 0.7, "num_processes": 1})
+        for second in range(1, 5)
+    ]
+    launch = launched_runs.launch(10, samples=[*seconds(0.8, 0.3), *workers])
+    ranks = [_waiting(rank, share) for rank, share in zip(launch.ranks, (0.0, 0.45), strict=True)]
+    assert taken_by_others(LaunchFacts.of(dataclasses.replace(launch, ranks=tuple(ranks))), CORES) is None
+
+
+def _waiting(rank: Rank, share: float | None) -> Rank:
+    """Return a rank that waits for a core for a share of each window; None: the kernel does not tell."""
+    windows = (
+        dataclasses.replace(
+            window, queued_ns=None if share is None else round(share * (window.end_ns - window.begin_ns))
+        )
+        for window in rank.windows
+    )
+    return dataclasses.replace(rank, windows=tuple(windows))
 
 
 def test_the_load_of_a_larger_machine_says_nothing_of_the_cores_that_may_be_used() -> None:

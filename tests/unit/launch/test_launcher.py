@@ -35,7 +35,8 @@ heart = Heartbeat(directory, os.getpid(), time.monotonic_ns)
 def tell(status, reason=None):
     record = {"rank": rank, "world_size": 2, "pid": os.getpid(), "host": "box", "device": "cpu", "backend": None,
               "protected_by": "kernel", "status": status, "reason": reason}
-    (directory / "rank.json").write_text(json.dumps(record))
+    (directory / "whole").write_text(json.dumps(record))  # it may be ended while it writes
+    (directory / "whole").rename(directory / "rank.json")
 
 print(task["mode"]["name"], *task["unused"], flush=True)
 heart.enter("measure")

@@ -325,7 +325,6 @@ class TestTerminal:
         text = shown(diagnosed_runs.diagnosed_run())
         _, _, found = text.partition("OPPORTUNITIES")
         assert re.search(r"ddp\n1\. The loader starves training +~1.70x\n", found)
-        assert "DataLoader(..., num_workers=4)" in found
 
     def test_facts_and_refuted_ones_are_the_pages(self) -> None:
         text = shown(diagnosed_runs.diagnosed_run())

@@ -176,12 +176,12 @@ class TestOpportunities:
 class TestLimits:
     def test_an_unknown_figure_has_its_reason_once(self) -> None:
         lacking = stats.unknown("s", "no loader with a length fed the steps")
-        told = screen(with_mode("ddp", epoch_s=lacking)).limits
+        told = screen(with_mode("ddp", epoch_s=lacking)).unasked
         assert sum("no loader with a length fed the steps" in text for text in told) == 1
 
     def test_intervals_of_one_launch_are_told_and_those_of_several_not(self) -> None:
-        assert any("--repeat" in text for text in screen(runs.cpu_run()).limits)
-        assert not any("--repeat" in text for text in screen(runs.repeated_run()).limits)
+        assert any("--repeat" in text for text in screen(runs.cpu_run()).unasked)
+        assert not any("--repeat" in text for text in screen(runs.repeated_run()).unasked)
 
     @pytest.mark.parametrize(("world_size", "is_told"), [(1, True), (2, False)])
     def test_a_launcher_that_started_no_second_rank_is_told(self, world_size: int, is_told: bool) -> None:
@@ -209,3 +209,19 @@ def test_what_would_gain_without_a_fault_is_ranked_but_bounds_nothing() -> None:
     assert found.answer == "49% of a step under ddp is forward and backward, with communication."
     assert found.do_first.startswith("Run forward in bfloat16")
     assert [one.basis for one in found.opportunities] == ["measured"]
+
+
+def test_what_to_do_first_tells_what_it_gives_in_each_mode_that_it_helps() -> None:
+    gains = {"single": 1.5, "ddp": 1.2}
+    found = [
+        finding(
+            "amp_unused",
+            mode,
+            short_remedy="run forward in bfloat16",
+            speedup_basis="measured",
+            speedup=figure(gain, 0.1, "x"),
+        )
+        for mode, gain in gains.items()
+    ]
+    told = screen(with_findings(runs.cpu_run(), *found)).do_first
+    assert told.endswith("1.50x (1.40–1.60) on one device, 1.20x under ddp.")

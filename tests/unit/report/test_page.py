@@ -12,6 +12,7 @@ from plotly.offline import get_plotlyjs
 from dpdoctor import rundir
 from dpdoctor.analysis import Figure
 from dpdoctor.report import page, templates
+from dpdoctor.report.blocks import Part, Shown
 from dpdoctor.report.documents.run import SECTIONS, of_run
 from tests.builders import diagnosed_runs, runs
 from tests.builders.html import LOADING, Elements, elements
@@ -156,3 +157,21 @@ def test_the_dark_colors_stand_apart_so_that_they_can_be_chosen() -> None:
     html = page.render(of_run(runs.cpu_run()))
     assert html.index('<style id="dark" media="(prefers-color-scheme: dark)">:root {') < html.index("const theme")
     assert html.index("const theme") < html.index("<body>")
+
+
+@pytest.mark.parametrize(
+    ("are_half", "rows"),
+    [
+        ([], []),
+        ([False, False], [["0"], ["1"]]),
+        ([True, True], [["0|1"]]),
+        ([False, True, True, True, True], [["0"], ["12|34"]]),
+        ([True, True, True, False, True], [["0|12"], ["3"], ["4"]]),
+    ],
+)
+def test_views_that_have_room_beside_each_other_are_a_row_of_two_stacks(
+    are_half: list[bool], rows: list[list[str]]
+) -> None:
+    views = tuple(Shown(name=str(number), title="", blocks=(), is_half=half) for number, half in enumerate(are_half))
+    part = Part(name="a", title="A", result="", views=views)
+    assert [["|".join("".join(view.name for view in stack) for stack in row)] for row in part.rows] == rows

@@ -267,16 +267,20 @@ def test_a_rank_that_waits_for_a_core_which_the_run_itself_takes_is_the_scripts(
 def test_processes_that_only_the_late_rank_started_are_the_scripts_whatever_else_runs(
     started_s: tuple[float, float], is_the_scripts: bool
 ) -> None:
-    case = paced(20, queued_ms=19, others=0.9)
+    found = finding(_with_processes(paced(20, queued_ms=19, others=0.9), started_s))
+    assert (found.cause == CAUSES["queue"]) == is_the_scripts
+    assert (found.remedy == OTHERS_REMEDY) != is_the_scripts
+
+
+def _with_processes(case: Case, started_s: tuple[float, float]) -> Case:
+    """Return a case whose ranks started processes that computed for so many seconds."""
     (launch,) = case.analysis.run.modes["ddp"]
     of = [
         dataclasses.replace(rank, record=dataclasses.replace(rank.record, cpu=_used(seconds)))
         for rank, seconds in zip(launch.ranks, started_s, strict=True)
         if rank.record
     ]
-    found = finding(cases.case("ddp", world_size=2, of=of, samples=launch.samples))
-    assert (found.cause == CAUSES["queue"]) == is_the_scripts
-    assert (found.remedy == OTHERS_REMEDY) != is_the_scripts
+    return cases.case("ddp", world_size=2, of=of, samples=launch.samples)
 
 
 def _used(started_s: float) -> CpuUse:
@@ -332,6 +336,21 @@ def test_a_core_that_others_use_too_is_the_machines_doing() -> None:
     found = finding(paced(20, core=1.25, others=0.9))
     assert "other processes used 0.90 of 2 cores" in (found.cause or "")
     assert found.remedy == OTHERS_REMEDY
+
+
+@pytest.mark.parametrize(("queued_ms", "cause"), [(20, CAUSES["other"]), (0, None)])
+def test_what_is_left_without_the_waiting_for_a_core_is_the_scripts(queued_ms: float, cause: str | None) -> None:
+    # Of 40 ms it waits for 20, in what lasts 120: the forward's 100 are 83 without, and the other code's 20 are 17.
+    found = finding(paced(40, "forward+other", queued_ms=queued_ms))
+    assert found.cause == cause
+    assert any("it waits for a core for 20% (" in text for text in found.evidence) == bool(queued_ms)
+
+
+@pytest.mark.parametrize(("started_s", "cause"), [((0.0, 5.0), CAUSES["workers"]), ((5.0, 5.0), None)])
+def test_loader_processes_that_keep_a_rank_waiting_and_take_its_core(
+    started_s: tuple[float, float], cause: str | None
+) -> None:
+    assert finding(_with_processes(paced(40, "data_wait+forward", queued_ms=15), started_s)).cause == cause
 
 
 def test_a_finding_tells_what_else_ran_beside_it() -> None:

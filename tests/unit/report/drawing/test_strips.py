@@ -31,8 +31,8 @@ def test_names_stand_above_their_strip_in_as_many_lines_as_they_need() -> None:
         strip_chart(title="t", strips=[one], shapes=[], how_to_read="h.", alternative="a.")
         for one in (strip("Load", "cpu", "memory"), strip("Load", *names))
     )
-    assert few.layout["annotations"][0]["text"].count("<br>") == 1
-    assert many.layout["annotations"][0]["text"].count("<br>") == 3
+    assert few.layout["annotations"][0]["text"].count("<br>") == 0
+    assert many.layout["annotations"][0]["text"].count("<br>") == 2
     assert many.height > few.height
 
 
@@ -41,7 +41,7 @@ def test_names_from_a_run_are_shown_not_read() -> None:
         title="t", strips=[strip("<b>", "<img src=x>", "n" * 999)], shapes=[], how_to_read="h.", alternative="a."
     )
     text = chart.layout["annotations"][0]["text"]
-    assert text.startswith("<b>&lt;b&gt;</b><br>")
+    assert text.startswith("<b>&lt;b&gt;</b> ")
     assert "<img" not in text
     assert "n" * LINE_CHARACTERS not in text
 

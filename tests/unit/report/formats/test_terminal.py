@@ -15,13 +15,12 @@ from tests.builders.terminal import shown
 
 WHOLE = """\
 dpdoctor  train.py
-
 Nothing was found that would be worth a change; 49% of a step under ddp is forward and backward, with
 communication.
 
-mode    samples/s  speedup            eff.    step  data  comp  comm  other
-single        316  baseline              —  101 ms   39%   51%     —   9.9%
-ddp           447  1.41x (1.39–1.44)   71%  143 ms   42%   49%     —   9.5%
+mode    samples/s  speedup            eff.    step  data  comp     comm  other
+single        316  baseline              —  101 ms   39%   51%        —   9.9%
+ddp           447  1.41x (1.39–1.44)   71%  143 ms   42%  ≤49%  unknown   9.5%
 dp: there is no accelerator
 
 fsdp failed: FSDP shards parameters; train.py line 88 calls deepcopy.
@@ -29,9 +28,9 @@ fsdp failed: FSDP shards parameters; train.py line 88 calls deepcopy.
   RuntimeError: deepcopy
 
 LIMITS
-! Intervals are within one launch; --repeat 3 shows how much launches differ.
 ! Global batches differ (single 32 and ddp 64 samples per step): throughput is not time to accuracy.
-! ddp: Every rank reads the whole iterable dataset."""
+! ddp: Every rank reads the whole iterable dataset.
+! Intervals are within one launch; --repeat 3 shows how much launches differ."""
 
 
 def test_the_whole_of_a_run() -> None:
@@ -99,3 +98,18 @@ def test_a_run_cannot_command_the_terminal() -> None:
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "\N{REPLACEMENT CHARACTER}[2Jgone" in text
+
+
+@pytest.mark.parametrize(("number", "shown_of_them"), [(3, 3), (6, 5), (8, 5)])
+def test_limits_have_so_many_lines_and_the_rest_is_counted(number: int, shown_of_them: int) -> None:
+    found = runs.cpu_run()
+    # The first limit takes two lines.
+    remarks = tuple(f"remark {place}" for place in range(number - 2))
+    conversion = dataclasses.replace(found.summary.modes["ddp"].conversion, warnings=remarks)
+    mode = dataclasses.replace(found.summary.modes["ddp"], conversion=conversion)
+    modes = {**found.summary.modes, "ddp": mode}
+    text = shown(dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes)), width=110)
+    _, title, limits = text.partition("LIMITS")
+    assert title
+    assert limits.count("\n! ") == shown_of_them
+    assert (f"{number - shown_of_them} more in the report" in limits) == (number > shown_of_them)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, step_parts
+from tests.builders import cases
+
+
+def shown(**fields: Any) -> dict[str, str]:
+    """Return the parts of the step of two ranks that wait for data in a tenth of it, as they are shown."""
+    case = cases.case("ddp", world_size=2, phases_s={"data_wait": cases.STEP_S / 10}, **fields)
+    return {part.key: part.shown for part in step_parts(case.mode) if part.share}
+
+
+def test_communication_that_nobody_measured_may_be_in_what_computes() -> None:
+    assert shown() == {DATA: "10%", COMPUTE: "\N{LESS-THAN OR EQUAL TO}90%"}
+
+
+def test_what_a_step_gains_without_communication_is_taken_out_of_what_computes() -> None:
+    assert shown(ablations={"no_comm": cases.ablation(0.25)}) == {DATA: "10%", COMPUTE: "65%", COMMUNICATION: "25%"}
+
+
+def test_one_device_communicates_with_nobody() -> None:
+    parts = step_parts(cases.case(phases_s={"data_wait": cases.STEP_S / 10}).mode)
+    assert [part.shown for part in parts if part.key == COMPUTE] == ["90%"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"ablations": {"no_comm": cases.ablation(0.25)}}])
+def test_they_add_up_to_the_step(fields: dict[str, Any]) -> None:
+    parts = step_parts(cases.case("ddp", world_size=2, phases_s={"data_wait": cases.STEP_S / 10}, **fields).mode)
+    assert sum(part.share for part in parts) == pytest.approx(1)
