@@ -4,8 +4,8 @@
 
 It takes some two minutes for each run; --only makes some of them anew. Of a run are kept NAME/report.html, which has
 the figures of its run.json inside, a picture of its first screen, which takes Chromium, and origin.json with command,
-commit, machine and versions; the reports share one plotly.js, and index.html has a line per run. The machine goes by the name of --host in all of them: what would still
-name it ends the program. The run directories stay in reports/gallery-runs, which is not for keeping.
+commit, machine and versions; the reports share one plotly.js, and index.html has a line per run. The machine goes by
+the name of --host in all of them: what would still name it ends the program. The run directories stay in reports/gallery-runs, which is not for keeping.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def check() -> None:
     """End the program where the gallery names this machine or is too large."""
     files = sorted(path for path in GALLERY.rglob("*") if path.is_file())
     for path in files:
-        if path.suffix not in {".js", ".jpg"} and (found := traces_of_this_machine(path.read_text("utf-8"), REPOSITORY)):
+        is_ours = path.suffix not in {".js", ".jpg"}
+        if is_ours and (found := traces_of_this_machine(path.read_text("utf-8"), REPOSITORY)):
             sys.exit(f"{path.relative_to(REPOSITORY)} names this machine: {found[0]}")
     total = sum(path.stat().st_size for path in files)
     print(f"{GALLERY.relative_to(REPOSITORY)}: {units.size(total)}")
