@@ -5,7 +5,8 @@
 It takes some two minutes for each run; --only makes some of them anew. Of a run are kept NAME/report.html, which has
 the figures of its run.json inside, a picture of its first screen, which takes Chromium, and origin.json with command,
 commit, machine and versions; the reports share one plotly.js, and index.html has a line per run. The machine goes by
-the name of --host in all of them: what would still name it ends the program. The run directories stay in reports/gallery-runs, which is not for keeping.
+the name of --host in all of them: what would still name it ends the program. The run directories stay in
+reports/gallery-runs, which is not for keeping.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpdoctor import units
@@ -119,7 +120,7 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
     """Return what to change: the settings that the simulation found, else what makes a fetch cheaper."""
     if loader.advice is not None:
         return _settings(facts, loader, loader.advice)
-    name, share = slowest_part(loader)
+    name, share = _slowest_part(loader)
     if _slow_s(facts, loader) > max(share, NAMED) * (loader.wait.value or 0.0):
         return _without_slow(facts, loader)
     if _waits(facts, loader):
@@ -127,6 +128,7 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
             remedy="keep the data in memory, or read it in larger pieces from a faster disk",
             short="keep the data in memory",
         )
+    name, share = _slowest_of_all(loader)
     if share < NAMED:
         return None
     return Advice(
@@ -180,16 +182,29 @@ def _settings(facts: ModeFacts, loader: LoaderSummary, to: LoaderPrediction) -> 
     )
 
 
-def slowest_part(loader: LoaderSummary) -> tuple[str, float]:
-    """Return the costliest transform, or collate or the rest of the items where that takes longer, and its share of a
-    fetch.
-    """
+def _slowest_part(loader: LoaderSummary) -> tuple[str, float]:
+    """Return the costliest transform, or collate where that takes longer, and its share of a fetch."""
+    return _largest(_parts(loader))
+
+
+def _parts(loader: LoaderSummary) -> dict[str, float]:
     parts = {transform.name: transform.share for transform in loader.transforms}
     if loader.collate.value is not None and loader.fetch.value:
         parts[COLLATE] = loader.collate.value / loader.fetch.value
-        parts[f"loading an item of {loader.dataset}"] = 1 - sum(parts.values())
+    return parts
+
+
+def _largest(parts: Mapping[str, float]) -> tuple[str, float]:
     name = max(parts, key=lambda part: parts[part], default="")
     return name, parts.get(name, 0.0)
+
+
+def _slowest_of_all(loader: LoaderSummary) -> tuple[str, float]:
+    """Return the same, or the rest of what the dataset does for an item where that takes longer."""
+    parts = _parts(loader)
+    if COLLATE in parts:
+        parts[f"loading an item of {loader.dataset}"] = 1 - sum(parts.values())
+    return _largest(parts)
 
 
 def known(loader: LoaderSummary) -> list[str]:
@@ -200,7 +215,7 @@ def known(loader: LoaderSummary) -> list[str]:
         ratio = loader.cpu_ratio.value
         computing = "" if ratio is None else f", {units.share(min(1.0, ratio))} of it CPU time"
         found.append(f"Batches are loaded {where}: {units.seconds(loader.fetch.value)} each{computing}.")
-    name, share = slowest_part(loader)
+    name, share = _slowest_of_all(loader)
     if share >= NAMED:
         found.append(f"{name} is {units.share(share)} of a fetch.")
     if loader.slow_fetches is not None:

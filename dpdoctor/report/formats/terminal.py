@@ -25,7 +25,7 @@ _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": 
 _PARTS = {DATA: "data", COMPUTE: "comp", COMMUNICATION: "comm", OTHER: "other"}
 _HEADS = ("mode", "samples/s", "speedup", "eff.", "step", *_PARTS.values())
 # More of them are in the report: so many opportunities, and limits on so many lines of so many characters.
-MOST_OPPORTUNITIES, LIMIT_LINES, LINE = 3, 6, 80
+MOST_OPPORTUNITIES, LIMIT_LINES, LINE = 3, 5, 80
 LEGEND = "~ estimated, \N{LESS-THAN OR EQUAL TO} upper bound; gains do not add up"
 
 

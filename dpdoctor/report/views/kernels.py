@@ -12,7 +12,7 @@ from dpdoctor.report.text import NOTHING, amount_cell, clipped, name_cell, whole
 from dpdoctor.report.traces.traced import TracedMode, by_mode, focused, has_traces
 from dpdoctor.report.traces.words import time_cell
 
-MOST_ROWS = 25
+MOST_ROWS = 15
 # A kernel of C++ templates may have a name of thousands of characters.
 LONGEST_NAME = 72
 MEANING = (

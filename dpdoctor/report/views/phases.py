@@ -66,7 +66,7 @@ def _chart(modes: dict[str, ModeSummary]) -> Chart:
         title="One step on the host",
         traces=tuple(_bar(modes, phase, scale) for phase in _shown(modes)),
         layout={**charts.bar_layout(f"{unit} per step"), "barmode": "stack", "bargap": 0.4},
-        height=charts.height(38 * len(modes), num_names=len(_shown(modes))),
+        height=charts.height(32 * len(modes), num_names=len(_shown(modes))),
         how_to_read="One bar is one step; a long part takes much of it. Shorter bars are faster steps.",
         alternative=" ".join(_words(name, mode) for name, mode in modes.items()),
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Rank, Sample
-from dpdoctor.report.blocks import Absent, Block, Cell, Column, Fold, Paragraph, Table, View
+from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Paragraph, Table, View
 from dpdoctor.report.drawing import charts, lanes
 from dpdoctor.report.drawing.series import Curve, Panel, gained, grouped, kind_of, panels, unit_of, unknowns, words_of
 from dpdoctor.report.drawing.step_chart import logarithmic_axis
@@ -51,6 +52,9 @@ _HINTS = {
     "the GPU was.",
     (GPU, "MHz"): "A clock that falls while power is at its limit means that the device throttles.",
 }
+MEMORY = "bytes"
+# Readings, those of them that are drawn, and which are left out.
+_Found: TypeAlias = tuple[Panel, Panel, str]
 HOW_TO_READ = "All strips share the time axis; shaded stretches are not measured. Drag to zoom, double-click to undo."
 
 
@@ -81,11 +85,33 @@ def _launch(named: NamedLaunch, analysis: Diagnosis) -> Iterator[Block]:
 
 
 def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample]) -> Iterator[Block]:
-    """Yield the chart of one kind of readings below the steps, and what it leaves out."""
-    origin_ns, ranks = named.origin_ns, [rank for rank in named.launch.ranks if rank.steps]
+    """Yield the chart of one kind of readings below the steps, memory in one of its own, and what they leave out."""
+    origin_ns = named.origin_ns
     drawn = [panel for every in panels(samples, origin_ns) if (panel := _drawn(every)).curves]
     found = [(panel, *grouped(panel)) for panel in drawn]
     reasons, reason_words = throttle_strip(samples, origin_ns)
+    of_memory = [item for item in found if item[0].unit == MEMORY]
+    others = [item for item in found if item[0].unit != MEMORY]
+    yield from _chart(title, named, others, reasons, reason_words)
+    if of_memory:
+        yield Fold(
+            title="Memory over the run",
+            blocks=tuple(_chart(f"Memory, {title[0].lower()}{title[1:]}", named, of_memory)),
+        )
+    left_out = " ".join(said for _, _, said in found if said)
+    if left_out:
+        yield Paragraph(
+            text="Of many sources the lowest, the middle and the highest reading of each moment are drawn. " + left_out
+        )
+    if reason_words and reasons is None:
+        yield Paragraph(text=reason_words)
+
+
+def _chart(
+    title: str, named: NamedLaunch, found: Sequence[_Found], reasons: Strip | None = None, reason_words: str = ""
+) -> Iterator[Chart]:
+    """Yield the strips of readings below that of the steps; nothing where there is neither."""
+    origin_ns, ranks = named.origin_ns, [rank for rank in named.launch.ranks if rank.steps]
     steps = _steps(ranks, origin_ns)
     strips = [*([steps] if steps else []), *(_strip(shown) for _, shown, _ in found), *([reasons] if reasons else [])]
     bands = lanes.unmeasured(ranks[0], ranks, origin_ns) if ranks else []
@@ -99,13 +125,6 @@ def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample]) -> Iterat
             how_to_read=" ".join([HOW_TO_READ, *hints]) + _thinned(found),
             alternative=" ".join([*_longest_step(ranks), *words, *([reason_words] if reason_words else [])]),
         )
-    left_out = " ".join(said for _, _, said in found if said)
-    if left_out:
-        yield Paragraph(
-            text="Of many sources the lowest, the middle and the highest reading of each moment are drawn. " + left_out
-        )
-    if reason_words and reasons is None:
-        yield Paragraph(text=reason_words)
 
 
 def _drawn(panel: Panel) -> Panel:
@@ -159,7 +178,7 @@ def _name(curve: Curve) -> str:
     return f"{curve.source} {words_of(curve.key)}"
 
 
-def _thinned(found: Sequence[tuple[Panel, Panel, str]]) -> str:
+def _thinned(found: Sequence[_Found]) -> str:
     return charts.thinned_words(max((len(curve.y) for _, shown, _ in found for curve in shown.curves), default=0))
 
 

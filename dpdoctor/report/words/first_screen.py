@@ -29,7 +29,7 @@ from dpdoctor.report.words.step_parts import AT_MOST, COMMUNICATION, DATA, StepP
 from dpdoctor.rules import BY_NAME
 from dpdoctor.rules.rule import CRITICAL
 
-MOST_OPPORTUNITIES = 4
+MOST_OPPORTUNITIES = 3
 LONGEST_TITLE, LONGEST_REMEDY, LONGEST_LINE = 90, 200, 80
 # What bounds a run, by the rule that says so: in a word, and as a sentence about shares of a step.
 _BOUND_BY = {
@@ -174,7 +174,9 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
         found = verdict.headline(run)
         return "", found.tone, found.sentence
     costly = diagnosis.parts(run).costly
-    first = next((found for found in costly if found.mode in leading and found.rule not in _NO_FAULT), None)
+    faults = [found for found in costly if found.mode in leading and found.rule not in _NO_FAULT]
+    # What takes most of a step bounds it, whatever can be done about it.
+    first = max(faults, key=lambda found: (_share(run, found) or 0.0) * (found.share_of == "step"), default=None)
     if first is None:
         nothing = "" if costly else "Nothing was found that would be worth a change"
         return "", "plain", sentence("; ".join(filter(None, (nothing, _longest_part(leading, standing.focus(run))))))

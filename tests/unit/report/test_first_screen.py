@@ -141,8 +141,8 @@ class TestOpportunities:
     def test_of_many_the_first_are_shown_and_the_others_counted(self) -> None:
         many = with_findings(runs.cpu_run(), *(finding(f"rule_{place}", title=f"number {place}") for place in range(6)))
         found = screen(many)
-        assert [each.title for each in found.opportunities] == [f"Number {place}" for place in range(4)]
-        assert found.num_more == 2
+        assert [each.title for each in found.opportunities] == [f"Number {place}" for place in range(3)]
+        assert found.num_more == 3
 
     def test_one_issue_of_several_modes_is_one_opportunity_with_the_largest_gain(self) -> None:
         single = finding(mode="single", speedup=figure(3.0, 0.1, "x"))

@@ -283,18 +283,23 @@ class TestSamplers:
         steps, *of_gpu, others, lowered = titles
         assert steps == "Steps, logarithmic"
         assert "kernel ran" in of_gpu[0]
-        assert [title.rpartition(", ")[2] for title in of_gpu] == ["%", "GB", "W", "MHz", "°C"]
+        assert [title.rpartition(", ")[2] for title in of_gpu] == ["%", "W", "MHz", "°C"]
         assert all(title.startswith("GPU: ") for title in (*of_gpu, others))
         assert lowered == strips.TITLE
         running = next(trace for trace in chart.traces if trace["name"] == "gpu0 kernel running")
         assert running["y"][0] == pytest.approx(91)
-        assert (running["yaxis"], chart.layout["xaxis"]["anchor"]) == ("y2", "y8")
+        assert (running["yaxis"], chart.layout["xaxis"]["anchor"]) == ("y2", "y7")
         assert "how busy" in chart.how_to_read
         said = dict(text.split(": ") for text in chart.alternative.split(". ") if ": " in text)
         assert figures(said["gpu0 kernel running"]) == ["91%", "91%", "91%"]
         assert figures(said["power cap"]) == ["100%"]
         assert "gpu0" in said["power cap"]
         assert any(trace["name"] == "gpu0 fan vibes" for trace in chart.traces)
+
+    def test_memory_has_a_chart_of_its_own_below_the_same_steps(self) -> None:
+        chart = charts("samplers", runs.gpu_run())["Memory, devices of ddp"]
+        titles = [note["text"].partition("</b>")[0].removeprefix("<b>") for note in chart.layout["annotations"]]
+        assert titles == ["Steps, logarithmic", "GPU: memory, GB"]
 
     def test_readings_of_the_host_have_a_chart_of_their_own(self) -> None:
         chart = charts("samplers", runs.gpu_run())["Host of ddp"]

@@ -100,7 +100,7 @@ def test_a_run_cannot_command_the_terminal() -> None:
     assert "\N{REPLACEMENT CHARACTER}[2Jgone" in text
 
 
-@pytest.mark.parametrize(("number", "shown_of_them"), [(3, 3), (6, 5), (8, 5)])
+@pytest.mark.parametrize(("number", "shown_of_them"), [(3, 3), (6, 4), (8, 4)])
 def test_limits_have_so_many_lines_and_the_rest_is_counted(number: int, shown_of_them: int) -> None:
     found = runs.cpu_run()
     # The first limit takes two lines.
