@@ -438,11 +438,17 @@ class View(Generic[Subject]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section(Generic[Subject]):
-    """Views that are read together; `name` is its address within the document."""
+    """Views that are read together.
+
+    Attributes:
+        name: its address within the document.
+        otherwise: why it is empty where none of its views applies.
+    """
 
     name: str
     title: str
     views: tuple[View[Subject], ...]
+    otherwise: str = "not part of this report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

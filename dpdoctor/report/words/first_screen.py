@@ -27,6 +27,7 @@ from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.report.words.advice import SAID
 from dpdoctor.report.words.step_parts import AT_MOST, COMMUNICATION, DATA, StepPart, step_parts
 from dpdoctor.rules import BY_NAME
+from dpdoctor.rules.diagnose import ALIKE
 from dpdoctor.rules.rule import CRITICAL
 
 MOST_OPPORTUNITIES = 3
@@ -174,9 +175,7 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
         found = verdict.headline(run)
         return "", found.tone, found.sentence
     costly = diagnosis.parts(run).costly
-    faults = [found for found in costly if found.mode in leading and found.rule not in _NO_FAULT]
-    # What takes most of a step bounds it, whatever can be done about it.
-    first = max(faults, key=lambda found: (_share(run, found) or 0.0) * (found.share_of == "step"), default=None)
+    first = _largest(run, [found for found in costly if found.mode in leading and found.rule not in _NO_FAULT])
     if first is None:
         nothing = "" if costly else "Nothing was found that would be worth a change"
         return "", "plain", sentence("; ".join(filter(None, (nothing, _longest_part(leading, standing.focus(run))))))
@@ -192,6 +191,12 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
     # A run of which nine tenths are compute is bound by nothing else, whatever could be saved.
     bound_by = word if share >= CRITICAL else ""
     return bound_by, tone, sentence(f"{told.format(units.share(share))} {_where(first.mode)}{beside}")
+
+
+def _largest(run: RunSummary, faults: Sequence[Finding]) -> Finding | None:
+    """Return what takes most of a step, whatever can be done about it; of what takes about as much the first."""
+    shares = [(_share(run, found) or 0.0) * (found.share_of == "step") for found in faults]
+    return next((found for found, share in zip(faults, shares, strict=True) if share >= ALIKE * max(shares)), None)
 
 
 def _share(run: RunSummary, finding: Finding) -> float | None:

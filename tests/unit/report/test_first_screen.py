@@ -225,3 +225,11 @@ def test_what_to_do_first_tells_what_it_gives_in_each_mode_that_it_helps() -> No
     ]
     told = screen(with_findings(runs.cpu_run(), *found)).do_first
     assert told.endswith("1.50x (1.40–1.60) on one device, 1.20x under ddp.")
+
+
+def test_what_takes_most_of_a_step_bounds_it_and_of_what_takes_as_much_what_gives_more() -> None:
+    small = finding("straggler", "ddp", cost=figure(0.2, 0.01, "ratio"), speedup=figure(1.5, 0.1, "x"))
+    large = finding("small_collectives", "ddp", cost=figure(0.5, 0.01, "ratio"), speedup=figure(1.1, 0.05, "x"))
+    assert screen(with_findings(runs.cpu_run(), small, large)).bound_by == "Communication-bound"
+    about_as_large = dataclasses.replace(small, cost=figure(0.45, 0.01, "ratio"))
+    assert screen(with_findings(runs.cpu_run(), about_as_large, large)).bound_by == "Straggler"
