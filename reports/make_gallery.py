@@ -32,8 +32,8 @@ RUNS = Path("reports", "gallery-runs")
 MOST_BYTES = 10_000_000
 
 
-def make(name: str, entry: Entry, host: str) -> None:
-    """Profile an entry and keep its report."""
+def profile(name: str, entry: Entry, host: str) -> None:
+    """Profile an entry."""
     run = RUNS / name
     shutil.rmtree(REPOSITORY / run, ignore_errors=True)
     _dpdoctor(
@@ -41,6 +41,11 @@ def make(name: str, entry: Entry, host: str) -> None:
         *("--out", str(run), "--", *entry.args),
     )
     neutralise(REPOSITORY / run, REPOSITORY, host)
+
+
+def show(name: str, entry: Entry) -> None:
+    """Make the report of a recorded entry, and keep it."""
+    run = RUNS / name
     _dpdoctor("report", str(run), "--plotlyjs", "directory")
     keep(REPOSITORY / run, name, entry)
 
@@ -80,10 +85,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=ENTRIES, metavar="NAME", help=f"of {', '.join(ENTRIES)}")
     parser.add_argument("--host", default="gallery-machine", help="what this machine is called in the reports")
+    parser.add_argument("--recorded", action="store_true", help="make reports anew of runs that lie in gallery-runs")
     args = parser.parse_args()
     for name in args.only or ENTRIES:
         print(f"{name} ...", flush=True)
-        make(name, ENTRIES[name], args.host)
+        if not args.recorded:
+            profile(name, ENTRIES[name], args.host)
+        show(name, ENTRIES[name])
     index.write(GALLERY)
     check()
 

@@ -149,8 +149,8 @@ def _waterfall(mode: ModeSummary, single: ModeSummary, terms: Mapping[str, Term]
     known = [figure for figure, _ in terms.values() if figure.value is not None]
     other = stats.combination([(1, mode.step), (-1, ideal), *((-1, figure) for figure in known)], "s")
     unknown = [name for name, (_, source) in terms.items() if source == IN_OTHER]
-    held = f"; holds what is unknown: {', '.join(unknown)}" if unknown else ""
-    every = {**terms, "other": (other, f"what is left{held}")}
+    held = f" with what is unknown: {', '.join(unknown)}" if unknown else ""
+    every = {**terms, "other": (other, f"residual{held}")}
     made = Waterfall(
         ideal=ideal,
         measured=mode.step,
@@ -204,7 +204,7 @@ def _input(mode: ModeSummary, single: ModeSummary, loader: Figure) -> Term:
 def _transfer(found: Side) -> Term:
     gain = (1.0, _gain(found.mode, NO_COMM))
     if found.rotating.value is None:
-        return _term([gain], f"gain of ablation {NO_COMM}; waiting for ranks that are late now and then is in it")
+        return _term([gain], f"gain of ablation {NO_COMM}; with the waiting for occasional stragglers")
     return _term([gain, (-1.0, found.rotating)], f"gain of ablation {NO_COMM}, less waiting for peers")
 
 

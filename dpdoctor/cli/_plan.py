@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import shlex
 import sys
@@ -13,7 +14,19 @@ from dpdoctor import units
 from dpdoctor.catalog import ABLATIONS, MODES
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
-from dpdoctor.spec import BASELINE, BESIDE, CONTROL_S, MOST_TURNS, NATIVE, WALLS, Gpu, ModeSpec, Recording, RunSpec
+from dpdoctor.spec import (
+    BASELINE,
+    BESIDE,
+    CONTROL_S,
+    MOST_TURNS,
+    NATIVE,
+    SPAWNS,
+    WALLS,
+    Gpu,
+    ModeSpec,
+    Recording,
+    RunSpec,
+)
 from dpdoctor.worker import modes
 from dpdoctor.worker.base.mode import Mode
 
@@ -97,6 +110,8 @@ def make_spec(options: Options) -> RunSpec:
         raise UsageError(f"--then go-on is for mode {NATIVE}: other modes train on what is thrown away")
     devices = _usable_devices(machine.gpus()[0])
     own = _launcher(options)
+    if is_native and options.nproc is not None and options.launcher is None and options.module is None:
+        _refuse_spawning(target)
     alone, no_baseline = _alone(own, options, devices) if is_native else ((), "")
     has_baseline = options.baseline and BASELINE not in requested and not no_baseline
     wanted = [BASELINE, *requested] if has_baseline else requested
@@ -251,6 +266,25 @@ def _launcher(options: Options) -> tuple[str, ...]:
     return (
         ("python",) if options.nproc is None else ("torchrun", "--standalone", "--nproc-per-node", str(options.nproc))
     )
+
+
+def _refuse_spawning(script: str) -> None:
+    """Refuse torchrun for a script that starts its ranks itself: each of torchrun's would start as many again.
+
+    Raises:
+        UsageError: it does; names the line.
+    """
+    try:
+        calls = [node for node in ast.walk(ast.parse(Path(script).read_bytes())) if isinstance(node, ast.Call)]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return  # running it says why
+    for call in calls:
+        name = ast.unparse(call.func)
+        if name in {"mp.spawn", "mp.start_processes", *SPAWNS}:
+            raise UsageError(
+                f"{script}:{call.lineno} starts its ranks itself ({name}), and --nproc starts torchrun: leave out "
+                "--nproc, or say with --launcher what starts the script"
+            )
 
 
 def _alone(launcher: tuple[str, ...], options: Options, devices: Sequence[str]) -> tuple[tuple[str, ...], str]:

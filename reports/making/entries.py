@@ -57,7 +57,6 @@ ENTRIES = {
         script="samples/cifar_handmade.py",
         args=(),
         modes="native",
-        options=("--nproc", "2"),
     ),
     "slow-disk": Entry(
         what="Planted: reading an image waits 3 ms for the disk.",

@@ -321,6 +321,15 @@ def test_how_many_ranks_a_script_of_its_own_has_is_its_authors_affair() -> None:
     assert plan(modes="native", nproc=64).modes[-1].launcher[-1] == "64"
 
 
+@pytest.mark.parametrize("call", ["mp.spawn(train, nprocs=2)", "torch.multiprocessing.start_processes(train)"])
+def test_a_script_that_starts_its_ranks_itself_is_not_given_to_torchrun(here: Path, call: str) -> None:
+    (here / "train.py").write_text(f"import torch\n\n{call}\n")
+    with pytest.raises(UsageError, match=r"train\.py:3 starts its ranks itself .* leave out --nproc"):
+        plan(modes="native", nproc=2)
+    assert plan(modes="native").modes[-1].launcher == ("python",)
+    assert plan(modes="native", nproc=2, launcher="torchrun --nproc-per-node 2").modes[-1].launcher[0] == "torchrun"
+
+
 @pytest.mark.parametrize(
     ("several", "one"),
     [

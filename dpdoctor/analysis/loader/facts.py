@@ -17,7 +17,7 @@ from dpdoctor.records import Launch
 
 NO_FETCH = "no fetch was timed in a full window"
 NO_EDGE = "no iteration of this loader began inside a full window"
-NO_HAND_OFF = "no batch lay ready when it was asked for, and the hand-off was not measured apart"
+NO_HAND_OFF = "no batch was ready when asked for, and the transfer was not measured apart"
 # Fewer takings of ready batches than this say less than the hand-off that was measured apart.
 LEAST_TAKEN = 10
 

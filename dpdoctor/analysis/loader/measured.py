@@ -18,7 +18,7 @@ from dpdoctor.records import Launch, RankRecord
 from dpdoctor.spec import RunHeader
 
 NO_SEQUENCE = "no two batches in a row were asked for in a full window"
-NO_SENDING = "what it costs to hand a batch over was not measured"
+NO_SENDING = "the transfer from a worker was not measured"
 # torch's value where a script leaves it out.
 DEFAULT_PREFETCH = 2
 

@@ -183,21 +183,21 @@ def _transforms(loader: LoaderSummary) -> Iterator[Chart | Absent]:
 def _ready(loader: LoaderSummary) -> Iterator[Chart | Absent]:
     """Yield how often so many batches lay ready, or why none was counted."""
     if not loader.ready_batches or not loader.num_workers:
-        why = "nobody counted them in a full window" if loader.num_workers else "without workers none ever does"
-        yield Absent(what="Batches that lay ready", reason=why)
+        why = "nobody counted them in a full window" if loader.num_workers else "num_workers is 0"
+        yield Absent(what="Prefetched batches", reason=why)
         return
     deep = sum(share for depth, share in loader.ready_batches.items() if depth >= MOST_DEPTHS)
     ratios = {str(depth): loader.ready_batches.get(depth, 0.0) for depth in range(MOST_DEPTHS)}
     ratios[f"{MOST_DEPTHS} or more"] = deep
     yield share_bars(
-        title="Batches that lay ready when training asked",
+        title="Prefetched batches when training asked",
         whole="all asks",
         rows=[StackedBar(name="asks", ratios=ratios, amounts=dict.fromkeys(ratios, "of all asks"))],
         parts=[
             Part(key=depth, name=f"{depth} ready", colors=(color, charts.DARK_INK))
             for depth, color in zip(ratios, DEPTH_COLORS, strict=True)
         ],
-        how_to_read="Where mostly none lies ready, training waits for its loader; where some do, the loader is ahead.",
+        how_to_read="Mostly 0 ready: training waits for its loader; else the loader is ahead.",
     )
 
 

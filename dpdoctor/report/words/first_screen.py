@@ -232,21 +232,20 @@ def _longest_part(leading: Mapping[str, ModeSummary], name: str | None) -> str:
 
 
 def _do_first(run: RunSummary) -> str:
-    """Return the first change that is known to give something, where, and what it gives."""
+    """Return the first change that is known to give something, where, and what it gives in each mode that it helps."""
     costly = diagnosis.parts(run).costly
-    for finding in costly:
-        if finding.short_remedy and _gains(finding):
-            where = f" ({_line(run, finding)})" if finding.line else ""
-            # What was tried and does not help comes after what does.
-            change, also, tried = finding.short_remedy.partition("; ")
-            alike = (other for other in costly if other.rule == finding.rule and other is not finding and _gains(other))
-            beside = "".join(
-                f", {_short_gain(other)} {_where(other.mode)}"
-                for other in alike
-                if other.short_remedy == finding.short_remedy
-            )
-            return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{also}{tried}")
-    return ""
+    finding = next((found for found in costly if found.short_remedy and _gains(found)), None)
+    if finding is None or finding.short_remedy is None:
+        return ""
+    where = f" ({_line(run, finding)})" if finding.line else ""
+    # What was tried and does not help comes after what does.
+    change, also, tried = finding.short_remedy.partition("; ")
+    others = [other for other in costly if other.rule == finding.rule and other is not finding]
+    alike = [other for other in others if other.short_remedy == finding.short_remedy]
+    beside = "".join(f", {_short_gain(other)} {_where(other.mode)}" for other in alike if _gains(other))
+    unlike = [mode_label(other.mode) for other in others if other not in alike]
+    apart = f"; {listed(unlike)} {'needs' if len(unlike) == 1 else 'need'} another change" if unlike else ""
+    return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{apart}{also}{tried}")
 
 
 def _gains(finding: Finding) -> bool:
@@ -355,7 +354,7 @@ def _chip(run: RunSummary, finding: Finding, best: Finding) -> str:
     of = "a step" if finding.share_of == "step" else diagnosis.OF_WORDS[finding.share_of]
     parts = [f"{units.share(cost)} of {of}"] if cost is not None else []
     parts += [_gain(finding)] if gain is not None and gain.value is not None else []
-    own = f" ({finding.short_remedy})" if finding.short_remedy and finding.short_remedy != best.short_remedy else ""
+    own = f" ({finding.short_remedy})" if finding.short_remedy and finding.remedy != best.remedy else ""
     return f"{mode_label(finding.mode)}: {', '.join(parts) or finding.status}{own}"
 
 

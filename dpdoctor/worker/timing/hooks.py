@@ -45,6 +45,9 @@ class Optimizers:
         self._on_step = on_step
         self._on_any_step = on_any_step
         self._created: list[weakref.ref[Optimizer]] = []
+        self._last: tuple[weakref.ref[Optimizer], int] | None = None
+        # Of optimizers whose step has begun, by id.
+        self._at: dict[int, int] = {}
         self._depths: defaultdict[int, list[int]] = defaultdict(list)
         self._stepped: dict[int, str] = {}
         self.any_seen = False
@@ -94,6 +97,7 @@ class Optimizers:
         """Return the optimizer's place in the order of creation; one that is not known yet becomes the last."""
         for index, ref in enumerate(self._created):
             if ref() is optimizer:
+                self._last = ref, index
                 return index
         self._created.append(weakref.ref(optimizer))
         self.any_seen = True
@@ -102,13 +106,14 @@ class Optimizers:
 
     def _begin(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
         self._check()
-        index = self._index(optimizer)
+        index = self._last[1] if self._last is not None and self._last[0]() is optimizer else self._index(optimizer)
+        self._at[id(optimizer)] = index
         self._counter.enter(index, scaled=scaled)
         self._stepped[index] = type(optimizer).__name__
         self._depths[index].append(self._phases.push(OPTIMIZER))
 
     def _end(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
-        index = self._index(optimizer)
+        index = self._at[id(optimizer)]
         self._phases.pop(self._depths[index].pop())
         self._on_any_step()
         if self._counter.leave(index, scaled=scaled):

@@ -98,6 +98,7 @@ class PhaseClock:
         has_fetched: whether a loader was asked in this gap.
         has_communication: whether a step's notes tell the time of that phase, too, after those of PHASES.
         updates: tells whether parameters have changed; None: nobody knows.
+        thread: the one that is charged; None: whichever asks.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -105,7 +106,7 @@ class PhaseClock:
         self._stack = [OTHER]
         self._log: list[int] = []
         self._begin_ns = clock()
-        self._thread: int | None = None
+        self.thread: int | None = None
         self._marker: Callable[[int], AbstractContextManager[Any]] | None = None
         # Of the phases that are open, the innermost last, each with its place in the stack.
         self._marks: list[tuple[int, AbstractContextManager[Any]]] = []
@@ -117,11 +118,11 @@ class PhaseClock:
 
     def belongs_here(self) -> None:
         """Charge this thread from now on, and no other."""
-        self._thread = get_ident()
+        self.thread = get_ident()
 
     def is_elsewhere(self) -> bool:
         """Return whether the calling thread is another than the one that trains."""
-        return self._thread is not None and self._thread != get_ident()
+        return self.thread is not None and self.thread != get_ident()
 
     def is_outside(self) -> bool:
         """Return whether no phase claims the present moment; any thread may ask."""
@@ -144,7 +145,7 @@ class PhaseClock:
 
     def push(self, phase: int) -> int:
         """Enter a phase and return the depth to hand to `pop`; in another thread nothing happens."""
-        if self._thread is not None and self._thread != get_ident():
+        if self.thread is not None and self.thread != get_ident():
             return ELSEWHERE
         now_ns = self._clock()
         depth = len(self._stack)
@@ -176,7 +177,7 @@ class PhaseClock:
             elif phase in _TRAINING:
                 self._last = phase
                 self.gap, self.has_fetched = self.gap + 1, False
-                if phase == BACKWARD and self.updates is not None:
+                if phase == BACKWARD and self.updates is not None and self.updates.is_asked:
                     self.updates.note()
         del stack[depth:]
         if self._marks:

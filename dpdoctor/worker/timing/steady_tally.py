@@ -43,6 +43,9 @@ class SteadyTally(Tally):
         # Batches that were trained on: loader, size, where they lie, and the number of the step.
         self._gone_by: list[tuple[int, int, dict[int, StorageWeakRef], int]] = []
         self._most_gone = LEAST_GONE
+        # Steps in a row that one loader fed alike and of which Tally's counters do not know yet, and what each counted.
+        self._num_alike = self._alike_loader = 0
+        self._counted: Counted | None = None
 
     def fetched(
         self,
@@ -185,8 +188,26 @@ class SteadyTally(Tally):
         self._remember()
         super().copied(source, target)
 
+    def main_loader(self) -> tuple[int, float] | None:
+        """As Tally's."""
+        self._count_alike()
+        return super().main_loader()
+
+    def _count_alike(self) -> None:
+        """Count the steps in a row that were alike."""
+        number, loader = self._num_alike, self._alike_loader
+        self._num_alike = 0
+        if not number or self._counted is None:
+            return
+        self._samples_of[loader] += number * self._counted.samples_drawn
+        self._fed_since[loader] += number
+        silence = self._steps - number + 1 - self._last_fed[loader]
+        self._most_silent[loader] = max(self._most_silent[loader], silence)
+        self._last_fed[loader] = self._steps
+
     def _tell(self) -> None:
         """Tell Tally what this step was so far: it goes the long way from here on."""
+        self._count_alike()
         stage, self._stage = self._stage, _NONE
         self._is_short = False
         self._remember()
@@ -254,20 +275,23 @@ class SteadyTally(Tally):
             self._gone_by = [gone for gone in self._gone_by if not all(map(StorageWeakRef.expired, gone[2].values()))]
             self._most_gone = LEAST_GONE + 2 * len(self._gone_by)
         self._most_entered = max(self._most_entered, size)
-        self._samples_of[loader] += size
-        self._fed_since[loader] += 1
+        counted = self._counted
+        is_alike = counted is not None and counted.samples_drawn == size and loader == self._alike_loader
+        if counted is None or not is_alike or edge or counted.epoch_edge or counted.elements != self._num_elements:
+            self._count_alike()
+            self._alike_loader = loader
+            counted = self._counted = Counted(
+                samples_drawn=size,
+                samples_entered=size,
+                micro_batches=1,
+                epoch_edge=edge,
+                elements=self._num_elements,
+                samples_handed=size,
+                reconciled=True,
+            )
+        self._num_alike += 1
         self._steps += 1
         self._laps += 1
-        self._most_silent[loader] = max(self._most_silent[loader], self._steps - self._last_fed[loader])
-        self._last_fed[loader] = self._steps
         self._stage, self._references, self._edge = _NONE, {}, False
         self._held, self._first = (), None
-        return Counted(
-            samples_drawn=size,
-            samples_entered=size,
-            micro_batches=1,
-            epoch_edge=edge,
-            elements=self._num_elements,
-            samples_handed=size,
-            reconciled=True,
-        )
+        return counted

@@ -16,6 +16,9 @@ class Updates:
     """Tells whether parameters changed between `note` and `changed`: in place, or by getting other memory.
 
     Noted is no more where nobody asks; the first who asks again is told that they did not.
+
+    Attributes:
+        is_asked: whether anybody asked lately: else there is nothing to note.
     """
 
     def __init__(self, modules: Callable[[], Sequence[nn.Module]]) -> None:
@@ -24,15 +27,17 @@ class Updates:
         self._parameters: list[nn.Parameter] = []
         self._noted: list[tuple[int, int]] = []
         self._unasked = 0
+        self.is_asked = True
 
     def note(self) -> None:
         """Keep what the parameters are now."""
         self._unasked += 1
-        self._noted = self._state() if self._unasked <= UNASKED else []
+        self.is_asked = self._unasked <= UNASKED
+        self._noted = self._state() if self.is_asked else []
 
     def changed(self) -> bool:
         """Return whether they are others than when they were noted."""
-        self._unasked = 0
+        self._unasked, self.is_asked = 0, True
         return bool(self._noted) and self._state() != self._noted
 
     def _state(self) -> list[tuple[int, int]]:

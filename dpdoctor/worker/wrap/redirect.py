@@ -61,16 +61,10 @@ class Redirect:
         # Traced by dynamo, from inside a compiled wrapper: the answer is a constant to it, a thread's number is not.
         if torch.compiler.is_compiling() or self._thread == threading.get_ident():
             return self._plain(*args, **kwargs)
-        if not torch.is_grad_enabled():
-            self._watch.evaluating_forward()
-            return self._own_call(*args, **kwargs)
-        return self._train(args, kwargs)
-
-    def __reduce__(self) -> Any:
-        return self._plain.__reduce__()
-
-    def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watch = self._watch
+        if not torch.is_grad_enabled():
+            watch.evaluating_forward()
+            return self._own_call(*args, **kwargs)
         given = None if watch.tally.loaders_count else watch.given(self._module, args, kwargs)
         training = watch.training_forward(self._module, args, kwargs, given)
         depth = watch.phases.push(FORWARD)
@@ -86,6 +80,9 @@ class Redirect:
         finally:
             self._thread = None
             watch.phases.pop(depth)
+
+    def __reduce__(self) -> Any:
+        return self._plain.__reduce__()
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None) -> Any:
         through = self._watch.through
@@ -136,11 +133,17 @@ class Watch:
             self._open.add(id(module))
             self.forwards[id(module)] += 1
             self.micro_batch += 1
-        if self.evaluations is not None and not self.phases.is_elsewhere():
+        # As PhaseClock.is_elsewhere says; this runs in each step.
+        if self.evaluations is not None and self.phases.thread in {None, threading.get_ident()}:
             if module.training:
                 self.evaluations.trains()
             else:
                 self.evaluations.forward(with_gradients=True)
+        first = args[0] if args and given is None and module.training else None
+        is_asked_for = self.entered.is_on or self.keep_inputs
+        # Most scripts call their model so, and in most steps nothing else is to be done.
+        if type(first) is torch.Tensor and not is_asked_for and self.tally.trained_as_before(first, (id(module), None)):
+            return None
         # A tensor class of the script's may refuse, or do much, when it is looked at.
         with torch._C.DisableTorchFunctionSubclass():
             training = self._trained(module, args, kwargs, given)

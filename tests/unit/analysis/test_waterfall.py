@@ -231,7 +231,7 @@ class TestUnknown:
         made = fall(dataclasses.replace(found, rotating=UNKNOWN), self.ONE)
         assert made.terms["slower_ranks"].value is None
         assert made.terms["transfer"].value == pytest.approx(0.040)
-        assert "late now and then" in made.sources["transfer"]
+        assert "occasional stragglers" in made.sources["transfer"]
 
     def test_without_the_ablation_the_phases_tell_the_wait_of_a_host(self) -> None:
         waiting = {**MEASURED.phases, "data_wait": seconds(0.05)}

@@ -243,7 +243,7 @@ class TestWaterfall:
 
 class TestLoader:
     ANALYSIS = diagnosed_runs.diagnosed_run()
-    READY = "Batches that lay ready when training asked"
+    READY = "Prefetched batches when training asked"
 
     def test_the_advice_comes_first(self) -> None:
         first = only(Callout, build("loader", self.ANALYSIS))[0]
