@@ -30,6 +30,8 @@ GALLERY = REPOSITORY / "reports" / "gallery"
 # Relative, because it is in the command that a report shows.
 RUNS = Path("reports", "gallery-runs")
 MOST_BYTES = 10_000_000
+# In a run's directory: the commit that recorded it.
+COMMIT = "commit.txt"
 
 
 def profile(name: str, entry: Entry, host: str) -> None:
@@ -41,6 +43,7 @@ def profile(name: str, entry: Entry, host: str) -> None:
         *("--out", str(run), "--", *entry.args),
     )
     neutralise(REPOSITORY / run, REPOSITORY, host)
+    (REPOSITORY / run / COMMIT).write_text(commit(REPOSITORY))
 
 
 def show(name: str, entry: Entry) -> None:
@@ -59,7 +62,7 @@ def keep(run: Path, name: str, entry: Entry) -> None:
         shutil.copy(script, GALLERY)
     summary = rundir.read_json(run / rundir.SUMMARY, RunSummary)
     picture.take(folder / rundir.REPORT, folder / index.PICTURE)
-    rundir.write_json(folder / index.ORIGIN, origin(summary, entry.what, commit(REPOSITORY)))
+    rundir.write_json(folder / index.ORIGIN, origin(summary, entry.what, (run / COMMIT).read_text()))
 
 
 def check() -> None:

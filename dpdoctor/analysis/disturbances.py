@@ -66,14 +66,21 @@ def taken_by_others(launch: LaunchFacts, cores: int) -> float | None:
     taken = in_use - fmean(found.own for found in known)
     if taken <= OTHERS * cores:
         return None
-    is_missed = in_use > ALL * cores or _is_waited_for(launch, taken, fmean(found.workers for found in known))
-    return taken if is_missed else None
+    workers = fmean(found.workers for found in known)
+    ranks = fmean(found.own for found in known) - workers
+    return taken if in_use > ALL * cores or _is_waited_for(launch, taken, ranks, workers) else None
 
 
-def _is_waited_for(launch: LaunchFacts, taken: float, workers: float) -> bool:
-    """Return whether ranks waited for cores that others took: no longer than these and no worker of theirs explain."""
+def _is_waited_for(launch: LaunchFacts, taken: float, ranks: float, workers: float) -> bool:
+    """Return whether ranks waited for cores that others took.
+
+    Others took as much, and neither loader processes of the ranks nor further threads of theirs did.
+    """
     waits = waiting_for_cores(launch)
-    return max(waits, default=0.0) >= WAITING and taken >= COVERAGE * sum(waits) and taken > workers
+    other_threads = ranks - sum(1 - share for share in waits)
+    is_long = max(waits, default=0.0) >= WAITING
+    are_others = taken > workers and other_threads < (1 - COVERAGE) * sum(waits)
+    return is_long and are_others and taken >= COVERAGE * sum(waits)
 
 
 def waiting_for_cores(launch: LaunchFacts) -> list[float]:

@@ -53,10 +53,7 @@ class SlowRank:
 
     @property
     def cause(self) -> str | None:
-        """The part that most of the excess lies in, or of what is left of it without waiting for a core.
-
-        None: no single one, or nothing is certain.
-        """
+        """The part that most of the excess lies in; None: no single one, or nothing is certain."""
         excess = self.proved.value
         if not excess:
             return None
@@ -65,11 +62,21 @@ class SlowRank:
         inside = {name: values.pop(name) for name in (QUEUE, GC, CORE) if name in values}
         if CORE in inside and not above_zero(self.parts[CORE]):
             del inside[CORE]  # a millisecond of each window tells less than all of its steps
-        found = main_part(inside, excess) or main_part(values, excess)
-        if found is None and self.waits:
-            running = {name: part.value or 0.0 for name, part in self.running.items()}
-            return main_part(running, excess - inside[QUEUE])
-        return found
+        return main_part(inside, excess) or main_part(values, excess)
+
+    @property
+    def excess_running(self) -> Figure:
+        """What is left of what is proved without waiting for a core, as a share of the full step."""
+        queue = self.parts.get(QUEUE)
+        if queue is None or queue.value is None:
+            return self.proved
+        return stats.combination([(1.0, self.proved), (-1.0, queue)], "ratio")
+
+    @property
+    def cause_running(self) -> str | None:
+        """The phase that most of `excess_running` lies in; None: no single one, or it does not wait for a core."""
+        certain = {name: part.value or 0.0 for name, part in self.running.items() if above_zero(part)}
+        return main_part(certain, self.excess_running.value or 0.0) if self.waits else None
 
     @property
     def proved(self) -> Figure:

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ from dpdoctor.worker import modes
 from dpdoctor.worker.base.mode import Mode
 
 DATA_PARALLEL = "dp"
+# What a script that knows torchrun reads, by itself or through init_process_group.
+SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "env://")
 DEFAULT_CPU_RANKS = 2
 # How launchers call the number of ranks on a host: torchrun, accelerate, deepspeed, mpirun, fabric.
 RANKS_OPTIONS = ("--nproc-per-node", "--num-processes", "--num-gpus", "-np", "--devices")
@@ -110,7 +113,7 @@ def make_spec(options: Options) -> RunSpec:
         raise UsageError(f"--then go-on is for mode {NATIVE}: other modes train on what is thrown away")
     devices = _usable_devices(machine.gpus()[0])
     own = _launcher(options)
-    if is_native and options.nproc is not None and options.launcher is None and options.module is None:
+    if is_native and (options.nproc or 1) > 1 and options.launcher is None and options.module is None:
         _refuse_spawning(target)
     alone, no_baseline = _alone(own, options, devices) if is_native else ((), "")
     has_baseline = options.baseline and BASELINE not in requested and not no_baseline
@@ -263,23 +266,32 @@ def _launcher(options: Options) -> tuple[str, ...]:
     """Return what starts the ranks of mode native: the script itself or, where their number is given, torchrun."""
     if options.launcher:
         return tuple(shlex.split(options.launcher))
-    return (
-        ("python",) if options.nproc is None else ("torchrun", "--standalone", "--nproc-per-node", str(options.nproc))
-    )
+    return ("python",) if options.nproc is None else torchrun(options.nproc)
+
+
+def torchrun(nproc: int) -> tuple[str, ...]:
+    """Return what starts so many ranks of a script that waits to be started as each."""
+    return ("torchrun", "--standalone", "--nproc-per-node", str(nproc))
 
 
 def _refuse_spawning(script: str) -> None:
     """Refuse torchrun for a script that starts its ranks itself: each of torchrun's would start as many again.
 
+    One that also names what torchrun sets in the environment may know both ways.
+
     Raises:
-        UsageError: it does; names the line.
+        UsageError: it starts them; names the line.
     """
     try:
-        calls = [node for node in ast.walk(ast.parse(Path(script).read_bytes())) if isinstance(node, ast.Call)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes = list(ast.walk(ast.parse(Path(script).read_bytes())))
+        calls = [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
     except (OSError, SyntaxError, ValueError, RecursionError):
         return  # running it says why
-    for call in calls:
-        name = ast.unparse(call.func)
+    if any(isinstance(node, ast.Constant) and node.value in SET_BY_TORCHRUN for node in nodes):
+        return
+    for name, call in calls:
         if name in {"mp.spawn", "mp.start_processes", *SPAWNS}:
             raise UsageError(
                 f"{script}:{call.lineno} starts its ranks itself ({name}), and --nproc starts torchrun: leave out "

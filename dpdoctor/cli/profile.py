@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +115,11 @@ def profile(**options: Any) -> None:
 
 def _as_native(options: dict[str, Any], refused: LaunchRecord) -> RunSpec:
     """Return the run of a script that turned out to distribute itself: as it is, on as many ranks as modes have."""
-    nproc = options["nproc"] if options["launcher"] else options["nproc"] or _plan.default_ranks()
-    return _spec({**options, "modes": NATIVE, "nproc": None if starts_its_ranks(refused.reason or "") else nproc})
+    if options["launcher"]:
+        return _spec({**options, "modes": NATIVE})
+    is_plain = starts_its_ranks(refused.reason or "")
+    launcher = None if is_plain else shlex.join(_plan.torchrun(options["nproc"] or _plan.default_ranks()))
+    return _spec({**options, "modes": NATIVE, "nproc": None, "launcher": launcher})
 
 
 def _spec(options: dict[str, Any]) -> RunSpec:

@@ -138,14 +138,6 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heading:
-    """A heading inside a section."""
-
-    kind: ClassVar[str] = "heading"
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Callout:
     """Something that must not be missed. `lines` are shown as they are, in a fixed-width font."""
 
@@ -361,7 +353,6 @@ class Card:
         code: a line to copy; empty: none.
         about: more of its kind, behind a click: names and paragraphs.
         anchor: the id under which links find it; empty: none.
-        whole: the anchor of the card that has all that this one leaves out; empty: this one is whole.
         seen_in: name of the view that draws what it is about; empty: none, or none on this page.
     """
 
@@ -374,7 +365,6 @@ class Card:
     code: str = ""
     about: tuple[tuple[str, str], ...] = ()
     anchor: str = ""
-    whole: str = ""
     seen_in: str = ""
 
     def __post_init__(self) -> None:
@@ -389,7 +379,6 @@ Block: TypeAlias = (
     | Limits
     | Columns
     | Paragraph
-    | Heading
     | Callout
     | Absent
     | Table

@@ -152,11 +152,10 @@ def _no_gain(facts: ModeFacts) -> str:
 
 def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:
     assert loader.slow_fetches is not None
-    every = units.whole(round(loader.slow_fetches.total / loader.slow_fetches.count))
     return Advice(
         remedy="look at what single batches hold: a large or damaged file, one on a slower disk, an item that is hard "
         "to decode; prepare it once, or leave it out",
-        short=f"find why 1 fetch in {every} is slow",
+        short="find why single fetches are slow",
         predicted=stats.ratio(facts.mode.step, loader.slow_fetches.step, "x"),
     )
 

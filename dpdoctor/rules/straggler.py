@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from dpdoctor import units
@@ -166,6 +168,10 @@ def _finding(
     if facts.uneven_batches is not None and facts.uneven_batches.explains(weighed.value):
         return None
     cause, taken = _cause(facts, verdict, own), None
+    if own is not None and own.rank == verdict.rank and own.cause is None and facts.others and own.cause_running:
+        # Others let it wait for its core, and that is theirs: what is left is the script's, if that is worth a word.
+        left = dataclasses.replace(weighed, cost=own.excess_running)
+        cause, weighed = (own.cause_running, left) if left.value >= SMALL else (QUEUE, weighed)
     is_unexplained = verdict.rank is None or cause is None
     if cause in {QUEUE, CORE} or (is_unexplained and _queued_share(facts) >= COVERAGE * weighed.value):
         taken = None if verdict.rank is not None and facts.starts_more_than_others(verdict.rank) else facts.others
@@ -248,7 +254,8 @@ def _cause(facts: ModeFacts, verdict: Stragglers, own: SlowRank | None) -> str |
         if own.cause:
             return own.cause
         # Its loader processes keep it waiting in one phase, and take its core in the others.
-        by_workers = sum(own.parts[name].value or 0.0 for name in (DATA_WAIT, QUEUE) if name in own.parts)
+        waits = (own.running.get(DATA_WAIT), own.parts.get(QUEUE))
+        by_workers = sum(part.value or 0.0 for part in waits if part is not None)
         if facts.starts_more_than_others(own.rank) and by_workers >= COVERAGE * (own.proved.value or 0.0) > 0:
             return WORKERS
     return verdict.cause
@@ -270,7 +277,8 @@ RULE = Rule(
     why="A step lasts as long as its slowest rank: all others wait for it.",
     how="From the traces, who comes last to each collective and by how much (durations only, no clocks compared), with "
     "a binomial test against chance; from the ablation no_comm, how long each step of each rank takes where none "
-    "waits. The cause is what at least 80% of the difference lies in.",
+    "waits. The cause is what at least 80% of the difference lies in; where other processes took the rank's "
+    "core, of what is left without waiting for it.",
     remedy="Equal work, cores and data for each rank; what only one rank does, such as logging, off the training loop.",
     verified=True,
     check=_check,

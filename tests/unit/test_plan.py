@@ -328,6 +328,9 @@ def test_a_script_that_starts_its_ranks_itself_is_not_given_to_torchrun(here: Pa
         plan(modes="native", nproc=2)
     assert plan(modes="native").modes[-1].launcher == ("python",)
     assert plan(modes="native", nproc=2, launcher="torchrun --nproc-per-node 2").modes[-1].launcher[0] == "torchrun"
+    both_ways = f"import os\n\nif 'RANK' not in os.environ:\n    {call}\n"
+    (here / "train.py").write_text(both_ways)
+    assert plan(modes="native", nproc=2).modes[-1].launcher[0] == "torchrun"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ function choose(mode) {
     const nothing = section.querySelector(":scope .nothing");
     if (nothing) nothing.hidden = [...section.querySelectorAll(".view")].some((view) => !view.hidden);
   }
+  dispatchEvent(new Event("resize")); // a chart beside which there is room now, or no more, is as wide as that
   const radio = document.getElementById(mode === "" ? "mode-all" : `mode-${mode}`);
   if (radio) radio.checked = true;
 }

@@ -24,8 +24,8 @@ from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
 _PARTS = {DATA: "data", COMPUTE: "comp", COMMUNICATION: "comm", OTHER: "other"}
 _HEADS = ("mode", "samples/s", "speedup", "eff.", "step", *_PARTS.values())
-# More of them are in the report: so many opportunities, and limits on so many lines of so many characters.
-MOST_OPPORTUNITIES, LIMIT_LINES, LINE = 3, 5, 80
+# Limits stand on so many lines of so many characters; the report has all of them.
+LIMIT_LINES, LINE = 5, 80
 LEGEND = "~ estimated, \N{LESS-THAN OR EQUAL TO} upper bound; gains do not add up"
 
 
@@ -112,7 +112,7 @@ def _factor(row: ModeRow) -> str:
 
 def _opportunities(screen: FirstScreen) -> Iterator[RenderableType]:
     """Yield what to change: a row with what it gives in each mode."""
-    shown = screen.opportunities[:MOST_OPPORTUNITIES]
+    shown = screen.opportunities
     if not shown:
         return
     modes = [name for name in _names(screen) if any(name in found.gains for found in shown)]
@@ -124,8 +124,7 @@ def _opportunities(screen: FirstScreen) -> Iterator[RenderableType]:
         first, *gains = (f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
         line = "  ".join((first.strip().ljust(widths[0]), *gains)).rstrip()
         yield literal(line, "" if number else "bold")
-    num_more = screen.num_more + len(screen.opportunities) - len(shown)
-    told = (LEGEND if modes else "", f"{num_more} more in the report" if num_more else "")
+    told = (LEGEND if modes else "", f"{screen.num_more} more in the report" if screen.num_more else "")
     if any(told):
         yield Wrapped(text=f"   {'; '.join(filter(None, told))}", style="dim", indent=3)
 

@@ -79,7 +79,7 @@ def bandwidth_chart(mode: TracedMode) -> Iterator[Block]:
             for trace in (*_measured(line, color), *_fitted(line, color))
         ),
         layout=_layout(drawn),
-        height=charts.height(160),
+        height=charts.height(160, num_names=len(drawn)),
         how_to_read=HOW_TO_READ + _left_out(drawn),
         alternative=" ".join(map(_words, drawn)),
     )

@@ -44,7 +44,7 @@ def data_parallel_chart(cost: DataParallelCost, rank: str) -> Chart:
             for key, name, colors in _BARS
         ),
         layout={**layout, "barmode": "stack", "bargap": 0.4},
-        height=charts.height(38 * len(devices)),
+        height=charts.height(38 * len(devices), num_names=len(_BARS)),
         how_to_read="A longer bar is a device with more to do, mostly the first: it gathers, reduces and updates while "
         "the others wait.",
         alternative=" ".join(

@@ -44,7 +44,7 @@ def shard_unit_chart(found: Sequence[ShardUnit], whose: str) -> Chart:
             ),
         ),
         layout={**layout, "showlegend": False, "bargap": 0.35},
-        height=charts.height(22 * len(drawn)),
+        height=charts.height(22 * len(drawn), num_names=0),
         how_to_read="A bar is the time in which a unit's gathering and scattering ran and nothing computed; it "
         f"lengthens the step.{left_out}",
         alternative=f"{'; '.join(words)}.",

@@ -123,8 +123,8 @@ def _source(mode: TracedMode, common: CommonSteps) -> Paragraph:
     slower = "" if cost.value is None else f" here to {figure_text(cost)} of the untraced step"
     left_out = f": {common.left_out}" if common.left_out else ""
     return Paragraph(
-        text=f"Shares are of traced steps{left_out}. The profiler slows them{slower}, the host's part most: durations "
-        "are those of the measured windows."
+        text=f"Shares are of traced steps{left_out}. The profiler slows them{slower}, the host's part most: take "
+        "durations from the measured windows."
     )
 
 

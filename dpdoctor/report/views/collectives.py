@@ -39,7 +39,7 @@ BANDWIDTH = (
     "Figures are of the whole trace. Exposed is the share of a call's time in which nothing computed. Durations "
     "include waiting for other ranks, so the bandwidths of single ranks are lower bounds of what the network gives. "
     "algbw is size over duration and busbw what each link carried, as nccl-tests define them. "
-    "A median far below its dashed line waited; where that line still rises, latency decides."
+    "By size: a median far below its dashed line waited; where that line still rises, latency decides."
 )
 
 

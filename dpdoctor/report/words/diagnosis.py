@@ -74,16 +74,8 @@ def gain_words(finding: Finding) -> str | None:
     if finding.speedup.value is None:
         return f"unknown: {finding.speedup.reason}"
     if finding.speedup_basis == "at most":
-        return gain_clause(finding)
-    return f"{with_interval(finding.speedup)}, {'measured' if finding.speedup_basis == 'measured' else 'estimated'}"
-
-
-def gain_clause(finding: Finding) -> str:
-    """Return the known gain with what it is, and its interval; of the most that can be had, the upper end alone."""
-    assert finding.speedup is not None
-    if finding.speedup_basis == "at most":
         return f"at most {figure_text(at_most(finding.speedup))}"
-    return f"{with_interval(finding.speedup)}{', measured,' if finding.speedup_basis == 'measured' else ''}"
+    return f"{with_interval(finding.speedup)}, {'measured' if finding.speedup_basis == 'measured' else 'estimated'}"
 
 
 def at_most(gain: Figure) -> Figure:

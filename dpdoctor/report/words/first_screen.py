@@ -5,6 +5,7 @@ Assembled once from run.json, for the page, the terminal and a comment; each of 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ _BOUND_BY = {
 _NO_FAULT = SAID | {"amp_unused"}
 # The part of a step whose share is what a rule finds costly: on one screen it has one figure, that of the step's parts.
 _PART = {"data_starved": DATA, "exposed_communication": COMMUNICATION, "no_overlap": COMMUNICATION}
+_SHARE = re.compile(r"[\d.]+%")
 _BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bound"}
 
 
@@ -240,12 +242,17 @@ def _do_first(run: RunSummary) -> str:
     where = f" ({_line(run, finding)})" if finding.line else ""
     # What was tried and does not help comes after what does.
     change, also, tried = finding.short_remedy.partition("; ")
-    others = [other for other in costly if other.rule == finding.rule and other is not finding]
-    alike = [other for other in others if other.short_remedy == finding.short_remedy]
+    others = [other for other in costly if other.rule == finding.rule and other is not finding and other.short_remedy]
+    alike = [other for other in others if _change(other) == change]
     beside = "".join(f", {_short_gain(other)} {_where(other.mode)}" for other in alike if _gains(other))
     unlike = [mode_label(other.mode) for other in others if other not in alike]
     apart = f"; {listed(unlike)} {'needs' if len(unlike) == 1 else 'need'} another change" if unlike else ""
     return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{apart}{also}{tried}")
+
+
+def _change(finding: Finding) -> str:
+    """Return what to change in a few words, without what else was tried."""
+    return (finding.short_remedy or "").partition("; ")[0]
 
 
 def _gains(finding: Finding) -> bool:
@@ -332,8 +339,13 @@ def _remedy(best: Finding, findings: Sequence[Finding]) -> str:
     """Return what helps the mode in which it gives most; said of that mode alone where another needs something else."""
     if not best.remedy:
         return ""
-    is_for_all = all(found.remedy == best.remedy for found in findings)
+    is_for_all = all(_remedy_of(found) == _remedy_of(best) for found in findings)
     return sentence(capital(best.remedy if is_for_all else f"{_where(best.mode)}: {best.remedy}"))
+
+
+def _remedy_of(finding: Finding) -> str:
+    """Return a remedy without the shares in it, which differ from mode to mode where the remedy does not."""
+    return _SHARE.sub("%", finding.remedy or "")
 
 
 def _line(run: RunSummary, finding: Finding) -> str:
@@ -354,7 +366,7 @@ def _chip(run: RunSummary, finding: Finding, best: Finding) -> str:
     of = "a step" if finding.share_of == "step" else diagnosis.OF_WORDS[finding.share_of]
     parts = [f"{units.share(cost)} of {of}"] if cost is not None else []
     parts += [_gain(finding)] if gain is not None and gain.value is not None else []
-    own = f" ({finding.short_remedy})" if finding.short_remedy and finding.remedy != best.remedy else ""
+    own = f" ({finding.short_remedy})" if finding.short_remedy and _remedy_of(finding) != _remedy_of(best) else ""
     return f"{mode_label(finding.mode)}: {', '.join(parts) or finding.status}{own}"
 
 

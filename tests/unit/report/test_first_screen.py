@@ -233,3 +233,23 @@ def test_what_takes_most_of_a_step_bounds_it_and_of_what_takes_as_much_what_give
     assert screen(with_findings(runs.cpu_run(), small, large)).bound_by == "Communication-bound"
     about_as_large = dataclasses.replace(small, cost=figure(0.45, 0.01, "ratio"))
     assert screen(with_findings(runs.cpu_run(), about_as_large, large)).bound_by == "Straggler"
+
+
+def test_modes_that_need_another_change_are_told_beside_the_first() -> None:
+    changes = {"single": "set num_workers=2", "ddp": "make Decode cheaper; num_workers=2 is slower: measured 0.9x"}
+    found = [
+        finding(
+            "data_starved",
+            mode,
+            short_remedy=change,
+            remedy=change,
+            speedup_basis="measured",
+            speedup=figure(1.5 if mode == "single" else 1.1, 0.05, "x"),
+        )
+        for mode, change in changes.items()
+    ]
+    assert screen(with_findings(runs.cpu_run(), *found)).do_first.endswith("one device; ddp needs another change.")
+    same = [
+        dataclasses.replace(one, short_remedy=changes["ddp"].replace("0.9x", f"0.{n}x")) for n, one in enumerate(found)
+    ]
+    assert "another change" not in screen(with_findings(runs.cpu_run(), *same)).do_first

@@ -142,7 +142,7 @@ def test_a_cell_has_the_number_that_it_shows() -> None:
     assert cell in page.render(of_run(analysis))
 
 
-def test_short_cards_lead_to_whole_ones() -> None:
+def test_the_first_screen_leads_to_the_whole_findings() -> None:
     found = elements(diagnosed_runs.diagnosed_run()).found
     links = [
         attributes["href"] for tag, attributes in found if tag == "a" and "#finding-" in (attributes["href"] or "")

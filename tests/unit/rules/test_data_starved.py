@@ -202,7 +202,7 @@ def test_slow_batches_that_no_setting_hides_are_the_cause_and_what_to_look_at() 
     assert "9 of 144" in found.cause
     assert re.findall(r"[\d.]+(?: ms|%)", found.cause) == ["400 ms", "95%", "40.0 ms"]
     assert any(found.cause in line for line in found.evidence)
-    assert re.findall(r"\d+", found.short_remedy) == ["1", "16"]
+    assert found.short_remedy == "find why single fetches are slow"
     assert found.speedup.value == pytest.approx(0.1 / 0.063)
 
 

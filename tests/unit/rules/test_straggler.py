@@ -338,12 +338,28 @@ def test_a_core_that_others_use_too_is_the_machines_doing() -> None:
     assert found.remedy == OTHERS_REMEDY
 
 
-@pytest.mark.parametrize(("queued_ms", "cause"), [(20, CAUSES["other"]), (0, None)])
-def test_what_is_left_without_the_waiting_for_a_core_is_the_scripts(queued_ms: float, cause: str | None) -> None:
+@pytest.mark.parametrize(
+    ("queued_ms", "others", "cause", "cost"),
+    [
+        (20, 0.9, CAUSES["other"], 0.2),
+        (20, 0, None, 0.4),  # its own threads, or a pinned rank
+        (0, 0.9, None, 0.4),
+    ],
+)
+def test_what_is_left_without_the_waiting_for_a_core_that_others_took_is_the_scripts(
+    queued_ms: float, others: float, cause: str | None, cost: float
+) -> None:
     # Of 40 ms it waits for 20, in what lasts 120: the forward's 100 are 83 without, and the other code's 20 are 17.
-    found = finding(paced(40, "forward+other", queued_ms=queued_ms))
+    found = finding(paced(40, "forward+other", queued_ms=queued_ms, others=others))
     assert found.cause == cause
+    assert found.cost.value == pytest.approx(cost, abs=0.01)
     assert any("it waits for a core for 20% (" in text for text in found.evidence) == bool(queued_ms)
+
+
+def test_where_next_to_nothing_is_left_without_that_waiting_it_is_the_machines_doing() -> None:
+    found = finding(paced(20, "forward+other", queued_ms=15.5, others=0.9))
+    assert "other processes used 0.90 of 2 cores" in (found.cause or "")
+    assert (found.severity, found.speedup) == ("info", None)
 
 
 @pytest.mark.parametrize(("started_s", "cause"), [((0.0, 5.0), CAUSES["workers"]), ((5.0, 5.0), None)])

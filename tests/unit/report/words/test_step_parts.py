@@ -22,6 +22,10 @@ def test_what_a_step_gains_without_communication_is_taken_out_of_what_computes()
     assert shown(ablations={"no_comm": cases.ablation(0.25)}) == {DATA: "10%", COMPUTE: "65%", COMMUNICATION: "25%"}
 
 
+def test_an_experiment_that_shows_no_gain_measured_it_too() -> None:
+    assert shown(ablations={"no_comm": cases.ablation(0.0)}) == {DATA: "10%", COMPUTE: "90%"}
+
+
 def test_one_device_communicates_with_nobody() -> None:
     parts = step_parts(cases.case(phases_s={"data_wait": cases.STEP_S / 10}).mode)
     assert [part.shown for part in parts if part.key == COMPUTE] == ["90%"]
