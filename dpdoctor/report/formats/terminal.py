@@ -17,7 +17,7 @@ from dpdoctor.report.formats.console import Wrapped, literal
 from dpdoctor.report.text import NOTHING, capital, figure_text, left_alone, remarks, run_title, sentence, short_interval
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_trace_run
-from dpdoctor.report.words import standing
+from dpdoctor.report.words import standing, verdict
 from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, first_screen
 from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER
 
@@ -155,17 +155,18 @@ def _limits(analysis: Diagnosis, screen: FirstScreen) -> Iterator[RenderableType
         *screen.unasked,
         *_files(run),
     ]
-    shown = _fitting(told)
+    # What became of files and figures is told whatever room it takes.
+    shown = _fitting(told, at_least=len(list(verdict.limits(run))))
     num_more = len(told) - len(shown)
     if shown:
         yield literal(f"\nLIMITS{f' ({num_more} more in the report)' if num_more else ''}", "bold")
     yield from (Wrapped(text=f"! {text}", style="dim", indent=2) for text in shown)
 
 
-def _fitting(told: Sequence[str]) -> Sequence[str]:
-    """Return the first of these paragraphs that have room, at least one where there are any."""
+def _fitting(told: Sequence[str], *, at_least: int) -> Sequence[str]:
+    """Return the first of these paragraphs that have room, but for so many that are shown anyway."""
     lines = accumulate(len(textwrap.wrap(f"! {text}", LINE, subsequent_indent="  ")) for text in told)
-    return told[: max(1, sum(number <= LIMIT_LINES for number in lines))]
+    return told[: max(1, at_least, sum(number <= LIMIT_LINES for number in lines))]
 
 
 def _files(run: RunSummary) -> Iterator[str]:
