@@ -77,6 +77,7 @@ def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: fl
         ),
         cause=None,
         remedy=remedy,
+        short_remedy=remedy,
         code=code,
         line=line,
         speedup=faster_without(weighed.cost),

@@ -189,6 +189,7 @@ def _finding(
         evidence=(*_trace_words(verdict), *by_ablation),
         cause=f"{taken}, for which the ranks waited" if taken else CAUSES.get(cause) if cause else None,
         remedy=OTHERS_REMEDY if taken else _remedy(verdict, cause),
+        short_remedy=None if taken else _short(_remedy(verdict, cause), verdict.rank),
         speedup=None if taken else faster_without(weighed.cost),
         speedup_basis="at most",
     )
@@ -267,6 +268,12 @@ def _remedy(verdict: Stragglers, cause: str | None) -> str:
     if verdict.rank is None:
         return "even out what differs from step to step: sizes of samples, garbage collection, load on the cores"
     return "compare this rank's host and device with the others': load on its cores, clocks, its share of the data"
+
+
+def _short(remedy: str, rank: int | None) -> str:
+    """Return what a remedy begins with, about a rank by its number."""
+    first = remedy.partition(":")[0].partition(",")[0]
+    return first if rank is None else first.replace("this rank", f"rank {rank}")
 
 
 RULE = Rule(

@@ -379,3 +379,8 @@ def test_the_only_rank_of_a_group_waits_for_nobody() -> None:
     traced = with_group_size(traces(every_step(0))[0], "0", 1)
     assert isinstance(RULE.check(case("trace", traced)), CannotTell)
     assert RULE.check(case("single", traced)) is None
+
+
+def test_the_remedy_in_a_few_words_names_the_rank() -> None:
+    assert finding(paced(20, "other")).short_remedy == "find what the script does on rank 1 only"
+    assert finding(paced(20, queued_ms=19, others=0.9)).short_remedy is None
