@@ -28,7 +28,7 @@ from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.report.words.advice import SAID
 from dpdoctor.report.words.step_parts import AT_MOST, COMMUNICATION, DATA, StepPart, step_parts
 from dpdoctor.rules import BY_NAME
-from dpdoctor.rules.diagnose import ALIKE
+from dpdoctor.rules.diagnose import ALIKE, OURS
 from dpdoctor.rules.rule import CRITICAL
 
 MOST_OPPORTUNITIES = 3
@@ -377,6 +377,7 @@ def _limits(run: RunSummary) -> Iterator[str]:
     if BASELINE in run.modes and not run.caveat:
         parallel = {name: mode.speedup for name, mode in shown.items() if not standing.is_baseline(name)}
         yield from _unknown("speedup", shown, parallel)
+    yield from _withheld(run)
     yield from _started_one_rank(shown)
     unsteady = [mode_label(name) for name, mode in shown.items() if mode.warmup_steady is False]
     if unsteady:
@@ -398,6 +399,15 @@ def _unasked(run: RunSummary) -> Iterator[str]:
 
 def _measured(run: RunSummary) -> dict[str, ModeSummary]:
     return {name: mode for name, mode in standing.shown_modes(run).items() if mode.status != "inactive"}
+
+
+def _withheld(run: RunSummary) -> Iterator[str]:
+    """Yield which checks found something that dpdoctor's own cost may be."""
+    ours = OURS.partition("{}")[0]
+    titles = {name: rule.title for name, rule in BY_NAME.items()}
+    found = ((f"{titles.get(one.rule, one.rule)} ({one.mode})", one.reason) for one in run.inconclusive)
+    told = by_reason((what, reason) for what, reason in found if reason.startswith(ours))
+    yield from (sentence(f"Found, and not told as a finding: {labels}; {reason}") for reason, labels in told.items())
 
 
 def _started_one_rank(modes: Mapping[str, ModeSummary]) -> Iterator[str]:

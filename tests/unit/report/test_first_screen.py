@@ -8,11 +8,12 @@ import shlex
 import pytest
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, Figure
+from dpdoctor.analysis import Analysis, Figure, Inconclusive
 from dpdoctor.analysis.base import stats
 from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
 from dpdoctor.report.words import diagnosis
 from dpdoctor.report.words.first_screen import FirstScreen, first_screen
+from dpdoctor.rules.diagnose import OURS
 from tests.builders import runs, traced_runs
 from tests.builders.cases import OWN
 from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
@@ -253,3 +254,13 @@ def test_modes_that_need_another_change_are_told_beside_the_first() -> None:
         dataclasses.replace(one, short_remedy=changes["ddp"].replace("0.9x", f"0.{n}x")) for n, one in enumerate(found)
     ]
     assert "another change" not in screen(with_findings(runs.cpu_run(), *same)).do_first
+
+
+def test_what_our_own_cost_may_be_is_no_finding_and_is_told() -> None:
+    found = runs.cpu_run()
+    ours = Inconclusive(rule="exposed_communication", mode="ddp", reason=OURS.format("7%"))
+    other = Inconclusive(rule="checkpoint_share", mode="ddp", reason="no checkpoint was seen")
+    with_both = dataclasses.replace(found, summary=dataclasses.replace(found.summary, inconclusive=(ours, other)))
+    (told,) = [text for text in screen(with_both).limits if "watching the script" in text]
+    assert "Exposed communication (ddp)" in told
+    assert "heckpoint" not in told

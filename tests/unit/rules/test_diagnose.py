@@ -165,3 +165,10 @@ def test_of_gains_about_alike_the_measured_one_comes_first() -> None:
 def test_none_is_lost_where_a_remedy_would_make_it_slower(costs: list[float]) -> None:
     findings = [finding("ddp", cost) for cost in costs]
     assert sorted(map(id, in_order(findings))) == sorted(map(id, findings))
+
+
+@pytest.mark.parametrize("status", ["ok", "inactive", "failed", "skipped"])
+def test_no_rule_is_asked_about_a_mode_that_trained_nothing_of_its_own(status: str) -> None:
+    starved = cases_of("data_starved", "FIRES")["by the ablation"].analysis
+    found = diagnose(cases.with_mode(starved, "single", status=status)).summary.findings
+    assert bool(found) == (status == "ok")
