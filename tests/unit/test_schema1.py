@@ -125,3 +125,28 @@ def _records() -> Iterator[type]:
 def test_recordings_are_there() -> None:
     assert len(RECORDINGS) > 10
     assert EXPECTED.exists()
+
+
+# What schema 1 called what has another name now: nothing that was recorded then may be lost.
+KEYS_OF_SCHEMA_1 = {
+    "Recording": "arms",
+    "LaunchRecord": "changed refused",
+    "RankRecord": "adoption arms phase",
+    "WindowRecord": "arm core_pace_ns",
+    "Conversion": "units",
+    "Digest": "not_judged",
+    "DeviceStep": "budget handling_by",
+    "RunSummary": "not_judged pace",
+    "ModeSummary": "adoption arms budget changed core_pace no_trace observer_cost own profiler_cost refused throughput_with_edges wall",
+    "RankSummary": "phase",
+    "CrossCheck": "allowed arm gained seen",
+    "Finding": "gain of predicted short",
+    "LoaderSummary": "built control edge number ready receive slow",
+    "SlowFetches": "of usual",
+    "Waterfall": "contention input peers",
+}
+
+
+def test_no_key_of_schema_1_is_forgotten() -> None:
+    known = {name: set(keys) for name, keys in schema1.RENAMES.items()}
+    assert {name: set(keys.split()) for name, keys in KEYS_OF_SCHEMA_1.items()} == known
