@@ -137,7 +137,8 @@ KEYS_OF_SCHEMA_1 = {
     "Digest": "not_judged",
     "DeviceStep": "budget handling_by",
     "RunSummary": "not_judged pace",
-    "ModeSummary": "adoption arms budget changed core_pace no_trace observer_cost own profiler_cost refused throughput_with_edges wall",
+    "ModeSummary": "adoption arms budget changed core_pace no_trace "
+    "observer_cost own profiler_cost refused throughput_with_edges wall",
     "RankSummary": "phase",
     "CrossCheck": "allowed arm gained seen",
     "Finding": "gain of predicted short",
