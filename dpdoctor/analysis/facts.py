@@ -20,7 +20,7 @@ from dpdoctor.analysis.batch_sizes import Unevenness, unevenness
 from dpdoctor.analysis.breakdown import part_share
 from dpdoctor.analysis.communication import NOT_TIMED, Exposure, clocked_share, exposed_calls_share, exposure
 from dpdoctor.analysis.cross_rank.model import CrossRank
-from dpdoctor.analysis.disturbances import Throttled, throttled, throttled_periods, while_measured
+from dpdoctor.analysis.disturbances import Throttled, throttled, throttled_periods, waiting_for_cores, while_measured
 from dpdoctor.analysis.loader.restarts import Restarts, begins_every_step, is_left_early, restarts
 from dpdoctor.analysis.rank_step_time import SlowRank, slowest_rank
 from dpdoctor.records import HAND_WRITTEN, Launch, Run, Strategy
@@ -205,6 +205,15 @@ class ModeFacts:
     def others(self) -> str | None:
         """Return that other processes took cores while the mode was measured; None: none that were missed."""
         return while_measured(self.launch, self.fingerprint.cores)
+
+    @cached_property
+    def waiting_for_cores(self) -> float:
+        """Return the share of the measured time in which a rank's training thread waits for a core, the mean of all.
+
+        0 where the kernel does not tell.
+        """
+        waits = waiting_for_cores(self.launch) if self.launch else []
+        return sum(waits) / len(waits) if waits else 0.0
 
     def starts_more_than_others(self, rank: int) -> bool:
         """Return whether processes that this rank started keep its core busy, and not those of the others."""

@@ -431,13 +431,13 @@ class Section(Generic[Subject]):
 
     Attributes:
         name: its address within the document.
-        otherwise: why it is empty where none of its views applies.
+        why_empty: why it is empty where none of its views applies.
     """
 
     name: str
     title: str
     views: tuple[View[Subject], ...]
-    otherwise: str = "not part of this report"
+    why_empty: str = "not part of this report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

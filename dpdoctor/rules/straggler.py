@@ -66,7 +66,7 @@ _PART_WORDS = {
     CORE: "its core is slower at one and the same arithmetic, too, by {known} of a step",
     QUEUE: "it waits for a core for {known} of a step longer",
 }
-OF_PHASE = "what its host does in `{name}` takes {known} of a step longer"
+OF_PHASE = "what its host does in `{name}`{how} takes {known} of a step longer"
 OTHERS_REMEDY = "repeat the run while nothing else uses the machine: the script is not the reason"
 ALIKE = {
     "data": "data_wait",
@@ -172,8 +172,9 @@ def _finding(
         # Others let it wait for its core, and that is theirs: what is left is the script's, if that is worth a word.
         left = dataclasses.replace(weighed, cost=own.excess_running)
         cause, weighed = (own.cause_running, left) if left.value >= SMALL else (QUEUE, weighed)
+        by_ablation = [*by_ablation, *_words_of(cause, own.running.get(cause), ", without the waiting,")]
     is_unexplained = verdict.rank is None or cause is None
-    if cause in {QUEUE, CORE} or (is_unexplained and _queued_share(facts) >= COVERAGE * weighed.value):
+    if cause in {QUEUE, CORE} or (is_unexplained and facts.waiting_for_cores >= COVERAGE * weighed.value):
         taken = None if verdict.rank is not None and facts.starts_more_than_others(verdict.rank) else facts.others
     who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
     often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""
@@ -193,18 +194,6 @@ def _finding(
         speedup=None if taken else faster_without(weighed.cost),
         speedup_basis="at most",
     )
-
-
-def _queued_share(facts: ModeFacts) -> float:
-    """Return the share of a measured step in which the thread that trains waits for a core, over all ranks."""
-    found = [
-        (rank.window.queued_ns, rank.window.end_ns - rank.window.begin_ns)
-        for launch in facts.launches
-        for window in launch.windows()
-        for rank in window.ranks
-        if rank.window.queued_ns is not None
-    ]
-    return sum(queued for queued, _ in found) / (sum(wall for _, wall in found) or 1)
 
 
 def _trace_words(verdict: Stragglers) -> list[str]:
@@ -240,13 +229,15 @@ def _pace_words(own: SlowRank | None) -> list[str]:
 def _part_words(own: SlowRank) -> list[str]:
     """Return how much of a rank's slowness lies in what explains it."""
     names = dict.fromkeys((*filter(None, [own.cause]), *([QUEUE] if own.waits else [])))
-    return [
-        _PART_WORDS.get(name, OF_PHASE).format(
-            name=name, known=units.within(*map(units.share, (part.value, part.low, part.high)))
-        )
-        for name in names
-        if (part := own.parts[name]).value is not None and part.low is not None and part.high is not None
-    ]
+    return [text for name in names for text in _words_of(name, own.parts[name])]
+
+
+def _words_of(name: str, part: Figure | None, how: str = "") -> list[str]:
+    """Return by how much a part of a step is longer on the rank; nothing where that has no interval."""
+    if part is None or part.value is None or part.low is None or part.high is None:
+        return []
+    known = units.within(*map(units.share, (part.value, part.low, part.high)))
+    return [_PART_WORDS.get(name, OF_PHASE).format(name=name, known=known, how=how)]
 
 
 def _cause(facts: ModeFacts, verdict: Stragglers, own: SlowRank | None) -> str | None:

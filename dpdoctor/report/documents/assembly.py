@@ -60,12 +60,12 @@ def _part(section: Section[Subject], subject: Subject) -> tuple[Part, list[_Miss
         if blocks
     )
     said = [view.result(subject) for view, blocks, _ in built if blocks]
-    result = " \N{MIDDLE DOT} ".join(filter(None, said)) if shown else _why_empty(missing, section.otherwise)
+    result = " \N{MIDDLE DOT} ".join(filter(None, said)) if shown else _why_empty(missing, section.why_empty)
     return Part(name=section.name, title=section.title, result=result, views=shown), missing
 
 
-def _why_empty(missing: Sequence[_Missing], otherwise: str) -> str:
-    return f"not measured: {missing[0][0].reason}" if missing else otherwise
+def _why_empty(missing: Sequence[_Missing], in_general: str) -> str:
+    return f"not measured: {missing[0][0].reason}" if missing else in_general
 
 
 def _parted(blocks: Sequence[Block], mode: str = "") -> tuple[tuple[Block, ...], list[_Missing]]:

@@ -152,7 +152,7 @@ def _limits(analysis: Diagnosis, screen: FirstScreen) -> Iterator[RenderableType
         *screen.limits,
         *trace_verdict.stragglers(analysis),
         *(f"{labels}: {sentence(capital(remark))}" for remark, labels in remarks(run.modes).items()),
-        *screen.unasked,
+        *screen.hints,
         *_files(run),
     ]
     # What became of files and figures is told whatever room it takes.

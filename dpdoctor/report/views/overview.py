@@ -69,7 +69,7 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return the answer, what failed, the modes beside what to change, the limits, and the table of modes."""
     summary = analysis.summary
     screen = first_screen(summary)
-    points = (*screen.limits, *trace_verdict.stragglers(analysis), *screen.unasked, *_meaning(summary))
+    points = (*screen.limits, *trace_verdict.stragglers(analysis), *screen.hints, *_meaning(summary))
     limits = [Limits(title="Limits of this run", points=points)] if points else []
     beside: list[Block] = [*_modes(screen), *ranking(screen)]
     return [

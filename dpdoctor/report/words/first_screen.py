@@ -110,7 +110,7 @@ class FirstScreen:
         linear: the step that linear scaling would have, in seconds; None: it differs between modes, or is unknown.
         opportunities: the largest gain first; `num_more` are in the findings alone.
         limits: what this run could not tell, or what makes a figure doubtful, a sentence each.
-        unasked: what more it would tell if it were run otherwise, a sentence each; no figure shown depends on it.
+        hints: what more it would tell if it were run otherwise, a sentence each; no figure shown depends on it.
     """
 
     bound_by: str
@@ -122,7 +122,7 @@ class FirstScreen:
     opportunities: tuple[Opportunity, ...]
     num_more: int
     limits: tuple[str, ...]
-    unasked: tuple[str, ...]
+    hints: tuple[str, ...]
 
 
 def first_screen(run: RunSummary) -> FirstScreen:
@@ -140,7 +140,7 @@ def first_screen(run: RunSummary) -> FirstScreen:
         opportunities=tuple(_opportunity(run, findings) for findings in by_rule[:MOST_OPPORTUNITIES]),
         num_more=max(0, len(by_rule) - MOST_OPPORTUNITIES),
         limits=tuple(_limits(run)),
-        unasked=tuple(_unasked(run)),
+        hints=tuple(_hints(run)),
     )
 
 
@@ -388,7 +388,7 @@ def _limits(run: RunSummary) -> Iterator[str]:
         yield f"Global batches differ ({sizes} samples per step): throughput is not time to accuracy."
 
 
-def _unasked(run: RunSummary) -> Iterator[str]:
+def _hints(run: RunSummary) -> Iterator[str]:
     """Yield what another script or other options would have told."""
     shown = _measured(run)
     yield from _unknown("epoch", shown, {name: mode.epoch_s for name, mode in shown.items()})

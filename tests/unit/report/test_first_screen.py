@@ -177,12 +177,12 @@ class TestOpportunities:
 class TestLimits:
     def test_an_unknown_figure_has_its_reason_once(self) -> None:
         lacking = stats.unknown("s", "no loader with a length fed the steps")
-        told = screen(with_mode("ddp", epoch_s=lacking)).unasked
+        told = screen(with_mode("ddp", epoch_s=lacking)).hints
         assert sum("no loader with a length fed the steps" in text for text in told) == 1
 
     def test_intervals_of_one_launch_are_told_and_those_of_several_not(self) -> None:
-        assert any("--repeat" in text for text in screen(runs.cpu_run()).unasked)
-        assert not any("--repeat" in text for text in screen(runs.repeated_run()).unasked)
+        assert any("--repeat" in text for text in screen(runs.cpu_run()).hints)
+        assert not any("--repeat" in text for text in screen(runs.repeated_run()).hints)
 
     @pytest.mark.parametrize(("world_size", "is_told"), [(1, True), (2, False)])
     def test_a_launcher_that_started_no_second_rank_is_told(self, world_size: int, is_told: bool) -> None:
