@@ -277,7 +277,7 @@ def torchrun(nproc: int) -> tuple[str, ...]:
 def _refuse_spawning(script: str) -> None:
     """Refuse torchrun for a script that starts its ranks itself: each of torchrun's would start as many again.
 
-    One that also names what torchrun sets in the environment may know both ways.
+    One that may also take its rank from the environment knows both ways.
 
     Raises:
         UsageError: it starts them; names the line.
@@ -289,7 +289,9 @@ def _refuse_spawning(script: str) -> None:
         calls = [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
     except (OSError, SyntaxError, ValueError, RecursionError):
         return  # running it says why
-    if any(isinstance(node, ast.Constant) and node.value in SET_BY_TORCHRUN for node in nodes):
+    if any(isinstance(node, ast.Constant) and node.value in SET_BY_TORCHRUN for node in nodes) or any(
+        name.endswith("init_process_group") and _takes_rank_from_environment(call) for name, call in calls
+    ):
         return
     for name, call in calls:
         if name in {"mp.spawn", "mp.start_processes", *SPAWNS}:
@@ -297,6 +299,11 @@ def _refuse_spawning(script: str) -> None:
                 f"{script}:{call.lineno} starts its ranks itself ({name}), and --nproc starts torchrun: leave out "
                 "--nproc, or say with --launcher what starts the script"
             )
+
+
+def _takes_rank_from_environment(call: ast.Call) -> bool:
+    """Return whether a call of `init_process_group` gives no rank, its fifth argument."""
+    return len(call.args) < 5 and not any(keyword.arg in ("rank", None) for keyword in call.keywords)
 
 
 def _alone(launcher: tuple[str, ...], options: Options, devices: Sequence[str]) -> tuple[tuple[str, ...], str]:

@@ -321,15 +321,29 @@ def test_how_many_ranks_a_script_of_its_own_has_is_its_authors_affair() -> None:
     assert plan(modes="native", nproc=64).modes[-1].launcher[-1] == "64"
 
 
-@pytest.mark.parametrize("call", ["mp.spawn(train, nprocs=2)", "torch.multiprocessing.start_processes(train)"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "mp.spawn(train, nprocs=2)",
+        "torch.multiprocessing.start_processes(train)",
+        "mp.spawn(train), dist.init_process_group('gloo', rank=0, world_size=2)",
+        "mp.spawn(train), dist.init_process_group('gloo', 'file:///tmp/x', None, 2, 0)",
+        "mp.spawn(train), init_process_group(**options)",
+    ],
+)
 def test_a_script_that_starts_its_ranks_itself_is_not_given_to_torchrun(here: Path, call: str) -> None:
     (here / "train.py").write_text(f"import torch\n\n{call}\n")
     with pytest.raises(UsageError, match=r"train\.py:3 starts its ranks itself .* leave out --nproc"):
         plan(modes="native", nproc=2)
     assert plan(modes="native").modes[-1].launcher == ("python",)
     assert plan(modes="native", nproc=2, launcher="torchrun --nproc-per-node 2").modes[-1].launcher[0] == "torchrun"
-    both_ways = f"import os\n\nif 'RANK' not in os.environ:\n    {call}\n"
-    (here / "train.py").write_text(both_ways)
+
+
+@pytest.mark.parametrize(
+    "other_way", ["'RANK' in os.environ", "dist.init_process_group('gloo')", "dist.init_process_group(timeout=hour)"]
+)
+def test_a_script_that_knows_both_ways_is_started_as_is_asked(here: Path, other_way: str) -> None:
+    (here / "train.py").write_text(f"import os\n\nif not ({other_way}):\n    mp.spawn(train)\n")
     assert plan(modes="native", nproc=2).modes[-1].launcher[0] == "torchrun"
 
 
