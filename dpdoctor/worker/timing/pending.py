@@ -128,10 +128,9 @@ class Pending:
         if not batch.for_training:
             self._shorten(batch.loader)
 
-    @property
-    def is_empty(self) -> bool:
-        """Return whether every batch that was handed out is gone from here."""
-        return not any(self._queues.values())
+    def holds_any_of(self, loaders: Iterable[int]) -> bool:
+        """Return whether a batch that one of these loaders handed out is still here."""
+        return any(self._queues.get(loader) for loader in loaders)
 
     def gone_by(self, batch: Batch) -> None:
         """A batch was handed out, and trained on before anything else was."""

@@ -32,9 +32,11 @@ class SteadyTally(Tally):
         super().__init__()
         self._patience = patience
         self._alike = 0
-        self._is_short = self._is_unfollowed = False
+        self._is_short = False
         self._stage = _NONE
         self._forward: dict[str, Any] = {}
+        # The forward of which Tally was told, as long as no backward pass came.
+        self._unfollowed: Pass | None = None
         self._loader = self._size = self._num_elements = 0
         # Where the batch lies, or itself where nobody asked yet; and what the model is called with, where that is it.
         self._references: dict[int, StorageWeakRef] = {}
@@ -119,10 +121,9 @@ class SteadyTally(Tally):
             self._forward = {"storages": storages, "call": call, "goes_on": goes_on}
             return None
         self._tell()
-        if self._is_unfollowed:
+        if self._unfollowed is not None and not self._edge:
             self._edge = True
             self._patience *= 2
-            self._is_unfollowed = False
         return super().trained(
             num_entered,
             elements=elements,
@@ -157,7 +158,7 @@ class SteadyTally(Tally):
             self._stage = _BACKWARD
             return
         self._tell()
-        self._is_unfollowed = False
+        self._unfollowed = None
         super().backward(in_step=in_step)
 
     def optimizer_stepped(self) -> None:
@@ -166,6 +167,8 @@ class SteadyTally(Tally):
             self._stage = _STEPPED
             return
         self._tell()
+        if self._unfollowed is not None:
+            self._unfollowed.followed()  # no backward pass came so far
         super().optimizer_stepped()
 
     def evaluated(self) -> None:
@@ -219,8 +222,8 @@ class SteadyTally(Tally):
         if stage >= _TRAINED:
             if self._first is not None:
                 self._forward["storages"] = (address(self._first),)
-            super().trained(self._size, elements=self._num_elements, **self._forward)
-            self._is_unfollowed = stage == _TRAINED
+            training = super().trained(self._size, elements=self._num_elements, **self._forward)
+            self._unfollowed = training if stage == _TRAINED else None
         self._first = None
         if stage >= _BACKWARD:
             super().backward()
@@ -243,7 +246,6 @@ class SteadyTally(Tally):
         self._tell()
         is_alike = self._is_alike()
         counted = super().lap()
-        self._is_unfollowed = False
         self._alike = self._alike + (not counted.epoch_edge) if is_alike and counted.reconciled else 0
         self._is_short = self._alike >= self._patience and self._is_at_rest()
         return counted
@@ -260,11 +262,11 @@ class SteadyTally(Tally):
         return bool(batch.references) and batch.for_training and training.rows == batch.size == self._drawn > 0
 
     def _is_at_rest(self) -> bool:
-        """Return whether nothing of the steps before may tell in the next one."""
+        """Return whether nothing of the steps before may tell in the next one; what an evaluation fetched does not."""
         pending = self._pending
         is_counted = self.loaders_count and not self._undrawn and self._uncounted is None
         is_quiet = not (self._only_evaluated or self._doubtful or self._passes or self._turns or self._entered)
-        return is_counted and is_quiet and pending.is_empty and not pending.num_unsure
+        return is_counted and is_quiet and not pending.num_unsure and not pending.holds_any_of(self._first_fed)
 
     def _short_lap(self) -> Counted:
         loader, size, edge = self._loader, self._size, self._edge
