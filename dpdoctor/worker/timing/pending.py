@@ -128,9 +128,10 @@ class Pending:
         if not batch.for_training:
             self._shorten(batch.loader)
 
-    def holds_any_of(self, loaders: Iterable[int]) -> bool:
-        """Return whether a batch that one of these loaders handed out is still here."""
-        return any(self._queues.get(loader) for loader in loaders)
+    @property
+    def any_for_training(self) -> bool:
+        """Return whether a batch is still here that was fetched for training."""
+        return any(batch.for_training for queue in self._queues.values() for batch in queue)
 
     def gone_by(self, batch: Batch) -> None:
         """A batch was handed out, and trained on before anything else was."""

@@ -266,7 +266,7 @@ class SteadyTally(Tally):
         pending = self._pending
         is_counted = self.loaders_count and not self._undrawn and self._uncounted is None
         is_quiet = not (self._only_evaluated or self._doubtful or self._passes or self._turns or self._entered)
-        return is_counted and is_quiet and not pending.num_unsure and not pending.holds_any_of(self._first_fed)
+        return is_counted and is_quiet and not (pending.num_unsure or pending.any_for_training)
 
     def _short_lap(self) -> Counted:
         loader, size, edge = self._loader, self._size, self._edge

@@ -77,6 +77,7 @@ ACTS: dict[str, Act] = {
     "short": lambda script: script.fetch(size=SIZE - 1),
     "other": lambda script: script.fetch(OTHER),
     "no_grad": lambda script: script.fetch(OTHER, for_training=False),
+    "no_grad_alike": lambda script: script.fetch(for_training=False),
     "evaluation": Script.evaluation,
     "ahead": lambda script: script.tally.fetched(TRAIN, SIZE, ahead=True),
     "last": lambda script: script.held(1),
