@@ -67,6 +67,10 @@ _PART_WORDS = {
     QUEUE: "it waits for a core for {known} of a step longer",
 }
 OF_PHASE = "what its host does in `{name}`{how} takes {known} of a step longer"
+ONLY_HERE = "look for what only this rank does, and at its share of the data"
+# For a rank that is late and nothing says why: cores of one host differ from run to run, hosts and devices do not.
+ON_A_HOST = f"repeat the run: if another rank is late then, or none, it was this rank's core; else {ONLY_HERE}"
+ELSEWHERE = "compare this rank's host and device with the others': load on its cores, clocks, its share of the data"
 OTHERS_REMEDY = "repeat the run while nothing else uses the machine: the script is not the reason"
 ALIKE = {
     "data": "data_wait",
@@ -75,6 +79,9 @@ ALIKE = {
     "python": "other",
     "script": "other",
     "annotation": "other",
+    "checkpoint": "other",
+    "evaluation": "other",
+    "inference": "other",
 }
 
 
@@ -176,21 +183,24 @@ def _finding(
     is_unexplained = verdict.rank is None or cause is None
     if cause in {QUEUE, CORE} or (is_unexplained and facts.waiting_for_cores >= COVERAGE * weighed.value):
         taken = None if verdict.rank is not None and facts.starts_more_than_others(verdict.rank) else facts.others
+    remedy = _remedy(facts, verdict, cause)
+    # One that nothing explains may be chance of this run: it alarms where the least that it costs does.
+    alarming = weighed.cost.low if cause is None and weighed.cost.low is not None else weighed.value
     who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
     often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""
     return Finding(
         rule="straggler",
         mode=facts.name,
         # What others take of the machine is a fact of this run: what helps the script comes first.
-        severity="info" if taken else severity(weighed.value, critical=CRITICAL),
+        severity="info" if taken else severity(alarming, critical=CRITICAL),
         status=weighed.status,
         title=f"the ranks wait for {who}{often}: {units.share(weighed.value)} of each step",
         cost=weighed.cost,
         ranks=() if verdict.rank is None else (verdict.rank,),
         evidence=(*_trace_words(verdict), *by_ablation),
         cause=f"{taken}, for which the ranks waited" if taken else CAUSES.get(cause) if cause else None,
-        remedy=OTHERS_REMEDY if taken else _remedy(verdict, cause),
-        short_remedy=None if taken else _short(_remedy(verdict, cause), verdict.rank),
+        remedy=OTHERS_REMEDY if taken else remedy,
+        short_remedy=None if taken else _short(remedy, verdict.rank),
         speedup=None if taken else faster_without(weighed.cost),
         speedup_basis="at most",
     )
@@ -253,12 +263,13 @@ def _cause(facts: ModeFacts, verdict: Stragglers, own: SlowRank | None) -> str |
     return verdict.cause
 
 
-def _remedy(verdict: Stragglers, cause: str | None) -> str:
+def _remedy(facts: ModeFacts, verdict: Stragglers, cause: str | None) -> str:
     if cause is not None and (known := REMEDIES.get(ALIKE.get(cause, cause))):
         return known
     if verdict.rank is None:
         return "even out what differs from step to step: sizes of samples, garbage collection, load on the cores"
-    return "compare this rank's host and device with the others': load on its cores, clocks, its share of the data"
+    is_elsewhere = facts.name == TRACE_MODE or facts.on_gpu
+    return ELSEWHERE if is_elsewhere else ON_A_HOST if cause is None else ONLY_HERE
 
 
 def _short(remedy: str, rank: int | None) -> str:

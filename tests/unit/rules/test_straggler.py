@@ -12,7 +12,7 @@ from dpdoctor.analysis import EventRecord, Finding, Rank
 from dpdoctor.digest import Digest
 from dpdoctor.records import CpuUse, Sample, StepRecord, WindowRecord
 from dpdoctor.rules import CannotTell, diagnose
-from dpdoctor.rules.straggler import CAUSES, OTHERS_REMEDY, REMEDIES, RULE
+from dpdoctor.rules.straggler import CAUSES, CRITICAL, ON_A_HOST, OTHERS_REMEDY, REMEDIES, RULE
 from tests.builders import cases, records
 from tests.builders.cases import Case, ablation
 from tests.builders.simulated_ranks import Call, digests, lockstep, with_group_size
@@ -384,3 +384,15 @@ def test_the_only_rank_of_a_group_waits_for_nobody() -> None:
 def test_the_remedy_in_a_few_words_names_the_rank() -> None:
     assert finding(paced(20, "other")).short_remedy == "find what the script does on rank 1 only"
     assert finding(paced(20, queued_ms=19, others=0.9)).short_remedy is None
+
+
+def test_a_rank_that_is_late_for_no_known_reason_may_be_so_in_this_run_only() -> None:
+    found = finding(paced(20, "forward+other"))
+    assert (found.cause, found.remedy, found.severity) == (None, ON_A_HOST, "critical")
+
+
+def test_it_alarms_only_by_what_it_costs_at_least_where_nothing_explains_it() -> None:
+    found = finding(paced(15, "forward+other", chance_ms=4))
+    assert found.cost.low is not None
+    assert found.cost.low < CRITICAL < (found.cost.value or 0)
+    assert (found.cause, found.severity) == (None, "warning")
