@@ -1,4 +1,7 @@
-"""A tally that takes the short way while each step is like those before it: one batch, one forward, one backward."""
+"""A tally that takes the short way while each step is like those before it: one batch, one forward, one backward.
+
+The batch is a loader's, or the script's own of a shape that stays.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ from itertools import repeat
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from dpdoctor.worker.base.layouts import is_dense, place
 from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, address, live_storage, live_storages
 from dpdoctor.worker.timing.tally import Counted, Look, Pass, Rows, Tally
 
@@ -48,6 +53,11 @@ class SteadyTally(Tally):
         # Steps in a row that one loader fed alike and of which Tally's counters do not know yet, and what each counted.
         self._num_alike = self._alike_loader = 0
         self._counted: Counted | None = None
+        # Where no loader counts: what the model is called with, and the steps in a row that counted as the last did.
+        self._own: tuple[Any, ...] = ()
+        self._num_own = 0
+        self._own_counted: Counted | None = None
+        self._is_own_short = self._is_own = False
 
     def fetched(
         self,
@@ -135,8 +145,22 @@ class SteadyTally(Tally):
             goes_on=goes_on,
         )
 
+    def is_known(self, module: int, first: torch.Tensor) -> bool:
+        """As Tally's: the step has begun with it, as those before did with a tensor of this shape."""
+        own = (module, first.dtype, first.shape) if is_dense(first) else ()
+        if own != self._own:
+            self._own, self._num_own, self._is_own_short = own, 0, False
+        return self._is_own_short and self._stage == _NONE
+
     def trained_as_before(self, first: torch.Tensor, call: tuple[int, object]) -> bool:
-        """As Tally's: it is called with the memory of the one batch that was fetched, and with as many samples."""
+        """As Tally's: it is called with the memory of the one batch that was fetched, and with as many samples.
+
+        Or no loader counts, and `is_known` has told that it is.
+        """
+        if self._is_own_short and self._stage == _NONE and self._own == (call[0], first.dtype, first.shape):
+            self._stage, self._is_own = _TRAINED, True
+            self._first, self._forward = first, {"call": call}
+            return True
         if self._stage != _FETCHED or not first.dim() or first.size(0) != self._size:
             return False
         if not any(map(operator.is_, self._held, repeat(first))):
@@ -212,13 +236,16 @@ class SteadyTally(Tally):
         """Tell Tally what this step was so far: it goes the long way from here on."""
         self._count_alike()
         stage, self._stage = self._stage, _NONE
-        self._is_short = False
+        self._is_short = self._is_own_short = False
         self._remember()
         if stage == _NONE:
             return
-        self._alike = 0
-        self._look()
-        super().fetched(self._loader, self._size, references=self._references)
+        self._alike = self._num_own = 0
+        if self._is_own:
+            self._tell_of_own()
+        else:
+            self._look()
+            super().fetched(self._loader, self._size, references=self._references)
         if stage >= _TRAINED:
             if self._first is not None:
                 self._forward["storages"] = (address(self._first),)
@@ -229,6 +256,13 @@ class SteadyTally(Tally):
             super().backward()
         if stage >= _STEPPED:
             super().optimizer_stepped()
+
+    def _tell_of_own(self) -> None:
+        """Find out what Tally is told of a forward where no loader counts."""
+        assert self._first is not None
+        told, (module, _) = self._told, self._forward["call"]
+        self._size, self._num_elements, self._is_own = self._first.size(0), self._first.numel(), False
+        self._forward |= {"samples": lambda: told, "call": (module, place(self._first))}
 
     def _remember(self) -> None:
         """Tell Tally of the batches that were trained on and are gone: the script may hold them."""
@@ -244,10 +278,13 @@ class SteadyTally(Tally):
         if self._stage >= _BACKWARD and not self._is_interrupted:
             return self._short_lap()
         self._tell()
-        is_alike = self._is_alike()
+        is_alike, is_own_alike = self._is_alike(), self._is_own_alike()
         counted = super().lap()
+        self._note_own(counted, is_alike=is_own_alike)
         self._alike = self._alike + (not counted.epoch_edge) if is_alike and counted.reconciled else 0
-        self._is_short = self._alike >= self._patience and self._is_at_rest()
+        is_at_rest = self._is_at_rest()
+        self._is_short = is_at_rest and self._alike >= self._patience and self.loaders_count and not self._undrawn
+        self._is_own_short = is_at_rest and self._num_own >= self._patience and not self.loaders_count
         return counted
 
     def _is_alike(self) -> bool:
@@ -264,11 +301,35 @@ class SteadyTally(Tally):
     def _is_at_rest(self) -> bool:
         """Return whether nothing of the steps before may tell in the next one; what an evaluation fetched does not."""
         pending = self._pending
-        is_counted = self.loaders_count and not self._undrawn and self._uncounted is None
         is_quiet = not (self._only_evaluated or self._doubtful or self._passes or self._turns or self._entered)
-        return is_counted and is_quiet and not (pending.num_unsure or pending.any_for_training)
+        return is_quiet and self._uncounted is None and not (pending.num_unsure or pending.any_for_training)
+
+    def _is_own_alike(self) -> bool:
+        """Return whether in the step that ends one model was called once, with what no loader gave."""
+        if len(self._settled) != 1 or self._passes or self._backwards != 1 or self._is_interrupted or self._drawn:
+            return False
+        (training,) = self._settled
+        call = training.call
+        return bool(self._own and training.is_of_nothing and call) and call[0] == self._own[0]
+
+    def _note_own(self, counted: Counted, *, is_alike: bool) -> None:
+        """Count the steps in a row without a loader that are alike."""
+        before, self._own_counted = self._own_counted, replace(counted, epoch_edge=False) if is_alike else None
+        self._num_own = self._num_own + 1 if is_alike and before == self._own_counted else int(is_alike)
+
+    def _own_lap(self) -> Counted:
+        counted = self._own_counted
+        assert counted is not None
+        self._steps += 1
+        self._laps += 1
+        self._undrawn += 1
+        edge, self._edge = self._edge, False
+        self._stage, self._is_own, self._first = _NONE, False, None
+        return replace(counted, epoch_edge=True) if edge else counted
 
     def _short_lap(self) -> Counted:
+        if self._is_own:
+            return self._own_lap()
         loader, size, edge = self._loader, self._size, self._edge
         # Of what is held nothing but what the model is called with is known again.
         lies_at = self._references if self._first is None or not self._held else live_storage(self._first)

@@ -65,7 +65,9 @@ class Redirect:
         if not torch.is_grad_enabled():
             watch.evaluating_forward()
             return self._own_call(*args, **kwargs)
-        given = None if watch.tally.loaders_count else watch.given(self._module, args, kwargs)
+        given = None
+        if not watch.tally.loaders_count and not watch.is_known(self._module, args):
+            given = watch.given(self._module, args, kwargs)
         training = watch.training_forward(self._module, args, kwargs, given)
         depth = watch.phases.push(FORWARD)
         self._thread = threading.get_ident()
@@ -118,6 +120,11 @@ class Watch:
         self.inputs: list[torch.Tensor] = []
         self.entered = Entered()
         self.batch_dims = BatchDims()
+
+    def is_known(self, module: nn.Module, args: tuple[Any, ...]) -> bool:
+        """Return whether a training forward is as in the steps before, in which no loader counted."""
+        first = args[0] if args and module.training else None
+        return type(first) is torch.Tensor and self.tally.is_known(id(module), first)
 
     def given(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
         """Return what is to be known of the first tensor that a forward is called with; None: there is none."""
