@@ -309,8 +309,8 @@ class SteadyTally(Tally):
         if len(self._settled) != 1 or self._passes or self._backwards != 1 or self._is_interrupted or self._drawn:
             return False
         (training,) = self._settled
-        call = training.call
-        return bool(self._own and training.is_of_nothing and call) and call[0] == self._own[0]
+        module, _ = training.call or (None, None)
+        return bool(self._own) and training.is_of_nothing and module == self._own[0]
 
     def _note_own(self, counted: Counted, *, is_alike: bool) -> None:
         """Count the steps in a row without a loader that are alike."""
