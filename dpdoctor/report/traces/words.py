@@ -67,7 +67,7 @@ def lateness(verdict: Stragglers) -> str | None:
     if verdict.kind == "unknown":
         return None
     if verdict.kind == "none":
-        return "no rank keeps the others waiting"
+        return "in the trace no rank keeps the others waiting"
     if verdict.kind == "single":
         return _single(verdict)
     by, why = seconds(verdict.lateness_ns or 0), _because(verdict.cause)

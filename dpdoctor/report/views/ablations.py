@@ -15,7 +15,6 @@ from dpdoctor.report.text import (
     amount_cell,
     figure_cell,
     mode_label,
-    sentence,
     whole_cell,
     with_interval,
 )
@@ -132,16 +131,18 @@ def _what(name: str) -> str:
 
 def _disagreements(name: str, mode: ModeSummary) -> Iterator[Callout]:
     """Yield where seeing and taking away tell different things; the report does not choose."""
-    for one in mode.cross_checks:
-        if one.agrees is False:
-            yield Callout(
-                tone="warn",
-                title=f"{mode_label(name)}: ablation {one.ablation} and what was seen disagree",
-                text=sentence(
-                    f"{one.what[:1].upper()}{one.what[1:]}: {with_interval(one.observed)} of a step; the ablation "
-                    f"gains {with_interval(one.gain)}. Possibly {_why(one)}. Neither is preferred here"
-                ),
-            )
+    apart = [one for one in mode.cross_checks if one.agrees is False]
+    if apart:
+        told = (
+            f"{one.ablation} gains {with_interval(one.gain)} of a step; {one.what}: {with_interval(one.observed)}. "
+            f"Possibly {_why(one)}."
+            for one in apart
+        )
+        yield Callout(
+            tone="warn",
+            title=f"{mode_label(name)}: what an ablation gains and what was seen disagree",
+            text=f"{' '.join(told)} Neither is preferred here.",
+        )
 
 
 VIEW: View[Diagnosis] = View(

@@ -25,7 +25,7 @@ LATE_TITLES = {
     "rotating": "Now one rank is late, now another",
     "periodic": "Somebody is late at regular distances",
     "single": "Somebody was late now and then",
-    "none": "Nobody is late",
+    "none": "In the trace nobody is late",
     "unknown": "Straggler analysis not possible",
 }
 MEANING = (

@@ -157,7 +157,7 @@ class TestArms:
         (callout,) = only(Callout, build("ablations", diagnosed_runs.diagnosed_run()))
         assert callout.tone == "warn"
         assert callout.title.startswith("ddp: ")
-        assert "cached_batches" in callout.title
+        assert "cached_batches" in callout.text
         # What was seen and what the ablation gained, side by side: the report prefers neither.
         assert figures(callout.text) == ["42%", "41", "43", "3.5%", "2.8", "4.2"]
 

@@ -95,7 +95,7 @@ LATE = Stragglers(kind="persistent", rank=2, lateness_ns=30 * MS, num_late=19, n
             ),
             "rank 1 is late in 4 single steps, by 9.00 ms",
         ),
-        (Stragglers(kind="none"), "no rank keeps the others waiting"),
+        (Stragglers(kind="none"), "in the trace no rank keeps the others waiting"),
         (Stragglers(kind="unknown", reason="?"), None),
     ],
 )
