@@ -1,0 +1,169 @@
+"""Do the loader's remedies come true? What the first screen says is done to the script, and the gate measures the gain.
+
+    python tests/benchmarks/remedy_gain.py [--times N] [--faults none,slow_disk,slow_transform]
+
+samples/mnist_lenet.py is profiled on one device and under DDP, as it is, with a slow disk and with a slow transform. A
+setting that the finding names is written into the DataLoader's call; a transform that it calls too dear is taken out,
+for which it gives an upper bound. A line each: what was predicted, what a paired `dpdoctor gate` measured, and whether
+that lies within (an upper bound: not above). At the end how many do, the median error and the widest prediction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+SCRIPT = "mnist_lenet.py"
+MODES = ("single", "ddp")
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What the finding of one mode advises: options of the DataLoader, or a transform that is to go; and the gain."""
+
+    options: dict[str, Any]
+    transform: str
+    low: float
+    high: float
+    value: float
+    is_bound: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A remedy that was applied; `gain` is the throughput with it over that without."""
+
+    fault: str
+    mode: str
+    remedy: Remedy
+    gain: float
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the gain is what was predicted: within the interval, or not above the bound."""
+        return (self.remedy.is_bound or self.remedy.low <= self.gain) and self.gain <= self.remedy.high
+
+    def __str__(self) -> str:
+        remedy = self.remedy
+        predicted = f"at most {remedy.high:.2f}" if remedy.is_bound else f"{remedy.low:.2f} to {remedy.high:.2f}"
+        advice = f"without {remedy.transform}" if remedy.transform else str(remedy.options)
+        verdict = "" if self.holds else "NOT"
+        return f"{self.fault:15} {self.mode:7} {advice[:76]:76} {predicted:13} {self.gain:.3f} {verdict}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--faults", default="none,slow_disk,slow_transform")
+    asked = parser.parse_args()
+    found: list[Measured] = []
+    for fault in asked.faults.split(",") * asked.times:
+        with tempfile.TemporaryDirectory(prefix="dpdoctor_remedy_") as folder:
+            for measured in _measure(Path(folder), fault):
+                print(measured, flush=True)
+                found.append(measured)
+    print(f"as predicted: {sum(one.holds for one in found)} of {len(found)}")
+    predicted = [one for one in found if not one.remedy.is_bound]
+    if predicted:
+        error = statistics.median(abs(one.gain / one.remedy.value - 1) for one in predicted)
+        widest = max(one.remedy.high / one.remedy.low for one in predicted)
+        print(f"median error {error:.1%}, widest high over low {widest:.2f}")
+
+
+def _measure(home: Path, fault: str) -> Iterator[Measured]:
+    """Yield what each mode's remedy gives."""
+    shutil.copytree(SAMPLES, home / "base")
+    found = _profile(home, fault)
+    for mode in MODES:
+        if mode not in found:
+            print(f"{fault:15} {mode:7} no finding about the loader", flush=True)
+            continue
+        head = home / mode
+        shutil.copytree(SAMPLES, head)
+        _apply(found[mode], head / SCRIPT)
+        yield Measured(fault, mode, found[mode], _gate(home, head, mode, fault))
+
+
+def _profile(home: Path, fault: str) -> dict[str, Remedy]:
+    """Return the remedy that a profile's finding about the loader has for each mode."""
+    command = [sys.executable, "-m", "dpdoctor", "profile", f"base/{SCRIPT}", "--modes", "ddp", "--quiet"]
+    subprocess.run([*command, "--out", "run", "--", "--fault", fault], cwd=home, check=True, stdout=subprocess.DEVNULL)
+    findings = json.loads((home / "run" / "run.json").read_text())["findings"]
+    return {found["mode"]: _remedy(found) for found in findings if found["rule"] == "data_starved"}
+
+
+def _remedy(finding: dict[str, Any]) -> Remedy:
+    gain = finding["speedup"]
+    (call,) = [ast.parse(finding["code"].replace("...", "")).body[0]] if finding["code"] else (None,)
+    options: dict[str, Any] = {}
+    if isinstance(call, ast.Expr) and isinstance(call.value, ast.Call):
+        options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.value.keywords}
+    cheaper = re.match(r"make (\w+) cheaper", finding["remedy"])
+    return Remedy(
+        options=options,
+        transform=cheaper[1] if cheaper and not options else "",
+        low=gain["low"],
+        high=gain["high"],
+        value=gain["value"],
+        is_bound=finding["speedup_basis"] == "at most",
+    )
+
+
+class _Edit(ast.NodeTransformer):
+    def __init__(self, remedy: Remedy) -> None:
+        self.remedy = remedy
+        self.done = 0
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
+        (target,) = node.targets
+        if isinstance(target, ast.Name) and target.id == "train_loader" and isinstance(node.value, ast.Call):
+            kept = [keyword for keyword in node.value.keywords if keyword.arg not in self.remedy.options]
+            new = [ast.keyword(name, ast.Constant(value)) for name, value in self.remedy.options.items()]
+            node.value.keywords = [*kept, *new]
+            self.done += bool(new)
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        is_insert = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "chain.insert"
+        if self.remedy.transform and is_insert and f"{self.remedy.transform}(" in ast.unparse(node):
+            self.done += 1
+            return ast.Pass()
+        return node
+
+
+def _apply(remedy: Remedy, script: Path) -> None:
+    edit = _Edit(remedy)
+    tree = ast.fix_missing_locations(edit.visit(ast.parse(script.read_text())))
+    if edit.done != 1:
+        sys.exit(f"cannot apply {remedy} to {script}")
+    script.write_text(ast.unparse(tree))
+
+
+def _gate(home: Path, head: Path, mode: str, fault: str) -> float:
+    """Return base's seconds per step over head's."""
+    command = [sys.executable, "-m", "dpdoctor", "gate", SCRIPT, "--base", str(home / "base"), "--head", str(head)]
+    options = ("--modes", mode, "--max-pairs", "7", "--rounds", "6", "--quiet", "--out", str(home / f"gate-{mode}"))
+    command += [*options, "--", "--fault", fault]
+    ended = subprocess.run(command, cwd=home, check=False, capture_output=True, text=True)
+    if ended.returncode not in {0, 3, 4}:
+        sys.exit(ended.stdout + ended.stderr)
+    pairs = json.loads((home / f"gate-{mode}" / "gate.json").read_text())["modes"][mode]["pairs"]
+    return statistics.median(
+        pair["base_s"] / pair["head_s"] for pair in pairs if pair["base_s"] and pair["head_s"] and not pair["replaced"]
+    )
+
+
+if __name__ == "__main__":
+    main()
