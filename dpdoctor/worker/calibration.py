@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.steady_tally import SteadyTally
+from dpdoctor.worker.timing.steplog import HookCost
 from dpdoctor.worker.timing.tally import Tally
 from dpdoctor.worker.wrap.redirect import Redirect, Watch
 
@@ -20,9 +22,13 @@ EVICTED_BYTES = 16_000_000
 ROUNDS = 11
 
 
-def hook_cost_ns(clock: Callable[[], int]) -> float:
-    """Return the median host ns of one hook, measured on the forward's, with cold caches."""
-    forward = Redirect(nn.Identity(), lambda x: x, Watch(PhaseClock(clock), Tally()))
+def hook_cost(clock: Callable[[], int]) -> HookCost:
+    """Return what one hook takes, the median of some, measured on the forward's, with cold caches."""
+    return HookCost(_cost_ns(clock, SteadyTally(patience=1)), _cost_ns(clock, Tally()))
+
+
+def _cost_ns(clock: Callable[[], int], tally: Tally) -> float:
+    forward = Redirect(nn.Identity(), lambda x: x, Watch(PhaseClock(clock), tally))
     # Mapped, not from malloc: glibc takes a large piece that is freed for a sign that more come, and keeps their memory
     # (mallopt(3), M_MMAP_THRESHOLD), which makes the script's own large tensors faster than they are without us.
     tensor, others = torch.zeros(1), np.frombuffer(mmap.mmap(-1, EVICTED_BYTES), np.float64)
@@ -32,4 +38,7 @@ def hook_cost_ns(clock: Callable[[], int]) -> float:
         begin = clock()
         forward(tensor)
         costs.append(clock() - begin)
+        tally.backward()
+        tally.optimizer_stepped()
+        tally.lap()
     return statistics.median(costs)

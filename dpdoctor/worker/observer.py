@@ -29,7 +29,7 @@ from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.base.director import Director
 from dpdoctor.worker.base.mode import Passes
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.calibration import hook_cost_ns
+from dpdoctor.worker.calibration import hook_cost
 from dpdoctor.worker.conductor import Conductor
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.data.replay import MOST_KEPT
@@ -99,8 +99,9 @@ class Observer(ABC):
         # Its connections are not the script's: they are open before the loaders look.
         self._agreement = self._meet_others()
         self._loaders = self._make_loaders()
-        hook_ns = hook_cost_ns(self._clock)
-        self._steplog = StepLog(self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_ns)
+        self._steplog = StepLog(
+            self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_cost(self._clock)
+        )
         self._precision = Precision()
         self._exchanges = Exchanges(self._phases, times=self._times_exchanges) if backend else None
         self._ablation_runner = self._make_ablation_runner()

@@ -276,7 +276,9 @@ class SteadyTally(Tally):
     def lap(self) -> Counted:
         """As Tally's."""
         if self._stage >= _BACKWARD and not self._is_interrupted:
+            self.was_short = True
             return self._short_lap()
+        self.was_short = False
         self._tell()
         is_alike, is_own_alike = self._is_alike(), self._is_own_alike()
         counted = super().lap()

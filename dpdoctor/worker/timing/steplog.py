@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import StepRecord
@@ -14,8 +15,15 @@ from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.tally import Counted, Tally
 
 
+class HookCost(NamedTuple):
+    """Host ns of one hook: in a step that is counted the short way, and in any other."""
+
+    short_ns: float
+    long_ns: float
+
+
 class StepLog:
-    """Records each step, and what recording it cost at `hook_ns` for each phase entered.
+    """Records each step, and what recording it cost at `hook` for each phase entered.
 
     `exchanges`, where there are several ranks, counts what they exchange.
     `first_ns` is when the first step began, `since_ns` when it ended, `last_ns` when the last one did.
@@ -28,14 +36,14 @@ class StepLog:
         tally: Tally,
         recorder: Recorder,
         heartbeat: Heartbeat,
-        hook_ns: float,
+        hook: HookCost,
     ) -> None:
         self._clock = clock
         self._phases = phases
         self._tally = tally
         self._recorder = recorder
         self._heartbeat = heartbeat
-        self._hook_ns = hook_ns
+        self._hook = hook
         self._durations: list[int] = []
         self._samples = 0
         self._costs: list[float] = []
@@ -64,7 +72,8 @@ class StepLog:
         self._heartbeat.beat(self.num_steps, self._samples)
         if counted:
             self._durations.append(notes.end_ns - notes.begin_ns)
-            self._costs.append(notes.num_calls * self._hook_ns + self._clock() - notes.end_ns)
+            hook_ns = self._hook.short_ns if self._tally.was_short else self._hook.long_ns
+            self._costs.append(notes.num_calls * hook_ns + self._clock() - notes.end_ns)
 
     def restart(self) -> None:
         """Begin the next step now: what happened since the last one belongs to no step."""

@@ -131,6 +131,7 @@ class Tally:
     not count it twice.
 
     Attributes:
+        was_short: whether the step that ended last was counted with fewer calls; only SteadyTally does.
         loaders_count: whether loaders have counted the samples of a step: models are not asked for them any more.
     """
 
@@ -152,7 +153,7 @@ class Tally:
         self._edge = False
         self._turns: list[int] = []
         self._most_entered = 0
-        self.loaders_count = False
+        self.loaders_count = self.was_short = False
         # Steps in a row for which no loader counted.
         self._undrawn = 0
         self._uncounted: str | None = None

@@ -30,7 +30,7 @@ from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.seeding import Seeding
 from dpdoctor.worker.timing.recorder import Recorder
-from dpdoctor.worker.timing.steplog import StepLog
+from dpdoctor.worker.timing.steplog import HookCost, StepLog
 from tests.builders.rig import Rig
 
 STEP_NS = 10_000_000
@@ -91,7 +91,7 @@ class Conducted(Rig):
         self.recorder = Recorder(directory, self.clock)
         self.ending = QuietEnding(lambda *_: None, lambda: None)
         heartbeat = Heartbeat(directory, 1, self.clock)
-        steplog = StepLog(self.clock, self.phases, self.tally, self.recorder, heartbeat, hook_ns=0)
+        steplog = StepLog(self.clock, self.phases, self.tally, self.recorder, heartbeat, hook=HookCost(0, 0))
         record = RankRecord(rank=0, world_size=1, pid=1, host="box", device="cpu", backend=None, status="running")
         sources = Sources(
             wrapping=self.wrapping,

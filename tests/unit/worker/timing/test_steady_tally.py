@@ -138,9 +138,8 @@ def test_the_short_way_is_taken() -> None:
     ways = []
     for _ in range(5):
         script.usual()
-        assert isinstance(script.tally, SteadyTally)
-        ways.append(script.tally._is_short)
-    assert ways == [False, False, True, True, True]
+        ways.append(script.tally.was_short)
+    assert ways == [False, False, False, True, True]
     assert [counted.samples_drawn for counted in script.counted] == [SIZE] * 5
 
 
@@ -149,9 +148,8 @@ def test_the_short_way_is_taken_where_no_loader_counts() -> None:
     ways = []
     for size in (SIZE, SIZE, SIZE, SIZE - 1, SIZE - 1, SIZE - 1):
         script.own(size)
-        assert isinstance(script.tally, SteadyTally)
-        ways.append(script.tally._is_own_short)
-    assert ways == [False, True, True, False, True, True]
+        ways.append(script.tally.was_short)
+    assert ways == [False, False, True, False, False, True]
     assert [counted.samples_entered for counted in script.counted] == [SIZE] * 3 + [SIZE - 1] * 3
 
 

@@ -10,7 +10,7 @@ from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import StepRecord
 from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
-from dpdoctor.worker.timing.steplog import StepLog
+from dpdoctor.worker.timing.steplog import HookCost, StepLog
 from dpdoctor.worker.timing.tally import Tally
 from tests.builders.handclock import HandClock
 
@@ -23,7 +23,7 @@ class Log:
         self.phases, self.tally = PhaseClock(clock), Tally()
         self.recorder = Recorder(directory, clock)
         beats = Heartbeat(directory, 1, clock)
-        self.steps = StepLog(clock, self.phases, self.tally, self.recorder, beats, hook_ns=5)
+        self.steps = StepLog(clock, self.phases, self.tally, self.recorder, beats, hook=HookCost(5, 9))
 
     def step(self, ns: int, *, samples: int = 4, counted: bool = True) -> None:
         self.tally.fetched(0, samples)
@@ -87,11 +87,13 @@ def test_the_heartbeat_shows_steps_and_samples(log: Log, tmp_path: Path) -> None
     assert (beat.step, beat.samples) == (2, 7)
 
 
-def test_what_watching_costs_is_the_hooks_of_a_step(log: Log) -> None:
+@pytest.mark.parametrize(("was_short", "hook_ns"), [(True, 5), (False, 9)])
+def test_what_watching_costs_is_the_hooks_of_a_step(log: Log, was_short: bool, hook_ns: int) -> None:
+    log.tally.was_short = was_short
     assert log.steps.cost_ns is None
     log.step(10, counted=False)
     assert log.steps.cost_ns is None
     depth = log.phases.push(FORWARD)
     log.phases.pop(depth)
     log.step(10)
-    assert log.steps.cost_ns == 2 * 5
+    assert log.steps.cost_ns == 2 * hook_ns
