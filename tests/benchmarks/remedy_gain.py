@@ -106,10 +106,9 @@ def _profile(home: Path, fault: str) -> dict[str, Remedy]:
 
 def _remedy(finding: dict[str, Any]) -> Remedy:
     gain = finding["speedup"]
-    (call,) = [ast.parse(finding["code"].replace("...", "")).body[0]] if finding["code"] else (None,)
-    options: dict[str, Any] = {}
-    if isinstance(call, ast.Expr) and isinstance(call.value, ast.Call):
-        options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.value.keywords}
+    call = ast.parse((finding["code"] or "None").replace("..., ", ""), mode="eval").body
+    keywords = call.keywords if isinstance(call, ast.Call) else []
+    options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords}
     cheaper = re.match(r"make (\w+) cheaper", finding["remedy"])
     return Remedy(
         options=options,
