@@ -33,6 +33,7 @@ from dpdoctor.worker.base.mode import Mode
 
 DATA_PARALLEL = "dp"
 # What a script that knows torchrun reads, by itself or through init_process_group.
+JOINS = ("dist.init_process_group", "distributed.init_process_group", "torch.distributed.init_process_group")
 SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "env://")
 DEFAULT_CPU_RANKS = 2
 # How launchers call the number of ranks on a host: torchrun, accelerate, deepspeed, mpirun, fabric.
@@ -289,9 +290,9 @@ def _refuse_spawning(script: str) -> None:
         calls = [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
     except (OSError, SyntaxError, ValueError, RecursionError):
         return  # running it says why
-    if any(isinstance(node, ast.Constant) and node.value in SET_BY_TORCHRUN for node in nodes) or any(
-        name.endswith("init_process_group") and _takes_rank_from_environment(call) for name, call in calls
-    ):
+    if any(isinstance(node, ast.Constant) and node.value in SET_BY_TORCHRUN for node in nodes):
+        return
+    if any(name in JOINS and _takes_rank_from_environment(call) for name, call in calls):
         return
     for name, call in calls:
         if name in {"mp.spawn", "mp.start_processes", *SPAWNS}:
@@ -302,8 +303,10 @@ def _refuse_spawning(script: str) -> None:
 
 
 def _takes_rank_from_environment(call: ast.Call) -> bool:
-    """Return whether a call of `init_process_group` gives no rank, its fifth argument."""
-    return len(call.args) < 5 and not any(keyword.arg in ("rank", None) for keyword in call.keywords)
+    """Return whether a call of `init_process_group` gives no rank, its fifth argument; what is unpacked may be one."""
+    is_unpacked = any(isinstance(argument, ast.Starred) for argument in call.args)
+    gives_rank = len(call.args) > 4 or any(keyword.arg in ("rank", None) for keyword in call.keywords)
+    return not (is_unpacked or gives_rank)
 
 
 def _alone(launcher: tuple[str, ...], options: Options, devices: Sequence[str]) -> tuple[tuple[str, ...], str]:

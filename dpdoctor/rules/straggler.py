@@ -184,8 +184,8 @@ def _finding(
     if cause in {QUEUE, CORE} or (is_unexplained and facts.waiting_for_cores >= COVERAGE * weighed.value):
         taken = None if verdict.rank is not None and facts.starts_more_than_others(verdict.rank) else facts.others
     remedy = _remedy(facts, verdict, cause)
-    # One that nothing explains may be chance of this run: it alarms where the least that it costs does.
-    alarming = weighed.cost.low if cause is None and weighed.cost.low is not None else weighed.value
+    # What nothing explains may be chance of this run: it alarms where the least that it costs does.
+    alarming = (weighed.cost.low or 0.0) if cause is None else weighed.value
     who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
     often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""
     return Finding(

@@ -87,8 +87,8 @@ def _measure(home: Path, fault: str) -> Iterator[Measured]:
     shutil.copytree(SAMPLES, home / "base")
     found = _profile(home, fault)
     for mode in MODES:
-        if mode not in found:
-            print(f"{fault:15} {mode:7} no finding about the loader", flush=True)
+        if mode not in found or not (found[mode].options or found[mode].transform):
+            print(f"{fault:15} {mode:7} no finding about the loader, or nothing to change", flush=True)
             continue
         head = home / mode
         shutil.copytree(SAMPLES, head)

@@ -328,7 +328,9 @@ def test_how_many_ranks_a_script_of_its_own_has_is_its_authors_affair() -> None:
         "torch.multiprocessing.start_processes(train)",
         "mp.spawn(train), dist.init_process_group('gloo', rank=0, world_size=2)",
         "mp.spawn(train), dist.init_process_group('gloo', 'file:///tmp/x', None, 2, 0)",
-        "mp.spawn(train), init_process_group(**options)",
+        "mp.spawn(train), dist.init_process_group(**options)",
+        "mp.spawn(train), dist.init_process_group(*options)",
+        "mp.spawn(train), self.init_process_group(0)",
     ],
 )
 def test_a_script_that_starts_its_ranks_itself_is_not_given_to_torchrun(here: Path, call: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -29,13 +28,6 @@ def is_dense(tensor: torch.Tensor) -> bool:
 def shape(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return a tensor's shape; of a nested one, which has none, how many rows it holds."""
     return (tensor.size(0),) if tensor.is_nested else tuple(tensor.shape)
-
-
-def place(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return what tells a tensor from others that are alive: where its data lies and how."""
-    with suppress(RuntimeError, NotImplementedError):  # sparse and nested tensors lie in several places
-        return (tensor.data_ptr(), *tensor.shape, *tensor.stride())
-    return (id(tensor),)
 
 
 def parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -129,6 +129,20 @@ class Pending:
             self._shorten(batch.loader)
 
     @property
+    def has_live(self) -> bool:
+        """Return whether a batch is still here whose memory is still its own."""
+        return _any_live(self._holders)
+
+    @property
+    def has_live_gone(self) -> bool:
+        """Return whether a batch is gone from here whose memory is still its own: the script may hold it."""
+        return _any_live(self._gone)
+
+    def holds(self, storages: Iterable[int]) -> bool:
+        """Return whether a batch that is still here lies at one of these."""
+        return bool(_lying_at(storages, self._holders))
+
+    @property
     def any_for_training(self) -> bool:
         """Return whether a batch is still here that was fetched for training."""
         return any(batch.for_training for queue in self._queues.values() for batch in queue)
@@ -138,6 +152,8 @@ class Pending:
         self._left.pop(batch.loader, None)
         self.num_known += 1
         self.num_taken += 1
+        for storage in batch.storages:
+            self._holders.pop(storage, None)
         if any(map(batch.lies_at, batch.storages)):
             self._remember(batch, batch.storages)
 
@@ -171,14 +187,15 @@ class Pending:
         or on none: it takes only what it is called with. So does one that is called with a batch that is gone.
         """
         storages = set(storages)
-        taken = _lying_at(storages, self._holders)
-        self.num_known += len(taken)
-        if taken:
-            for batch in taken:
-                self._pass_over(batch)
-        elif is_first and not self.gone(storages):
+        known = _lying_at(storages, self._holders)
+        self.num_known += len(known)
+        # The oldest first: none that is taken is passed over for a later one.
+        taken = [batch for queue in self._queues.values() for batch in queue if batch in known]
+        if not taken and is_first and not self.gone(storages):
             taken = [batch for loader in self._queues for batch in self._fitting(loader, rows)]
         for batch in taken:
+            if known:
+                self._pass_over(batch)
             self._queues[batch.loader].remove(batch)
             self._forget(batch)
         self.num_taken += len(taken)
@@ -227,6 +244,10 @@ class Pending:
         if len(self._gone) > self._most_gone:
             self._gone = {storage: batch for storage, batch in self._gone.items() if batch.lies_at(storage)}
             self._most_gone = LEAST_GONE + 2 * len(self._gone)
+
+
+def _any_live(holders: Mapping[int, Batch]) -> bool:
+    return any(batch.lies_at(storage) for storage, batch in holders.items())
 
 
 def _lying_at(storages: Iterable[int], holders: Mapping[int, Batch]) -> list[Batch]:

@@ -14,7 +14,7 @@ import torch
 from msgspec.structs import replace
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from dpdoctor.worker.base.layouts import is_dense, place
+from dpdoctor.worker.base.layouts import is_dense
 from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, address, live_storage, live_storages
 from dpdoctor.worker.timing.tally import Counted, Look, Pass, Rows, Tally
 
@@ -53,11 +53,14 @@ class SteadyTally(Tally):
         # Steps in a row that one loader fed alike and of which Tally's counters do not know yet, and what each counted.
         self._num_alike = self._alike_loader = 0
         self._counted: Counted | None = None
-        # Where no loader counts: what the model is called with, and the steps in a row that counted as the last did.
-        self._own: tuple[Any, ...] = ()
-        self._num_own = 0
-        self._own_counted: Counted | None = None
-        self._is_own_short = self._is_own = False
+        # Of batches that no loader gave: model, dtype and shape of the last, the steps in a row that counted alike, and
+        # what each counted; whether the next may go the short way, and this one does.
+        self._handmade: tuple[Any, ...] = ()
+        self._num_handmade = 0
+        self._handmade_counted: Counted | None = None
+        self._is_handmade_short = self._is_handmade = False
+        # Whether a batch that an evaluation fetched is still there: a model may be called with it, too.
+        self._holds_others = False
 
     def fetched(
         self,
@@ -125,15 +128,19 @@ class SteadyTally(Tally):
         """As Tally's; the short way needs to be told nothing."""
         storages = set(storages)
         self._look()
-        if self._stage == _FETCHED and num_entered == self._size and not in_eval_mode and self._is_of(storages):
+        is_next = self._stage == _FETCHED and num_entered == self._size and not in_eval_mode
+        if is_next and self._is_of(storages) and not (self._holds_others and self._pending.holds(storages)):
             self._stage = _TRAINED
             self._num_elements = elements
             self._forward = {"storages": storages, "call": call, "goes_on": goes_on}
             return None
         self._tell()
-        if self._unfollowed is not None and not self._edge:
-            self._edge = True
-            self._patience *= 2
+        if self._unfollowed is not None:
+            if self._unfollowed.is_of_nothing:
+                self._unfollowed.followed()  # Tally gives up where a model is called on two batches at once
+            if not self._edge:
+                self._edge = True
+                self._patience *= 2
         return super().trained(
             num_entered,
             elements=elements,
@@ -145,22 +152,23 @@ class SteadyTally(Tally):
             goes_on=goes_on,
         )
 
-    def is_known(self, module: int, first: torch.Tensor) -> bool:
-        """As Tally's: the step has begun with it, as those before did with a tensor of this shape."""
-        own = (module, first.dtype, first.shape) if is_dense(first) else ()
-        if own != self._own:
-            self._own, self._num_own, self._is_own_short = own, 0, False
-        return self._is_own_short and self._stage == _NONE
+    def repeats(self, module: int, first: torch.Tensor) -> bool:
+        """As Tally's: this is the step's first forward, with the model, dtype and shape of the last steps."""
+        handmade = (module, first.dtype, first.shape) if is_dense(first) else ()
+        if handmade != self._handmade:
+            self._handmade, self._num_handmade, self._is_handmade_short = handmade, 0, False
+        return self._is_handmade_short and self._stage == _NONE
 
-    def trained_as_before(self, first: torch.Tensor, call: tuple[int, object]) -> bool:
+    def trained_as_before(self, first: torch.Tensor, call: tuple[int, object], *, alone: bool) -> bool:
         """As Tally's: it is called with the memory of the one batch that was fetched, and with as many samples.
 
-        Or no loader counts, and `is_known` has told that it is.
+        Or no loader counts, and `repeats` has told that it is.
         """
-        if self._is_own_short and self._stage == _NONE and self._own == (call[0], first.dtype, first.shape):
-            self._stage, self._is_own = _TRAINED, True
-            self._first, self._forward = first, {"call": call}
+        if self._is_handmade_short and self._stage == _NONE and self._handmade == (call[0], first.dtype, first.shape):
+            self._stage, self._is_handmade, self._size = _TRAINED, True, first.size(0)
             return True
+        if self._holds_others and not alone:
+            return False
         if self._stage != _FETCHED or not first.dim() or first.size(0) != self._size:
             return False
         if not any(map(operator.is_, self._held, repeat(first))):
@@ -193,6 +201,7 @@ class SteadyTally(Tally):
         self._tell()
         if self._unfollowed is not None:
             self._unfollowed.followed()  # no backward pass came so far
+            self._edge = True
         super().optimizer_stepped()
 
     def evaluated(self) -> None:
@@ -236,33 +245,33 @@ class SteadyTally(Tally):
         """Tell Tally what this step was so far: it goes the long way from here on."""
         self._count_alike()
         stage, self._stage = self._stage, _NONE
-        self._is_short = self._is_own_short = False
+        self._is_short = self._is_handmade_short = False
         self._remember()
         if stage == _NONE:
             return
-        self._alike = self._num_own = 0
-        if self._is_own:
-            self._tell_of_own()
-        else:
-            self._look()
-            super().fetched(self._loader, self._size, references=self._references)
-        if stage >= _TRAINED:
-            if self._first is not None:
-                self._forward["storages"] = (address(self._first),)
-            training = super().trained(self._size, elements=self._num_elements, **self._forward)
-            self._unfollowed = training if stage == _TRAINED else None
-        self._first = None
+        self._alike = self._num_handmade = 0
+        training = self._tell_of_handmade() if self._is_handmade else self._tell_of_fetched(stage)
+        self._unfollowed = training if stage == _TRAINED else None
         if stage >= _BACKWARD:
             super().backward()
         if stage >= _STEPPED:
             super().optimizer_stepped()
 
-    def _tell_of_own(self) -> None:
-        """Find out what Tally is told of a forward where no loader counts."""
-        assert self._first is not None
-        told, (module, _) = self._told, self._forward["call"]
-        self._size, self._num_elements, self._is_own = self._first.size(0), self._first.numel(), False
-        self._forward |= {"samples": lambda: told, "call": (module, place(self._first))}
+    def _tell_of_fetched(self, stage: int) -> Pass | None:
+        """Tell of the batch and, if there was one, of the forward, which is returned."""
+        self._look()
+        super().fetched(self._loader, self._size, references=self._references)
+        if stage < _TRAINED:
+            return None
+        if self._first is not None:
+            self._forward["storages"], self._first = (address(self._first),), None
+        return super().trained(self._size, elements=self._num_elements, **self._forward)
+
+    def _tell_of_handmade(self) -> Pass | None:
+        """Tell of the forward on a batch that no loader gave, and return it."""
+        told, counted, self._is_handmade = self._told, self._handmade_counted, False
+        assert counted is not None
+        return super().trained(self._size, elements=counted.elements, samples=lambda: told)
 
     def _remember(self) -> None:
         """Tell Tally of the batches that were trained on and are gone: the script may hold them."""
@@ -280,13 +289,14 @@ class SteadyTally(Tally):
             return self._short_lap()
         self.was_short = False
         self._tell()
-        is_alike, is_own_alike = self._is_alike(), self._is_own_alike()
+        is_alike, is_handmade = self._is_alike(), self._is_handmade_alike()
         counted = super().lap()
-        self._note_own(counted, is_alike=is_own_alike)
+        self._note_handmade(counted, is_alike=is_handmade)
         self._alike = self._alike + (not counted.epoch_edge) if is_alike and counted.reconciled else 0
         is_at_rest = self._is_at_rest()
+        self._holds_others = self._pending.has_live
         self._is_short = is_at_rest and self._alike >= self._patience and self.loaders_count and not self._undrawn
-        self._is_own_short = is_at_rest and self._num_own >= self._patience and not self.loaders_count
+        self._is_handmade_short = is_at_rest and self._num_handmade >= self._patience and self._is_without_loader()
         return counted
 
     def _is_alike(self) -> bool:
@@ -306,32 +316,39 @@ class SteadyTally(Tally):
         is_quiet = not (self._only_evaluated or self._doubtful or self._passes or self._turns or self._entered)
         return is_quiet and self._uncounted is None and not (pending.num_unsure or pending.any_for_training)
 
-    def _is_own_alike(self) -> bool:
+    def _is_without_loader(self) -> bool:
+        """Return whether no loader has fed training, and no batch is there that a model might be fed."""
+        return not (self._last_fed or self._holds_others or self._pending.has_live_gone)
+
+    def _is_handmade_alike(self) -> bool:
         """Return whether in the step that ends one model was called once, with what no loader gave."""
         if len(self._settled) != 1 or self._passes or self._backwards != 1 or self._is_interrupted or self._drawn:
             return False
-        (training,) = self._settled
-        module, _ = training.call or (None, None)
-        return bool(self._own) and training.is_of_nothing and module == self._own[0]
+        if not self._handmade or not self._settled[0].is_of_nothing:
+            return False
+        (training,), (module, _, shape) = self._settled, self._handmade
+        called, _ = training.call or (None, None)
+        return called == module and (training.rows, training.elements) == (shape[0], shape.numel())
 
-    def _note_own(self, counted: Counted, *, is_alike: bool) -> None:
+    def _note_handmade(self, counted: Counted, *, is_alike: bool) -> None:
         """Count the steps in a row without a loader that are alike."""
-        before, self._own_counted = self._own_counted, replace(counted, epoch_edge=False) if is_alike else None
-        self._num_own = self._num_own + 1 if is_alike and before == self._own_counted else int(is_alike)
+        before = self._handmade_counted
+        self._handmade_counted = replace(counted, epoch_edge=False) if is_alike else None
+        self._num_handmade = self._num_handmade + 1 if is_alike and before == self._handmade_counted else int(is_alike)
 
-    def _own_lap(self) -> Counted:
-        counted = self._own_counted
+    def _handmade_lap(self) -> Counted:
+        counted = self._handmade_counted
         assert counted is not None
         self._steps += 1
         self._laps += 1
         self._undrawn += 1
         edge, self._edge = self._edge, False
-        self._stage, self._is_own, self._first = _NONE, False, None
+        self._stage, self._is_handmade = _NONE, False
         return replace(counted, epoch_edge=True) if edge else counted
 
     def _short_lap(self) -> Counted:
-        if self._is_own:
-            return self._own_lap()
+        if self._is_handmade:
+            return self._handmade_lap()
         loader, size, edge = self._loader, self._size, self._edge
         # Of what is held nothing but what the model is called with is known again.
         lies_at = self._references if self._first is None or not self._held else live_storage(self._first)

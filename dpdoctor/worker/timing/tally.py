@@ -262,15 +262,24 @@ class Tally:
         training.call, training.goes_on = call, goes_on
         return training
 
-    def is_known(self, module: int, first: torch.Tensor) -> bool:  # noqa: ARG002 - SteadyTally's
-        """Return whether a forward of the module on this first tensor need not be looked at, though no loader counts.
+    def repeats(self, module: int, first: torch.Tensor) -> bool:  # noqa: ARG002 - SteadyTally's
+        """Return whether a forward of a model on this first tensor need not be looked at, though no loader counts.
 
         It has the samples of those in the steps before.
         """
         return False
 
-    def trained_as_before(self, first: torch.Tensor, call: tuple[int, object]) -> bool:  # noqa: ARG002 - SteadyTally's
-        """Return whether a forward on this first tensor trains as those before did; then it is counted by that."""
+    def trained_as_before(
+        self,
+        first: torch.Tensor,  # noqa: ARG002
+        call: tuple[int, object],  # noqa: ARG002
+        *,
+        alone: bool,  # noqa: ARG002
+    ) -> bool:
+        """Return whether a forward on this first tensor trains as those before did; then it is counted by that.
+
+        `alone`: it is called with nothing else.
+        """
         return False
 
     def _consume(

@@ -37,7 +37,7 @@ class BatchDims:
         """Return what is to be known of the tensor that a forward of the module begins with."""
         shape = layouts.shape(tensor)
         key = (id(module), len(shape), tensor.is_floating_point())
-        return Given(self, key, shape, layouts.place(tensor), is_nested=tensor.is_nested)
+        return Given(self, key, shape, _place(tensor), is_nested=tensor.is_nested)
 
     def is_new(self, given: Given) -> bool:
         """Return whether the forward that begins is to be looked at."""
@@ -82,6 +82,12 @@ class Given:
     def rows(self) -> Rows | None:
         """Return its samples, as far as is known now; None where nothing tells."""
         return self._dims.rows(self)
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, ...]:
+    with suppress(RuntimeError, NotImplementedError):  # sparse and nested tensors lie in several places
+        return (tensor.data_ptr(), *tensor.shape, *tensor.stride())
+    return (id(tensor),)
 
 
 def _dim(given: Given, sizes: set[int]) -> tuple[int | None, bool]:

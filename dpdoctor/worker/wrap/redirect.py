@@ -66,7 +66,7 @@ class Redirect:
             watch.evaluating_forward()
             return self._own_call(*args, **kwargs)
         given = None
-        if not watch.tally.loaders_count and not watch.is_known(self._module, args):
+        if not watch.tally.loaders_count and not watch.repeats(self._module, args):
             given = watch.given(self._module, args, kwargs)
         training = watch.training_forward(self._module, args, kwargs, given)
         depth = watch.phases.push(FORWARD)
@@ -121,10 +121,10 @@ class Watch:
         self.entered = Entered()
         self.batch_dims = BatchDims()
 
-    def is_known(self, module: nn.Module, args: tuple[Any, ...]) -> bool:
+    def repeats(self, module: nn.Module, args: tuple[Any, ...]) -> bool:
         """Return whether a training forward is as in the steps before, in which no loader counted."""
         first = args[0] if args and module.training else None
-        return type(first) is torch.Tensor and self.tally.is_known(id(module), first)
+        return type(first) is torch.Tensor and self.tally.repeats(id(module), first)
 
     def given(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
         """Return what is to be known of the first tensor that a forward is called with; None: there is none."""
@@ -149,7 +149,11 @@ class Watch:
         first = args[0] if args and given is None and module.training else None
         is_asked_for = self.entered.is_on or self.keep_inputs
         # Most scripts call their model so, and in most steps nothing else is to be done.
-        if type(first) is torch.Tensor and not is_asked_for and self.tally.trained_as_before(first, (id(module), None)):
+        if (
+            type(first) is torch.Tensor
+            and not is_asked_for
+            and self.tally.trained_as_before(first, (id(module), None), alone=len(args) == 1 and not kwargs)
+        ):
             return None
         # A tensor class of the script's may refuse, or do much, when it is looked at.
         with torch._C.DisableTorchFunctionSubclass():
@@ -165,7 +169,8 @@ class Watch:
     ) -> Pass | None:
         first = _first(args, kwargs)
         is_plain = given is None and module.training
-        if is_plain and first is not None and self.tally.trained_as_before(first, (id(module), None)):
+        alone = len(args) + len(kwargs) == 1
+        if is_plain and first is not None and self.tally.trained_as_before(first, (id(module), None), alone=alone):
             return None
         return self.tally.trained(
             first.size(0) if first is not None and first.dim() else 0,

@@ -32,6 +32,16 @@ def test_tensors_that_are_near_are_found_in_whatever_is_large() -> None:
     assert storages(SimpleNamespace(whole=[torch.ones(1) for _ in range(100_000)], x=x)) >= storages(x)
 
 
+@pytest.mark.parametrize("called_with", [[2, 3], [3, 2], [1, 3]])
+def test_a_forward_takes_both_batches_that_it_is_called_with(called_with: list[int]) -> None:
+    pending = Pending()
+    for place in (1, 2, 3):
+        pending.add(Batch(loader=TRAIN, size=4, storages={place}))
+    taken = pending.take(8, called_with, is_first=True)
+    assert sorted(storage for batch in taken for storage in batch.storages) == sorted(called_with)
+    assert (pending.passed[TRAIN], pending.has_live) == (1, False)
+
+
 def test_a_forward_takes_the_batch_that_it_is_called_with_and_those_before_it_were_passed_over() -> None:
     pending = Pending()
     for place in (1, 2, 3):

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdoctor.worker.base.layouts import place
 from dpdoctor.worker.timing.pending import live_storages, storages
 from dpdoctor.worker.timing.steady_tally import SteadyTally
 from dpdoctor.worker.timing.tally import Counted, Pass, Tally
@@ -32,16 +31,17 @@ class Script:
         self.batches = [*self.batches[-3:], torch.zeros(size, 2)]
         self.tally.handed(loader, size, [self.batches[-1], torch.zeros(size)], ahead=False, for_training=for_training)
 
-    def forward(self, tensor: torch.Tensor, *, in_eval_mode: bool = False) -> None:
-        is_known = not in_eval_mode and (self.tally.loaders_count or self.tally.is_known(0, tensor))
-        if is_known and self.tally.trained_as_before(tensor, (0, None)):
+    def forward(self, *tensors: torch.Tensor, in_eval_mode: bool = False) -> None:
+        first = tensors[0]
+        is_plain = not in_eval_mode and (self.tally.loaders_count or self.tally.repeats(0, first))
+        if is_plain and self.tally.trained_as_before(first, (0, None), alone=len(tensors) == 1):
             return
         training = self.tally.trained(
-            len(tensor),
-            elements=tensor.numel(),
+            len(first),
+            elements=first.numel(),
             in_eval_mode=in_eval_mode,
-            storages=storages(tensor),
-            call=(0, place(tensor)),
+            storages=storages(tensors),
+            call=(0, id(first)),
         )
         if training is not None:
             training.followed()
@@ -59,9 +59,7 @@ class Script:
 
     def usual(self) -> None:
         self.fetch()
-        self.forward(self.batches[-1])
-        self.backward()
-        self.step()
+        self.trained_on(self.batches[-1])
 
     def evaluation(self) -> None:
         for _ in range(3):
@@ -69,12 +67,23 @@ class Script:
             self.tally.evaluated()
 
     def own(self, size: int = SIZE) -> None:
-        self.forward(torch.zeros(size, 2))
+        self.trained_on(torch.zeros(size, 2))
+
+    def trained_on(self, *tensors: torch.Tensor) -> None:
+        self.forward(*tensors)
         self.backward()
         self.step()
 
+    def last(self, back: int = 1) -> torch.Tensor:
+        return self.batches[-min(back, len(self.batches))] if self.batches else torch.zeros(SIZE, 2)
+
+    def pair(self) -> None:
+        other = self.last()
+        self.fetch()
+        self.trained_on(self.last(), other)
+
     def held(self, back: int) -> None:
-        self.forward(self.batches[-min(back, len(self.batches))] if self.batches else torch.zeros(SIZE, 2))
+        self.forward(self.last(back))
 
     def copied(self) -> None:
         if self.batches:
@@ -86,6 +95,9 @@ ACTS: dict[str, Act] = {
     "usual": Script.usual,
     "own": Script.own,
     "own_short": lambda script: script.own(SIZE - 1),
+    "on_last": lambda script: script.trained_on(script.last()),
+    "on_held": lambda script: script.trained_on(script.last(3)),
+    "pair": Script.pair,
     "fetch": Script.fetch,
     "short": lambda script: script.fetch(size=SIZE - 1),
     "other": lambda script: script.fetch(OTHER),
@@ -188,3 +200,29 @@ def test_batches_that_are_freed_are_not_remembered(num_steps: int) -> None:
     for _ in range(num_steps):
         script.usual()
     assert len(script.tally._pending._gone) <= 200
+
+
+def test_a_forward_that_trains_nothing_is_not_counted_where_no_loader_counts() -> None:
+    short, long = Script(SteadyTally(patience=1)), Script(Tally())
+    for script in (short, long):
+        for _ in range(4):
+            script.own()
+        script.forward(torch.zeros(SIZE, 2))
+        script.forward(torch.zeros(SIZE, 2))
+        script.backward(reaches=False)
+        script.step()
+        for _ in range(3):
+            script.own()
+    assert [counted.epoch_edge for counted in short.counted] == [False] * 4 + [True] + [False] * 3
+    assert [counted.samples_entered for counted in short.counted] == [SIZE] * 8
+    assert [counted.samples_entered for counted in long.counted] == [SIZE] * 8
+    assert short.tally.remarks() == long.tally.remarks()
+
+
+def test_an_update_without_a_backward_pass_is_set_apart() -> None:
+    script = Script(SteadyTally(patience=1))
+    for _ in range(4):
+        script.own()
+    script.forward(torch.zeros(SIZE, 2))
+    script.step()
+    assert script.counted[-1].epoch_edge
