@@ -32,8 +32,8 @@ from dpdoctor.worker import modes
 from dpdoctor.worker.base.mode import Mode
 
 DATA_PARALLEL = "dp"
-# What a script that knows torchrun reads, by itself or through init_process_group.
 JOINS = ("dist.init_process_group", "distributed.init_process_group", "torch.distributed.init_process_group")
+# What a script that knows torchrun reads, by itself or through init_process_group.
 SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "env://")
 DEFAULT_CPU_RANKS = 2
 # How launchers call the number of ranks on a host: torchrun, accelerate, deepspeed, mpirun, fabric.

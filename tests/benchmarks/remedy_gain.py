@@ -1,11 +1,12 @@
-"""Do the loader's remedies come true? What the first screen says is done to the script, and the gate measures the gain.
+"""Do the loader's remedies come true? What the first screen says is done to the script, and pairs of launches compared.
 
     python tests/benchmarks/remedy_gain.py [--times N] [--faults none,slow_disk,slow_transform]
 
 samples/mnist_lenet.py is profiled on one device and under DDP, as it is, with a slow disk and with a slow transform. A
 setting that the finding names is written into the DataLoader's call; a transform that it calls too dear is taken out,
-for which it gives an upper bound. A line each: what was predicted, what a paired `dpdoctor gate` measured, and whether
-that lies within (an upper bound: not above). At the end how many do, the median error and the widest prediction.
+for which it gives an upper bound. A line each: what was predicted, what launches of the script as it was and as it is
+then, in turns, measured, and whether that lies within (an upper bound: not above). At the end how many do, the median
+error and the widest prediction.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from typing import Any
 SAMPLES = Path(__file__).parents[2] / "samples"
 SCRIPT = "mnist_lenet.py"
 MODES = ("single", "ddp")
+PAIRS = 5
+# A launch that measures one mode's step and nothing else.
+ALONE = ("--no-baseline", "--no-control", "--ablations", "none", "--trace-steps", "0", "--rounds", "6", "--quiet")
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def _measure(home: Path, fault: str) -> Iterator[Measured]:
         head = home / mode
         shutil.copytree(SAMPLES, head)
         _apply(found[mode], head / SCRIPT)
-        yield Measured(fault, mode, found[mode], _gate(home, head, mode, fault))
+        yield Measured(fault, mode, found[mode], _gain(home, head, mode, fault))
 
 
 def _profile(home: Path, fault: str) -> dict[str, Remedy]:
@@ -150,18 +154,19 @@ def _apply(remedy: Remedy, script: Path) -> None:
     script.write_text(ast.unparse(tree))
 
 
-def _gate(home: Path, head: Path, mode: str, fault: str) -> float:
-    """Return base's seconds per step over head's."""
-    command = [sys.executable, "-m", "dpdoctor", "gate", SCRIPT, "--base", str(home / "base"), "--head", str(head)]
-    options = ("--modes", mode, "--max-pairs", "7", "--rounds", "6", "--quiet", "--out", str(home / f"gate-{mode}"))
-    command += [*options, "--", "--fault", fault]
-    ended = subprocess.run(command, cwd=home, check=False, capture_output=True, text=True)
-    if ended.returncode not in {0, 3, 4}:
-        sys.exit(ended.stdout + ended.stderr)
-    pairs = json.loads((home / f"gate-{mode}" / "gate.json").read_text())["modes"][mode]["pairs"]
-    return statistics.median(
-        pair["base_s"] / pair["head_s"] for pair in pairs if pair["base_s"] and pair["head_s"] and not pair["replaced"]
-    )
+def _gain(home: Path, head: Path, mode: str, fault: str) -> float:
+    """Return base's seconds per step over head's: the median of pairs of launches, whose order alternates."""
+    taken: dict[Path, list[float]] = {home / "base": [], head: []}
+    for pair in range(PAIRS):
+        for side in sorted(taken, reverse=bool(pair % 2)):
+            taken[side].append(_step_s(home / f"{side.name}-{mode}-{pair}", side / SCRIPT, mode, fault))
+    return statistics.median(base / changed for base, changed in zip(*taken.values(), strict=True))
+
+
+def _step_s(run: Path, script: Path, mode: str, fault: str) -> float:
+    command = [sys.executable, "-m", "dpdoctor", "profile", str(script), "--modes", mode, *ALONE, "--out", str(run)]
+    subprocess.run([*command, "--", "--fault", fault], check=True, stdout=subprocess.DEVNULL)
+    return float(json.loads((run / "run.json").read_text())["modes"][mode]["step"]["value"])
 
 
 if __name__ == "__main__":
