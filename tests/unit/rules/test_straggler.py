@@ -12,7 +12,7 @@ from dpdoctor.analysis import EventRecord, Finding, Rank
 from dpdoctor.digest import Digest
 from dpdoctor.records import CpuUse, Sample, StepRecord, WindowRecord
 from dpdoctor.rules import CannotTell, diagnose
-from dpdoctor.rules.straggler import CAUSES, CRITICAL, ON_A_HOST, OTHERS_REMEDY, REMEDIES, RULE
+from dpdoctor.rules.straggler import CAUSES, CRITICAL, ELSEWHERE, ON_A_HOST, ONLY_HERE, OTHERS_REMEDY, REMEDIES, RULE
 from tests.builders import cases, records
 from tests.builders.cases import Case, ablation
 from tests.builders.simulated_ranks import Call, digests, lockstep, with_group_size
@@ -396,3 +396,11 @@ def test_it_alarms_only_by_what_it_costs_at_least_where_nothing_explains_it() ->
     assert found.cost.low is not None
     assert found.cost.low < CRITICAL < (found.cost.value or 0)
     assert (found.cause, found.severity) == (None, "warning")
+
+
+def test_what_is_known_to_take_longer_is_looked_for_on_that_rank() -> None:
+    assert finding(case("ddp", *traces(every_step(100), "optimizer"))).remedy == ONLY_HERE
+
+
+def test_ranks_of_a_trace_may_be_on_other_hosts() -> None:
+    assert finding(case("trace", *traces(every_step(100), "optimizer"))).remedy == ELSEWHERE
