@@ -29,8 +29,9 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 SCRIPT = "mnist_lenet.py"
 MODES = ("single", "ddp")
 PAIRS = 5
-# A launch that measures one mode's step and nothing else.
-ALONE = ("--no-baseline", "--no-control", "--ablations", "none", "--trace-steps", "0", "--rounds", "6", "--quiet")
+# A launch that measures one mode's step and nothing else; a device has the threads that it has beside DDP of two ranks.
+ALONE = ("--no-baseline", "--no-control", "--ablations", "none", "--trace-steps", "0", "--rounds", "6")
+TWO = ("--nproc", "2", "--quiet")
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _measure(home: Path, fault: str) -> Iterator[Measured]:
 
 def _profile(home: Path, fault: str) -> dict[str, Remedy]:
     """Return the remedy that a profile's finding about the loader has for each mode."""
-    command = [sys.executable, "-m", "dpdoctor", "profile", f"base/{SCRIPT}", "--modes", "ddp", "--quiet"]
+    command = [sys.executable, "-m", "dpdoctor", "profile", f"base/{SCRIPT}", "--modes", "ddp", *TWO]
     subprocess.run([*command, "--out", "run", "--", "--fault", fault], cwd=home, check=True, stdout=subprocess.DEVNULL)
     findings = json.loads((home / "run" / "run.json").read_text())["findings"]
     return {found["mode"]: _remedy(found) for found in findings if found["rule"] == "data_starved"}
@@ -164,7 +165,19 @@ def _gain(home: Path, head: Path, mode: str, fault: str) -> float:
 
 
 def _step_s(run: Path, script: Path, mode: str, fault: str) -> float:
-    command = [sys.executable, "-m", "dpdoctor", "profile", str(script), "--modes", mode, *ALONE, "--out", str(run)]
+    command = [
+        sys.executable,
+        "-m",
+        "dpdoctor",
+        "profile",
+        str(script),
+        "--modes",
+        mode,
+        *ALONE,
+        *TWO,
+        "--out",
+        str(run),
+    ]
     subprocess.run([*command, "--", "--fault", fault], check=True, stdout=subprocess.DEVNULL)
     return float(json.loads((run / "run.json").read_text())["modes"][mode]["step"]["value"])
 
