@@ -165,19 +165,8 @@ def _gain(home: Path, head: Path, mode: str, fault: str) -> float:
 
 
 def _step_s(run: Path, script: Path, mode: str, fault: str) -> float:
-    command = [
-        sys.executable,
-        "-m",
-        "dpdoctor",
-        "profile",
-        str(script),
-        "--modes",
-        mode,
-        *ALONE,
-        *TWO,
-        "--out",
-        str(run),
-    ]
+    command = [sys.executable, "-m", "dpdoctor", "profile", str(script), "--modes", mode, *ALONE, *TWO]
+    command += ["--out", str(run)]
     subprocess.run([*command, "--", "--fault", fault], check=True, stdout=subprocess.DEVNULL)
     return float(json.loads((run / "run.json").read_text())["modes"][mode]["step"]["value"])
 
