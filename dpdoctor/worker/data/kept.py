@@ -34,7 +34,12 @@ class Kept:
         self._tensors: list[torch.Tensor] = []
         self._originals: list[torch.Tensor] = []
         self._copied_to_device: set[int] = set()
-        self._batch = _copied(batch, self._own)
+        try:
+            self._batch = _copied(batch, self._own)
+        except UnreplayableError:
+            raise
+        except Exception as error:  # a type of the script's may be copied in no such way, or lead back to itself
+            raise UnreplayableError(f"what cannot be copied ({type(error).__name__})") from error
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.requires_grad:

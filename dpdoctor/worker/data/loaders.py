@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import random
 import weakref
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from dpdoctor.worker.timing.tally import Tally
 UNMET = -1
 # What a script that distributes itself does with its batches is its own affair.
 OWN = "own"
+_NUMBERS = "dpdoctor_numbers"
 _BUILT = "dpdoctor_built"
 
 
@@ -39,6 +41,9 @@ class Loaders:
 
     `reseeds`: every rank draws the same order; else the script's own samplers draw as they do without, and nothing is
     shared out (rule `own`).
+
+    Attributes:
+        is_evaluating: tells whether the script's models are in eval mode, for a loader that was never iterated.
     """
 
     def __init__(self, rule: str, rank: int, world_size: int, seed: int, *, reseeds: bool = True) -> None:
@@ -55,6 +60,7 @@ class Loaders:
         self._prefetch = 0
         self._inside: Inside | None = None
         self.draws = Draws()
+        self.is_evaluating: Callable[[], bool] = lambda: False
         self.replay = Replay()
         self.companion = Companion(self._loader, self._open_apart, self._longest_fetch_s)
 
@@ -85,15 +91,20 @@ class Loaders:
         def shared_index_sampler(loader: DataLoader[Any]) -> Any:
             return self._share(loader, index_sampler(loader))
 
+        def begun(loader: DataLoader[Any]) -> Any:
+            if loader._iterator is not None:  # of persistent workers: torch asks for the sampler but once
+                loader._iterator._index_sampler = loader._index_sampler  # type: ignore[attr-defined]
+            return begin(loader)
+
         def timed_iter(loader: DataLoader[Any]) -> Any:
             depth = phases.push(DATA_WAIT)
             try:
                 number = self._meet(loader, index_sampler(loader), fail)
                 tally.epoch_began(number)
-                iterator = inside.begin(loader, number, begin)
+                iterator = inside.begin(loader, number, begun)
                 iterator.dpdoctor_loader, iterator.dpdoctor_is_over = number, False
                 self._read[number] = weakref.ref(iterator)
-                self.replay.began(iterator, number)
+                self.replay.began(iterator, number, _told_length(loader))
             finally:
                 phases.pop(depth)
             return iterator
@@ -126,10 +137,20 @@ class Loaders:
     def _share(self, loader: DataLoader[Any], sampler: Any) -> Any:
         if isinstance(loader.dataset, IterableDataset):
             return sampler
-        rule = self._rule_for(sampler)
+        rule = "whole" if self._is_for_evaluation(loader) else self._rule_for(sampler)
         if not self.reseeds:
             return Shard(sampler, rule, self._rank, self._world_size, seeded=contextlib.nullcontext, draws=self.draws)
         return Shard(sampler, rule, self._rank, self._world_size, seeded=self._seeded, draws=self.draws)
+
+    def _is_for_evaluation(self, loader: DataLoader[Any]) -> bool:
+        """Return whether a loader that is asked for its length, perhaps with gradients on, is one for evaluations.
+
+        It was only ever iterated without gradients, or never yet, while the script's models are in eval mode.
+        """
+        if not self.reseeds or self._world_size == 1:
+            return False
+        rules = vars(loader).get(_NUMBERS)
+        return set(rules) == {"whole"} if rules else self.is_evaluating()
 
     def _rule_for(self, sampler: Any) -> str:
         if not self.reseeds:
@@ -183,7 +204,7 @@ class Loaders:
         )
         self._prefetch = max(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0))
         # One that the script iterates at two lines is one; with another rule it gives other batches.
-        known: dict[str, int] = vars(loader).setdefault("dpdoctor_numbers", {})
+        known: dict[str, int] = vars(loader).setdefault(_NUMBERS, {})
         if rule not in known:
             known[rule] = self._number(record)
         return known[rule]
@@ -269,8 +290,20 @@ def _draws_one_by_one(loader: DataLoader[Any]) -> bool:
     return loader.batch_sampler is None and not isinstance(loader.sampler, BatchSampler)
 
 
+def _told_length(loader: DataLoader[Any]) -> int | None:
+    """Return the length that the script is told of a loader that reads an IterableDataset; None: another, or unknown.
+
+    As torch has it, but without its note that the script was told.
+    """
+    if not isinstance(loader.dataset, IterableDataset) or (length := _length(loader.dataset)) is None:
+        return None
+    if loader.batch_size is None:
+        return length
+    return length // loader.batch_size if loader.drop_last else math.ceil(length / loader.batch_size)
+
+
 def _length(sampler: Any) -> int | None:
     try:
         return len(sampler)
-    except (TypeError, NotImplementedError):
+    except Exception:  # noqa: BLE001 - code of the script's, which torch would not have run
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -56,9 +57,13 @@ class Replay:
         self._spoilt: str | None = None
         self._wait: Callable[[], None] = _not_at_all
 
-    def began(self, iterator: Any, number: int) -> None:
-        """An iterator of a loader begins, perhaps not for the first time: persistent workers keep theirs."""
-        iterator.dpdoctor_surplus = 0
+    def began(self, iterator: Any, number: int, length: int | None = None) -> None:
+        """An iterator of a loader begins, perhaps not for the first time: persistent workers keep theirs.
+
+        `length`: batches that the script expects of it; None: as many as its sampler tells.
+        """
+        iterator.dpdoctor_surplus, iterator.dpdoctor_length = 0, length
+        iterator.dpdoctor_held = deque()
         if self.replays and number in self._turns and iterator._num_workers:
             self._cut = BEGAN
 
@@ -77,8 +82,15 @@ class Replay:
         if self.replays and not ahead and (kept := self._turn(loader)) is not None:
             self._wait()
             iterator.dpdoctor_surplus += 1
+            _let_go(iterator)
             return kept.give(), kept.size
-        batch = fetch(iterator)
+        try:
+            batch = fetch(iterator)
+        except StopIteration:
+            if not (held := getattr(iterator, "dpdoctor_held", None)):
+                raise
+            iterator.dpdoctor_surplus += 1
+            return held.popleft()
         size = _drawn(iterator)
         if self.replays:
             self._asked.add(loader)
@@ -112,10 +124,9 @@ class Replay:
             self._looked[loader] = f"a batch holds {error}, which cannot be given to the script twice"
 
     def _keep(self, loader: int, batch: Any, size: int) -> None:
-        ring = self._kept.setdefault(loader, [])
-        if self._looked.get(loader) is None and len(ring) < MOST_KEPT:
+        if self._looked.get(loader) is None and len(self._kept.get(loader, ())) < MOST_KEPT:
             try:
-                ring.append(Kept(batch, size))
+                self._kept.setdefault(loader, []).append(Kept(batch, size))
             except UnreplayableError as error:
                 self._looked[loader] = f"a batch holds {error}, which cannot be given to the script twice"
 
@@ -189,16 +200,18 @@ class Replay:
             self._levels = {loader: depths(iterator)[0] for loader, (iterator, _) in self._iterators().items()}
 
     def drain(self, agreement: Agreement) -> None:
-        """Throw away batches until no more lie ready than when it was remembered, as many on every rank.
+        """Take away batches until no more lie ready than when it was remembered, as many on every rank.
 
-        While no step ran the workers went on to fetch, and a full queue would make the next steps fast.
+        While no step ran the workers went on to fetch, and a full queue would make the next steps fast. Where no replay
+        took their place, the iterator gives them at its end: it has as many batches as without us.
         """
+        # What a thread of the script's reads is not ours to read.
+        iterators = {} if self._from_threads else self._iterators()
         dropped = {
-            loader: self._drop_to_level(loader, iterator, fetch)
-            for loader, (iterator, fetch) in self._iterators().items()
+            loader: self._drop_to_level(loader, iterator, fetch) for loader, (iterator, fetch) in iterators.items()
         }
         most = max(numbers[0] for numbers in agreement.gather([max(dropped.values(), default=0)]))
-        for loader, (iterator, fetch) in self._iterators().items():
+        for loader, (iterator, fetch) in iterators.items():
             for _ in range(most - dropped.get(loader, 0)):
                 _drop(iterator, fetch)
 
@@ -215,12 +228,12 @@ class Replay:
 
     def _is_over(self, iterator: Any) -> bool:
         """Return whether replays and fetches together have reached the iterator's length."""
+        length = getattr(iterator, "dpdoctor_length", None)
         try:
-            return bool(
-                iterator._num_yielded + getattr(iterator, "dpdoctor_surplus", 0) >= len(iterator._index_sampler)
-            )
-        except (TypeError, NotImplementedError):
-            return False  # an iterable dataset, or a sampler without end
+            length = len(iterator._index_sampler) if length is None else length
+        except Exception:  # noqa: BLE001 - an iterable dataset, a sampler without end, or any code of the script's
+            return False
+        return bool(iterator._num_yielded + getattr(iterator, "dpdoctor_surplus", 0) >= length)
 
     def _iterators(self) -> dict[int, tuple[Any, Fetch]]:
         """Return the iterators that are in use, with what fetches from them."""
@@ -233,14 +246,21 @@ def _not_at_all() -> None:
 
 
 def _drop(iterator: Any, fetch: Fetch) -> bool:
-    """Throw a batch away; return False when there was none."""
+    """Take a batch away; return False when there was none."""
     try:
-        fetch(iterator)
+        batch = fetch(iterator)
     except StopIteration:
         return False
-    _drawn(iterator)
+    iterator.dpdoctor_held.append((batch, _drawn(iterator)))
     iterator.dpdoctor_surplus -= 1
+    _let_go(iterator)
     return True
+
+
+def _let_go(iterator: Any) -> None:
+    """Hold no more of the batches that were taken away than the iterator would be short of."""
+    while len(iterator.dpdoctor_held) > max(0, -iterator.dpdoctor_surplus):
+        iterator.dpdoctor_held.popleft()
 
 
 def _drawn(iterator: Any) -> int:

@@ -169,7 +169,7 @@ class Overlay:
         if kind is None:
             raise self.missing(at)
         if raw.kind(over) is None:
-            raw.copy(at, self.prepare(at), kind)
+            raw.copy(at, self.prepare(at), kind, beside=self._root)
         if whole and stat.S_ISDIR(kind):
             for name in self.names(at):
                 self.own(f"{at}/{name}", whole=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 from dpdoctor.worker.overlay.disk import posix
 
 _COPIED_AT_ONCE = 1 << 26
+_COPIES = itertools.count()
 
 
 def refusal(number: int, path: Any) -> OSError:
@@ -51,14 +53,35 @@ def make_directories(place: str) -> None:
             posix.mkdir(place)
 
 
-def copy(source: str, target: str, mode: int) -> None:
-    """Copy one file, link or directory of this mode, but not what the directory holds."""
+def copy(source: str, target: str, mode: int, *, beside: str) -> None:
+    """Copy one file, link or directory of this mode, but not what the directory holds.
+
+    Several processes may copy the same at once: the first copy counts, and nobody sees a part of one. It is made in the
+    directory that holds `beside`.
+    """
     if stat.S_ISLNK(mode):
-        posix.symlink(posix.readlink(source), target)
+        with contextlib.suppress(FileExistsError):
+            posix.symlink(posix.readlink(source), target)
     elif stat.S_ISDIR(mode):
-        posix.mkdir(target, stat.S_IMODE(mode))
+        with contextlib.suppress(FileExistsError):
+            posix.mkdir(target, stat.S_IMODE(mode))
     else:
-        _copy_content(source, target, stat.S_IMODE(mode))
+        made = f"{beside}.{posix.getpid()}.{next(_COPIES)}"
+        try:
+            _copy_content(source, made, stat.S_IMODE(mode))
+            _take_place(made, target)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                posix.unlink(made)
+
+
+def _take_place(made: str, target: str) -> None:
+    """Let a file be found at `target`, too, unless there is one."""
+    with contextlib.suppress(FileExistsError):
+        try:
+            posix.link(made, target)
+        except PermissionError:  # a file system without hard links
+            posix.rename(made, target)
 
 
 def _copy_content(source: str, target: str, permissions: int) -> None:

@@ -20,6 +20,20 @@ class Sample:
     name: str
 
 
+class Node:
+    """One of a tree that leads back."""
+
+    def __init__(self) -> None:
+        self.children = [self]
+
+
+class Unlike(list[int]):
+    """A list that is made of something else."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__(range(first, last))
+
+
 class Plain:
     def __init__(self) -> None:
         self.x = torch.ones(2)
@@ -101,3 +115,9 @@ def test_only_what_the_script_copies_to_a_device_is_put_there() -> None:
     kept.copied_to_device(label)
     there, here = kept.on(torch.device("meta")).give()
     assert (there.device.type, here.device.type) == ("meta", "cpu")
+
+
+@pytest.mark.parametrize(("batch", "error"), [([Node()], "RecursionError"), ({"x": Unlike(0, 2)}, "TypeError")])
+def test_what_cannot_be_copied_is_not_kept(batch: Any, error: str) -> None:
+    with pytest.raises(UnreplayableError, match=f"what cannot be copied .{error}"):
+        Kept(batch, 2)

@@ -120,6 +120,44 @@ def test_a_loader_that_was_first_looked_through_is_shared_when_it_trains(patches
     ]
 
 
+@FORKS
+@pytest.mark.parametrize("evaluated_first", [True, False])
+def test_persistent_workers_take_the_share_of_each_iteration(patches: Patches, evaluated_first: bool) -> None:
+    Rig(patches, rule="per-device", world_size=2)
+    loader = DataLoader(Numbers(16), batch_size=4, num_workers=1, persistent_workers=True)
+    for is_evaluation in (evaluated_first, not evaluated_first):
+        with torch.set_grad_enabled(not is_evaluation):
+            assert len(taken(loader)) == (4 if is_evaluation else 2)
+
+
+def test_the_length_of_a_loader_for_evaluations_is_what_they_see(patches: Patches) -> None:
+    rig = Rig(patches, rule="per-device", world_size=2)
+    train, val = (DataLoader(Numbers(16), batch_size=4) for _ in range(2))
+    assert (len(train), len(val)) == (2, 2)  # nothing tells them apart yet
+    rig.loaders.is_evaluating = lambda: True
+    assert len(val) == 4  # asked after model.eval()
+    with torch.no_grad():
+        assert len(taken(val)) == 4
+    rig.loaders.is_evaluating = lambda: False
+    assert len(val) == 4
+    assert len(taken(train)) == len(train) == 2
+
+
+class Undone(BatchSampler):
+    """Inherits a length that torch never asks for."""
+
+    def __init__(self) -> None:
+        """Leave the base class's attributes out."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1], [2, 3]])
+
+
+def test_a_sampler_whose_length_cannot_be_asked_is_read_as_without_us(patches: Patches) -> None:
+    Rig(patches, rule="per-device", world_size=2)
+    assert taken(DataLoader(Numbers(4), batch_sampler=Undone())) == [[0, 1]]
+
+
 def test_fewer_batches_than_ranks_go_to_every_rank(patches: Patches) -> None:
     rig = Rig(patches, rule="per-device", world_size=4)
     loader = DataLoader(Numbers(4), batch_size=4)

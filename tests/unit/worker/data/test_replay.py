@@ -264,7 +264,53 @@ def test_all_ranks_throw_away_equally_many(rig: Rig) -> None:
     replay.drain(OtherRanks(5))
     assert take(iterator, 1)[0][0] >= 6
     replay.drain(OtherRanks(200))
-    assert list(iterator) == [], "no more than there are"
+    assert len(list(iterator)) == 98, "what was taken away comes at the end: the script counts on its loader's length"
+
+
+@FORKS
+def test_what_replays_took_the_place_of_is_not_given_at_the_end(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    iterator = iter(DataLoader(Numbers(100), num_workers=1))
+    kept(replay, iterator, 2)
+    replay.note_levels()
+    replay.drain(OtherRanks(5))
+    replay.begin()
+    take(iterator, 3)
+    replay.end(LOADER)
+    assert iterator.dpdoctor_surplus == len(iterator.dpdoctor_held) - 4 == -2
+    assert len(list(iterator)) == 95, "a hundred with the five that were taken before"
+
+
+@FORKS
+def test_what_a_thread_of_the_scripts_reads_is_not_taken_away(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    iterator = iter(DataLoader(Numbers(20), num_workers=1))
+    first = iterator.__class__.__next__
+    replay.next(iterator, first, ahead=True)
+    replay.drain(OtherRanks(5))
+    assert iterator.dpdoctor_surplus == 0
+
+
+def test_a_stream_of_known_length_ends_after_as_many_batches_as_it_says(rig: Rig) -> None:
+    class Known(Stream):
+        def __len__(self) -> int:
+            return 40
+
+    replay, loader = rig.loaders.replay, DataLoader(Known(), batch_size=4)
+    iterator = iter(loader)
+    kept(replay, iterator, 2)
+    replay.begin()
+    take(iterator, 3)
+    replay.end(LOADER)
+    assert len(list(iterator)) == len(loader) - 5
+
+
+def test_a_loader_whose_batches_cannot_be_kept_takes_no_part_when_others_are_copied(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    replay.keep(on=True)
+    next(iter(DataLoader(Numbers(4), batch_size=2, collate_fn=lambda _: object())))
+    replay.copied_to_device(torch.ones(1))
+    assert not replay._kept
 
 
 @FORKS

@@ -28,7 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.overlay import disk, files
+from dpdoctor.worker.overlay import disk, files, raw
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 
@@ -412,6 +412,25 @@ def test_what_is_changed_by_its_descriptor_is_a_copy(overlay: Overlay, home: Pat
     with open("new", "w") as file:
         os.fchmod(file.fileno(), 0o600)
     assert stat.S_IMODE(os.stat("new").st_mode) == 0o600
+
+
+def test_nobody_sees_a_part_of_a_copy_and_the_first_of_two_counts(
+    overlay: Overlay, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, seen = raw.posix.sendfile, []
+
+    def meanwhile(*args: Any) -> int:
+        if not seen:
+            seen.append(Path("a").read_text())
+            monkeypatch.setattr(raw.posix, "sendfile", send)
+            with open("a", "r+") as other:
+                other.write("b")
+        return send(*args)
+
+    monkeypatch.setattr(raw.posix, "sendfile", meanwhile)
+    with open("a", "r+") as file:
+        assert (seen, file.read()) == (["a"], "b")
+    assert [written.path for written in overlay.written()] == [str(home / "a")]
 
 
 def test_functions_of_the_module_below_os_are_no_way_past_it(overlay: Overlay, home: Path) -> None:
