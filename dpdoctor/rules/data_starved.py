@@ -57,7 +57,7 @@ def _starved(facts: ModeFacts, claim: Figure, weighed: Weighed) -> Finding:
         short_remedy=advice.short if advice else None,
         code=advice.code if advice else None,
         line=line,
-        speedup=_predicted(advice, weighed.cost),
+        speedup=_predicted(facts, advice, weighed.cost),
         speedup_basis="at most"
         if advice is None or advice.predicted is None
         else "measured"
@@ -87,12 +87,17 @@ def _of_short_iterations(facts: ModeFacts) -> tuple[str, loader_advice.Advice]:
     )
 
 
-def _predicted(advice: loader_advice.Advice | None, cost: Figure) -> Figure:
-    """Return what the simulation predicts, else what is left without the part of the cost that the advice removes."""
+def _predicted(facts: ModeFacts, advice: loader_advice.Advice | None, cost: Figure) -> Figure:
+    """Return what the simulation predicts, else what is left without the part of the cost that the advice removes.
+
+    The latter is a bound: of clock and ablation, which also shows what the loader slows beside the wait, the higher.
+    """
     if advice is not None and advice.predicted is not None:
         return advice.predicted
-    removes = advice.removes if advice is not None else 1.0
-    return faster_without(stats.scaled(cost, removes))
+    ablation = facts.ablation(ABLATION)
+    costs = [cost] if ablation is None or ablation.share.high is None else [cost, ablation.share]
+    most = max(costs, key=lambda figure: figure.high or figure.value or 0.0)
+    return faster_without(stats.scaled(most, advice.removes if advice is not None else 1.0))
 
 
 def _refuted(facts: ModeFacts, claim: Figure, weighed: Weighed) -> Finding:

@@ -164,6 +164,17 @@ def test_what_a_cheaper_transform_gives_is_an_upper_bound() -> None:
     assert RULE.check(waiting(0.4, 0.39, cases.loader(transforms=(AFFINE,)))).speedup_basis == "at most"
 
 
+def test_of_clock_and_ablation_the_one_that_leaves_more_room_is_the_bound() -> None:
+    seen, ablation = cases.figure(0.40, 0.002, "ratio"), cases.ablation(0.42, 0.05)
+    check = CrossCheck(
+        what="waiting", ablation="cached_batches", observed=seen, gain=ablation.share, agrees=True, tolerance=0.05
+    )
+    loader = cases.loader(transforms=(AFFINE,))
+    found = RULE.check(cases.case(ablations={"cached_batches": ablation}, cross_checks=(check,), loader=loader))
+    assert (found.cost.value, found.speedup_basis) == (0.40, "at most")
+    assert found.speedup.high == pytest.approx(1 / (1 - 0.49 * 0.47))
+
+
 def test_an_argument_is_changed_where_the_loader_is_built_and_a_loop_where_it_is_iterated() -> None:
     loader = with_workers(built_at="train.py:12")
     assert RULE.check(waiting(0.4, 0.39, loader)).line == "train.py:12"
