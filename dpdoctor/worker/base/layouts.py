@@ -25,6 +25,11 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and not tensor.is_nested
 
 
+def is_mapped(tensor: torch.Tensor) -> bool:
+    """Return whether a transform of torch.func runs, such as vmap, and the tensor stands for many."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
 def shape(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return a tensor's shape; of a nested one, which has none, how many rows it holds."""
     return (tensor.size(0),) if tensor.is_nested else tuple(tensor.shape)

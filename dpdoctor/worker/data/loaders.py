@@ -93,7 +93,7 @@ class Loaders:
 
         def begun(loader: DataLoader[Any]) -> Any:
             if loader._iterator is not None:  # of persistent workers: torch asks for the sampler but once
-                loader._iterator._index_sampler = loader._index_sampler  # type: ignore[attr-defined]
+                loader._iterator._index_sampler = loader._index_sampler
             return begin(loader)
 
         def timed_iter(loader: DataLoader[Any]) -> Any:

@@ -90,7 +90,8 @@ class Replay:
             if not (held := getattr(iterator, "dpdoctor_held", None)):
                 raise
             iterator.dpdoctor_surplus += 1
-            return held.popleft()
+            batch, size = held.popleft()
+            return batch, size
         size = _drawn(iterator)
         if self.replays:
             self._asked.add(loader)

@@ -165,15 +165,16 @@ class Pending:
                 batch.references.update(target)
                 holders.update(dict.fromkeys(target, batch))
 
-    def drop(self, loader: int) -> None:
-        """Nobody trains any more on what this loader gave."""
-        for batch in self._queues.pop(loader, ()):
+    def drop(self, loader: int) -> list[Batch]:
+        """Nobody trains any more on what this loader gave, which is returned."""
+        dropped = list(self._queues.pop(loader, ()))
+        for batch in dropped:
             self._forget(batch)
+        return dropped
 
-    def clear(self) -> None:
-        """Nobody trains any more on anything that was fetched."""
-        for loader in list(self._queues):
-            self.drop(loader)
+    def clear(self) -> list[Batch]:
+        """Nobody trains any more on anything that was fetched, which is returned."""
+        return [batch for loader in list(self._queues) for batch in self.drop(loader)]
 
     def step_ended(self) -> None:
         """Keep what may have been fetched ahead, and no more."""

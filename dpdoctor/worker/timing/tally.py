@@ -19,6 +19,10 @@ UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samp
 NOT_A_BATCH = "no loader counts them, and the model is not called with a tensor but with a list, or a type of its own"
 UNSURE = "several batches are fetched for one forward pass, and it cannot be told on which of them the script trains"
 NOT_ALIKE = "no loader counts them, and the optimizers of one step train on different numbers of rows"
+OTHER_MODELS = (
+    "no loader counts them, and models are trained in one step on tensors of their own: the same samples or other "
+    "ones, which cannot be told"
+)
 NOT_TOLD = (
     "no loader counts them, and nothing tells which dimension of the first tensor that the model is called with is the "
     "batch's"
@@ -86,6 +90,7 @@ class Pass:
         is_part: whether it was called with a part of a batch's own tensor.
         is_known: whether it took its batches by their tensors, not by numbers.
         laps: steps that ended since.
+        number: of backward passes that had ended before it.
         call: which model was called, and where its first tensor lies; None: any, or anywhere. `goes_on`: with what came
             out of a model before, as a recurrent one is.
         samples: tells how many of them there are in those rows where no loader does; None: it cannot be told.
@@ -101,6 +106,7 @@ class Pass:
     fits: bool
     is_part: bool
     is_known: bool
+    number: int = 0
     call: tuple[int, object] | None = None
     goes_on: bool = False
     reached: bool | None = None
@@ -140,7 +146,12 @@ class Tally:
         self._only_evaluated = False
         self._doubtful: tuple[int, int, tuple[int, ...], Callable[[], Look], Callable[[], Rows | None]] | None = None
         self._fresh = True
-        self._has_taken = self._has_rows = self._repeats = self._is_interrupted = False
+        self._has_taken = self._repeats = self._is_interrupted = False
+        # Backward passes so far, and after how many the forwards began of which rows were counted in this step.
+        self._num_backwards = 0
+        self._counted_after: set[int] = set()
+        # Batches of this step that an evaluation seemed to have fetched.
+        self._dropped: list[Batch] = []
         self._passes: list[Pass] = []
         self._all_rows = 0
         self._settled: list[Pass] = []
@@ -190,7 +201,7 @@ class Tally:
         """
         if self._only_evaluated and for_training:
             self._edge |= self._doubtful is not None
-            self._pending.clear()
+            self._dropped += self._pending.clear()
             self._only_evaluated, self._doubtful = False, None
         self._edge |= not for_training
         batch = Batch(
@@ -301,6 +312,9 @@ class Tally:
         again = [] if batches else self._pending.gone(storages)
         is_known |= bool(again)
         size = sum(batch.size for batch in batches or again)
+        if batches and not is_known and self._dropped and rows == size + sum(batch.size for batch in self._dropped):
+            # Labelled by the model that trains on it next, with another loader's batch.
+            batches, self._dropped, size = [*batches, *self._dropped], [], rows
         fits, is_part = True, False
         if size not in {0, rows}:
             looked = look()
@@ -320,6 +334,7 @@ class Tally:
             fits=fits,
             is_part=is_part,
             is_known=is_known,
+            number=self._num_backwards,
         )
         self._passes.append(training)
         self._only_evaluated, self._doubtful, self._fresh = False, None, False
@@ -356,14 +371,26 @@ class Tally:
             self._all_rows += training.rows
             for batch in training.batches:
                 self._count(batch)
-            if not self._has_rows and not training.is_repeat:
-                self._has_rows = True
-                self._entered += self._samples_in(training)
-                self._rows.append(training.rows)
-                self._elements += training.elements
-                self._first_call = training.call
+            if training.number not in self._counted_after and not training.is_repeat:
+                self._counted_after.add(training.number)
+                self._count_rows(training)
             elif self._is_on_others(training) and not self._has_taken and not self._is_counted(training):
                 self._uncounted = SEVERAL_CALLS
+
+    def _count_rows(self, training: Pass) -> None:
+        """Count what entered with the first forward of a backward pass; another model's on the same tensor is no more.
+
+        So a policy's loss and a value's on the same states are of one batch.
+        """
+        first, call = self._first_call, training.call
+        if first is not None and call is not None and first[0] != call[0] and not self._is_counted(training):
+            if first[1] != call[1] and not training.goes_on:
+                self._uncounted = OTHER_MODELS
+            return
+        self._entered += self._samples_in(training)
+        self._rows.append(training.rows)
+        self._elements += training.elements
+        self._first_call = call
 
     def _is_on_others(self, training: Pass) -> bool:
         """Return whether the model that was called first is called once more, on another tensor."""
@@ -436,15 +463,17 @@ class Tally:
             counts = not in_step or not self._backwards
             self._backwards += counts
             self._fed_backwards += counts and self._has_taken
+            self._num_backwards += 1
             self._begin_pass(repeats=in_step)
 
     def _begin_pass(self, *, repeats: bool = False) -> None:
         self._fresh, self._repeats = not repeats, repeats
-        self._has_taken = self._has_rows = False
+        self._has_taken = False
 
     def optimizer_stepped(self) -> None:
         """An optimizer took its step on what entered since the step before, of whichever optimizer."""
         self._settle()
+        self._first_call = None
         if self._entered:
             self._turns.append(self._entered)
             self._entered = 0
@@ -506,6 +535,8 @@ class Tally:
         self._all_rows = 0
         self._drawn = self._elements = self._fed_backwards = self._backwards = 0
         self._rows.clear()
+        self._dropped.clear()
+        self._counted_after.clear()
         self._edge = False
         self._begin_pass()
         self._let_go()

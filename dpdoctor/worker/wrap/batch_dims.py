@@ -37,11 +37,11 @@ class BatchDims:
         """Return what is to be known of the tensor that a forward of the module begins with."""
         shape = layouts.shape(tensor)
         key = (id(module), len(shape), tensor.is_floating_point())
-        return Given(self, key, shape, _place(tensor), is_nested=tensor.is_nested)
+        return Given(self, key, shape, _place(tensor), is_nested=tensor.is_nested, is_mapped=layouts.is_mapped(tensor))
 
     def is_new(self, given: Given) -> bool:
         """Return whether the forward that begins is to be looked at."""
-        return given.key not in self._found
+        return given.key not in self._found and not given.is_mapped
 
     def note(self, given: Given, sizes: set[int]) -> None:
         """Remember what a forward told: what it takes for sizes of its batch."""
@@ -49,6 +49,8 @@ class BatchDims:
 
     def rows(self, given: Given) -> Rows | None:
         """Return the samples of a forward's first tensor; None where nothing tells."""
+        if given.is_mapped:  # it has the shape of one sample
+            return None
         dim, is_told = self._found.get(given.key, _dim(given, set()))
         return None if dim is None else Rows(given.shape[dim], dim, is_told)
 
@@ -57,13 +59,20 @@ class Given:
     """What is known of the first tensor that a forward is called with; `place` tells it from others that are alive."""
 
     def __init__(
-        self, dims: BatchDims, key: tuple[int, int, bool], shape: Sequence[int], place: object, *, is_nested: bool
+        self,
+        dims: BatchDims,
+        key: tuple[int, int, bool],
+        shape: Sequence[int],
+        place: object,
+        *,
+        is_nested: bool,
+        is_mapped: bool = False,
     ) -> None:
         self._dims = dims
         self.key = key
         self.shape = shape
         self.place = place
-        self.is_nested = is_nested
+        self.is_nested, self.is_mapped = is_nested, is_mapped
         self._layers: _Layers | None = None
 
     def looking(self) -> AbstractContextManager[Any]:
@@ -137,7 +146,7 @@ class _Layers(TorchFunctionMode):
         size_of = _SIZES.get(getattr(function, "__name__", ""))
         if size_of is not None:
             # Functions of these names may be called in more ways than are known here.
-            with suppress(IndexError, TypeError, AttributeError, ValueError, KeyError):
+            with suppress(IndexError, TypeError, AttributeError, ValueError, KeyError, RuntimeError):
                 self.sizes.update(size_of(result, args, kwargs or {}))
         return result
 

@@ -50,7 +50,10 @@ class Compilations:
 
     def arguments(self, module: nn.Module) -> dict[str, Any] | None:
         """Return the arguments that `module` was compiled with; None when it was not."""
-        return self._arguments.get(module)
+        try:
+            return self._arguments.get(module)
+        except TypeError:  # it cannot be hashed, nor compiled: torch would
+            return None
 
     def inner(self, module: nn.Module) -> nn.Module:
         """Return the script's own module behind what torch.compile returned; `module` itself when it is that."""

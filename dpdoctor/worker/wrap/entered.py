@@ -36,8 +36,10 @@ class Entered:
         self.varies = self.is_anew = False
 
     def forward(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Add what a forward was called with."""
+        """Add what a forward was called with; what torch.func maps over has no values of its own."""
         for tensor in tensors:
+            if layouts.is_mapped(tensor):
+                continue
             for part in layouts.parts(tensor.detach()):
                 flat = part.flatten()
                 some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]

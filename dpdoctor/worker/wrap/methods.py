@@ -14,6 +14,8 @@ from typing import Any
 
 from torch import nn
 
+from dpdoctor.worker.base import modules
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -29,14 +31,14 @@ class Entry:
 
 def entries(part: nn.Module, is_trained: Callable[[nn.Parameter], bool]) -> list[Entry]:
     """Return the methods that are running, outermost first, of modules that hold `part` and train more than it does."""
-    held = {id(p) for p in part.parameters()}
+    held = {id(p) for p in modules.parameters(part)}
     found = []
     for frame in _stack():
         owner = frame.f_locals.get("self")
         if (
             isinstance(owner, nn.Module)
-            and any(module is part for module in owner.modules())
-            and any(is_trained(p) and id(p) not in held for p in owner.parameters())
+            and any(module is part for module in modules.submodules(owner))
+            and any(is_trained(p) and id(p) not in held for p in modules.parameters(owner))
         ):
             found.append(Entry(module=owner, method=frame.f_code.co_name, frame=frame))
     return found[::-1]

@@ -40,7 +40,9 @@ def checksum(parameters: Iterable[nn.Parameter]) -> int:
 
 def bits(tensor: torch.Tensor) -> int:
     """Return a position-weighted sum of a tensor's bits, in pieces: it must not need the memory of a second model."""
-    integers = tensor.contiguous().flatten().view(_INTEGERS.get(tensor.element_size(), _WIDEST))
+    integers = (
+        tensor.resolve_conj().resolve_neg().contiguous().flatten().view(_INTEGERS.get(tensor.element_size(), _WIDEST))
+    )
     total = 0
     for number, piece in enumerate(integers.split(_PIECE)):
         weights = torch.arange(1, piece.numel() + 1, device=piece.device)

@@ -78,10 +78,14 @@ class Redirect:
                 output = self._run(args, kwargs, given)
             if training is not None:
                 follow(training, output)
-            return output
+        except BaseException:
+            if training is not None:
+                training.followed()  # no backward pass will come to it
+            raise
         finally:
             self._thread = None
             watch.phases.pop(depth)
+        return output
 
     def __reduce__(self) -> Any:
         return self._plain.__reduce__()

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dpdoctor.records import WrappedModule
-from dpdoctor.worker.base import lines
+from dpdoctor.worker.base import lines, modules
 from dpdoctor.worker.base.mode import ConversionError, Mode, WrapOptions
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.wrap import methods
@@ -90,7 +90,7 @@ class Wrapping:
         original = nn.Module.__call__
         inside = self._inside
 
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             if getattr(inside, "unit", False) or not torch.is_grad_enabled() or not self._is_unit(module):
                 plain = original if self._compilations.arguments(module) is None else self._unseen(original)
                 return plain(module, *args, **kwargs)
@@ -120,7 +120,7 @@ class Wrapping:
         return lambda parameter: id(parameter) in held
 
     def _is_unit(self, module: nn.Module) -> bool:
-        parameters = module.parameters()
+        parameters = modules.parameters(module)
         first = next(parameters, None)
         if first is None or torch._C._is_tracing():
             return False
@@ -177,7 +177,7 @@ class Wrapping:
 
     def _is_made_anew(self, module: nn.Module) -> bool:
         """Return whether a module of this class, around just these parameters, was wrapped in a step before."""
-        own = {id(p) for p in module.parameters()}
+        own = {id(p) for p in modules.parameters(module)}
         return any(
             wrapped.module is not module
             and wrapped.name == type(module).__name__
@@ -187,11 +187,11 @@ class Wrapping:
 
     def _is_part(self, module: nn.Module) -> bool:
         """Return whether `module` lies inside a wrapped one: a call of a part alone is no new unit."""
-        return any(part is module for wrapped in self._wrapped for part in wrapped.module.modules())
+        return any(part is module for wrapped in self._wrapped for part in modules.submodules(wrapped.module))
 
     def _release_parts_of(self, module: nn.Module) -> None:
         """Undo what was wrapped before and is now called from inside `module`, or two wrappers would reduce it."""
-        parts = {id(part) for part in module.modules()}
+        parts = {id(part) for part in modules.submodules(module)}
         for wrapped in [wrapped for wrapped in self._wrapped if id(wrapped.module) in parts]:
             self._patches.restore(wrapped.module, "_compiled_call_impl")
             self._wrapped.remove(wrapped)

@@ -591,3 +591,26 @@ def test_samples_are_what_the_model_takes_them_for_where_no_loader_counts() -> N
         assert [("dim 1" in remark, "nothing tells" in remark) for remark in tally.remarks()] == (
             [] if fed else [(bool(samples), not samples)]
         )
+
+
+@pytest.mark.parametrize("unlabelled", [4, 28])
+def test_samples_that_the_model_labels_and_then_trains_on_count(unlabelled: int) -> None:
+    tally = Tally()
+    for _ in range(3):
+        tally.fetched(OTHER, unlabelled)
+        tally.evaluated()
+        tally.fetched(TRAIN, 4)
+        tally.trained(unlabelled + 4)
+        tally.backward()
+        counted = tally.lap()
+        assert (counted.samples_drawn, counted.reconciled) == (unlabelled + 4, True)
+
+
+def test_an_evaluation_that_fetched_as_many_does_not_count() -> None:
+    tally = Tally()
+    tally.fetched(OTHER, 4)
+    tally.evaluated()
+    tally.fetched(TRAIN, 4)
+    tally.trained(4)
+    tally.backward()
+    assert tally.lap().samples_drawn == 4

@@ -74,3 +74,12 @@ def test_groups_of_ranks_that_train_on_the_same_are_counted() -> None:
     assert copies([one, other, one]) == 0  # unlike
     assert copies([one, told([ONE], [ONE, OTHER])]) == 1
     assert copies([one, one]) == 1  # that all are alike is known by are_same
+
+
+def test_tensors_that_are_conjugated_when_they_are_read_are_read() -> None:
+    entered = Entered()
+    z = torch.randn(3, dtype=torch.complex64)
+    for tensors in ([z.conj()], [z.conj().imag]):
+        entered.forward(tensors)
+        entered.step_ended()
+    assert entered.num_steps == 2

@@ -219,3 +219,56 @@ def test_a_tensor_class_of_the_scripts_is_not_asked_when_it_is_looked_at(rig: Ri
     model(X.as_subclass(Refusing)).mean().backward()
     held.step()
     assert rig.steps[0].counted.samples_entered == 4
+
+
+def test_two_losses_on_the_same_samples_are_of_one_batch(rig: Rig) -> None:
+    actor, critic = Net(), Net()
+    held = torch.optim.SGD([*actor.parameters(), *critic.parameters()])
+    states = torch.randn(6, 3)
+    for is_at_once in (True, False):
+        policy = actor(states).mean()
+        value = critic(states).mean() if is_at_once else None
+        policy.backward()
+        (critic(states).mean() if value is None else value).backward()
+        held.step()
+    assert [step.counted.samples_entered for step in rig.steps] == [6, 6]
+    assert "told" not in rig.tally.remarks()
+
+
+def test_two_models_on_samples_of_their_own_are_not_counted(rig: Rig) -> None:
+    models = Net(), Net()
+    held = torch.optim.SGD([p for model in models for p in model.parameters()])
+    for model in models:
+        model(torch.randn(6, 3)).mean().backward()
+    held.step()
+    (remark,) = rig.tally.remarks()
+    assert "on tensors of their own" in remark
+
+
+def test_a_batch_that_made_a_forward_raise_is_not_trained_on(rig: Rig) -> None:
+    class Picky(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x[0, 0] < 0:
+                raise RuntimeError("a batch that it cannot take")
+            return super().forward(x)
+
+    model = Picky()
+    held = sgd(model)
+    for (x,) in DataLoader(TensorDataset(torch.tensor([[-1.0] * 3] * 2 + [[1.0] * 3] * 2)), batch_size=2):
+        try:
+            loss = model(x * 2).mean()
+        except RuntimeError:
+            continue
+        loss.backward()
+        held.step()
+    assert [step.counted.samples_drawn for step in rig.steps] == [2]
+
+
+def test_what_torch_func_maps_over_has_no_samples_that_are_known(rig: Rig) -> None:
+    model = Net()
+    held = sgd(model)
+    rig.watch.entered.is_on = True
+    for _ in range(3):
+        torch.func.vmap(torch.func.jacrev(model))(torch.randn(5, 3)).pow(2).mean().backward()
+        held.step()
+    assert [step.counted.samples_entered for step in rig.steps] == [0, 0, 0]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import pickle
 from collections.abc import Callable
@@ -298,3 +299,65 @@ def test_unused_and_unwrapped_parameters_are_named(rig: Rig) -> None:
     assert "(2,)" in unwrapped
     assert "SGD" in unwrapped
     held.step()
+
+
+@dataclasses.dataclass
+class Unhashable(nn.Module):
+    """A loss that compares by its fields, and so has no hash."""
+
+    gamma: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return (y.abs() ** self.gamma).mean()
+
+
+class Listed(Net):
+    """A model whose own `parameters` is a list."""
+
+    def parameters(self, recurse: bool = True) -> Any:
+        return [p for p in super().parameters(recurse) if p.requires_grad]
+
+
+class Named(nn.Module):
+    """A loss of which an attribute has the name of a method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parameters = {"weight": 2.0}  # type: ignore[assignment]
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return (y * self.parameters["weight"]).mean()  # type: ignore[index]
+
+
+@pytest.mark.parametrize("loss", [Unhashable(), Named()])
+def test_what_a_module_says_of_itself_is_its_own_affair(rig: Rig, loss: nn.Module) -> None:
+    model = Listed()
+    held = sgd(model)
+    loss(model(X)).backward()
+    held.step()
+    with torch.no_grad():
+        loss(model(X))
+    assert rig.wrapping.modules == [model]
+
+
+class Chooses(nn.Module):
+    """Takes an argument that hooks might have a name for, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = Net(), Net()
+
+    def forward(self, x: torch.Tensor, module: str = "a", self_: int = 0) -> torch.Tensor:
+        return getattr(self, module)(x) + self_
+
+
+def test_a_forward_may_have_an_argument_of_any_name(rig: Rig) -> None:
+    model = Chooses()
+    held = sgd(model)
+    for _ in range(2):
+        model(X, module="b", self_=1).mean().backward()
+        held.step()
+    assert rig.wrapping.modules == [model]
