@@ -239,7 +239,8 @@ class TestUnknown:
             run = records.run({"single": [launch(even_rank(100, observer_ns=observer_ns))]})
             return " ".join(limits(analyse(run).summary))
 
-        assert "watching it takes about 10% of each step" in said(1e7)
+        assert "watching it may take as much as 10% of each step" in said(1e7)
+        assert "watching it may take most of each step" in said(2e8)
         assert "watching" not in said(1e6)
 
 
