@@ -61,7 +61,7 @@ SHADE = "rgba(138, 143, 152, 0.18)"
 # A narrower part of a bar has no room for its own number; hovering and the words below have it.
 LABELLED_RATIO = 0.08
 # Of a chart's height: its horizontal axis with a title, what stands above it, and a line of a legend there.
-AXIS_PX, HEAD_PX, LEGEND_LINE_PX = 50, 12, 20
+AXIS_PX, HEAD_PX, LEGEND_LINE_PX = 46, 12, 20
 # So many names of parts stand on one line of a legend where a chart has half of a page.
 LEGEND_NAMES = 3
 # What text on a colour is written in.

@@ -125,7 +125,7 @@ def _modes(screen: FirstScreen) -> Iterator[BarTable]:
     keys = {part.key for row in rows for part in row.parts if part.share >= LEAST_PIECE}
     yield BarTable(
         title="Throughput and step time by mode",
-        caption="Throughput is global samples per second. Shares of a step: hover for what they were taken from.",
+        caption="Global samples per second. Hover over a share of a step for its source.",
         columns=MODE_COLUMNS,
         last="Time per step",
         rows=tuple(_bar(row, longest) for row in screen.modes),
