@@ -44,6 +44,8 @@ def test_what_still_names_the_machine_is_found(run: Path) -> None:
     before = (run / rundir.HEADER).read_text()
     assert any(str(REPOSITORY) in found for found in traces_of_this_machine(before, REPOSITORY))
     assert traces_of_this_machine(f"ran on {socket.gethostname()}.", REPOSITORY) != []
+    packed = "A" * 150 + f"/{socket.gethostname()}/" + "A" * 150
+    assert traces_of_this_machine(packed, REPOSITORY) == []
     neutralise(run, REPOSITORY, "a-machine")
     assert traces_of_this_machine((run / rundir.HEADER).read_text(), REPOSITORY) == []
 
