@@ -32,7 +32,7 @@ def step_chart(named: NamedLaunch, ranks: Sequence[Rank], outliers: Sequence[Out
         title=f"Steps of {named.title}",
         traces=(*_all_ranks(ranks, drawn, origin_ns, scale), *_curves(drawn, origin_ns, scale), *marks, *below),
         layout=lanes.with_windows(layout, drawn[0], named.launch.ranks, origin_ns, has_lanes=bool(below)),
-        height=charts.height(135 if below else 105),
+        height=charts.height(115 if below else 90),
         how_to_read=_how_to_read(ranks, drawn, logarithmic=logarithmic is not None),
         alternative=" ".join([*map(_words, drawn), slow_steps.alternative(outliers)]),
     )

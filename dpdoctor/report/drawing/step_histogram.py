@@ -76,7 +76,7 @@ def step_histogram(named: NamedLaunch) -> list[Chart]:
             title=f"How long steps took, {named.title}",
             traces=(_bars(found, scale),),
             layout=_layout(unit, median, scale),
-            height=charts.height(105),
+            height=charts.height(90),
             how_to_read=f"One hump is a steady run, two are two kinds of steps. {_far_off(found.far_off)}",
             alternative=_words(steps, found, median),
         )

@@ -18,7 +18,7 @@ from dpdoctor.report.drawing.charts import thin
 from dpdoctor.report.drawing.series import THROTTLE_REASONS
 from dpdoctor.report.text import clipped, listed
 
-STRIP_PX, LINE_PX = 36, 16
+STRIP_PX, LINE_PX = 34, 16
 # A telephone shows as many characters beside each other.
 LINE_CHARACTERS = 44
 FONT_PX = 11

@@ -155,7 +155,7 @@ def _chart(
         title=f"Memory over time, {named.title}",
         traces=tuple(traces),
         layout=charts.time_layout(unit),
-        height=charts.height(75, num_names=len(kinds)),
+        height=charts.height(65, num_names=len(kinds)),
         how_to_read=f"What rises all the time leaks; the state of training should be flat after warm-up.{which}",
         alternative=_words(records, kinds),
     )

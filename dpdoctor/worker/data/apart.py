@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from dpdoctor.worker.data.shard import length_of
+
 
 def made_up(loader: DataLoader[Any], count: int) -> list[list[int]]:
     """Return the indices of so many batches as large as the script's; none where they cannot be made up.
@@ -17,12 +19,9 @@ def made_up(loader: DataLoader[Any], count: int) -> list[list[int]]:
     The script's sampler and random numbers have no part in it.
     """
     size, dataset = loader.batch_size, loader.dataset
-    if size is None or isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+    if size is None or isinstance(dataset, IterableDataset):
         return []
-    try:
-        indices = range(len(dataset))
-    except Exception:  # noqa: BLE001 - code of the script's, which torch would not have run
-        return []
+    indices = range(length_of(dataset) or 0)
     chance = random.Random(0)
     return [chance.choices(indices, k=size) for _ in range(count)] if indices else []
 

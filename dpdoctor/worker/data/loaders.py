@@ -24,7 +24,7 @@ from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.companion import Companion
 from dpdoctor.worker.data.inside import Inside, Log
 from dpdoctor.worker.data.replay import Replay
-from dpdoctor.worker.data.shard import Draws, Shard
+from dpdoctor.worker.data.shard import Draws, Shard, length_of
 from dpdoctor.worker.data.workers import inherits
 from dpdoctor.worker.timing.phases import DATA_WAIT, ELSEWHERE, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
@@ -157,7 +157,7 @@ class Loaders:
             return OWN
         if self._world_size == 1 or not torch.is_grad_enabled():
             return "whole"
-        length = _length(sampler)
+        length = length_of(sampler)
         if self._rule == "per-device" and length is not None and length < self._world_size:
             return "whole"
         return self._rule
@@ -193,7 +193,7 @@ class Loaders:
             sampler=type(getattr(sampler, "sampler", sampler)).__name__,
             batch_size=loader.batch_size,
             num_workers=loader.num_workers,
-            num_batches=None if iterable else _length(sampler),
+            num_batches=None if iterable else length_of(sampler),
             rule=rule,
             note="; ".join(filter(None, [self._note(rule, loader, sampler, iterable=iterable), _unseen(loader)])),
             prefetch_factor=loader.prefetch_factor,
@@ -232,7 +232,7 @@ class Loaders:
             return ""
         if not torch.is_grad_enabled():
             return "iterated without gradients: an evaluation, every rank sees all of it"
-        batches, ranks = units.count(_length(sampler) or 0, "batch"), units.count(self._world_size, "rank")
+        batches, ranks = units.count(length_of(sampler) or 0, "batch"), units.count(self._world_size, "rank")
         return f"{batches} cannot be shared by {ranks}: every rank takes all"
 
     def records(self) -> tuple[Loader, ...]:
@@ -295,15 +295,8 @@ def _told_length(loader: DataLoader[Any]) -> int | None:
 
     As torch has it, but without its note that the script was told.
     """
-    if not isinstance(loader.dataset, IterableDataset) or (length := _length(loader.dataset)) is None:
+    if not isinstance(loader.dataset, IterableDataset) or (length := length_of(loader.dataset)) is None:
         return None
     if loader.batch_size is None:
         return length
     return length // loader.batch_size if loader.drop_last else math.ceil(length / loader.batch_size)
-
-
-def _length(sampler: Any) -> int | None:
-    try:
-        return len(sampler)
-    except Exception:  # noqa: BLE001 - code of the script's, which torch would not have run
-        return None

@@ -13,7 +13,7 @@ import torch
 from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.data.depth import depths
 from dpdoctor.worker.data.kept import Kept, UnreplayableError
-from dpdoctor.worker.data.shard import CountedIndices
+from dpdoctor.worker.data.shard import CountedIndices, length_of
 
 # Enough for a model whose speed depends on what it sees, few enough to be had at every script's start.
 MOST_KEPT = 8
@@ -57,12 +57,12 @@ class Replay:
         self._spoilt: str | None = None
         self._wait: Callable[[], None] = _not_at_all
 
-    def began(self, iterator: Any, number: int, length: int | None = None) -> None:
+    def began(self, iterator: Any, number: int, told_length: int | None = None) -> None:
         """An iterator of a loader begins, perhaps not for the first time: persistent workers keep theirs.
 
-        `length`: batches that the script expects of it; None: as many as its sampler tells.
+        `told_length`: batches that the script expects of it; None: as many as its sampler tells.
         """
-        iterator.dpdoctor_surplus, iterator.dpdoctor_length = 0, length
+        iterator.dpdoctor_surplus, iterator.dpdoctor_length = 0, told_length
         iterator.dpdoctor_held = deque()
         if self.replays and number in self._turns and iterator._num_workers:
             self._cut = BEGAN
@@ -229,12 +229,10 @@ class Replay:
 
     def _is_over(self, iterator: Any) -> bool:
         """Return whether replays and fetches together have reached the iterator's length."""
-        length = getattr(iterator, "dpdoctor_length", None)
-        try:
-            length = len(iterator._index_sampler) if length is None else length
-        except Exception:  # noqa: BLE001 - an iterable dataset, a sampler without end, or any code of the script's
-            return False
-        return bool(iterator._num_yielded + getattr(iterator, "dpdoctor_surplus", 0) >= length)
+        told = getattr(iterator, "dpdoctor_length", None)
+        batches = length_of(iterator._index_sampler) if told is None else told
+        given = iterator._num_yielded + getattr(iterator, "dpdoctor_surplus", 0)
+        return batches is not None and bool(given >= batches)
 
     def _iterators(self) -> dict[int, tuple[Any, Fetch]]:
         """Return the iterators that are in use, with what fetches from them."""

@@ -11,6 +11,14 @@ from typing import Any
 Seeded = Callable[[], AbstractContextManager[None]]
 
 
+def length_of(sized: Any) -> int | None:
+    """Return the length of a sampler or a dataset of the script's; None: it has none, or asking it raises."""
+    try:
+        return len(sized)
+    except Exception:  # noqa: BLE001 - code of the script's, which torch would not have run
+        return None
+
+
 class Draws:
     """What the samplers of this rank gave: `num` batches of whole numbers, and a digest of all their indices.
 
