@@ -143,7 +143,8 @@ class WrappedModule:
 class Loader:
     """One DataLoader that the script iterated at `line`, and what was done to its batches.
 
-    `built` is where its arguments are, of the first one where several look alike; empty: that was not seen.
+    `built` is where its arguments are, of the first one where several look alike; empty: that was not seen. `rebuilt`:
+    most of its iterations were over a DataLoader that had just been built.
     """
 
     line: str
@@ -160,6 +161,7 @@ class Loader:
     in_order: bool = True
     # Not compared: what looks alike where it is iterated is one loader, wherever it was built.
     built: str = field(default="", compare=False)
+    rebuilt: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

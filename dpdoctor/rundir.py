@@ -75,6 +75,8 @@ STACKS = "stacks.log"
 MOST_LOG_BYTES = 2_000_000
 # Of a launch whose ranks somebody else starts: its task, its worlds of ranks while they run, its watched processes.
 TASK = "task.json"
+# Names of the parameters that got no gradient in the baseline: too many for the environment of a process.
+UNUSED = "unused.json"
 WORLDS = "worlds"
 PROCESSES = "processes.tsv"
 # What a rank's script writes, while it runs.
@@ -142,7 +144,23 @@ def create(directory: Path) -> None:
 
 def encode(value: Any) -> bytes:
     """Return `value` as one line of JSON without secrets. NaN and infinity become null."""
-    return redact.json_text(msgspec.json.encode(value))
+    return redact.json_text(_as_json(value))
+
+
+def _as_json(value: Any) -> bytes:
+    """Return JSON; of bytes that are no text, as names of files may hold (os.fsdecode), a replacement character."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_as_text(msgspec.to_builtins(value)))
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="surrogateescape").decode(errors="replace")
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(item) for key, item in value.items()}
+    return [_as_text(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -220,6 +238,12 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
         return _decoders[kind]
 
 
+def read_unused(launch_path: Path) -> tuple[str, ...]:
+    """Return the names of the parameters that got no gradient in the baseline; empty: none, or it was not run."""
+    path = launch_path / UNUSED
+    return read_json(path, tuple[str, ...]) if path.exists() else ()
+
+
 def read_json(path: Path, kind: type[T], *, schema: int = SCHEMA) -> T:
     """Return the value of a JSON file, which was written in this schema.
 
@@ -261,7 +285,7 @@ def append_lines(path: Path, records: Iterable[Any]) -> None:
     Raises:
         OutputError: the file cannot be written, because the disk is full, say.
     """
-    data = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+    data = b"".join(_as_json(record) + b"\n" for record in records)
     if not data:
         return
     if redact.knows(data):  # steps and samples are numbers, but for a few

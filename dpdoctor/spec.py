@@ -215,7 +215,10 @@ class RunSpec:
     @property
     def homes(self) -> tuple[Path, ...]:
         """Return the directories in which the script lives and runs."""
-        return (Path(self.cwd),) if self.is_module else (Path(self.cwd), Path(self.target).parent)
+        if self.is_module:
+            return (Path(self.cwd),)
+        target = Path(self.target)  # which may be a link
+        return tuple(dict.fromkeys((Path(self.cwd), target.parent, target.resolve().parent)))
 
     @property
     def collective_timeout_s(self) -> float:
@@ -273,14 +276,13 @@ class RunHeader:
 class WorkerTask:
     """What the launcher hands to each rank of one launch, through the environment variable TASK_VARIABLE.
 
-    `directory` is the launch's own directory; the rank writes below it and nowhere else. `unused` names the
-    parameters that got no gradient in the baseline. `bare`: nothing is watched but the ends of steps.
+    `directory` is the launch's own directory; the rank writes below it and nowhere else. `bare`: nothing is watched but
+    the ends of steps.
     """
 
     spec: RunSpec
     mode: ModeSpec
     directory: str
-    unused: tuple[str, ...] = ()
     bare: bool = False
 
 

@@ -29,6 +29,7 @@ from dpdoctor.analysis.cross_rank import Pause, compare_ranks, pauses_of
 from dpdoctor.analysis.facts import Analysis
 from dpdoctor.analysis.loader.summarise import with_loaders
 from dpdoctor.analysis.own_cost import (
+    launch_spread,
     own_cost,
     pace,
     steps_of,
@@ -149,6 +150,7 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
+        launch_spread=launch_spread(watched, bare),
         caveat="; ".join(filter(None, (same, taken or cores.words(speaking), pace(bare) if not taken else ""))),
     )
     return Analysis(summary=summary, run=run, cross_rank=compared)

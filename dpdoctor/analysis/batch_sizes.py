@@ -52,10 +52,10 @@ def unevenness(
     windows: Sequence[tuple[LaunchFacts, Window]], world_size: int, traces: Traces, *, on_gpu: bool
 ) -> Unevenness | None:
     """Return what unequal batches cost; None: one rank, nothing measured, or all batches of each step are alike."""
-    found = [window for _, window in windows]
-    if world_size < 2 or not found:
+    aligned = [(window, of_all) for _, window in windows if (of_all := _aligned(window))]
+    if world_size < 2 or not aligned:
         return None
-    steps = [_aligned(window) for window in found]
+    found, steps = [window for window, _ in aligned], [of_all for _, of_all in aligned]
     unit = "element" if all(s.elements for window in steps for row in window for s in row) else "sample"
     sizes = [_sizes(window, unit) for window in steps]
     every = np.concatenate(sizes)

@@ -1,4 +1,4 @@
-"""The hooks of fully_shard: what a thread does in them besides running operators, which is mostly to wait."""
+"""Where a thread waits for collectives: in the hooks of fully_shard beside their operators, and where it asks to."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from dpdoctor.trace.model import Trace
 
 
 def waits(trace: Trace, thread: int) -> Spans:
-    """Return when a thread was in a hook and in no operator that the hook called.
+    """Return when a thread was in a hook and in no operator that it called, or waited for a functional collective.
 
-    In a backward pass the engine's own operators hold the hooks: they are no computing then.
+    In a backward pass the engine's own operators hold the hooks: they are no computing then. Of a device nobody waits
+    here: work for it is queued.
     """
     hooks, called = _hooks(trace, thread)
-    return subtract(hooks, merge(trace.events.spans[called]))
+    events, operators = trace.events, trace.rows(Kind.CPU_OP)
+    is_wait = trace.named(marks.WAIT)[events.name[operators]] & (events.thread[operators] == thread)
+    in_hooks = subtract(hooks, merge(events.spans[called]))
+    return merge(np.concatenate((in_hooks, events.spans[operators[is_wait]])))
 
 
 def calls(trace: Trace, thread: int) -> Spans:

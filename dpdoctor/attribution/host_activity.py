@@ -17,9 +17,12 @@ from dpdoctor.trace.model import Trace
 # Of one thread: causes of digest.IDLE_CAUSES with their times, the first that holds being the one that counts.
 Activity = tuple[tuple[str, Spans], ...]
 
-_SYNC = r"^(?:cuda|hip|cu)\w*Synchronize|^aten::_local_scalar_dense$|^(?:cudaMemcpy|hipMemcpy|hipMemcpyWithStream)$"
+_SYNC = (
+    r"^(?:cuda|hip|cu|ze)\w*Synchronize|^ur\w*(?:Wait|Finish)|"
+    r"^aten::_local_scalar_dense$|^(?:cudaMemcpy|hipMemcpy|hipMemcpyWithStream)$"
+)
 _ALLOCATOR = r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostFree|HostMalloc|HostRegister)|^cuMem(?!cpy|set)"
-_TO_HOST = r"DtoH|D2H|DeviceToHost|Device -> (?:Host|Pageable|Pinned)"
+_TO_HOST = r"DtoH|D2[HM]|DeviceToHost|Device -> (?:Host|Pageable|Pinned)"
 
 
 def activities(trace: Trace, devices: Sequence[DeviceEvents], training_thread: int) -> dict[int, Activity]:

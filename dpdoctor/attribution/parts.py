@@ -95,7 +95,8 @@ def _operators_within(trace: Trace, calls: list[Rows]) -> Rows:
     return host[is_within]
 
 
-_TO_DEVICE = r"HtoD|H2D|HostToDevice|(?:Host|Pageable|Pinned) -> Device"
+# Of CUDA, ROCm, and XPU, where pageable memory is M.
+_TO_DEVICE = r"HtoD|[HM]2D|HostToDevice|(?:Host|Pageable|Pinned) -> Device"
 
 
 class Part(IntEnum):

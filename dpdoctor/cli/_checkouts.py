@@ -83,11 +83,17 @@ def _plan_of(options: dict[str, Any]) -> Plan:
 def _both(options: dict[str, Any], wanted: Recording) -> tuple[Checkout, Checkout]:
     """Return base and head; their scripts are the same place in two directories."""
     from dpdoctor.gate.sides import import_roots
+    from dpdoctor.gate.workload import script_of
 
     roots = import_roots(options["base"], options["head"])
     base, head = (
         checkout_of(str(options[side]), _spec_in(options, options[side], wanted), roots) for side in ("base", "head")
     )
+    if script_of(base.spec) != script_of(head.spec):  # a whole path, where one checkout lies inside of the other
+        raise UsageError(
+            f"SCRIPT {options['script']} is one file, and base and head would be the same; "
+            "give it as it is called inside of both checkouts"
+        )
     return base, head
 
 

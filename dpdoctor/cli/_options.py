@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from dpdoctor.cli import _plan
 from dpdoctor.errors import UsageError
-from dpdoctor.spec import BATCH_RULES, WALLS, Recording, RunSpec
+from dpdoctor.spec import BATCH_RULES, NATIVE, WALLS, Recording, RunSpec
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -187,6 +188,8 @@ def spec(
     if options["module"] is not None and script is not None:
         script, args = None, (script, *args)
     above_zero("--timeout", options["timeout"])
+    if options["launcher"] is not None and NATIVE not in options["modes"] and _is_given("modes"):
+        raise UsageError(f"--launcher is for mode {NATIVE}: dpdoctor itself starts the ranks of other modes")
     return _plan.make_spec(
         _plan.Options(
             script=script,
@@ -202,6 +205,12 @@ def spec(
             **{name: options[name] for name in _AS_THEY_ARE},
         )
     )
+
+
+def _is_given(name: str) -> bool:
+    """Return whether the person gave an option: what is only a default may turn out otherwise."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(name) == ParameterSource.COMMANDLINE
 
 
 def tolerance_of(options: dict[str, Any]) -> float:

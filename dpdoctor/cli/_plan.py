@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import os
 import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from dpdoctor import units
@@ -107,11 +108,17 @@ def make_spec(options: Options) -> RunSpec:
     Raises:
         UsageError: something named does not exist, or cannot be had on this machine.
     """
+    _refuse_no_text(options)
     target = _target(options)
     requested = _requested(options.modes)
     is_native = requested == [NATIVE]
     if options.go_on and not is_native:
         raise UsageError(f"--then go-on is for mode {NATIVE}: other modes train on what is thrown away")
+    if is_native and options.wall != WALLS[0] and not options.allow_writes:
+        raise UsageError(
+            f"--wall {options.wall} does not keep processes that others start, the ranks of mode {NATIVE}, from your "
+            "files: leave it out, or give --allow-writes"
+        )
     devices = _usable_devices(machine.gpus()[0])
     own = _launcher(options)
     if is_native and (options.nproc or 1) > 1 and options.launcher is None and options.module is None:
@@ -153,9 +160,29 @@ def make_spec(options: Options) -> RunSpec:
     )
 
 
+def _refuse_no_text(options: Options) -> None:
+    """Refuse arguments and directories that are no text: what is handed to ranks is.
+
+    Raises:
+        UsageError: names the first.
+    """
+    texts = (str(options.here), str(options.script or ""), *options.args)
+    wrong = next((text for text in texts if not text.isascii() and _is_no_text(text)), None)
+    if wrong is not None:
+        raise UsageError(f"{os.fsencode(wrong)!r} is no UTF-8; rename it")
+
+
+def _is_no_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def _target(options: Options) -> str:
     if options.module is not None:
-        if _find_module(options.module, options.here) is None:
+        if not _has_module(options.module, options.here):
             raise ScriptNotFoundError(f"there is no module {options.module!r} on the import path of this Python")
         return options.module
     if options.script is None:
@@ -165,18 +192,22 @@ def _target(options: Options) -> str:
         raise ScriptNotFoundError(f"there is no script {options.script} in {options.here}")
     if not path.is_file():
         raise ScriptNotFoundError(f"{options.script} is a directory; give the script itself, or a package with -m")
-    return str(path.resolve())
+    if not os.access(path, os.R_OK):
+        raise ScriptNotFoundError(f"{options.script} cannot be read by this user; change its permissions")
+    # A script that is a link is known by the link's name, as Python has it.
+    return os.path.abspath(path)  # noqa: PTH100 - Path has nothing that leaves links alone
 
 
-def _find_module(name: str, directory: Path) -> object | None:
-    here = str(directory)
-    sys.path.insert(0, here)  # where `python -m` looks first, but the command `dpdoctor` does not
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
-    finally:
-        sys.path.remove(here)
+def _has_module(name: str, directory: Path) -> bool:
+    """Return whether `python -m` would find a module, without importing the packages that it lies in."""
+    places: Sequence[str] | None = [str(directory), *sys.path]  # the first is where `python -m` looks first
+    *packages, last = name.split(".")
+    for package in packages:
+        spec = PathFinder.find_spec(package, places)
+        places = spec.submodule_search_locations if spec is not None else None
+        if places is None:
+            return False
+    return PathFinder.find_spec(last, places) is not None
 
 
 def _requested(modes: str) -> list[str]:
@@ -265,8 +296,14 @@ def _mode_spec(
 
 def _launcher(options: Options) -> tuple[str, ...]:
     """Return what starts the ranks of mode native: the script itself or, where their number is given, torchrun."""
-    if options.launcher:
-        return tuple(shlex.split(options.launcher))
+    if options.launcher is not None:
+        try:
+            found = tuple(shlex.split(options.launcher))
+        except ValueError as error:
+            raise UsageError(f"--launcher {options.launcher!r} is no command of a shell: {error}") from error
+        if not found:
+            raise UsageError("--launcher names no command")
+        return found
     return ("python",) if options.nproc is None else torchrun(options.nproc)
 
 

@@ -76,9 +76,11 @@ def make(
         console.print(show(analysis))
     if not show or as_format != TERMINAL:
         _print(analysis, console, as_format)
-    console.print(f"Report: {path}", soft_wrap=True, highlight=False)
+    console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
     if (root / rundir.TIMELINE).exists():
-        console.print(f"Trace:  {root / rundir.TIMELINE} (ui.perfetto.dev)", soft_wrap=True, highlight=False)
+        console.print(
+            f"Trace:  {root / rundir.TIMELINE} (ui.perfetto.dev)", soft_wrap=True, highlight=False, markup=False
+        )
     if open_page:
         click.launch(str(path))
 

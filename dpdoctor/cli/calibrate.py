@@ -73,7 +73,7 @@ def _keep(done: Calibrated, options: dict[str, Any], console: Console) -> None:
         return
     path = calibration.keep(options["calibrations"] or calibration.default_directory(), done.calibration)
     console.print(noise.render(done.calibration, _options.tolerance_of(options)))
-    console.print(f"Calibration: {path}", soft_wrap=True, highlight=False)
+    console.print(f"Calibration: {path}", soft_wrap=True, highlight=False, markup=False)
 
 
 COMMAND = calibrate

@@ -37,7 +37,7 @@ def _write(result: GateResult, directory: Path, head: Path) -> None:
 
 
 def _show(result: GateResult, console: Console, as_format: str, head: Path) -> None:
-    """Print the result; `head` is the checkout that GitHub's file names are relative to."""
+    """Print the result; `head` is the checkout in whose repository GitHub's file names are."""
     if as_format == TERMINAL:
         from dpdoctor.report.gate import terminal
 
@@ -55,13 +55,20 @@ def _text(result: GateResult, as_format: str, head: Path) -> str:
         return rundir.indented(result).decode()
     if as_format == MARKDOWN:
         return markdown.comment(result)
-    return junit.document(result) if as_format == JUNIT else annotations.commands(result, head.resolve())
+    return (
+        junit.document(result) if as_format == JUNIT else annotations.commands(result, _repository_of(head.resolve()))
+    )
+
+
+def _repository_of(checkout: Path) -> Path:
+    """Return the directory of the repository that a checkout is, or is a part of; without one, the checkout."""
+    return next((path for path in (checkout, *checkout.parents) if (path / ".git").exists()), checkout)
 
 
 # What may be said of a run that exists already; everything else is about launches.
 _OF_A_RUN = {"baseline", "exact", "tolerance", "calibrations", "out", "as_format", "quiet"}
 # What has no meaning where only counters are compared.
-_OF_TIME = {"tolerance", "quick", "max_pairs", "calibrations"}
+_OF_TIME = {"tolerance", "quick", "max_pairs", "calibrations", "steps", "rounds", "time_budget"}
 # After so many the first look is taken; of more than so many pairs no gate waits for the end.
 LEAST_PAIRS, MOST_PAIRS = 7, 200
 
@@ -124,7 +131,7 @@ def gate(context: click.Context, /, **options: Any) -> None:
         _write(result, out, head)
     _show(result, console, options["as_format"], head)
     if out is not None and not options["quiet"]:
-        console.print(f"Result: {out}", soft_wrap=True, highlight=False)
+        console.print(f"Result: {out}", soft_wrap=True, highlight=False, markup=False)
     context.exit(_exit_code(result))
 
 

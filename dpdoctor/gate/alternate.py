@@ -95,7 +95,7 @@ def alternate(launch: Launch, decide: Decide[V], *, modes: Sequence[str], most_p
 
 
 def _began(launch: Launch) -> tuple[bool, tuple[Refusal, ...]]:
-    """Launch the pair that is discarded: it fills caches and shows what cannot work."""
+    """Launch the pair that is discarded: it fills caches of both sides and shows what cannot work."""
     first = _launch_both(launch, 0)
     return first.interrupted, first.refusals
 
@@ -148,13 +148,11 @@ class _Both:
 
 
 def _launch_both(launch: Launch, number: int) -> _Both:
-    """Launch a pair; its second half only where the first counts."""
+    """Launch a pair; its second half only where the first counts, or none does: of pair 0."""
     first, second = SIDES if order(number) == "AB" else SIDES[::-1]
-    sides: dict[SideName, Measured] = {}
-    for side in (first, second):
-        sides[side] = launch(side, number)
-        if not sides[side].is_sound:
-            break
+    sides: dict[SideName, Measured] = {first: (measured := launch(first, number))}
+    if measured.is_sound or (not number and not measured.refusals and not measured.interrupted):
+        sides[second] = launch(second, number)
     return _Both(order=order(number), sides=sides)
 
 

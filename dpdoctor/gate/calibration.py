@@ -138,4 +138,10 @@ def _read(path: Path) -> Calibration:
             f"{path} has schema {found.schema}; this dpdoctor reads schema {SCHEMA}. Calibrate anew: "
             "`dpdoctor calibrate`"
         )
-    return found
+    modes = {
+        name: noise
+        if noise.fingerprint is not None
+        else dataclasses.replace(noise, created=found.created, fingerprint=found.fingerprint)
+        for name, noise in found.modes.items()
+    }
+    return dataclasses.replace(found, modes=modes)

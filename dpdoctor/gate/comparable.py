@@ -101,6 +101,7 @@ RUN: tuple[Field[Recorded], ...] = (
     Field(name="warmup", value=_warmup, remedy=_SAME_STEP, hard=EXACT),
     Field(name="seed", value=lambda run: units.whole(run.header.spec.seed), remedy=_ALIKE, hard=EXACT),
     Field(name="seed_per_rank", value=lambda run: str(run.header.spec.seed_per_rank), remedy=_ALIKE, hard=BOTH),
+    Field(name="allow_writes", value=lambda run: str(run.header.spec.allow_writes), remedy=_ALIKE),
     Field(name="ablations", value=lambda run: ", ".join(run.header.spec.recording.ablations) or "none", remedy=_ALIKE),
     Field(name="dpdoctor", value=lambda run: run.header.dpdoctor, remedy=_INSTALL),
 )

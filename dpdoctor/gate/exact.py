@@ -25,6 +25,7 @@ Values = Mapping[str, Value]
 _WORK = ("micro_batches",)
 _WORST_FIRST = ("more", "other", "less")
 _MOST_TOLD = 3
+INTERRUPTED = "interrupted before all launches were done; those are kept, and nothing was judged"
 
 
 def compare(
@@ -207,7 +208,8 @@ def gate(wanted: CountedGate, progress: Progress) -> GateResult:
         try:
             return result("exact", *sides, exact=_judged(wanted, progress))
         except KeyboardInterrupt:
-            return result("exact", *sides, remarks=["Interrupted; nothing was judged"])
+            untold = ExactResult(outcome="inconclusive", reason=INTERRUPTED, compared=0)
+            return result("exact", *sides, exact=dict.fromkeys(wanted.base.modes, untold))
 
 
 def _judged(wanted: CountedGate, progress: Progress) -> dict[str, ExactResult]:

@@ -163,6 +163,8 @@ class ModeNoise:
         log_ratios: of the pairs, for whoever judges them anew.
         log_seconds: of the launches, in their order.
         sharing: how the mode's devices share batches, and where they are.
+        created, fingerprint: when and where it was measured; empty in files from before they were kept by mode, where
+            those of the file are of all its modes.
     """
 
     run_cv: float
@@ -173,11 +175,16 @@ class ModeNoise:
     log_ratios: tuple[float, ...]
     log_seconds: tuple[float, ...]
     sharing: str = ""
+    created: str = ""
+    fingerprint: Fingerprint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The noise of one machine with one workload, by mode. `workload` is what identifies the latter."""
+    """The noise of one machine with one workload, by mode. `workload` is what identifies the latter.
+
+    `created` and `fingerprint` are of the last time that a mode was measured; each mode has its own.
+    """
 
     schema: int = SCHEMA
     created: str

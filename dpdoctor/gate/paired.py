@@ -132,10 +132,11 @@ def _interrupted(done: Alternated[Verdict]) -> tuple[str, ...]:
 
 
 def _other_machine(wanted: PairedGate, found: Calibration) -> tuple[str, ...]:
-    """Return what is not as it was when the noise was measured, though it may be gated."""
-    unlike = of_machines(found.fingerprint, wanted.base.header.fingerprint, "time")
-    fields = [refusal.field for refusal in unlike]
-    return (f"The noise was measured with another {', '.join(fields)}",) if fields else ()
+    """Return what is not as it was when the noise of these modes was measured, though it may be gated."""
+    now = wanted.base.header.fingerprint
+    of_modes = [found.modes[name].fingerprint or found.fingerprint for name in wanted.base.modes]
+    unlike = dict.fromkeys(refusal.field for then in of_modes for refusal in of_machines(then, now, "time"))
+    return (f"The noise was measured with another {', '.join(unlike)}",) if unlike else ()
 
 
 def other_pace(pairs: Mapping[str, Sequence[Pair]], found: Calibration) -> tuple[str, ...]:

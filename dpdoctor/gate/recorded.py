@@ -90,19 +90,27 @@ def num_steps(launch: LaunchFacts) -> int:
     return sum(len(window.ranks[0].steady) for window in launch.windows())
 
 
+# Of the steps with the largest batch: up to this share it came together by chance. Epochs of three steps, of which the
+# first is left out and the last is smaller, have it in a half of the others, give or take where windows begin.
+MOST_SHARE_OF_CHANCE = 0.25
+
+
 def typical_batch(launch: LaunchFacts) -> int | None:
     """Return the samples of all ranks in a step; None: nothing was measured, or batches are of many sizes.
 
-    The median, because the last batch of an epoch is smaller, and how many of those are seen varies. Where some are
-    larger, too, batches are put together by what is in them, and no two launches see the same.
+    The largest, because the last batch of an epoch is smaller, and how many of those are seen varies. Where that is
+    rare, batches are put together by what is in them, and no two launches see the same.
     """
     per_rank = [
         [step.samples_drawn or step.samples_entered for w in launch.windows() for step in w.ranks[index].steady]
         for index in range(len(launch.ranks))
     ]
-    if not per_rank or not all(per_rank) or any(max(samples) > median(samples) for samples in per_rank):
+    if not per_rank or not all(per_rank):
         return None
-    return sum(round(median(samples)) for samples in per_rank)
+    largest = [max(samples) for samples in per_rank]
+    if any(of.count(most) <= MOST_SHARE_OF_CHANCE * len(of) for of, most in zip(per_rank, largest, strict=True)):
+        return None
+    return sum(largest)
 
 
 def recompilations(launch: LaunchFacts) -> int:
@@ -160,7 +168,7 @@ class RecordedMode:
     Attributes:
         seconds: per step, of each launch that measured any, in their order.
         steps: fewest that one of them is taken from.
-        batch: samples of all ranks in the median step of the first launch.
+        batch: samples of all ranks in a step of the first launch whose batch is whole.
         compiled: whether the script uses torch.compile.
         disturbed: why launches are not to be judged by, one sentence each.
         summary: of all launches, without what only the report shows.

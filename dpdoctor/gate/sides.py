@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import importlib.util
+import json
 import os
 import sys
+import sysconfig
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from dpdoctor import rundir
 from dpdoctor.analysis import Diagnosis
@@ -141,6 +145,8 @@ def _unsound(side: SideName, found: Mapping[str, RecordedMode]) -> tuple[Refusal
 
 # Where projects keep their packages.
 ROOTS = (".", "src")
+# What is below them, pip has put there.
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
 # dpdoctor measures; a checkout of it must not be what measures that checkout.
 _OWN = Path("dpdoctor", "__main__.py")
 _VARIABLE = "PYTHONPATH"
@@ -152,18 +158,36 @@ def import_roots(base: Path, head: Path) -> tuple[str, ...]:
     """Return the directories, relative to a checkout, from which each side must import before all others."""
     # The deeper one first: base may lie inside of head.
     checkouts = sorted((base.resolve(), head.resolve()), key=lambda path: -len(path.parts))
+    # The first entry is this command's own: of a rank it is the script's directory.
+    found = dict.fromkeys(root for entry in sys.path[1:] if (root := _root_of(Path(entry).resolve(), checkouts)))
     packages = dict.fromkeys((name, root) for side in checkouts for root in ROOTS for name in _packages(side / root))
-    found: dict[str, None] = {}
-    for name, root in packages:
-        origin = _imported_from(name)
-        if origin is None or (origin / _OWN).exists():
-            continue
-        checkout = next((one for one in checkouts if origin.is_relative_to(one)), None)
-        if checkout is not None:
-            found[os.path.relpath(origin, checkout)] = None
-        elif any(_is_copy(origin, side / root, name) for side in checkouts):
-            found[root] = None
-    return tuple(found)
+    for name, root in (*packages, *((name, ".") for name in _installed_in_place(checkouts))):
+        for origin in _imported_from(name):
+            if (own := _root_of(origin, checkouts)) is not None:
+                found[own] = None
+            elif any(_is_copy(origin, side / root, name) for side in checkouts):
+                found[root] = None
+    return tuple(root for root in found if not any((side / root / _OWN).exists() for side in checkouts))
+
+
+def _root_of(path: Path, checkouts: Sequence[Path]) -> str | None:
+    """Return a directory of a checkout's own as relative to it; None: it is elsewhere, or holds what is installed."""
+    checkout = next((one for one in checkouts if path.is_relative_to(one)), None)
+    if checkout is None or not path.is_dir():
+        return None
+    inside = path.relative_to(checkout)
+    # An environment may lie inside of a checkout.
+    is_installed = not _INSTALLED.isdisjoint(inside.parts) or path.is_relative_to(sysconfig.get_path("stdlib"))
+    return None if is_installed else str(inside)
+
+
+def _installed_in_place(checkouts: Sequence[Path]) -> Iterator[str]:
+    """Yield the packages of projects that are installed from where they lie (`pip install -e`), by PEP 610."""
+    for project in importlib.metadata.distributions():
+        source = json.loads(project.read_text("direct_url.json") or "{}").get("url", "")
+        path = Path(unquote(urlsplit(source).path)).resolve()
+        if source.startswith("file:") and any(path.is_relative_to(one) for one in checkouts):
+            yield from (project.read_text("top_level.txt") or "").split()
 
 
 @contextlib.contextmanager
@@ -195,25 +219,28 @@ def _packages(root: Path) -> Iterator[str]:
         return
     for path in sorted(root.iterdir()):
         name = path.stem if path.suffix == ".py" else path.name
-        if name.isidentifier() and (path.suffix == ".py" or (path / "__init__.py").is_file()):
+        if name.isidentifier() and (path.suffix == ".py" or path.is_dir()):
             yield name
 
 
-def _imported_from(name: str) -> Path | None:
-    """Return the directory in which a rank would find a package; None: nowhere, or it has no file."""
+def _imported_from(name: str) -> list[Path]:
+    """Return the directories in which a rank would find a package: several only of a namespace's parts; none: nowhere.
+
+    Whatever has no file is nowhere, too.
+    """
     before = list(sys.path)
-    # The first entry is this command's own: of a rank it is the script's directory.
     sys.path[:] = before[1:]
     try:
         spec = None if name in sys.stdlib_module_names else importlib.util.find_spec(name)
     except (ImportError, ValueError):
-        return None
+        return []
     finally:
         sys.path[:] = before
-    if spec is None or spec.origin is None:
-        return None
-    origin = Path(spec.origin).resolve()
-    return origin.parents[1] if spec.submodule_search_locations else origin.parent
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is not None:
+        return [Path(place).resolve().parent for place in spec.submodule_search_locations]
+    return [] if spec.origin is None else [Path(spec.origin).resolve().parent]
 
 
 def _is_copy(installed: Path, own: Path, name: str) -> bool:
@@ -224,8 +251,11 @@ def _is_copy(installed: Path, own: Path, name: str) -> bool:
     if not (own / name).is_dir() or not (installed / name).is_dir():
         one, other = (directory / f"{name}.py" for directory in (installed, own))
         return one.is_file() and other.is_file() and one.read_bytes() == other.read_bytes()
+    if not any((directory / name / "__init__.py").is_file() for directory in (own, installed)):
+        # A namespace is whose its parts are.
+        return any(_is_copy(installed / name, own / name, part) for part in _packages(own / name))
     modules, there = ({path.name for path in (directory / name).glob("*.py")} for directory in (own, installed))
     special = {"__init__.py", "__main__.py"}
     if not modules - special:
-        return not there - special
+        return bool(modules) and not there - special
     return len((modules & there) - special) >= _COPY_SHARE * len(modules - special)

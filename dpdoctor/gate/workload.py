@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 
 from dpdoctor import redact, units
-from dpdoctor.spec import ModeSpec, RunSpec
+from dpdoctor.spec import ModeSpec, Recording, RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Workload:
         args: redacted, as one line of a shell.
         devices: most that a mode drives; 0: as many as a launcher of the script's own starts ranks for. `on`: GPU or
             CPU.
-        steps, rounds, warmup: of Recording; a median of fewer steps varies more.
+        steps, rounds, warmup, budget_s: of Recording; what is taken from fewer steps or windows varies more.
     """
 
     script: str
@@ -32,6 +32,7 @@ class Workload:
     warmup: int | None
     steps: int | None
     rounds: int
+    budget_s: float
 
     def __str__(self) -> str:
         command = f"{self.script} {self.args}".rstrip()
@@ -47,6 +48,7 @@ class Workload:
             "samples per step": self.samples_per_step,
             "warm-up steps": self.warmup,
             "steps per window": self.steps,
+            "time budget": None if self.budget_s == Recording().time_budget_s else units.seconds(self.budget_s),
         }
         told = "".join(f", {name}: {value}" for name, value in settings.items() if value is not None)
         return f"{units.count(self.rounds, 'window')}{told}"
@@ -65,6 +67,7 @@ def workload(spec: RunSpec) -> Workload:
         warmup=spec.recording.warmup,
         steps=spec.recording.steps,
         rounds=spec.recording.rounds,
+        budget_s=spec.recording.time_budget_s,
     )
 
 

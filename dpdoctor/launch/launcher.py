@@ -183,7 +183,7 @@ def _launch_trial(
         spec.recording, ablations=(), trace_steps=0, loader_trials=False, loader_setting=setting
     )
     spec = dataclasses.replace(spec, recording=recording)
-    task = _task(rundir.trial_dir(root, mode.name), spec, mode, unused=_unused(root, mode))
+    task = _task(rundir.trial_dir(root, mode.name), spec, mode)
     words = f"num_workers={setting.num_workers}, prefetch_factor={setting.prefetch_factor}"
     return _launch(task, mode.name, 1, f"{mode.name}, again to try {words}", progress)
 
@@ -226,7 +226,7 @@ def _with_control(spec: RunSpec) -> Iterator[tuple[ModeSpec, bool]]:
 def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress, *, number: int) -> list[LaunchRecord]:
     """Return how a launch of a mode ended and, where one for its trace followed that was interrupted, that one, too."""
     title = mode.name if spec.repeat == 1 else f"{mode.name} (launch {number} of {spec.repeat})"
-    task = _task(rundir.launch_dir(root, mode.name, number), spec, mode, unused=_unused(root, mode))
+    task = _task(rundir.launch_dir(root, mode.name, number), spec, mode)
     record = _launch(task, mode.name, number, title, progress)
     for_trace = _task_for_trace(root, task) if number == 1 and record.status in ("ok", "inactive") else None
     if for_trace is None:
@@ -270,15 +270,13 @@ def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
         recording, trace_only=True, warmup=warmup, trace_steps=trace_steps, ablations=(), loader_trials=False
     )
     spec = dataclasses.replace(done.spec, recording=recording)
-    return _task(rundir.trace_dir(root, done.mode.name), spec, done.mode, unused=done.unused)
+    return _task(rundir.trace_dir(root, done.mode.name), spec, done.mode)
 
 
-def _task(
-    directory: Path, spec: RunSpec, mode: ModeSpec, *, unused: tuple[str, ...] = (), bare: bool = False
-) -> WorkerTask:
+def _task(directory: Path, spec: RunSpec, mode: ModeSpec, *, bare: bool = False) -> WorkerTask:
     spec = _without_overlay(directory.parent, spec)
     # Absolute: the ranks run in other directories.
-    return WorkerTask(spec=spec, mode=mode, directory=str(directory.absolute()), unused=unused, bare=bare)
+    return WorkerTask(spec=spec, mode=mode, directory=str(directory.absolute()), bare=bare)
 
 
 def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Progress) -> LaunchRecord:
@@ -287,6 +285,8 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
         return _launch_command(task, name, number, title, progress)
     spec, mode, directory = task.spec, task.mode, Path(task.directory)
     directory.mkdir()
+    if unused := _unused(directory.parent, mode):
+        rundir.write_json(directory / rundir.UNUSED, unused)
     again, oom_kills = _why_again(directory), watch.num_oom_kills()
     progress.began(f"{title}, again behind another wall" if again else title, directory)
     before = _folders(spec)

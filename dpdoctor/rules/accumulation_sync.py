@@ -34,7 +34,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         )
         how = f"no trace and no ablation shows what it costs: {why}"
         return CannotTell(reason=facts.traces.why_unknown or how)
-    claim = stats.scaled(seen.removable, 1 - 1 / micro_batches) if seen else _nothing()
+    reductions = facts.exposed_calls_share(lambda operation, _: "reduce" in operation)
+    claim = stats.scaled(reductions, 1 - 1 / micro_batches) if seen else _nothing()
     weighed = weigh(claim, ablation)
     refuted = weighed.status == "refuted"
     if max(weighed.value, (claim.value or 0.0) if refuted else 0.0) < SMALL:

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis import TRACE_MODE, Finding, ModeFacts
 from dpdoctor.analysis.base.weighing import SMALL
+from dpdoctor.records import HAND_WRITTEN
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import ablation_words, core_words, weigh_part, wrapped_line
+from dpdoctor.rules.wording import ablation_words, core_words, weigh_part, why_no_steps, wrapped_line
 
 OPERATION = "broadcast"
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
-    # Of whom torch knows nothing broadcasts what is not DistributedDataParallel's to switch off.
-    is_other = facts.name == "fsdp" or (facts.mode.native is not None and facts.wrapper != "ddp")
-    if not facts.communicates or is_other:
+    if not facts.communicates or facts.wrapper not in ("ddp", TRACE_MODE):
         return None
     counted = facts.mode.counters.collectives.get(OPERATION) if facts.mode.counters else None
-    found = facts.traces
-    if (reason := facts.traces.why_unknown) is not None:
+    if (reason := _why_unknown(facts, is_counted=counted is not None)) is not None:
         return CannotTell(reason=reason)
-    if not found.common.steps:
-        if not counted:
-            return None
-        return CannotTell(
-            reason="buffers are broadcast, and no traced step is whole on every device to show what it costs"
-        )
+    # What others broadcast is not DistributedDataParallel's to switch off.
+    is_others = facts.name == TRACE_MODE and not any(digest.buckets for digest in facts.traces.digests)
+    if is_others or not facts.traces.common.steps:
+        return None
     weighed = weigh_part(facts, facts.exposed_calls_share(lambda operation, _: operation == OPERATION))
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
@@ -50,6 +46,16 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         line=wrapped_line(facts),
         speedup=faster_without(weighed.cost),
     )
+
+
+def _why_unknown(facts: ModeFacts, *, is_counted: bool) -> str | None:
+    """Return why it cannot be told what broadcasting buffers costs; None: it can, or there is nothing to tell."""
+    own = next((way for way in facts.ways if way.name == HAND_WRITTEN and OPERATION in way.facts), None)
+    if own is not None:
+        return f"the script broadcasts by itself, too, at {own.line}: which is whose cannot be told"
+    if is_counted and not facts.traces.common.steps and facts.traces.why_unknown is None:
+        return f"buffers are broadcast, and {why_no_steps(facts, 'what that costs')}"
+    return facts.traces.why_unknown
 
 
 RULE = Rule(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LoaderSummary, ModeFacts
 from dpdoctor.analysis.base import stats
@@ -97,7 +99,10 @@ def _predicted(facts: ModeFacts, advice: loader_advice.Advice | None, cost: Figu
     ablation = facts.ablation(ABLATION)
     costs = [cost] if ablation is None or ablation.share.high is None else [cost, ablation.share]
     most = max(costs, key=lambda figure: figure.high or figure.value or 0.0)
-    return faster_without(stats.scaled(most, advice.removes if advice is not None else 1.0))
+    if advice is None:
+        return faster_without(most)
+    bound = faster_without(stats.scaled(most, advice.removes_at_most))
+    return dataclasses.replace(faster_without(stats.scaled(most, advice.removes)), high=bound.high)
 
 
 def _refuted(facts: ModeFacts, claim: Figure, weighed: Weighed) -> Finding:
@@ -119,13 +124,15 @@ def _at_edges(facts: ModeFacts, begun: Restarts) -> Finding:
     loader = facts.mode.loader
     assert begun.share.value is not None
     assert begun.seconds.value is not None
-    restarts = loader is not None and loader.num_workers > 0 and not loader.persistent_workers
+    rebuilt = loader is not None and loader.rebuilt
+    restarts = loader is not None and loader.num_workers > 0 and (rebuilt or not loader.persistent_workers)
     remedy, short = None, None
     if facts.loader_is_left_early:
         remedy = short = "read the loader to its end before it begins anew"
     if restarts:
-        kept = "keep the loader's processes from one epoch to the next"
-        remedy, short = f"{kept}; and {remedy}" if remedy else kept, "set persistent_workers=True"
+        kept = f"{loader_advice.BUILD_ONCE if rebuilt else ''}keep the loader's processes from one epoch to the next"
+        remedy = f"{kept}; and {remedy}" if remedy else kept
+        short = "build the DataLoader once, with persistent_workers=True" if rebuilt else "set persistent_workers=True"
     every = units.count(begun.every, "step")
     return Finding(
         rule="data_starved",

@@ -27,7 +27,8 @@ def _check(facts: ModeFacts) -> Finding | None:
     evidence = [f"A collection in {steps}, {units.seconds(sum(pauses_s) / len(pauses_s))} each on the slowest rank."]
     if without_s:
         longer = sum(with_s) / len(with_s) - sum(without_s) / len(without_s)
-        evidence.append(f"Steps with one last {units.seconds(longer)} longer than the others.")
+        by = f"last {units.seconds(longer)} longer than" if longer > 0 else "are not longer than"
+        evidence.append(f"Steps with one {by} the others.")
     return Finding(
         rule="gc_pauses",
         mode=facts.name,
@@ -71,8 +72,12 @@ def _steps(facts: ModeFacts) -> tuple[list[float], list[float], list[float]]:
 
 
 def _status(facts: ModeFacts, with_s: list[float], without_s: list[float], pauses_s: list[float]) -> Status:
-    """Return whether steps with a collection really take longer; on the CPU nothing runs beside a collection."""
-    if not facts.on_gpu:
+    """Return whether steps with a collection really take longer.
+
+    Of one process on the CPU nothing runs beside a collection. A device has work queued meanwhile, and of several
+    ranks one that collects may have had to wait for the others anyway.
+    """
+    if not facts.on_gpu and facts.mode.world_size == 1:
         return "confirmed"
     if not without_s:
         return "inferred"
@@ -95,8 +100,8 @@ RULE = Rule(
     what="Python's garbage collector runs inside of the training loop, and takes long.",
     why="Nothing else runs in a process while it collects; with several ranks, all wait for the one that does.",
     how="The interpreter tells of the begin and end of each collection; those of the measured windows are added up, in "
-    "each step on the slowest rank. On GPUs steps with a collection must also last longer than those without, or the "
-    "finding is refuted: the device had enough to do meanwhile.",
+    "each step on the slowest rank. On GPUs, and of several ranks, steps with a collection must also last longer than "
+    "those without, or the finding is refuted: the device had enough to do meanwhile, or the others were later yet.",
     remedy="Take gc.collect() out of the loop; or freeze what was built before it, turn the automatic collector off "
     "and collect every few hundred steps, on all ranks in the same step.",
     verified=True,

@@ -22,7 +22,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if max(weighed.value, claim.value or 0.0) < SMALL:
         return None
     refuted = weighed.status == "refuted"
-    pageable = facts.mode.loader is not None and not facts.mode.loader.pin_memory
+    pageable = _is_pageable(facts)
     return Finding(
         rule="h2d_exposed",
         mode=facts.name,
@@ -33,9 +33,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         evidence=_evidence(facts, claim, ablation),
         cause="batches lie in pageable memory: the host copies them once more and waits" if pageable else None,
         remedy=None if refuted else _remedy(pageable=pageable),
-        code="DataLoader(..., pin_memory=True); x = x.to(device, non_blocking=True)"
-        if pageable and not refuted
-        else None,
+        code=_code(facts) if pageable and not refuted else None,
         line=facts.mode.loader.arguments_line if facts.mode.loader else None,
         speedup=None if refuted else faster_without(weighed.cost),
     )
@@ -58,15 +56,32 @@ def _ablation(facts: ModeFacts) -> AblationSummary | None:
     )
 
 
+def _is_pageable(facts: ModeFacts) -> bool:
+    """Return whether most of what is copied to the device lies in pageable memory: by the trace, else by the loader."""
+    copies = [copy for digest in facts.traces.digests for copy in digest.kernels]
+    pageable, pinned = (
+        sum(c.total_ns for c in copies if f"{kind} -> Device" in c.name) for kind in ("Pageable", "Pinned")
+    )
+    if pageable or pinned:
+        return pageable > pinned
+    return facts.mode.loader is not None and not facts.mode.loader.pin_memory
+
+
 def _title(claim: Figure, weighed: Weighed) -> str:
     if weighed.status == "refuted":
         return f"inputs are copied in {units.share(claim.value or 0.0)} of each step, but nothing is gained without"
     return f"the device waits for its inputs to be copied: {units.share(weighed.value)} of each step"
 
 
+def _code(facts: ModeFacts) -> str:
+    pins = facts.mode.loader is not None and facts.mode.loader.pin_memory
+    copied = "x.pin_memory().to(device, non_blocking=True)" if pins else "x.to(device, non_blocking=True)"
+    return f"x = {copied}" if pins else f"DataLoader(..., pin_memory=True); x = {copied}"
+
+
 def _remedy(*, pageable: bool) -> str:
     if pageable:
-        return "let the loader pin its batches and copy them without waiting; the copy then runs beside computing"
+        return "copy batches from pinned memory without waiting; the copy then runs beside computing"
     return "copy the next batch on a stream of its own while the present one is trained on, or send it in fewer bytes"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dpdoctor import units
 from dpdoctor.analysis import Finding, HostSync, ModeFacts
 from dpdoctor.analysis.base.weighing import SMALL
@@ -23,12 +25,13 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     cost = facts.idle_share("sync")
     if cost.value is None or cost.value < SMALL:
         return None
+    advice = _BY_CALL.get(calls[0].call, _VALUES) if calls else _UNKNOWN
     return Finding(
         rule="host_sync",
         mode=facts.name,
         severity=severity(cost.value),
         status="confirmed" if calls else "inferred",
-        title=f"the GPU runs empty while the host waits for its values: {units.share(cost.value)} of each step",
+        title=f"the GPU runs empty while the host waits for {advice.waits_for}: {units.share(cost.value)} of each step",
         cost=cost,
         evidence=(
             f"the GPU idles {units.share(cost.value)} of a traced step because the host waited for it before it "
@@ -36,14 +39,48 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
             *(_words(call) for call in calls),
         ),
         cause=_words(calls[0]) if len(calls) == 1 else None,
-        remedy="keep values on the GPU and ask for them every few hundred steps: add up loss.detach() and call .item() "
-        "on the sum",
-        short_remedy="read values from the GPU every few hundred steps only",
-        code="total += loss.detach()  # and total.item() only where it is printed",
+        remedy=advice.remedy,
+        short_remedy=advice.short,
+        code=advice.code,
         line=calls[0].line if calls else None,
         speedup=faster_without(cost),
         speedup_basis="at most",
     )
+
+
+class _Remedy(NamedTuple):
+    """What the host waits for, and what to do about it."""
+
+    waits_for: str
+    remedy: str
+    short: str | None = None
+    code: str | None = None
+
+
+_VALUES = _Remedy(
+    "its values",
+    "keep values on the GPU and ask for them every few hundred steps: add up loss.detach() and call .item() on the sum",
+    "read values from the GPU every few hundred steps only",
+    "total += loss.detach()  # and total.item() only where it is printed",
+)
+_ALL_OF_IT = _Remedy(
+    "all of its work",
+    "take synchronize() out of the loop; to time steps, take the time of many at once, or record events",
+    "take synchronize() out of the training loop",
+)
+_SHAPES = _Remedy(
+    "a shape that depends on values",
+    "keep shapes that do not depend on values: weigh by the mask, or choose with torch.where, instead of selecting",
+    "use torch.where in the place of a selection by values",
+    "torch.where(mask, x, 0)",
+)
+_UNKNOWN = _Remedy(
+    "it",
+    "find what waits: .item(), .cpu(), a tensor that is printed or asked for in an if, synchronize(), copies without "
+    "non_blocking=True; nothing of the kind was counted with a line of the script",
+)
+# By the call that HostSync names; all others ask for values.
+_BY_CALL = {"synchronize": _ALL_OF_IT, "nonzero": _SHAPES, "masked_select": _SHAPES, "[mask]": _SHAPES}
 
 
 def _words(call: HostSync) -> str:
@@ -57,7 +94,8 @@ RULE = Rule(
     why="The host waits until the GPU is done, and only then launches more: meanwhile the GPU has nothing to do.",
     how="Calls that wait are counted in one step with the script's line; the trace shows how long the GPU idles after "
     "them. On the CPU they cost nothing and nothing is said.",
-    remedy="Keep running sums on the GPU and read them every few hundred steps.",
+    remedy="Keep running sums on the GPU and read them every few hundred steps; take synchronize() out of the loop; "
+    "keep shapes that do not depend on values.",
     verified=False,
     check=_check,
 )

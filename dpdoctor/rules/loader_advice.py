@@ -19,15 +19,20 @@ from dpdoctor.analysis.loader.trial import tried_step
 WAITING = 0.4
 # A transform is worth naming from this share of a fetch.
 NAMED = 0.1
+# By how much what is left of a fetch may be faster without the costliest part of it, which leaves caches and cores to
+# the others: 0.16 to 0.28 by tests/benchmarks/remedy_gain.py, of two transforms under DDP. For a bound, twice that.
+REST_FASTER = 0.5
 COLLATE = "collate"
+# The processes of a DataLoader end with it, whatever persistent_workers says.
+BUILD_ONCE = "build the DataLoader once, before the loop over epochs, and "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """What to do about a loader; `predicted` is the throughput after it over that of now, `measured` in this run.
 
-    `short` is the remedy in a few words, `removes` the most of the cost that it can take away, where nothing was
-    predicted.
+    `short` is the remedy in a few words, `removes` the part of the cost that it takes away if it takes away what it
+    names, `removes_at_most` the most, where nothing was predicted.
     """
 
     remedy: str
@@ -36,6 +41,7 @@ class Advice:
     predicted: Figure | None = None
     measured: bool = False
     removes: float = 1.0
+    removes_at_most: float = 1.0
 
 
 def cause(facts: ModeFacts, loader: LoaderSummary) -> str | None:
@@ -136,6 +142,7 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
         "the device, or where its result is always the same, once, and store that",
         short=None if name == COLLATE else f"make {name} cheaper{_no_gain(facts)}",
         removes=share,
+        removes_at_most=share + REST_FASTER * (1 - share),
     )
 
 
@@ -172,12 +179,16 @@ def _settings(facts: ModeFacts, loader: LoaderSummary, to: LoaderPrediction) -> 
     in_trial = loader.trial is not None and loader.trial.speedup.value is not None
     if loader.trial is not None and in_trial:
         predicted = loader.trial.speedup
+    once = BUILD_ONCE if to.num_workers and loader.rebuilt else ""
+    if measured := tried is not None or in_trial:
+        # What was measured within one launch is to come true in another.
+        predicted = stats.calibrated(predicted, facts.launch_spread)
     return Advice(
-        remedy=f"set {', '.join(changes)}; now it is num_workers={loader.num_workers}",
+        remedy=f"{once}set {', '.join(changes)}; now it is num_workers={loader.num_workers}",
         short=f"set {', '.join(changes)}",
         code=f"DataLoader(..., {', '.join(changes)})",
         predicted=predicted if predicted.value is not None else None,
-        measured=tried is not None or in_trial,
+        measured=measured,
     )
 
 

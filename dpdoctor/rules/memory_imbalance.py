@@ -7,6 +7,7 @@ from statistics import fmean
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.facts import DATA_PARALLEL
 from dpdoctor.rules.rule import Rule
 
 # Of the fullest GPU's memory: where TraceML 0.5 warns of skew.
@@ -27,13 +28,17 @@ def _check(facts: ModeFacts) -> Finding | None:
         mode=facts.name,
         severity="info",
         status="inferred",
-        title=f"{fullest.name} holds {units.share(skew)} more of its peak than the other GPUs",
+        title=f"{fullest.name} holds {units.times(fullest.num_bytes / others)} what the other GPUs hold"
+        if others
+        else f"{fullest.name} holds all that is held, and the other GPUs nothing",
         cost=stats.unknown("ratio", "memory costs no time while it suffices; it limits the batch"),
         ranks=(fullest.rank,) if len({peak.rank for peak in found}) > 1 else (),
         evidence=(f"{fullest.name} held {units.size(fullest.num_bytes)} at most, the others {units.size(others)}",),
         cause=None,
-        remedy="keep the same on every GPU: the loss in the module's forward (nn.DataParallel), no extra copies of the "
-        "model on one rank, map_location when a checkpoint is loaded, batches of equal size",
+        remedy="keep the same on every GPU: compute the loss in the module's forward, so that no outputs are gathered"
+        if facts.name == DATA_PARALLEL
+        else "keep the same on every GPU: no extra copies of the model on one rank, map_location when a checkpoint is "
+        "loaded, batches of equal size",
     )
 
 

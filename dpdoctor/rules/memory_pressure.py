@@ -34,7 +34,7 @@ def _of_gpu(facts: ModeFacts, peak: Peak, total: int) -> Finding:
         evidence=(f"torch's allocator held {units.size(peak.num_bytes)} of {units.size(total)} at most",),
         cause=None,
         remedy="leave the allocator room, before one larger batch ends the run: a smaller batch with accumulation, "
-        "activation checkpointing, bfloat16, or FSDP, which shards parameters and optimizer state",
+        f"activation checkpointing, bfloat16{_sharding(facts)}",
         code="torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
     )
 
@@ -59,9 +59,25 @@ def _of_host(facts: ModeFacts) -> Finding | None:
         cost=stats.unknown("ratio", "what swapping or dropped file caches cost was not measured"),
         evidence=(f"{units.size(ratio * total)} of {units.size(total)} were in use at most, by all programs together",),
         cause=None,
-        remedy="start fewer loader workers or a smaller prefetch_factor, and keep one copy of the dataset: each worker "
-        "has its own of what Python objects it touches",
+        remedy=_remedy_of_host(facts),
     )
+
+
+def _sharding(facts: ModeFacts) -> str:
+    """Return, as the last of several remedies, that the model can be sharded, where it is not and there are ranks."""
+    can_shard = facts.mode.world_size > 1 and not facts.wrapper.startswith("fsdp")
+    return ", or FSDP, which shards parameters and optimizer state" if can_shard else ""
+
+
+def _remedy_of_host(facts: ModeFacts) -> str:
+    if facts.mode.loader is not None and facts.mode.loader.num_workers:
+        return (
+            "start fewer loader workers or a smaller prefetch_factor, and keep one copy of the dataset: each worker "
+            "has its own of what Python objects it touches"
+        )
+    if facts.mode.world_size > 1:
+        return "see what else uses it; each rank has its own copy of what the script loads: map files (np.memmap)"
+    return "see what else uses it, and read the data piece by piece, or map files (np.memmap)"
 
 
 def _cost(facts: ModeFacts) -> Figure:

@@ -12,7 +12,7 @@ from dpdoctor.analysis.base.traces import Traces, exposed_ns, hidden_ns
 from dpdoctor.analysis.base.weighing import SMALL, Weighed, weigh
 from dpdoctor.analysis.breakdown import of_steps, share
 from dpdoctor.analysis.facts import NO_COMM
-from dpdoctor.digest import DeviceStep
+from dpdoctor.digest import Bucket, DeviceStep
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import ablation_words, core_words, weigh_part, why_no_steps, wrapped_line
 
@@ -21,6 +21,8 @@ POOR = 0.30
 # Share of all-gathers issued ahead of their use up to which the forward's are not: the other half are the backward's,
 # which FSDP prefetches by itself.
 PREFETCHED = 0.5
+# Of DDP's buckets, from which the first is taken that splits the largest there is.
+CAPS_MIB, MIB = (5, 1), 2**20
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
@@ -94,7 +96,7 @@ def _backward_share(facts: ModeFacts) -> float | None:
 
 
 def _finding(facts: ModeFacts, weighed: Weighed, overlap: float) -> Finding:
-    cause, remedy, code = _reason(facts.traces)
+    cause, remedy, code = _reason(facts)
     compute = facts.part_share("compute")
     assert compute.value is not None
     return Finding(
@@ -139,15 +141,13 @@ def _waiting_words(facts: ModeFacts) -> tuple[str, ...]:
     return ("not every rank left a trace: waiting for the others counts as communication",) if missing else ()
 
 
-def _reason(found: Traces) -> tuple[str | None, str, str | None]:
+def _reason(facts: ModeFacts) -> tuple[str | None, str, str | None]:
     """Return cause, remedy and the line to write, as far as the traces tell how the module was wrapped."""
-    buckets = max((len(digest.buckets) for digest in found.digests), default=0)
-    shards = [unit for digest in found.digests for unit in digest.shard_units]
-    if buckets == 1:
-        cause = "all gradients are in one bucket, which is full only when the backward is done"
-        return cause, "let DDP begin earlier with smaller buckets", "DistributedDataParallel(model, bucket_cap_mb=5)"
+    digests = facts.traces.digests
+    buckets = max((digest.buckets for digest in digests), key=len, default=())
+    shards = [unit for digest in digests for unit in digest.shard_units]
     if buckets:
-        return None, "let DDP begin earlier with smaller buckets", "DistributedDataParallel(model, bucket_cap_mb=5)"
+        return _of_buckets(facts, buckets)
     if {unit.name for unit in shards} == {"root"}:
         cause = "FSDP shards the model as one unit, whose parameters are all gathered before anything computes"
         return cause, "shard each block of the model as a unit of its own", "fully_shard(block)"
@@ -156,6 +156,22 @@ def _reason(found: Traces) -> tuple[str | None, str, str | None]:
         remedy = f"prefetch the next unit's parameters: {units.share(fmean(prefetched))} of the all-gathers are early"
         return None, remedy, "block.set_modules_to_forward_prefetch([next_block])"
     return None, "start communication as soon as its tensors are ready, and compute meanwhile", None
+
+
+def _of_buckets(facts: ModeFacts, buckets: Sequence[Bucket]) -> tuple[str | None, str, str | None]:
+    """Return the same of DistributedDataParallel, whose buckets only a cap below their size makes smaller.
+
+    By default its first bucket is full from 1 MiB on (torch.nn.parallel.distributed, 2.14): a single one by dpdoctor's
+    own wrapping is a model that is smaller, or one parameter that is most of it.
+    """
+    is_one = len(buckets) == 1
+    cause = "all gradients are in one bucket, which is full only when the backward is done" if is_one else None
+    largest = max(bucket.num_bytes or 0 for bucket in buckets)
+    cap_mib = next((cap for cap in CAPS_MIB if cap * MIB < largest), None)
+    if cap_mib is None or (is_one and facts.name == "ddp"):
+        return cause, "exchange gradients less often: larger batches, or several backward passes for each update", None
+    code = f"DistributedDataParallel(model, bucket_cap_mb={cap_mib})"
+    return cause, "let DDP begin earlier with smaller buckets", code
 
 
 RULE = Rule(

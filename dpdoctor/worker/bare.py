@@ -55,7 +55,9 @@ def main(task: WorkerTask, protection: Protection) -> int:
     lines.keep_stacks_short(Patches(for_children=True))
     overlay = None
     if protection.by in {"python", "landlock"}:  # else nothing in the script need be replaced
-        overlay = Overlay(directory / rundir.OVERLAY, Territory(Path(task.directory), task.spec.homes).is_free)
+        territory = Territory(Path(task.directory), task.spec.homes)
+        territory.watch(Patches(for_children=True))
+        overlay = Overlay(directory / rundir.OVERLAY, territory.is_free)
         files.divert(Patches(for_children=True), overlay)
         atexit.register(overlay.discard)
     trackers.keep_home(task.spec.cwd, overlay, lambda _: None)  # the baseline says it

@@ -105,6 +105,7 @@ class Rank(Observer):
         terminal.give(of_children)
         passes.watch(self._patches, self._mode.passes)
         self._watch_training()
+        self._territory.watch(of_children)
         overlay = self._overlay if self._protection.by in {"python", "landlock"} else None
         if overlay is not None:
             # Never undone: the script writes while it unwinds and at exit, and so do the processes that it forked.
@@ -114,7 +115,7 @@ class Rank(Observer):
         # Not before: what it imports takes hold of functions that write.
         self._mode.prepare(self._patches)
         self._watch_facts()
-        self._wrapping.seek(unused=self._task.unused, fsdp_wrap=self._task.spec.fsdp_wrap)
+        self._wrapping.seek(unused=rundir.read_unused(Path(self._task.directory)), fsdp_wrap=self._task.spec.fsdp_wrap)
 
     def run(self) -> int:
         """Run the script; return 0 when its record is complete and good, 1 otherwise."""

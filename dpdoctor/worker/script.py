@@ -20,7 +20,7 @@ def run(spec: RunSpec) -> None:
     """
     os.chdir(spec.cwd)
     # `python -m dpdoctor.worker` put a path of ours first; `python script.py` puts the script's directory there.
-    sys.path[0] = spec.cwd if spec.is_module else str(Path(spec.target).parent)
+    sys.path[0] = spec.cwd if spec.is_module else str(Path(spec.target).resolve().parent)
     sys.argv = [spec.target, *spec.args]
     if spec.is_module:
         runpy.run_module(spec.target, run_name="__main__", alter_sys=True)

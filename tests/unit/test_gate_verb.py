@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,6 +17,7 @@ from dpdoctor.gate.model import Calibration
 from dpdoctor.gate.recorded import recorded
 from dpdoctor.gate.workload import workload
 from dpdoctor.records import Run
+from dpdoctor.report.gate import annotations
 from tests.builders import launched_runs, run_directories
 from tests.builders.noises import CALIBRATED
 
@@ -144,6 +145,12 @@ def test_a_directory_that_exists_is_not_overwritten(checkouts: Sequence[object],
         (["--base", "base", "--head", "head", "train.py", "--quick", "--max-pairs", "9"], "leave out --max-pairs"),
         (["--base", "base", "--head", "head", "train.py", "--exact", "--quick"], "--quick is about time"),
         (["--base", "base", "--head", "head", "train.py", "--exact", "--tolerance", "3"], "--tolerance is about time"),
+        (["--base", "base", "--head", "head", "train.py", "--exact", "--rounds", "3"], "--rounds is about time"),
+        (["--base", "base", "--head", "head", "train.py", "--exact", "--steps", "3"], "--steps is about time"),
+        (
+            ["--base", "base", "--head", "head", "train.py", "--exact", "--time-budget", "3"],
+            "--time-budget is about time",
+        ),
         (["run", "--baseline", "main.json", "--modes", "ddp"], "so --modes has no meaning"),
         (["run", "--baseline", "main.json", "--base", "base"], "so --base has no meaning"),
         (["run", "--baseline", "main.json", "--quick"], "so --quick has no meaning"),
@@ -161,6 +168,31 @@ def test_options_that_make_no_sense(
     assert done.exit_code == 2, done.output
     assert said in " ".join(done.output.split())
     assert not (tmp_path / "reports").exists()
+
+
+def test_a_whole_path_below_both_checkouts_is_one_script(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    script = tmp_path / "base" / "train.py"
+    script.write_text("raise SystemExit('must not run')")
+    done = gate("--base", tmp_path / "base", "--head", tmp_path, script, "--out", tmp_path / "out")
+    assert done.exit_code == 2, done.output
+    assert "base and head would be the same" in " ".join(done.output.split())
+
+
+def test_a_line_is_named_as_the_repository_has_it(
+    stored: Sequence[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "repository" / "project"
+    project.mkdir(parents=True)
+    (tmp_path / "repository" / ".git").touch()  # a worktree has a file
+    asked: list[PurePath] = []
+    monkeypatch.setattr(annotations, "commands", lambda _, root: asked.append(root) or "")
+    monkeypatch.chdir(project)
+    root = run_directories.write(tmp_path / "run", run())
+    assert gate(root, *stored, "--format", "github").exit_code == 0
+    monkeypatch.chdir(tmp_path)
+    assert gate(root, *stored, "--format", "github").exit_code == 0
+    assert asked == [tmp_path / "repository", tmp_path]
 
 
 def test_the_numbers_of_pairs_are_those_of_the_design() -> None:

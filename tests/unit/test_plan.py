@@ -60,6 +60,44 @@ def plan(**changes: object) -> RunSpec:
     return make_spec(dataclasses.replace(DEFAULTS, **changes))  # type: ignore[arg-type]
 
 
+def test_a_module_is_found_without_importing_its_packages(here: Path) -> None:
+    (here / "package" / "__init__.py").write_text("raise SystemExit('must not run')")
+    assert plan(script=None, module="package.train").target == "package.train"
+    for missing in ("package.other", "other.train", "package.train.more"):
+        with pytest.raises(ScriptNotFoundError, match="there is no module"):
+            plan(script=None, module=missing)
+
+
+def test_a_script_that_is_a_link_keeps_its_name_and_both_its_homes(here: Path) -> None:
+    (here / "shared").mkdir()
+    (here / "shared" / "train.py").touch()
+    (here / "exp").mkdir()
+    (here / "exp" / "run.py").symlink_to("../shared/train.py")
+    spec = plan(script="exp/run.py")
+    assert spec.target == str(here / "exp" / "run.py")
+    assert spec.homes == (here, here / "exp", here / "shared")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"launcher": "torchrun 'x"}, "is no command of a shell"),
+        ({"launcher": " "}, "names no command"),
+        ({"wall": "none"}, "leave it out, or give --allow-writes"),
+        ({"wall": "landlock"}, "leave it out, or give --allow-writes"),
+    ],
+)
+def test_options_that_mode_native_cannot_heed(changes: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan(modes="native", **changes)
+
+
+@pytest.mark.parametrize("changes", [{"args": ("caf\udce9",)}, {"script": "caf\udce9.py"}])
+def test_what_is_no_text_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=r"caf\\xe9.* is no UTF-8; rename it"):
+        plan(**changes)
+
+
 def test_the_baseline_comes_first_and_is_not_what_was_asked_for() -> None:
     spec = plan()
     assert [mode.name for mode in spec.modes] == ["single", "ddp"]
@@ -155,7 +193,7 @@ def test_a_module_is_found_by_the_installed_command_too(here: Path) -> None:
     # Its first import path is the folder of the command, not the directory that the person stands in.
     code = f"import sys; sys.path[:] = [p for p in sys.path if p not in ('', {str(here)!r})]; \
         import pathlib; from dpdoctor.cli import _plan; \
-        print(_plan._find_module('package.train', pathlib.Path.cwd()) is not None)"
+        print(_plan._has_module('package.train', pathlib.Path.cwd()))"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == "True\n"

@@ -26,6 +26,7 @@ from dpdoctor.records import (
     Loader,
     Sample,
     WrappedModule,
+    Written,
 )
 from dpdoctor.spec import SCHEMA
 from tests.builders import records, traced_runs
@@ -270,6 +271,16 @@ def test_appending_nothing_makes_no_file(tmp_path: Path) -> None:
     rundir.append_lines(tmp_path / "x.jsonl", [])
     assert list(tmp_path.iterdir()) == []
     assert rundir.read_lines(tmp_path / "x.jsonl", Sample) == ()
+
+
+def test_names_that_are_no_text_are_written_with_a_sign_that_there_was_something(tmp_path: Path) -> None:
+    found = Written(path="/home/caf\udce9.txt", change="new", num_bytes=3)
+    rundir.write_json(tmp_path / "one", {"caf\udce9": (found,)})
+    rundir.append_lines(tmp_path / "many", [found])
+    assert rundir.read_json(tmp_path / "one", dict[str, list[Written]])["caf\N{REPLACEMENT CHARACTER}"] == [
+        dataclasses.replace(found, path="/home/caf\N{REPLACEMENT CHARACTER}.txt")
+    ]
+    assert b"caf\xef\xbf\xbd.txt" in (tmp_path / "many").read_bytes()
 
 
 def test_what_is_not_a_number_is_written_as_null() -> None:

@@ -92,6 +92,7 @@ class LoaderSummary:
             device, and where the ranks have none, as each then fetches for itself.
         trial: what came of the setting that was tried in a launch of its own; None: there was no such launch.
         index: place in Conversion.loaders.
+        rebuilt: the script builds a new one for most of its iterations, so that no process is kept for the next.
     """
 
     line: str
@@ -119,6 +120,7 @@ class LoaderSummary:
     slow_fetches: SlowFetches | None = None
     index: int = 0
     built_at: str = ""
+    rebuilt: bool = False
 
     @property
     def arguments_line(self) -> str:
@@ -420,7 +422,8 @@ class RunSummary:
     """run.json.
 
     `caveat`: how far launches of one program lie apart within this run, and which cores other processes took, where
-    differences between modes may be due to it; empty: they are not, or nobody looked.
+    differences between modes may be due to it; empty: they are not, or nobody looked. `launch_spread`: half the width
+    of the 95% interval in which launches of one program lie within this run, relative; None: none was launched twice.
     """
 
     schema: int = SCHEMA
@@ -433,6 +436,7 @@ class RunSummary:
     findings: tuple[Finding, ...] = ()
     inconclusive: tuple[Inconclusive, ...] = ()
     caveat: str = ""
+    launch_spread: float | None = None
 
 
 def why_withheld(mode: ModeSummary) -> str | None:

@@ -189,6 +189,7 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         prefetch_factor=loader.prefetch_factor,
         pin_memory=loader.pin_memory,
         persistent_workers=loader.persistent_workers,
+        rebuilt=loader.rebuilt,
         batch_bytes=facts.batch_bytes(found),
         fetch=facts.fetch_time(found),
         fetch_cv=facts.fetch_cv(found),

@@ -30,7 +30,7 @@ def render(comparison: Comparison) -> str:
     parts = [
         f"### dpdoctor: {plain(title(comparison))}",
         *(f"**{plain(found.sentence)}**{_below(found.detail)}" for found in verdict.verdicts(comparison)),
-        _listed(f"{run.label}: {plain(run.path)}, {run.created}" for run in comparison.runs),
+        _listed(f"{run.label}: {plain(run.path)}, {plain(run.created)}" for run in comparison.runs),
         *([_table(comparison, rows)] if rows else []),
         *([plain(left_out)] if left_out else []),
         *_section("Findings", finding_lines(comparison)),

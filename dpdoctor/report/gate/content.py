@@ -135,7 +135,11 @@ def origin(result: GateResult) -> Iterator[str]:
     yield _side("base", result.base)
     yield _side("head", result.head)
     if result.calibration is not None:
-        yield f"calibrated: {result.calibration.created}"
+        noise = result.calibration.modes
+        dates = dict.fromkeys(
+            noise[name].created or result.calibration.created for name in result.modes if name in noise
+        )
+        yield f"calibrated: {', '.join(dates or [result.calibration.created])}"
     yield f"dpdoctor {result.dpdoctor}"
 
 

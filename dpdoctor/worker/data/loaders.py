@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import random
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -57,6 +59,8 @@ class Loaders:
         # are read at the same time, as by zip(); then the second has another place.
         self._numbers: dict[tuple[Loader, int], int] = {}
         self._read: dict[int, weakref.ref[Any]] = {}
+        self._num_built: Counter[int] = Counter()
+        self._num_begun: Counter[int] = Counter()
         self._prefetch = 0
         self._inside: Inside | None = None
         self.draws = Draws()
@@ -207,6 +211,8 @@ class Loaders:
         known: dict[str, int] = vars(loader).setdefault(_NUMBERS, {})
         if rule not in known:
             known[rule] = self._number(record)
+            self._num_built[known[rule]] += 1
+        self._num_begun[known[rule]] += 1
         return known[rule]
 
     def _number(self, record: Loader) -> int:
@@ -237,7 +243,13 @@ class Loaders:
 
     def records(self) -> tuple[Loader, ...]:
         """Return the loaders that were iterated, in order; their places are the numbers that `Tally` knows them by."""
-        return tuple(record for record, _ in self._numbers)
+        return tuple(
+            dataclasses.replace(record, rebuilt=self._is_rebuilt(number))
+            for (record, _), number in self._numbers.items()
+        )
+
+    def _is_rebuilt(self, number: int) -> bool:
+        return self._num_built[number] > 1 and 2 * self._num_built[number] > self._num_begun[number]
 
     def transforms(self) -> tuple[TransformTime, ...]:
         """Return what the callables in their chains of transforms took; their `loader` is a place in `records()`."""

@@ -320,6 +320,7 @@ class Diverted:
             self._check_move(source, target)
             if source == target:
                 return None
+            overlay.forget_links()
             place = target if overlay.is_free(target) else overlay.prepare(target)
             _move(source if overlay.is_free(source) else overlay.own(source, whole=True), place)
             for at in (source, target):

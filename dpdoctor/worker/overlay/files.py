@@ -61,7 +61,7 @@ def divert(patches: Patches, overlay: Overlay) -> None:
 
 def _functions(diverted: Diverted) -> dict[Any, Callable[..., Any]]:
     """Return what stands in for each original."""
-    functions: dict[Any, Callable[..., Any]] = {io.open: diverted.open, posix.open: diverted.os_open}
+    functions = {io.open: _function(io.open, diverted.open), posix.open: _function(posix.open, diverted.os_open)}
     functions.update({getattr(posix, name): diverted.reading(getattr(posix, name)) for name in _READING})
     functions[posix.readlink] = diverted.reading(posix.readlink, follow=False)
     functions[posix.stat] = diverted.looking(posix.stat)
@@ -76,9 +76,23 @@ def _functions(diverted: Diverted) -> dict[Any, Callable[..., Any]]:
     functions[posix.lchown] = diverted.changing(posix.lchown, follow=False)
     functions.update({getattr(posix, name): diverted.making(getattr(posix, name)) for name in _MAKING})
     functions.update({getattr(posix, name): diverted.removing(getattr(posix, name)) for name in _REMOVING})
-    functions.update({getattr(posix, name): getattr(diverted, name) for name in _OWN_METHODS})
-    functions[posix.replace] = diverted.rename
+    functions.update(
+        {getattr(posix, name): _function(getattr(posix, name), getattr(diverted, name)) for name in _OWN_METHODS}
+    )
+    functions[posix.replace] = _function(posix.replace, diverted.rename)
     return functions
+
+
+def _function(original: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is found by the original's name, as pickle does, and copied as one."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **options: Any) -> Any:
+        return method(*args, **options)
+
+    if original is io.open:
+        call.__module__ = "io"  # where `_io`, which keeps its own, would be asked for it
+    return call
 
 
 def _replace_everywhere(patches: Patches, functions: dict[Any, Callable[..., Any]]) -> None:

@@ -188,12 +188,15 @@ class Overlay:
         self.forget_links()
         if raw.kind(at) is not None and not self._is_removed(at):
             self.differences.removed(at)
-            self._removed.difference_update([gone for gone in self._removed if gone.startswith(f"{at}/")])
+            if self._removed and stat.S_ISDIR(raw.kind(at) or 0):
+                # Other threads of the script may remove something at the same time.
+                self._removed.difference_update([gone for gone in list(self._removed) if gone.startswith(f"{at}/")])
             self._removed.add(at)
 
     def forget_links(self) -> None:
-        """Look again at what is a link: the script made one, or moved something."""
+        """Look again at what is a link, and what lies behind one: the script made one, or moved something."""
         self._no_links.clear()
+        self.differences.look_again()
 
     def written(self) -> tuple[Written, ...]:
         """Return what the real tree would have got, ordered by path: files and links, and what would be gone."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # which imports torch, and this is asked before
+    from dpdoctor.worker.base.patches import Patches
 
 # No files of anybody; links in them (/proc/self/fd/1) lead to no path, so they are not followed either.
 KERNEL = ("/dev/", "/proc/", "/sys/")
@@ -16,17 +19,23 @@ _CACHES = (
 )
 
 
+_INDUCTOR = "torchinductor_"
+# Characters that tempfile draws for a name.
+_DRAWN = 8
+
+
 class Territory:
     """Divides paths into protected and free ones.
 
-    Free are `own` (the directory that dpdoctor itself writes to), caches, and what is new in the temporary directory:
-    sockets and the like are found there by other processes. The `homes`, where the script lives and runs, are
-    protected even below a cache or the temporary directory.
+    Free are `own` (the directory that dpdoctor itself writes to), caches, and what Python's tempfile names in the
+    temporary directory: sockets and the like are found there by other processes. What the script names there itself is
+    protected like all else: other ranks name it alike. The `homes`, where the script lives and runs, are protected even
+    below a cache or the temporary directory.
     """
 
     def __init__(self, own: Path, homes: Iterable[Path]) -> None:
-        self._began_ns = time.time_ns()
         self._own = _below([own])
+        self._drawn: set[str] = set()
         self._temporary = _below(temporary())
         self._caches = _below(caches())
         shared = self._temporary + self._caches
@@ -40,14 +49,30 @@ class Territory:
             return True
         if inside.startswith(self._homes):
             return False
-        return inside.startswith(self._caches) or (inside.startswith(self._temporary) and not self._is_older(path))
+        return inside.startswith(self._caches) or any(
+            inside.startswith(directory) and self._is_named(inside[len(directory) :].partition(os.sep)[0])
+            for directory in self._temporary
+        )
 
-    def _is_older(self, path: str) -> bool:
-        """Return whether something stood at this path before the run and has not changed since."""
-        try:
-            return os.lstat(path).st_ctime_ns < self._began_ns
-        except OSError:
-            return False
+    def watch(self, patches: Patches) -> None:
+        """Learn what tempfile names from now on; a child that is forked goes on by itself."""
+        names = vars(tempfile)["_RandomNameSequence"]
+        draw = vars(names)["__next__"]
+
+        def drawn(sequence: Any) -> str:
+            name: str = draw(sequence)
+            self._drawn.add(name)
+            return name
+
+        patches.replace(names, "__next__", drawn)
+
+    def _is_named(self, entry: str) -> bool:
+        """Return whether a name in the temporary directory is one that tempfile drew, between prefix and suffix.
+
+        torch names one directory of its own there.
+        """
+        ends = range(_DRAWN, len(entry) + 1)
+        return entry.startswith(_INDUCTOR) or any(entry[end - _DRAWN : end] in self._drawn for end in ends)
 
 
 def temporary() -> list[str]:
@@ -56,12 +81,16 @@ def temporary() -> list[str]:
 
 
 def caches() -> list[str]:
-    """Return where torch, Triton, inductor, CUDA, Hugging Face and others keep what they compiled or fetched."""
+    """Return where torch, Triton, inductor, CUDA, Hugging Face and others keep what they compiled or fetched.
+
+    Of those that are there: one that a script makes is a directory like any other.
+    """
     variables = os.environ
-    inductor = [entry.path for entry in os.scandir(tempfile.gettempdir()) if entry.name.startswith("torchinductor_")]
+    inductor = [entry.path for entry in os.scandir(tempfile.gettempdir()) if entry.name.startswith(_INDUCTOR)]
     named = [variables[name] for name in _CACHES if variables.get(name)]
     usual = [variables.get("XDG_CACHE_HOME") or "~/.cache", "~/.triton", "~/.nv"]
-    return [*inductor, *named, *(os.path.expanduser(path) for path in usual)]  # noqa: PTH111 - they are text
+    found = (os.path.expanduser(path) for path in (*inductor, *named, *usual))  # noqa: PTH111 - they are text
+    return [path for path in found if os.path.isdir(path)]  # noqa: PTH112 - no wall can be opened where nothing is
 
 
 def _below(paths: Iterable[Path | str]) -> tuple[str, ...]:

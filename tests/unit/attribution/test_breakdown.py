@@ -105,6 +105,19 @@ def test_an_operator_does_not_compute_while_a_hook_in_it_waits() -> None:
     )
 
 
+def test_an_operator_does_not_compute_while_it_waits_for_a_functional_collective() -> None:
+    recording = Recording()
+    recording.op("aten::mm", 0, 60)
+    recording.op("autograd::engine::evaluate_function: WaitBackward", 60, 100)
+    recording.op("_c10d_functional::wait_tensor", 60, 100)
+    recording.span("gloo:all_reduce", 55, 98, thread=GLOO)
+    (host,) = device_events(recording.trace(), MAIN)
+    (breakdown,) = occupancy(host).breakdowns(whole_span(host))
+    assert breakdown == Breakdown(
+        compute_ns=60 * US, exposed_comm_ns=38 * US, h2d_ns=0, copy_ns=0, idle_ns=0, comm_ns=43 * US
+    )
+
+
 def test_hooks_of_another_thread_keep_no_operator_from_computing() -> None:
     recording = Recording()
     recording.op("aten::mm", 0, 100)

@@ -90,6 +90,12 @@ def test_a_disturbed_launch_is_replaced_with_its_partner_and_kept_with_the_reaso
     assert (done.pairs["ddp"][1].base_s, done.pairs["ddp"][1].head_s) == (0.5, 0.011)
 
 
+def test_either_side_is_launched_before_anything_counts() -> None:
+    launcher = Launcher({("head", 0): Measured(disturbed="cores were taken")})
+    run(launcher, last=1)
+    assert launcher.launched == ["h0", "b0", "b1", "h1"]
+
+
 def test_the_partner_of_what_is_to_be_replaced_is_not_launched() -> None:
     launcher = Launcher({("base", 1): Measured(seconds={"ddp": 0.5}, disturbed="cores were taken")})
     done = run(launcher, last=1)

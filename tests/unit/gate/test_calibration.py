@@ -25,6 +25,8 @@ NOISE = ModeNoise(
     log_ratios=(0.0, 0.01),
     log_seconds=(-4.6, -4.6),
     sharing="per-device",
+    created="2026-01-02T03:04:05Z",
+    fingerprint=MACHINE,
 )
 CALIBRATION = Calibration(
     created="2026-01-02T03:04:05Z",
@@ -65,6 +67,19 @@ def test_modes_that_were_calibrated_before_stay(tmp_path: Path) -> None:
     assert found is not None
     assert found.modes == {"ddp": NOISE, "fsdp": NOISE}
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_each_mode_keeps_when_and_where_it_was_measured(tmp_path: Path) -> None:
+    other = dataclasses.replace(MACHINE, host="another")
+    before_that_was_kept = dataclasses.replace(NOISE, created="", fingerprint=None)
+    calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, modes={"ddp": before_that_was_kept}))
+    newer = dataclasses.replace(NOISE, created="2027-01-01T00:00:00Z", fingerprint=other)
+    calibration.keep(
+        tmp_path, dataclasses.replace(CALIBRATION, created=newer.created, fingerprint=other, modes={"fsdp": newer})
+    )
+    found = calibration.find(tmp_path, SPEC, other)
+    assert found is not None
+    assert found.modes == {"ddp": NOISE, "fsdp": newer}
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": 1}', "[]"])

@@ -46,6 +46,7 @@ RUNS = [
     ({"seed": 7}, "seed", False, True),
     ({"seed_per_rank": True}, "seed_per_rank", True, True),
     ({"recording": Recording(ablations=("no_comm",))}, "ablations", False, False),
+    ({"allow_writes": True}, "allow_writes", False, False),
     ({"recording": Recording(steps=3)}, "recording", True, False),
     ({"samples_per_step": 3}, "recording", True, False),
 ]

@@ -2,16 +2,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis import HostSync, ModeSummary
-from dpdoctor.gate import counters
+from dpdoctor.gate import counters, exact
 from dpdoctor.gate.exact import compare
 from dpdoctor.gate.model import Difference
+from dpdoctor.gate.sides import Checkout
+from dpdoctor.launch.progress import Silence
 from dpdoctor.records import Collective, InputTensor
+from dpdoctor.report.gate import annotations, junit
+from tests.builders import launched_runs
 from tests.builders.counted_modes import COUNTERS, PEAK, mode, other
 
 ITEM = COUNTERS.syncs[0]
@@ -204,6 +209,17 @@ class TestWhatIsNoEvidence:
         again = dataclasses.replace(bare, operators=2, inputs=inputs())
         found = compare(mode(bare, peak=None), mode(bare, peak=None), mode(again, peak=None))
         assert (found.outcome, found.reason) == ("inconclusive", "no counter could be compared")
+
+
+def test_an_interrupted_gate_is_an_error_of_each_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = launched_runs.of(10).header
+    checkout = Checkout(label="base", spec=header.spec, header=header)
+    monkeypatch.setattr(exact, "launch", lambda *_: None)
+    done = exact.gate(exact.CountedGate(root=tmp_path, base=checkout, head=checkout), Silence())
+    assert done.outcome == "inconclusive"
+    assert {name: one.reason for name, one in done.exact.items()} == {"ddp": exact.INTERRUPTED}
+    assert 'errors="1"' in junit.document(done)
+    assert exact.INTERRUPTED in annotations.commands(done, tmp_path)
 
 
 @given(base=st.integers(0, 50), head=st.integers(0, 50), again=st.integers(0, 50))

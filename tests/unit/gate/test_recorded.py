@@ -186,6 +186,12 @@ def test_the_last_batch_of_an_epoch_changes_no_batch() -> None:
     assert typical_batch(records.launch(records.rank(steps, [records.window(40)]))) == 32
 
 
+@pytest.mark.parametrize("samples", [(7, 32, 7, 32), (7, 32, 7, 32, 7), (7, 32, 7), (32, 7, 32)])
+def test_epochs_of_three_steps_have_one_batch_wherever_a_window_begins(samples: tuple[int, ...]) -> None:
+    steps = [records.step(10, samples_drawn=n) for n in samples]
+    assert typical_batch(records.launch(records.rank(steps, [records.window(10 * len(samples))]))) == 32
+
+
 def test_batches_of_many_sizes_are_no_batch() -> None:
     steps = [records.step(10, samples_drawn=n) for n in (32, 40, 24, 36)]
     assert typical_batch(records.launch(records.rank(steps, [records.window(40)]))) is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -67,6 +68,60 @@ def test_of_what_is_installed_as_a_copy_each_side_has_its_own(
     assert roots(base, head, installed) == [root]
 
 
+def installed_by_pip(directory: Path, name: str = "planted_package") -> Path:
+    """Return a directory of installed packages, dpdoctor among them."""
+    for each in (name, "dpdoctor"):
+        package(directory, each)
+    (directory / "dpdoctor" / "__main__.py").touch()
+    return directory
+
+
+@pytest.mark.parametrize("place", ["lib/site-packages", "head/.venv/lib/site-packages"])
+def test_a_copy_beside_dpdoctor_is_each_sides_own_too(both: tuple[Path, Path], tmp_path: Path, place: str) -> None:
+    base, head = (package(side / "src") for side in both)
+    installed = installed_by_pip(tmp_path / place)
+    for directory in (base, head, installed):
+        (directory / "planted_package" / "layers.py").touch()
+    assert roots(*both, installed) == ["src"]
+
+
+@pytest.mark.parametrize("init", [True, False])
+def test_whatever_directory_of_a_checkout_is_on_the_path_is_each_sides_own(
+    both: tuple[Path, Path], *, init: bool
+) -> None:
+    for side in both:
+        package(side / "packages" / "one" / "src", "company/part")
+        if init:
+            (side / "packages" / "one" / "src" / "company" / "__init__.py").touch()
+    assert roots(*both, both[1] / "packages" / "one" / "src") == ["packages/one/src"]
+
+
+def test_a_namespaces_part_is_a_copy_like_a_package(both: tuple[Path, Path], tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    for directory in (both[0] / "src", both[1] / "src", installed):
+        package(directory, "company/part")
+        (directory / "company" / "part" / "layers.py").touch()
+    assert roots(*both, installed) == ["src"]
+    (installed / "company" / "part" / "layers.py").rename(installed / "company" / "part" / "other.py")
+    assert roots(*both, installed) == []
+
+
+def test_what_is_installed_in_place_by_a_finder_is_found_by_what_pip_noted(
+    both: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for side in both:
+        package(side / "python")
+    installed = tmp_path / "installed"
+    noted = installed / "planted-1.0.dist-info"
+    noted.mkdir(parents=True)
+    (noted / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
+    (noted / "top_level.txt").write_text("planted_package\n")
+    (noted / "direct_url.json").write_text(json.dumps({"url": both[1].as_uri(), "dir_info": {"editable": True}}))
+    assert roots(*both, installed) == []  # nothing imports it
+    (installed / "planted_package").symlink_to(both[1] / "python" / "planted_package")
+    assert roots(*both, installed) == ["python"]
+
+
 def test_another_project_of_the_same_name_is_not_a_checkouts(both: tuple[Path, Path], tmp_path: Path) -> None:
     base, head = (package(side) for side in both)
     installed = package(tmp_path / "installed")
@@ -124,7 +179,7 @@ def test_what_cannot_be_imported_is_passed_over(both: tuple[Path, Path]) -> None
         side.mkdir()
         for name in ("sys.py", "not-a-name.py", "notes.txt"):
             (side / name).touch()
-    assert roots(*both, both[1]) == []
+    assert roots(*both) == []
 
 
 def path_of(before: str | None, checkout: Path, found: Sequence[str]) -> tuple[str | None, str | None]:

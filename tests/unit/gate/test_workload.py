@@ -42,6 +42,7 @@ def test_two_checkouts_have_the_same_workload() -> None:
         {"recording": Recording(warmup=3)},
         {"recording": Recording(steps=4)},
         {"recording": Recording(rounds=3)},
+        {"recording": Recording(time_budget_s=3.0)},
     ],
 )
 def test_what_makes_another_workload_is_in_its_name(fields: dict[str, Any]) -> None:

@@ -15,13 +15,22 @@ from tests.builders.cases import Case, ablation
 from tests.builders.traced_cases import digest
 
 
-def accumulating(number: int, exposed: int | None = 40) -> list[Rank]:
-    """Return two ranks with so many micro-batches in a step; None: they left no trace."""
+def accumulating(number: int, exposed: int | None = 40, gathered: int = 0) -> list[Rank]:
+    """Return two ranks with so many micro-batches in a step; None: they left no trace.
+
+    Of the exposed milliseconds so many gather parameters, and the others reduce gradients.
+    """
+    calls = [
+        ("all_gather", 1_000, gathered, gathered),
+        ("reduce_scatter", 1_000, reduced := (exposed or 0) - gathered, reduced),
+    ]
     return [
         dataclasses.replace(
             rank,
             steps=tuple(msgspec.structs.replace(step, micro_batches=number) for step in rank.steps),
-            digest=None if exposed is None else digest(rank.index, compute=100 - exposed, exposed=exposed, gpu=False),
+            digest=None
+            if exposed is None
+            else digest(rank.index, compute=100 - exposed, exposed=exposed, calls=calls, gpu=False),
         )
         for rank in cases.ranks(2)
     ]
@@ -56,6 +65,11 @@ def finding(case: Case) -> Finding:
 def test_the_trace_gives_all_reductions_but_the_last() -> None:
     found = finding(FIRES["trace"])
     assert (found.status, found.cost.value) == ("inferred", pytest.approx(0.4 * 3 / 4))
+
+
+def test_parameters_are_gathered_all_the_same() -> None:
+    found = finding(cases.case("fsdp", world_size=2, of=accumulating(4, 40, gathered=24)))
+    assert found.cost.value == pytest.approx(0.16 * 3 / 4)
 
 
 def test_the_ablation_is_the_cost() -> None:

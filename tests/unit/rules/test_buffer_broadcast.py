@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.analysis import Finding
-from dpdoctor.records import Collective, Counters
+from dpdoctor.analysis import TRACE_MODE, Finding
+from dpdoctor.records import HAND_WRITTEN, Collective, Conversion, Counters, Strategy
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.buffer_broadcast import RULE
-from tests.builders.cases import ablation
+from tests.builders.cases import OWN, ablation
 from tests.builders.cases import case as untraced
 from tests.builders.traced_cases import case, digest, real_cases
 
@@ -41,8 +41,17 @@ SILENT = {
     "no buffers, no trace": untraced("ddp", world_size=2),
     "the ablation gains nothing": case("ddp", *pair(), counters=COUNTERS, ablations={"no_comm": ablation(0.0, 0.02)}),
     "FSDP has none": case("fsdp", *pair(), counters=COUNTERS),
+    "whoever else broadcasts": case(TRACE_MODE, *pair()),
     **real_cases(a100="a100x2_ddp_rank0_collective_args.json.gz"),
 }
+
+
+def test_it_cannot_tell_buffers_from_what_a_script_broadcasts_by_itself() -> None:
+    own = Strategy(name=HAND_WRITTEN, facts="1 call of broadcast in a step, 40.0 kB", line="train.py:40")
+    conversion = Conversion(strategies=(Strategy(name="ddp"), own))
+    found = RULE.check(case("native", *pair(), counters=COUNTERS, native=OWN, conversion=conversion))
+    assert isinstance(found, CannotTell)
+    assert "train.py:40" in found.reason
 
 
 def test_cost_count_and_line() -> None:

@@ -172,7 +172,9 @@ def test_of_clock_and_ablation_the_one_that_leaves_more_room_is_the_bound() -> N
     loader = cases.loader(transforms=(AFFINE,))
     found = RULE.check(cases.case(ablations={"cached_batches": ablation}, cross_checks=(check,), loader=loader))
     assert (found.cost.value, found.speedup_basis) == (0.40, "at most")
-    assert found.speedup.high == pytest.approx(1 / (1 - 0.49 * 0.47))
+    assert found.speedup.value == pytest.approx(1 / (1 - 0.49 * 0.42))
+    # What is left of a fetch may be faster without the transform, too: by a half at most.
+    assert found.speedup.high == pytest.approx(1 / (1 - (0.49 + 0.51 / 2) * 0.47))
 
 
 def test_an_argument_is_changed_where_the_loader_is_built_and_a_loop_where_it_is_iterated() -> None:
@@ -272,6 +274,17 @@ def test_processes_that_begin_anew_are_to_stay() -> None:
     assert (found.share_of, found.code) == ("epoch", "DataLoader(..., persistent_workers=True)")
     assert found.cost.value == pytest.approx(0.3 / (0.3 + 4 * 0.1))
     assert RULE.check(FIRES["at the end of each epoch"]).cost.value == pytest.approx(3 / (3 + 50 * 0.1))
+
+
+def test_a_loader_that_is_built_anew_keeps_no_processes_by_an_option_alone() -> None:
+    for persistent in (False, True):
+        loader = with_workers(rebuilt=True, persistent_workers=persistent)
+        found = RULE.check(waiting(0.06, 0.055, loader, beginning(4, 0.3)))
+        assert found.short_remedy == "build the DataLoader once, with persistent_workers=True"
+        assert found.remedy.startswith("build the DataLoader once, before the loop over epochs, and keep")
+    setting = cases.prediction(3, 0.061, 0.001, 4)
+    predicted = with_workers(rebuilt=True, predictions=(setting,), advice=setting)
+    assert RULE.check(waiting(0.4, 0.39, predicted)).remedy.startswith("build the DataLoader once")
 
 
 def test_an_iterator_for_each_step_is_named() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.records import Rank
+from dpdoctor.records import Rank, StepRecord
 from dpdoctor.rules.gc_pauses import RULE
 from tests.builders import cases, records
 from tests.builders.cases import Case
@@ -15,9 +15,17 @@ def pausing(every: int, seconds: float, of: Rank | None = None, detail: str = FU
     return cases.case(of=[cases.eventful(of or cases.ranks()[0], "gc", every, seconds, detail)])
 
 
+def steps_of(without_ms: float, with_ms: float) -> list[StepRecord]:
+    """Return the steps of two windows, of which every second one holds a collection."""
+    return [records.step(ms, window=w) for w in (1, 2) for ms in (without_ms, with_ms + w, without_ms + w, with_ms)]
+
+
+WINDOWS = [records.window(402, window=w) for w in (1, 2)]
+
+
 def on_gpu(without_ms: float, with_ms: float) -> Rank:
     """Return a GPU's steps; every second one holds a collection."""
-    steps = [records.step(ms, window=w) for w in (1, 2) for ms in (without_ms, with_ms + w, without_ms + w, with_ms)]
+    steps = steps_of(without_ms, with_ms)
     windows = [records.window(2 * (without_ms + with_ms) + 2, window=w) for w in (1, 2)]
     return records.rank(steps, windows, device="cuda:0")
 
@@ -49,6 +57,13 @@ def test_a_rank_that_collects_holds_up_the_other() -> None:
     first, second = cases.ranks(2)
     found = RULE.check(cases.case("ddp", of=[first, cases.eventful(second, "gc", 2, 0.04)]))
     assert found.cost.value == pytest.approx(0.2)
+
+
+def test_what_ranks_wait_for_anyway_is_not_what_a_collection_costs() -> None:
+    first, second = (cases.laid_out(records.rank(steps_of(100, 100), WINDOWS, index=i, world_size=2)) for i in range(2))
+    found = RULE.check(cases.case("ddp", of=[first, cases.eventful(second, "gc", 2, 0.05)]))
+    assert (found.status, found.remedy) == ("refuted", None)
+    assert any("are not longer than the others" in line for line in found.evidence)
 
 
 def test_on_a_gpu_steps_with_a_collection_must_be_longer() -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from dpdoctor.digest import NamedTime
 from dpdoctor.records import Counters, InputTensor
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.h2d_exposed import RULE
@@ -53,6 +56,22 @@ def test_without_ablations_the_trace_says_it() -> None:
 def test_what_gains_nothing_is_not_recommended() -> None:
     found = RULE.check(FIRES["only in the trace"])
     assert (found.status, found.remedy, found.code) == ("refuted", None, None)
+
+
+def copying(kind: str, **fields: object) -> Case:
+    """Return a mode whose trace names what its copies read from."""
+    copies = (NamedTime(name=f"Memcpy HtoD ({kind} -> Device)", count=10, total_ns=10**6, device=0),)
+    ranks = traced_runs.receiving(cases.ranks(device="cuda:0"), 20)
+    named = [dataclasses.replace(rank, digest=dataclasses.replace(rank.digest, kernels=copies)) for rank in ranks]
+    return cases.case(of=named, counters=INPUTS, loader=cases.loader(**fields))
+
+
+def test_what_copies_read_from_is_what_the_trace_says() -> None:
+    pageable = RULE.check(copying("Pageable", pin_memory=True))
+    assert "pageable" in pageable.cause
+    assert pageable.code == "x = x.pin_memory().to(device, non_blocking=True)"
+    pinned = RULE.check(copying("Pinned", pin_memory=False))
+    assert (pinned.cause, pinned.code) == (None, None)
 
 
 def test_without_trace_and_ablations_it_cannot_tell() -> None:

@@ -60,6 +60,28 @@ def test_what_nobody_counted_is_inferred() -> None:
     assert (found.status, found.line) == ("inferred", None)
 
 
+@pytest.mark.parametrize(
+    ("call", "waits_for", "code"),
+    [
+        ("item", "its values", "loss.detach()"),
+        ("synchronize", "all of its work", ""),
+        ("[mask]", "a shape that depends on values", "torch.where"),
+        ("nonzero", "a shape that depends on values", "torch.where"),
+    ],
+)
+def test_the_remedy_is_for_what_waits(call: str, waits_for: str, code: str) -> None:
+    found = RULE.check(case("single", *one(20), counters=counters(HostSync(call=call, line="train.py:30", count=1))))
+    assert isinstance(found, Finding)
+    assert f"waits for {waits_for}:" in found.title
+    assert code in (found.code or "")
+
+
+def test_what_nobody_counted_is_not_said_to_be_a_value() -> None:
+    found = RULE.check(case("single", *one(20), counters=counters()))
+    assert isinstance(found, Finding)
+    assert (found.code, found.short_remedy, "waits for it:" in found.title) == (None, None, True)
+
+
 def test_it_cannot_tell_what_a_call_costs_without_a_trace() -> None:
     made = cases.case("single", of=cases.ranks(device="cuda:0"), counters=counters(ITEM))
     found = RULE.check(made)

@@ -47,9 +47,18 @@ SILENT = {
 def test_who_and_how_much() -> None:
     found = RULE.check(FIRES["the first GPU of DataParallel"])
     assert isinstance(found, Finding)
+    assert found.title == "GPU 0 holds 2.00x what the other GPUs hold"
+    assert "gathered" in (found.remedy or "")
     (text,) = found.evidence
     assert re.findall(r"GPU \d|[\d.]+ GB", text) == ["GPU 0", "40.0 GB", "20.0 GB"]
     assert (found.ranks, found.cost.value) == ((), None)
     found = RULE.check(FIRES["one rank"])
     assert isinstance(found, Finding)
     assert found.ranks == (2,)
+    assert "gathered" not in (found.remedy or "")
+
+
+def test_of_two_gpus_of_which_one_holds_nothing_no_ratio_is_told() -> None:
+    found = RULE.check(ranks(40, 0))
+    assert isinstance(found, Finding)
+    assert found.title == "rank 0's GPU holds all that is held, and the other GPUs nothing"

@@ -33,12 +33,17 @@ def gpu(gigabytes: int) -> Case:
     return with_gpu(cases.case("single", of=cases.ranks(device="cuda:0", devices=(held,))))
 
 
+def reading(ratio: float) -> list[Sample]:
+    """Return what a host whose memory is so full tells."""
+    return [Sample(at_ns=MS, source="host", values={"memory_used_bytes": ratio * 1e10, "memory_total_bytes": 1e10})]
+
+
 def host(ratio: float) -> Case:
-    """Return a host whose memory is so full."""
-    values = {"memory_used_bytes": ratio * 1e10, "memory_total_bytes": 1e10}
-    return cases.case("single", samples=[Sample(at_ns=MS, source="host", values=values)])
+    """Return one rank on such a host."""
+    return cases.case("single", samples=reading(ratio))
 
 
+FULL_HOST = reading(0.93)
 FULL = Device(name="GPU", uuid="GPU-0", peak_memory_bytes=95 * 10**9)
 FIRES = {
     "a GPU": gpu(95),
@@ -54,6 +59,17 @@ def test_how_full(which: str, level: str) -> None:
     found = RULE.check(FIRES[which])
     assert isinstance(found, Finding)
     assert (found.severity, found.cost.value) == (level, None)
+
+
+def test_the_remedy_is_one_that_there_is() -> None:
+    held = (FULL,)
+    sharded = with_gpu(cases.case("fsdp", world_size=2, of=cases.ranks(2, device="cuda:0", devices=held)))
+    copied = with_gpu(cases.case("ddp", world_size=2, of=cases.ranks(2, device="cuda:0", devices=held)))
+    told = {case: RULE.check(case).remedy for case in (sharded, copied, FIRES["a GPU"])}
+    assert [("FSDP" in remedy) for remedy in told.values()] == [False, True, False]
+    with_workers = cases.case("single", samples=FULL_HOST, loader=cases.loader(num_workers=2))
+    assert "workers" in RULE.check(with_workers).remedy
+    assert "workers" not in RULE.check(FIRES["the host"]).remedy
 
 
 def test_the_trace_says_what_the_allocator_costs() -> None:

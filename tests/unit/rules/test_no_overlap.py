@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.analysis import Finding
+from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket, ShardUnit
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.no_overlap import RULE
@@ -15,6 +15,10 @@ from tests.builders.specs import MS
 from tests.builders.traced_cases import case, digest, real_cases
 
 ONE_BUCKET = (Bucket(order=0, num_bytes=10_000_000, ready_ns=50 * MS, end_ns=80 * MS, exposed_ns=0, tail_ns=0),)
+SMALL_BUCKETS = tuple(
+    Bucket(order=number, num_bytes=2_000_000, ready_ns=50 * MS, end_ns=80 * MS, exposed_ns=0, tail_ns=0)
+    for number in range(2)
+)
 PHASES = {"forward": 20, "backward": 80}
 
 
@@ -46,7 +50,9 @@ def own(share: float, *, in_backward: bool = False, **ablations: object) -> Case
 FIRES = {
     "by hand, after the backward pass": own(0.3),
     "by hand, confirmed": own(0.3, no_comm=ablation(0.28)),
-    "DDP with one bucket": case("ddp", *pair(buckets=ONE_BUCKET, phases=PHASES)),
+    "DDP with one bucket": case(TRACE_MODE, *pair(buckets=ONE_BUCKET, phases=PHASES)),
+    "DDP with one bucket, by default": case("ddp", *pair(buckets=ONE_BUCKET, phases=PHASES)),
+    "DDP with small buckets": case("ddp", *pair(buckets=SMALL_BUCKETS, phases=PHASES)),
     "FSDP as one unit": case("fsdp", *pair(shard_units=(unit("root", 0.0),))),
     "FSDP without forward prefetch": case("fsdp", *pair(shard_units=(unit("root", 0.0), unit("layers.0", 0.5)))),
     "confirmed": case("ddp", *pair(buckets=ONE_BUCKET, phases=PHASES), ablations={"no_comm": ablation(0.2)}),
@@ -83,7 +89,8 @@ def test_the_cost_is_what_compute_can_hide() -> None:
 @pytest.mark.parametrize(
     ("which", "cause", "code"),
     [
-        ("DDP with one bucket", "one bucket", "bucket_cap_mb"),
+        ("DDP with one bucket", "one bucket", "bucket_cap_mb=5"),
+        ("DDP with small buckets", "", "bucket_cap_mb=1"),
         ("FSDP as one unit", "one unit", "fully_shard"),
         ("FSDP without forward prefetch", "", "set_modules_to_forward_prefetch"),
     ],
@@ -92,6 +99,12 @@ def test_the_reason_is_how_the_module_was_wrapped(which: str, cause: str, code: 
     found = finding(FIRES[which])
     assert cause in (found.cause or "")
     assert code in (found.code or "")
+
+
+def test_a_bucket_that_a_cap_would_not_split_is_not_to_be_smaller() -> None:
+    found = finding(FIRES["DDP with one bucket, by default"])
+    assert "one bucket" in (found.cause or "")
+    assert (found.code, "less often" in (found.remedy or "")) == (None, True)
 
 
 def test_it_cannot_tell_without_a_trace() -> None:

@@ -62,6 +62,23 @@ def test_compiling_again_for_each_shape_is_a_fault() -> None:
     assert "again for each new shape" in found.cause
 
 
+def test_what_is_compiled_for_the_first_time_comes_once_wherever_it_comes() -> None:
+    found = RULE.check(cases.case(of=[cases.eventful(cases.ranks()[0], "compile", 2, 0.05, "dynamo 3/0")]))
+    assert (found.severity, found.code, found.cause) == ("info", None, None)
+    assert "--warmup" in found.remedy
+
+
+def test_without_compiling_nothing_is_said_of_it() -> None:
+    assert not any("compilation" in line for line in RULE.check(FIRES["a slow second step"]).evidence)
+
+
+def test_the_step_of_the_proof_is_dpdoctors_own() -> None:
+    case = warming(30, 2)
+    (rank,) = case.launch.ranks
+    windows = (dataclasses.replace(rank.windows[0], kind="proof"), *rank.windows[1:])
+    assert RULE.check(cases.case(of=[dataclasses.replace(rank, windows=windows)], epoch_s=cases.figure(10.0))) is None
+
+
 def test_compiling_inside_of_training_costs_steps() -> None:
     found = RULE.check(FIRES["compiled inside of training"])
     assert (found.share_of, found.cost.value) == ("step", pytest.approx(0.25))

@@ -52,6 +52,18 @@ SILENT = {
 }
 
 
+def test_a_window_without_a_step_that_all_ranks_have_is_left_out() -> None:
+    case = training((4000,), (1000,))
+    (launch,) = case.launches
+    apart = []
+    for rank in launch.ranks:
+        others = {step.step for step in rank.steps if step.window == 2 and step.step % 2 == rank.index}
+        steps = [msgspec.structs.replace(step, epoch_edge=step.step in others) for step in rank.steps]
+        apart.append(dataclasses.replace(rank, steps=tuple(steps)))
+    found = RULE.check(cases.case("ddp", of=apart))
+    assert found.cost.value == pytest.approx(45 / 120, rel=1e-3)
+
+
 def test_the_mean_batch_would_save_the_difference() -> None:
     found = RULE.check(FIRES["one rank"])
     # The longest takes 40 ms forward and 80 backward, the mean 25 and 50.

@@ -67,6 +67,19 @@ def test_a_loader_is_known_by_where_it_is_iterated_and_where_it_was_built(rig: R
     assert (record.built, record.line) == (line_of("# built"), line_of("# iterated"))
 
 
+@pytest.mark.parametrize(("built", "iterated", "rebuilt"), [(3, 1, True), (1, 3, False), (2, 4, False)])
+def test_it_is_seen_whether_a_loader_is_built_anew_for_most_iterations(
+    rig: Rig, built: int, iterated: int, *, rebuilt: bool
+) -> None:
+    for _ in range(built):
+        loader = DataLoader(Numbers(10), batch_size=4)
+        for _ in range(iterated):
+            for _ in loader:
+                pass
+    (record,) = rig.loaders.records()
+    assert record.rebuilt is rebuilt
+
+
 def test_frameworks_read_the_names_of_a_loaders_arguments(patches: Patches) -> None:
     names = [*inspect.signature(DataLoader).parameters]
     Rig(patches)

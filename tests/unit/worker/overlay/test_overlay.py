@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import glob
 import importlib
 import multiprocessing
 import os
+import pickle
 import posix
 import shutil
 import sqlite3
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +59,12 @@ class Diversion:
     """The overlay over a folder, in place between `with` and its end."""
 
     def __init__(self, home: Path, own: Path) -> None:
-        self.overlay = Overlay(own / "overlay", Territory(own, [home]).is_free)
+        self._territory = Territory(own, [home])
+        self.overlay = Overlay(own / "overlay", self._territory.is_free)
         self._patches = Patches(for_children=True)
 
     def __enter__(self) -> Overlay:
+        self._territory.watch(self._patches)
         files.divert(self._patches, self.overlay)
         return self.overlay
 
@@ -290,14 +295,88 @@ def test_free_paths_are_written_as_they_are(overlay: Overlay, home: Path, tmp_pa
     assert written(overlay, home) == {"moved here": "new"}
 
 
-def test_what_is_older_in_the_temporary_directory_is_protected(tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    old.write_text("")
-    elsewhere = Territory(tmp_path / "own", [Path("/home/me")])
-    assert elsewhere.is_free(os.path.realpath(tmp_path / "new"))
-    assert not elsewhere.is_free(os.path.realpath(old))
-    assert elsewhere.is_free(os.path.join(os.path.realpath(tmp_path), "own", "x"))
-    assert not elsewhere.is_free("/home/me/x")
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a temporary directory that is nobody's home, with an overlay over all else."""
+    temporary = Path(os.path.realpath(tmp_path)) / "temporary"
+    (temporary / "exp").mkdir(parents=True)
+    (temporary / "exp" / "best.pt").write_text("best")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    home = tmp_path / "home"
+    fill(home)
+    os.chdir(home)
+    before = snapshot(temporary)
+    with Diversion(home, tmp_path / "own"):
+        yield temporary
+    assert snapshot(temporary) == before
+
+
+def test_only_what_tempfile_names_in_the_temporary_directory_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", os.path.realpath(tmp_path))
+    territory, patches = Territory(tmp_path / "own", [Path("/home/me")]), Patches()
+    territory.watch(patches)
+    with tempfile.TemporaryDirectory(prefix="pymp-", suffix=".d") as named, tempfile.NamedTemporaryFile() as file:
+        assert territory.is_free(os.path.realpath(f"{named}/socket"))
+        assert territory.is_free(os.path.realpath(file.name))
+    patches.undo()
+    assert territory.is_free(os.path.realpath(tmp_path / "torchinductor_me" / "x"))
+    assert territory.is_free(os.path.join(os.path.realpath(tmp_path), "own", "x"))
+    assert not territory.is_free(os.path.realpath(tmp_path / "model.pt"))
+    assert not territory.is_free("/home/me/x")
+
+
+def test_a_directory_that_was_in_the_temporary_directory_is_moved_only_as_the_script_sees_it(temporary: Path) -> None:
+    (temporary / "exp" / "log.txt").write_text("log")
+    shutil.move(temporary / "exp", "results")
+    assert sorted(os.listdir("results")) == ["best.pt", "log.txt"]
+    assert Path("results", "best.pt").read_text() == "best"
+    assert not (temporary / "exp").exists()
+
+
+def test_a_directory_in_the_temporary_directory_that_is_made_anew_holds_what_is_put_there(temporary: Path) -> None:
+    for number in range(2):
+        shutil.rmtree(temporary / "exp")
+        os.makedirs(temporary / "exp")
+        (temporary / "exp" / f"{number}.pt").write_text(str(number))
+        assert os.listdir(temporary / "exp") == [f"{number}.pt"]
+        assert (temporary / "exp" / f"{number}.pt").read_text() == str(number)
+
+
+def test_what_lies_behind_a_new_link_is_found_though_it_was_asked_for_before(overlay: Overlay, home: Path) -> None:
+    assert not Path("alias/c").exists()
+    os.symlink("data", "alias")
+    assert Path("alias/c").read_text() == "data/c"
+
+
+def test_what_a_moved_directory_holds_is_found_though_it_was_asked_for_before(overlay: Overlay, home: Path) -> None:
+    assert not Path("out/c").exists()
+    with tempfile.TemporaryDirectory() as made:
+        os.mkdir(f"{made}/full")
+        Path(made, "full", "c").write_text("c")
+        os.rename(f"{made}/full", "out")
+    assert Path("out/c").read_text() == "c"
+
+
+def test_many_removals_at_once(home: Path, tmp_path: Path) -> None:
+    names = [f"data/{number}" for number in range(500)]
+    for name in names:
+        Path(name).write_text("")
+    with Diversion(home, tmp_path / "own"):
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(os.remove, names))
+        assert os.listdir("data") == ["c"]
+        shutil.rmtree("data")
+        os.mkdir("data")
+        assert os.listdir("data") == []
+    assert len(os.listdir("data")) == 501
+
+
+def test_functions_that_were_replaced_are_pickled_by_name_and_copied(overlay: Overlay) -> None:
+    for function in (open, os.listdir, os.scandir, os.rename, os.replace, os.open, os.getcwd, os.stat, os.remove):
+        assert copy.deepcopy(function) is function
+        assert pickle.loads(pickle.dumps(function)) is function
 
 
 def test_every_function_is_put_back() -> None:
