@@ -166,8 +166,12 @@ class ModeFacts:
     @property
     def by_hand(self) -> Strategy | None:
         """Return what a script exchanges by itself, at the line with most calls; None: a wrapper does, or nothing."""
-        own = [way for way in self.ways if way.name == HAND_WRITTEN]
-        return None if self.wrapper else max(own, key=lambda way: way.calls, default=None)
+        return None if self.wrapper else max(self.own_exchanges, key=lambda way: way.calls, default=None)
+
+    @property
+    def own_exchanges(self) -> list[Strategy]:
+        """Return what a script exchanges by itself, by line, beside a wrapper or without one."""
+        return [way for way in self.ways if way.name == HAND_WRITTEN]
 
     @cached_property
     def clocked_share(self) -> Figure:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Finding, ModeFacts
 from dpdoctor.analysis.base.weighing import SMALL
-from dpdoctor.records import HAND_WRITTEN
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import ablation_words, core_words, weigh_part, why_no_steps, wrapped_line
 
@@ -50,7 +49,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 
 def _why_unknown(facts: ModeFacts, *, is_counted: bool) -> str | None:
     """Return why it cannot be told what broadcasting buffers costs; None: it can, or there is nothing to tell."""
-    own = next((way for way in facts.ways if way.name == HAND_WRITTEN and OPERATION in way.facts), None)
+    own = next((way for way in facts.own_exchanges if OPERATION in way.facts), None)
     if own is not None:
         return f"the script broadcasts by itself, too, at {own.line}: which is whose cannot be told"
     if is_counted and not facts.traces.common.steps and facts.traces.why_unknown is None:
