@@ -32,7 +32,7 @@ class Workload:
     warmup: int | None
     steps: int | None
     rounds: int
-    budget_s: float
+    budget_s: float = Recording().time_budget_s
 
     def __str__(self) -> str:
         command = f"{self.script} {self.args}".rstrip()
