@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -40,7 +41,7 @@ from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.timing import hooks
-from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.phases import ELSEWHERE, PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steps import StepCounter
 
@@ -65,6 +66,32 @@ def main(task: WorkerTask, protection: Protection) -> int:
     if not task.spec.allow_writes:
         LEAVING.with_code(code)
     return code
+
+
+class _Untimed(PhaseClock):
+    """Phases that nobody asks for."""
+
+    def push(self, phase: int) -> int:  # noqa: ARG002 - PhaseClock's signature
+        """Take no notice."""
+        return ELSEWHERE
+
+    def pop(self, depth: int) -> None:
+        """Take no notice."""
+
+
+def _record(step: int, window: int, begin_ns: int, duration_ns: int, at_edge: bool, is_counted: bool) -> StepRecord:  # noqa: PLR0917 - by place it takes less of a step
+    return StepRecord(
+        step=step,
+        window=window,
+        begin_ns=begin_ns,
+        duration_ns=duration_ns,
+        phases_ns=(*([0] * (len(PHASES) - 1)), duration_ns),
+        samples_drawn=0,
+        samples_entered=0,
+        micro_batches=1,
+        epoch_edge=at_edge,
+        counted=is_counted,
+    )
 
 
 class Bare:
@@ -100,22 +127,27 @@ class Bare:
         self._watch()
 
     def _watch(self) -> None:
-        patches, phases = Patches(), PhaseClock(self._clock)
-        optimizers = hooks.Optimizers(self._counter, phases, self._ending.check, self._on_step, lambda: None)
+        patches = Patches()
+        optimizers = hooks.Optimizers(
+            self._counter, _Untimed(self._clock), self._ending.check, self._on_step, lambda: None
+        )
         optimizers.watch(patches)
         launched.refuse_distribution(patches, self._refuse)
+        differentiate, iterate = torch.autograd.backward, DataLoader.__iter__
 
-        def backward_ended() -> None:
-            if not optimizers.any_seen:
+        @functools.wraps(differentiate)
+        def backward(*args: Any, **kwargs: Any) -> None:
+            differentiate(*args, **kwargs)
+            if optimizers.any_seen:  # whose steps are those that count
+                patches.restore(torch.autograd, "backward")
+            else:
                 optimizers.backward_ended()
-
-        hooks.watch_backward(patches, phases, backward_ended)
-        iterate = DataLoader.__iter__
 
         def begin(loader: DataLoader[Any]) -> Any:
             self._at_edge = True
             return iterate(loader)
 
+        patches.replace(torch.autograd, "backward", backward)
         patches.replace(DataLoader, "__iter__", begin)
 
     def run(self) -> int:
@@ -157,20 +189,9 @@ class Bare:
             self._open()
 
     def _step(self, now: int) -> Callable[[], StepRecord]:
-        duration_ns = now - self._last_ns
-        return partial(
-            StepRecord,
-            step=self._recorder.num_steps + 1,
-            window=self._number,
-            begin_ns=self._last_ns,
-            duration_ns=duration_ns,
-            phases_ns=(*([0] * (len(PHASES) - 1)), duration_ns),
-            samples_drawn=0,
-            samples_entered=0,
-            micro_batches=1,
-            epoch_edge=self._at_edge,
-            counted=self._done > self._segment.skip,
-        )
+        is_counted = self._done > self._segment.skip
+        step, duration_ns = self._recorder.num_steps + 1, now - self._last_ns
+        return partial(_record, step, self._number, self._last_ns, duration_ns, self._at_edge, is_counted)
 
     def _open(self) -> None:
         synchronise()
