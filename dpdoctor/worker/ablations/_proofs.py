@@ -6,7 +6,8 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -16,8 +17,10 @@ from dpdoctor.worker.ablations._wire import Wire
 from dpdoctor.worker.timing.exchanges import Issued
 from dpdoctor.worker.wrap.proof import bits
 
-# Steps in which a script logs or evaluates exchange more: windows may differ by this share of what they exchange.
+# Windows may differ by this share of what they exchange in a step.
 WITHIN = 0.1
+# Or by all of it in single steps, in which a script logs or evaluates: what so many of the steps exchange is usual.
+USUAL = 0.75
 # Enough of a parameter to see that it is another one: where ranks part, they part in all of it.
 MOST_LOOKED_AT = 1 << 12
 
@@ -56,25 +59,28 @@ class Counted:
             self._full = window
             return None
         before, now = _per_step(self._full.collectives, self._full), _per_step(window.collectives, window)
-        return None if _alike(before, now) else OTHERWISE.format(_number(now), _number(before))
+        is_alike = _alike(before, now) or _usually_alike(self._full, window, _collectives)
+        return None if is_alike else OTHERWISE.format(_number(now), _number(before))
 
     def beside(self, window: Issued) -> str | None:
         """Return why a window of an ablation that leaves the ranks' exchanges alone did not; None: it did."""
         if self._full is None or not window.steps:
             return None
         before, now = _per_step(self._full.collectives, self._full), _per_step(window.collectives, window)
-        return None if _alike(before, now) else UNLIKE.format(_number(now), _number(before))
+        is_alike = _alike(before, now) or _usually_alike(self._full, window, _collectives)
+        return None if is_alike else UNLIKE.format(_number(now), _number(before))
 
     def apart(self, window: Issued) -> str | None:
         """Return why a window without exchanges was none; None: it issued exactly what was to be left."""
         if self._full is None or self._full.collectives is None or window.collectives is None:
             return NOT_KNOWN
         kept_before, kept = _per_step(self._full.kept, self._full), _per_step(window.kept, window)
-        if not _alike(kept_before, kept):
+        if not (_alike(kept_before, kept) or _usually_alike(self._full, window, _kept)):
             return PARTED.format(_calls(kept), _calls(kept_before))
         # What C++ issues by itself, such as a norm over sharded gradients, goes on; the reducer does not.
-        left = 0.0 if self._wire.has_reducer else _unseen(self._full)
-        if not _alike(left, _unseen(window)):
+        before = Issued() if self._wire.has_reducer else self._full
+        left = _unseen(before)
+        if not (_alike(left, _unseen(window)) or _usually_alike(before, window, _unseen_in)):
             return WENT_ON.format(_number(_per_step(window.collectives, window)), units.digits(kept + left))
         if window.kept_elements >= self._wire.least:
             return LARGE.format(units.whole(window.kept_elements))
@@ -102,6 +108,37 @@ def fingerprint(parameters: Iterable[torch.Tensor]) -> int:
 def _unseen(window: Issued) -> float:
     """Return the collectives in a step that no call of Python's issued."""
     return _per_step((window.collectives or 0) - window.kept - window.payload + window.dropped, window)
+
+
+# Of a step: collectives, and calls of Python's that are kept, payload and dropped.
+_Step = tuple[int, int, int, int]
+
+
+def _collectives(step: _Step) -> int:
+    return step[0]
+
+
+def _kept(step: _Step) -> int:
+    return step[1]
+
+
+def _unseen_in(step: _Step) -> int:
+    collectives, kept, payload, dropped = step
+    return collectives - kept - payload + dropped
+
+
+def _usually(window: Issued, of: Callable[[_Step], int]) -> int | None:
+    """Return what USUAL of a window's steps have alike; None: so many have nothing."""
+    found = Counter[int]()
+    for step, number in window.each.items():
+        found[of(step)] += number
+    value, number = max(found.items(), key=lambda item: item[1], default=(0, 0))
+    return value if number >= USUAL * window.steps else None
+
+
+def _usually_alike(one: Issued, other: Issued, of: Callable[[_Step], int]) -> bool:
+    usual = _usually(one, of)
+    return usual is not None and usual == _usually(other, of)
 
 
 def _per_step(number: int | None, window: Issued) -> float:

@@ -5,11 +5,13 @@ Calls that Python makes are seen one by one; those that torch's reducer makes by
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import methodcaller
 from pathlib import Path
 from types import CodeType
@@ -51,9 +53,10 @@ _OPERATIONS = {
 }
 REDUCTIONS = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 ALL = frozenset(_OPERATIONS.values())
-# Where torch.distributed's own functions are; who called them lies behind.
 _sequence_number = methodcaller("_get_sequence_number_for_group")
-_INTERNAL = ("distributed_c10d.py", "c10d_logger.py")
+# Where torch.distributed's own functions are, and what wraps some of them, `deprecated` and context managers: who called
+# them lies behind.
+_INTERNAL = ("distributed_c10d.py", "c10d_logger.py", "typing_extensions.py", contextlib.__file__, warnings.__file__)
 _TORCH = f"{Path(torch.__file__).parent}/"
 # A rhythm of more steps than this, such as of a loss that is logged, is none that windows could follow.
 MOST_PERIOD = 32
@@ -127,6 +130,7 @@ class Issued:
         payload: calls of Python's that carry gradients or parameters, `dropped` ones of them copied within the rank.
         kept: its other calls; `kept_elements` in the largest of them.
         num_bytes: of all that Python exchanges, known while lines are learnt.
+        each: how many of several steps had so many collectives, and so many calls of `kept`, `payload` and `dropped`.
     """
 
     steps: int = 0
@@ -136,9 +140,11 @@ class Issued:
     kept: int = 0
     kept_elements: int = 0
     num_bytes: int = 0
+    each: Counter[tuple[int, int, int, int]] = field(default_factory=Counter)
 
     def add(self, other: Issued) -> None:
-        """Add those of further steps."""
+        """Add those of one more step."""
+        self.each[other.collectives or 0, other.kept, other.payload, other.dropped] += 1
         self.steps += other.steps
         is_known = self.collectives is not None and other.collectives is not None
         self.collectives = (self.collectives or 0) + (other.collectives or 0) if is_known else None

@@ -52,6 +52,28 @@ def test_what_is_logged_now_and_then_is_no_other_window() -> None:
     assert counted().full(full(kept=11), anew=False) is None
 
 
+def stepwise(*steps: Issued) -> Issued:
+    """Return a window of these steps."""
+    window = Issued()
+    for step in steps:
+        window.add(step)
+    return window
+
+
+def test_a_step_in_which_a_script_logs_makes_no_window_another_one() -> None:
+    usual, logged = (full(1, payload=5, kept=kept) for kept in (0, 1))
+    shown, hidden = stepwise(*3 * [usual], logged), stepwise(*4 * [usual])
+    for first, later in ((shown, hidden), (hidden, shown)):
+        assert counted(first=first).full(later, anew=False) is None
+    dropped, both = (Issued(steps=1, collectives=kept, payload=5, dropped=5, kept=kept) for kept in (0, 1))
+    for first in (shown, hidden):
+        for later in (stepwise(*4 * [dropped]), stepwise(*3 * [dropped], both)):
+            assert counted(first=first).apart(later) is None
+    # What most steps do otherwise is something else.
+    assert counted(first=hidden).apart(stepwise(dropped, *3 * [both])) is not None
+    assert counted(first=hidden).full(stepwise(usual, *3 * [logged]), anew=False) is not None
+
+
 def test_a_window_without_communication_issues_exactly_what_is_kept() -> None:
     assert counted().apart(without()) is None
     assert counted().apart(without(steps=20, issued=20, kept=20, payload=100)) is None

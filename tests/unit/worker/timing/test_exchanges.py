@@ -106,6 +106,21 @@ def test_what_the_script_itself_exchanges_is_named_with_its_line(exchanges: Exch
     assert first.line.startswith(f"{__file__}:")
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_what_torch_wraps_has_the_scripts_line_too(exchanges: Exchanges) -> None:
+    exchanges.is_on = True
+    whole, part = torch.ones(8), torch.ones(8)
+    for call in (
+        lambda: dist.all_gather_into_tensor(whole, part),
+        lambda: dist.reduce_scatter_tensor(part, whole),
+        lambda: dist.all_reduce_coalesced([part, whole]),
+    ):
+        call()
+    assert [call.operation for call in exchanges.calls] == ["all_gather", "reduce_scatter", "all_reduce"]
+    assert {call.line.partition(":")[0] for call in exchanges.calls} == {__file__}
+    assert len(exchanges.sites) == 3
+
+
 def test_wrappers_are_named_with_their_facts(exchanges: Exchanges) -> None:
     model = nn.Sequential(DistributedDataParallel(nn.Linear(2, 2), find_unused_parameters=True))
     (found,) = strategies.found([model], [], exchanges, trained_bytes=24)
