@@ -28,11 +28,12 @@ def seconds(value: float) -> str:
     """Return a duration given in seconds as text: 1.25 s, 20.0 ms, 350 \N{MICRO SIGN}s; min and h from 120 s."""
     if value == 0:
         return "0 s"
-    if _shown(value) >= 5400:
+    shown = _shown(value)
+    if shown >= 5400:
         return f"{digits(value / 3600)} h"
-    if _shown(value) >= 120:
+    if shown >= 120:
         return f"{digits(value / 60)} min"
-    scale, unit = time_scale(value)
+    scale, unit = _scale(shown, _TIME_STEPS)
     return f"{digits(value / scale)} {unit}"
 
 
@@ -98,16 +99,16 @@ def within(text: str, low: str, high: str) -> str:
 
 def time_scale(largest: float) -> tuple[float, str]:
     """Return (seconds per axis unit, unit) for an axis of durations that reaches `largest` seconds."""
-    return _scale(largest, _TIME_STEPS)
+    return _scale(_shown(largest), _TIME_STEPS)
 
 
 def size_scale(largest: float) -> tuple[float, str]:
     """Return (bytes per axis unit, unit) for an axis of sizes that reaches `largest` bytes."""
-    return _scale(largest, _BYTE_STEPS)
+    return _scale(_shown(largest), _BYTE_STEPS)
 
 
-def _scale(largest: float, steps: tuple[tuple[float, str], ...]) -> tuple[float, str]:
-    return next((step for step in steps if _shown(largest) >= step[0]), steps[-1])
+def _scale(shown: float, steps: tuple[tuple[float, str], ...]) -> tuple[float, str]:
+    return next((step for step in steps if shown >= step[0]), steps[-1])
 
 
 def _shown(value: float) -> float:

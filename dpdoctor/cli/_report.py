@@ -6,6 +6,7 @@ import contextlib
 import gzip
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -70,7 +71,12 @@ def make(
         RunDirectoryError: not a run directory, or damaged.
         OutputError: something cannot be written.
     """
+    packing = Thread(target=_pack_plotly)
+    if plotlyjs != DIRECTORY:
+        packing.start()
     analysis, path = _analysed(rundir.read(root)), root / rundir.REPORT
+    if packing.is_alive():
+        packing.join()
     _write(root, analysis, plotlyjs)
     if show:
         console.print(show(analysis))
@@ -112,6 +118,13 @@ def _analysed(run: Run) -> Diagnosis:
     from dpdoctor.rules import diagnosed
 
     return diagnosed(run)
+
+
+def _pack_plotly() -> None:
+    """Pack plotly.js for the page: to be done beside the analysis, as what packs it lets other threads run."""
+    from dpdoctor.report import plotlyjs
+
+    plotlyjs.script("")
 
 
 def _write(root: Path, analysis: Diagnosis, plotlyjs: str) -> None:

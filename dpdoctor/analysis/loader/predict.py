@@ -27,7 +27,7 @@ from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH, Block, Measured,
 from dpdoctor.analysis.loader.simulate import Outcome, Setting, Times, simulate
 from dpdoctor.spec import BESIDE, RunHeader
 
-REPLICATES = 16
+REPLICATES = 8
 LEAST_BATCHES = 200
 # More say hardly more, and each of the many settings is simulated on all of them.
 MOST_BATCHES = 300
