@@ -307,6 +307,10 @@ class Conductor:
 
 
 def synchronise() -> None:
-    """Wait for every device: nn.DataParallel's process drives several."""
+    """Wait for every device that this process uses: nn.DataParallel's drives several.
+
+    To wait for another one would take memory there, which may be another rank's.
+    """
     for index in range(torch.cuda.device_count()):
-        torch.cuda.synchronize(index)
+        if torch.cuda.max_memory_reserved(index):
+            torch.cuda.synchronize(index)

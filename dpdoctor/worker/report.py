@@ -80,7 +80,7 @@ class Report:
         self._warnings: list[str] = []
         self._modules: tuple[WrappedModule, ...] = ()
         self._finds_unused = finds_unused
-        self._peaks: tuple[int, list[int]] | None = None
+        self._peaks: tuple[int, list[int | None]] | None = None
         self.same_samples = self.drew_apart = False
         self.copies = 1
         self.strategies: Callable[[], tuple[Strategy, ...]] = tuple
@@ -181,9 +181,13 @@ class Report:
 def _peak_memory_bytes() -> int:
     """Return the most memory that torch's allocator held on a device or, on the CPU, the process (getrusage: KiB)."""
     # A script on a machine with GPUs may still train on the CPU.
-    return max(_peaks_of_devices(), default=0) or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    held = [peak for peak in _peaks_of_devices() if peak is not None]
+    return max(held) if held else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _peaks_of_devices() -> list[int]:
-    """Return the most bytes that torch's allocator held on each GPU, in torch's order."""
-    return [torch.cuda.max_memory_reserved(index) for index in range(torch.cuda.device_count())]
+def _peaks_of_devices() -> list[int | None]:
+    """Return the most bytes that torch's allocator held on each GPU, in torch's order; None: it never used that one.
+
+    A rank that somebody else started sees the GPUs of all.
+    """
+    return [torch.cuda.max_memory_reserved(index) or None for index in range(torch.cuda.device_count())]

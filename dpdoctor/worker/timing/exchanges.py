@@ -54,7 +54,7 @@ _OPERATIONS = {
 REDUCTIONS = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 ALL = frozenset(_OPERATIONS.values())
 _sequence_number = methodcaller("_get_sequence_number_for_group")
-# Where torch.distributed's own functions are, and what wraps some of them, as `deprecated` does: who called lies behind.
+# Where torch.distributed's own functions are, and what wraps some, as `deprecated` does: who called lies behind.
 _INTERNAL = ("distributed_c10d.py", "c10d_logger.py", "typing_extensions.py", contextlib.__file__, warnings.__file__)
 _TORCH = f"{Path(torch.__file__).parent}/"
 # A rhythm of more steps than this, such as of a loss that is logged, is none that windows could follow.

@@ -16,6 +16,7 @@ from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import AblationRecord, Check, RankRecord, StepRecord, WindowRecord
 from dpdoctor.spec import Recording
+from dpdoctor.worker import conductor, report
 from dpdoctor.worker.ablation_runner import AblationRunner
 from dpdoctor.worker.ablations._base import Ablation, AblationContext
 from dpdoctor.worker.ablations._precision import Precision
@@ -394,3 +395,13 @@ def test_the_steps_of_an_epoch_are_counted(conducted: Conducted, accumulate: int
     assert record.steps_per_epoch == expected
     assert record.conversion.warnings == ("once",)
     assert [(loader.num_batches, loader.batch_size) for loader in record.conversion.loaders] == [(5, 4)]
+
+
+def test_only_devices_that_this_process_uses_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda index: 1 << 20 if index == 1 else 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    conductor.synchronise()
+    assert waited == [1]
+    assert report._peaks_of_devices() == [None, 1 << 20, None]
