@@ -119,6 +119,14 @@ def test_a_fresh_model_for_every_fold_ends_the_mode_after_the_first_that_was_pro
             assert "the script trains another model" in mode["reason"]
 
 
+@pytest.mark.parametrize("attacks", [1, 7])
+def test_an_optimizer_for_each_batch_that_steps_before_the_lasting_one_ends_no_step(profile, attacks):
+    done = profile("wild_adversarial.py", *SINGLE, "--warmup", "12", args=[str(attacks)])
+    assert done.exit_code == 0, done.output
+    assert done.mode("single")["batch"]["per_device"] == 8
+    assert {step.samples_drawn for step in done.rank("single").steps if step.window} == {8}
+
+
 @pytest.mark.parametrize("new_processes", [False, True])
 def test_a_script_that_asks_the_terminal_on_stdin_finds_one_on_which_nobody_types(profile, new_processes):
     done = profile("wild_terminal.py", *DDP_ALONE, new_processes=new_processes)

@@ -20,12 +20,16 @@ class StepCounter:
 
     Attributes:
         under_way: the steps that have begun and not ended, the outermost first; while there is one, a closure runs.
-        num_replaced: how often an optimizer that the script built later took the place of the reference.
+        num_replaced: how often an optimizer that the script built later took the place of the reference, or an older
+            one that outlives those which are built for each batch.
     """
 
     def __init__(self) -> None:
         self.under_way: list[tuple[int, bool]] = []
         self._counts: Counter[int] = Counter()
+        # The steps that have ended; of those the last of each optimizer, and the last of any newcomer.
+        self._num_steps = self._newcomer_at = 0
+        self._last_step: dict[int, int] = {}
         self._others = 0
         self._inside = 0
         self._built = self._built_before = self._longest_silence = 0
@@ -58,21 +62,45 @@ class StepCounter:
                 self.under_way.clear()  # an exception ended the outer one, and nobody tried it again
             return False
         self._inside = 0
-        self._counts[optimizer] += 1
+        self._num_steps += 1
         if self.reference is None:
             self.reference = optimizer
+        is_new = optimizer >= self._built_before and optimizer != self.reference
+        if self._note(optimizer, is_new=is_new):
+            self._replace(optimizer)
+            self.num_replaced += 1
         if optimizer == self.reference:
             self._longest_silence = max(self._longest_silence, self._others)
             self._others, self._built_before = 0, self._built
             return True
         self._others += 1
-        is_new = optimizer >= self._built_before
         patience = REPLACED_AFTER + TIMES_SILENT * self._longest_silence
         if self._others >= (min(patience, SILENT_AFTER) if is_new else SILENT_AFTER):
-            self.reference, self._others, self._longest_silence = optimizer, 0, 0
-            self._counts = Counter({optimizer: self._counts[optimizer]})  # the others have had their time
+            self._replace(optimizer)
+            self._others = self._longest_silence = 0
+            self._built_before = self._built
             self.num_replaced += is_new
         return False
+
+    def _note(self, optimizer: int, *, is_new: bool) -> bool:
+        """Note a step; return whether its optimizer outlives the reference.
+
+        It is older, and steps for the second time since the reference did, with steps of a newcomer in between.
+        """
+        before, self._last_step[optimizer] = self._last_step.get(optimizer, 0), self._num_steps
+        if is_new:
+            self._newcomer_at = self._num_steps
+            return False
+        self._counts[optimizer] += 1  # those of newcomers would be held against fewer of the reference
+        if self.reference is None or optimizer >= self.reference:
+            return False
+        self._longest_silence = max(self._longest_silence, self._num_steps - 1 - before)
+        return self._num_steps - 1 - self._others < before < self._newcomer_at
+
+    def _replace(self, optimizer: int) -> None:
+        """Make another optimizer the reference."""
+        self.reference = optimizer
+        self._counts = Counter({optimizer: self._counts[optimizer]})  # the others have had their time
 
     def elect(self) -> bool:
         """Make the optimizer with most steps since the last election the reference; return whether it changed."""

@@ -108,6 +108,37 @@ def test_an_inner_loop_with_an_optimizer_for_each_batch_takes_nothing_over() -> 
     assert counter.num_replaced == 0
 
 
+@given(st.integers(1, 12), st.integers(1, 4), st.booleans())
+def test_the_lasting_optimizer_outlives_those_for_each_batch_that_step_before_it(
+    num_steps: int, num_loops: int, elects: bool
+) -> None:
+    # An attack on the inputs, or inner loops of meta-learning: one step or more, of which each has its own optimizer.
+    counter, built, counted = counter_of(1), 0, []
+    for _ in range(12):
+        inner = 0
+        for _ in range(num_loops):
+            built += 1
+            counter.built(built)
+            inner += sum(step(counter, built) for _ in range(num_steps))
+        counted.append((inner, step(counter, 0)))
+        if elects and counted[-1] == (0, True):
+            assert not counter.elect(), "a newcomer took more steps"
+    assert counted[2:] == [(0, True)] * 10
+    assert counter.reference == 0
+
+
+def test_an_optimizer_of_the_fold_before_that_is_older_does_not_outlive_it() -> None:
+    # A generator and a discriminator, anew for every fold; the discriminator's step comes first.
+    counter = StepCounter()
+    for fold in range(3):
+        generator, discriminator = 2 * fold, 2 * fold + 1
+        counter.built(discriminator)
+        rounds = [(step(counter, discriminator), step(counter, generator)) for _ in range(40)]
+        assert set(rounds[REPLACED_AFTER:]) <= {(True, False), (False, True)}
+        assert len(set(rounds[REPLACED_AFTER:])) == 1
+        assert counter.num_replaced == fold
+
+
 def test_a_seldom_step_of_the_reference_keeps_it() -> None:
     counter = counter_of(4)
     for _ in range(3):
