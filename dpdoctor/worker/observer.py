@@ -272,7 +272,7 @@ class Observer(ABC):
             self._wrapping.backward_ended()
         if not self._optimizers.any_seen:
             self._wrapping.without_optimizer = True
-            self._optimizers.backward_ended()
+        self._optimizers.backward_ended()
 
     def _blame(self, error: BaseException) -> str:
         """Return, as the end of a sentence, which ablation may have made the script raise; empty: none."""

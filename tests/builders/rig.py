@@ -106,7 +106,7 @@ class Rig:
         self.wrapping.backward_ended()
         if not self.optimizers.any_seen:
             self.wrapping.without_optimizer = True
-            self.optimizers.backward_ended()
+        self.optimizers.backward_ended()
 
     def on_step(self) -> None:
         notes = self.phases.lap()

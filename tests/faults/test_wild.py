@@ -127,6 +127,12 @@ def test_an_optimizer_for_each_batch_that_steps_before_the_lasting_one_ends_no_s
     assert {step.samples_drawn for step in done.rank("single").steps if step.window} == {8}
 
 
+def test_a_step_that_is_taken_in_a_backward_pass_ends_with_it(profile):
+    done = profile("wild_steps_in_backward.py", *SINGLE)
+    assert done.exit_code == 0, done.output
+    assert {(step.samples_drawn, step.micro_batches) for step in done.rank("single").steps} == {(8, 1)}
+
+
 @pytest.mark.parametrize("new_processes", [False, True])
 def test_a_script_that_asks_the_terminal_on_stdin_finds_one_on_which_nobody_types(profile, new_processes):
     done = profile("wild_terminal.py", *DDP_ALONE, new_processes=new_processes)

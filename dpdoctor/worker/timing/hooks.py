@@ -23,9 +23,9 @@ NO_OPTIMIZER = -1
 class Optimizers:
     """The script's torch optimizers in the order of their creation, and the ends of their steps.
 
-    `on_step` is called when a step of the reference optimizer has ended; without any torch optimizer, when a
-    backward pass has. `on_any_step` is called before it, for every optimizer's outermost step. `check` is called when a
-    step begins.
+    `on_step` is called when a step of the reference optimizer has ended, and the backward pass in which it was taken,
+    if it was in one; without any torch optimizer, when a backward pass has. `on_any_step` is called before it, for
+    every optimizer's outermost step. `check` is called when a step begins.
 
     Attributes:
         any_seen: whether the script ever built a torch optimizer.
@@ -50,6 +50,8 @@ class Optimizers:
         self._at: dict[int, int] = {}
         self._depths: defaultdict[int, list[int]] = defaultdict(list)
         self._stepped: dict[int, str] = {}
+        # Of the steps that were taken in the backward pass which is open, whether they are the reference's.
+        self._in_backward: list[bool] = []
         self.any_seen = False
 
     def watch(self, patches: Patches) -> None:
@@ -115,15 +117,28 @@ class Optimizers:
     def _end(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
         index = self._at[id(optimizer)]
         self._phases.pop(self._depths[index].pop())
+        if self._phases.is_in(BACKWARD):
+            self._in_backward.append(self._counter.leave(index, scaled=scaled))
+            return
         self._on_any_step()
         if self._counter.leave(index, scaled=scaled):
             self._on_step()
 
     def backward_ended(self) -> None:
-        """A backward pass ended in a script without any torch optimizer: that is the end of a step."""
+        """A backward pass ended: so do the steps taken in it and, without any torch optimizer, a step of its own."""
+        if self.any_seen:
+            if self._in_backward and not self._phases.is_in(BACKWARD):  # checkpointing runs one inside of another
+                self._end_those_in_backward()
+            return
         self._check()
         self._counter.enter(NO_OPTIMIZER)
         if self._counter.leave(NO_OPTIMIZER):
+            self._on_step()
+
+    def _end_those_in_backward(self) -> None:
+        ended, self._in_backward = self._in_backward, []
+        self._on_any_step()
+        if any(ended):
             self._on_step()
 
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
+from torch.utils.checkpoint import checkpoint
 
 from dpdoctor.worker.base.patches import Patches
-from tests.builders.models import SlowLinear, backward, slow_sgd
+from tests.builders.models import SlowLinear, SlowSGD, backward, slow_sgd
 from tests.builders.rig import Rig
 
 
@@ -45,6 +46,29 @@ def test_phases_inside_a_closure_are_its_own_and_not_the_optimizers(rig: Rig) ->
         assert rig.steps[-1].ticks == {"forward": 100 * calls, "backward": 1000 * calls, "optimizer": calls}
         calls = 0
     assert len(rig.steps) == 2
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_steps_that_are_taken_in_a_backward_pass_end_with_it(rig: Rig, checkpoints: bool) -> None:
+    # As in torch's tutorial: an optimizer for each parameter steps as soon as its gradient is there.
+    module, optimizers = SlowLinear(rig.clock), dict[torch.Tensor, SlowSGD]()
+
+    def update(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in module.parameters():
+        optimizers[parameter] = SlowSGD([parameter], lr=0.1)
+        optimizers[parameter].clock = rig.clock
+        parameter.register_post_accumulate_grad_hook(update)
+    for _ in range(6):
+        x = 2 * torch.randn(4, 3, requires_grad=True)
+        x.register_hook(lambda _: rig.clock.tick(7))
+        y = checkpoint(module, x, use_reentrant=True) if checkpoints else module(x)
+        y.mean().backward()
+    assert [(s.counted.samples_entered, s.counted.micro_batches) for s in rig.steps] == [(4, 1)] * 6
+    unrecorded = {"other": 100} if checkpoints else {}
+    assert [s.ticks for s in rig.steps] == [{"forward": 100, "backward": 1007, "optimizer": 20, **unrecorded}] * 6
 
 
 @pytest.mark.parametrize("first_steps", [0, 2])
