@@ -133,6 +133,14 @@ def test_a_step_that_is_taken_in_a_backward_pass_ends_with_it(profile):
     assert {(step.samples_drawn, step.micro_batches) for step in done.rank("single").steps} == {(8, 1)}
 
 
+def test_what_a_thread_fetches_for_a_validation_is_not_counted(profile):
+    done = profile("wild_prefetched.py", *SINGLE, "--steps", "16")
+    assert done.exit_code == 0, done.output
+    steps = done.rank("single").steps
+    ahead = 3  # in the queue, and before and after it
+    assert 8 * len(steps) <= sum(step.samples_drawn for step in steps) <= 8 * (len(steps) + ahead)
+
+
 @pytest.mark.parametrize("new_processes", [False, True])
 def test_a_script_that_asks_the_terminal_on_stdin_finds_one_on_which_nobody_types(profile, new_processes):
     done = profile("wild_terminal.py", *DDP_ALONE, new_processes=new_processes)

@@ -10,6 +10,7 @@ import random
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any, NoReturn
 
 import numpy as np
@@ -107,6 +108,7 @@ class Loaders:
                 tally.epoch_began(number)
                 iterator = inside.begin(loader, number, begun)
                 iterator.dpdoctor_loader, iterator.dpdoctor_is_over = number, False
+                iterator.dpdoctor_began = get_ident(), torch.is_grad_enabled()
                 self._read[number] = weakref.ref(iterator)
                 self.replay.began(iterator, number, _told_length(loader))
             finally:
@@ -116,17 +118,18 @@ class Loaders:
         def timed_next(iterator: Any) -> Any:
             check()
             depth = phases.push(DATA_WAIT)
-            ahead = depth == ELSEWHERE
+            ahead, for_training = depth == ELSEWHERE, _is_for_training(iterator)
             try:
                 # Nobody waits for what another thread than the one that trains takes.
-                batch, size = self.replay.next(iterator, fetch if ahead else recorded, ahead=ahead)
+                batch, size = self.replay.next(
+                    iterator, fetch if ahead else recorded, ahead=ahead, for_training=for_training
+                )
             except StopIteration:
                 iterator.dpdoctor_is_over = True
                 raise
             finally:
                 phases.pop(depth)
             # An iterator that a subclass of DataLoader built past __iter__ was never met.
-            for_training = torch.is_grad_enabled()
             tally.handed(
                 getattr(iterator, "dpdoctor_loader", UNMET), size, batch, ahead=ahead, for_training=for_training
             )
@@ -296,6 +299,15 @@ def _unseen(loader: DataLoader[Any]) -> str:
     if loader.num_workers == 0 or inherits(loader):
         return ""
     return "its workers are fresh interpreters, not forked: what they do is not seen from inside"
+
+
+def _is_for_training(iterator: Any) -> bool:
+    """Return whether a batch is fetched with gradients enabled.
+
+    In a thread of the script's they always are: where it only fetches, the mode in which the iteration began counts.
+    """
+    thread, for_training = getattr(iterator, "dpdoctor_began", (None, True))
+    return for_training if thread not in {None, get_ident()} else torch.is_grad_enabled()
 
 
 def _draws_one_by_one(loader: DataLoader[Any]) -> bool:

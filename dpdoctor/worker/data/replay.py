@@ -67,7 +67,7 @@ class Replay:
         if self.replays and number in self._turns and iterator._num_workers:
             self._cut = BEGAN
 
-    def next(self, iterator: Any, fetch: Fetch, *, ahead: bool = False) -> tuple[Any, int]:
+    def next(self, iterator: Any, fetch: Fetch, *, ahead: bool = False, for_training: bool = True) -> tuple[Any, int]:
         """Return the next batch and how many indices were drawn for it, 0: not known.
 
         Raises:
@@ -76,7 +76,7 @@ class Replay:
         loader = getattr(iterator, "dpdoctor_loader", None)
         if (self.replays or getattr(iterator, "dpdoctor_surplus", 0) > 0) and self._is_over(iterator):
             raise StopIteration
-        if loader is None or not torch.is_grad_enabled():
+        if loader is None or not for_training:
             return fetch(iterator), _drawn(iterator)
         self._from_threads |= ahead
         if self.replays and not ahead and (kept := self._turn(loader)) is not None:

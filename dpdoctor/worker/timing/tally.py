@@ -215,7 +215,7 @@ class Tally:
             self._handed[loader] += num_samples
             self._gave.add(loader)
             self._is_news = True
-        if ahead:
+        if ahead and for_training:
             self._count(batch)
         else:
             self._pending.add(batch)

@@ -286,6 +286,30 @@ def test_a_thread_that_fetches_ahead_is_counted_but_not_timed(rig: Rig) -> None:
     assert all("data_wait" not in step.ticks for step in rig.steps)
 
 
+def test_what_a_thread_only_fetches_is_for_what_the_iteration_began_for(rig: Rig) -> None:
+    class Background(DataLoader[int]):
+        def __iter__(self) -> Any:
+            batches: list[Any] = []
+            thread = threading.Thread(target=batches.extend, args=(super().__iter__(),))
+            thread.start()
+            thread.join()
+            return iter(batches)
+
+    module = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    training, validation = (Background(Numbers(length), batch_size=4) for length in (8, 12))
+    for _ in range(3):
+        for batch in training:
+            module(batch.float().unsqueeze(1)).mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            for batch in validation:
+                module(batch.float().unsqueeze(1))
+    assert sum(step.counted.samples_drawn for step in rig.steps) == 3 * 8
+    assert [record.rule for record in rig.loaders.records()] == ["whole"] * 2
+    assert rig.tally.loaders() == {0}
+
+
 def test_an_iterator_that_was_not_made_by_iter_is_counted_all_the_same(rig: Rig) -> None:
     class Own(DataLoader[int]):
         def __iter__(self) -> Any:

@@ -105,6 +105,7 @@ ACTS: dict[str, Act] = {
     "no_grad_alike": lambda script: script.fetch(for_training=False),
     "evaluation": Script.evaluation,
     "ahead": lambda script: script.tally.fetched(TRAIN, SIZE, ahead=True),
+    "ahead_no_grad": lambda script: script.tally.fetched(OTHER, SIZE, ahead=True, for_training=False),
     "last": lambda script: script.held(1),
     "held": lambda script: script.held(3),
     "copied": Script.copied,

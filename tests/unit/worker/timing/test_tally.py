@@ -300,6 +300,17 @@ def test_a_thread_that_fetches_ahead_is_counted_over_the_window_and_not_undone_b
     assert drawn == 10 * 8
 
 
+def test_what_a_thread_fetches_for_an_evaluation_is_not_counted() -> None:
+    tally = Tally()
+    ordinary_step(tally)
+    for _ in range(3):
+        tally.fetched(OTHER, 100, ahead=True, for_training=False)
+        tally.evaluated()
+    counted = ordinary_step(tally)
+    assert (counted.samples_drawn, counted.samples_handed, counted.epoch_edge) == (4, 4, True)
+    assert tally.loaders() == {TRAIN}
+
+
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=12))
 def test_no_sample_is_lost_or_counted_twice(steps: list[list[int]]) -> None:
     tally = Tally()
