@@ -99,7 +99,7 @@ class Observer(ABC):
         # Its connections are not the script's: they are open before the loaders look.
         self._agreement = self._meet_others()
         self._loaders = self._make_loaders()
-        self._loaders.is_evaluating = self._is_evaluating
+        self._loaders.is_evaluating = self._wrapping.is_evaluating
         self._steplog = StepLog(
             self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_cost(self._clock)
         )
@@ -254,10 +254,6 @@ class Observer(ABC):
         watch_iterators(self._patches, self._clock, self._phases, self._recorder, self._evaluations)
         Checkpoints(self._clock, self._phases, self._recorder, self._evaluations).watch(self._patches)
         CompileEvents(self._clock, self._recorder).watch(self._patches)
-
-    def _is_evaluating(self) -> bool:
-        modules = self._wrapping.modules
-        return bool(modules) and not any(module.training for module in modules)
 
     def _on_step(self) -> None:
         self._conductor.on_step()

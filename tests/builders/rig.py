@@ -79,6 +79,7 @@ class Rig:
         )
         self.wrapping = Wrapping(mode, patches, self.watch, self.optimizers.alive, self.fail)
         self.loaders = Loaders(rule, 0, world_size, seed=0)
+        self.loaders.is_evaluating = self.wrapping.is_evaluating
         self.steps: list[Step] = []
         self.checks = 0
         self.batches: list[BatchRecord] = []

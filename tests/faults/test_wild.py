@@ -141,6 +141,12 @@ def test_what_a_thread_fetches_for_a_validation_is_not_counted(profile):
     assert 8 * len(steps) <= sum(step.samples_drawn for step in steps) <= 8 * (len(steps) + ahead)
 
 
+def test_a_loader_for_evaluations_is_as_long_as_it_is_before_anything_has_trained(profile):
+    done = profile("wild_evaluated_first.py", *DDP_ALONE)
+    assert done.exit_code == 0, done.output
+    assert [loader.rule for loader in done.record("ddp").conversion.loaders] == ["whole", "per-device"]
+
+
 @pytest.mark.parametrize("new_processes", [False, True])
 def test_a_script_that_asks_the_terminal_on_stdin_finds_one_on_which_nobody_types(profile, new_processes):
     done = profile("wild_terminal.py", *DDP_ALONE, new_processes=new_processes)

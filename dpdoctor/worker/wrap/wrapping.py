@@ -21,6 +21,7 @@ from dpdoctor.worker.base.mode import ConversionError, Mode, WrapOptions
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.wrap import methods
 from dpdoctor.worker.wrap.compiled import Compilations, compiled_as
+from dpdoctor.worker.wrap.eval_mode import EvalMode
 from dpdoctor.worker.wrap.redirect import Redirect, Watch
 
 MADE_ANEW = (
@@ -73,6 +74,7 @@ class Wrapping:
         self._fail = fail
         self._inside = threading.local()
         self._compilations = Compilations(watch.batch_dims.something_is_compiled)
+        self._eval_mode = EvalMode(patches)
         self._wrapped: list[Wrapped] = []
         self.awaited: list[Awaited] = []
         self._targets: dict[int, Callable[..., Any]] = {}
@@ -105,11 +107,14 @@ class Wrapping:
         self._call: Callable[..., Any] | None = call
         self._compilations.watch(self._patches, self._unseen)
         self._patches.replace(nn.Module, "__call__", call)
+        if self._mode.distributed:
+            self._eval_mode.watch()
 
     def settle(self) -> None:
         """Stop looking: only the wrapped modules' own calls are seen now."""
         self._call = None
         self._patches.restore(nn.Module, "__call__")
+        self._eval_mode.settle()
 
     def is_trained(self) -> Callable[[nn.Parameter], bool]:
         """Return the test for what the script trains: what its optimizers hold, else what requires a gradient."""
@@ -291,6 +296,14 @@ class Wrapping:
             self._fail(f"gradients would not be synchronised: {text}")
         if text not in self.warnings:
             self.warnings.append(text)
+
+    def is_evaluating(self) -> bool:
+        """Return whether what the script trains is in eval mode: what was wrapped, before that what optimizers hold."""
+        if self._wrapped:
+            return not any(wrapped.module.training for wrapped in self._wrapped)
+        return self._eval_mode.holds(
+            p for optimizer in self._optimizers() for group in optimizer.param_groups for p in group["params"]
+        )
 
     @property
     def modules(self) -> list[nn.Module]:

@@ -25,6 +25,7 @@ from tests.builders.rig import Rig
 def what_a_rank_touches() -> dict[str, Any]:
     return {
         "module call": nn.Module.__call__,
+        "module train": nn.Module.train,
         "backward": torch.autograd.backward,
         "optimizer init": vars(Optimizer)["__init__"],
         "optimizer setstate": vars(Optimizer)["__setstate__"],
