@@ -10,7 +10,7 @@ from dpdoctor import rundir
 from dpdoctor.records import Launch
 from dpdoctor.spec import OTHER_SETTING
 from dpdoctor.worker.data.replay import CHANGED, NO_LOADER
-from tests.faults.conftest import Profiled
+from tests.faults.conftest import LITTLE, Profiled
 
 WINDOWS = ("--warmup", "3", "--steps", "4", "--rounds", "3", "--trace-steps", "0")
 PLANTED_S = 0.03
@@ -74,6 +74,14 @@ def test_each_rank_tries_one_worker(profile):
     done = profile("slow_loader.py", *options, args=["--batch-s", str(PLANTED_S)])
     assert done.exit_code == 0, done.output
     assert skipped(done, "ddp") == {"one_worker": None}
+
+
+@pytest.mark.parametrize("kind", ["indices", "keys"])
+def test_one_worker_is_asked_for_what_the_scripts_sampler_gives(profile, kind):
+    done = profile("wild_split.py", "--modes", "single", *LITTLE, "--ablations", "one_worker", args=[kind])
+    assert done.exit_code == 0, done.output
+    assert skipped(done, "single") == {"one_worker": None}
+    assert {hand_off.failure for hand_off in done.record("single").hand_offs} == {""}
 
 
 def test_the_setting_that_promises_most_is_tried_in_turns_with_the_scripts_own(profile):

@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from dpdoctor.worker.data.shard import length_of
+from dpdoctor.worker.data.indices import possible
 
 
-def made_up(loader: DataLoader[Any], count: int) -> list[list[int]]:
+def made_up(loader: DataLoader[Any], count: int) -> list[list[Any]]:
     """Return the indices of so many batches as large as the script's; none where they cannot be made up.
 
-    The script's sampler and random numbers have no part in it.
+    The script's sampler is not asked, and its random numbers have no part in it.
     """
-    size, dataset = loader.batch_size, loader.dataset
-    if size is None or isinstance(dataset, IterableDataset):
+    size = loader.batch_size
+    if size is None or isinstance(loader.dataset, IterableDataset):
         return []
-    indices = range(length_of(dataset) or 0)
+    indices = possible(loader)
     chance = random.Random(0)
     return [chance.choices(indices, k=size) for _ in range(count)] if indices else []
 

@@ -28,7 +28,10 @@ MOST_SILENT = 2
 SEVERAL = "not one loader alone feeds the training"
 GONE = "the loader that feeds the training is gone"
 HAS_WORKERS = "the loader has workers of its own, which fetch beside the training anyway"
-NOT_MADE_UP = "batches of its dataset cannot be made up: it has no length, or its batches are not of one size"
+NOT_MADE_UP = (
+    "batches of its dataset cannot be made up: it has no length, its batches are not of one size, or it is not known "
+    "which indices its sampler gives"
+)
 SHARED = "{held}, and a process that fetches beside the training would share the place in it with the script"
 FAILED = "the dataset cannot be fetched from in a loader process: {error}"
 SILENT = "a loader process that was started beside the training handed nothing over within {}"
@@ -145,8 +148,8 @@ class Companion:
 class _OnAndOn:
     """Batches of indices without an end, iterated over as often as there are processes."""
 
-    def __init__(self, batches: Sequence[list[int]]) -> None:
+    def __init__(self, batches: Sequence[list[Any]]) -> None:
         self._batches = batches
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         return itertools.cycle(self._batches)

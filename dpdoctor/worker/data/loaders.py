@@ -23,6 +23,7 @@ from dpdoctor.loading import HandOff, TransformTime
 from dpdoctor.records import Loader
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.data import indices
 from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.companion import Companion
 from dpdoctor.worker.data.inside import Inside, Log
@@ -145,9 +146,10 @@ class Loaders:
         if isinstance(loader.dataset, IterableDataset):
             return sampler
         rule = "whole" if self._is_for_evaluation(loader) else self._rule_for(sampler)
-        if not self.reseeds:
-            return Shard(sampler, rule, self._rank, self._world_size, seeded=contextlib.nullcontext, draws=self.draws)
-        return Shard(sampler, rule, self._rank, self._world_size, seeded=self._seeded, draws=self.draws)
+        seeded = self._seeded if self.reseeds else contextlib.nullcontext
+        return Shard(
+            sampler, rule, self._rank, self._world_size, seeded=seeded, draws=self.draws, given=indices.given(loader)
+        )
 
     def _is_for_evaluation(self, loader: DataLoader[Any]) -> bool:
         """Return whether a loader that is asked for its length, perhaps with gradients on, is one for evaluations.

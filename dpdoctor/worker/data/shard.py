@@ -43,11 +43,20 @@ class Shard:
     per-device: rank r takes the script's batches r, r + N, ...; what is left over when N does not divide their number
     is dropped, so that all ranks take equally many. global: every batch is cut into N parts that differ by one sample
     at most and rank r takes part r; a batch of fewer than N samples goes whole to every rank. whole: every rank takes
-    everything. The script's sampler is never copied into a list: it may be endless.
+    everything. The script's sampler is never copied into a list: it may be endless. The indices of all its batches are
+    noted in `given`; None: nowhere.
     """
 
     def __init__(
-        self, sampler: Iterable[Any], rule: str, rank: int, world_size: int, *, seeded: Seeded, draws: Draws
+        self,
+        sampler: Iterable[Any],
+        rule: str,
+        rank: int,
+        world_size: int,
+        *,
+        seeded: Seeded,
+        draws: Draws,
+        given: deque[Any] | None = None,
     ) -> None:
         self.sampler = sampler
         self.rule = rule
@@ -55,6 +64,7 @@ class Shard:
         self.world_size = world_size
         self._seeded = seeded
         self._draws = draws
+        self._given = given
 
     def __len__(self) -> int:
         length = len(self.sampler)  # type: ignore[arg-type]
@@ -78,6 +88,8 @@ class Shard:
             first = list(islice(batches, 1))
         for batch in chain(first, batches):
             self._draws.note(batch)
+            if self._given is not None:
+                self._given.extend(batch)
             yield batch
 
     def _every_nth(self, batches: Iterator[Any]) -> Iterator[Any]:

@@ -1,6 +1,6 @@
 """Whether the script's dataset can be fetched from in a worker at all, tried apart from training.
 
-The script's sampler and random numbers have no part in it.
+The script's sampler is not asked, and its random numbers have no part in it.
 """
 
 from __future__ import annotations

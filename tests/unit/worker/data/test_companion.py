@@ -50,6 +50,13 @@ class Items(Dataset[torch.Tensor]):
         return torch.tensor([index])
 
 
+class OnlyKeys(Items):
+    """Items that have letters, and no numbers."""
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return super().__getitem__(ord(index))
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(100))
@@ -124,6 +131,13 @@ def test_nothing_of_the_scripts_is_moved(rig: Rig) -> None:
     assert rig.loaders.records() == records
 
 
+def test_it_fetches_by_what_the_scripts_sampler_gave(rig: Rig) -> None:
+    tried = Tried(rig, OnlyKeys(), sampler=list("abcdefghij"))
+    tried.begin()
+    tried.take(3)
+    assert tried.end() is None
+
+
 @pytest.mark.parametrize(
     ("dataset", "reason"),
     [
@@ -189,6 +203,7 @@ def unopened(*_: Any) -> NoReturn:
         (FEEDS, DataLoader(Items(), num_workers=1), None),
         (FEEDS, DataLoader(Stream()), NOT_MADE_UP),
         (FEEDS, DataLoader(Items(), batch_size=None), NOT_MADE_UP),
+        (FEEDS, DataLoader(Items(), sampler=[3, 4]), NOT_MADE_UP),
     ],
 )
 def test_where_it_cannot_fetch(loaders: frozenset[int], loader: Any, reason: str | None) -> None:
