@@ -147,6 +147,15 @@ def test_a_loader_for_evaluations_is_as_long_as_it_is_before_anything_has_traine
     assert [loader.rule for loader in done.record("ddp").conversion.loaders] == ["whole", "per-device"]
 
 
+def test_samples_that_a_collate_function_leaves_out_are_not_counted(profile):
+    done = profile("wild_left_out.py", *SINGLE, "--warmup", "12", "--steps", "20")
+    assert done.exit_code == 0, done.output
+    steps = [step for step in done.rank("single").steps if step.window]
+    printed = [int(line) for line in done.printed("single").split()[12 : 12 + len(steps)]]
+    assert min(printed) < max(printed) == 8
+    assert [step.samples_drawn for step in steps] == printed
+
+
 @pytest.mark.parametrize("new_processes", [False, True])
 def test_a_script_that_asks_the_terminal_on_stdin_finds_one_on_which_nobody_types(profile, new_processes):
     done = profile("wild_terminal.py", *DDP_ALONE, new_processes=new_processes)

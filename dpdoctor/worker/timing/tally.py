@@ -176,6 +176,9 @@ class Tally:
         self._fed: Counter[int] = Counter()
         self._fed_since: Counter[int] = Counter()
         self._samples_of: Counter[int] = Counter()
+        # Loaders of which a batch entered in as many rows as were drawn for it, and in more.
+        self._in_as_many: set[int] = set()
+        self._in_more: set[int] = set()
         self._first_fed: dict[int, int] = {}
         self._last_fed: dict[int, int] = {}
         self._most_silent: Counter[int] = Counter()
@@ -311,11 +314,12 @@ class Tally:
         self._is_news = False
         again = [] if batches else self._pending.gone(storages)
         is_known |= bool(again)
-        size = sum(batch.size for batch in batches or again)
+        held = batches or again
+        size = sum(batch.size for batch in held)
         if batches and not is_known and self._dropped and rows == size + sum(batch.size for batch in self._dropped):
             # Labelled by the model that trains on it next, with another loader's batch.
             batches, self._dropped, size = [*batches, *self._dropped], [], rows
-        fits, is_part = True, False
+        fits, is_part, looked = True, False, Look()
         if size not in {0, rows}:
             looked = look()
             is_part = looked.is_part and is_known and 0 < rows < size
@@ -323,6 +327,8 @@ class Tally:
             is_whole = rows > size and rows % size == 0
             is_sure = self._pending.num_unsure == num_unsure
             fits = (is_whole and is_sure) or size in looked.sizes or (is_known and not is_part)
+        if is_known and not is_part and len(held) == 1 and size not in looked.sizes:
+            self._compare(held[0], rows)
         training = Pass(
             rows=rows,
             samples=samples,
@@ -339,6 +345,20 @@ class Tally:
         self._passes.append(training)
         self._only_evaluated, self._doubtful, self._fresh = False, None, False
         return training
+
+    def _compare(self, batch: Batch, rows: int) -> None:
+        """Learn whether rows are a loader's samples; where they are, fewer are what the script left of those drawn.
+
+        Several samples in each row, as in packed sequences, never are as many rows.
+        """
+        if not batch.size:
+            return
+        if rows == batch.size:
+            self._in_as_many.add(batch.loader)
+        elif rows > batch.size:
+            self._in_more.add(batch.loader)
+        elif rows and batch.loader in self._in_as_many - self._in_more:
+            batch.size = rows
 
     def _taken_wrongly(self, storages: set[int]) -> list[Batch]:
         """Return the batches whose tensors these are and that an open forward took by their numbers; it loses them.

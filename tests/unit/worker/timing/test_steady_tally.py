@@ -27,9 +27,10 @@ class Script:
         self.open: list[Pass] = []
         self.counted: list[Counted] = []
 
-    def fetch(self, loader: int = TRAIN, size: int = SIZE, *, for_training: bool = True) -> None:
-        self.batches = [*self.batches[-3:], torch.zeros(size, 2)]
-        self.tally.handed(loader, size, [self.batches[-1], torch.zeros(size)], ahead=False, for_training=for_training)
+    def fetch(self, loader: int = TRAIN, size: int = SIZE, *, for_training: bool = True, left_out: int = 0) -> None:
+        rows = size - left_out
+        self.batches = [*self.batches[-3:], torch.zeros(rows, 2)]
+        self.tally.handed(loader, size, [self.batches[-1], torch.zeros(rows)], ahead=False, for_training=for_training)
 
     def forward(self, *tensors: torch.Tensor, in_eval_mode: bool = False) -> None:
         first = tensors[0]
@@ -59,6 +60,10 @@ class Script:
 
     def usual(self) -> None:
         self.fetch()
+        self.trained_on(self.batches[-1])
+
+    def filtered(self) -> None:
+        self.fetch(left_out=1)
         self.trained_on(self.batches[-1])
 
     def evaluation(self) -> None:
@@ -97,6 +102,8 @@ ACTS: dict[str, Act] = {
     "own_short": lambda script: script.own(SIZE - 1),
     "on_last": lambda script: script.trained_on(script.last()),
     "on_held": lambda script: script.trained_on(script.last(3)),
+    "filtered": Script.filtered,
+    "left_out": lambda script: script.fetch(left_out=1),
     "pair": Script.pair,
     "fetch": Script.fetch,
     "short": lambda script: script.fetch(size=SIZE - 1),
@@ -164,6 +171,15 @@ def test_the_short_way_is_taken_where_no_loader_counts() -> None:
         ways.append(script.tally.was_short)
     assert ways == [False, False, True, False, False, True]
     assert [counted.samples_entered for counted in script.counted] == [SIZE] * 3 + [SIZE - 1] * 3
+
+
+def test_samples_that_a_collate_function_leaves_out_are_not_counted_either_way() -> None:
+    script, ways = Script(SteadyTally(patience=2)), []
+    for left_out in (0, 0, 0, 1, 0, 0, 1):
+        script.filtered() if left_out else script.usual()
+        ways.append(script.tally.was_short)
+    assert [counted.samples_drawn for counted in script.counted] == [4, 4, 4, 3, 4, 4, 3]
+    assert ways == [False, False, True, False, False, True, False]
 
 
 def test_it_is_taken_again_after_an_evaluation() -> None:

@@ -478,6 +478,29 @@ def test_what_entered_is_held_against_what_was_drawn(
     assert ordinary_step(tally).reconciled
 
 
+def rows_of_batches(*rows: int, sizes: tuple[int, ...] = ()) -> list[int]:
+    """Return the samples that are counted where batches of 32 enter in so many rows."""
+    tally, drawn = Tally(), []
+    for place, number in enumerate(rows, 1):
+        tally.fetched(TRAIN, 32, storages={place})
+        tally.trained(number, storages={place}, look=look(number, *sizes))
+        tally.backward()
+        counted = tally.lap()
+        assert counted.reconciled
+        drawn.append(counted.samples_drawn)
+    return drawn
+
+
+def test_samples_that_a_collate_function_leaves_out_are_not_counted() -> None:
+    assert rows_of_batches(32, 29, 32, 31, 29) == [32, 29, 32, 31, 29]
+
+
+def test_rows_that_hold_several_samples_each_count_as_those_drawn() -> None:
+    assert rows_of_batches(8, 8, 8) == [32] * 3
+    assert rows_of_batches(32, 40, 29) == [32] * 3, "as boxes of images, which may be more"
+    assert rows_of_batches(32, 35, 29, sizes=(32,)) == [32] * 3, "time first"
+
+
 def test_halves_that_enter_one_after_the_other_reconcile() -> None:
     tally = Tally()
     tally.fetched(TRAIN, 4)
