@@ -21,6 +21,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.optim import Optimizer
 
 from dpdoctor import redact, rundir
 from dpdoctor.heartbeat import Heartbeat
@@ -257,6 +258,10 @@ class Native(Observer):
                 self._left = "returned"
                 self._ending.stop("failed", NEVER_TRAINED)
             self._returned(0)
+
+    def optimizer_built(self, optimizer: Optimizer) -> None:
+        """The script has built an optimizer."""
+        self._optimizers.built(optimizer)
 
     def group_made_late(self) -> None:
         """The script has made a process group after it trained without one: what was recorded is of something else."""

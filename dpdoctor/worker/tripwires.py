@@ -43,6 +43,11 @@ class _Watched:
         if is_alone and self._rank is None and self._may_become_rank():
             self._become()
 
+    def optimizer_built(self, optimizer: Optimizer) -> None:
+        """The optimizer is ready to train: the one at which this process became a rank was not seen before."""
+        if self._rank is not None and self._pid == os.getpid():
+            self._rank.optimizer_built(optimizer)
+
     def _may_become_rank(self) -> bool:
         """Return whether this process is neither a rank already nor a descendant of one that has trained."""
         rank = self._rank
@@ -84,13 +89,14 @@ def set_up(directory: str, note: Note) -> None:
                 watched.group_made()
 
         distributed_c10d._update_default_pg = update_and_tell  # type: ignore[assignment]
-    Optimizer.__init__ = _telling(Optimizer.__init__, watched.optimizer_made)  # type: ignore[method-assign]
+    Optimizer.__init__ = _telling(Optimizer.__init__, watched)  # type: ignore[method-assign]
 
 
-def _telling(build: Callable[..., None], told: Callable[[], None]) -> Callable[..., None]:
+def _telling(build: Callable[..., None], watched: _Watched) -> Callable[..., None]:
     @functools.wraps(build)
     def tell_and_build(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-        told()
+        watched.optimizer_made()
         build(optimizer, *args, **kwargs)
+        watched.optimizer_built(optimizer)
 
     return tell_and_build

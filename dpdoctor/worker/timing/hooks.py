@@ -62,12 +62,12 @@ class Optimizers:
         @functools.wraps(build)
         def register(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             build(optimizer, *args, **kwargs)
-            self._index(optimizer)
+            self.built(optimizer)
 
         @functools.wraps(restore)
         def register_copy(optimizer: Optimizer, state: dict[str, Any]) -> None:
             restore(optimizer, state)
-            self._index(optimizer)
+            self.built(optimizer)
 
         @functools.wraps(scaled_step)
         def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -83,6 +83,10 @@ class Optimizers:
         after = register_optimizer_step_post_hook(self._end)
         patches.add("torch.optim.optimizer step pre hook", before.remove)
         patches.add("torch.optim.optimizer step post hook", after.remove)
+
+    def built(self, optimizer: Optimizer) -> None:
+        """The script has built an optimizer, or a copy of one; nothing happens where it is known."""
+        self._index(optimizer)
 
     def alive(self) -> list[Optimizer]:
         """Return the optimizers that the script still holds."""

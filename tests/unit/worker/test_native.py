@@ -1,0 +1,82 @@
+"""What a process of the user's finds of dpdoctor, whether the observation ends well or not: each case is a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpdoctor import inject, rundir
+from dpdoctor.records import RankRecord
+from dpdoctor.spec import NATIVE_VARIABLE, ModeSpec, Recording, RunSpec, WorkerTask
+
+pytestmark = pytest.mark.new_processes
+
+# Three steps and the proof, then windows of two steps and one before each: enough is recorded after ten.
+RECORDING = Recording(warmup=3, steps=2, rounds=2, trace_steps=0, ablations=(), loader_trials=False)
+ENOUGH = 10
+BEGIN = """
+import torch
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def train(num_steps):
+    for _ in range(num_steps):
+        model(torch.ones(4, 3)).mean().backward()
+        optimizer.step()
+
+"""
+
+Observe = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def observe(tmp_path: Path) -> Observe:
+    """Give a function that runs a few lines, which follow BEGIN, in a process that becomes a rank at its optimizer."""
+
+    def run(lines: str, *, go_on: bool = False, recording: Recording = RECORDING) -> subprocess.CompletedProcess[str]:
+        mode = ModeSpec(
+            name="native",
+            world_size=1,
+            num_devices=1,
+            distributed=True,
+            batch_rule="per-device",
+            launcher=("python",),
+        )
+        spec = RunSpec(
+            target="train.py",
+            cwd=str(tmp_path),
+            modes=(mode,),
+            requested_modes=("native",),
+            threads_per_device=1,
+            allow_writes=True,
+            go_on=go_on,
+            recording=recording,
+        )
+        rundir.write_json(tmp_path / rundir.TASK, WorkerTask(spec=spec, mode=mode, directory=str(tmp_path)))
+        (tmp_path / "train.py").write_text(BEGIN + lines)
+        paths = os.pathsep.join([str(Path(inject.__file__).parent), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": paths, NATIVE_VARIABLE: str(tmp_path)}
+        command = [sys.executable, str(tmp_path / "train.py")]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def record(directory: Path) -> RankRecord:
+    """Return what the only rank said of itself last."""
+    (path,) = directory.glob(f"{rundir.WORLDS}/*/rank0/{rundir.RANK}")
+    return rundir.read_json(path, RankRecord)
+
+
+def test_the_first_step_is_that_of_the_optimizer_at_which_the_process_became_a_rank(
+    observe: Observe, tmp_path: Path
+) -> None:
+    done = observe(f"train({ENOUGH} - 1)")
+    assert (done.returncode, record(tmp_path).status) == (0, "ok"), done.stderr
+    (steps,) = tmp_path.glob(f"{rundir.WORLDS}/*/rank0/{rundir.STEPS}")
+    assert len(steps.read_text().splitlines()) == ENOUGH - 1
