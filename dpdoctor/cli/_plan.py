@@ -399,9 +399,14 @@ def describe(spec: RunSpec) -> str:
     if spec.control:
         seconds += (BARE_LAUNCHES * spec.repeat + 2 * MOST_TURNS) * (STARTUP_S + CONTROL_S)
         control = f", and {BASELINE} bare in between"
-    tries = BESIDE in spec.recording.ablations and not spec.recording.explain and not are_own
+    tries = tries_loaders(spec) and not are_own
     again = ", a mode once more where another loader setting promises more" if tries else ""
     return f"Plan: {modes}{control} on {device}{again}; up to {units.seconds(seconds)}"
+
+
+def tries_loaders(spec: RunSpec) -> bool:
+    """Return whether a mode may be launched once more to try another setting of its loader."""
+    return BESIDE in spec.recording.ablations and not (spec.recording.explain or spec.go_on)
 
 
 def _mode_words(mode: ModeSpec, *, go_on: bool) -> str:

@@ -16,7 +16,7 @@ from dpdoctor.cli._help import Renamed, Verb
 from dpdoctor.errors import BaselineError, InterruptedByError, ModeFailedError
 from dpdoctor.launch import interruption, launcher
 from dpdoctor.records import LaunchRecord
-from dpdoctor.spec import BESIDE, NATIVE, RunHeader, RunSpec, starts_its_ranks
+from dpdoctor.spec import NATIVE, RunHeader, RunSpec, starts_its_ranks
 
 if TYPE_CHECKING:
     from dpdoctor.analysis import Diagnosis
@@ -95,7 +95,7 @@ def profile(**options: Any) -> None:
                 console.print(_plan.describe(spec), soft_wrap=True, highlight=False)
                 launcher.begin_anew(root, _start.header(spec), records)
                 records = launcher.launch(root, spec, progress)
-            if BESIDE in spec.recording.ablations and not heard.name:
+            if _plan.tries_loaders(spec) and not heard.name:
                 launcher.try_loaders(root, spec, _report.settings_to_try(root), progress)
             if spec.control and not heard.name:
                 launcher.settle_own_cost(root, spec, lambda: _report.own_cost_is_clear(root), progress)

@@ -253,9 +253,11 @@ def _launch_watched(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progres
 def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
     """Return the task of a launch for the trace alone, where the script ended before it.
 
-    None: there is no need, or the script takes too few steps. A quarter of them at most warms up, and three are left
-    for the proof and for the profiler to begin.
+    None: there is no need, the script takes too few steps, or it was to go on to its own end: that is run once. A
+    quarter of the steps at most warms up, and three are left for the proof and for the profiler to begin.
     """
+    if done.spec.go_on:
+        return None
     recording = done.spec.recording
     ranks = rundir.read_launch(Path(done.directory), done.mode.name).ranks
     has_ended = all(rank.record and rank.record.ending == "returned" for rank in ranks)

@@ -162,6 +162,24 @@ def test_a_job_that_goes_on_ends_as_it_would_without(profile, tmp_path, script, 
         assert (tmp_path / checkpoint).read_bytes() == (tmp_path / "alone" / checkpoint).read_bytes()
 
 
+def test_a_job_that_goes_on_is_run_once_though_it_ends_before_its_trace(profile, tmp_path):
+    script = tmp_path / "counts.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "for _ in range(14):\n"  # two windows, and no step more
+        "    model(torch.rand(2, 1)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "print('ran', file=open('runs', 'a'))\n"
+    )
+    options = (*LITTLE, "--trace-steps", "3", "--modes", "native", "--no-baseline", "--then", "go-on")
+    run = profile(str(script), *options)
+    assert run.exit_code == 0, run.output
+    assert (tmp_path / "runs").read_text() == "ran\n"
+    assert "too few to warm up, prove and trace" in run.mode("native")["trace_reason"]
+
+
 def weights(printed: str) -> str:
     """Return the digest of its final weights that a script printed."""
     (line,) = (line for line in printed.splitlines() if line.startswith("weights "))

@@ -418,6 +418,12 @@ def test_why_a_script_of_its_own_has_no_baseline_is_said(options: dict[str, obje
     assert why in spec.no_baseline
 
 
+@pytest.mark.parametrize(("go_on", "tries"), [(False, True), (True, False)])
+def test_a_script_that_goes_on_is_not_launched_again_to_try_its_loader(go_on: bool, tries: bool) -> None:
+    spec = plan(modes="native", go_on=go_on, recording=Recording(ablations=tuple(each.name for each in ABLATIONS)))
+    assert _plan.tries_loaders(spec) is tries
+
+
 def test_a_baseline_that_nobody_wants_needs_no_reason() -> None:
     assert plan(modes="native", baseline=False).no_baseline == ""
     assert plan(modes="native", nproc=2, baseline=False).modes[0].name == "native"
