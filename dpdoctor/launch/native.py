@@ -133,6 +133,8 @@ class Command:
     def look(self) -> list[SeenRank]:
         """Take note of processes and ranks that are new; return the ranks of the world that is shown."""
         self._note_processes()
+        # A process that turned out to be another rank has taken away what it left.
+        self._ranks = {directory: rank for directory, rank in self._ranks.items() if directory.exists()}
         for directory in sorted(self._directory.glob(f"{rundir.WORLDS}/*/rank*")):
             if directory not in self._ranks:
                 self._ranks[directory] = SeenRank(directory)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from dpdoctor.records import RankRecord
 from dpdoctor.spec import ModeSpec, RunSpec, WorkerTask
 from tests.builders.handclock import HandClock
 
+GONE = 2**22 - 1  # above what the kernel gives by default
 STACKS = """Current thread 0x00007e (most recent call first):
   File "/home/me/train.py", line 9 in main
 """
@@ -47,9 +50,8 @@ def test_a_world_of_which_a_rank_is_not_done_is_not_complete(tmp_path: Path, sai
 
 def test_a_rank_lives_as_long_as_its_process(tmp_path: Path) -> None:
     assert rank(tmp_path, 0).exit_code() is None
-    gone = 2**22 - 1  # above what the kernel gives by default
-    assert rank(tmp_path, 1, pid=gone).exit_code() == 1
-    assert rank(tmp_path, 2, pid=gone, status="ok").exit_code() == 0
+    assert rank(tmp_path, 1, pid=GONE).exit_code() == 1
+    assert rank(tmp_path, 2, pid=GONE, status="ok").exit_code() == 0
 
 
 def test_ranks_that_appear_late_give_a_job_no_more_time_to_prepare() -> None:
@@ -88,7 +90,7 @@ class Ended:
 
 @pytest.mark.parametrize(("code", "is_told"), [(-9, True), (None, False), (1, False)])
 def test_a_command_that_dpdoctor_ended_was_killed_by_nobody(tmp_path: Path, code: int | None, is_told: bool) -> None:
-    gone = rank(tmp_path, 0, steps=1, pid=2**22 - 1, status="failed", reason="too short", ending="returned")
+    gone = rank(tmp_path, 0, steps=1, pid=GONE, status="failed", reason="too short", ending="returned")
     outcome = native.outcome_of(Ended(code), [gone])  # type: ignore[arg-type]
     assert outcome.reason == ("too short; the command was killed by signal 9" if is_told else "too short")
 
@@ -97,18 +99,42 @@ def test_a_command_that_dpdoctor_ended_was_killed_by_nobody(tmp_path: Path, code
 def test_a_command_that_fails_after_its_ranks_returned_has_failed(
     tmp_path: Path, code: int | None, status: str
 ) -> None:
-    good = rank(tmp_path, 0, pid=2**22 - 1, status="ok", ending="returned", world_size=1)
+    good = rank(tmp_path, 0, pid=GONE, status="ok", ending="returned", world_size=1)
     assert native.outcome_of(Ended(code), [good]).status == status  # type: ignore[arg-type]
 
 
-def environment(name: str, *launcher: str, devices: tuple[str, ...] = ()) -> dict[str, str]:
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[native.Command]:
+    """Give a command that starts no rank by itself, in this directory."""
+    found = native.Command(task(tmp_path, "native", "true", allow_writes=True))
+    yield found
+    found.end()
+    found.leave()
+
+
+def test_a_rank_that_turned_out_to_be_another_one_is_forgotten(command: native.Command, tmp_path: Path) -> None:
+    alone, both = (tmp_path / rundir.WORLDS / name for name in ("alone", "both"))
+    alone.mkdir(parents=True)
+    rank(alone, 0, pid=GONE)
+    assert [found.directory.parent for found in command.look()] == [alone]
+    shutil.rmtree(alone)
+    both.mkdir()
+    ranks = [rank(both, number, pid=GONE, status="ok") for number in (0, 1)]
+    assert [found.directory for found in command.look()] == [found.directory for found in ranks]
+    assert command.others(command.settle()) == ""
+
+
+def task(directory: Path, name: str, *launcher: str, **options: object) -> WorkerTask:
+    """Return the task of a launch in this directory; options of the run by keyword."""
     mode = ModeSpec(
         name=name, world_size=1, num_devices=1, distributed=True, batch_rule="per-device", launcher=launcher
     )
-    spec = RunSpec(
-        target="/t.py", cwd="/", modes=(mode,), requested_modes=(name,), threads_per_device=1, devices=devices
-    )
-    return native._environment(WorkerTask(spec=spec, mode=mode, directory="/run"))
+    fields = {"target": "/t.py", "cwd": "/", "modes": (mode,), "requested_modes": (name,), "threads_per_device": 1}
+    return WorkerTask(spec=RunSpec(**{**fields, **options}), mode=mode, directory=str(directory))  # type: ignore[arg-type]
+
+
+def environment(name: str, *launcher: str, devices: tuple[str, ...] = ()) -> dict[str, str]:
+    return native._environment(task(Path("/run"), name, *launcher, devices=devices))
 
 
 def test_one_rank_alone_has_what_one_of_several_has(monkeypatch: pytest.MonkeyPatch) -> None:
