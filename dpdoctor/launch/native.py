@@ -264,6 +264,11 @@ def is_complete(world: Sequence[SeenRank]) -> bool:
     return bool(world) and len(good) == len(world) == good[0].world_size and all(rank.is_done() for rank in world)
 
 
+def is_over(world: Sequence[SeenRank]) -> bool:
+    """Return whether no rank of a world is observed any more: each is done, or gone."""
+    return bool(world) and all(rank.is_done() or rank.exit_code() is not None for rank in world)
+
+
 def _start(task: WorkerTask, stdout: IO[bytes], stderr: IO[bytes]) -> KeptProcess | subprocess.Popen[bytes]:
     """Start the command: with a keeper or, where it is to go on even without dpdoctor, alone."""
     command, environment = [sys.executable, "-m", WALLED, *_words(task)], _environment(task)
@@ -329,7 +334,8 @@ def run(
 ) -> LaunchOutcome:
     """Wait until all ranks have ended, one has failed or shows no sign of life for too long, or somebody interrupts.
 
-    `ranks` is kept to those of the world that is shown. A script that is to go on is waited for once they are complete.
+    `ranks` is kept to those of the world that is shown. A script that is to go on is waited for once none of them is
+    observed any more, however that ended: it may be well.
     """
     timeout_s = task.spec.timeout_s
     hope = Hope(timeout_s, time.monotonic)
@@ -344,13 +350,13 @@ def run(
         running = [rank for rank in ranks if rank.exit_code() is None]
         if command.exit_code() is not None and not running:
             break
-        if task.spec.go_on and is_complete(ranks):
+        if task.spec.go_on and is_over(ranks):
             continue
         if leaving.exhausted_by({-1: command.begins() if is_complete(ranks) else time.monotonic()}):
             break
         if orphaned.exhausted_by({-1: command.exit_code()} if command.exit_code() is not None else {}):
             break
-        if any(watch.has_failed(rank) for rank in ranks):
+        if not task.spec.go_on and any(watch.has_failed(rank) for rank in ranks):
             _wait(command, PEERS_GRACE_S)
             break
         beats = {rank.rank: watch.beat_of(rank) for rank in running if not rank.is_done()}

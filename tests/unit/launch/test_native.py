@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dpdoctor import rundir
+from dpdoctor import heartbeat, rundir
 from dpdoctor.heartbeat import Beat, Heartbeat
 from dpdoctor.launch import native
+from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.native import SeenRank
+from dpdoctor.launch.progress import Silence
 from dpdoctor.launch.watch import Hope
 from dpdoctor.records import RankRecord
 from dpdoctor.spec import ModeSpec, RunSpec, WorkerTask
@@ -23,12 +25,14 @@ STACKS = """Current thread 0x00007e (most recent call first):
 """
 
 
-def rank(directory: Path, number: int, *, steps: int = 0, pid: int | None = None, **said: object) -> SeenRank:
+def rank(
+    directory: Path, number: int, *, steps: int = 0, pid: int | None = None, stage: str = "measure", **said: object
+) -> SeenRank:
     """Return a rank that left a heartbeat and, if it said anything, a record."""
     own = directory / f"rank{number}"
     own.mkdir()
     beat = Heartbeat(own, os.getpid() if pid is None else pid, time.monotonic_ns)
-    beat.enter("done" if said.get("status") == "ok" else "measure")
+    beat.enter("done" if said.get("status") == "ok" else stage)
     beat.beat(steps, 0)
     if said:
         record = {"world_size": 2, "pid": 1, "host": "", "device": "", "backend": "gloo", **said}
@@ -52,6 +56,59 @@ def test_a_rank_lives_as_long_as_its_process(tmp_path: Path) -> None:
     assert rank(tmp_path, 0).exit_code() is None
     assert rank(tmp_path, 1, pid=GONE).exit_code() == 1
     assert rank(tmp_path, 2, pid=GONE, status="ok").exit_code() == 0
+
+
+class Job:
+    """A command whose ranks end with it, by itself when it was looked at so often."""
+
+    def __init__(self, ranks: list[SeenRank], looks: int) -> None:
+        self._ranks, self._looks = ranks, looks
+        self.is_ended = False
+
+    def look(self) -> list[SeenRank]:
+        self._looks -= 1
+        if not self._looks:
+            for each in self._ranks:
+                each.directory.joinpath(heartbeat.FILE).unlink()
+                each._pid = GONE
+        return self._ranks
+
+    def exit_code(self) -> int | None:
+        return None if self._looks > 0 else 0
+
+    def own_exit_code(self) -> int | None:
+        return None if self.is_ended else self.exit_code()
+
+    def end(self) -> None:
+        self.is_ended |= self.exit_code() is None
+
+    def errors(self) -> tuple[str, ...]:
+        return ()
+
+    def sign(self) -> object:
+        return None
+
+    begins = sign
+
+
+# Of these ranks those are gone that are in stage proof.
+@pytest.mark.parametrize(
+    ("stages", "timeout_s"),
+    [(("done",), 1e-9), (("done", "proof"), 1e-9), (("done", "done"), 1e-9), (("proof", "measure"), 60.0)],
+)
+def test_a_job_that_goes_on_is_never_ended_for_what_was_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stages: tuple[str, ...], timeout_s: float
+) -> None:
+    for name in ("PERIOD_S", "PEERS_GRACE_S", "LEAVING_S", "ORPHANED_S"):
+        monkeypatch.setattr(native, name, 0)
+    said = {"status": "failed", "reason": "another model"}
+    pids = {"proof": GONE}
+    ranks = [rank(tmp_path, number, pid=pids.get(stage), stage=stage, **said) for number, stage in enumerate(stages)]
+    job, of_job = Job(ranks, looks=20), task(tmp_path, "native", go_on=True, timeout_s=timeout_s)
+    outcome = native.run(job, [], of_job, Silence(), Interruption())  # type: ignore[arg-type]
+    assert not job.is_ended
+    assert outcome.status == "failed"
+    assert "another model" in (outcome.reason or "")
 
 
 def test_ranks_that_appear_late_give_a_job_no_more_time_to_prepare() -> None:
