@@ -158,9 +158,13 @@ def _explanation(analysis: Diagnosis) -> RenderableType:
 
 
 def _check_outcomes(records: list[LaunchRecord], spec: RunSpec, *, keep_going: bool, quiet: bool) -> None:
-    """Raise for the first mode asked for by name that did not end well; why is said already, unless `quiet`."""
+    """Raise for the first mode asked for by name that did not end well; why is said already, unless `quiet`.
+
+    A job that went on and failed is none that ended well, though what was recorded of it before is.
+    """
     for record in records:
-        if record.status == "failed" and not keep_going and record.mode in spec.requested_modes:
+        has_failed = record.status == "failed" or (spec.go_on and any(record.exit_codes))
+        if has_failed and not keep_going and record.mode in spec.requested_modes:
             raise ModeFailedError(f"mode {record.mode} failed{f': {record.reason}' if quiet else ''}")
 
 

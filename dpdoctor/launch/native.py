@@ -50,7 +50,7 @@ NO_WALL_TEXT = (
     "this machine lets dpdoctor put no wall between the script's processes and your files ({}). Give --allow-writes to "
     "let the script really write"
 )
-
+WENT_ON = "the job went on once enough was recorded, and failed then: its command {}"
 
 # Stands for the whole job among the numbers of ranks.
 JOB = -1
@@ -370,7 +370,7 @@ def run(
             break
     command.end()
     ranks[:] = command.look()
-    return outcome_of(command, ranks)
+    return outcome_of(command, ranks, went_on=task.spec.go_on)
 
 
 def lost(hope: Hope, beats: Mapping[int, Beat | None], printed: Callable[[], object]) -> list[int]:
@@ -416,8 +416,11 @@ def stuck_words(stuck: Sequence[SeenRank], timeout_s: float) -> str:
     return f"no progress for {units.seconds(timeout_s)}: {standing}. {ends.EQUALLY} --timeout gives them more time"
 
 
-def outcome_of(command: Command, ranks: Sequence[SeenRank]) -> LaunchOutcome:
-    """Return the verdict over the ranks that are shown, and the command that started them."""
+def outcome_of(command: Command, ranks: Sequence[SeenRank], *, went_on: bool = False) -> LaunchOutcome:
+    """Return the verdict over the ranks that are shown, and the command that started them.
+
+    Of one that `went_on` what was recorded before is good, however it ended; the reason says where it failed.
+    """
     code, tail = command.own_exit_code(), command.errors()
     if not ranks:
         if code == NO_WALL:
@@ -429,10 +432,10 @@ def outcome_of(command: Command, ranks: Sequence[SeenRank]) -> LaunchOutcome:
         killed = f"; the command was killed by signal {-code}" if code is not None and code < 0 else ""
         reason = f"{ends.told(failed) if len(ranks) > 1 else failed[0].words}{killed}"
         return LaunchOutcome(status="failed", reason=reason, failed_rank=failed[0].rank, stderr_tail=tail)
-    return _judge_good(command, ranks)
+    return _judge_good(command, ranks, went_on=went_on)
 
 
-def _judge_good(command: Command, ranks: Sequence[SeenRank]) -> LaunchOutcome:
+def _judge_good(command: Command, ranks: Sequence[SeenRank], *, went_on: bool) -> LaunchOutcome:
     """Return the verdict over ranks each of which left a good record."""
     code, tail = command.own_exit_code(), command.errors()
     records = [record for rank in ranks if (record := watch.record_of(rank))]
@@ -444,4 +447,7 @@ def _judge_good(command: Command, ranks: Sequence[SeenRank]) -> LaunchOutcome:
         return LaunchOutcome(status="failed", reason=reason, failed_rank=missing, stderr_tail=tail)
     if code and any(record.ending == "returned" for record in records):
         return LaunchOutcome(status="failed", reason=f"the command ended with exit code {code}", stderr_tail=tail)
+    if code and went_on:
+        how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
+        return LaunchOutcome(status="ok", reason=WENT_ON.format(how), stderr_tail=tail)
     return LaunchOutcome(status="ok")

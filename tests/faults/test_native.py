@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from dpdoctor import heartbeat
+from dpdoctor.launch.native import WENT_ON
 from tests.faults.conftest import LITTLE, NO_WALL, SCRIPTS, arguments
 
 SHORT = (*LITTLE, "--modes", "native", "--no-baseline")
@@ -162,22 +163,42 @@ def test_a_job_that_goes_on_ends_as_it_would_without(profile, tmp_path, script, 
         assert (tmp_path / checkpoint).read_bytes() == (tmp_path / "alone" / checkpoint).read_bytes()
 
 
+GO_ON = (*LITTLE, "--modes", "native", "--no-baseline", "--then", "go-on")
+TWO_WINDOWS = 14
+
+
+def trains(num_steps: int, *then: str) -> str:
+    """Return a script that takes so many steps in one process, and does something then."""
+    lines = (
+        "import sys, torch",
+        "model = torch.nn.Linear(1, 1)",
+        "optimizer = torch.optim.SGD(model.parameters())",
+        f"for _ in range({num_steps}):",
+        "    model(torch.rand(2, 1)).sum().backward()",
+        "    optimizer.step()",
+        *then,
+    )
+    return "\n".join(lines)
+
+
 def test_a_job_that_goes_on_is_run_once_though_it_ends_before_its_trace(profile, tmp_path):
     script = tmp_path / "counts.py"
-    script.write_text(
-        "import torch\n"
-        "model = torch.nn.Linear(1, 1)\n"
-        "optimizer = torch.optim.SGD(model.parameters())\n"
-        "for _ in range(14):\n"  # two windows, and no step more
-        "    model(torch.rand(2, 1)).sum().backward()\n"
-        "    optimizer.step()\n"
-        "print('ran', file=open('runs', 'a'))\n"
-    )
-    options = (*LITTLE, "--trace-steps", "3", "--modes", "native", "--no-baseline", "--then", "go-on")
-    run = profile(str(script), *options)
+    script.write_text(trains(TWO_WINDOWS, "print('ran', file=open('runs', 'a'))"))
+    run = profile(str(script), *GO_ON, "--trace-steps", "3")
     assert run.exit_code == 0, run.output
     assert (tmp_path / "runs").read_text() == "ran\n"
     assert "too few to warm up, prove and trace" in run.mode("native")["trace_reason"]
+
+
+def test_a_job_that_fails_after_it_was_recorded_fails_and_keeps_its_figures(profile, tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(trains(TWO_WINDOWS + 1, "sys.exit(3)"))
+    run = profile(str(script), *GO_ON)
+    assert run.exit_code == 1, run.output
+    mode = run.mode("native")
+    assert (mode["status"], mode["reason"]) == ("ok", WENT_ON.format("ended with exit code 3"))
+    assert mode["step"]["value"] > 0
+    assert "failed then: its command ended with exit code 3" in " ".join(run.output.split())
 
 
 def weights(printed: str) -> str:

@@ -11,6 +11,7 @@ from dpdoctor.analysis.base.summary import why_withheld
 __all__ = [
     "ended_badly",
     "focus",
+    "has_failed_later",
     "is_baseline",
     "is_measurably_faster",
     "leaders",
@@ -71,6 +72,11 @@ def quotient(mode: ModeSummary, other: ModeSummary) -> Figure:
     return stats.ratio(mode.throughput, other.throughput, "x")
 
 
+def has_failed_later(mode: ModeSummary) -> bool:
+    """Return whether a mode was measured well, and its job went on and failed; the reason says how."""
+    return mode.status == "ok" and mode.reason is not None
+
+
 def focus(summary: RunSummary) -> str | None:
     """Return the leader with the highest throughput; None when nothing was measured."""
     leading = leaders(summary)
@@ -82,7 +88,7 @@ def ended_badly(summary: RunSummary, *, but: Collection[str]) -> list[list[str]]
     alike: dict[tuple[str, str | None, tuple[str, ...]], list[str]] = {}
     for name, mode in summary.modes.items():
         why = why_withheld(mode)
-        if why is not None or (mode.status != "ok" and mode.status not in but):
+        if why is not None or (mode.status != "ok" and mode.status not in but) or has_failed_later(mode):
             # Each of those that have figures is told with its own.
             alike.setdefault((mode.status, why or name, mode.stderr_tail), []).append(name)
     return list(alike.values())

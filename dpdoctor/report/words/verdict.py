@@ -20,7 +20,7 @@ from dpdoctor.report.text import (
 )
 from dpdoctor.report.words import clauses
 from dpdoctor.report.words.advice import advice, bottleneck
-from dpdoctor.report.words.standing import is_baseline, leaders, shown_modes, why_withheld
+from dpdoctor.report.words.standing import has_failed_later, is_baseline, leaders, shown_modes, why_withheld
 from dpdoctor.report.words.tie import tie_verdict
 
 # Files that a sentence names; run.json has all.
@@ -78,6 +78,8 @@ def mode_verdict(
     parts = [_speed(name, mode), *([cost] if cost else clauses.step_time([mode]))]
     if mode.status != "ok":
         parts.append(f"it was {mode.status}: {reason}")
+    elif has_failed_later(mode):
+        parts.append(reason)
     parts += last
     return Headline(tone=_tone(mode), sentence=sentence("; ".join(parts)), detail=_detail(mode))
 
@@ -168,7 +170,7 @@ def _speed(name: str, mode: ModeSummary) -> str:
 
 
 def _tone(mode: ModeSummary) -> str:
-    return "warn" if mode.status != "ok" else clauses.TONES[clauses.against_one(mode.speedup)]
+    return "warn" if mode.status != "ok" or has_failed_later(mode) else clauses.TONES[clauses.against_one(mode.speedup)]
 
 
 def _detail(mode: ModeSummary) -> str:

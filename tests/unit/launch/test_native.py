@@ -160,6 +160,17 @@ def test_a_command_that_fails_after_its_ranks_returned_has_failed(
     assert native.outcome_of(Ended(code), [good]).status == status  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("code", "how"), [(3, "ended with exit code 3"), (-9, "was killed by signal 9"), (0, ""), (None, "")]
+)
+def test_a_job_that_fails_once_enough_was_recorded_keeps_that_and_says_so(
+    tmp_path: Path, code: int | None, how: str
+) -> None:
+    good = rank(tmp_path, 0, pid=GONE, status="ok", ending="stopped", world_size=1)
+    outcome = native.outcome_of(Ended(code), [good], went_on=True)  # type: ignore[arg-type]
+    assert (outcome.status, outcome.reason) == ("ok", native.WENT_ON.format(how) if how else None)
+
+
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[native.Command]:
     """Give a command that starts no rank by itself, in this directory."""

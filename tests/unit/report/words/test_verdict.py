@@ -66,6 +66,11 @@ def speedup(value: float, low: float | None = None, high: float | None = None) -
             "ddp on 2 ranks gives 1.50x of one device (75% of linear); it was interrupted: Ctrl-C.",
         ),
         (
+            mode(reason="the job went on, and failed then", phases={}, **speedup(1.5, 1.4, 1.6)),
+            "warn",
+            "ddp on 2 ranks gives 1.50x of one device (75% of linear); the job went on, and failed then.",
+        ),
+        (
             mode(status="inactive", reason="there is no accelerator.", **speedup(1.0, 0.9, 1.1)),
             "muted",
             "ddp is not available (200 samples/s): there is no accelerator.",
