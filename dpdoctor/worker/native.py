@@ -129,9 +129,15 @@ class Native(Observer):
         """Have the stacks of this process written when they are asked for, and when a signal ends it."""
         file = (self._directory / rundir.STACKS).open("w")
         faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
-        # What the script itself does at SIGTERM takes this one's place.
+        before = signal.getsignal(signal.SIGTERM)
         faulthandler.register(signal.SIGTERM, file=file, all_threads=True, chain=True)
-        self._patches.add("signal.SIGTERM", lambda: faulthandler.unregister(signal.SIGTERM))
+
+        def unregister() -> None:
+            # What the script itself does at SIGTERM took this one's place since, and would go with it.
+            if signal.getsignal(signal.SIGTERM) is before:
+                faulthandler.unregister(signal.SIGTERM)
+
+        self._patches.add("signal.SIGTERM", unregister)
         self._tells_fatal = not faulthandler.is_enabled()
         if self._tells_fatal:
             faulthandler.enable(file)
@@ -200,12 +206,18 @@ class Native(Observer):
             if not self._task.spec.go_on:
                 raise
             self._is_over = True
-            self._patches.undo()
+            self._take_hooks_away()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the job
             traceback.print_exc()
             self._let_go(f"dpdoctor itself failed: {type(error).__name__}: {error}")
         if self._steplog.num_steps == 1:
             _spare_descendants()
+
+    def _take_hooks_away(self) -> None:
+        """Leave of us only what the script has put hooks of its own around, which lets everything pass."""
+        self._wrapping.settle()
+        self._phases.belongs_nowhere()
+        self._patches.undo()
 
     def _look_at(self, exchanges: Exchanges) -> None:
         """At the end of the step that is looked at closely: name what the script does to distribute itself."""
@@ -223,7 +235,7 @@ class Native(Observer):
         """End the observation: keep what was recorded, and let the job run as it would without."""
         self._is_over, self._left = True, "let go"
         self._ablation_runner.abandon()
-        self._patches.undo()
+        self._take_hooks_away()
         self._report.warn(f"observation ended before its time: {reason}")
         status, _ = self._conductor.script_returned()
         self._finish(status, None if status == "ok" else f"{reason}; no window was measured before that")
@@ -267,14 +279,14 @@ class Native(Observer):
         """The script has made a process group after it trained without one: what was recorded is of something else."""
         if not self._is_over and self._where.world_size == 1:
             self._is_over, self._left = True, "let go"
-            self._patches.undo()
+            self._take_hooks_away()
             self._finish("failed", LATE_GROUP.format(self.num_steps))
 
     def discard(self) -> None:
         """Forget this rank, which took no step: the process turns out to be another one."""
         self._is_over = True
         self._at_end.cancel()
-        self._patches.undo()
+        self._take_hooks_away()
         if self._tells_fatal:
             faulthandler.disable()
         self._recorder.close()

@@ -52,11 +52,12 @@ class Patches:
     """Replaces attributes and remembers the originals and the hooks that were added beside them.
 
     DataLoader workers are forked with every patch in place: they get the originals back at birth, unless the patches
-    are meant `for_children` too.
+    are meant `for_children` too. What somebody else has put in place of ours, or around it, stays.
     """
 
     def __init__(self, *, for_children: bool = False) -> None:
         self._originals: dict[tuple[int, str], tuple[Any, Any]] = {}
+        self._ours: dict[tuple[int, str], Any] = {}
         self._names: list[str] = []
         self._removals: list[Callable[[], None]] = []
         if not for_children:
@@ -66,6 +67,7 @@ class Patches:
         """Set `owner.name` to `value`."""
         original = vars(owner).get(name, _INHERITED)
         self._originals.setdefault((id(owner), name), (owner, original))
+        self._ours[id(owner), name] = value
         self._names.append(f"{_label(owner)}.{name}")
         _assign(owner, name, value)
 
@@ -74,12 +76,13 @@ class Patches:
         self._names.append(name)
         self._removals.append(remove)
 
-    def restore(self, owner: Any, name: str) -> None:
-        """Put one original back; nothing happens when it is already back."""
+    def restore(self, owner: Any, name: str) -> bool:
+        """Put one original back; return whether ours was in its place."""
         saved = self._originals.pop((id(owner), name), None)
-        if saved is None:
-            return
+        if saved is None or vars(owner).get(name, _INHERITED) is not self._ours.pop((id(owner), name)):
+            return False
         _assign(owner, name, saved[1])
+        return True
 
     def undo(self) -> None:
         """Put every original back and take every hook away."""

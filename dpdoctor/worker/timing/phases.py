@@ -16,6 +16,7 @@ from dpdoctor.records import ALL_PHASES, BETWEEN, PHASES
 from dpdoctor.worker.timing.updates import Updates
 
 ELSEWHERE = -1
+_NO_THREAD = -1
 DATA_WAIT, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 COMMUNICATION = len(PHASES)
 _BETWEEN = {(PHASES.index(a), PHASES.index(b)): PHASES.index(of) for (a, b), of in BETWEEN.items()}
@@ -119,6 +120,10 @@ class PhaseClock:
     def belongs_here(self) -> None:
         """Charge this thread from now on, and no other."""
         self.thread = get_ident()
+
+    def belongs_nowhere(self) -> None:
+        """Charge no thread any more: what still pushes phases takes note of nothing."""
+        self.thread = _NO_THREAD
 
     def is_elsewhere(self) -> bool:
         """Return whether the calling thread is another than the one that trains."""

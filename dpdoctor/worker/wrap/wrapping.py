@@ -93,7 +93,8 @@ class Wrapping:
         inside = self._inside
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if getattr(inside, "unit", False) or not torch.is_grad_enabled() or not self._is_unit(module):
+            is_over = self._call is None  # and somebody has put another call around this one
+            if is_over or getattr(inside, "unit", False) or not torch.is_grad_enabled() or not self._is_unit(module):
                 plain = original if self._compilations.arguments(module) is None else self._unseen(original)
                 return plain(module, *args, **kwargs)
             inside.unit = True
@@ -215,9 +216,8 @@ class Wrapping:
         """Return a target that runs with torch's own Module.__call__: dynamo would trace ours."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._call is None:
+            if self._call is None or not self._patches.restore(nn.Module, "__call__"):
                 return target(*args, **kwargs)
-            self._patches.restore(nn.Module, "__call__")
             try:
                 return target(*args, **kwargs)
             finally:

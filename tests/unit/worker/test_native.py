@@ -80,3 +80,61 @@ def test_the_first_step_is_that_of_the_optimizer_at_which_the_process_became_a_r
     assert (done.returncode, record(tmp_path).status) == (0, "ok"), done.stderr
     (steps,) = tmp_path.glob(f"{rundir.WORLDS}/*/rank0/{rundir.STEPS}")
     assert len(steps.read_text().splitlines()) == ENOUGH - 1
+
+
+OWN_HANDLERS = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: print("preempted", flush=True))
+around = sys.excepthook
+def told(kind, error, trace):
+    print("told of", error)
+    around(kind, error, trace)
+sys.excepthook = told
+"""
+
+
+@pytest.mark.parametrize("num_steps", [1, ENOUGH + 1])
+def test_a_job_that_goes_on_keeps_what_it_does_at_a_signal_and_at_an_exception(
+    observe: Observe, tmp_path: Path, num_steps: int
+) -> None:
+    end = f'train({num_steps})\nos.kill(os.getpid(), signal.SIGTERM)\nraise ValueError("planted")\n'
+    done = observe(f"{OWN_HANDLERS}{end}", go_on=True)
+    assert done.stdout == "preempted\ntold of planted\n"
+    assert done.returncode == 1
+    assert "ValueError: planted" in done.stderr
+    assert record(tmp_path).status == ("ok" if num_steps > ENOUGH else "failed")
+
+
+OWN_PATCHES = """
+from torch.utils.data import DataLoader
+calls = set()
+
+def put_around(owner, name):
+    theirs = getattr(owner, name)
+    def call(*args, **kwargs):
+        calls.add(name)
+        return theirs(*args, **kwargs)
+    setattr(owner, name, call)
+    return call
+
+names = {(torch.nn.Module, "__call__"), (DataLoader, "__iter__"), (torch.autograd, "backward"), (torch, "save")}
+around = {at: put_around(*at) for at in names}
+"""
+TRAINS_ANEW = """
+calls.clear()
+assert all(getattr(*at) is call for at, call in around.items())
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for inputs in DataLoader(torch.ones(8, 3), batch_size=4, num_workers=1):
+    model(inputs).mean().backward()
+    optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+assert model._compiled_call_impl is None
+print(*sorted(calls))
+"""
+
+
+def test_a_job_that_goes_on_keeps_what_it_has_put_around_torch(observe: Observe, tmp_path: Path) -> None:
+    done = observe(f"{OWN_PATCHES}train({ENOUGH} + 1)\n{TRAINS_ANEW}", go_on=True)
+    assert (done.returncode, done.stdout) == (0, "__call__ __iter__ backward save\n"), done.stderr
+    assert record(tmp_path).status == "ok"

@@ -30,9 +30,9 @@ def patched() -> Iterator[Patches]:
 
 
 def test_one_original_comes_back_alone(patched: Patches) -> None:
-    patched.restore(Child, "part")
+    assert patched.restore(Child, "part")
     assert (Child().greet(), Child().part()) == ("patched", "child")
-    patched.restore(Child, "part")
+    assert not patched.restore(Child, "part")
     assert Child().part() == "child"
 
 
@@ -47,6 +47,18 @@ def test_the_first_original_comes_back_after_two_replacements(patched: Patches) 
     assert Child().part() == "patched again"
     patched.undo()
     assert Child().part() == "child"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_somebody_else_put_around_ours_stays(times: int) -> None:
+    owner, patches = types.ModuleType("some.module"), Patches()
+    owner.answer = lambda: 42  # type: ignore[attr-defined]
+    for _ in range(times):
+        patches.replace(owner, "answer", owner.answer)
+    theirs = owner.answer = lambda: 43  # type: ignore[attr-defined]
+    patches.undo()
+    assert owner.answer is theirs
+    assert not patches.restore(owner, "answer")
 
 
 def test_modules_and_objects_can_be_patched_too(patched: Patches) -> None:

@@ -202,6 +202,21 @@ def test_only_the_thread_that_trains_is_charged(clock: HandClock) -> None:
     assert duration == totals[FORWARD] == 11
 
 
+def test_no_thread_is_charged_any_more(clock: HandClock) -> None:
+    watched = PhaseClock(clock)
+    watched.belongs_here()
+    forward = watched.push(FORWARD)
+    clock.tick(1)
+    watched.belongs_nowhere()
+    watched.pop(forward)
+    assert watched.is_elsewhere()
+    backward = watched.push(BACKWARD)
+    clock.tick(10)
+    watched.pop(backward)
+    duration, totals = told(watched)
+    assert (duration, totals[FORWARD], totals[BACKWARD]) == (11, 1, 0)
+
+
 @pytest.mark.parametrize("nested", [1, 3])
 def test_calls_are_counted(clock: HandClock, nested: int) -> None:
     watched = PhaseClock(clock)
