@@ -155,11 +155,12 @@ class AblationRunner:
         if self.ablation == FULL:
             return None
         name, self.ablation = self.ablation, FULL
-        fault = self._ablations[name].end(self._context)
-        if self._state is not None:
-            self._state.restore()
-            self._state = None
-        return fault
+        try:
+            return self._ablations[name].end(self._context)
+        finally:
+            if self._state is not None:
+                self._state.restore()
+                self._state = None
 
     def _is_full(self, window: Issued) -> bool:
         """Return whether a window without an ablation is one: ranks exchange what they did before any ablation."""

@@ -297,10 +297,10 @@ class Conductor:
 
     def close(self) -> None:
         """Stop what may still be running: profilers and the recorder."""
-        if self._tracer is not None:
-            self._tracer.stop()
-            self._parts.report.saw_own_code(self._tracer.own_code(), self._tracer.call_tree())
-            self._tracer = None
+        tracer, self._tracer = self._tracer, None  # one that cannot be stopped is not stopped again
+        if tracer is not None:
+            tracer.stop()
+            self._parts.report.saw_own_code(tracer.own_code(), tracer.call_tree())
         self._parts.report.used_cpu(self._cpu.use())
         self._parts.recorder.flush()
         self._parts.recorder.close()

@@ -233,21 +233,33 @@ class Native(Observer):
 
     def _let_go(self, reason: str) -> None:
         """End the observation: keep what was recorded, and let the job run as it would without."""
+
+        def keep() -> None:
+            self._report.warn(f"observation ended before its time: {reason}")
+            status, _ = self._conductor.script_returned()
+            self._finish(status, None if status == "ok" else f"{reason}; no window was measured before that")
+
+        self._end_early(keep)
+
+    def _end_early(self, keep: Callable[[], None]) -> None:
+        """Let the job run as it would without, and `keep` what was recorded; nothing that goes wrong here ends it."""
         self._is_over, self._left = True, "let go"
-        self._ablation_runner.abandon()
-        self._take_hooks_away()
-        self._report.warn(f"observation ended before its time: {reason}")
-        status, _ = self._conductor.script_returned()
-        self._finish(status, None if status == "ok" else f"{reason}; no window was measured before that")
+        for step in (self._ablation_runner.abandon, self._take_hooks_away, keep):
+            try:
+                step()
+            except Exception:  # noqa: BLE001 - such as a full disk
+                traceback.print_exc()
+        self._heartbeat.enter("done")
 
     def _finish(self, status: str, reason: str | None) -> None:
-        super()._finish(status, reason)
-        if self._stored is None:
-            return
-        if self._left == "stopped":
-            with contextlib.suppress(LostError):  # nobody leaves before all have their records
-                self._stored.gather([0])
-        self._stored.leave(self.num_steps)
+        try:
+            super()._finish(status, reason)
+            if self._stored is not None and self._left == "stopped":
+                with contextlib.suppress(LostError):  # nobody leaves before all have their records
+                    self._stored.gather([0])
+        finally:
+            if self._stored is not None:
+                self._stored.leave(self.num_steps)
 
     def _fail(self, reason: str) -> Any:
         self._ending.stop("failed", reason)
@@ -278,9 +290,7 @@ class Native(Observer):
     def group_made_late(self) -> None:
         """The script has made a process group after it trained without one: what was recorded is of something else."""
         if not self._is_over and self._where.world_size == 1:
-            self._is_over, self._left = True, "let go"
-            self._take_hooks_away()
-            self._finish("failed", LATE_GROUP.format(self.num_steps))
+            self._end_early(lambda: self._finish("failed", LATE_GROUP.format(self.num_steps)))
 
     def discard(self) -> None:
         """Forget this rank, which took no step: the process turns out to be another one."""

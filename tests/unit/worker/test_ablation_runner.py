@@ -139,6 +139,20 @@ def test_only_an_ablation_that_sets_ranks_apart_has_its_training_put_back(traine
     assert found.records() == (AblationRecord(name="ablation"),)
 
 
+def test_what_was_trained_is_put_back_also_where_the_end_of_an_ablation_raises(
+    trained: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ablation = Example(apart=True)
+    monkeypatch.setattr(ablation, "end", lambda _: 1 / 0)
+    found = runner(trained, {"ablation": ablation})
+    found.settle()
+    before = weights(trained)
+    found.enter("ablation")
+    with pytest.raises(ZeroDivisionError):
+        found.abandon()
+    assert weights(trained) == before
+
+
 def test_nothing_happens_around_full_windows(trained: Rig) -> None:
     found = runner(trained, {"ablation": Example()})
     before = weights(trained)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -138,3 +139,49 @@ def test_a_job_that_goes_on_keeps_what_it_has_put_around_torch(observe: Observe,
     done = observe(f"{OWN_PATCHES}train({ENOUGH} + 1)\n{TRAINS_ANEW}", go_on=True)
     assert (done.returncode, done.stdout) == (0, "__call__ __iter__ backward save\n"), done.stderr
     assert record(tmp_path).status == "ok"
+
+
+FULL = """
+from dpdoctor import rundir
+from dpdoctor.errors import OutputError
+
+def full(*_):
+    raise OutputError("No space left on device")
+
+rundir.write_json = rundir.append_lines = full
+"""
+MAKES_A_GROUP = """
+import os
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/rendezvous", rank=0, world_size=1)
+"""
+
+
+@pytest.mark.parametrize("go_on", [True, False])
+@pytest.mark.parametrize("lines", [f"train({ENOUGH} + 5)", f"train(2)\n{MAKES_A_GROUP}"], ids=["full", "late group"])
+def test_what_cannot_be_recorded_does_not_end_the_job(observe: Observe, lines: str, *, go_on: bool) -> None:
+    done = observe(f"{FULL}{lines}\nprint('trained')", go_on=go_on)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "OutputError: No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("go_on", [True, False])
+def test_a_trace_that_cannot_be_written_ends_neither_the_job_nor_its_record(
+    observe: Observe, tmp_path: Path, *, go_on: bool
+) -> None:
+    recording = dataclasses.replace(RECORDING, trace_steps=1)
+    lines = f"""
+from dpdoctor.worker import tracer
+
+def damaged(_):
+    raise ValueError("planted")
+
+tracer.Tracer.stop = damaged
+train({ENOUGH} + 5)
+print("trained")
+"""
+    done = observe(lines, go_on=go_on, recording=recording)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    found = record(tmp_path)
+    assert (found.status, found.ending) == ("ok", "let go")
+    assert "dpdoctor itself failed: ValueError: planted" in " ".join(found.conversion.warnings)
