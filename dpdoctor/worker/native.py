@@ -17,7 +17,7 @@ from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -112,6 +112,7 @@ class Native(Observer):
         self._seeding.is_apart = True  # what is drawn alike and what apart is the script's own affair
         self._keep_stacks()
         self._keep_what_is_raised()
+        self._keep_leaving()
         self._watch_training()
         self._watch_facts()
         self._wrapping.seek()
@@ -153,6 +154,17 @@ class Native(Observer):
             before(kind, error, trace)
 
         self._patches.replace(sys, "excepthook", excepthook)
+
+    def _keep_leaving(self) -> None:
+        """Have the record completed also where the script leaves by os._exit, past all that runs at its end."""
+        leave = os._exit
+
+        def leave_with_record(status: int) -> NoReturn:
+            with contextlib.suppress(Exception):  # it leaves, whatever becomes of the record
+                self._ended(status)
+            leave(status)
+
+        self._patches.replace(os, "_exit", leave_with_record)
 
     def _why_raised(self, error: BaseException) -> str:
         error.__traceback__ = lines.without_ours(error.__traceback__)
@@ -264,8 +276,8 @@ class Native(Observer):
     def _fail(self, reason: str) -> Any:
         self._ending.stop("failed", reason)
 
-    def _ended(self) -> None:
-        """The process ends."""
+    def _ended(self, code: int = 0) -> None:
+        """The process ends; `code` is what the script gives os._exit."""
         if os.getpid() != self._pid or self._is_over:
             return
         self._is_over = True
@@ -281,7 +293,7 @@ class Native(Observer):
             elif not self.num_steps:
                 self._left = "returned"
                 self._ending.stop("failed", NEVER_TRAINED)
-            self._returned(0)
+            self._returned(code)
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
         """The script has built an optimizer."""

@@ -185,3 +185,15 @@ print("trained")
     found = record(tmp_path)
     assert (found.status, found.ending) == ("ok", "let go")
     assert "dpdoctor itself failed: ValueError: planted" in " ".join(found.conversion.warnings)
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, "ok"), (3, "failed")])
+def test_a_script_that_leaves_past_its_end_has_its_record(
+    observe: Observe, tmp_path: Path, code: int, status: str
+) -> None:
+    of_a_child = "import os\nif os.fork() == 0:\n    os._exit(5)\nprint(os.wait()[1] >> 8, flush=True)\n"
+    done = observe(f"train({ENOUGH} - 2)\n{of_a_child}train(1)\nos._exit({code})")
+    assert (done.returncode, done.stdout) == (code, "5\n"), done.stderr
+    found = record(tmp_path)
+    assert (found.status, found.ending) == (status, "returned")
+    assert found.reason == (f"the script ended itself with exit code {code}" if code else None)
