@@ -31,7 +31,8 @@ from dpdoctor.worker import script, stored
 from dpdoctor.worker.ablations._base import Ablation
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.agreement import Agreement, Alone
-from dpdoctor.worker.data.loaders import OWN, Loaders
+from dpdoctor.worker.data.loaders import Loaders
+from dpdoctor.worker.data.shard import OWN
 from dpdoctor.worker.ending import Ending, Leave, LettingGo, Stop
 from dpdoctor.worker.facts import strategies
 from dpdoctor.worker.launched import Place

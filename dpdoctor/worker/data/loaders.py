@@ -28,14 +28,12 @@ from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.companion import Companion
 from dpdoctor.worker.data.inside import Inside, Log
 from dpdoctor.worker.data.replay import Replay
-from dpdoctor.worker.data.shard import Draws, Shard, length_of
+from dpdoctor.worker.data.shard import OWN, Draws, Shard, length_of
 from dpdoctor.worker.data.workers import inherits
 from dpdoctor.worker.timing.phases import DATA_WAIT, ELSEWHERE, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 
 UNMET = -1
-# What a script that distributes itself does with its batches is its own affair.
-OWN = "own"
 _NUMBERS = "dpdoctor_numbers"
 _BUILT = "dpdoctor_built"
 
@@ -146,10 +144,8 @@ class Loaders:
         if isinstance(loader.dataset, IterableDataset):
             return sampler
         rule = "whole" if self._is_for_evaluation(loader) else self._rule_for(sampler)
-        seeded = self._seeded if self.reseeds else contextlib.nullcontext
-        return Shard(
-            sampler, rule, self._rank, self._world_size, seeded=seeded, draws=self.draws, given=indices.given(loader)
-        )
+        given = indices.given(loader)
+        return Shard(sampler, rule, self._rank, self._world_size, seeded=self._seeded, draws=self.draws, given=given)
 
     def _is_for_evaluation(self, loader: DataLoader[Any]) -> bool:
         """Return whether a loader that is asked for its length, perhaps with gradients on, is one for evaluations.

@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager
 from itertools import chain, islice
 from typing import Any
 
+# What a script that distributes itself does with its batches is its own affair.
+OWN = "own"
+
 Seeded = Callable[[], AbstractContextManager[None]]
 
 
@@ -43,8 +46,8 @@ class Shard:
     per-device: rank r takes the script's batches r, r + N, ...; what is left over when N does not divide their number
     is dropped, so that all ranks take equally many. global: every batch is cut into N parts that differ by one sample
     at most and rank r takes part r; a batch of fewer than N samples goes whole to every rank. whole: every rank takes
-    everything. The script's sampler is never copied into a list: it may be endless. The indices of all its batches are
-    noted in `given`; None: nowhere.
+    everything. own: everything, drawn when and as it is without us. The script's sampler is never copied into a list:
+    it may be endless. The indices of all its batches are noted in `given`; None: nowhere.
     """
 
     def __init__(
@@ -74,7 +77,10 @@ class Shard:
         return CountedIndices(self._share())
 
     def _share(self) -> Iterator[Any]:
-        batches = self._seeded_first()
+        if self.rule == OWN:
+            # At once, as without us: one that shuffles then takes its random numbers before torch takes a seed.
+            return self._noted(iter(self.sampler))
+        batches = self._noted(self._seeded_first())
         if self.rule == "per-device":
             return self._every_nth(batches)
         if self.rule == "global":
@@ -86,7 +92,10 @@ class Shard:
         with self._seeded():
             batches = iter(self.sampler)
             first = list(islice(batches, 1))
-        for batch in chain(first, batches):
+        yield from chain(first, batches)
+
+    def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
             self._draws.note(batch)
             if self._given is not None:
                 self._given.extend(batch)

@@ -1,7 +1,7 @@
 """Trains with dropout, a sampler that draws from the global generator and loader workers; says what came of it.
 
 The first argument says who exchanges gradients: DistributedDataParallel (`ddp`), `fsdp2`, or lines of its own in ranks
-that it spawns (`hand`).
+that it spawns (`hand`); the sampler of these draws when it is iterated.
 """
 
 import hashlib
@@ -21,6 +21,16 @@ from torch.utils.data import DataLoader, TensorDataset
 EPOCHS = 3
 
 
+class AtOnce:
+    """Shuffles when it is iterated, before the first batch is asked for."""
+
+    def __len__(self):
+        return 20
+
+    def __iter__(self):
+        return iter(torch.randperm(160).reshape(20, 8).tolist())
+
+
 def save(tensors):
     """Save a checkpoint in place of the one before."""
     torch.save(tensors, "new.pt")
@@ -31,7 +41,8 @@ def train(way):
     torch.manual_seed(1)
     layers = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 1))
     data = TensorDataset(torch.linspace(0, 1, 1280).reshape(160, 8), torch.linspace(-1, 1, 160).reshape(160, 1))
-    loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=1)
+    sampling = {"batch_sampler": AtOnce()} if way == "hand" else {"batch_size": 8, "shuffle": True}
+    loader = DataLoader(data, **sampling, num_workers=1)
     model = DistributedDataParallel(layers) if way == "ddp" else layers
     if way == "fsdp2":
         fully_shard(layers)

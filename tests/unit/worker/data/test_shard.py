@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from dpdoctor.worker.data.shard import CountedIndices, Draws, Shard
+from dpdoctor.worker.data.shard import OWN, CountedIndices, Draws, Shard
 
 sizes = st.lists(st.integers(1, 9), max_size=20)
 worlds = st.integers(1, 5)
@@ -164,6 +164,30 @@ def test_ranks_agree_on_the_order_whatever_their_random_numbers(make: Callable[[
         after = torch.rand(1), np.random.random(), random.random()
         assert before == after, "the script's own random numbers go on as if nothing had been drawn"
     assert sorted(itertools.chain(*taken)) == list(range(12))
+
+
+class ShufflesByTorch:
+    """A batch sampler that draws from torch's own random numbers when it is iterated."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(torch.randperm(12).reshape(4, 3).tolist())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [ShufflesByTorch, lambda: BatchSampler(RandomSampler(range(12)), 3, drop_last=False)],
+    ids=["shuffled when iterated", "shuffled when drawn from"],
+)
+def test_a_sampler_of_its_own_draws_before_and_after_torch_as_it_does_without(make: Callable[[], Any]) -> None:
+    def drawn(sampler: Any) -> tuple[list[Any], float]:
+        torch.manual_seed(1)
+        batches = iter(sampler)
+        seed = torch.rand(()).item()  # torch takes one for the workers
+        return list(batches), seed
+
+    draws = Draws()
+    assert drawn(Shard(make(), OWN, 0, 2, seeded=seeded, draws=draws)) == drawn(make())
+    assert draws.num == 4
 
 
 def test_a_sequential_sampler_keeps_its_order() -> None:
