@@ -21,7 +21,7 @@ from dpdoctor.worker.wrap.proof import Proof, checksum
 
 NOTHING_WRAPPED = (
     "steps were taken, but no module could be wrapped; looked for an nn.Module that is called with gradients enabled "
-    "and owns parameters that a torch optimizer holds (without a torch optimizer: that require a gradient). "
+    "and owns parameters that require a gradient and that a torch optimizer holds, where there is one. "
     "`model.forward(x)` calls no module: write `model(x)`"
 )
 NO_STEP = (
@@ -177,7 +177,7 @@ class Conductor:
         """What held after warm-up must hold when the last window was measured."""
         parts = self._parts
         if parts.mode.replicates:
-            sums = parts.agreement.gather([checksum(parts.wrapping.parameters())])
+            sums = parts.agreement.gather([checksum(parts.wrapping.trained())])
             if len({numbers[0] for numbers in sums}) > 1:
                 why = parts.mode.why_apart()
                 doubt = f"{ASKED}{AFTER_ABLATIONS if parts.ablation_runner.is_running else ''}"
@@ -219,7 +219,7 @@ class Conductor:
                 parts.loaders.measure_hand_offs()
             parts.ending.stop("ok")
         if segment.kind == "proof":
-            self._proof = Proof(parts.wrapping.parameters())
+            self._proof = Proof(parts.wrapping.trained())
             parts.watch.keep_inputs = True
             parts.watch.forwards.clear()
         if segment.kind == "trace":

@@ -235,3 +235,14 @@ def test_batches_of_a_tensor_class_that_refuses_to_be_cut_are_trained_on(profile
     done = profile("wild_tensor_class.py", "--modes", "single,ddp", *SHORT)
     assert done.exit_code == 0, done.output
     assert [done.mode(mode)["batch"]["global"] for mode in ("single", "ddp")] == [6, 12]
+
+
+@pytest.mark.parametrize("first", ["generator", "critic"])
+def test_models_that_are_frozen_in_turn_are_wrapped_when_they_train(profile, first):
+    done = profile("wild_frozen_in_turn.py", "--modes", "single,ddp,fsdp", *SHORT, args=[first])
+    assert done.exit_code == 0, done.output
+    sizes = [216, 161] if first == "generator" else [161, 216]
+    for mode, samples in (("single", 6), ("ddp", 12), ("fsdp", 12)):
+        assert done.mode(mode)["batch"]["global"] == samples
+        assert [unit.num_parameters for unit in done.record(mode).conversion.modules] == sizes
+        assert all(check.ok for check in done.record(mode).conversion.proof)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ class Evidence:
         unwrapped: names of trained parameters that no wrapped unit holds.
         forwards: training forwards of that step, the first after each backward, by id of the module.
         gradient_bytes: of every gradient that the step accumulated, each time it did.
+        accumulated: how often it did, by id of the parameter.
         counters: of this rank's profiled step.
     """
 
@@ -61,6 +62,7 @@ class Evidence:
     unwrapped: tuple[str, ...]
     forwards: dict[int, int]
     gradient_bytes: int
+    accumulated: Mapping[int, int]
     counters: Counters
 
 

@@ -41,6 +41,7 @@ class FSDP(Mode):
 
     def __init__(self) -> None:
         self._gathered_per_forward: dict[int, tuple[int, int]] = {}
+        self._parameters: dict[int, tuple[int, ...]] = {}
         self._padding: dict[int, int] = {}
         self._shards: dict[int, Shards] = {}
 
@@ -107,6 +108,7 @@ class FSDP(Mode):
         for part in (*blocks, module):
             with _own_attributes(type(part)):
                 fully_shard(part, mesh=mesh)
+        self._parameters[id(module)] = tuple(map(id, module.parameters()))
         repoint.repoint(repoint.replacements(before, module), how.optimizers, _distribute)
         shards = self._shards[id(module)] = Shards(module)
         self._patches.add(f"calls of the parts of {name}", shards.release)
@@ -129,10 +131,17 @@ class FSDP(Mode):
 
     def _gathered(self, evidence: Evidence) -> Check:
         gathered = self._gathered_per_forward
-        passes = [(gathered[module], times) for module, times in evidence.forwards.items() if module in gathered]
-        least = sum(bounds[0] * times for bounds, times in passes)
-        most = sum(bounds[1] * times for bounds, times in passes)
+        passes = [(module, times) for module, times in evidence.forwards.items() if module in gathered]
+        least = sum(gathered[module][0] * min(times, self._backwards(module, evidence)) for module, times in passes)
+        most = sum(gathered[module][1] * times for module, times in passes)
         return _bytes_fit("parameters gathered", "all_gather", least, most, evidence)
+
+    def _backwards(self, module: int, evidence: Evidence) -> int:
+        """Return how many backward passes gave a module gradients: without one it stays gathered for its next forward.
+
+        A module that is frozen for a while, or whose output is detached, has forwards without.
+        """
+        return max((evidence.accumulated.get(parameter, 0) for parameter in self._parameters[module]), default=0)
 
     def _scattered(self, evidence: Evidence) -> Check:
         padding = sum(self._padding.get(module, 0) * times for module, times in evidence.forwards.items())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
 
 from dpdoctor.records import Check, Counters
 from dpdoctor.worker.base.agreement import Agreement
@@ -26,15 +28,14 @@ _PIECE = 1 << 20
 
 
 def checksum(parameters: Iterable[nn.Parameter]) -> int:
-    """Return a sum over the bits of all parameters that require a gradient; equal values give equal sums.
+    """Return a sum over the bits of all parameters; equal values give equal sums.
 
     A sharded parameter is known by this rank's shard.
     """
     total = 0
     for parameter in parameters:
-        if parameter.requires_grad:
-            local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-            total = (total * 31 + bits(local.detach())) % 2**62
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        total = (total * 31 + bits(local.detach())) % 2**62
     return total
 
 
@@ -53,15 +54,15 @@ def bits(tensor: torch.Tensor) -> int:
 class Proof:
     """Watches one step: operators, collectives, copies, waits for the device, gradients it makes, parameters it moves.
 
-    `touched` has the ids of the parameters that got a gradient.
+    `touched` has the ids of the parameters that got a gradient, and how often they did.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters
         self._before = checksum(parameters)
         self._gradient_bytes = 0
-        self.touched: set[int] = set()
-        self._hooks = [p.register_post_accumulate_grad_hook(self._accumulated) for p in parameters if p.requires_grad]
+        self.touched: Counter[int] = Counter()
+        self._hooks = [self._hook(parameter) for parameter in parameters]
         self._syncs = HostSyncs()
         self._copies = DeviceCopies(has_device=torch.cuda.is_available())
         self._profile = StepProfile()
@@ -69,9 +70,16 @@ class Proof:
         self._copies.start()
         self._syncs.start()
 
+    def _hook(self, parameter: nn.Parameter) -> RemovableHandle:
+        """See each gradient that a parameter gets; it may be frozen just now, and torch hooks what is not."""
+        is_trained = parameter.requires_grad
+        hook: RemovableHandle = parameter.requires_grad_().register_post_accumulate_grad_hook(self._accumulated)
+        parameter.requires_grad_(is_trained)
+        return hook
+
     def _accumulated(self, parameter: torch.Tensor) -> None:
         self._gradient_bytes += parameter.numel() * parameter.element_size()
-        self.touched.add(id(parameter))
+        self.touched[id(parameter)] += 1
 
     def stop(self) -> None:
         """End the step."""
@@ -106,6 +114,7 @@ class Proof:
             unwrapped=unwrapped,
             forwards=forwards,
             gradient_bytes=self._gradient_bytes,
+            accumulated=self.touched,
             counters=counters,
         )
         return _agreed(mode.checks(evidence), agreement)

@@ -1,7 +1,8 @@
 """Finds the modules that a script trains, at their first training forward, and reroutes their calls.
 
-The unit is the outermost module whose call is entered with gradients enabled and that owns parameters which an
-optimizer holds. Nothing is wrapped earlier: until then the script may still move, load, freeze or copy its model.
+The unit is the outermost module whose call is entered with gradients enabled and that owns a parameter which an
+optimizer holds and which requires a gradient just then: who trains two models in turn freezes one of them meanwhile.
+Nothing is wrapped earlier: until then the script may still move, load, freeze or copy its model.
 """
 
 from __future__ import annotations
@@ -34,13 +35,19 @@ MADE_ANEW = (
 class Wrapped:
     """One unit: its class as the script wrote it, where it is called, the parameters that optimizers hold from now on.
 
-    The module itself shows others while FSDP has it gathered.
+    The module itself shows others while FSDP has it gathered. `not_frozen` has the names of those that required a
+    gradient when it was wrapped.
     """
 
     module: nn.Module
     name: str
     line: str
     parameters: dict[str, nn.Parameter]
+    not_frozen: frozenset[str]
+
+    def trained(self) -> list[nn.Parameter]:
+        """Return the parameters that require a gradient, or did when it was wrapped: it may be frozen for a while."""
+        return [p for name, p in self.parameters.items() if p.requires_grad or name in self.not_frozen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +133,12 @@ class Wrapping:
         return lambda parameter: id(parameter) in held
 
     def _is_unit(self, module: nn.Module) -> bool:
-        parameters = modules.parameters(module)
-        first = next(parameters, None)
+        not_frozen = (parameter for parameter in modules.parameters(module) if parameter.requires_grad)
+        first = next(not_frozen, None)
         if first is None or torch._C._is_tracing():
             return False
         is_trained = self.is_trained()
-        return is_trained(first) or any(map(is_trained, parameters))
+        return is_trained(first) or any(map(is_trained, not_frozen))
 
     def _wrap(self, module: nn.Module) -> None:
         line = lines.caller()
@@ -179,7 +186,9 @@ class Wrapping:
         if any(wrapped.module is module for wrapped in self._wrapped):
             return  # by another of its methods
         parameters = dict(inner.named_parameters())
-        self._wrapped.append(Wrapped(module=module, name=name, line=line, parameters=parameters))
+        not_frozen = frozenset(name for name, p in parameters.items() if p.requires_grad)
+        unit = Wrapped(module=module, name=name, line=line, parameters=parameters, not_frozen=not_frozen)
+        self._wrapped.append(unit)
 
     def _is_made_anew(self, module: nn.Module) -> bool:
         """Return whether a module of this class, around just these parameters, was wrapped in a step before."""
@@ -314,6 +323,10 @@ class Wrapping:
         """Return the parameters of all wrapped modules."""
         return [p for wrapped in self._wrapped for p in wrapped.parameters.values()]
 
+    def trained(self) -> list[nn.Parameter]:
+        """Return the parameters of all wrapped modules that are trained, at least in turn."""
+        return [p for wrapped in self._wrapped for p in wrapped.trained()]
+
     def unwrapped(self) -> tuple[str, ...]:
         """Return trained parameters that have a gradient but belong to no wrapped module, by shape."""
         wrapped = {id(p) for p in self.parameters()}
@@ -332,9 +345,7 @@ class Wrapping:
                 name=wrapped.name,
                 line=wrapped.line,
                 num_parameters=sum(p.numel() for p in wrapped.parameters.values()),
-                trainable_bytes=sum(
-                    p.numel() * p.element_size() for p in wrapped.parameters.values() if p.requires_grad
-                ),
+                trainable_bytes=sum(p.numel() * p.element_size() for p in wrapped.trained()),
                 unused=tuple(
                     n
                     for n, p in wrapped.parameters.items()

@@ -54,6 +54,7 @@ def judged(mode: DP, *modules: nn.Module, forwards: int = 1) -> list[Check]:
         unwrapped=(),
         forwards={id(module): forwards for module in modules},
         gradient_bytes=0,
+        accumulated={},
         counters=Counters(operators=0, collectives={}, inputs=()),
     )
     wrapped, *own = mode.checks(evidence)

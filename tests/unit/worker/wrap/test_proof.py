@@ -18,8 +18,8 @@ from dpdoctor.worker.wrap.proof import Proof, checksum
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128]
 
 
-def holding(*tensors: torch.Tensor, trained: bool = True) -> list[nn.Parameter]:
-    return [nn.Parameter(tensor, requires_grad=trained) for tensor in tensors]
+def holding(*tensors: torch.Tensor) -> list[nn.Parameter]:
+    return [nn.Parameter(tensor) for tensor in tensors]
 
 
 def flipped(tensor: torch.Tensor, byte: int, bit: int) -> torch.Tensor:
@@ -76,10 +76,6 @@ def test_a_change_far_into_a_large_parameter_counts() -> None:
         assert checksum(holding(changed)) != before
 
 
-def test_frozen_parameters_do_not_count() -> None:
-    assert checksum(holding(torch.ones(3), trained=False)) == 0
-
-
 NO_COUNTERS = Counters(operators=0, collectives={}, inputs=())
 
 
@@ -117,8 +113,18 @@ def test_the_evidence_of_one_step() -> None:
     evidence, checks = proved(train)
     assert evidence.moved
     assert evidence.gradient_bytes == 2 * (3 + 1) * 4, "every accumulation counts"
+    assert list(evidence.accumulated.values()) == [2, 2]
     assert len(evidence.checksums) == 1
     assert [check.ok for check in checks] == [True]
+
+
+def test_a_module_that_is_frozen_when_the_step_begins_is_seen_once_it_trains() -> None:
+    module = nn.Linear(3, 1).requires_grad_(False)
+    proof = Proof(list(module.parameters()))
+    assert not any(parameter.requires_grad for parameter in module.parameters())
+    train(module.requires_grad_())
+    proof.stop()
+    assert list(proof.touched.values()) == [2, 2]
 
 
 def test_a_step_that_moves_nothing_is_seen() -> None:
@@ -153,6 +159,7 @@ def evidence(**fields: object) -> Evidence:
         "unwrapped": (),
         "forwards": {},
         "gradient_bytes": 400,
+        "accumulated": {},
         "counters": counters,
     }
     return Evidence(**{**good, **fields})  # type: ignore[arg-type]

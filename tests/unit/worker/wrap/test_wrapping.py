@@ -100,6 +100,42 @@ def test_modules_that_nobody_trains_are_left_alone(rig: Rig) -> None:
     assert rig.wrapping.modules == [model]
 
 
+def test_a_model_that_is_frozen_at_its_first_call_is_wrapped_once_it_trains(rig: Rig, mode: Recording) -> None:
+    generator, critic = Net(), nn.Linear(1, 1)
+    held, judge = sgd(generator), sgd(critic)
+    for _ in range(2):
+        critic.requires_grad_(False)
+        critic(generator(X)).mean().backward()
+        held.step()
+        critic.requires_grad_(True)
+        critic(generator(X).detach()).mean().backward()
+        judge.step()
+    assert mode.converted == rig.wrapping.modules == [generator, critic]
+    assert mode.called == [generator, generator, critic, generator, critic, generator, critic]
+
+
+@pytest.mark.usefixtures("rig")
+def test_a_frozen_backbone_that_an_optimizer_holds_is_called_plainly(mode: Recording) -> None:
+    backbone, head = Net().requires_grad_(False), nn.Linear(1, 1)
+    held = sgd(backbone, head)
+    head(backbone(X)).mean().backward()
+    held.step()
+    assert mode.converted == [head]
+
+
+def test_what_is_frozen_for_a_while_is_trained(rig: Rig) -> None:
+    model = Net()
+    model.second.requires_grad_(False)
+    held = sgd(model)
+    model(X).mean().backward()
+    model.first.requires_grad_(False)
+    assert rig.wrapping.trained() == list(model.first.parameters())
+    assert rig.wrapping.records()[0].trainable_bytes == 48
+    model.second.requires_grad_()
+    assert rig.wrapping.trained() == list(model.parameters())
+    held.zero_grad()
+
+
 def test_a_model_is_wrapped_at_its_first_training_forward_and_not_before(rig: Rig) -> None:
     model = Net()
     model(X)
