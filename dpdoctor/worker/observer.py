@@ -24,6 +24,7 @@ from dpdoctor.worker.ablations._base import Ablation, AblationContext
 from dpdoctor.worker.ablations._beside import Beside
 from dpdoctor.worker.ablations._precision import Precision
 from dpdoctor.worker.ablations._wire import Wire
+from dpdoctor.worker.base import profiler
 from dpdoctor.worker.base import state as _state
 from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.base.director import Director
@@ -229,6 +230,7 @@ class Observer(ABC):
 
     def _watch_training(self) -> None:
         """See what a step consists of."""
+        profiler.keep_others(self._patches, self._report.warn)
         self._loaders.watch(
             self._patches,
             self._phases,

@@ -201,6 +201,17 @@ def test_a_job_that_fails_after_it_was_recorded_fails_and_keeps_its_figures(prof
     assert "failed then: its command ended with exit code 3" in " ".join(run.output.split())
 
 
+def test_a_job_that_goes_on_profiles_itself_again(profile):
+    watched = (*SHORT, "--then", "go-on")
+    run = profile("wild_own_profiler.py", *watched, args=["scheduled", "200"])
+    assert run.exit_code == 0, run.output
+    assert any("kept from recording" in warning for warning in run.record("native").conversion.warnings)
+    first, *_, last, events = (run.root / "native" / "stdout.log").read_text().splitlines()
+    assert first == "cycle 5 0"
+    assert int(last.split()[-1]) > 0
+    assert int(events.split()[-1]) > 0
+
+
 def weights(printed: str) -> str:
     """Return the digest of its final weights that a script printed."""
     (line,) = (line for line in printed.splitlines() if line.startswith("weights "))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dpdoctor import rundir
 from tests.faults.conftest import SHORT
 
 SINGLE = ("--modes", "single", *SHORT)
@@ -246,3 +247,29 @@ def test_models_that_are_frozen_in_turn_are_wrapped_when_they_train(profile, fir
         assert done.mode(mode)["batch"]["global"] == samples
         assert [unit.num_parameters for unit in done.record(mode).conversion.modules] == sizes
         assert all(check.ok for check in done.record(mode).conversion.proof)
+
+
+@pytest.mark.parametrize("how", ["plain", "scheduled", "traces", "autograd"])
+def test_a_script_that_profiles_itself_is_kept_from_it(profile, how):
+    done = profile("wild_own_profiler.py", "--modes", "single,ddp", *SHORT, "--trace-steps", "3", args=[how, "0"])
+    assert done.exit_code == 0, done.output
+    for mode, samples in (("single", 6), ("ddp", 12)):
+        assert done.mode(mode)["batch"]["global"] == samples
+        assert done.record(mode).counters.operators > 0
+        assert any("torch.profiler was kept from recording" in text for text in done.record(mode).conversion.warnings)
+        assert done.rank(mode).digest.step_source == "ProfilerStep"
+        assert [step.step for step in done.rank(mode).digest.traced_steps] == [2]
+        printed = done.printed(mode).splitlines()
+        if how == "scheduled":
+            assert printed[:2] == ["cycle 5 0", "cycle 10 0"]
+        if how == "traces":
+            assert printed[:2] == ["traces 1", "traces 2"]
+
+
+def test_a_script_that_profiles_itself_is_kept_from_it_bare_as_well(profile):
+    options = [option for option in SINGLE if option != "--no-control"]
+    done = profile("wild_own_profiler.py", *options, args=["scheduled", "0"], control=True)
+    assert done.exit_code == 0, done.output
+    for launch in ("single", "bare"):
+        assert done.printed(launch).startswith("cycle 5 0\n")
+    assert {launch.record.status for launch in rundir.read(done.root).bare} == {"ok"}
