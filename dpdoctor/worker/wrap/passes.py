@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ def watch(patches: Patches, passes: Passes) -> None:
 
     @functools.wraps(grad)
     def noting_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        inputs = inputs if isinstance(inputs, (torch.Tensor, Sequence)) else tuple(inputs)
+        inputs = tuple(inputs) if isinstance(inputs, Iterator) else inputs
         if kwargs.get("create_graph") or args[2:3] == (True,):
             note_graph(passes)
         if not passes.by_grad and any(isinstance(tensor, nn.Parameter) for tensor in _listed(inputs)):
@@ -61,10 +61,12 @@ class Repeats:
 
 
 def _listed(value: Any) -> Sequence[Any]:
-    """Return tensors as a sequence; an iterator stays whole for whom it is meant, and gives none here."""
+    """Return tensors, or those of a dict, as a sequence; an iterator stays whole for whom it is meant: none here."""
     if isinstance(value, torch.Tensor):
         return (value,)
-    return value if isinstance(value, Sequence) else ()
+    if isinstance(value, Mapping):
+        value = value.values()
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, Iterator) else ()
 
 
 def _leads_to(tensors: Iterable[Any], parameters: set[int]) -> bool:

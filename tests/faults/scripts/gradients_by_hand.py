@@ -1,4 +1,4 @@
-"""Two tasks on one body whose gradients are combined by hand: `--by grad|backward`, with one forward for both."""
+"""Two tasks on one body whose gradients are combined by hand: `--by grad|named|backward`, with one forward for both."""
 
 import argparse
 
@@ -24,6 +24,9 @@ class Tasks(nn.Module):
 def gradients(losses):
     if by == "grad":
         return [torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True) for loss in losses]
+    if by == "named":
+        named = dict(model.named_parameters())
+        return [torch.autograd.grad(loss, named, retain_graph=True, allow_unused=True).values() for loss in losses]
     found = []
     for loss in losses:
         optimizer.zero_grad()

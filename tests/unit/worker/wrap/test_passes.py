@@ -37,6 +37,14 @@ def test_gradients_of_parameters_by_grad_are_noted_with_their_line(patches: Patc
     assert noted.by_grad == first
 
 
+@pytest.mark.skipif("dict" not in str(torch.autograd.grad.__annotations__["inputs"]), reason="this torch takes no dict")
+def test_gradients_of_a_dict_of_parameters_are_a_dict_and_noted(patches: Patches) -> None:
+    noted, model = watched(patches), Net()
+    found: Any = torch.autograd.grad(model(X).sum(), dict(model.named_parameters()))
+    assert list(found) == ["first.weight", "first.bias", "second.weight", "second.bias"]
+    assert noted.by_grad.startswith(f"{HERE}:")
+
+
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
 def test_gradients_of_gradients_are_noted_however_they_are_asked_for(patches: Patches, clock: HandClock) -> None:
     for ask in (
