@@ -278,3 +278,15 @@ def test_a_script_that_profiles_itself_is_kept_from_it_bare_as_well(profile):
     for launch in ("single", "bare"):
         assert done.printed(launch).startswith("cycle 5 0\n")
     assert {launch.record.status for launch in rundir.read(done.root).bare} == {"ok"}
+
+
+@pytest.mark.parametrize("how", ["forward", "whole"])
+def test_a_class_with_a_call_of_its_own_is_trained_through_it(profile, how):
+    done = profile("wild_own_call.py", "--modes", "single,ddp,fsdp", *SHORT, args=[how])
+    assert done.exit_code == 0, done.output
+    for mode, samples in (("single", 6), ("ddp", 12), ("fsdp", 12)):
+        assert done.mode(mode)["batch"]["global"] == samples
+        assert done.mode(mode)["phases"]["forward"]["value"] > 0
+        assert "__call__, which stands for its call" in done.record(mode).conversion.warnings[0]
+    replicated, sharded = ([float(line) for line in done.printed(mode).split()[:6]] for mode in ("ddp", "fsdp"))
+    assert sharded == pytest.approx(replicated, rel=1e-4)

@@ -1,11 +1,13 @@
 """Training through a method: `model.loss(x)` runs the forward of a model that nobody calls.
 
 Parallel wrappers act on a call of their module. As Lightning does for its steps, the wrapper is called and, for that
-one call, the module's forward is the method.
+one call, the module's forward is the method. A class may have a `__call__` of its own, which passes nn.Module's by, and
+which Python looks up in the class alone.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,9 @@ from typing import Any
 from torch import nn
 
 from dpdoctor.worker.base import modules
+from dpdoctor.worker.base.patches import Patches
+
+CALL = "__call__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +52,14 @@ def entries(part: nn.Module, is_trained: Callable[[nn.Parameter], bool]) -> list
 def forward_only(candidates: Sequence[Entry]) -> Entry | None:
     """Return the outermost of the methods that have returned, asked from inside a backward pass; None: all still run.
 
-    One that still runs holds the backward pass as well, and perhaps the whole training loop.
+    One that still runs holds the backward pass as well, and perhaps the whole training loop. Of those that Python calls
+    by itself none but `__call__` is a forward.
     """
     running = {id(frame) for frame in _stack()}
     for entry in candidates:
         is_method = callable(getattr(type(entry.module), entry.method, None))
-        if is_method and id(entry.frame) not in running:
+        is_called = entry.method == CALL or not entry.method.startswith("__")
+        if is_method and is_called and id(entry.frame) not in running:
             return entry
     return None
 
@@ -81,6 +88,21 @@ def as_forward(module: nn.Module, method: Callable[..., Any], target: Callable[.
             restore()
 
     return call
+
+
+def route(patches: Patches, module: nn.Module, method: str, redirect: Callable[..., Any]) -> None:
+    """Have a method of this module, and of no other one of its class, be `redirect`."""
+    if method != CALL:
+        patches.replace(module, method, redirect)
+        return
+    kind = type(module)
+    own_call = kind.__call__
+
+    @functools.wraps(own_call)
+    def call(called: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        return redirect(*args, **kwargs) if called is module else own_call(called, *args, **kwargs)
+
+    patches.replace(kind, CALL, call)
 
 
 def _stack() -> Iterator[FrameType]:

@@ -86,6 +86,7 @@ class Wrapping:
         self.awaited: list[Awaited] = []
         self._targets: dict[int, Callable[..., Any]] = {}
         self._by_parts: set[int] = set()
+        self._routed: set[tuple[int, str]] = set()
         self.without_optimizer = False
         self.has_unused = False
         self.warnings: list[str] = []
@@ -260,7 +261,8 @@ class Wrapping:
             entry = methods.forward_only(each.entries)
             if entry is None:
                 self._leave_to_parts(each)
-            elif not isinstance(vars(entry.module).get(entry.method), Redirect):
+            elif (id(entry.module), entry.method) not in self._routed:
+                self._routed.add((id(entry.module), entry.method))
                 self._wrap_by_method(entry, each.line)
 
     def _wrap_by_method(self, entry: methods.Entry, line: str) -> None:
@@ -276,10 +278,13 @@ class Wrapping:
         if entry.method != "forward":
             target = methods.as_forward(module, method, target)
         own_call = self._mode.without_gradients(module, method)
-        redirect = Redirect(module, self._as_unit(target), self._watch, own_call, method=method)
-        self._patches.replace(module, entry.method, redirect)
+        is_call = entry.method == methods.CALL
+        # What the mode made calls the module, and what is called then is to go on to its forward.
+        redirect = Redirect(module, self._as_unit(target), self._watch, own_call, method=None if is_call else method)
+        methods.route(self._patches, module, entry.method, redirect)
         self._note(module, module, class_name, line)
-        self.warnings.append(f"nobody calls the model itself: it is trained through {told}, which stands for its call")
+        why = "the model's class is called in a way of its own" if is_call else "nobody calls the model itself"
+        self.warnings.append(f"{why}: it is trained through {told}, which stands for its call")
 
     def _as_unit(self, target: Callable[..., Any]) -> Callable[..., Any]:
         """Return a target inside of which no other unit is looked for."""

@@ -253,6 +253,62 @@ def test_a_forward_called_by_its_name_is_a_method_too(rig: Rig, mode: Recording)
     assert rig.wrapping.modules == [model]
 
 
+class Halving(Net):
+    """Is called by a call of its own, which does something before its forward."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.forward(x / 2)
+
+
+class Whole(Net):
+    """Has no forward: its own call is all there is."""
+
+    forward = nn.Module.forward
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+@pytest.mark.parametrize("kind", [Halving, Whole])
+def test_a_call_of_the_classs_own_enters_the_wrapper_once(
+    rig: Rig, mode: Recording, patches: Patches, kind: type[Net]
+) -> None:
+    model, other = kind(), kind()
+    held = sgd(model)
+    before = model(X)
+    for _ in range(3):
+        held.zero_grad()
+        (model(X) + other(X)).mean().backward()
+        held.step()
+    assert rig.wrapping.modules == mode.converted == [model]
+    assert mode.called == [model, model], "the first forward told what to route"
+    assert [step.counted.samples_entered for step in rig.steps] == [0, 4, 4]
+    assert f"{kind.__name__}.__call__" in rig.wrapping.warnings[0]
+    after = model(X)
+    with torch.no_grad():
+        assert torch.equal(model(X), after)
+    patches.undo()
+    assert torch.equal(model(X), after)
+    assert not torch.equal(before, after)
+
+
+class Indexed(Net):
+    """Its forward is run by an operator, which Python looks up in the class."""
+
+    def __getitem__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.loss(x)
+
+
+def test_a_method_that_python_calls_by_itself_leaves_the_one_that_it_calls(rig: Rig, mode: Recording) -> None:
+    model = Indexed()
+    held = sgd(model)
+    for _ in range(2):
+        model[X].backward()
+        held.step()
+    assert mode.called == [model]
+    assert "Indexed.loss" in rig.wrapping.warnings[0]
+
+
 def test_a_trainer_that_is_a_module_but_trains_no_more_than_its_model_is_no_trap(rig: Rig) -> None:
     class Trainer(nn.Module):
         def __init__(self, model: nn.Module) -> None:
