@@ -290,3 +290,14 @@ def test_a_class_with_a_call_of_its_own_is_trained_through_it(profile, how):
         assert "__call__, which stands for its call" in done.record(mode).conversion.warnings[0]
     replicated, sharded = ([float(line) for line in done.printed(mode).split()[:6]] for mode in ("ddp", "fsdp"))
     assert sharded == pytest.approx(replicated, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["embedding", "bag"])
+def test_sparse_gradients_are_reduced_in_ddp_and_refused_by_fsdp(profile, kind):
+    options = ("--modes", "single,ddp,fsdp", "--keep-going", *SHORT)
+    done = profile("wild_sparse.py", *options, args=["--kind", kind])
+    assert [done.mode(mode)["status"] for mode in ("single", "ddp", "fsdp")] == ["ok", "ok", "failed"]
+    assert [done.mode(mode)["batch"]["global"] for mode in ("single", "ddp")] == [6, 12]
+    (reduced,) = (check.text for check in done.record("ddp").conversion.proof if check.name == "gradients reduced")
+    assert reduced == "32.1 kB all-reduced in a step that made 32.1 kB of gradients"
+    assert "cannot reduce sparse gradients, which table makes" in done.mode("fsdp")["reason"]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 UNSYNCHRONISED = "gradients were not synchronised"
+# Sparse gradients, as of nn.Embedding(sparse=True), are reduced apart, and counted with the whole parameter's bytes.
+_REDUCING = ("all_reduce", "sparse_all_reduce")
 # What the reducer says when a gradient comes twice, or not at all, after one forward.
 _LOST_COUNT = re.compile(r"mark a variable ready only once|finished reduction in the prior iteration")
 _WITHOUT = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
@@ -120,8 +122,8 @@ def _parameters_equal(evidence: Evidence, why: str) -> Check:
 
 def _gradients_reduced(evidence: Evidence, why: str) -> Check:
     name = "gradients reduced"
-    reduced = evidence.counters.collectives.get("all_reduce")
-    num_bytes = reduced.num_bytes if reduced else 0
+    found = evidence.counters.collectives
+    num_bytes = sum(found[kind].num_bytes for kind in _REDUCING if kind in found)
     text = f"{units.size(num_bytes)} all-reduced in a step that made {units.size(evidence.gradient_bytes)} of gradients"
     if num_bytes < evidence.gradient_bytes:
         return Check(name=name, ok=False, text=f"{UNSYNCHRONISED}{why or f': {text}'}")

@@ -92,6 +92,7 @@ class FSDP(Mode):
         from dpdoctor.worker.wrap import repoint, shard_units
 
         _refuse_scalars(module)
+        _refuse_sparse(module)
         name = type(module).__name__
         blocks = (
             shard_units.repeated_blocks(module)
@@ -195,6 +196,16 @@ def _refuse_scalars(module: nn.Module) -> None:
         if parameter.dim() == 0:
             raise ConversionError(
                 f"FSDP cannot shard the parameter {name}: it has no dimension. Give it the shape (1,)"
+            )
+
+
+def _refuse_sparse(module: nn.Module) -> None:
+    from torch import nn
+
+    for name, part in module.named_modules():
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse and part.weight.requires_grad:
+            raise ConversionError(
+                f"FSDP cannot reduce sparse gradients, which {name or 'it'} makes: leave out sparse=True there"
             )
 
 

@@ -77,6 +77,10 @@ def test_a_change_far_into_a_large_parameter_counts() -> None:
 
 
 NO_COUNTERS = Counters(operators=0, collectives={}, inputs=())
+DENSE = {"all_reduce": Collective(count=1, num_bytes=400)}
+SPARSE = Counters(
+    operators=1, collectives={**DENSE, "sparse_all_reduce": Collective(count=1, num_bytes=500)}, inputs=()
+)
 
 
 class Noting(Mode):
@@ -152,7 +156,7 @@ def test_what_failed_on_one_rank_failed_on_all() -> None:
 
 
 def evidence(**fields: object) -> Evidence:
-    counters = Counters(operators=1, collectives={"all_reduce": Collective(count=1, num_bytes=400)}, inputs=())
+    counters = Counters(operators=1, collectives=DENSE, inputs=())
     good = {
         "checksums": (7, 7),
         "moved": True,
@@ -174,6 +178,8 @@ def evidence(**fields: object) -> Evidence:
         ({"moved": False, "checksums": (7, 8)}, [True, False, True]),
         ({"gradient_bytes": 401}, [True, True, False]),
         ({"counters": NO_COUNTERS}, [True, True, False]),
+        ({"gradient_bytes": 900, "counters": SPARSE}, [True, True, True]),
+        ({"gradient_bytes": 901, "counters": SPARSE}, [True, True, False]),
         ({"unwrapped": ("a parameter of shape (2,) in SGD",)}, [False, True, True]),
     ],
 )
