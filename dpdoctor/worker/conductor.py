@@ -129,7 +129,7 @@ class Conductor:
         if self._proof is not None and done.kind == "proof":
             self._proof.stop()
         if not parts.wrapping.modules:
-            parts.ending.stop("failed", NOTHING_WRAPPED)
+            parts.ending.stop("failed", NOTHING_WRAPPED + parts.wrapping.past_graphs())
         facts, barrier_ns = meet(parts, self._step_ns(end_ns), warming=done.kind == "warmup")
         # Ranks have just met: all try at once, as they compute in a step.
         self._close(
@@ -279,7 +279,7 @@ class Conductor:
         if parts.steplog.num_steps == 0:
             return "failed", NO_STEP
         if not parts.wrapping.modules:
-            return "failed", NOTHING_WRAPPED
+            return "failed", NOTHING_WRAPPED + parts.wrapping.past_graphs()
         if self._begin_ns is not None and counted > 0:
             # Until when a device worked on the last step is not known any more: the script may have gone on to test.
             # Nor is whether an ablation did on all ranks what it says.

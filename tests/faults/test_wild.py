@@ -301,3 +301,16 @@ def test_sparse_gradients_are_reduced_in_ddp_and_refused_by_fsdp(profile, kind):
     (reduced,) = (check.text for check in done.record("ddp").conversion.proof if check.name == "gradients reduced")
     assert reduced == "32.1 kB all-reduced in a step that made 32.1 kB of gradients"
     assert "cannot reduce sparse gradients, which table makes" in done.mode("fsdp")["reason"]
+
+
+@pytest.mark.parametrize("how", ["loss", "fullgraph", "step", "method", "after"])
+def test_a_model_that_a_compiled_function_calls_is_compiled_in_its_place(profile, how):
+    done = profile("wild_compiled_function.py", "--modes", "single,ddp", *SHORT, args=[how])
+    assert done.exit_code == 0, done.output
+    function = {"step": "step", "method": "Model.loss"}.get(how, "loss_of")
+    for mode, samples in (("single", 6), ("ddp", 12)):
+        assert done.mode(mode)["batch"]["global"] == samples
+        assert done.mode(mode)["phases"]["forward"]["value"] > 0
+        told, *_ = done.record(mode).conversion.warnings
+        assert told.startswith(f"{function}, compiled at ")
+        assert "calls Model, which torch would trace past any wrapper" in told

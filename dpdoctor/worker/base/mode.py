@@ -97,6 +97,7 @@ class Mode:
         replicates: all ranks hold the same parameters, bit for bit, after every step.
         routes_methods: what `convert` returns may be called for a method of the module, put in place of its forward.
         in_threads: forwards run in threads other than the script's.
+        only_observes: nothing of the script may run in another way than it would.
         communicates: its ranks send each other gradients or parameters.
         wrappers: what it made around the script's modules.
         passes: what is known of the script's backward passes; a rank gives its own.
@@ -108,6 +109,7 @@ class Mode:
     replicates = False
     routes_methods = False
     in_threads = False
+    only_observes = False
     communicates = False
     wrappers: Sequence[nn.Module] = ()
     passes = Passes()

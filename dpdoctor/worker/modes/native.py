@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Native(Mode):
     """Ranks that the script, or a launcher of its own, starts; nothing converted."""
 
-    communicates = True
+    communicates = only_observes = True
     routes_methods = True
 
     def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:  # noqa: ARG002

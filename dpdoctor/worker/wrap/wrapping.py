@@ -7,6 +7,8 @@ Nothing is wrapped earlier: until then the script may still move, load, freeze o
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
@@ -21,13 +23,21 @@ from dpdoctor.worker.base import lines, modules
 from dpdoctor.worker.base.mode import ConversionError, Mode, WrapOptions
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.wrap import methods
-from dpdoctor.worker.wrap.compiled import Compilations, compiled_as
+from dpdoctor.worker.wrap.compiled import Compilations, Function, compiled_as
 from dpdoctor.worker.wrap.eval_mode import EvalMode
 from dpdoctor.worker.wrap.redirect import Redirect, Watch
 
 MADE_ANEW = (
     "{}, called at {}, is made anew around the same parameters, and a parallel mode wraps a module that stays. Make it "
     "once, before the training loop, or train a module of your own that makes it in its forward"
+)
+AS_PYTHON = (
+    "{}, compiled at {}, calls {}, which torch would trace past any wrapper: here the function runs as Python, and the "
+    "model that it calls first is compiled in its place"
+)
+IN_GRAPH = (
+    ". {}, compiled at {}, is a graph in which no call of a module is seen: compile the model instead, "
+    "model = torch.compile(model)"
 )
 
 
@@ -107,14 +117,16 @@ class Wrapping:
                 return plain(module, *args, **kwargs)
             inside.unit = True
             try:
-                if not isinstance(module._compiled_call_impl, Redirect) and not self._is_part(module):
+                is_new = not isinstance(module._compiled_call_impl, Redirect) and not self._is_part(module)
+                self._called_by(getattr(inside, "function", None), module, is_new=is_new)
+                if is_new:
                     self._wrap(module)
                 return original(module, *args, **kwargs)
             finally:
                 inside.unit = False
 
         self._call: Callable[..., Any] | None = call
-        self._compilations.watch(self._patches, self._unseen)
+        self._compilations.watch(self._patches, self._unseen, self._as_python)
         self._patches.replace(nn.Module, "__call__", call)
         if self._mode.distributed:
             self._eval_mode.watch()
@@ -221,6 +233,49 @@ class Wrapping:
         if arguments.get("fullgraph"):
             self.warnings.append("compiled without fullgraph=True: torch cannot trace a parallel module as one graph")
         return compiled_as(target, arguments)
+
+    def _as_python(
+        self, function: Function, python: Callable[..., Any], compiled: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return a compiled function that runs as Python once it is known to call what is trained."""
+        if self._mode.only_observes:
+            return compiled
+        inside, run = self._inside, _as_routed(python)
+
+        @functools.wraps(compiled)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            is_inside = getattr(inside, "unit", False) or not torch.is_grad_enabled()
+            if is_inside or not self._is_to_run(function):
+                return compiled(*args, **kwargs)
+            outer, inside.function = getattr(inside, "function", None), function
+            try:
+                return run(*args, **kwargs)
+            finally:
+                inside.function = outer
+
+        return call
+
+    def _is_to_run(self, function: Function) -> bool:
+        """Return whether a compiled function is to run as Python: at its first call to see what it calls."""
+        is_known = function.calls_trained is not None or self._call is None
+        if not is_known and (self._optimizers() or self.without_optimizer):
+            function.calls_trained = False
+            return True
+        return bool(function.calls_trained)
+
+    def _called_by(self, function: Function | None, module: nn.Module, *, is_new: bool) -> None:
+        """Compile a module that is not wrapped yet as the function that calls it was to be; None: none calls it."""
+        if function is None or function.calls_trained:
+            return
+        function.calls_trained = True
+        if is_new and self._compilations.arguments(module) is None:
+            module.compile(**function.arguments)
+        self.warnings.append(AS_PYTHON.format(function.name, function.line, type(module).__name__))
+
+    def past_graphs(self) -> str:
+        """Return, as the end of a message, which compiled function may have called a model unseen; or nothing."""
+        unseen = [function for function in self._compilations.functions if not function.calls_trained]
+        return IN_GRAPH.format(unseen[0].name, unseen[0].line) if unseen else ""
 
     def _unseen(self, target: Callable[..., Any]) -> Callable[..., Any]:
         """Return a target that runs with torch's own Module.__call__: dynamo would trace ours."""
@@ -359,3 +414,16 @@ class Wrapping:
             )
             for wrapped in self._wrapped
         )
+
+
+def _as_routed(python: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is what it is; of a method that meanwhile stands for its model's call, the call's."""
+    if not inspect.ismethod(python):
+        return python
+    owner, name = vars(python.__self__), python.__name__
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        routed = owner.get(name)
+        return (routed if isinstance(routed, Redirect) else python)(*args, **kwargs)
+
+    return call

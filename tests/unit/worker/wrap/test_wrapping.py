@@ -453,3 +453,68 @@ def test_a_forward_may_have_an_argument_of_any_name(rig: Rig) -> None:
         model(X, module="b", self_=1).mean().backward()
         held.step()
     assert rig.wrapping.modules == [model]
+
+
+def test_a_compiled_function_that_calls_a_model_runs_as_python_and_the_model_is_compiled(
+    rig: Rig, mode: Recording
+) -> None:
+    model, traced = Net(), []
+    held = sgd(model)
+
+    @torch.compile(backend="eager")
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        traced.append(torch.compiler.is_compiling())
+        return model(x).mean()
+
+    for _ in range(2):
+        loss_of(X).backward()
+        held.step()
+    assert mode.called == [model, model]
+    assert traced == [False, False]
+    assert rig.wrapping.is_compiled(model)
+    assert "loss_of, compiled at " in rig.wrapping.warnings[0]
+
+
+def test_a_compiled_method_that_stands_for_its_models_call_is_routed(rig: Rig, mode: Recording) -> None:
+    model = Net()
+    held = sgd(model)
+    loss_of = torch.compile(model.loss, backend="eager")
+    for _ in range(3):
+        loss_of(X).backward()
+        held.step()
+    assert mode.called == [model, model], "the first forward told what to route"
+    assert rig.wrapping.modules == [model]
+
+
+def test_a_compiled_function_that_calls_nothing_that_is_trained_stays_compiled(rig: Rig, mode: Recording) -> None:
+    model, frozen, traced = Net(), Net().requires_grad_(False), []
+    held = sgd(model)
+
+    @torch.compile(backend="eager")
+    def target_of(x: torch.Tensor) -> torch.Tensor:
+        traced.append(torch.compiler.is_compiling())
+        return frozen(x)
+
+    for _ in range(2):
+        (model(X) - target_of(X)).pow(2).mean().backward()
+        held.step()
+    assert traced[0] is False
+    assert all(traced[1:])
+    assert mode.converted == [model]
+    assert "target_of, compiled at" in rig.wrapping.past_graphs()
+
+
+class Observing(Recording):
+    """Lets the script be as it is."""
+
+    only_observes = True
+
+
+def test_who_only_observes_leaves_a_compiled_function_as_it_is(patches: Patches) -> None:
+    rig, traced = Rig(patches, Observing()), []
+    held = sgd(Net())
+    loss_of = torch.compile(lambda x: traced.append(torch.compiler.is_compiling()) or x.mean(), backend="eager")
+    loss_of(X)
+    held.zero_grad()
+    assert all(traced)
+    assert "is a graph in which no call of a module is seen" in rig.wrapping.past_graphs()
