@@ -49,7 +49,7 @@ class Defect:
 DEFECTS = {
     # cli, launch
     "failed_mode_exits_with_0": Defect(
-        "cli/profile.py", 'record.status == "failed" and not', 'record.status == "interrupted" and not'
+        "cli/profile.py", 'has_failed = record.status == "failed"', 'has_failed = record.status == "interrupted"'
     ),
     "rank_ended_by_us_is_blamed": Defect("launch/watch.py", "return (2, rank.rank)", "return (-1, rank.rank)"),
     # worker
