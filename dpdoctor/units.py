@@ -92,9 +92,10 @@ def span(low: str, high: str) -> str:
 
 
 def within(text: str, low: str, high: str) -> str:
-    """Return a figure with its range in brackets, their unit once where it is the same: 1.42x (1.35\N{EN DASH}1.49)."""
-    unit = text.lstrip(_NUMBER)
-    return f"{text} ({span(low, high).removesuffix(unit)})"
+    """Return a figure with its range in brackets, their unit once where it is one: 1.42x (1.35\N{EN DASH}1.49)."""
+    unit, ends = text.lstrip(_NUMBER), span(low, high)
+    is_of_all = {low.lstrip(_NUMBER), high.lstrip(_NUMBER)} == {unit}
+    return f"{text} ({ends.removesuffix(unit) if is_of_all else ends})"
 
 
 def time_scale(largest: float) -> tuple[float, str]:

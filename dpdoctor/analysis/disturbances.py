@@ -17,7 +17,7 @@ from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.weighing import COVERAGE, SMALL, above_zero
 from dpdoctor.analysis.base.windows import MEASURE
 from dpdoctor.records import Launch, Sample
-from dpdoctor.spec import BESIDE
+from dpdoctor.spec import BASELINE, BESIDE
 
 # Share of the cores that other processes may use while something is measured, ...
 OTHERS = 0.1
@@ -36,10 +36,11 @@ def words(launches: Mapping[str, LaunchFacts], cores: int) -> str:
     taken = {name: found for name, launch in launches.items() if (found := taken_by_others(launch, cores)) is not None}
     if not taken:
         return ""
+    of = "" if BASELINE in taken else f" of {', '.join(taken)}"
     each = ", ".join(f"{units.digits(number, 2)} ({name})" for name, number in taken.items())
     return (
-        f"of {units.count(cores, 'core')} other processes used {each}, which the ranks missed: no speedup is given. "
-        "Repeat the run while nothing else uses the machine"
+        f"of {units.count(cores, 'core')} other processes used {each}, which the ranks missed: no speedup{of} is "
+        "given. Repeat the run while nothing else uses the machine"
     )
 
 

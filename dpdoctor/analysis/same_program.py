@@ -54,9 +54,10 @@ def words(modes: Mapping[str, ModeSummary]) -> str:
     same, apart = _inactive(modes), spread(modes)
     if same is None or apart < NOTABLE:
         return ""
+    hold = "intervals of rates and speedups hold that, and " if modes[BASELINE].throughput.scope == "run" else ""
     return (
         f"{BASELINE} and {same} ran the same program and differ by {units.share(apart)} more than their windows do: "
-        "intervals of rates and speedups hold that, and smaller differences between modes are no differences"
+        f"{hold}smaller differences between modes are no differences"
     )
 
 

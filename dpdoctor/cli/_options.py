@@ -61,7 +61,12 @@ _LAUNCHING = (
         "--steps", type=click.IntRange(1), metavar="STEPS", help="Steps per window. Default: 0.5 s, at least 4."
     ),
     click.option(
-        "--rounds", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Most windows to measure."
+        "--rounds",
+        type=click.IntRange(1),
+        default=10,
+        show_default=True,
+        metavar="N",
+        help="Most rounds, each a window as it is and one per ablation.",
     ),
     click.option(
         "--time-budget",

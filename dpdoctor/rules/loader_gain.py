@@ -13,7 +13,9 @@ from dpdoctor.rules.rule import CannotTell, Rule
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     baseline, loader, speedup = facts.baseline, facts.mode.loader, facts.mode.speedup.value
-    if baseline is None or baseline is facts.mode or loader is None or speedup is None or speedup <= 1:
+    if baseline is None or baseline is facts.mode or loader is None or speedup is None:
+        return None
+    if min(speedup, facts.mode.speedup.low or speedup) <= 1:
         return None
     control = loader.baseline_same_workers
     if control is None:

@@ -70,9 +70,9 @@ def _warming_up(facts: ModeFacts) -> Finding | None:
     anew = [event for event in compiles if _is_anew(event)]
     evidence = [f"The steps of the warm-up take {units.seconds(lost_s)} longer than as many steady ones."]
     if compiles:
-        evidence.append(
-            f"{units.count(len(compiles), 'compilation')} take {units.seconds(compiled_s)}, {len(anew)} of them anew."
-        )
+        takes, none = ("takes", "it is not one") if len(compiles) == 1 else ("take", "none of them is")
+        how_many = f"{units.whole(len(anew))} of them anew" if anew else f"{none} anew"
+        evidence.append(f"{units.count(len(compiles), 'compilation')} {takes} {units.seconds(compiled_s)}, {how_many}.")
     return Finding(
         rule="slow_warmup",
         mode=facts.name,

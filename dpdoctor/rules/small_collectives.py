@@ -21,7 +21,12 @@ from dpdoctor.rules.wording import ablation_words, core_words, how_to_trace, wei
 LIMIT_BYTES = 65_536
 # What one call could carry instead: DDP's bucket_cap_mb by default.
 BUCKET_BYTES = 25 * 1024 * 1024
-FLAT = "flat = torch.cat([p.grad.flatten() for p in model.parameters()]); dist.all_reduce(flat)"
+FLAT = """\
+grads = [p.grad for p in model.parameters() if p.grad is not None]
+flat = torch.cat([grad.flatten() for grad in grads])
+dist.all_reduce(flat)
+for grad, mean in zip(grads, (flat / dist.get_world_size()).split([grad.numel() for grad in grads])):
+    grad.copy_(mean.view_as(grad))"""
 # One call can be put together with nothing.
 FEWEST = 2
 # A broadcast of buffers is not mended by buckets, and has a rule of its own.

@@ -272,8 +272,10 @@ def _remedy(facts: ModeFacts, verdict: Stragglers, cause: str | None) -> str:
     return ELSEWHERE if is_elsewhere else ON_A_HOST if cause is None else ONLY_HERE
 
 
-def _short(remedy: str, rank: int | None) -> str:
-    """Return what a remedy begins with, about a rank by its number."""
+def _short(remedy: str, rank: int | None) -> str | None:
+    """Return what a remedy begins with, about a rank by its number; None: it changes nothing yet."""
+    if remedy == ON_A_HOST:
+        return None  # to look again gives nothing
     first = remedy.partition(":")[0].partition(",")[0]
     return first if rank is None else first.replace("this rank", f"rank {rank}")
 

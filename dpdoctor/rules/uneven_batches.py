@@ -43,7 +43,9 @@ def _evidence(found: Unevenness) -> tuple[str, ...]:
     sizes = ", ".join(
         f"rank {rank}: {units.count(round(size), found.unit)}" for rank, size in enumerate(found.sizes[:MOST_RANKS])
     )
-    lines = [f"In a step ranks train on average on ({sizes})."]
+    more = len(found.sizes) - MOST_RANKS
+    others = f", and {units.count(more, 'rank')} more" if more > 0 else ""
+    lines = [f"In a step ranks train on average on ({sizes}{others})."]
     if found.explained is None:
         lines.append("The work is taken to grow with the size: on a GPU the host's clock does not time it.")
     else:

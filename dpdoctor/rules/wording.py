@@ -12,6 +12,8 @@ from dpdoctor.analysis.facts import NO_COMM
 ON_CORES = "without a GPU communication takes the cores that compute, and slows what it runs beside"
 # A few whole steps more than are lost at the ends.
 TRACE_STEPS = 12
+# Of a trace that was not cut short, the steps at its ends that are not whole.
+CUT = 2
 
 
 def weigh_part(facts: ModeFacts, claim: Figure) -> Weighed:
@@ -42,7 +44,14 @@ def how_to_trace(facts: ModeFacts) -> str:
         return facts.mode.trace_reason
     if asked and not facts.traces:
         return "a longer --time-budget leaves time for one"
+    if asked and _most_steps(facts) < asked - CUT:
+        return "a longer --time-budget leaves time for more traced steps"
     return f"profile with --trace-steps {2 * asked or TRACE_STEPS}"
+
+
+def _most_steps(facts: ModeFacts) -> int:
+    devices = [device for digest in facts.traces.digests for device in digest.devices]
+    return max((len(device.steps) for device in devices), default=0)
 
 
 def neither(facts: ModeFacts) -> str:
@@ -63,8 +72,14 @@ def how_to_ablation(facts: ModeFacts) -> str:
     return (
         f"{NO_COMM} was not measured: {ablation.share.reason}"
         if ablation.share.value is None
-        else "profile with more --rounds"
+        else _how_to_more_rounds(facts, ablation.share.n)
     )
+
+
+def _how_to_more_rounds(facts: ModeFacts, measured: int) -> str:
+    if measured < facts.spec.recording.rounds:
+        return "a longer --time-budget leaves time for more rounds"
+    return "profile with more --rounds"
 
 
 def ablation_words(facts: ModeFacts) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median_low
@@ -214,11 +215,14 @@ def result(analysis: Diagnosis) -> str:
     for mode in focused(analysis):
         sizes = _sizes(mode)
         if sizes:
-            names = {size.middle.operation for size in sizes}
-            first = sizes[0]
-            exposed = units.share(first.exposed_ns / first.total_ns) if first.total_ns else "0%"
-            kinds = units.count(len(names), "operation")
-            return f"{mode.mode}: {kinds}, most time in {first.middle.operation}, {exposed} of it exposed"
+            total, exposed = Counter[str](), Counter[str]()
+            for size in sizes:
+                total[size.middle.operation] += size.total_ns
+                exposed[size.middle.operation] += size.exposed_ns
+            ((longest, taken),) = total.most_common(1)
+            share = units.share(exposed[longest] / taken) if taken else "0%"
+            kinds = units.count(len(total), "operation")
+            return f"{mode.mode}: {kinds}, most time in {longest}, {share} of it exposed"
     return ""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpdoctor import units
-from dpdoctor.analysis import BASELINE, Figure, Finding, ModeSummary, RunSummary
+from dpdoctor.analysis import BASELINE, Figure, Finding, Inconclusive, ModeSummary, RunSummary
 from dpdoctor.report.blocks import Advice, Ranking
 from dpdoctor.report.text import (
     batch_text,
@@ -45,6 +45,9 @@ _BOUND_BY = {
 _NO_FAULT = SAID | {"amp_unused"}
 # The part of a step whose share is what a rule finds costly: on one screen it has one figure, that of the step's parts.
 _PART = {"data_starved": DATA, "exposed_communication": COMMUNICATION, "no_overlap": COMMUNICATION}
+# Of an interval whose longer side is so many times the other, the ends are shown, and no ±.
+LOPSIDED = 1.5
+NOT_CLEAR = "No finding stands clear of dpdoctor's own cost"
 _SHARE = re.compile(r"[\d.]+%")
 _BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bound"}
 
@@ -57,7 +60,7 @@ class ModeRow:
         status: the mode's, or failed where its figures are withheld.
         runs_on: its ranks or devices.
         throughput, speedup, efficiency, step, epoch: its figures; None: it has none, and `note` says why.
-        interval: of the throughput, as in ±1.1%; empty: none.
+        interval: of the throughput, as in ±1.1% or, where its sides differ, its ends; empty: none.
         parts: what its step consists of; empty: unknown.
     """
 
@@ -179,12 +182,16 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
     costly = diagnosis.parts(run).costly
     first = _largest(run, [found for found in costly if found.mode in leading and found.rule not in _NO_FAULT])
     if first is None:
-        nothing = "" if costly else "Nothing was found that would be worth a change"
+        nothing = "" if costly else NOT_CLEAR if _of_our_cost(run) else "Nothing was found that would be worth a change"
         return "", "plain", sentence("; ".join(filter(None, (nothing, _longest_part(leading, standing.focus(run))))))
     word, told = _BOUND_BY.get(first.rule, ("", ""))
     tone = diagnosis.SEVERITY_TONES[first.severity]
     if not told or first.share_of != "step" or first.cost.value is None:
-        return word, tone, sentence(f"{capital(clipped(first.title, LONGEST_TITLE))} ({mode_label(first.mode)})")
+        return (
+            word if (first.cost.value or 0.0) >= CRITICAL else "",
+            tone,
+            sentence(f"{capital(clipped(first.title, LONGEST_TITLE))} ({mode_label(first.mode)})"),
+        )
     others = [
         found for found in costly if found.rule == first.rule and found is not first and found.cost.value is not None
     ]
@@ -306,6 +313,9 @@ def _row(run: RunSummary, name: str) -> ModeRow:
 def _plus_minus(figure: Figure) -> str:
     if not figure.value or figure.low is None or figure.high is None or figure.low == figure.high:
         return ""
+    above, below = figure.high - figure.value, figure.value - figure.low
+    if max(above, below) > LOPSIDED * min(above, below):
+        return short_interval(figure)
     return f"\N{PLUS-MINUS SIGN}{units.share((figure.high - figure.low) / 2 / figure.value)}"
 
 
@@ -401,12 +411,16 @@ def _measured(run: RunSummary) -> dict[str, ModeSummary]:
     return {name: mode for name, mode in standing.shown_modes(run).items() if mode.status != "inactive"}
 
 
+def _of_our_cost(run: RunSummary) -> list[Inconclusive]:
+    """Return the checks that found something that dpdoctor's own cost may be."""
+    ours = OURS.partition("{}")[0]
+    return [one for one in run.inconclusive if one.reason.startswith(ours)]
+
+
 def _withheld(run: RunSummary) -> Iterator[str]:
     """Yield which checks found something that dpdoctor's own cost may be."""
-    ours = OURS.partition("{}")[0]
     titles = {name: rule.title for name, rule in BY_NAME.items()}
-    found = ((f"{titles.get(one.rule, one.rule)} ({one.mode})", one.reason) for one in run.inconclusive)
-    told = by_reason((what, reason) for what, reason in found if reason.startswith(ours))
+    told = by_reason((f"{titles.get(one.rule, one.rule)} ({one.mode})", one.reason) for one in _of_our_cost(run))
     yield from (sentence(f"Found, and not told as a finding: {labels}; {reason}") for reason, labels in told.items())
 
 

@@ -63,8 +63,8 @@ def _of_trace(mode: ModeSummary) -> Iterator[StepPart]:
     }
     shares[OTHER] = max(0.0, 1 - sum(shares.values()))
     words = {
-        DATA: "the device idles while the host waits for data",
-        COMPUTE: "kernels compute",
+        DATA: "the device idling while the host waits for data",
+        COMPUTE: "kernels computing",
         COMMUNICATION: "communication that no computation hides",
         OTHER: "copies, and idle for other reasons",
     }

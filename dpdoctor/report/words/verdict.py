@@ -92,7 +92,7 @@ def limits(summary: RunSummary) -> Iterator[str]:
         if mode.throughput.value is None and mode.status == "ok"
     }
     for reason, labels in by_reason((mode_label(name), reason) for name, reason in missing.items()).items():
-        yield sentence(f"No figures of {labels}: {reason}")
+        yield sentence(f"No throughput of {labels}: {reason}")
     untraced = {name: mode.trace_reason for name, mode in shown_modes(summary).items() if mode.trace_reason}
     for reason, labels in by_reason((mode_label(name), reason) for name, reason in untraced.items()).items():
         yield sentence(f"No trace of {labels}: {reason}")

@@ -42,3 +42,8 @@ def test_no_speedup_is_given_of_a_mode_that_others_disturbed_or_over_such_a_base
     assert (found.speedup.reason, found.scaling_efficiency.reason) == (reason, reason)
     assert (found.speedup.value is None) == bool(reason)
     assert found.throughput.value is not None
+    caveat = analyse(run).summary.caveat
+    assert ("no speedup is given" in caveat, "no speedup of dp is given" in caveat) == (
+        of_single > 0,
+        not of_single and of_dp > 0,
+    )

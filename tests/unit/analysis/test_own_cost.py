@@ -79,6 +79,7 @@ def test_a_baseline_beside_which_others_ran_is_not_held_against_bare_launches() 
     assert analysis.summary.modes["single"].throughput.value == pytest.approx(32 / 0.2)
     assert analysis.summary.modes["single"].observer_overhead.value is None
     assert "of 2 cores other processes used 1.0 (single)" in analysis.summary.caveat
+    assert "no speedup is given" in analysis.summary.caveat
 
 
 def test_how_far_launches_lie_apart() -> None:

@@ -69,6 +69,16 @@ class TestAnswer:
         assert (found.bound_by, found.tone) == ("", "warn")
         assert figures(found.answer) == ["8.0%"]
 
+    def test_what_comes_now_and_then_and_takes_little_bounds_nothing(self) -> None:
+        little = finding("data_starved", cost=figure(0.06, 0.01, "ratio"), severity="warning", share_of="epoch")
+        assert screen(with_findings(runs.cpu_run(), little)).bound_by == ""
+
+    def test_an_interval_whose_sides_differ_is_no_plus_minus(self) -> None:
+        even = Figure(value=100.0, low=90.0, high=110.0, n=10, unit="samples/s")
+        for figure_, told in ((even, "\N{PLUS-MINUS SIGN}10%"), (dataclasses.replace(even, high=150.0), "90.0")):
+            found = screen(with_mode("ddp", throughput=figure_))
+            assert next(row.interval for row in found.modes if row.name == "ddp").startswith(told)
+
     def test_without_a_finding_the_longest_part_is_told(self) -> None:
         found = screen(runs.cpu_run())
         assert found.bound_by == ""
@@ -261,6 +271,7 @@ def test_what_our_own_cost_may_be_is_no_finding_and_is_told() -> None:
     ours = Inconclusive(rule="exposed_communication", mode="ddp", reason=OURS.format("7%"))
     other = Inconclusive(rule="checkpoint_share", mode="ddp", reason="no checkpoint was seen")
     with_both = dataclasses.replace(found, summary=dataclasses.replace(found.summary, inconclusive=(ours, other)))
+    assert "No finding stands clear of dpdoctor's own cost" in screen(with_both).answer
     (told,) = [text for text in screen(with_both).limits if "watching the script" in text]
     assert "Exposed communication (ddp)" in told
     assert "heckpoint" not in told

@@ -18,7 +18,7 @@ RATE = Figure(value=317.2, low=314.6, high=320.1, n=9, unit="samples/s")
     [
         (RATE, "317 samples/s", "315–320 samples/s", "315–320"),
         (Figure(value=0.1, low=0.09, high=0.11, unit="s"), "100 ms", "90.0–110 ms", "90.0–110"),
-        (Figure(value=1.1, low=0.9, high=1.3, unit="s"), "1.10 s", "900 ms to 1.30 s", "900 ms to 1.30"),
+        (Figure(value=1.1, low=0.9, high=1.3, unit="s"), "1.10 s", "900 ms to 1.30 s", "900 ms to 1.30 s"),
         (Figure(value=1.31, low=1.27, high=1.35, unit="x"), "1.31x", "1.27–1.35x", "1.27–1.35"),
         (Figure(value=0.654, low=0.6, high=0.7, unit="ratio"), "65%", "60–70%", "60–70"),
         (Figure(value=0.0, low=0.0, high=0.0, unit="s"), "0 s", "", ""),

@@ -8,13 +8,13 @@ import pytest
 
 from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.records import Collective, Counters
-from dpdoctor.rules import CannotTell
+from dpdoctor.rules import CannotTell, wording
 from dpdoctor.rules.diagnose import ask
 from dpdoctor.rules.rule import Said
 from tests.builders.cases import Case, ablation, skipped
 from tests.builders.cases import case as untraced
 from tests.builders.documents import needs_real_traces
-from tests.builders.traced_cases import case, digest, real_cases
+from tests.builders.traced_cases import STEPS, case, digest, real_cases
 from tests.builders.traced_runs import size
 
 
@@ -131,6 +131,22 @@ def test_how_to_know_names_no_option_that_was_given_and_no_ablation_that_was_ski
     assert "the script ended after 3 steps" in known
     assert str(skipped().share.reason) in known
     assert "--ablations" not in known
+
+
+@pytest.mark.parametrize(("rounds", "said_"), [(10, "profile with more --rounds"), (3, "a longer --time-budget")])
+def test_rounds_that_did_not_fit_need_time_and_no_option_of_their_number(rounds: int, said_: str) -> None:
+    known = ablation(0.0, 0.02)
+    share = replace(known.share, n=rounds)
+    found = wording.how_to_ablation(untraced("ddp", world_size=2, ablations={"no_comm": replace(known, share=share)}))
+    assert found.startswith(said_)
+
+
+def test_steps_that_were_not_traced_need_time_and_no_option_of_their_number() -> None:
+    few, asked = case("ddp", *pair()), untraced("ddp", world_size=2).spec.recording.trace_steps
+    assert asked == STEPS + 2
+    assert wording.how_to_trace(few) == f"profile with --trace-steps {2 * asked}"
+    cut = [replace(d, devices=tuple(replace(of, steps=of.steps[:4]) for of in d.devices)) for d in pair()]
+    assert wording.how_to_trace(case("ddp", *cut)).startswith("a longer --time-budget")
 
 
 def test_without_a_gpu_the_cores_are_named() -> None:

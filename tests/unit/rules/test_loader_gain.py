@@ -19,6 +19,7 @@ SILENT = {
     "little of it": gaining(1.9, 0.08),
     "no starving": gaining(1.9, 0.1),
     "no gain": gaining(0.9, 0.055),
+    "no gain for certain": gaining(1.04, 0.055),
     "no control": gaining(1.6, None),
     "no loader": gaining(1.6, 0.055, loader=None),
     "no baseline": cases.case("ddp", world_size=2, speedup=cases.unknown("x")),

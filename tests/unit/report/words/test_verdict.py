@@ -158,7 +158,7 @@ def test_steps_of_unknown_samples_are_told() -> None:
 def test_why_modes_have_no_figures_is_said_once() -> None:
     explained = mode(throughput=Figure(value=None, unit="samples/s", reason="--explain measures nothing"))
     found = summary(single=explained, ddp=explained, fsdp=mode(status="failed", reason="x"), dp=mode())
-    assert list(verdict.limits(found)) == ["No figures of single and ddp: --explain measures nothing."]
+    assert list(verdict.limits(found)) == ["No throughput of single and ddp: --explain measures nothing."]
 
 
 def test_a_run_without_modes() -> None:
