@@ -252,9 +252,29 @@ def _do_first(run: RunSummary) -> str:
     others = [other for other in costly if other.rule == finding.rule and other is not finding and other.short_remedy]
     alike = [other for other in others if _change(other) == change]
     beside = "".join(f", {_short_gain(other)} {_where(other.mode)}" for other in alike if _gains(other))
-    unlike = [mode_label(other.mode) for other in others if other not in alike]
-    apart = f"; {listed(unlike)} {'needs' if len(unlike) == 1 else 'need'} another change" if unlike else ""
+    apart = _of_other_modes([other for other in others if other not in alike])
     return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{apart}{also}{tried}")
+
+
+def _of_other_modes(others: Sequence[Finding]) -> str:
+    """Return, as the end of a sentence, what to change in modes that need something else, and what that gives."""
+    by_change: dict[str, list[Finding]] = {}
+    for other in others:
+        by_change.setdefault(_change(other), []).append(other)
+    return "".join(f"; {_in_modes(found)}: {change}{_gains_of(found)}" for change, found in by_change.items())
+
+
+def _in_modes(findings: Sequence[Finding]) -> str:
+    """Return where findings are: `under ddp and fsdp`, `on one device and under ddp`."""
+    first, *others = sorted((finding.mode for finding in findings), key=standing.is_baseline, reverse=True)
+    is_parallel = not standing.is_baseline(first)
+    return listed([_where(first), *(mode_label(name) if is_parallel else _where(name) for name in others)])
+
+
+def _gains_of(findings: Sequence[Finding]) -> str:
+    """Return what a change gives in each of the modes in brackets; empty: unknown."""
+    gains = [_short_gain(finding) for finding in findings if _gains(finding)]
+    return f" ({listed(gains)})" if gains else ""
 
 
 def _change(finding: Finding) -> str:

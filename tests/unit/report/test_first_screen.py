@@ -12,7 +12,7 @@ from dpdoctor.analysis import Analysis, Figure, Inconclusive
 from dpdoctor.analysis.base import stats
 from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
 from dpdoctor.report.words import diagnosis
-from dpdoctor.report.words.first_screen import FirstScreen, first_screen
+from dpdoctor.report.words.first_screen import FirstScreen, _of_other_modes, first_screen
 from dpdoctor.rules.diagnose import OURS
 from tests.builders import runs, traced_runs
 from tests.builders.cases import OWN
@@ -259,11 +259,14 @@ def test_modes_that_need_another_change_are_told_beside_the_first() -> None:
         )
         for mode, change in changes.items()
     ]
-    assert screen(with_findings(runs.cpu_run(), *found)).do_first.endswith("one device; ddp needs another change.")
+    do_first = screen(with_findings(runs.cpu_run(), *found)).do_first
+    assert do_first.endswith("one device; under ddp: make Decode cheaper (1.10x).")
+    both = _of_other_modes([found[1], dataclasses.replace(found[1], mode="fsdp", speedup_basis="at most")])
+    assert both == "; under ddp and fsdp: make Decode cheaper (1.10x and \N{LESS-THAN OR EQUAL TO}1.15x)"
     same = [
         dataclasses.replace(one, short_remedy=changes["ddp"].replace("0.9x", f"0.{n}x")) for n, one in enumerate(found)
     ]
-    assert "another change" not in screen(with_findings(runs.cpu_run(), *same)).do_first
+    assert "; under" not in screen(with_findings(runs.cpu_run(), *same)).do_first.partition(": ")[2].partition("(")[0]
 
 
 def test_what_our_own_cost_may_be_is_no_finding_and_is_told() -> None:
