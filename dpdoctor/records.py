@@ -212,6 +212,10 @@ class Strategy:
     hook: str = ""
 
 
+# Of a compiled function that calls a model, in the warning that says so: in a bare launch it runs as it was compiled.
+RUNS_AS_PYTHON = "here the function runs as Python"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
     """What was done to the script, and the proof that it took effect.

@@ -29,7 +29,6 @@ from dpdoctor.analysis.cross_rank import Pause, compare_ranks, pauses_of
 from dpdoctor.analysis.facts import Analysis
 from dpdoctor.analysis.loader.summarise import with_loaders
 from dpdoctor.analysis.own_cost import (
-    launch_spread,
     own_cost,
     pace,
     steps_of,
@@ -42,6 +41,7 @@ from dpdoctor.digest import HOST, DeviceDigest, Digest
 from dpdoctor.records import (
     ALL_PHASES,
     PHASES,
+    RUNS_AS_PYTHON,
     Check,
     Conversion,
     Launch,
@@ -136,7 +136,8 @@ def analyse(run: Run) -> Analysis:
     beside = {name: disturbances.while_measured(speaking.get(name), header.fingerprint.cores) for name in modes}
     modes = {name: _against_baseline(mode, baseline, _disturbed(name, beside)) for name, mode in modes.items()}
     watched = [*(mode.step for name, mode in modes.items() if name == BASELINE), *again]
-    cost = own_cost(watched, bare, why_unknown(run.bare, bare, beside.get(BASELINE)))
+    is_other = any(map(_runs_as_python, (mode for name, mode in modes.items() if name == BASELINE)))
+    cost = own_cost(watched, bare, why_unknown(run.bare, bare, beside.get(BASELINE), is_other_program=is_other))
     modes = with_own_cost(modes, cost, bare)
     modes = with_loaders(modes, speaking, _trials(run), header)
     traces = {name: _traces(launches[name]) for name in modes}
@@ -150,7 +151,6 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
-        launch_spread=launch_spread(watched, bare),
         caveat="; ".join(filter(None, (same, taken or cores.words(speaking), pace(bare) if not taken else ""))),
     )
     return Analysis(summary=summary, run=run, cross_rank=compared)
@@ -222,6 +222,11 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         ranks=tuple(_rank(rank, of_shown, index) for index, rank in enumerate(speaking.ranks)),
         wall_s=sum(map(_wall_s, _launched(launches))),
     )
+
+
+def _runs_as_python(mode: ModeSummary) -> bool:
+    """Return whether a compiled function of the script was run as Python, so that its model's calls are seen."""
+    return mode.conversion is not None and any(RUNS_AS_PYTHON in text for text in mode.conversion.warnings)
 
 
 def _no_baseline(header: RunHeader) -> str:

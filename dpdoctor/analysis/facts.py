@@ -71,7 +71,6 @@ class ModeFacts:
         modes: the summaries of all modes of the run, by name: some facts are differences to another one.
         launches: of this mode, with those that failed.
         cross_rank: what its ranks' traces show together; None: no rank left one.
-        launch_spread: RunSummary's.
     """
 
     name: str
@@ -80,7 +79,6 @@ class ModeFacts:
     fingerprint: Fingerprint
     launches: tuple[LaunchFacts, ...]
     cross_rank: CrossRank | None
-    launch_spread: float | None = None
 
     @property
     def mode(self) -> ModeSummary:
@@ -293,7 +291,6 @@ class Analysis:
                 fingerprint=self.summary.fingerprint,
                 launches=every(self.run.modes.get(name, ())),
                 cross_rank=self.cross_rank.get(name),
-                launch_spread=self.summary.launch_spread,
             )
             for name in self.summary.modes
         }

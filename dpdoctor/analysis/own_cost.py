@@ -19,6 +19,9 @@ from dpdoctor.spec import BASELINE
 
 DISTURBED = "{} while one device was measured, which bare launches at other times cannot be held against"
 NO_CONTROL = "the script was not also run bare"
+OTHER_PROGRAM = (
+    "a bare launch runs as one graph what is watched runs as Python: a compiled function that calls the model"
+)
 # Where all of its interval is above this share of a step, figures are not the script's.
 MOST_SHARE = 0.05
 # Where the interval reaches this share of a step, it says too little.
@@ -62,13 +65,17 @@ def own_cost(watched: Sequence[Figure], bare: Sequence[Figure], unknown: str | N
     return cost if spread is not None else dataclasses.replace(cost, low=None, high=None)
 
 
-def why_unknown(bare: Sequence[Launch], steps: Sequence[Figure], beside: str | None) -> str | None:
+def why_unknown(
+    bare: Sequence[Launch], steps: Sequence[Figure], beside: str | None, *, is_other_program: bool = False
+) -> str | None:
     """Return why bare launches, of which these steps are known, tell nothing; None: they tell.
 
     `beside`: what else ran while the baseline was measured, so that it cannot be compared with them; None: nothing.
     """
     if beside is not None:
         return DISTURBED.format(beside)
+    if is_other_program:
+        return OTHER_PROGRAM
     if steps:
         return None
     reason = next((launch.record.reason for launch in bare if launch.record.reason), None)

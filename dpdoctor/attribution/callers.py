@@ -45,6 +45,7 @@ def queued_by(trace: Trace, spans: NDArray[np.int64], operators: NDArray[np.int6
     size. A span queued before the recording takes none, unless a like call followed before it began.
     """
     events, bytes_of = trace.events, {c.row: c.in_bytes for c in trace.collectives}
+    operators = _innermost(trace, operators)
     operations = operations_of(trace, spans, operators)
     waiting: defaultdict[str, deque[int]] = defaultdict(deque)
     for row in operators[np.argsort(events.begin_ns[operators], kind="stable")].tolist():
@@ -60,6 +61,12 @@ def queued_by(trace: Trace, spans: NDArray[np.int64], operators: NDArray[np.int6
                 del queue[place]
                 break
     return found
+
+
+def _innermost(trace: Trace, operators: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the calls without functional ones, where each has one of c10d's inside that stands for it."""
+    is_functional = trace.named(marks.FUNCTIONAL)[trace.events.name[operators]]
+    return operators if is_functional.all() else operators[~is_functional]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

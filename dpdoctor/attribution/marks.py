@@ -9,7 +9,8 @@ BACKWARD = r"^autograd::engine::evaluate_function|^\w+Backward\d*$|^torch::autog
 PYTHON_GC = r"^Python GC"
 # The operators that start collectives, and the collectives of backends that run on host threads of their own.
 COMM_CALL = r"^_?c10d(?:_functional)?::"
-# Where functional collectives, those of DTensor among them, are waited for.
+# Functional collectives, those of DTensor among them, and where they are waited for.
+FUNCTIONAL = r"^_?c10d_functional::"
 WAIT = r"^_?c10d_functional::wait_tensor$"
 # What the backend says of them, around what it launches; the operator `record_param_comms` carries the metadata.
 COMM_RECORD = r"^record_param_comms$"

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from dpdoctor import units
@@ -201,13 +201,21 @@ def _target(options: Options) -> str:
 def _has_module(name: str, directory: Path) -> bool:
     """Return whether `python -m` would find a module, without importing the packages that it lies in."""
     places: Sequence[str] | None = [str(directory), *sys.path]  # the first is where `python -m` looks first
-    *packages, last = name.split(".")
-    for package in packages:
-        spec = PathFinder.find_spec(package, places)
-        places = spec.submodule_search_locations if spec is not None else None
-        if places is None:
+    known: list[str] = []
+    for part in name.split("."):
+        if not part or places is None or (spec := _spec(".".join([*known, part]), places)) is None:
             return False
-    return PathFinder.find_spec(last, places) is not None
+        known.append(part)
+        places = spec.submodule_search_locations
+    return True
+
+
+def _spec(name: str, places: Sequence[str]) -> ModuleSpec | None:
+    """Return where a module lies, by its path or a finder of its own, as `pip install -e` may put up."""
+    if (spec := PathFinder.find_spec(name, places)) is not None:
+        return spec
+    finders = (finder for finder in sys.meta_path if finder is not PathFinder)
+    return next((found for finder in finders if (found := finder.find_spec(name, places)) is not None), None)
 
 
 def _requested(modes: str) -> list[str]:

@@ -202,13 +202,17 @@ def _read(path: str) -> bytes:
 def _free_shared_memory(pids: set[int]) -> None:
     """Remove torch's files of these processes: one that is killed has no time to."""
     try:
-        for name in os.listdir(_SHARED_MEMORY):  # noqa: PTH208
-            kind, _, rest = name.partition("_")
-            pid = rest.partition("_")[0]
-            if kind == "torch" and pid.isdigit() and int(pid) in pids:
-                os.unlink(f"{_SHARED_MEMORY}/{name}")  # noqa: PTH108
+        names = os.listdir(_SHARED_MEMORY)  # noqa: PTH208
     except OSError:
-        pass  # there is none, or somebody else was quicker
+        return  # there is none
+    for name in names:
+        kind, _, rest = name.partition("_")
+        pid = rest.partition("_")[0]
+        if kind == "torch" and pid.isdigit() and int(pid) in pids:
+            try:  # noqa: SIM105
+                os.unlink(f"{_SHARED_MEMORY}/{name}")  # noqa: PTH108
+            except OSError:
+                pass  # somebody else was quicker, or it is another user's
 
 
 def _sockets(pids: set[int]) -> set[str]:

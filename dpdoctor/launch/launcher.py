@@ -301,7 +301,8 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
                 outcome = _watch(ranks, spec.timeout_s, progress, heard)
         else:
             outcome = LaunchOutcome(status="interrupted", reason=f"{heard.name} before it began")
-    if watch.num_oom_kills() > oom_kills and -signal.SIGKILL in [rank.exit_code() for rank in ranks]:
+    killed = any(rank.exit_code() == -signal.SIGKILL and not rank.ended_by_us for rank in ranks)
+    if outcome.reason and killed and watch.num_oom_kills() > oom_kills:
         outcome = dataclasses.replace(outcome, reason=f"{outcome.reason}; {watch.OUT_OF_MEMORY}")
     if outcome.status == "ok" and mode.inactive:
         outcome = LaunchOutcome(status="inactive", reason=mode.inactive)

@@ -354,9 +354,11 @@ def run(
             continue
         if leaving.exhausted_by({-1: command.begins() if is_complete(ranks) else time.monotonic()}):
             break
+        if task.spec.go_on:
+            continue  # whatever is seen of it, or not, the job is its owner's
         if orphaned.exhausted_by({-1: command.exit_code()} if command.exit_code() is not None else {}):
             break
-        if not task.spec.go_on and any(watch.has_failed(rank) for rank in ranks):
+        if any(watch.has_failed(rank) for rank in ranks):
             _wait(command, PEERS_GRACE_S)
             break
         beats = {rank.rank: watch.beat_of(rank) for rank in running if not rank.is_done()}

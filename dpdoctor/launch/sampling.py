@@ -64,18 +64,19 @@ class GpuSamplers:
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self._complete: set[int] = set()
-        self._samplers: dict[int, GpuSampler] = {}
+        self._samplers: dict[str, GpuSampler] = {}
 
     def look_at(self, rank: RankProcess) -> None:
-        """Begin to sample what the rank has named; ranks see one GPU each, but nn.DataParallel's only one sees all."""
+        """Begin to sample what the rank has named, in that order: several ranks may see the same GPUs."""
         if rank.rank in self._complete:
             return
         uuids = gpu_uuids(rank.directory)
-        for index, uuid in enumerate(uuids, start=rank.rank):
+        first = rank.rank if len(uuids) == 1 else 0  # of ranks that see one each the numbers are theirs
+        for index, uuid in enumerate(uuids, start=first):
             # A GPU that NVML does not know must not end the sampling of the others.
             with contextlib.suppress(pynvml.NVMLError):
-                if index not in self._samplers:
-                    self._samplers[index] = self._stack.enter_context(gpu_sampler(index, uuid))
+                if uuid not in self._samplers:
+                    self._samplers[uuid] = self._stack.enter_context(gpu_sampler(index, uuid))
         if uuids:
             self._complete.add(rank.rank)
 

@@ -64,7 +64,7 @@ def _frames(stacks: Path) -> Iterator[Frame]:
     except OSError:
         return
     # faulthandler tells the main thread, in which signals are handled, last.
-    heads = [number for number, line in enumerate(lines) if "most recent call first" in line]
+    heads = [number for number, line in enumerate(lines) if "most recent call first" in line and "C stack" not in line]
     for line in lines[heads[-1] + 1 :] if heads else ():
         found = _FRAME.match(line)
         if found:

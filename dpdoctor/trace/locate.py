@@ -13,7 +13,8 @@ from dpdoctor.trace.stream import Stream
 
 SUFFIXES = (".json", ".json.gz")  # torch's own handler writes *.pt.trace.json(.gz)
 TIMELINE = "timeline.json.gz"  # holds events, too, but is made of traces
-_EVENTS = re.compile(rb'"traceEvents"|^\s*\[\s*\{')
+# A bare list is one of events where these tell their phase.
+_EVENTS = re.compile(rb'"traceEvents"|^\s*\[\s*\{.*"ph"', re.DOTALL)
 _HEAD_CHUNKS = 4
 
 

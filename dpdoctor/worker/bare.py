@@ -41,7 +41,7 @@ from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.timing import hooks
-from dpdoctor.worker.timing.phases import ELSEWHERE, PhaseClock
+from dpdoctor.worker.timing.phases import BACKWARD, ELSEWHERE, PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steps import StepCounter
 
@@ -69,7 +69,13 @@ def main(task: WorkerTask, protection: Protection) -> int:
 
 
 class _Untimed(PhaseClock):
-    """Phases that nobody asks for."""
+    """Phases of which nobody asks more than whether a backward pass is going on."""
+
+    differentiates = False
+
+    def is_in(self, phase: int) -> bool:
+        """Return whether a phase is open, which only the backward pass is told to be."""
+        return phase == BACKWARD and self.differentiates
 
     def push(self, phase: int) -> int:  # noqa: ARG002 - PhaseClock's signature
         """Take no notice."""
@@ -129,18 +135,21 @@ class Bare:
     def _watch(self) -> None:
         patches = Patches()
         profiler.keep_others(patches, lambda _: None)  # the baseline says it
-        optimizers = hooks.Optimizers(
-            self._counter, _Untimed(self._clock), self._ending.check, self._on_step, lambda: None
-        )
+        phases = _Untimed(self._clock)
+        optimizers = hooks.Optimizers(self._counter, phases, self._ending.check, self._on_step, lambda: None)
         optimizers.watch(patches)
         launched.refuse_distribution(patches, self._refuse)
         differentiate, iterate = torch.autograd.backward, DataLoader.__iter__
 
         @functools.wraps(differentiate)
         def backward(*args: Any, **kwargs: Any) -> None:
-            differentiate(*args, **kwargs)
-            if optimizers.any_seen:  # whose steps are those that count
-                patches.restore(torch.autograd, "backward")
+            phases.differentiates = True
+            try:
+                differentiate(*args, **kwargs)
+            finally:
+                phases.differentiates = False
+            if optimizers.any_seen and not optimizers.steps_in_backward:
+                patches.restore(torch.autograd, "backward")  # steps elsewhere are those that count
             else:
                 optimizers.backward_ended()
 

@@ -91,6 +91,7 @@ def protect(task: WorkerTask, rank: int) -> Protection:
             return Protection(by="kernel", wall=stands, homes=task.spec.homes)
         except wall.NoWallError as error:
             no_overlay = str(error)
+    territory.make_caches()
     free = list(_free(Path(task.directory)))
     inside = next((home for home in task.spec.homes if any(_holds(path, home) for path in free)), None)
     if inside is not None:

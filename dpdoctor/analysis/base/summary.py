@@ -422,8 +422,7 @@ class RunSummary:
     """run.json.
 
     `caveat`: how far launches of one program lie apart within this run, and which cores other processes took, where
-    differences between modes may be due to it; empty: they are not, or nobody looked. `launch_spread`: half the width
-    of the 95% interval in which launches of one program lie within this run, relative; None: none was launched twice.
+    differences between modes may be due to it; empty: they are not, or nobody looked.
     """
 
     schema: int = SCHEMA
@@ -436,7 +435,6 @@ class RunSummary:
     findings: tuple[Finding, ...] = ()
     inconclusive: tuple[Inconclusive, ...] = ()
     caveat: str = ""
-    launch_spread: float | None = None
 
 
 def why_withheld(mode: ModeSummary) -> str | None:

@@ -97,7 +97,9 @@ def _rank(process: int, mode: TracedMode, rank: TracedRank, axis: _Axis, most: i
         yield from _idle(process, device, axis)
     tracks += _usual_steps(rank, axis)
     tracks += _lanes("collectives", list(_collectives(rank.digest.calls, axis)), most)
-    tracks += _lanes("waits", list(_waits(mode.cross_rank, rank, axis)), most)
+    # Of several traces of one rank the first is compared with those of others.
+    is_compared = next(one for one in mode.ranks if one.digest.rank == rank.digest.rank) is rank
+    tracks += _lanes("waits", list(_waits(mode.cross_rank, rank, axis)) if is_compared else [], most)
     for track, (name, slices) in enumerate(tracks, 1):
         yield _named("thread_name", process, name, track)
         yield {"name": "thread_sort_index", "ph": "M", "pid": process, "tid": track, "args": {"sort_index": track}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median_low
@@ -215,12 +215,12 @@ def result(analysis: Diagnosis) -> str:
     for mode in focused(analysis):
         sizes = _sizes(mode)
         if sizes:
-            total, exposed = Counter[str](), Counter[str]()
+            total, exposed = defaultdict[str, float](float), defaultdict[str, float](float)
             for size in sizes:
                 total[size.middle.operation] += size.total_ns
                 exposed[size.middle.operation] += size.exposed_ns
-            ((longest, taken),) = total.most_common(1)
-            share = units.share(exposed[longest] / taken) if taken else "0%"
+            longest = max(total, key=lambda operation: total[operation])
+            share = units.share(exposed[longest] / total[longest]) if total[longest] else "0%"
             kinds = units.count(len(total), "operation")
             return f"{mode.mode}: {kinds}, most time in {longest}, {share} of it exposed"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterable
@@ -83,14 +84,27 @@ def temporary() -> list[str]:
 def caches() -> list[str]:
     """Return where torch, Triton, inductor, CUDA, Hugging Face and others keep what they compiled or fetched.
 
-    Of those that are there: one that a script makes is a directory like any other.
+    Those that are there: one that a script makes is a directory like any other.
     """
+    return [path for path in _caches() if os.path.isdir(path)]  # noqa: PTH112 - no wall opens what is not there
+
+
+def _caches() -> list[str]:
     variables = os.environ
     inductor = [entry.path for entry in os.scandir(tempfile.gettempdir()) if entry.name.startswith(_INDUCTOR)]
     named = [variables[name] for name in _CACHES if variables.get(name)]
     usual = [variables.get("XDG_CACHE_HOME") or "~/.cache", "~/.triton", "~/.nv"]
-    found = (os.path.expanduser(path) for path in (*inductor, *named, *usual))  # noqa: PTH111 - they are text
-    return [path for path in found if os.path.isdir(path)]  # noqa: PTH112 - no wall can be opened where nothing is
+    return [os.path.expanduser(path) for path in (*inductor, *named, *usual)]  # noqa: PTH111 - they are text
+
+
+def make_caches() -> None:
+    """Make the caches that are not there yet, where compiled code looks for what was put into them.
+
+    What is put there without a wall of the kernel's would lie in the overlay, which compiled code does not see.
+    """
+    for path in _caches():
+        with contextlib.suppress(OSError):
+            os.makedirs(path, exist_ok=True)  # noqa: PTH103 - they are text
 
 
 def _below(paths: Iterable[Path | str]) -> tuple[str, ...]:

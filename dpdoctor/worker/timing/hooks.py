@@ -25,7 +25,8 @@ class Optimizers:
 
     `on_step` is called when a step of the reference optimizer has ended, and the backward pass in which it was taken,
     if it was in one; without any torch optimizer, when a backward pass has. `on_any_step` is called before it, for
-    every optimizer's outermost step. `check` is called when a step begins.
+    every optimizer's outermost step, and once for all that were taken in one backward pass, which are one step. `check`
+    is called when a step begins.
 
     Attributes:
         any_seen: whether the script ever built a torch optimizer.
@@ -45,13 +46,13 @@ class Optimizers:
         self._on_step = on_step
         self._on_any_step = on_any_step
         self._created: list[weakref.ref[Optimizer]] = []
-        self._last: tuple[weakref.ref[Optimizer], int] | None = None
+        self._known: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
         # Of optimizers whose step has begun, by id.
         self._at: dict[int, int] = {}
         self._depths: defaultdict[int, list[int]] = defaultdict(list)
         self._stepped: dict[int, str] = {}
-        # Of the steps that were taken in the backward pass which is open, whether they are the reference's.
-        self._in_backward: list[bool] = []
+        # Who took a step in the backward pass that is open.
+        self._in_backward: list[int] = []
         self.any_seen = False
 
     def watch(self, patches: Patches) -> None:
@@ -101,20 +102,22 @@ class Optimizers:
 
     def _index(self, optimizer: Optimizer) -> int:
         """Return the optimizer's place in the order of creation; one that is not known yet becomes the last."""
-        for index, ref in enumerate(self._created):
-            if ref() is optimizer:
-                self._last = ref, index
-                return index
-        self._created.append(weakref.ref(optimizer))
+        known = self._known.get(id(optimizer))
+        if known is not None and known[0]() is optimizer:
+            return known[1]
+        ref, index = weakref.ref(optimizer), len(self._created)
+        self._created.append(ref)
+        self._known[id(optimizer)] = ref, index
         self.any_seen = True
-        self._counter.built(len(self._created) - 1)
-        return len(self._created) - 1
+        self._counter.built(index)
+        return index
 
     def _begin(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
         self._check()
-        index = self._last[1] if self._last is not None and self._last[0]() is optimizer else self._index(optimizer)
+        index = self._index(optimizer)
         self._at[id(optimizer)] = index
-        self._counter.enter(index, scaled=scaled)
+        if not self._phases.is_in(BACKWARD):
+            self._counter.enter(index, scaled=scaled)
         self._stepped[index] = type(optimizer).__name__
         self._depths[index].append(self._phases.push(OPTIMIZER))
 
@@ -122,7 +125,7 @@ class Optimizers:
         index = self._at[id(optimizer)]
         self._phases.pop(self._depths[index].pop())
         if self._phases.is_in(BACKWARD):
-            self._in_backward.append(self._counter.leave(index, scaled=scaled))
+            self._in_backward.append(index)
             return
         self._on_any_step()
         if self._counter.leave(index, scaled=scaled):
@@ -139,10 +142,17 @@ class Optimizers:
         if self._counter.leave(NO_OPTIMIZER):
             self._on_step()
 
+    @property
+    def steps_in_backward(self) -> bool:
+        """Return whether a step was taken in the backward pass that is open or has just ended."""
+        return bool(self._in_backward)
+
     def _end_those_in_backward(self) -> None:
-        ended, self._in_backward = self._in_backward, []
+        """End the steps taken in a backward pass, one for each parameter perhaps: together they are the first one's."""
+        first, self._in_backward = min(self._in_backward), []
         self._on_any_step()
-        if any(ended):
+        self._counter.enter(first)
+        if self._counter.leave(first):
             self._on_step()
 
 

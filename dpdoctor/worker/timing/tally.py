@@ -314,8 +314,7 @@ class Tally:
         self._is_news = False
         again = [] if batches else self._pending.gone(storages)
         is_known |= bool(again)
-        held = batches or again
-        size = sum(batch.size for batch in held)
+        size = sum(batch.size for batch in batches or again)
         if batches and not is_known and self._dropped and rows == size + sum(batch.size for batch in self._dropped):
             # Labelled by the model that trains on it next, with another loader's batch.
             batches, self._dropped, size = [*batches, *self._dropped], [], rows
@@ -327,8 +326,8 @@ class Tally:
             is_whole = rows > size and rows % size == 0
             is_sure = self._pending.num_unsure == num_unsure
             fits = (is_whole and is_sure) or size in looked.sizes or (is_known and not is_part)
-        if is_known and not is_part and len(held) == 1 and size not in looked.sizes:
-            self._compare(held[0], rows)
+        if is_known and not is_part and len(batches) == 1 and size not in looked.sizes:
+            self._compare(batches[0], rows)
         training = Pass(
             rows=rows,
             samples=samples,

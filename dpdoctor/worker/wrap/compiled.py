@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,21 @@ class Compilations:
 def _is_of_script(model: Any) -> bool:
     """Return whether what is compiled is a function: a module's own call is compiled in place of the module."""
     return inspect.isfunction(model) or (inspect.ismethod(model) and model.__name__ != "_call_impl")
+
+
+def reached(python: Callable[..., Any], values: Sequence[Any]) -> Iterator[nn.Module]:
+    """Yield the modules that a function may call: what it is given, what it is bound to, closes over, or names.
+
+    Of other objects among these, the modules that they hold by an attribute.
+    """
+    inner = inspect.unwrap(getattr(python, "__func__", python))
+    names, cells = inspect.getclosurevars(inner), [getattr(python, "__self__", None)]
+    for value in (*values, *cells, *names.nonlocals.values(), *names.globals.values()):
+        if isinstance(value, nn.Module):
+            yield value
+        else:
+            held = getattr(value, "__dict__", {}).values() if not inspect.ismodule(value) else ()
+            yield from (one for one in list(held) if isinstance(one, nn.Module))
 
 
 def compiled_as(target: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:

@@ -1,19 +1,23 @@
-"""Which modules the script told to evaluate, as long as it is not known which of them it trains."""
+"""Which modules the script told to evaluate, as long as it is not known which of them it trains.
+
+What a library tells a module is no evaluation of the script's: models are built in eval mode by some.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Iterable
 
 from torch import nn
 
-from dpdoctor.worker.base import modules
+from dpdoctor.worker.base import lines, modules
 from dpdoctor.worker.base.patches import Patches
 
 
 class EvalMode:
-    """Sees `train` and `eval` of modules between `watch` and `settle`; of one inside of another the outer's is seen."""
+    """Sees between `watch` and `settle` what the script tells by `train` and `eval`, and so to all inside."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
@@ -33,7 +37,8 @@ class EvalMode:
                 return original(module, mode)
             finally:
                 self._is_inside = False
-                self._told[id(module)] = weakref.ref(module)
+                if _is_scripts():
+                    self._told[id(module)] = weakref.ref(module)
 
         self._patches.replace(nn.Module, "train", train)
 
@@ -48,3 +53,11 @@ class EvalMode:
         found = {id(p) for module in told if not module.training for p in modules.parameters(module)}
         held = {id(p) for p in parameters}
         return bool(held) and held <= found
+
+
+def _is_scripts() -> bool:
+    """Return whether the script itself called what was patched, by nn.Module's own `eval` perhaps."""
+    frame = sys._getframe(2)
+    if frame.f_code is nn.Module.eval.__code__ and frame.f_back is not None:
+        frame = frame.f_back
+    return lines.is_users(frame.f_code.co_filename)

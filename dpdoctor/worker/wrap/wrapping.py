@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -18,12 +18,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from dpdoctor.records import WrappedModule
+from dpdoctor.records import RUNS_AS_PYTHON, WrappedModule
 from dpdoctor.worker.base import lines, modules
 from dpdoctor.worker.base.mode import ConversionError, Mode, WrapOptions
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.wrap import methods
-from dpdoctor.worker.wrap.compiled import Compilations, Function, compiled_as
+from dpdoctor.worker.wrap.compiled import Compilations, Function, compiled_as, reached
 from dpdoctor.worker.wrap.eval_mode import EvalMode
 from dpdoctor.worker.wrap.redirect import Redirect, Watch
 
@@ -32,8 +32,8 @@ MADE_ANEW = (
     "once, before the training loop, or train a module of your own that makes it in its forward"
 )
 AS_PYTHON = (
-    "{}, compiled at {}, calls {}, which torch would trace past any wrapper: here the function runs as Python, and the "
-    "model that it calls first is compiled in its place"
+    f"{{}}, compiled at {{}}, calls {{}}, which torch would trace past any wrapper: {RUNS_AS_PYTHON}, and the model "
+    "that it calls first is compiled in its place"
 )
 IN_GRAPH = (
     ". {}, compiled at {}, is a graph in which no call of a module is seen: compile the model instead, "
@@ -118,7 +118,7 @@ class Wrapping:
             inside.unit = True
             try:
                 is_new = not isinstance(module._compiled_call_impl, Redirect) and not self._is_part(module)
-                self._called_by(getattr(inside, "function", None), module, is_new=is_new)
+                self._called_by(getattr(inside, "functions", ()), module, is_new=is_new)
                 if is_new:
                     self._wrap(module)
                 return original(module, *args, **kwargs)
@@ -245,36 +245,41 @@ class Wrapping:
         @functools.wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
             is_inside = getattr(inside, "unit", False) or not torch.is_grad_enabled()
-            if is_inside or not self._is_to_run(function):
+            if is_inside or not self._is_to_run(function, python, (*args, *kwargs.values())):
                 return compiled(*args, **kwargs)
-            outer, inside.function = getattr(inside, "function", None), function
+            outer = getattr(inside, "functions", ())
+            inside.functions = (*outer, function)
             try:
                 return run(*args, **kwargs)
             finally:
-                inside.function = outer
+                inside.functions = outer
 
+        # By this torch knows its own wrappers, of which it asks for what is inside: it may be compiled once more.
+        vars(call)["_torchdynamo_wrapper_id"] = id(call)
         return call
 
-    def _is_to_run(self, function: Function) -> bool:
-        """Return whether a compiled function is to run as Python: at its first call to see what it calls."""
+    def _is_to_run(self, function: Function, python: Callable[..., Any], values: Sequence[Any]) -> bool:
+        """Return whether a compiled function is to run as Python: once to see whether it calls a model that it can."""
         is_known = function.calls_trained is not None or self._call is None
         if not is_known and (self._optimizers() or self.without_optimizer):
+            if not any(map(self._is_unit, reached(python, values))):
+                return False
             function.calls_trained = False
             return True
         return bool(function.calls_trained)
 
-    def _called_by(self, function: Function | None, module: nn.Module, *, is_new: bool) -> None:
-        """Compile a module that is not wrapped yet as the function that calls it was to be; None: none calls it."""
-        if function is None or function.calls_trained:
-            return
-        function.calls_trained = True
-        if is_new and self._compilations.arguments(module) is None:
-            module.compile(**function.arguments)
-        self.warnings.append(AS_PYTHON.format(function.name, function.line, type(module).__name__))
+    def _called_by(self, functions: Sequence[Function], module: nn.Module, *, is_new: bool) -> None:
+        """Compile a module that is not wrapped yet as the outermost function that calls it was to be."""
+        unknown = [function for function in functions if not function.calls_trained]
+        for function in unknown:
+            function.calls_trained = True
+            self.warnings.append(AS_PYTHON.format(function.name, function.line, type(module).__name__))
+        if unknown and is_new and self._compilations.arguments(module) is None:
+            module.compile(**functions[0].arguments)
 
     def past_graphs(self) -> str:
         """Return, as the end of a message, which compiled function may have called a model unseen; or nothing."""
-        unseen = [function for function in self._compilations.functions if not function.calls_trained]
+        unseen = [function for function in self._compilations.functions if function.calls_trained is None]
         return IN_GRAPH.format(unseen[0].name, unseen[0].line) if unseen else ""
 
     def _unseen(self, target: Callable[..., Any]) -> Callable[..., Any]:
@@ -420,7 +425,7 @@ def _as_routed(python: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that is what it is; of a method that meanwhile stands for its model's call, the call's."""
     if not inspect.ismethod(python):
         return python
-    owner, name = vars(python.__self__), python.__name__
+    owner, name = getattr(python.__self__, "__dict__", {}), python.__name__
 
     def call(*args: Any, **kwargs: Any) -> Any:
         routed = owner.get(name)

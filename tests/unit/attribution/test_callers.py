@@ -22,6 +22,15 @@ def test_a_backend_takes_calls_in_their_order(tmp_path: Path) -> None:
     assert callers_of(kineto.observe(tmp_path)) == [10, 20, 30]
 
 
+def test_a_functional_collective_is_the_call_that_it_makes(tmp_path: Path) -> None:
+    kineto = Kineto()
+    for called in (10, 110):
+        kineto.op("_c10d_functional::all_reduce", called, called + 4)
+        kineto.op("c10d::allreduce_", called + 1, called + 3)
+        kineto.span("gloo:all_reduce", called + 2, called + 7, thread=GLOO_A, **shapes(8))
+    assert callers_of(kineto.observe(tmp_path)) == [11, 111]
+
+
 def test_neighbours_that_changed_places_are_told_by_their_sizes(tmp_path: Path) -> None:
     kineto = Kineto()
     kineto.op("c10d::_allgather_base_", 10, 11, **shapes(200, 100))

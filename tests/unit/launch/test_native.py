@@ -94,7 +94,13 @@ class Job:
 # Of these ranks those are gone that are in stage proof.
 @pytest.mark.parametrize(
     ("stages", "timeout_s"),
-    [(("done",), 1e-9), (("done", "proof"), 1e-9), (("done", "done"), 1e-9), (("proof", "measure"), 60.0)],
+    [
+        (("done",), 1e-9),
+        (("done", "proof"), 1e-9),
+        (("done", "done"), 1e-9),
+        (("proof", "measure"), 60.0),
+        (("measure", "measure"), 1e-9),
+    ],
 )
 def test_a_job_that_goes_on_is_never_ended_for_what_was_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stages: tuple[str, ...], timeout_s: float

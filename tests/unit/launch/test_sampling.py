@@ -193,6 +193,16 @@ def test_every_gpu_of_a_rank_is_sampled_by_its_uuid(
     assert library.open == 0
 
 
+def test_gpus_that_several_ranks_see_are_sampled_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    Library(monkeypatch, "GPU-a", "GPU-b")
+    with contextlib.ExitStack() as stack:
+        gpus = sampling.GpuSamplers(stack)
+        for rank in (start(), start()):
+            rundir.write_json(rank.directory / rundir.RANK, rank_on("GPU-a", "GPU-b"))
+            gpus.look_at(rank)
+        assert [sample.source for sample in gpus.samples()] == ["gpu0", "gpu1"]
+
+
 def test_ranks_have_a_gpu_each(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     Library(monkeypatch, "GPU-a", "GPU-b")
     ranks = [start(), start()]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpdoctor.analysis import Analysis
-from dpdoctor.digest import Digest
+from dpdoctor.digest import NO_CALLS, Digest
 from dpdoctor.errors import TraceError
 from dpdoctor.report.traces import timeline
 from dpdoctor.report.traces.timeline import Event
@@ -102,6 +102,18 @@ class TestTracks:
         assert {(wait["name"], wait["dur"]) for wait in waits} == {("waits for rank 2", 30_000)}
         assert waits[0]["args"]["culprit"] == "rank 2"
         assert slices(events, 3, "waits") == []
+
+    def test_of_two_traces_of_a_rank_one_waits(self) -> None:
+        first, second = traced_runs.late_rank(2, 1)
+        shorter = dataclasses.replace(second, source="again.json", calls=NO_CALLS)
+        again = [dataclasses.replace(first, source="again0.json", calls=NO_CALLS), shorter]
+        found = written(traced_runs.trace_run(first, second, *again))
+        waits = [event for event in found if event["name"].startswith("waits for")]
+        assert (
+            len(waits)
+            == len([e for e in written(traced_runs.trace_run(first, second)) if e["name"].startswith("waits for")])
+            > 0
+        )
 
     def test_idle_by_cause_as_a_counter_that_ends_at_zero(self) -> None:
         events = written(traced_runs.late_run())

@@ -71,6 +71,18 @@ def test_steps_that_are_taken_in_a_backward_pass_end_with_it(rig: Rig, checkpoin
     assert [s.ticks for s in rig.steps] == [{"forward": 100, "backward": 1007, "optimizer": 20, **unrecorded}] * 6
 
 
+def test_however_many_steps_are_taken_in_a_backward_pass_they_are_one(rig: Rig) -> None:
+    module = SlowLinear(rig.clock)
+    many = [torch.zeros(1, requires_grad=True) for _ in range(250)]
+    for parameter in (*module.parameters(), *many):
+        optimizer = SlowSGD([parameter], lr=0.1)
+        optimizer.clock = rig.clock
+        parameter.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
+    for _ in range(4):
+        (module(torch.randn(4, 3)).mean() + sum(many)).backward()
+    assert [s.counted.micro_batches for s in rig.steps] == [1] * 4
+
+
 @pytest.mark.parametrize("first_steps", [0, 2])
 def test_a_scheduler_changes_nothing(rig: Rig, first_steps: int) -> None:
     module = nn.Linear(3, 1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches
 from tests.builders.models import Net, X, sgd
 from tests.builders.rig import Recording, Rig
@@ -29,6 +31,18 @@ def test_a_model_is_known_by_its_optimizer(rig: Rig) -> None:
     other.eval()
     model.train()
     assert not rig.wrapping.is_evaluating()
+    assert held
+
+
+def test_what_a_library_built_to_evaluate_is_about_to_train(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Net()
+    with monkeypatch.context() as library:
+        library.setattr(lines, "is_users", lambda _: False)
+        model.eval()
+    held = sgd(model)
+    assert not rig.wrapping.is_evaluating()
+    model.eval()
+    assert rig.wrapping.is_evaluating()
     assert held
 
 

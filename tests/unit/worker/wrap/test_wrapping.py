@@ -475,6 +475,48 @@ def test_a_compiled_function_that_calls_a_model_runs_as_python_and_the_model_is_
     assert "loss_of, compiled at " in rig.wrapping.warnings[0]
 
 
+def test_all_compiled_functions_on_the_way_to_a_model_run_as_python(rig: Rig, mode: Recording) -> None:
+    model, traced = Net(), []
+    held = sgd(model)
+
+    @torch.compile(backend="eager")
+    def output_of(x: torch.Tensor) -> torch.Tensor:
+        traced.append(torch.compiler.is_compiling())
+        return model(x)
+
+    @torch.compile(backend="eager")
+    def loss_of(x: torch.Tensor, net: nn.Module) -> torch.Tensor:
+        assert net is model
+        return output_of(x).mean()
+
+    for _ in range(3):
+        loss_of(X, model).backward()
+        held.step()
+    assert mode.called == [model] * 3
+    assert traced == [False] * 3
+    assert [text.partition(",")[0].rpartition(".")[2] for text in rig.wrapping.warnings[:2]] == ["loss_of", "output_of"]
+
+
+def test_what_is_compiled_may_be_compiled_again_and_bound_to_anything(rig: Rig) -> None:
+    @dataclasses.dataclass(slots=True)
+    class Loss:
+        factor: float
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return self.factor * x.mean()
+
+        def of(self, x: torch.Tensor) -> torch.Tensor:
+            return self(x)
+
+    held = sgd(Net())
+    twice = torch.compile(torch.compile(lambda x: x + 1, backend="eager"), backend="eager")
+    bound = torch.compile(Loss(2.0).of, backend="eager")
+    assert torch.equal(twice(X), X + 1)
+    assert bound(X) == 2 * X.mean()
+    assert not rig.wrapping.warnings
+    assert held
+
+
 def test_a_compiled_method_that_stands_for_its_models_call_is_routed(rig: Rig, mode: Recording) -> None:
     model = Net()
     held = sgd(model)
@@ -498,8 +540,7 @@ def test_a_compiled_function_that_calls_nothing_that_is_trained_stays_compiled(r
     for _ in range(2):
         (model(X) - target_of(X)).pow(2).mean().backward()
         held.step()
-    assert traced[0] is False
-    assert all(traced[1:])
+    assert all(traced)
     assert mode.converted == [model]
     assert "target_of, compiled at" in rig.wrapping.past_graphs()
 
