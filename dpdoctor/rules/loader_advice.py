@@ -156,7 +156,7 @@ def _no_gain(facts: ModeFacts) -> str:
         return ""
     assert found.speedup.value is not None
     is_slower = found.speedup.high is not None and found.speedup.high < 1
-    verb = "is slower" if is_slower else "is no faster"
+    verb = "is slower" if is_slower else "is not measurably faster"
     return f"; num_workers={found.setting.num_workers} {verb}: measured {units.times(found.speedup.value)}"
 
 
