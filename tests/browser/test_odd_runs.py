@@ -30,7 +30,7 @@ ODD = {
         ["ddp: interrupted", odd_runs.CTRL_C, "fsdp: skipped", "the run ended before this mode began"],
     ),
     "a rank was killed": (odd_runs.killed_rank_run, ["ddp: failed", odd_runs.KILLED]),
-    "a rank is missing": (odd_runs.lost_rank_run, ["No figures of ddp: rank 1 left nothing"]),
+    "a rank is missing": (odd_runs.lost_rank_run, ["No throughput of ddp: rank 1 left nothing"]),
     "a trace is missing": (odd_runs.lost_trace, ["No trace of 3 is here"]),
     "no trace could be read": (traced_runs.unreadable, ["1 trace could not be read", "rank7.json: not JSON"]),
     "one step": (odd_runs.one_step_run, ["single: failed", odd_runs.TOO_SHORT]),
