@@ -136,7 +136,7 @@ def analyse(run: Run) -> Analysis:
     beside = {name: disturbances.while_measured(speaking.get(name), header.fingerprint.cores) for name in modes}
     modes = {name: _against_baseline(mode, baseline, _disturbed(name, beside)) for name, mode in modes.items()}
     watched = [*(mode.step for name, mode in modes.items() if name == BASELINE), *again]
-    is_other = any(map(_runs_as_python, (mode for name, mode in modes.items() if name == BASELINE)))
+    is_other = BASELINE in modes and _runs_as_python(modes[BASELINE])
     cost = own_cost(watched, bare, why_unknown(run.bare, bare, beside.get(BASELINE), is_other_program=is_other))
     modes = with_own_cost(modes, cost, bare)
     modes = with_loaders(modes, speaking, _trials(run), header)

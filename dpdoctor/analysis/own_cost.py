@@ -71,13 +71,12 @@ def why_unknown(
     """Return why bare launches, of which these steps are known, tell nothing; None: they tell.
 
     `beside`: what else ran while the baseline was measured, so that it cannot be compared with them; None: nothing.
+    `is_other_program`: what the baseline runs is not what they run.
     """
     if beside is not None:
         return DISTURBED.format(beside)
-    if is_other_program:
-        return OTHER_PROGRAM
     if steps:
-        return None
+        return OTHER_PROGRAM if is_other_program else None
     reason = next((launch.record.reason for launch in bare if launch.record.reason), None)
     return f"the bare launch failed: {reason}" if reason else NO_CONTROL
 

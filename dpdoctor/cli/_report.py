@@ -71,12 +71,10 @@ def make(
         RunDirectoryError: not a run directory, or damaged.
         OutputError: something cannot be written.
     """
-    packing = Thread(target=_pack_plotly)
-    if plotlyjs != DIRECTORY:
-        packing.start()
+    packing = Thread(target=_pack_plotly, args=(plotlyjs,))
+    packing.start()
     analysis, path = _analysed(rundir.read(root)), root / rundir.REPORT
-    if packing.is_alive():
-        packing.join()
+    packing.join()
     _write(root, analysis, plotlyjs)
     if show:
         console.print(show(analysis))
@@ -120,11 +118,12 @@ def _analysed(run: Run) -> Diagnosis:
     return diagnosed(run)
 
 
-def _pack_plotly() -> None:
-    """Pack plotly.js for the page: to be done beside the analysis, as what packs it lets other threads run."""
-    from dpdoctor.report import plotlyjs
+def _pack_plotly(place: str) -> None:
+    """Pack plotly.js if it goes into the page; beside the analysis, as what packs it lets other threads run."""
+    if place != DIRECTORY:
+        from dpdoctor.report import plotlyjs
 
-    plotlyjs.script("")
+        plotlyjs.script("")
 
 
 def _write(root: Path, analysis: Diagnosis, plotlyjs: str) -> None:

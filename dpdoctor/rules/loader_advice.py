@@ -23,8 +23,8 @@ NAMED = 0.1
 # the others: 0.16 to 0.28 by tests/benchmarks/remedy_gain.py, of two transforms under DDP. For a bound, twice that.
 REST_FASTER = 0.5
 COLLATE = "collate"
-# By how much, as half a 95% interval, what two settings take in one launch in turns may compare otherwise in another:
-# of seven in tests/benchmarks/remedy_gain.py two lay 1% beyond what the windows of one launch said.
+# By how much, as half an interval, what was tried in turns in one launch may compare otherwise in another: of thirteen
+# by tests/benchmarks/remedy_gain.py one lay 1% beyond what its windows said, and one 6% beyond a wider interval.
 OTHER_LAUNCH = 0.05
 # The processes of a DataLoader end with it, whatever persistent_workers says.
 BUILD_ONCE = "build the DataLoader once, before the loop over epochs, and "

@@ -82,11 +82,13 @@ def _best(mode: ModeSummary) -> LoaderSetting | None:
 
 
 def _was_tried(mode: ModeSummary, best: LoaderPrediction) -> bool:
-    """Return whether the ablation with one worker measured what is as good."""
+    """Return whether the ablation with one worker measured what is as good, and whether it gains anything."""
     ablation = mode.ablations.get(BESIDE)
     if best.num_workers != 1 or ablation is None or ablation.step.value is None or best.step.value is None:
         return False
-    return ablation.step.value <= LEAST_GAIN * best.step.value
+    share = ablation.share
+    may_gain_nothing = share.low is not None and share.high is not None and share.low <= 0 <= share.high
+    return not may_gain_nothing and ablation.step.value <= LEAST_GAIN * best.step.value
 
 
 def trial(launch: LaunchFacts | None) -> LoaderTrial | None:

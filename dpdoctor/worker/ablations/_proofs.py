@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -58,30 +59,26 @@ class Counted:
         if self._full is None or anew:
             self._full = window
             return None
-        before, now = _per_step(self._full.collectives, self._full), _per_step(window.collectives, window)
-        is_alike = _alike(before, now) or _usually_alike(self._full, window, _collectives)
-        return None if is_alike else OTHERWISE.format(_number(now), _number(before))
+        return self._unlike(window, OTHERWISE)
 
     def beside(self, window: Issued) -> str | None:
         """Return why a window of an ablation that leaves the ranks' exchanges alone did not; None: it did."""
         if self._full is None or not window.steps:
             return None
-        before, now = _per_step(self._full.collectives, self._full), _per_step(window.collectives, window)
-        is_alike = _alike(before, now) or _usually_alike(self._full, window, _collectives)
-        return None if is_alike else UNLIKE.format(_number(now), _number(before))
+        return self._unlike(window, UNLIKE)
 
     def apart(self, window: Issued) -> str | None:
         """Return why a window without exchanges was none; None: it issued exactly what was to be left."""
         if self._full is None or self._full.collectives is None or window.collectives is None:
             return NOT_KNOWN
-        kept_before, kept = _per_step(self._full.kept, self._full), _per_step(window.kept, window)
-        if not (_alike(kept_before, kept) or _usually_alike(self._full, window, _kept)):
-            return PARTED.format(_calls(kept), _calls(kept_before))
+        kept = _KEPT.per_step(window)
+        if not _KEPT.is_alike(self._full, window):
+            return PARTED.format(_calls(kept), _calls(_KEPT.per_step(self._full)))
         # What C++ issues by itself, such as a norm over sharded gradients, goes on; the reducer does not.
         before = Issued() if self._wire.has_reducer else self._full
-        left = _unseen(before)
-        if not (_alike(left, _unseen(window)) or _usually_alike(before, window, _unseen_in)):
-            return WENT_ON.format(_number(_per_step(window.collectives, window)), units.digits(kept + left))
+        if not _UNSEEN.is_alike(before, window):
+            left = units.digits(kept + _UNSEEN.per_step(before))
+            return WENT_ON.format(_number(_COLLECTIVES.per_step(window)), left)
         if window.kept_elements >= self._wire.least:
             return LARGE.format(units.whole(window.kept_elements))
         return None
@@ -90,9 +87,16 @@ class Counted:
         """Return why a window in which gradients are exchanged less often exchanged no less; None: it did."""
         if self._full is None or self._full.collectives is None or window.collectives is None:
             return NOT_KNOWN
-        before, now = _per_step(self._full.collectives, self._full), _per_step(window.collectives, window)
+        before, now = _COLLECTIVES.per_step(self._full), _COLLECTIVES.per_step(window)
         is_less = now < (1 - WITHIN) * before
         return None if is_less else WENT_ON.format(_number(now), f"fewer than {units.digits(before)}")
+
+    def _unlike(self, window: Issued, words: str) -> str | None:
+        """Return in these words that a window has not the collectives of the full one; None: it has."""
+        assert self._full is not None
+        if _COLLECTIVES.is_alike(self._full, window):
+            return None
+        return words.format(*(_number(_COLLECTIVES.per_step(one)) for one in (window, self._full)))
 
 
 def fingerprint(parameters: Iterable[torch.Tensor]) -> int:
@@ -105,48 +109,39 @@ def fingerprint(parameters: Iterable[torch.Tensor]) -> int:
     return total
 
 
-def _unseen(window: Issued) -> float:
-    """Return the collectives in a step that no call of Python's issued."""
-    return _per_step((window.collectives or 0) - window.kept - window.payload + window.dropped, window)
-
-
 # Of a step: collectives, and calls of Python's that are kept, payload and dropped.
 _Step = tuple[int, int, int, int]
 
 
-def _collectives(step: _Step) -> int:
-    return step[0]
+@dataclass(frozen=True, slots=True)
+class _Counter:
+    """Something that is counted in each step, by what it is of such numbers, added up or of one step."""
+
+    of: Callable[[_Step], int]
+
+    def per_step(self, window: Issued) -> float:
+        """Return the mean over a window's steps."""
+        numbers = window.collectives or 0, window.kept, window.payload, window.dropped
+        return self.of(numbers) / max(1, window.steps)
+
+    def is_alike(self, one: Issued, other: Issued) -> bool:
+        """Return whether two windows have it alike: in the mean, or in what most of their steps have."""
+        before, now = self.per_step(one), self.per_step(other)
+        usual = self._usual(one)
+        return abs(before - now) <= WITHIN * abs(before) or (usual is not None and usual == self._usual(other))
+
+    def _usual(self, window: Issued) -> int | None:
+        """Return what USUAL of a window's steps have alike; None: so many have nothing."""
+        found = Counter[int]()
+        for step, number in window.each.items():
+            found[self.of(step)] += number
+        value, number = max(found.items(), key=lambda item: item[1], default=(0, 0))
+        return value if number >= USUAL * window.steps else None
 
 
-def _kept(step: _Step) -> int:
-    return step[1]
-
-
-def _unseen_in(step: _Step) -> int:
-    collectives, kept, payload, dropped = step
-    return collectives - kept - payload + dropped
-
-
-def _usually(window: Issued, of: Callable[[_Step], int]) -> int | None:
-    """Return what USUAL of a window's steps have alike; None: so many have nothing."""
-    found = Counter[int]()
-    for step, number in window.each.items():
-        found[of(step)] += number
-    value, number = max(found.items(), key=lambda item: item[1], default=(0, 0))
-    return value if number >= USUAL * window.steps else None
-
-
-def _usually_alike(one: Issued, other: Issued, of: Callable[[_Step], int]) -> bool:
-    usual = _usually(one, of)
-    return usual is not None and usual == _usually(other, of)
-
-
-def _per_step(number: int | None, window: Issued) -> float:
-    return (number or 0) / max(1, window.steps)
-
-
-def _alike(before: float, now: float) -> bool:
-    return abs(before - now) <= WITHIN * abs(before)
+_COLLECTIVES, _KEPT = _Counter(lambda step: step[0]), _Counter(lambda step: step[1])
+# Collectives that no call of Python's issued.
+_UNSEEN = _Counter(lambda step: step[0] - step[1] - step[2] + step[3])
 
 
 def _number(per_step: float) -> str:

@@ -129,7 +129,7 @@ class Issued:
         payload: calls of Python's that carry gradients or parameters, `dropped` ones of them copied within the rank.
         kept: its other calls; `kept_elements` in the largest of them.
         num_bytes: of all that Python exchanges, known while lines are learnt.
-        each: how many of several steps had so many collectives, and so many calls of `kept`, `payload` and `dropped`.
+        each: of a window, in how many steps these four numbers were alike: collectives, kept, payload, dropped.
     """
 
     steps: int = 0

@@ -12,8 +12,8 @@ from dpdoctor.analysis import analyse
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.facts import Analysis
-from dpdoctor.analysis.own_cost import NO_CONTROL, is_known, launch_spread, steps_of, why_unknown
-from dpdoctor.records import Launch, Rank, Sample
+from dpdoctor.analysis.own_cost import NO_CONTROL, OTHER_PROGRAM, is_known, launch_spread, steps_of, why_unknown
+from dpdoctor.records import RUNS_AS_PYTHON, Conversion, Launch, Rank, Sample
 from dpdoctor.report.words.verdict import limits
 from dpdoctor.rules import diagnose
 from tests.builders import records
@@ -275,3 +275,20 @@ def test_a_machine_that_did_not_keep_its_pace_is_named(milliseconds: tuple[float
     if is_said:
         assert "100 ms" in summary.caveat
         assert "120 ms" in summary.caveat
+
+
+def test_a_baseline_that_runs_a_compiled_function_as_python_is_another_program_than_bare() -> None:
+    conversion = Conversion(warnings=(f"loss_of calls Net: {RUNS_AS_PYTHON}",))
+    shares = []
+    for of in (None, conversion):
+        (found,) = (run := watched(104, bare(99, 100, 101)).run).modes["single"]
+        (only,) = found.ranks
+        assert only.record is not None
+        record = only.record if of is None else dataclasses.replace(only.record, conversion=of)
+        single = dataclasses.replace(found, ranks=(dataclasses.replace(only, record=record),))
+        run = dataclasses.replace(run, modes={**run.modes, "single": (single,)})
+        shares.append(analyse(run).summary.modes["single"].observer_overhead)
+    assert shares[0].value == pytest.approx(4 / 104)
+    assert shares[1].value is None
+    assert why_unknown((), [shares[0]], None, is_other_program=True) == OTHER_PROGRAM
+    assert why_unknown((), [], None, is_other_program=True) == NO_CONTROL

@@ -61,6 +61,13 @@ def test_what_promises_nothing_new_is_not_tried(of: ModeSummary) -> None:
     assert to_try({"ddp": of}) == {}
 
 
+def test_what_the_ablation_with_one_worker_could_not_tell_is_tried() -> None:
+    of = mode(
+        predictions=(NOW, cases.prediction(1, 0.087, 0.05, 2)), ablations={"one_worker": cases.ablation(0.13, 0.2)}
+    )
+    assert to_try({"ddp": of}) == {"ddp": LoaderSetting(num_workers=1, prefetch_factor=2)}
+
+
 def test_what_is_predicted_to_be_better_than_the_ablation_with_one_worker_is_tried() -> None:
     of = mode(
         predictions=(NOW, cases.prediction(1, 0.06, 0.01, 4)), ablations={"one_worker": cases.ablation(0.2, 0.001)}
