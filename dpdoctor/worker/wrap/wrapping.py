@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from dpdoctor.records import RUNS_AS_PYTHON, WrappedModule
@@ -120,6 +121,10 @@ class Wrapping:
                 is_new = not isinstance(module._compiled_call_impl, Redirect) and not self._is_part(module)
                 self._called_by(getattr(inside, "functions", ()), module, is_new=is_new)
                 if is_new:
+                    if self._mode.distributed and any(map(is_lazy, modules.parameters(module))):
+                        # It makes its parameters here; torch's wrappers take none that have no shape yet.
+                        with torch.no_grad():
+                            original(module, *args, **kwargs)
                     self._wrap(module)
                 return original(module, *args, **kwargs)
             finally:

@@ -71,6 +71,24 @@ def test_a_wrapper_that_passes_attributes_on_is_wrapped_itself(rig: Rig, patches
     assert "_compiled_call_impl" not in vars(model)
 
 
+class Shapes(Recording):
+    """A mode that, as torch's wrappers do, asks every parameter for its shape."""
+
+    def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
+        assert all(parameter.shape.numel() for parameter in module.parameters())
+        return super().convert(module, how)
+
+
+def test_lazy_modules_have_made_their_parameters_before_they_are_wrapped(patches: Patches) -> None:
+    rig = Rig(patches, Shapes())
+    model = nn.Sequential(nn.LazyLinear(3), nn.ReLU(), nn.LazyLinear(1))
+    held = sgd(model)
+    model(X).mean().backward()
+    held.step()
+    (unit,) = rig.wrapping.records()
+    assert unit.num_parameters == sum(parameter.numel() for parameter in model.parameters()) > 0
+
+
 def test_parts_called_inside_are_not_units(rig: Rig) -> None:
     model = Net()
     held = sgd(model)
