@@ -35,7 +35,10 @@ class WorkerSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderPrediction:
-    """What an event simulation of the DataLoader predicts; `step` in seconds, `wait` the part of it spent waiting."""
+    """What an event simulation of the DataLoader predicts; `step` in seconds, `wait` the part of it spent waiting.
+
+    Both are unknown of a setting that was tried and not simulated.
+    """
 
     num_workers: int
     prefetch_factor: int | None
@@ -87,7 +90,8 @@ class LoaderSummary:
         transfer: seconds to take over a batch that lies ready.
         epoch_start: seconds that the first batch of an iteration takes beyond the usual.
         predictions: for every number of workers and prefetch factor within the budget of cores and memory.
-        advice: the prediction to follow; None: leave it as it is, or unknown; `advice_reason` says which and why.
+        advice: the setting to follow, with its prediction where it was simulated; None: leave it as it is, or unknown;
+            `advice_reason` says which and why.
         baseline_same_workers: what one device would take with as many loader processes as all ranks have; None for one
             device, and where the ranks have none, as each then fetches for itself.
         trial: what came of the setting that was tried in a launch of its own; None: there was no such launch.

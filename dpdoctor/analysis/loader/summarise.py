@@ -176,6 +176,7 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
     decides = trial.decides(chosen, fed.trial, ablation)
     if decides is not None:
         chosen, reason = trial.after_trial(chosen, decides, predictions)
+        reason += f"; no other setting is predicted: {fed.reason}" if fed.reason else ""
     else:
         reason = trial.after_ablation(chosen, reason, ablation)
     if loader.sampler == _ITERABLE_SAMPLER:

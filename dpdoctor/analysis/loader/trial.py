@@ -17,6 +17,7 @@ from dpdoctor.spec import BESIDE, ONE_WORKER, OTHER_SETTING, LoaderSetting
 # A setting whose step is this close to the best is as good, and cheaper with fewer processes and batches in memory.
 AS_GOOD = 1.02
 ITERABLE = "an iterable dataset: whether its workers would share it, or each read all of it, is up to its code"
+TRIED = "it was tried, not simulated"
 
 
 def advise(predictions: Sequence[LoaderPrediction], present: Setting) -> tuple[LoaderPrediction | None, str]:
@@ -165,7 +166,15 @@ def after_trial(
     if not is_faster(tried):
         return None, f"{words(tried)}, which is not measurably faster"
     setting = Setting(num_workers=tried.setting.num_workers, prefetch_factor=tried.setting.prefetch_factor)
-    return next((p for p in predictions if is_of(p, setting)), chosen), words(tried)
+    return next((p for p in predictions if is_of(p, setting)), _not_simulated(setting)), words(tried)
+
+
+def _not_simulated(setting: Setting) -> LoaderPrediction:
+    """Return a setting of which nothing was predicted."""
+    unknown = stats.unknown("s", TRIED)
+    return LoaderPrediction(
+        num_workers=setting.num_workers, prefetch_factor=setting.prefetch_factor, step=unknown, wait=unknown
+    )
 
 
 def after_ablation(chosen: LoaderPrediction | None, reason: str, ablation: LoaderTrial | None) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from dpdoctor.analysis import AblationSummary, Analysis, Figure, Finding, Inconclusive, SlowFetches
 from dpdoctor.analysis.base.summary import LoaderTrial
-from dpdoctor.analysis.loader.trial import words
+from dpdoctor.analysis.loader.trial import after_trial, words
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Card, Cell, Facts, Fold, Paragraph, Table
 from dpdoctor.report.documents.run import of_run
@@ -18,7 +18,7 @@ from dpdoctor.report.views.findings import STATUS_WORDS
 from dpdoctor.report.views.waterfall import TERM_WORDS
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.rules import BY_NAME
-from dpdoctor.spec import LoaderSetting
+from dpdoctor.spec import ONE_WORKER, LoaderSetting
 from tests.builders import diagnosed_runs, runs
 from tests.builders.diagnosed_runs import figure, finding, unknown, with_findings, with_modes
 from tests.builders.figures import figures
@@ -273,6 +273,20 @@ class TestLoader:
         assert first.title == "Set num_workers=4, prefetch_factor=2"
         assert "predicted" not in first.text
         assert "1.40x (1.30–1.50)" in first.text
+
+    def test_what_was_tried_and_not_simulated_is_told_with_its_gain_and_why_nothing_else_is_predicted(self) -> None:
+        ddp = self.ANALYSIS.summary.modes["ddp"]
+        assert ddp.loader is not None
+        trial = LoaderTrial(setting=ONE_WORKER, speedup=figure(1.4, 0.1, unit="x"))
+        advice, reason = after_trial(None, trial, ())
+        loader = dataclasses.replace(
+            ddp.loader, num_workers=0, predictions=(), advice=advice, advice_reason=reason, trial=trial
+        )
+        modes = dict.fromkeys(("single", "ddp"), dataclasses.replace(ddp, loader=loader))
+        built = build("loader", with_modes(self.ANALYSIS, **modes))
+        first = only(Callout, built)[0]
+        assert (first.title, first.text) == ("Set num_workers=1, prefetch_factor=2", f"{reason}.")
+        assert [absent.reason for absent in only(Absent, built) if absent.what == "Predicted step"] == [reason] * 2
 
     def test_facts_with_reasons_for_what_is_unknown(self) -> None:
         facts = dict(only(Facts, build("loader", self.ANALYSIS))[0].pairs)

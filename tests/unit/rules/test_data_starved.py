@@ -9,10 +9,11 @@ import pytest
 
 from dpdoctor.analysis import CrossCheck, LoaderSummary, SlowFetches
 from dpdoctor.analysis.base.summary import LoaderTrial, TransformSummary
+from dpdoctor.analysis.loader.trial import after_trial
 from dpdoctor.records import CpuUse, Rank
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.data_starved import RULE
-from dpdoctor.spec import LoaderSetting
+from dpdoctor.spec import ONE_WORKER, LoaderSetting
 from tests.builders import cases, feeding, records
 from tests.builders.cases import Case
 
@@ -160,6 +161,16 @@ def test_the_gain_of_a_setting_that_was_tried_is_the_measured_one() -> None:
     assert (found.speedup.low, found.speedup.high) == pytest.approx((1.278, 1.522), abs=1e-3)
     assert any("was tried" in text and "1.40x (1.30–1.50)" in text for text in found.evidence)
     assert found.code == "DataLoader(..., num_workers=2, prefetch_factor=4, persistent_workers=True)"
+
+
+def test_a_setting_that_was_tried_and_not_simulated_has_its_measured_gain() -> None:
+    trial = LoaderTrial(setting=ONE_WORKER, speedup=cases.figure(1.4, 0.1, unit="x"))
+    advice, reason = after_trial(None, trial, ())
+    loader = cases.loader(advice=advice, advice_reason=reason, trial=trial)
+    found = RULE.check(waiting(0.4, 0.39, loader))
+    assert (found.speedup.value, found.speedup_basis) == (1.4, "measured")
+    assert found.code == "DataLoader(..., num_workers=1, persistent_workers=True)"
+    assert sum("was tried" in text for text in found.evidence) == 1
 
 
 def test_what_a_cheaper_transform_gives_is_an_upper_bound() -> None:

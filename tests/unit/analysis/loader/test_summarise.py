@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis.analyse import analyse
 from dpdoctor.analysis.base.summary import LoaderSummary
@@ -16,7 +17,7 @@ from dpdoctor.analysis.loader.simulate import Cores, Setting
 from dpdoctor.analysis.loader.summarise import Budget, budget, settings
 from dpdoctor.loading import HandOff
 from dpdoctor.records import Launch, Rank, Sample
-from dpdoctor.spec import OTHER_SETTING, LoaderSetting
+from dpdoctor.spec import BESIDE, OTHER_SETTING, LoaderSetting
 from tests.builders import records
 from tests.builders.feeding import even_batches, launch, loader, rank
 from tests.builders.specs import MS
@@ -97,6 +98,22 @@ def test_what_cannot_be_predicted_has_its_reason() -> None:
     assert found is not None
     assert found.fetch.value == pytest.approx(0.070)
     assert (found.predictions, found.advice, found.advice_reason) == ((), None, NO_SENDING)
+
+
+def test_one_worker_that_was_measured_to_be_faster_is_advised_where_nothing_can_be_simulated() -> None:
+    made = rank(even_batches(16, wait=70.0), num_windows=4)
+    steps = [step if step.window % 2 else replace(step, duration_ns=step.duration_ns // 2) for step in made.steps]
+    windows = [
+        dataclasses.replace(w, ablation="full" if w.window % 2 else BESIDE, round=(w.window + 1) // 2)
+        for w in made.windows
+    ]
+    tried = dataclasses.replace(made, steps=tuple(steps), windows=tuple(windows))
+    found = loaders({"single": [launch(tried)]})["single"]
+    assert found is not None
+    assert found.advice is not None
+    assert (found.predictions, found.advice.num_workers, found.advice.step.value) == ((), 1, None)
+    assert "2.00x as fast" in found.advice_reason
+    assert found.advice_reason.endswith(NO_SENDING)
 
 
 def test_an_iterable_dataset_gets_no_advice() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from dpdoctor.analysis.base.summary import LoaderTrial, ModeSummary
+from dpdoctor.analysis.base.summary import LoaderPrediction, LoaderTrial, ModeSummary
 from dpdoctor.analysis.loader.trial import (
+    TRIED,
     after_ablation,
     after_trial,
     better,
@@ -129,6 +131,17 @@ def tried(speedup: float, half: float) -> LoaderTrial:
 def test_what_was_measured_to_be_faster_is_advised_whatever_was_predicted() -> None:
     chosen, reason = after_trial(None, tried(1.4, 0.1), (NOW, TWO, MORE))
     assert chosen is TWO
+    assert "1.40x (1.30–1.50)" in reason
+
+
+@pytest.mark.parametrize(("chosen", "predictions"), [(None, ()), (MORE, (NOW, MORE))])
+def test_what_was_tried_and_not_simulated_is_advised_and_nothing_in_its_place(
+    chosen: LoaderPrediction | None, predictions: Sequence[LoaderPrediction]
+) -> None:
+    advised, reason = after_trial(chosen, tried(1.4, 0.1), predictions)
+    assert advised is not None
+    assert (advised.num_workers, advised.prefetch_factor) == (2, 2)
+    assert (advised.step.value, advised.wait.reason) == (None, TRIED)
     assert "1.40x (1.30–1.50)" in reason
 
 
