@@ -98,8 +98,11 @@ def launch_spread(*programs: Sequence[Figure]) -> float | None:
 
 
 def _standard_error(step: Figure) -> float:
-    """Return what a launch's own windows say of how well its step is known, relative; 0: nothing."""
-    if not step.value or step.high is None:
+    """Return what a launch's own windows say of how well its step is known, relative; 0: nothing.
+
+    The interval of a calibrated step holds what launches differ by, too, and that is what is asked for.
+    """
+    if not step.value or step.high is None or step.scope == "calibrated":
         return 0.0
     return stats.half_width(step) / stats.student_t(step.n - 1) / step.value
 

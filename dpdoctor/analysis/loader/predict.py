@@ -152,7 +152,8 @@ def _times(step: Figure, ratios: Sequence[float], model: float) -> Figure:
     """Return the step times the first ratio; its interval adds up that of the step, of the ratio and of the model."""
     assert step.value is not None
     value = step.value * ratios[0]
-    if step.high is None or len(ratios) < 3:
+    # A calibrated step has an interval though one window tells nothing of how windows vary.
+    if step.high is None or step.n < 2 or len(ratios) < 3:
         return Figure(value=value, n=step.n, unit=step.unit)
     t = student_t(step.n - 1)
     sampling = t * statistics.stdev(ratios[1:]) / ratios[0]

@@ -90,6 +90,12 @@ def test_how_far_launches_lie_apart() -> None:
     assert both == pytest.approx(stats.student_t(3) * (0.025 / 3) ** 0.5)
 
 
+def test_the_interval_of_a_calibrated_baseline_is_not_what_its_windows_say() -> None:
+    calibrated = Figure(value=0.10, low=0.08, high=0.12, n=1, unit="s", scope="calibrated")
+    again = Figure(value=0.11, n=1, unit="s")
+    assert launch_spread([calibrated, again]) == pytest.approx(stats.student_t(1) * 2**0.5 * 0.005 / 0.105)
+
+
 def test_more_launches_of_both_kinds_leave_less_doubt() -> None:
     once = watched(104, bare(99, 100, 101)).summary.modes["single"].observer_overhead
     more = watched(104, bare(99, 100, 101, 100), again=bare(105)).summary.modes["single"].observer_overhead

@@ -94,6 +94,12 @@ def test_a_step_without_an_interval_gives_none() -> None:
     assert (now.step.low, now.wait.high) == (None, None)
 
 
+def test_a_calibrated_step_of_one_window_tells_nothing_of_how_windows_vary() -> None:
+    calibrated = Figure(value=0.040, low=0.036, high=0.044, n=1, unit="s", scope="calibrated")
+    (one,) = predict(of(EVEN, EVEN), Setting(num_workers=1), step=calibrated)
+    assert (one.step.value, one.step.high) == (pytest.approx(0.030), None)
+
+
 def test_predictions_repeat() -> None:
     blocks = [Block(fetch=(0.030 + 0.001 * n,) * 9, compute=(0.010,) * 9) for n in range(5)]
     assert predict(of(*blocks), Setting(num_workers=2)) == predict(of(*blocks), Setting(num_workers=2))
