@@ -209,7 +209,7 @@ def _finding(
 def _trace_words(verdict: Stragglers) -> list[str]:
     if verdict.lateness_ns is None:
         return []
-    steps = f"{units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'traced step')}"
+    steps = f"{units.whole(verdict.times)} of {units.count(verdict.num_steps, 'traced step')}"
     pattern = "one rank" if verdict.rank is not None else "now one rank, now another"
     return [f"in {steps} {pattern} comes late to a collective by {units.seconds(verdict.lateness_ns * NS)}"]
 

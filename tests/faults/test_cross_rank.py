@@ -106,7 +106,7 @@ def test_nothing_planted_is_nothing_found(runs):
 
 def test_a_rank_that_sleeps_in_every_step_is_persistent(runs):
     found = runs["persistent"].found.verdict
-    assert (found.kind, found.rank, found.num_late) == ("persistent", 1, found.num_steps)
+    assert (found.kind, found.rank, found.times) == ("persistent", 1, found.num_steps)
     assert found.lateness_ns == pytest.approx(runs["persistent"].lost_per_step_ns, rel=WITHIN)
     assert found.cause == "python"
 

@@ -98,7 +98,8 @@ class Stragglers:
         kind: persistent, one rank in most steps; rotating, in most steps another one; periodic, every `period` steps;
             single, now and then, see `events`; none; unknown, with its reason.
         rank: the culprit; None where there are several.
-        lateness_ns: median over the late steps, of the rank that was last in each.
+        lateness_ns: median over the `times` steps of the pattern, of the rank that was last in each.
+        times: steps in which the culprit was late or, where ranks take turns, one was late enough for that.
         num_late: steps in which somebody was late.
         num_steps: steps that could be judged.
         cause: of Calls.causes or a kind of EventRecord, where one covers enough of the lateness.
@@ -108,6 +109,7 @@ class Stragglers:
     kind: Kind
     rank: int | None = None
     lateness_ns: int | None = None
+    times: int = 0
     num_late: int = 0
     num_steps: int = 0
     period: int | None = None

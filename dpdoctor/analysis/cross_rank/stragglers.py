@@ -148,6 +148,7 @@ def _single(events: tuple[LateStep, ...]) -> Stragglers | None:
         kind="single",
         rank=ranks.pop() if len(ranks) == 1 else None,
         lateness_ns=round(float(np.median([event.lateness_ns for event in events]))),
+        times=len({event.step for event in events}),
         cause=causes.pop() if len(causes) == 1 else None,
     )
 
@@ -167,6 +168,7 @@ def _verdict(kind: Kind, late: _Late, cause: Cause | None) -> Stragglers:
         kind=kind,
         rank=rank,
         lateness_ns=round(float(np.median(late.by_ns))),
+        times=len(late),
         cause=None if rank is None or cause is None else cause(rank, late.step.tolist()),
     )
 

@@ -76,7 +76,7 @@ def lateness(verdict: Stragglers) -> str | None:
     who = "a rank, not always the same," if verdict.rank is None else f"rank {verdict.rank}"
     if verdict.kind == "periodic":
         return f"{who} is late by {by} every {units.count(verdict.period or 0, 'step')}{why}"
-    often = "nearly every step" if verdict.num_late >= NEARLY_EVERY * verdict.num_steps else "most steps"
+    often = "nearly every step" if verdict.times >= NEARLY_EVERY * verdict.num_steps else "most steps"
     return f"{who} is late by {by} in {often}{why}"
 
 

@@ -58,7 +58,7 @@ class TestHeadline:
         assert trace_verdict.headline(traced_runs.hostile_traces()).sentence.startswith("2 traces: ")
 
 
-LATE = Stragglers(kind="persistent", rank=2, lateness_ns=30 * MS, num_late=19, num_steps=20)
+LATE = Stragglers(kind="persistent", rank=2, lateness_ns=30 * MS, times=19, num_late=20, num_steps=20)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ LATE = Stragglers(kind="persistent", rank=2, lateness_ns=30 * MS, num_late=19, n
     [
         (LATE, "rank 2 is late by 30.0 ms in nearly every step"),
         (
-            dataclasses.replace(LATE, num_late=13, cause="gc"),
+            dataclasses.replace(LATE, times=13, cause="gc"),
             "rank 2 is late by 30.0 ms in most steps after collecting garbage",
         ),
         (

@@ -161,6 +161,13 @@ def test_rank_and_cost_of_the_trace() -> None:
     assert found.severity == "critical"
 
 
+def test_steps_in_which_another_rank_is_late_are_not_told_as_the_culprits() -> None:
+    # The first step is not judged.
+    found = finding(case("ddp", *traces([[0, 30]] * 17 + [[30, 0]] * 3)))
+    assert found.ranks == (1,)
+    assert found.evidence[0].startswith("in 16 of 19 traced steps one rank comes late")
+
+
 def test_ranks_in_turns_have_no_culprit() -> None:
     found = finding(FIRES["in turns"])
     assert found.ranks == ()

@@ -71,6 +71,13 @@ def test_most_of_the_steps_are_enough():
     assert verdict(planted(steps, 0)).kind == "persistent"
 
 
+def test_steps_in_which_others_are_late_are_not_the_culprits():
+    lateness = planted(range(17), 1)
+    lateness[range(17, 20), 0] += 30
+    found = verdict(lateness)
+    assert (found.kind, found.rank, found.times, found.num_late) == ("persistent", 5, 17, 20)
+
+
 def test_ranks_that_take_turns_are_rotating_and_none_is_named():
     lateness = noise(ranks=3)
     lateness[np.arange(20), np.arange(20) % 3] += 30
