@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary
+from dpdoctor.analysis.base.weighing import SMALL, above_zero, is_loss
 from dpdoctor.report.words import clauses
 
 # Keys of the parts, in the order in which they are drawn.
@@ -98,14 +99,15 @@ def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
 
 def _communication(mode: ModeSummary) -> tuple[float, str]:
     """Return communication's share of a step and what it was taken from; 0 and nothing where it is unknown."""
-    ablation = mode.ablations.get(_ABLATION)
-    is_told = ablation is not None and ablation.share.value is not None
-    if ablation is not None and ablation.share.value is not None and (ablation.share.low or 0.0) > 0:
-        return ablation.share.value, "what a step gains without communication"
+    gained = mode.ablations[_ABLATION].share if _ABLATION in mode.ablations else None
+    if gained is not None and gained.value is not None and above_zero(gained):
+        return gained.value, "what a step gains without communication"
     budget = mode.breakdown
     if mode.world_size > 1 and budget is not None and budget.step.value and budget.exposed_comm.value is not None:
         return budget.exposed_comm.value / budget.step.value, "communication that nothing hides, from the trace"
-    return 0.0, "without communication a step is not measurably shorter" if is_told else ""
+    # One round has no interval, and a wide one may hold much.
+    is_little = gained is not None and gained.high is not None and gained.high < SMALL and not is_loss(gained)
+    return 0.0, "without communication a step is not measurably shorter" if is_little else ""
 
 
 def _value(figure: Figure | None) -> float:

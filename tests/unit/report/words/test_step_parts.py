@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
+from dpdoctor.analysis import AblationSummary
 from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, step_parts
 from tests.builders import cases
 
@@ -24,6 +26,16 @@ def test_what_a_step_gains_without_communication_is_taken_out_of_what_computes()
 
 def test_an_experiment_that_shows_no_gain_measured_it_too() -> None:
     assert shown(ablations={"no_comm": cases.ablation(0.0)}) == {DATA: "10%", COMPUTE: "90%"}
+
+
+def of_one_round(share: float) -> AblationSummary:
+    found = cases.ablation(share)
+    return dataclasses.replace(found, share=dataclasses.replace(found.share, low=None, high=None, n=1))
+
+
+@pytest.mark.parametrize("no_comm", [cases.ablation(0.2, 0.25), cases.ablation(-0.2), of_one_round(0.2)])
+def test_an_experiment_that_cannot_tell_leaves_communication_unknown(no_comm: AblationSummary) -> None:
+    assert shown(ablations={"no_comm": no_comm}) == shown()
 
 
 def test_one_device_communicates_with_nobody() -> None:
