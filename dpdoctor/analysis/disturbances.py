@@ -29,6 +29,7 @@ WAITING = 0.2
 ONE_ROUND_NS = 500_000_000
 # A reading is of about the second before it.
 PERIOD_NS = 1_100_000_000
+OTHERS_USED = "other processes used"
 
 
 def words(launches: Mapping[str, LaunchFacts], cores: int) -> str:
@@ -47,7 +48,7 @@ def words(launches: Mapping[str, LaunchFacts], cores: int) -> str:
 def while_measured(launch: LaunchFacts | None, cores: int) -> str | None:
     """Return that others took cores while a launch was measured; None: none that were missed, or unknown."""
     taken = taken_by_others(launch, cores) if launch is not None else None
-    return None if taken is None else f"other processes used {units.digits(taken, 2)} of {units.count(cores, 'core')}"
+    return None if taken is None else f"{OTHERS_USED} {units.digits(taken, 2)} of {units.count(cores, 'core')}"
 
 
 def taken_by_others(launch: LaunchFacts, cores: int) -> float | None:

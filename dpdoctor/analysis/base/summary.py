@@ -411,6 +411,13 @@ class Finding:
         if self.short_remedy and not self.remedy:
             raise ValueError(f"{self.rule} has a short remedy but none in full")
 
+    @property
+    def gain(self) -> Figure | None:
+        """`speedup` as it is told: of a bound the most that it may be."""
+        if self.speedup is None or self.speedup_basis != "at most" or self.speedup.high is None:
+            return self.speedup
+        return Figure(value=self.speedup.high, unit=self.speedup.unit)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inconclusive:

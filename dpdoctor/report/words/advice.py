@@ -17,7 +17,7 @@ SAID = frozenset({"parallelism_not_worth_it"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """A remedy in a few words, and what it gives in one mode; `basis` is Finding.gain."""
+    """A remedy in a few words, and what it gives in one mode; `basis` is Finding.speedup_basis."""
 
     mode: str
     rule: str
@@ -64,15 +64,16 @@ def _costliest(summary: RunSummary, modes: Collection[str]) -> Finding | None:
 def _changes(summary: RunSummary, modes: Collection[str]) -> Iterator[_Change]:
     """Yield the changes that are predicted to give more than noise, that of the costliest finding first."""
     for finding in diagnosis.parts(summary).costly:
-        gain = finding.speedup
-        if finding.mode in modes and finding.short_remedy and gain is not None and _least(gain) > 1:
-            shown = diagnosis.at_most(gain) if finding.speedup_basis == "at most" else gain
+        speedup, gain = finding.speedup, finding.gain
+        if finding.mode not in modes or not finding.short_remedy or speedup is None or gain is None:
+            continue
+        if _least(speedup) > 1:
             yield _Change(
                 mode=finding.mode,
                 rule=finding.rule,
                 short=finding.short_remedy,
                 basis=finding.speedup_basis,
-                gain=shown,
+                gain=gain,
             )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, RunSummary
-from dpdoctor.report.text import mode_label
+from dpdoctor.report.text import mode_label, with_interval
 from dpdoctor.report.words import diagnosis
 
 
@@ -39,7 +39,7 @@ class Bottleneck:
 
 def costliest(summary: RunSummary) -> list[Bottleneck]:
     """Return the first bottlenecks, the costliest first, each once with all modes that have it."""
-    return [_bottleneck(of_rule) for of_rule in diagnosis.bottlenecks(summary)[: diagnosis.MOST_FIRST]]
+    return [_bottleneck(summary, of_rule) for of_rule in diagnosis.bottlenecks(summary)[: diagnosis.MOST_FIRST]]
 
 
 def left_to_the_report(summary: RunSummary) -> str:
@@ -48,26 +48,36 @@ def left_to_the_report(summary: RunSummary) -> str:
     return f"The report has {units.count(more, 'more bottleneck')}." if more > 0 else ""
 
 
-def _bottleneck(findings: Sequence[Finding]) -> Bottleneck:
+def _bottleneck(summary: RunSummary, findings: Sequence[Finding]) -> Bottleneck:
     first = findings[0]
     return Bottleneck(
-        title=first.title, tone=diagnosis.SEVERITY_TONES[first.severity], treatments=tuple(_treatments(findings))
+        title=first.title,
+        tone=diagnosis.SEVERITY_TONES[first.severity],
+        treatments=tuple(_treatments(summary, findings)),
     )
 
 
-def _treatments(findings: Sequence[Finding]) -> Iterator[Treatment]:
+def _treatments(summary: RunSummary, findings: Sequence[Finding]) -> Iterator[Treatment]:
     """Yield what to do in each mode; what is the same for several modes once."""
     for (remedy, code), same in itertools.groupby(findings, lambda finding: (finding.remedy, finding.code)):
         treated = list(same)
         yield Treatment(
-            costs=tuple(map(_cost, treated)),
+            costs=tuple(_cost(summary, finding) for finding in treated),
             lines=tuple(dict.fromkeys(finding.line for finding in treated if finding.line)),
             remedy=remedy or "",
             code=code or "",
         )
 
 
-def _cost(finding: Finding) -> str:
+def _cost(summary: RunSummary, finding: Finding) -> str:
     is_known = finding.speedup is not None and finding.speedup.value is not None
     gain = f"; speedup {diagnosis.gain_words(finding)}" if is_known else ""
-    return f"{mode_label(finding.mode)}: {diagnosis.cost_words(finding)}, {finding.status}{gain}"
+    return f"{mode_label(finding.mode)}: {_cost_words(summary, finding)}, {finding.status}{gain}"
+
+
+def _cost_words(summary: RunSummary, finding: Finding) -> str:
+    """Return what a finding costs, and what it takes where the verdict above says another share."""
+    told, cost = diagnosis.told_share(summary, finding), finding.cost
+    if finding.status != "confirmed" or told is None or cost.value is None or diagnosis.are_alike(told, cost.value):
+        return diagnosis.cost_words(finding)
+    return f"it takes {units.share(told)} of each step, and without it a step is {with_interval(cost)} shorter"

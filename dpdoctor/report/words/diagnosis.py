@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpdoctor.analysis import Figure, Finding, RunSummary
+from dpdoctor.analysis import Finding, RunSummary
 from dpdoctor.report.text import figure_text, with_interval
 from dpdoctor.report.words import standing
+from dpdoctor.report.words.step_parts import COMMUNICATION, DATA, step_parts
+from dpdoctor.rules.diagnose import ALIKE
 
 # So many bottlenecks stand on the first screen; more would hide what comes after them.
 MOST_FIRST = 3
 SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "muted"}
 OF_WORDS = {"step": "each step", "epoch": "an epoch", "linear": "linear scaling"}
 STATUS_TONES = {"confirmed": "good", "inferred": "plain", "refuted": "muted"}
+# The part of a step whose share is what a rule finds costly: on one screen it has one figure, that of the step's parts.
+_PART = {"data_starved": DATA, "exposed_communication": COMMUNICATION, "no_overlap": COMMUNICATION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +73,28 @@ def cost_words(finding: Finding) -> str:
 
 def gain_words(finding: Finding) -> str | None:
     """Return what the remedy would give, with its interval and how it is known; None where nothing was predicted."""
-    if finding.speedup is None:
+    gain = finding.gain
+    if gain is None:
         return None
-    if finding.speedup.value is None:
-        return f"unknown: {finding.speedup.reason}"
+    if gain.value is None:
+        return f"unknown: {gain.reason}"
     if finding.speedup_basis == "at most":
-        return f"at most {figure_text(at_most(finding.speedup))}"
-    return f"{with_interval(finding.speedup)}, {'measured' if finding.speedup_basis == 'measured' else 'estimated'}"
+        return f"at most {figure_text(gain)}"
+    return f"{with_interval(gain)}, {'measured' if finding.speedup_basis == 'measured' else 'estimated'}"
 
 
-def at_most(gain: Figure) -> Figure:
-    """Return the most that a gain may be."""
-    return Figure(value=gain.value if gain.high is None else gain.high, unit=gain.unit)
+def told_share(summary: RunSummary, finding: Finding) -> float | None:
+    """Return the share that a finding is of: the step's part that is drawn beside it, else its cost; None: unknown.
+
+    An ablation may say more than the part or less, and gains are predicted from that.
+    """
+    if finding.cost.value is None or finding.share_of != "step":
+        return finding.cost.value
+    key, mode = _PART.get(finding.rule), summary.modes.get(finding.mode)
+    parts = step_parts(mode) if mode is not None and key is not None else ()
+    return next((part.share for part in parts if part.key == key and part.share), finding.cost.value)
+
+
+def are_alike(share: float, other: float) -> bool:
+    """Return whether a reader takes two shares for one and the same."""
+    return min(share, other) >= ALIKE * max(share, other)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dpdoctor import units
 from dpdoctor.analysis import BASELINE, Figure, Finding, Inconclusive, ModeSummary, RunSummary
+from dpdoctor.analysis.disturbances import OTHERS_USED
 from dpdoctor.report.blocks import Advice, Ranking
 from dpdoctor.report.text import (
     batch_text,
@@ -26,7 +27,7 @@ from dpdoctor.report.text import (
 )
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.report.words.advice import SAID
-from dpdoctor.report.words.step_parts import AT_MOST, COMMUNICATION, DATA, StepPart, step_parts
+from dpdoctor.report.words.step_parts import AT_MOST, StepPart, step_parts
 from dpdoctor.rules import BY_NAME
 from dpdoctor.rules.diagnose import ALIKE, OURS
 from dpdoctor.rules.rule import CRITICAL
@@ -43,13 +44,13 @@ _BOUND_BY = {
 }
 # A change that would gain something, though nothing is wrong: it does not tell what bounds the run.
 _NO_FAULT = SAID | {"amp_unused"}
-# The part of a step whose share is what a rule finds costly: on one screen it has one figure, that of the step's parts.
-_PART = {"data_starved": DATA, "exposed_communication": COMMUNICATION, "no_overlap": COMMUNICATION}
 # Of an interval whose longer side is so many times the other, the ends are shown, and no ±.
 LOPSIDED = 1.5
 NOT_CLEAR = "No finding stands clear of dpdoctor's own cost"
+UNTOLD = "What a step consists of was not measured"
 _SHARE = re.compile(r"[\d.]+%")
 _BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bound"}
+_SIGNS = {"measured": "", "predicted": "~", "at most": AT_MOST}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +184,8 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
     first = _largest(run, [found for found in costly if found.mode in leading and found.rule not in _NO_FAULT])
     if first is None:
         nothing = "" if costly else NOT_CLEAR if _of_our_cost(run) else "Nothing was found that would be worth a change"
-        return "", "plain", sentence("; ".join(filter(None, (nothing, _longest_part(leading, standing.focus(run))))))
+        longest = _longest_part(leading, standing.focus(run))
+        return "", "plain", sentence("; ".join(filter(None, (nothing, longest))) or UNTOLD)
     word, told = _BOUND_BY.get(first.rule, ("", ""))
     tone = diagnosis.SEVERITY_TONES[first.severity]
     if not told or first.share_of != "step" or first.cost.value is None:
@@ -192,11 +194,13 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
             tone,
             sentence(f"{capital(clipped(first.title, LONGEST_TITLE))} ({mode_label(first.mode)})"),
         )
-    others = [
-        found for found in costly if found.rule == first.rule and found is not first and found.cost.value is not None
-    ]
-    share = _share(run, first) or 0.0
-    beside = "".join(f", {units.share(_share(run, found) or 0.0)} {_where(found.mode)}" for found in others)
+    shares = {
+        found.mode: diagnosis.told_share(run, found)
+        for found in costly
+        if found.rule == first.rule and found.share_of == "step" and found is not first
+    }
+    share = diagnosis.told_share(run, first) or 0.0
+    beside = "".join(f", {units.share(other)} {_where(mode)}" for mode, other in shares.items() if other is not None)
     # A run of which nine tenths are compute is bound by nothing else, whatever could be saved.
     bound_by = word if share >= CRITICAL else ""
     return bound_by, tone, sentence(f"{told.format(units.share(share))} {_where(first.mode)}{beside}")
@@ -204,20 +208,8 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
 
 def _largest(run: RunSummary, faults: Sequence[Finding]) -> Finding | None:
     """Return what takes most of a step, whatever can be done about it; of what takes about as much the first."""
-    shares = [(_share(run, found) or 0.0) * (found.share_of == "step") for found in faults]
+    shares = [(diagnosis.told_share(run, found) or 0.0) * (found.share_of == "step") for found in faults]
     return next((found for found, share in zip(faults, shares, strict=True) if share >= ALIKE * max(shares)), None)
-
-
-def _share(run: RunSummary, finding: Finding) -> float | None:
-    """Return the share that a finding is of: the step's part that is drawn beside it, else its cost; None: unknown.
-
-    An ablation may say more than the part or less, and the whole finding says what; gains are predicted from that.
-    """
-    if finding.cost.value is None or finding.share_of != "step":
-        return finding.cost.value
-    key, mode = _PART.get(finding.rule), run.modes.get(finding.mode)
-    parts = step_parts(mode) if mode is not None and key is not None else ()
-    return next((part.share for part in parts if part.key == key and part.share), finding.cost.value)
 
 
 def _where(name: str) -> str:
@@ -241,19 +233,24 @@ def _longest_part(leading: Mapping[str, ModeSummary], name: str | None) -> str:
 
 
 def _do_first(run: RunSummary) -> str:
-    """Return the first change that is known to give something, where, and what it gives in each mode that it helps."""
-    costly = diagnosis.parts(run).costly
-    finding = next((found for found in costly if found.short_remedy and _gains(found)), None)
-    if finding is None or finding.short_remedy is None:
+    """Return the first change that is known to give something, where, and what it gives in each mode that it helps.
+
+    It is one for the modes that the answer is about, if there is any for them.
+    """
+    costly, leading = diagnosis.parts(run).costly, standing.leaders(run)
+    known = [found for found in costly if found.short_remedy and _gains(found)]
+    if not known:
         return ""
+    finding = next((found for found in known if found.mode in leading), known[0])
     where = f" ({_line(run, finding)})" if finding.line else ""
-    # What was tried and does not help comes after what does.
-    change, also, tried = finding.short_remedy.partition("; ")
+    change, also, tried = (finding.short_remedy or "").partition("; ")
     others = [other for other in costly if other.rule == finding.rule and other is not finding and other.short_remedy]
     alike = [other for other in others if _change(other) == change]
     beside = "".join(f", {_short_gain(other)} {_where(other.mode)}" for other in alike if _gains(other))
     apart = _of_other_modes([other for other in others if other not in alike])
-    return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{apart}{also}{tried}")
+    # What was tried and does not help comes after what does, and may be what other modes need.
+    tried = f"{_where(finding.mode)} {tried}" if tried and apart else tried
+    return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{also}{tried}{apart}")
 
 
 def _of_other_modes(others: Sequence[Finding]) -> str:
@@ -290,20 +287,15 @@ def _gains(finding: Finding) -> bool:
 
 def _gain(finding: Finding) -> str:
     """Return the known gain of a finding: how it is known, and how much."""
-    assert finding.speedup is not None
-    basis = _BASIS[finding.speedup_basis]
-    if finding.speedup_basis == "at most":
-        return f"{basis} {figure_text(diagnosis.at_most(finding.speedup))}"
-    interval = short_interval(finding.speedup)
-    return f"{basis} {figure_text(finding.speedup)}{f' ({interval})' if interval else ''}"
+    assert finding.gain is not None
+    interval = short_interval(finding.gain)
+    return f"{_BASIS[finding.speedup_basis]} {figure_text(finding.gain)}{f' ({interval})' if interval else ''}"
 
 
 def _short_gain(finding: Finding) -> str:
     """Return the known gain of a finding with a mark of how it is known."""
-    assert finding.speedup is not None
-    if finding.speedup_basis == "at most":
-        return f"{AT_MOST}{figure_text(diagnosis.at_most(finding.speedup))}"
-    return f"{'' if finding.speedup_basis == 'measured' else '~'}{figure_text(finding.speedup)}"
+    assert finding.gain is not None
+    return f"{_SIGNS[finding.speedup_basis]}{figure_text(finding.gain)}"
 
 
 def _row(run: RunSummary, name: str) -> ModeRow:
@@ -350,8 +342,7 @@ def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
     known_rule = BY_NAME.get(findings[0].rule)
     known = [found for found in findings if found.speedup is not None and found.speedup.value is not None]
     best = max(known, key=_size, default=findings[0])
-    predicted = best.speedup if best in known else None
-    gain = diagnosis.at_most(predicted) if predicted is not None and best.speedup_basis == "at most" else predicted
+    gain = best.gain if best in known else None
     return Opportunity(
         title=known_rule.title if known_rule else clipped(capital(best.title), LONGEST_TITLE),
         remedy=clipped(_remedy(best, findings), LONGEST_REMEDY),
@@ -386,26 +377,46 @@ def _line(run: RunSummary, finding: Finding) -> str:
 
 
 def _size(finding: Finding) -> float:
-    assert finding.speedup is not None
-    return finding.speedup.value or 0.0
+    assert finding.gain is not None
+    return finding.gain.value or 0.0
 
 
 def _chip(run: RunSummary, finding: Finding, best: Finding) -> str:
     """Return what a bottleneck costs in a mode, what its remedy gives, and that one where it is its own."""
-    cost, gain = _share(run, finding), finding.speedup
+    cost, gain = diagnosis.told_share(run, finding), finding.speedup
     of = "a step" if finding.share_of == "step" else diagnosis.OF_WORDS[finding.share_of]
     parts = [f"{units.share(cost)} of {of}"] if cost is not None else []
     parts += [_gain(finding)] if gain is not None and gain.value is not None else []
+    parts += [_shorter(finding, cost)] if cost is not None else []
     own = f" ({finding.short_remedy})" if finding.short_remedy and _remedy_of(finding) != _remedy_of(best) else ""
-    return f"{mode_label(finding.mode)}: {', '.join(parts) or finding.status}{own}"
+    return f"{mode_label(finding.mode)}: {', '.join(filter(None, parts)) or finding.status}{own}"
+
+
+def _shorter(finding: Finding, told: float) -> str:
+    """Return how much shorter a step is without what is found, where that is not about the share told of it."""
+    gain = finding.gain.value if finding.gain is not None else None
+    if finding.share_of != "step":
+        return ""
+    if finding.speedup_basis == "at most" and gain is not None:
+        saved, words = 1 - 1 / gain, "a step up to {} shorter"
+    elif finding.status == "confirmed":
+        saved, words = finding.cost.value or 0.0, "without it a step is {} shorter"
+    else:
+        return ""
+    return "" if diagnosis.are_alike(saved, told) else words.format(units.share(saved))
 
 
 def _limits(run: RunSummary) -> Iterator[str]:
     """Yield what this run could not tell, and what would lift that."""
     yield from verdict.limits(run)
     shown = _measured(run)
-    if BASELINE in run.modes and not run.caveat:
-        parallel = {name: mode.speedup for name, mode in shown.items() if not standing.is_baseline(name)}
+    if BASELINE in run.modes:
+        # The caveat says itself that speedups are unknown where other processes took cores.
+        parallel = {
+            name: mode.speedup
+            for name, mode in shown.items()
+            if not standing.is_baseline(name) and not (mode.speedup.reason or "").startswith(OTHERS_USED)
+        }
         yield from _unknown("speedup", shown, parallel)
     yield from _withheld(run)
     yield from _started_one_rank(shown)

@@ -10,9 +10,9 @@ import pytest
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, Inconclusive
 from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.disturbances import OTHERS_USED
 from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
-from dpdoctor.report.words import diagnosis
-from dpdoctor.report.words.first_screen import FirstScreen, _of_other_modes, first_screen
+from dpdoctor.report.words.first_screen import UNTOLD, FirstScreen, _of_other_modes, first_screen
 from dpdoctor.rules.diagnose import OURS
 from tests.builders import runs, traced_runs
 from tests.builders.cases import OWN
@@ -79,6 +79,14 @@ class TestAnswer:
             found = screen(with_mode("ddp", throughput=figure_))
             assert next(row.interval for row in found.modes if row.name == "ddp").startswith(told)
 
+    def test_what_comes_now_and_then_is_no_share_of_each_step_of_another_mode(self) -> None:
+        single = finding(mode="single", cost=figure(0.12, 0.01, "ratio"), share_of="epoch")
+        assert figures(screen(with_findings(runs.cpu_run(), finding(), single)).answer) == ["42%"]
+
+    def test_where_nothing_is_known_of_the_leading_mode_that_is_said(self) -> None:
+        found = with_findings(with_mode("ddp", phases={}), finding(mode="single"))
+        assert screen(found).answer == f"{UNTOLD}."
+
     def test_without_a_finding_the_longest_part_is_told(self) -> None:
         found = screen(runs.cpu_run())
         assert found.bound_by == ""
@@ -95,6 +103,14 @@ class TestAnswer:
         found = screen(with_findings(runs.cpu_run(), perhaps, finding(short_remedy="set num_workers=4")))
         assert "num_workers=4" in found.do_first
         assert screen(with_findings(runs.cpu_run(), perhaps)).do_first == ""
+
+
+    def test_what_to_do_first_is_for_the_modes_that_the_answer_is_about(self) -> None:
+        single = finding(mode="single", speedup=figure(2.0, 0.1, "x"), short_remedy="set num_workers=2")
+        bound = finding("exposed_communication", speedup=figure(1.2, 0.1, "x"), short_remedy="train on twice the batch")
+        assert screen(with_findings(runs.cpu_run(), single, bound)).do_first.startswith("Train on twice the batch")
+        unknown_gain = dataclasses.replace(bound, speedup=None)
+        assert "num_workers=2" in screen(with_findings(runs.cpu_run(), single, unknown_gain)).do_first
 
 
 class TestModes:
@@ -146,7 +162,7 @@ class TestOpportunities:
     def test_of_an_upper_bound_the_upper_end_is_shown(self) -> None:
         bound = finding(speedup=figure(1.4, 0.1, "x"), speedup_basis="at most")
         (shown,) = screen(with_findings(runs.cpu_run(), bound)).opportunities
-        assert shown.gain == diagnosis.at_most(bound.speedup)
+        assert (shown.gain.value, shown.gain.low) == (1.5, None)
         assert shown.basis == "upper bound"
 
     def test_of_many_the_first_are_shown_and_the_others_counted(self) -> None:
@@ -179,6 +195,28 @@ class TestOpportunities:
         assert drawn in found.answer
         assert drawn in found.opportunities[0].modes[0]
 
+    @pytest.mark.parametrize(
+        ("cost", "fields", "said"),
+        [
+            (0.10, {"speedup": figure(1.08, 0.01, "x"), "speedup_basis": "at most"}, ", a step up to 8.3% shorter"),
+            (0.10, {"status": "inferred", "speedup": figure(1.08, 0.01, "x")}, ""),
+            (0.10, {}, ", without it a step is 10% shorter"),
+            (0.42, {"speedup": figure(1.7, 0.1, "x"), "speedup_basis": "at most"}, ""),
+            (0.10, {"share_of": "epoch"}, ""),
+        ],
+    )
+    def test_what_a_gain_comes_to_is_told_where_the_share_says_another(
+        self, cost: float, fields: dict[str, object], said: str
+    ) -> None:
+        found = finding(cost=figure(cost, 0.01, "ratio"), **fields)
+        (chip,) = screen(with_findings(runs.cpu_run(), found)).opportunities[0].modes
+        assert chip.rpartition(")" if ")" in chip else "x")[2] == said
+
+    def test_the_size_of_a_bound_is_the_one_that_is_shown(self) -> None:
+        bound = finding(mode="single", speedup=figure(1.3, 0.6, "x"), speedup_basis="at most")
+        (found,) = screen(with_findings(runs.cpu_run(), finding(), bound)).opportunities
+        assert (found.gain, found.basis) == (bound.gain, "upper bound")
+
     def test_a_failed_mode_is_left_out(self) -> None:
         (found,) = screen(with_findings(runs.cpu_run(), finding(), finding(mode="fsdp"))).opportunities
         assert [text.partition(":")[0] for text in found.modes] == ["ddp"]
@@ -189,6 +227,14 @@ class TestLimits:
         lacking = stats.unknown("s", "no loader with a length fed the steps")
         told = screen(with_mode("ddp", epoch_s=lacking)).hints
         assert sum("no loader with a length fed the steps" in text for text in told) == 1
+
+    @pytest.mark.parametrize(("reason", "is_told"), [("the baseline failed", True), (f"{OTHERS_USED} 1.0 of 2 cores", False)])
+    def test_why_a_speedup_is_unknown_is_told_beside_a_caveat_that_does_not_say_so(
+        self, reason: str, is_told: bool
+    ) -> None:
+        found = with_mode("ddp", speedup=stats.unknown("x", reason)).summary
+        told = first_screen(dataclasses.replace(found, caveat="the machine did not keep its pace")).limits
+        assert any(reason in text for text in told) == is_told
 
     def test_intervals_of_one_launch_are_told_and_those_of_several_not(self) -> None:
         assert any("--repeat" in text for text in screen(runs.cpu_run()).hints)
@@ -235,7 +281,7 @@ def test_what_to_do_first_tells_what_it_gives_in_each_mode_that_it_helps() -> No
         for mode, gain in gains.items()
     ]
     told = screen(with_findings(runs.cpu_run(), *found)).do_first
-    assert told.endswith("1.50x (1.40–1.60) on one device, 1.20x under ddp.")
+    assert told.endswith("1.20x (1.10–1.30) under ddp, 1.50x on one device.")
 
 
 def test_what_takes_most_of_a_step_bounds_it_and_of_what_takes_as_much_what_gives_more() -> None:
@@ -260,7 +306,10 @@ def test_modes_that_need_another_change_are_told_beside_the_first() -> None:
         for mode, change in changes.items()
     ]
     do_first = screen(with_findings(runs.cpu_run(), *found)).do_first
-    assert do_first.endswith("one device; under ddp: make Decode cheaper (1.10x).")
+    assert do_first.endswith(
+        "1.10x (1.05–1.15) under ddp; under ddp num_workers=2 is slower: measured 0.9x; "
+        "on one device: set num_workers=2 (1.50x)."
+    )
     both = _of_other_modes([found[1], dataclasses.replace(found[1], mode="fsdp", speedup_basis="at most")])
     assert both == "; under ddp and fsdp: make Decode cheaper (1.10x and \N{LESS-THAN OR EQUAL TO}1.15x)"
     same = [

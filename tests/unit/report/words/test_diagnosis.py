@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dpdoctor.report.words.costliest import left_to_the_report
+from dpdoctor.report.words.costliest import costliest, left_to_the_report
 from dpdoctor.report.words.diagnosis import cost_words, gain_words
 from tests.builders import runs
-from tests.builders.diagnosed_runs import finding, unknown, with_findings
+from tests.builders.diagnosed_runs import figure, finding, unknown, with_findings
 
 
 def test_what_a_finding_costs() -> None:
@@ -32,3 +32,9 @@ def test_what_a_remedy_would_give() -> None:
 def test_how_many_more_the_report_has(number: int, said: str) -> None:
     found = with_findings(runs.cpu_run(), *(finding(f"rule_{place}") for place in range(number)))
     assert left_to_the_report(found.summary) == said
+
+
+def test_a_cost_that_is_not_the_share_of_the_verdict_is_told_beside_that() -> None:
+    (found,) = costliest(with_findings(runs.cpu_run(), finding(cost=figure(0.10, 0.01, "ratio"))).summary)
+    (cost,) = found.treatments[0].costs
+    assert cost.startswith("ddp: it takes 42% of each step, and without it a step is 10% (9.0–11) shorter, confirmed;")
