@@ -19,6 +19,7 @@ from dpdoctor.spec import BASELINE
 
 DISTURBED = "{} while one device was measured, which bare launches at other times cannot be held against"
 NO_CONTROL = "the script was not also run bare"
+NO_BASELINE = "no step of one device was measured that a bare one could be held against"
 OTHER_PROGRAM = (
     "a bare launch runs as one graph what is watched runs as Python: a compiled function that calls the model"
 )
@@ -134,7 +135,7 @@ def with_own_cost(modes: dict[str, ModeSummary], cost: Figure, bare: Sequence[Fi
     """
     baseline = modes.get(BASELINE)
     if baseline is None or baseline.step.value is None:
-        return modes
+        return {name: _estimated(mode, NO_BASELINE) for name, mode in modes.items()}
     if cost.value is None:
         return {name: _estimated(mode, cost.reason) for name, mode in modes.items()}
     shares = {name: _share(cost, mode.step) for name, mode in modes.items()}

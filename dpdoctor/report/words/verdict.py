@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary
-from dpdoctor.analysis.own_cost import MOST_SHARE, is_unclear
+from dpdoctor.analysis.own_cost import MOST_SHARE, is_too_much, is_unclear
 from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import (
     by_reason,
@@ -130,7 +130,12 @@ def _files(summary: RunSummary) -> Iterator[str]:
 
 
 def _own_cost(share: Figure) -> Iterator[str]:
-    """Yield that watching may take much of a step, where nobody knows that well enough to correct anything."""
+    """Yield that watching takes, or may take, much of a step, and which figures it is in."""
+    if is_too_much(share):
+        yield sentence(
+            "The rate of one device is that of its bare launches; its step and what it consists of were watched, which "
+            f"takes {units.share(share.value or 0.0)} of it"
+        )
     if is_unclear(share):
         yield sentence(
             f"Watching the script may take {units.share(share.value or 0.0)} of each step ({interval_text(share)}): "

@@ -12,12 +12,22 @@ from dpdoctor.analysis import analyse
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.facts import Analysis
-from dpdoctor.analysis.own_cost import NO_CONTROL, OTHER_PROGRAM, is_known, launch_spread, steps_of, why_unknown
+from dpdoctor.analysis.own_cost import (
+    NO_BASELINE,
+    NO_CONTROL,
+    OTHER_PROGRAM,
+    is_known,
+    launch_spread,
+    steps_of,
+    why_unknown,
+)
 from dpdoctor.records import RUNS_AS_PYTHON, Conversion, Launch, Rank, Sample
+from dpdoctor.report.blocks import Table
 from dpdoctor.report.words.verdict import limits
 from dpdoctor.rules import diagnose
 from tests.builders import records
 from tests.builders.records import even_rank, launch, rank, step, window
+from tests.builders.sections import build, only
 from tests.builders.specs import MS
 
 # Simulated runs of a kind: enough to tell 95% from 90%.
@@ -112,6 +122,10 @@ class TestTooMuch:
         throughput = analysis.summary.modes["single"].throughput
         assert throughput.value == pytest.approx(320)
         assert throughput.scope == "launches"
+
+    def test_a_rate_and_a_step_of_two_programs_are_told_apart(self, analysis: Analysis) -> None:
+        (told,) = [text for text in limits(analysis.summary) if "bare launches" in text]
+        assert "which takes 50% of it" in told
 
     def test_what_is_watched_alone_has_no_rate(self, analysis: Analysis) -> None:
         mode = analysis.summary.modes["ddp"]
@@ -230,6 +244,18 @@ class TestUnknown:
     def test_without_a_control_only_the_hooks_are_counted(self) -> None:
         modes = analyse(records.run({"single": [launch(even_rank(100, observer_ns=1e6))]})).summary.modes
         assert (modes["single"].observer_overhead.value, modes["single"].observer_overhead.reason) == (0.01, NO_CONTROL)
+
+    @pytest.mark.parametrize("baseline", [{}, {"single": [launch(status="failed", reason="the disk is full")]}])
+    def test_without_a_baseline_the_hooks_are_not_said_to_be_beyond_the_bare_script(
+        self, baseline: dict[str, Sequence[Launch]]
+    ) -> None:
+        ranks = [even_rank(100, observer_ns=1e6, index=index, world_size=2) for index in range(2)]
+        run = records.run({**baseline, "ddp": [launch(*ranks, mode="ddp")]}, {"ddp": 2})
+        analysis = analyse(dataclasses.replace(run, bare=bare(100, 101) if baseline else ()))
+        share = analysis.summary.modes["ddp"].observer_overhead
+        assert (share.value, share.reason) == (0.01, NO_BASELINE)
+        (table,) = only(Table, build("overhead", analysis))
+        assert "estimated from what one hook costs" in table.caption
 
     def test_a_control_that_failed_says_why(self) -> None:
         failed = launch(mode="bare", status="failed", reason="the script raised OSError")
