@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from dpdoctor.analysis import Diagnosis, RunSummary
@@ -58,9 +58,9 @@ def troubles(summary: RunSummary) -> Iterator[Trouble]:
     yield from of_modes(summary)
 
 
-def of_modes(summary: RunSummary) -> Iterator[Trouble]:
-    """Yield every mode that did not end well, those that failed alike together."""
-    for names in standing.ended_badly(summary, but=()):
+def of_modes(summary: RunSummary, *, but: Collection[str] = ()) -> Iterator[Trouble]:
+    """Yield every mode that did not end well, `but` for those of some statuses; those that failed alike together."""
+    for names in standing.ended_badly(summary, but=but):
         mode = summary.modes[names[0]]
         found = verdict.mode_verdict(names[0], mode, alike=names)
         yield Trouble(tone=found.tone, sentence=found.sentence, lines=mode.stderr_tail)

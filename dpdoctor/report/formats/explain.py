@@ -10,6 +10,7 @@ from rich.tree import Tree
 
 from dpdoctor import units
 from dpdoctor.analysis import Conversion, Diagnosis, ModeSummary
+from dpdoctor.report.formats.console import literal
 from dpdoctor.report.text import left_alone, sampler_text
 from dpdoctor.report.words import clauses
 
@@ -17,14 +18,14 @@ _SIGNS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("cannot
 
 
 def explanation(analysis: Diagnosis) -> RenderableType:
-    """Return a tree per mode: modules, loaders, settings, remarks and the proof."""
+    """Return a tree per mode: modules, loaders, settings, remarks and the proof; text of the run is literal."""
     return Group(*(_mode(name, mode) for name, mode in analysis.summary.modes.items()))
 
 
 def _mode(name: str, mode: ModeSummary) -> Tree:
-    tree = Tree(Text(f"{name}: {mode.status}", style="bold"))
+    tree = Tree(literal(f"{name}: {mode.status}", "bold"))
     if mode.reason:
-        tree.add(Text(mode.reason, style="bold red"))
+        tree.add(literal(mode.reason, "bold red"))
     for line in _lines(mode, mode.conversion) if mode.conversion else ():
         tree.add(line)
     return tree
@@ -33,27 +34,27 @@ def _mode(name: str, mode: ModeSummary) -> Tree:
 def _lines(mode: ModeSummary, conversion: Conversion) -> Iterator[Text]:
     for unit in conversion.modules:
         parameters = f"{units.whole(unit.num_parameters)} parameters"
-        yield Text(f"module {unit.name} ({parameters}), called at {unit.line}")
+        yield literal(f"module {unit.name} ({parameters}), called at {unit.line}")
         if unit.unused:
-            yield Text(f"  without a gradient: {', '.join(unit.unused)}")
+            yield literal(f"  without a gradient: {', '.join(unit.unused)}")
     for loader in conversion.loaders:
         size = "" if loader.batch_size is None else f", batch {loader.batch_size}"
         workers = units.count(loader.num_workers, "worker")
         note = f"; {loader.note}" if loader.note else ""
         sampler = sampler_text(loader.sampler)
-        yield Text(
+        yield literal(
             f"loader at {loader.line}: {loader.dataset}, {sampler}{size}, {workers}; shared: {loader.rule}{note}"
         )
     if conversion.optimizers:
-        yield Text(f"optimizers: {', '.join(conversion.optimizers)}")
+        yield literal(f"optimizers: {', '.join(conversion.optimizers)}")
     threads = units.count(conversion.num_threads, "thread")
     unused = "; find_unused_parameters on" if conversion.find_unused_parameters else ""
-    yield Text(f"{clauses.ranks(mode)}, {threads} each, seed {conversion.seed}{unused}")
+    yield literal(f"{clauses.ranks(mode)}, {threads} each, seed {conversion.seed}{unused}")
     if conversion.written:
-        yield Text(left_alone(len(conversion.written)))
-    yield Text(f"patched: {', '.join(conversion.patched)}", style="dim")
+        yield literal(left_alone(len(conversion.written)))
+    yield literal(f"patched: {', '.join(conversion.patched)}", "dim")
     for warning in conversion.warnings:
-        yield Text(warning, style="yellow")
+        yield literal(warning, "yellow")
     for check in conversion.proof:
         sign, style = _SIGNS[check.ok]
-        yield Text.assemble((f"{sign}: ", style), check.text)
+        yield Text.assemble((f"{sign}: ", style), literal(check.text))

@@ -67,11 +67,9 @@ def _said(screen: FirstScreen) -> Iterator[RenderableType]:
 
 
 def _modes(screen: FirstScreen) -> Iterator[RenderableType]:
-    """Yield a row for each mode with figures, then why the others have none."""
+    """Yield a row for each mode with figures, then why those have none that changed nothing."""
     measured = [row for row in screen.modes if row.step is not None]
-    if not measured:
-        return
-    cells = [_HEADS, *(_figures(row) for row in measured)]
+    cells = [_HEADS, *(_figures(row) for row in measured)] if measured else []
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     yield Text()
     for number, row in enumerate(cells):
@@ -136,11 +134,10 @@ def _names(screen: FirstScreen) -> list[str]:
 
 
 def _troubles(run: RunSummary) -> Iterator[RenderableType]:
-    """Yield what failed, each reason with the lines that were printed last."""
-    for trouble in brief.of_modes(run):
-        if trouble.tone != "muted":
-            yield Text()
-            yield Wrapped(text=trouble.sentence, style=_STYLES[trouble.tone])
+    """Yield what failed or was skipped, each reason with the lines that were printed last."""
+    for trouble in brief.of_modes(run, but=("inactive",)):
+        yield Text()
+        yield Wrapped(text=trouble.sentence, style=_STYLES[trouble.tone])
         for line in trouble.lines:
             yield literal(f"  {line}")
 

@@ -198,7 +198,7 @@ class TestOpportunities:
     @pytest.mark.parametrize(
         ("cost", "fields", "said"),
         [
-            (0.10, {"speedup": figure(1.08, 0.01, "x"), "speedup_basis": "at most"}, "1.09x, a step up to 8.3% shorter"),
+            (0.1, {"speedup": figure(1.08, 0.01, "x"), "speedup_basis": "at most"}, "1.09x, a step up to 8.3% shorter"),
             (0.10, {"status": "inferred", "speedup": figure(1.08, 0.01, "x")}, ""),
             (0.10, {}, ", without it a step is 10% shorter"),
             (0.42, {"speedup": figure(1.7, 0.1, "x"), "speedup_basis": "at most"}, ""),

@@ -5,6 +5,7 @@ import dataclasses
 from rich.console import Console
 
 from dpdoctor.analysis import analyse
+from dpdoctor.records import Check
 from dpdoctor.report.formats import explain
 from tests.builders import records, runs
 from tests.builders.figures import figures
@@ -20,3 +21,16 @@ def test_a_loader_of_an_iterable_dataset_has_no_sampler() -> None:
     (line,) = [line for line in capture.get().splitlines() if "train.py:30" in line]
     assert all(words in line for words in ("Records, none (iterable), ", "per-device"))
     assert figures(line) == ["30", "32", "2"]
+
+
+def test_a_run_cannot_command_the_terminal() -> None:
+    wrapped = runs.conversion(warnings=["\x1b[2Jgone"], proof=[Check(name="parameters equal", ok=True, text="\x1b]0;")])
+    module = dataclasses.replace(wrapped.modules[0], name="\x1b[1mNet", unused=("\x07bias",))
+    rank = runs.rank(conversion=dataclasses.replace(wrapped, modules=(module,)))
+    console = Console(width=200)
+    with console.capture() as capture:
+        launch = records.launch(rank, status="failed", reason="\x1b[31mred")
+        console.print(explain.explanation(analyse(records.run({"single": [launch]}))))
+    text = capture.get()
+    assert not {"\x1b", "\x07"} & set(text)
+    assert "\N{REPLACEMENT CHARACTER}[2Jgone" in text

@@ -100,6 +100,19 @@ def test_a_run_cannot_command_the_terminal() -> None:
     assert "\N{REPLACEMENT CHARACTER}[2Jgone" in text
 
 
+def test_a_mode_that_was_skipped_is_told_with_its_reason() -> None:
+    reason = "the run ended before this mode began"
+    found = with_mode("fsdp", status="skipped", reason=reason, stderr_tail=())
+    assert f"\nfsdp was skipped: {reason}.\n" in shown(found)
+
+
+def test_a_mode_that_changed_nothing_is_told_where_no_other_has_figures() -> None:
+    found = runs.cpu_run()
+    modes = {name: found.summary.modes[name] for name in ("dp", "fsdp")}
+    alone = dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+    assert "\ndp: there is no accelerator\n" in shown(alone)
+
+
 @pytest.mark.parametrize(("number", "shown_of_them"), [(3, 3), (6, 4), (8, 4)])
 def test_limits_have_so_many_lines_and_the_rest_is_counted(number: int, shown_of_them: int) -> None:
     found = runs.cpu_run()
