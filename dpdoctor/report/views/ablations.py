@@ -130,7 +130,7 @@ def _what(name: str) -> str:
 
 
 def _disagreements(name: str, mode: ModeSummary) -> Iterator[Callout]:
-    """Yield where seeing and taking away tell different things; the report does not choose."""
+    """Yield where seeing and taking away tell different things."""
     apart = [one for one in mode.cross_checks if one.agrees is False]
     if apart:
         told = (
@@ -141,7 +141,7 @@ def _disagreements(name: str, mode: ModeSummary) -> Iterator[Callout]:
         yield Callout(
             tone="warn",
             title=f"{mode_label(name)}: what an ablation gains and what was seen disagree",
-            text=f"{' '.join(told)} Neither is preferred here.",
+            text=" ".join(told),
         )
 
 
