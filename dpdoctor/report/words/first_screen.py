@@ -248,9 +248,9 @@ def _do_first(run: RunSummary) -> str:
     alike = [other for other in others if _change(other) == change]
     beside = "".join(f", {_short_gain(other)} {_where(other.mode)}" for other in alike if _gains(other))
     apart = _of_other_modes([other for other in others if other not in alike])
-    # What was tried and does not help comes after what does, and may be what other modes need.
-    tried = f"{_where(finding.mode)} {tried}" if tried and apart else tried
-    return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{also}{tried}{apart}")
+    # What was tried and does not help comes after what does, but for what other modes need: that may be the same.
+    last = apart or f"{also}{tried}"
+    return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{last}")
 
 
 def _of_other_modes(others: Sequence[Finding]) -> str:
