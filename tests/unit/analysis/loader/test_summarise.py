@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 
 import pytest
-from msgspec.structs import replace
 
 from dpdoctor.analysis.analyse import analyse
 from dpdoctor.analysis.base.summary import LoaderSummary
@@ -102,17 +101,18 @@ def test_what_cannot_be_predicted_has_its_reason() -> None:
 
 def test_one_worker_that_was_measured_to_be_faster_is_advised_where_nothing_can_be_simulated() -> None:
     made = rank(even_batches(16, wait=70.0), num_windows=4)
-    steps = [step if step.window % 2 else replace(step, duration_ns=step.duration_ns // 2) for step in made.steps]
     windows = [
-        dataclasses.replace(w, ablation="full" if w.window % 2 else BESIDE, round=(w.window + 1) // 2)
+        dataclasses.replace(w, round=(w.window + 1) // 2)
+        if w.window % 2
+        else dataclasses.replace(w, round=w.window // 2, ablation=BESIDE, end_ns=(w.begin_ns + w.end_ns) // 2)
         for w in made.windows
     ]
-    tried = dataclasses.replace(made, steps=tuple(steps), windows=tuple(windows))
+    tried = dataclasses.replace(made, windows=tuple(windows))
     found = loaders({"single": [launch(tried)]})["single"]
     assert found is not None
     assert found.advice is not None
     assert (found.predictions, found.advice.num_workers, found.advice.step.value) == ((), 1, None)
-    assert "2.00x as fast" in found.advice_reason
+    assert "2.00x (2.00–2.00) as fast" in found.advice_reason
     assert found.advice_reason.endswith(NO_SENDING)
 
 
