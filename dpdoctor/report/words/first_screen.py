@@ -357,11 +357,11 @@ def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
 
 
 def _remedy(best: Finding, findings: Sequence[Finding]) -> str:
-    """Return what helps the mode in which it gives most; said of that mode alone where another needs something else."""
+    """Return what helps the mode in which it gives most, with all modes that it helps where others need another."""
     if not best.remedy:
         return ""
-    is_for_all = all(_remedy_of(found) == _remedy_of(best) for found in findings)
-    return sentence(capital(best.remedy if is_for_all else f"{_where(best.mode)}: {best.remedy}"))
+    alike = [found for found in findings if _remedy_of(found) == _remedy_of(best)]
+    return sentence(capital(best.remedy if len(alike) == len(findings) else f"{_in_modes(alike)}: {best.remedy}"))
 
 
 def _remedy_of(finding: Finding) -> str:

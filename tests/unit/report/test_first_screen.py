@@ -182,6 +182,8 @@ class TestOpportunities:
         (found,) = screen(with_findings(runs.cpu_run(), ddp, single)).opportunities
         assert found.remedy == "On one device: set it."
         assert ["accumulate" in text for text in found.modes] == [True, False]
+        both = with_findings(with_mode("fsdp", status="ok"), ddp, single, dataclasses.replace(single, mode="fsdp"))
+        assert screen(both).opportunities[0].remedy == "On one device and under fsdp: set it."
         (alike,) = screen(with_findings(runs.cpu_run(), finding(), finding(mode="single"))).opportunities
         assert "one device" not in alike.remedy
         assert not any("(" in text.partition(":")[2].replace("(1.", "") for text in alike.modes)
