@@ -124,6 +124,6 @@ def _by_gain(findings: list[Finding]) -> Iterator[Finding]:
 
 
 def _gain(finding: Finding) -> float:
-    """Return by how much throughput grows, as it is told; where nobody predicted it, without all of the cost."""
-    gain = finding.gain or faster_without(finding.cost)
+    """Return by how much throughput likely grows; where nobody predicted it, without all of the cost."""
+    gain = finding.speedup or faster_without(finding.cost)
     return (gain.value or 1.0) - 1.0

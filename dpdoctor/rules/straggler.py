@@ -180,8 +180,7 @@ def _finding(
         left = dataclasses.replace(weighed, cost=own.excess_running)
         cause, weighed = (own.cause_running, left) if left.value >= SMALL else (QUEUE, weighed)
         by_ablation = [*by_ablation, *_words_of(cause, own.running.get(cause), ", without the waiting,")]
-    is_unexplained = verdict.rank is None or cause is None
-    if cause in {QUEUE, CORE} or (is_unexplained and facts.waiting_for_cores >= COVERAGE * weighed.value):
+    if cause in {QUEUE, CORE} or _is_waiting_for_cores(facts, verdict, cause, weighed):
         taken = None if verdict.rank is not None and facts.starts_more_than_others(verdict.rank) else facts.others
     remedy = _remedy(facts, verdict, cause)
     # What nothing explains may be chance of this run: it alarms where the least that it costs does.
@@ -204,6 +203,18 @@ def _finding(
         speedup=None if taken else faster_without(weighed.cost),
         speedup_basis="at most",
     )
+
+
+def _is_waiting_for_cores(facts: ModeFacts, verdict: Stragglers, cause: str | None, weighed: Weighed) -> bool:
+    """Return whether what nothing else explains is as much as all ranks wait for cores.
+
+    Of ranks in turns it may be as little as their interval allows: traced steps are few, and other ones than those in
+    which the waiting was seen.
+    """
+    if verdict.rank is not None and cause is not None:
+        return False
+    least = weighed.cost.low if verdict.rank is None else None
+    return facts.waiting_for_cores >= COVERAGE * max(SMALL, weighed.value if least is None else least)
 
 
 def _trace_words(verdict: Stragglers) -> list[str]:

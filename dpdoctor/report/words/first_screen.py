@@ -155,7 +155,7 @@ def ranking(screen: FirstScreen) -> Iterator[Ranking]:
     more = f" The findings below have {screen.num_more} more." if screen.num_more else ""
     yield Ranking(
         title="Opportunities",
-        caption=f"By gain in throughput; gains do not add up.{more}",
+        caption=f"By likely gain in throughput; a bound is shown by its upper end; gains do not add up.{more}",
         advice=tuple(
             Advice(
                 title=found.title,

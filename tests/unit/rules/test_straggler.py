@@ -303,22 +303,46 @@ def test_what_nothing_explains_is_the_machines_doing_where_others_let_all_ranks_
 ) -> None:
     case = paced(20, "forward+other", others=others)
     (launch,) = case.analysis.run.modes["ddp"]
-    of = [
-        dataclasses.replace(
-            rank,
-            windows=tuple(
-                dataclasses.replace(window, queued_ns=round(queued_share * (window.end_ns - window.begin_ns)))
-                if window.ablation == "full"
-                else window
-                for window in rank.windows
-            ),
-        )
-        for rank in launch.ranks
-    ]
+    of = [_waiting(rank, queued_share) for rank in launch.ranks]
     found = finding(cases.case("ddp", world_size=2, of=of, samples=launch.samples))
     assert found.cause is None or is_the_machines
     assert (found.remedy == OTHERS_REMEDY) == is_the_machines
     assert (found.severity == "info") == is_the_machines
+
+
+@pytest.mark.parametrize(
+    ("queued_share", "others", "is_the_machines"), [(0.2, 0.9, True), (0.2, 0, False), (0.1, 0.9, False)]
+)
+def test_ranks_in_turns_are_the_machines_doing_where_waiting_for_cores_is_within_what_they_cost(
+    queued_share: float, others: float, is_the_machines: bool
+) -> None:
+    late_ms = [10, 90, 20, 10, 60] * 4
+    in_turns = traces([[ms, 0][:: -1 if step % 2 else 1] for step, ms in enumerate(late_ms)])
+    ranks = [_waiting(_in_full(_rank(index, 0, "forward", False, 0)), queued_share) for index in range(2)]
+    of = [dataclasses.replace(rank, digest=digest) for rank, digest in zip(ranks, in_turns, strict=True)]
+    found = finding(cases.case("ddp", world_size=2, of=of, samples=_busy(of[0], others) if others else ()))
+    assert found.ranks == ()
+    assert found.cost.low is not None
+    assert found.cost.low < 0.2 < 0.8 * (found.cost.value or 0)
+    assert (found.remedy == OTHERS_REMEDY) == (found.severity == "info") == is_the_machines
+
+
+def _waiting(rank: Rank, share: float) -> Rank:
+    """Return a rank that waits for a core for so much of its full windows."""
+    windows = [
+        dataclasses.replace(window, queued_ns=round(share * (window.end_ns - window.begin_ns)))
+        if window.ablation == "full"
+        else window
+        for window in rank.windows
+    ]
+    return dataclasses.replace(rank, windows=tuple(windows))
+
+
+def _in_full(rank: Rank) -> Rank:
+    """Return a rank that ran no ablation."""
+    windows = tuple(window for window in rank.windows if window.ablation == "full")
+    numbers = {window.window for window in windows}
+    return dataclasses.replace(rank, windows=windows, steps=tuple(s for s in rank.steps if s.window in numbers))
 
 
 def test_a_rank_that_has_more_to_do_is_so_beside_other_load_too() -> None:
