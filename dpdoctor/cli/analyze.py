@@ -49,12 +49,15 @@ def analyze(paths: tuple[Path, ...], **options: Any) -> None:
     from dpdoctor.trace.locate import locate  # here: numpy takes its time, and --help imports every verb
 
     found = locate(paths)
-    digests, errors = _digests(found, options)
     header = _header(paths, len(found))
-    if digests and kept:
-        root = options["out"] or Path("reports", f"{_stem(paths[0])}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
+    is_part = options["part"] is not None
+    root = options["out"] or Path("reports", f"{_stem(paths[0])}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
+    if kept:
+        _refuse_others(root, header.spec.modes, is_part=is_part)
+    digests, errors = _digests(found, options)
+    if kept and (digests or is_part):
         _write_digests(root, header, digests, errors)
-        if options["part"] is not None:
+        if is_part:
             click.echo(f"Part {options['part']} is in {root}; when all are: dpdoctor report {root}", err=True)
         else:
             console = _report.console_for(options["as_format"])
@@ -123,24 +126,43 @@ def _header(paths: Sequence[Path], num_ranks: int) -> RunHeader:
     )
 
 
+def _refuse_others(root: Path, modes: Sequence[ModeSpec], *, is_part: bool) -> None:
+    """Raise OutputError for a directory in which something else is than other parts of the same files."""
+    try:
+        names = {path.name for path in root.iterdir() if not path.name.startswith(".")}
+    except OSError:  # there is none yet, or writing says what is wrong
+        return
+    of_parts = {TRACE_MODE, rundir.HEADER, rundir.SUMMARY, rundir.REPORT, rundir.TIMELINE}
+    header = root / rundir.HEADER
+    is_alike = not header.exists() or rundir.read_json(header, RunHeader).spec.modes == tuple(modes)
+    if names and not (is_part and names <= of_parts and is_alike):
+        raise OutputError(f"{root} exists already and holds other results; nothing is overwritten. Give another --out")
+
+
 def _write_digests(root: Path, header: RunHeader, digests: dict[int, Digest], errors: Sequence[str]) -> None:
     """Write a run directory, or add a part to it; a file's place among all decides its directory.
 
     Raises:
-        OutputError: it cannot be written, or holds something else.
+        OutputError: it cannot be written, or holds this part.
     """
+    from dpdoctor.gate.files import locked_directory
+
     directory = rundir.launch_dir(root, TRACE_MODE)
     try:
+        directory.mkdir(parents=True, exist_ok=True)
         for place in digests:
-            rundir.rank_dir(directory, place).mkdir(parents=True)
+            rundir.rank_dir(directory, place).mkdir()
     except FileExistsError as error:
         raise OutputError(f"{error.filename} exists already; nothing is overwritten. Give another --out") from error
     except OSError as error:
         raise OutputError(f"cannot create {root}: {error.strerror}. Give --out a directory you may write") from error
-    rundir.write_json(root / rundir.HEADER, header)
-    rundir.write_json(directory / rundir.LAUNCH, _launch(errors))
     for place, digest in digests.items():
         rundir.write_whole(rundir.rank_dir(directory, place) / rundir.DIGEST, rundir.encode(digest))
+    with locked_directory(directory):  # parts may end at the same time
+        launch = directory / rundir.LAUNCH
+        before = rundir.read_json(launch, LaunchRecord).stderr_tail if launch.exists() else ()
+        rundir.write_json(launch, _launch(tuple(dict.fromkeys((*before, *errors)))))
+        rundir.write_json(root / rundir.HEADER, header)
 
 
 def _launch(errors: Sequence[str]) -> LaunchRecord:

@@ -14,11 +14,12 @@ def write(root: Path, run: Run) -> Path:
     rundir.write_json(root / rundir.HEADER, run.header)
     for mode, launches in run.modes.items():
         for launch in launches:
-            _write_launch(rundir.launch_dir(root, mode, launch.record.launch), launch)
+            write_launch(rundir.launch_dir(root, mode, launch.record.launch), launch)
     return root
 
 
-def _write_launch(path: Path, launch: Launch) -> None:
+def write_launch(path: Path, launch: Launch) -> None:
+    """Write one launch into a new directory."""
     path.mkdir()
     rundir.write_json(path / rundir.LAUNCH, launch.record)
     rundir.append_lines(path / rundir.NODE, launch.samples)

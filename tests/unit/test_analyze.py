@@ -14,10 +14,12 @@ from dpdoctor import rundir
 from dpdoctor.cli import main
 from dpdoctor.digest import Digest
 from dpdoctor.trace.locate import locate
+from tests.builders import launched_runs, run_directories
 from tests.builders.kineto import Kineto
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 REAL = Path(__file__).parents[3] / "shared" / "traces"
+NO_TRACE = '{"traceEvents": [{"ph": "X", "ts": "soon"}]}'
 
 
 def run(*args: object) -> Result:
@@ -68,6 +70,48 @@ def test_a_part_is_not_written_twice(ranks: Path, tmp_path: Path) -> None:
     assert "exists already; nothing is overwritten" in done.output
 
 
+def test_other_results_are_not_written_over(ranks: Path, tmp_path: Path) -> None:
+    root = run_directories.write(tmp_path / "profile", launched_runs.run(launched_runs.launch(10)))
+    (root / rundir.REPORT).write_text("a report")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    for part in ((), ("--shard", "1/2")):
+        done = run("analyze", ranks, "--out", root, *part, "--processes", 1)
+        assert done.exit_code == 1
+        assert "nothing is overwritten" in done.output
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_parts_of_other_files_do_not_meet(ranks: Path, tmp_path: Path) -> None:
+    assert run("analyze", ranks, "--out", tmp_path / "run", "--shard", "1/2", "--processes", 1).exit_code == 0
+    (ranks / "b.json.gz").unlink()
+    done = run("analyze", ranks, "--out", tmp_path / "run", "--shard", "2/2", "--processes", 1)
+    assert done.exit_code == 1
+    assert "holds other results" in done.output
+    whole = run("analyze", ranks, "--out", tmp_path / "run", "--processes", 1)
+    assert whole.exit_code == 1
+
+
+def test_what_any_part_could_not_read_is_kept(ranks: Path, tmp_path: Path) -> None:
+    for name in ("c", "d", "e"):
+        (ranks / f"{name}.json").write_text(NO_TRACE)
+    for part in range(1, 6):
+        run("analyze", ranks, "--out", tmp_path / "run", "--shard", f"{part}/5", "--processes", 1)
+    assert run("report", tmp_path / "run").exit_code == 0
+    told = rundir.read(tmp_path / "run").modes["trace"][0].record.stderr_tail
+    assert sorted(re.findall(r"([cde])\.json: byte 17", " ".join(told))) == ["c", "d", "e"]
+    assert len(digests(tmp_path / "run")) == 2
+
+
+def test_parts_that_could_read_nothing_have_a_report(ranks: Path, tmp_path: Path) -> None:
+    for path in ranks.iterdir():
+        path.unlink()
+    for name in ("c", "d"):
+        (ranks / f"{name}.json").write_text(NO_TRACE)
+    for part in ("1/2", "2/2"):
+        assert run("analyze", ranks, "--out", tmp_path / "run", "--shard", part, "--processes", 1).exit_code == 1
+    assert run("report", tmp_path / "run").exit_code == 0
+
+
 @pytest.mark.parametrize("as_format", ["markdown", "json"])
 def test_without_out_these_formats_make_no_run_directory(
     ranks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_format: str
@@ -99,7 +143,7 @@ def test_json_has_the_time_of_every_device(ranks: Path) -> None:
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_shown(ranks: Path, tmp_path: Path) -> None:
-    (ranks / "c.json").write_text('{"traceEvents": [{"ph": "X", "ts": "soon"}]}')
+    (ranks / "c.json").write_text(NO_TRACE)
     done = run("analyze", ranks, "--out", tmp_path / "run", "--processes", 1)
     assert done.exit_code == 1
     assert f"{ranks / 'c.json'}: byte 17" in done.output
