@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -130,10 +130,10 @@ def changed(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if any(is_change(change) for change in row.compared.changes)]
 
 
-def num_compared(rows: Iterable[Row]) -> int:
-    """Return how often a figure was put to the test; of what does not vary at all there is nothing to tell."""
-    changes = (change for row in rows for change in row.compared.changes)
-    return sum(change.difference.low != change.difference.high for change in changes if change.verdict != "unknown")
+def num_compared(rows: Iterable[Row], scopes: Collection[str]) -> int:
+    """Return how often a figure of these scopes was put to the test; what does not vary at all tells nothing."""
+    differences = (change.difference for row in rows for change in row.compared.changes if change.verdict != "unknown")
+    return sum(found.low != found.high for found in differences if found.scope in scopes)
 
 
 def is_change(change: Change) -> bool:

@@ -26,6 +26,8 @@ CALIBRATED = (
 )
 LAUNCHES = "The intervals of throughput and step are between launches; those of time breakdowns are within one launch."
 TRACED = "The intervals are between the traced steps of one run each, which the profiler slows: another run may differ."
+# Scopes of figures whose intervals allow for how far launches differ.
+BETWEEN_LAUNCHES = frozenset(("launches", "calibrated"))
 _CLAUSES = {
     "more": "is faster than {base} ",
     "less": "is slower than {base} ",
@@ -63,15 +65,22 @@ def evidence(comparison: Comparison) -> str:
 
 
 def chance(comparison: Comparison) -> str:
-    """Return how many of the figures that were compared look changed though they are not; empty: too few to say."""
-    number = rows.num_compared([*rows.of_modes(comparison, rows.main_rows), *rows.secondary_rows(comparison)])
-    expected = round(0.05 * number)
-    if not expected:
-        return ""
-    return (
-        f"{units.count(number, 'figure')} were compared at 95%. Had nothing changed, about {units.whole(expected)} of "
-        "them would be called changed all the same."
-    )
+    """Return how many of the figures that were compared look changed though they are not; empty: none to speak of."""
+    compared = [*rows.of_modes(comparison, rows.main_rows), *rows.secondary_rows(comparison)]
+    between, within = rows.num_compared(compared, BETWEEN_LAUNCHES), rows.num_compared(compared, {"run"})
+    expected = round(0.05 * between)
+    told = []
+    if expected:
+        told.append(
+            f"{units.count(between, 'figure')} were compared at 95% between launches. Had nothing changed, about "
+            f"{units.whole(expected)} of them would be called changed all the same."
+        )
+    if within:
+        told.append(
+            f"Of {units.count(within, 'figure')} compared within a launch, many more than 5% may be called changed "
+            "though nothing did."
+        )
+    return " ".join(told)
 
 
 def _throughputs(comparison: Comparison, place: int) -> dict[str, Change]:

@@ -46,8 +46,8 @@ of linear scaling                      71%            50%                    0.7
 ddp                                  69–72          49–51              0.688–0.722x
 
 One launch each: the intervals hold within a launch, and another launch may differ by more. dpdoctor profile
---repeat N gives intervals between launches. 12 figures were compared at 95%. Had nothing changed, about 1 of
-them would be called changed all the same."""
+--repeat N gives intervals between launches. Of 12 figures compared within a launch, many more than 5% may be
+called changed though nothing did."""
 MARKDOWN = Path(__file__).with_name("slower.md").read_text()
 
 

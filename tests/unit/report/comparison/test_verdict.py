@@ -89,5 +89,13 @@ def test_what_the_intervals_rest_on_is_said() -> None:
 
 
 def test_how_many_figures_look_changed_by_chance_is_said() -> None:
-    assert figures(verdict.chance(pairs.slower())) == ["12", "95%", "1"]
+    between = verdict.chance(compare([runs.repeated_run()] * 8)).partition(" Of ")[0]
+    number, at, wrong = figures(between)
+    assert at == "95%"
+    assert int(wrong) == round(0.05 * int(number)) > 0
     assert verdict.chance(pairs.nothing()) == ""
+
+
+def test_figures_within_a_launch_are_not_said_to_look_changed_one_time_in_twenty() -> None:
+    assert figures(verdict.chance(pairs.slower())) == ["12", "5%"]
+    assert "many more than 5%" in verdict.chance(pairs.slower())
