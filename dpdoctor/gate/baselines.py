@@ -142,7 +142,7 @@ def listed(directory: Path) -> list[Path]:
 
 
 def _refuse_unsound(recorded: Recorded) -> None:
-    found = [refusal for name, mode in recorded.modes.items() for refusal in unsound("head", name, mode)]
+    found = [refusal for name in recorded.asked_for for refusal in unsound("head", name, recorded.modes[name])]
     if found:
         told = "; ".join(f"{one.field}: {one.head}. {one.remedy}" for one in found)
         raise BaselineError(f"this run is nothing to compare with. {told}")

@@ -98,6 +98,12 @@ def test_what_is_no_evidence_becomes_no_baseline(saved: Path, change: dict[str, 
     assert [path.name for path in saved.parent.iterdir()] == ["main.json"]
 
 
+def test_a_mode_that_nobody_asked_for_need_not_be_evidence(tmp_path: Path) -> None:
+    short = dataclasses.replace(mode(RUN), steps=3)
+    run = dataclasses.replace(RUN, modes={"single": short, "ddp": mode(RUN)})
+    assert baselines.save(tmp_path / "main.json", run, AUTHOR).recorded == run
+
+
 def test_a_missing_file() -> None:
     with pytest.raises(
         BaselineError, match=r"nowhere\.json is missing\. Give a file that `dpdoctor baseline save` wrote"
