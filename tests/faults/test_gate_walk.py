@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -79,8 +80,26 @@ def test_the_workflow_gives_the_action_only_inputs_that_it_has() -> None:
     assert required <= {*given} <= {*action["inputs"]}
 
 
-def test_the_workflow_checks_out_what_it_compares() -> None:
+def test_the_workflow_compares_a_merge_with_the_commit_that_it_goes_into(tmp_path: Path) -> None:
     (job,) = workflow()["jobs"].values()
     (given,) = (step["with"] for step in job["steps"] if "dpdoctor" in step.get("uses", ""))
-    paths = {step["with"]["path"] for step in job["steps"] if step.get("uses", "").startswith("actions/checkout")}
-    assert {given.get("base", "base"), given.get("head", "head")} <= paths
+    (checkout,) = (step["with"] for step in job["steps"] if step.get("uses", "").startswith("actions/checkout"))
+    (beside,) = (step["run"] for step in job["steps"] if "git" in step.get("run", ""))
+    origin, head, base = (tmp_path / name for name in ("origin", given.get("head", "head"), given.get("base", "base")))
+    assert head == tmp_path / checkout["path"]
+    for made in (
+        "git init -q origin",
+        *(f"git -C origin {told}" for told in ("commit --allow-empty -qm first", "switch -qc change")),
+        "git -C origin commit --allow-empty -qm change",
+        "git -C origin switch -q main",
+        "git -C origin commit --allow-empty -qm second",
+        "git -C origin merge -q --no-ff --no-edit change",
+        # What was merged meanwhile is no part of the change.
+        "git -C origin branch merged",
+        "git -C origin commit --allow-empty -qm later",
+        f"git clone -q --depth {checkout['fetch-depth']} --branch merged {origin.as_uri()} {head.name}",
+        beside,
+    ):
+        subprocess.run([*GIT, *shlex.split(made)[1:]], cwd=tmp_path, check=True)
+    told = subprocess.run([*GIT, "log", "-1", "--format=%s"], cwd=base, check=True, capture_output=True, text=True)
+    assert told.stdout.strip() == "second"
