@@ -114,7 +114,12 @@ _AS_THEY_ARE = (
 
 DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 tolerance = click.option(
-    "--tolerance", type=float, default=5.0, show_default=True, metavar="PERCENT", help="Slowdown of a step to allow."
+    "--tolerance",
+    type=float,
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Slowdown of a step to allow; where launches differ more, it is widened, and that said.",
 )
 calibrations = click.option(
     "--calibrations",
@@ -183,8 +188,11 @@ def spec(
     control: bool = False,
     directory: Path | None = None,
     go_on: bool = False,
+    is_final: bool = True,
 ) -> RunSpec:
     """Return the run that the options ask for, in a directory; None: the present one.
+
+    `is_final`: no other modes than these are run, whatever the script turns out to be.
 
     Raises:
         UsageError: something named does not exist, cannot be had on this machine, or is out of range.
@@ -193,7 +201,7 @@ def spec(
     if options["module"] is not None and script is not None:
         script, args = None, (script, *args)
     above_zero("--timeout", options["timeout"])
-    if options["launcher"] is not None and NATIVE not in options["modes"] and _is_given("modes"):
+    if options["launcher"] is not None and NATIVE not in options["modes"] and is_final:
         raise UsageError(f"--launcher is for mode {NATIVE}: dpdoctor itself starts the ranks of other modes")
     return _plan.make_spec(
         _plan.Options(
@@ -212,7 +220,7 @@ def spec(
     )
 
 
-def _is_given(name: str) -> bool:
+def is_given(name: str) -> bool:
     """Return whether the person gave an option: what is only a default may turn out otherwise."""
     context = click.get_current_context(silent=True)
     return context is not None and context.get_parameter_source(name) == ParameterSource.COMMANDLINE

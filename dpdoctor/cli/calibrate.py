@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Noise cannot be told from fewer.
 LEAST_PAIRS = 10
 COULD_NOT = 4
+REPLACED = "Another was replaced; if it was of another project, give each its own --calibrations"
 
 
 @click.command(
@@ -44,35 +45,40 @@ def calibrate(context: click.Context, /, **options: Any) -> None:
     Run it in the checkout, with the same script, options and arguments as the gate. What it finds is kept for this
     machine.
     """
+    from dpdoctor.gate import calibration
+    from dpdoctor.gate.calibrate import calibrate as launch_pairs
+
     console = _report.console_for(_report.TERMINAL)
-    _options.tolerance_of(options)
+    asked = _options.tolerance_of(options)
     spec = _options.spec(options, _options.timing(options))
     checkout = _checkouts.checkout_of(spec.cwd, spec)
+    directory = options["calibrations"] or calibration.default_directory()
+    calibration.prepare(directory)
     root = options["out"] or _start.default_out(spec, "calibrate-")
     rundir.create(root)
     context.with_resource(interruption.heeding())
     progress = _start.OfSides(_start.progress(console, quiet=options["quiet"], verbose=options["verbose"]))
-    from dpdoctor.gate.calibrate import calibrate as launch_pairs
-
     try:
         done = launch_pairs(root, checkout, pairs=options["pairs"], progress=progress)
     finally:
         console.show_cursor()  # an error leaves the line of progress as it is
-    _keep(done, options, console)
+    _keep(done, directory, asked, console)
     if done.calibration is None:
         context.exit(COULD_NOT)
 
 
-def _keep(done: Calibrated, options: dict[str, Any], console: Console) -> None:
-    """Keep and print what was learned or, where nothing was, why."""
+def _keep(done: Calibrated, directory: Path, asked: float, console: Console) -> None:
+    """Print and keep what was learned or, where nothing was, say why."""
     from dpdoctor.gate import calibration
     from dpdoctor.report.gate import noise
 
     if done.calibration is None:
         console.print(noise.not_calibrated(done.launched))
         return
-    path = calibration.keep(options["calibrations"] or calibration.default_directory(), done.calibration)
-    console.print(noise.render(done.calibration, _options.tolerance_of(options)))
+    console.print(noise.render(done.calibration, asked))
+    path, replaced = calibration.keep(directory, done.calibration)
+    for told in replaced:
+        console.print(f"{REPLACED}: {told}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"Calibration: {path}", soft_wrap=True, highlight=False, markup=False)
 
 

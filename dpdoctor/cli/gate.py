@@ -68,7 +68,7 @@ def _repository_of(checkout: Path) -> Path:
 # What may be said of a run that exists already; everything else is about launches.
 _OF_A_RUN = {"baseline", "exact", "tolerance", "calibrations", "out", "as_format", "quiet"}
 # What has no meaning where only counters are compared.
-_OF_TIME = {"tolerance", "quick", "max_pairs", "calibrations"}
+_OF_TIME = {"tolerance", "quick", "max_pairs", "calibrations", "steps", "rounds", "time_budget"}
 # After so many the first look is taken; of more than so many pairs no gate waits for the end.
 LEAST_PAIRS, MOST_PAIRS = 7, 200
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 from rich.console import RenderableType
 
+from dpdoctor import rundir
 from dpdoctor.cli import _options, _plan, _report, _start
 from dpdoctor.cli._help import Renamed, Verb
 from dpdoctor.errors import BaselineError, InterruptedByError, ModeFailedError
@@ -79,13 +79,13 @@ def profile(**options: Any) -> None:
     The script's own arguments follow after --, as in: dpdoctor profile train.py --modes ddp -- --epochs 1
     """
     console = _report.console_for(options["as_format"], quiet=options["quiet"])
-    spec = _spec(options)
+    # Without --modes a script may turn out to be native.
+    is_final = options["explain"] or _options.is_given("modes")
+    spec = _spec(options, is_final=is_final)
     root = options["out"] or _start.default_out(spec)
-    header = _start.header(spec)
-    launcher.create(root, dataclasses.replace(header, launch_spread=_launch_spread(header)))
+    launcher.create(root, _start.header(spec))
     console.print(_plan.describe(spec), soft_wrap=True, highlight=False)
-    is_asked_for = click.get_current_context().get_parameter_source("modes") == ParameterSource.COMMANDLINE
-    is_enough = (lambda _: False) if is_asked_for or options["explain"] else launcher.distributes_itself
+    is_enough = (lambda _: False) if is_final else launcher.distributes_itself
     with interruption.heeding() as heard:
         progress = _start.progress(console, quiet=options["quiet"], verbose=options["verbose"])
         try:
@@ -95,6 +95,7 @@ def profile(**options: Any) -> None:
                 console.print(_plan.describe(spec), soft_wrap=True, highlight=False)
                 launcher.begin_anew(root, _start.header(spec), records)
                 records = launcher.launch(root, spec, progress)
+            _add_launch_spread(root)
             if _plan.tries_loaders(spec) and not heard.name:
                 launcher.try_loaders(root, spec, _report.settings_to_try(root), progress)
             if spec.control and not heard.name:
@@ -122,7 +123,7 @@ def _as_native(options: dict[str, Any], refused: LaunchRecord) -> RunSpec:
     return _spec({**options, "modes": NATIVE, "nproc": None, "launcher": launcher})
 
 
-def _spec(options: dict[str, Any]) -> RunSpec:
+def _spec(options: dict[str, Any], *, is_final: bool = True) -> RunSpec:
     recording = _options.recording(
         options,
         trace_steps=options["trace_steps"],
@@ -133,6 +134,7 @@ def _spec(options: dict[str, Any]) -> RunSpec:
     return _options.spec(
         options,
         recording,
+        is_final=is_final,
         baseline=not options["no_baseline"],
         repeat=options["repeat"],
         go_on=options["then"] == "go-on",
@@ -140,15 +142,22 @@ def _spec(options: dict[str, Any]) -> RunSpec:
     )
 
 
-def _launch_spread(header: RunHeader) -> dict[str, float]:
-    """Return what was calibrated of this workload here. What is damaged keeps nobody from profiling."""
+def _add_launch_spread(root: Path) -> None:
+    """Let a run's header say what was calibrated of its workload here. What is damaged keeps nobody from profiling."""
     from dpdoctor.gate import calibration
 
+    header = rundir.read_json(root / rundir.HEADER, RunHeader)
     try:
-        return calibration.launch_spreads(calibration.default_directory(), header)
+        found = calibration.find(calibration.default_directory(), header.spec, header.fingerprint)
     except BaselineError as error:
         click.echo(f"Intervals hold within launches only: {error.message}", err=True)
-        return {}
+        return
+    if found is None:
+        return
+    spreads, unlike = calibration.launch_spreads(found, rundir.read(root))
+    for told in unlike:
+        click.echo(f"Intervals hold within launches only: {told}. Calibrate anew", err=True)
+    rundir.write_json(root / rundir.HEADER, dataclasses.replace(header, launch_spread=spreads))
 
 
 def _explanation(analysis: Diagnosis) -> RenderableType:

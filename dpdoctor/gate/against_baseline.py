@@ -143,13 +143,12 @@ def _too_few(base: int, head: int, asked: float) -> ModeResult:
 
 
 def _reason(outcome: Outcome, effect: Figure, limits: _Limits, asked: float) -> str:
-    launches = f"{units.count(effect.n, 'launch')} at least on each side"
-    change, allowed = decide.change(effect, launches), units.share(limits.tolerance)
+    change, allowed = _change(effect), units.share(limits.tolerance)
+    widened, found = decide.widened(limits.tolerance, asked), decide.would_be_found(limits.mde)
     if outcome == "regressed":
-        return f"{change}; {allowed} is allowed"
-    found = f"{units.share(limits.mde)} or more would have been found with a probability of {units.share(POWER)}"
+        return f"{change}; {allowed} is allowed{widened}"
     if outcome == "pass":
-        return f"{change}, which is surely less than the {allowed} that is allowed; {found}"
+        return f"{change}, which is surely less than the {allowed} that is allowed{widened}; {found}"
     if limits.mde > 2 * asked:
         return (
             f"{change}; so many launches on this machine cannot judge by {units.share(asked)}: {found}, which is more "
@@ -157,9 +156,13 @@ def _reason(outcome: Outcome, effect: Figure, limits: _Limits, asked: float) -> 
             "by turns with --base and --head"
         )
     return (
-        f"{change}, which is too close to the {allowed} that is allowed to tell. Profile with a higher --repeat, or "
-        "gate two checkouts by turns with --base and --head"
+        f"{change}, which is too close to the {allowed} that is allowed to tell{widened}. Profile with a higher "
+        "--repeat, or gate two checkouts by turns with --base and --head"
     )
+
+
+def _change(effect: Figure) -> str:
+    return decide.change(effect, f"{units.count(effect.n, 'launch')} at least on each side")
 
 
 NOT_BY_TURNS = (
@@ -181,6 +184,8 @@ def gate(run: Run, baseline: Baseline, name: str, *, asked: float, calibrations:
     found = calibration.find(calibrations, run.header.spec, run.header.fingerprint)
     if found is None or not set(modes) <= set(found.modes):
         unfit += calibration.missing(calibrations, run.header.spec, run.header.fingerprint, found, modes)
+    if found is not None:
+        unfit += calibration.of_other_pace(found, {mode: base.modes[mode].seconds for mode in modes})
     remarks = [NOT_BY_TURNS, *_left_alone(base, head)]
     if found is None or _forbid(unfit, unlike):
         return result("baseline", *sides, refusals=(*unfit, *unlike), calibration=found, remarks=remarks[1:])
@@ -194,11 +199,12 @@ def gate_exactly(run: Run, baseline: Baseline, name: str) -> GateResult:
     modes, sides = base.asked_for, _sides(baseline, name, run)
     unlike = differences(base, head, modes, "exact")
     unfit = [refusal for mode in modes for refusal in uncounted("head", mode, head.modes.get(mode))]
-    remarks = tuple(_left_alone(base, head))
+    remarks = (*_left_alone(base, head), *_never_repeated(base))
     if _forbid(unfit, unlike):
         return result("exact", *sides, refusals=(*unfit, *unlike), remarks=remarks)
     found = {
-        mode: compare(base.modes[mode].summary, head.modes[mode].summary, base.modes[mode].again) for mode in modes
+        mode: compare(before.summary, after.summary, before.again, after.again)
+        for mode, before, after in ((mode, base.modes[mode], head.modes[mode]) for mode in modes)
     }
     return result("exact", *sides, exact=found, refusals=unlike, remarks=remarks)
 
@@ -214,6 +220,16 @@ def _left_alone(base: Recorded, head: Recorded) -> Iterator[str]:
         yield f"Not judged, for the baseline does not have it: {', '.join(more)}"
 
 
+def _never_repeated(base: Recorded) -> Iterator[str]:
+    """Yield of which modes it is not known what varies from launch to launch."""
+    once = [mode for mode in base.asked_for if base.modes[mode].again is None]
+    if once:
+        yield (
+            f"The baseline has one launch of {', '.join(once)}, so a counter that varies by nature looks changed. Save "
+            "one of a run with --repeat 2"
+        )
+
+
 def _sides(baseline: Baseline, name: str, run: Run) -> tuple[Side, Side]:
     header = baseline.recorded.header
     return (
@@ -225,8 +241,15 @@ def _sides(baseline: Baseline, name: str, run: Run) -> tuple[Side, Side]:
 def _judged(
     mode: str, base: Recorded, head: Recorded, found: Calibration, asked: float, *, num_modes: int
 ) -> ModeResult:
-    seconds = base.modes[mode].seconds, head.modes[mode].seconds
-    verdict = against(*seconds, found.modes[mode], asked, num_modes=num_modes)
+    before, after, noise = base.modes[mode], head.modes[mode], found.modes[mode]
+    verdict = against(before.seconds, after.seconds, noise, asked, num_modes=num_modes)
+    if verdict.outcome == "pass":
+        # As between pairs: slow steps that come only now and then need not be in the faster half of the windows.
+        of_all = dataclasses.replace(noise, run_cv=noise.shown_cv)
+        shown = against(before.shown, after.shown, of_all, asked, num_modes=num_modes)
+        if shown.outcome == "regressed":
+            reason = decide.now_and_then(_change(verdict.effect), _change(shown.effect))
+            return dataclasses.replace(verdict, outcome="inconclusive", reason=reason)
     if verdict.outcome != "regressed":
         return verdict
     return dataclasses.replace(verdict, moved=moved(base.analysis(), head.analysis(), mode))

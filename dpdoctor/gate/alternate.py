@@ -22,13 +22,15 @@ class Measured:
     """What one launch of one side gave.
 
     Attributes:
-        seconds: per step, by mode.
+        seconds: per step, by mode, in the faster half of its windows.
+        shown: the same in all of its windows.
         disturbed: why the launch is not to be judged by, though nothing failed; None: it is.
         refusals: why no further launch would help: a mode failed, or too few steps were taken.
         interrupted: Ctrl-C ended it.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
+    shown: dict[str, float] = field(default_factory=dict)
     disturbed: str | None = None
     refusals: tuple[Refusal, ...] = ()
     interrupted: bool = False
@@ -140,8 +142,15 @@ class _Both:
         return "; ".join(f"{name}: {side.disturbed or 'not to be compared'}" for name, side in unsound.items())
 
     def pair(self, mode: str) -> Pair:
-        base, head = (self.sides[name].seconds.get(mode) if name in self.sides else None for name in SIDES)
-        return Pair(base_s=base, head_s=head, order=self.order, replaced=self.replaced)
+        base, head = (self.sides.get(name, Measured()) for name in SIDES)
+        return Pair(
+            base_s=base.seconds.get(mode),
+            head_s=head.seconds.get(mode),
+            base_shown_s=base.shown.get(mode),
+            head_shown_s=head.shown.get(mode),
+            order=self.order,
+            replaced=self.replaced,
+        )
 
     def log_ratio(self, mode: str) -> float:
         return math.log(self.sides["head"].seconds[mode] / self.sides["base"].seconds[mode])

@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpdoctor import rundir
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.gate.alternate import Alternated, Decide, alternate, most_launches
-from dpdoctor.gate.model import SIDES, Calibration, Pair
+from dpdoctor.gate.model import Calibration
 from dpdoctor.gate.noise import mode_noise
-from dpdoctor.gate.recorded import shown_seconds_per_step
 from dpdoctor.gate.sides import Checkout, Launches
 from dpdoctor.gate.workload import sharing, workload
 from dpdoctor.launch.interruption import heeding
@@ -54,7 +51,7 @@ def calibrate(root: Path, checkout: Checkout, *, pairs: int, progress: Progress)
         fingerprint=checkout.header.fingerprint,
         modes={
             mode.name: dataclasses.replace(
-                mode_noise(done.pairs[mode.name], _shown(root, mode.name, done.pairs[mode.name])),
+                mode_noise(done.pairs[mode.name]),
                 sharing=sharing(mode),
                 created=checkout.header.created,
                 fingerprint=checkout.header.fingerprint,
@@ -63,18 +60,6 @@ def calibrate(root: Path, checkout: Checkout, *, pairs: int, progress: Progress)
         },
     )
     return Calibrated(calibration=calibration, launched=done)
-
-
-def _shown(root: Path, mode: str, pairs: Sequence[Pair]) -> list[float]:
-    """Return what a report would show of each launch that counts."""
-    counting = {number for number, pair in enumerate(pairs, 1) if pair.replaced is None}
-    found = (
-        shown_seconds_per_step(LaunchFacts.of(launch))
-        for side in SIDES
-        for launch in rundir.read(root / side).modes[mode]
-        if launch.record.launch in counting
-    )
-    return [seconds for seconds in found if seconds is not None]
 
 
 def _until(pairs: int) -> Decide[Enough]:

@@ -10,21 +10,29 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import math
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
+from statistics import median
 
-from dpdoctor import rundir
-from dpdoctor.errors import BaselineError, RunDirectoryError
+from dpdoctor import rundir, units
+from dpdoctor.analysis.base.launch_facts import every
+from dpdoctor.errors import BaselineError, OutputError, RunDirectoryError
 from dpdoctor.gate import comparable
 from dpdoctor.gate.comparable import of_machines
 from dpdoctor.gate.files import locked_directory, make_directory
 from dpdoctor.gate.model import SCHEMA, Calibration, ModeNoise, Refusal
 from dpdoctor.gate.noise import launch_spread
+from dpdoctor.gate.recorded import seconds_per_step
 from dpdoctor.gate.workload import sharing, workload
-from dpdoctor.spec import Fingerprint, RunHeader, RunSpec
+from dpdoctor.records import Run
+from dpdoctor.spec import Fingerprint, RunSpec
 
+# Launches of one machine and workload differ by less.
+OTHER_PACE = 0.25
 REMEDY = (
     "Measure the noise of this machine once, with `dpdoctor calibrate` and the same script, options and arguments; "
     "--calibrations names the directory where it is kept"
@@ -40,8 +48,24 @@ def default_directory() -> Path:
     return root / "dpdoctor" / "calibrations"
 
 
-def keep(directory: Path, calibration: Calibration) -> Path:
-    """Write a calibration and return its file; of an older one in its place the modes stay that this one lacks.
+def prepare(directory: Path) -> None:
+    """Create the directory, and see whether files can be made in it: to measure what is kept there takes minutes.
+
+    Raises:
+        OutputError: they cannot.
+    """
+    make_directory(directory)
+    try:
+        with locked_directory(directory), tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise OutputError(f"cannot write to {directory}: {error.strerror or error}") from error
+
+
+def keep(directory: Path, calibration: Calibration) -> tuple[Path, tuple[str, ...]]:
+    """Write a calibration; return its file and, where it takes the place of one of another pace, by mode what that was.
+
+    Of an older one the modes stay that this one lacks.
 
     Raises:
         OutputError: it cannot be written.
@@ -53,7 +77,10 @@ def keep(directory: Path, calibration: Calibration) -> Path:
         with contextlib.suppress(BaselineError):  # missing, or damaged and so mended
             older = _read(path).modes
         rundir.write_json(path, dataclasses.replace(calibration, modes={**older, **calibration.modes}))
-    return path
+    told = {
+        name: other_pace(older[name], [noise.median_s]) for name, noise in calibration.modes.items() if name in older
+    }
+    return path, tuple(f"in {name} a step {text}" for name, text in told.items() if text is not None)
 
 
 def find(directory: Path, spec: RunSpec, fingerprint: Fingerprint) -> Calibration | None:
@@ -74,14 +101,36 @@ def find(directory: Path, spec: RunSpec, fingerprint: Fingerprint) -> Calibratio
     return dataclasses.replace(found, modes=modes)
 
 
-def launch_spreads(directory: Path, header: RunHeader) -> dict[str, float]:
-    """Return by mode how far launches of a run's workload differ on its machine, as RunHeader has it.
+def other_pace(noise: ModeNoise, seconds: Sequence[float]) -> str | None:
+    """Return that launches take another time for a step than where the noise was measured, by more than OTHER_PACE.
 
-    Raises:
-        BaselineError: as `find`.
+    Machines that a provider calls the same need not be, the code may have changed since, and the script of another
+    project may have the same name and options: each has a noise of its own. None: they do not, or there are none.
     """
-    found = find(directory, header.spec, header.fingerprint)
-    return {name: launch_spread(noise) for name, noise in found.modes.items()} if found else {}
+    if not seconds or abs(math.log(median(seconds) / noise.median_s)) <= math.log1p(OTHER_PACE):
+        return None
+    return (
+        f"takes {units.seconds(median(seconds))}, and took {units.seconds(noise.median_s)} where the noise was measured"
+    )
+
+
+def of_other_pace(found: Calibration, base: Mapping[str, Sequence[float]]) -> Iterator[Refusal]:
+    """Yield why modes cannot be judged whose launches, in seconds per step, are not those that were calibrated."""
+    for mode, noise in found.modes.items():
+        told = other_pace(noise, base.get(mode, ()))
+        if told is not None:
+            yield _refusal(f"{mode}: calibration", f"A step of base {told}")
+
+
+def launch_spreads(found: Calibration, run: Run) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Return by mode how far launches of a run's workload differ, as RunHeader has it, and why some modes have none."""
+    seconds = {
+        name: [one for launch in every(launches) if (one := seconds_per_step(launch)) is not None]
+        for name, launches in run.modes.items()
+    }
+    unlike = {name: other_pace(noise, seconds.get(name, ())) for name, noise in found.modes.items()}
+    spreads = {name: launch_spread(noise) for name, noise in found.modes.items() if unlike[name] is None}
+    return spreads, tuple(f"in {name} a step {told}" for name, told in unlike.items() if told is not None)
 
 
 def missing(

@@ -5,6 +5,7 @@ On a pass the words say what was seen and what would have been.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure
 from dpdoctor.analysis.base.stats import unknown
 from dpdoctor.gate.design import MOST_PAIRS, Plan, holm_alpha
-from dpdoctor.gate.model import ModeNoise
+from dpdoctor.gate.model import ModeNoise, Pair
 from dpdoctor.gate.power import POWER, Capability, capability, is_fine, is_too_slow
 from dpdoctor.gate.signed_rank import Array, Location, bound_rank, location
 
@@ -175,18 +176,43 @@ def decide_all(
     return {mode: kept.get(mode) or found[mode] for mode in log_ratios}
 
 
+def by_all_windows(verdict: Verdict, pairs: Sequence[Pair], *, plan: Plan, noise: ModeNoise) -> Verdict:
+    """Return a verdict that holds for slow steps that come only now and then, too: where they got slower, no pass.
+
+    The faster half of the windows may have none of them. All windows are judged by the same test, and by how far they
+    themselves spread. Other load is in them as well, so they make no regression.
+    """
+    if verdict.outcome != "pass":
+        return verdict
+    shown = [ratio for pair in pairs if (ratio := pair.shown_log_ratio) is not None][: verdict.effect.n]
+    # Two launches that share nothing differ by sqrt(2) times as much as one varies.
+    sd = math.sqrt(2) * noise.shown_cv if noise.shown_pair_sd is None else noise.shown_pair_sd
+    at = location(np.asarray(shown), low_alpha=verdict.alpha, high_alpha=verdict.alpha)
+    if not is_too_slow(at, capability(plan, sd, verdict.asked).tolerance):
+        return verdict
+    reason = now_and_then(_change(verdict.effect), _change(_effect(at, len(shown))))
+    return dataclasses.replace(verdict, outcome="inconclusive", reason=reason)
+
+
 def passed(effect: Figure, limits: Capability, asked: float) -> str:
     """Return why a mode passes: the effect, its interval, and what would have been found."""
     return (
         f"{_change(effect)}, which is surely less than the {units.share(limits.tolerance)} that is allowed"
-        f"{_widened(limits, asked)}; {units.share(limits.mde)} or more would have been found with a probability of "
-        f"{units.share(POWER)}"
+        f"{widened(limits.tolerance, asked)}; {would_be_found(limits.mde)}"
     )
 
 
 def regressed(effect: Figure, limits: Capability, asked: float) -> str:
     """Return why a mode fails: the effect, its interval, and what is allowed."""
-    return f"{_change(effect)}; {units.share(limits.tolerance)} is allowed{_widened(limits, asked)}"
+    return f"{_change(effect)}; {units.share(limits.tolerance)} is allowed{widened(limits.tolerance, asked)}"
+
+
+def now_and_then(faster_half: str, all_windows: str) -> str:
+    """Return why a mode does not pass whose step takes longer only by all windows; both are changes in words."""
+    return (
+        f"{faster_half} in the faster half of the windows, but by all of them {all_windows}: something that comes only "
+        "now and then got slower. Compare runs of both (`dpdoctor compare`) to see in which phase"
+    )
 
 
 def goes_on(effect: Figure, plan: Plan) -> str:
@@ -199,22 +225,26 @@ def undecided(effect: Figure, plan: Plan, limits: Capability, asked: float) -> s
     """Return why the last look could not tell, and what to do."""
     return (
         f"{_change(effect)}, which is too close to the {units.share(limits.tolerance)} that is allowed to tell"
-        f"{_widened(limits, asked)}. Plan more pairs ({_for_more(plan)}), quieten the machine, or allow more or less "
-        "(--tolerance); the same gate again, until it passes, would tell nothing"
+        f"{widened(limits.tolerance, asked)}. Plan more pairs ({_for_more(plan)}), quieten the machine, or allow more "
+        "or less (--tolerance); the same gate again, until it passes, would tell nothing"
     )
 
 
 def unsupported(plan: Plan, limits: Capability, asked: float, needed: int) -> str:
     """Return why a machine is too noisy for the tolerance that was asked for, and what it can support."""
-    # Rounded up, so that what is proposed is supported.
-    supported = math.ceil(1000 * limits.mde / 2) / 1000
     enough = f"About {units.count(needed, 'pair')} would ({_for_more(plan)}), or allow"
     way_out = enough if needed <= MOST_PAIRS else "Allow"
     return (
         f"launches on this machine differ too much to gate at {units.share(asked)}: {_pairs(plan)} find a slowdown of "
         f"{units.share(limits.mde)} or more with a probability of {units.share(POWER)}, and must find "
-        f"{units.share(2 * asked)}. {way_out} {units.share(supported)} (--tolerance), or use a quieter machine"
+        f"{units.share(2 * asked)}. {way_out} {_rounded_up(limits.mde / 2)} (--tolerance), or use a quieter machine"
     )
+
+
+def _rounded_up(share: float) -> str:
+    """Return a share as text that is not below it, so that what is proposed is supported."""
+    text = units.share(math.ceil(1000 * share) / 1000)
+    return text if "." in text else units.share(math.ceil(100 * share) / 100)
 
 
 def not_for_quick(run_cv: float, most_run_cv: float) -> str:
@@ -256,9 +286,17 @@ def _bounds(effect: Figure) -> str:
     return f"{units.span(units.share(effect.low - 1), high)}, "
 
 
-def _widened(limits: Capability, asked: float) -> str:
+def would_be_found(mde: float) -> str:
+    """Return what a gate that passes would not have passed: what slows fewer windows shows less in the faster half."""
+    return (
+        f"a slowdown of all windows by {units.share(mde)} or more would have been found with a probability of "
+        f"{units.share(POWER)}"
+    )
+
+
+def widened(tolerance: float, asked: float) -> str:
     """Return why another slowdown is allowed than the one that was asked for; empty where it is that one."""
-    if limits.tolerance <= asked:
+    if tolerance <= asked:
         return ""
     return f" ({units.share(asked)} was asked for, but the noise of this machine hides more)"
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +34,7 @@ class Pair:
     Attributes:
         base_s, head_s: seconds per step of the launch, in the faster half of its windows; None: it is not to be judged
             by.
+        base_shown_s, head_shown_s: the same in all of its windows, as reports show it.
         order: which ran first, "AB" (base) or "BA".
         replaced: why the pair does not count (throttled, out of memory, recompiled, cores taken); None: it counts.
     """
@@ -40,7 +42,16 @@ class Pair:
     base_s: float | None
     head_s: float | None
     order: Literal["AB", "BA"]
+    base_shown_s: float | None = None
+    head_shown_s: float | None = None
     replaced: str | None = None
+
+    @property
+    def shown_log_ratio(self) -> float | None:
+        """Return ln(head / base) by all windows; None: the pair does not count."""
+        if self.replaced is not None or self.base_shown_s is None or self.head_shown_s is None:
+            return None
+        return math.log(self.head_shown_s / self.base_shown_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +169,7 @@ class ModeNoise:
             their logs).
         shown_cv: the same of the seconds per step that reports show, those of all windows.
         pair_sd: the same of the log ratios of pairs, about 0: what of run_cv two neighbouring launches do not share.
+        shown_pair_sd: the same of what reports show; None in files from before it was kept.
         autocorrelation: of one launch and the next, lag 1.
         median_s: seconds per step of the median launch.
         log_ratios: of the pairs, for whoever judges them anew.
@@ -174,6 +186,7 @@ class ModeNoise:
     median_s: float
     log_ratios: tuple[float, ...]
     log_seconds: tuple[float, ...]
+    shown_pair_sd: float | None = None
     sharing: str = ""
     created: str = ""
     fingerprint: Fingerprint | None = None

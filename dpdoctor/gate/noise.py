@@ -18,24 +18,30 @@ LEAST_PAIRS = 10
 MAD_EFFICIENCY = 0.37
 
 
-def mode_noise(pairs: Sequence[Pair], shown: Sequence[float]) -> ModeNoise:
+def mode_noise(pairs: Sequence[Pair]) -> ModeNoise:
     """Return the noise that A/A pairs show; those that were replaced do not count.
-
-    `shown` are the seconds per step that a report shows of each launch.
 
     Raises:
         ValueError: fewer than LEAST_PAIRS count.
     """
-    counted = [(pair.order, found) for pair in pairs if (found := _log_seconds(pair)) is not None]
+    counted = [
+        (pair.order, found, shown)
+        for pair in pairs
+        if pair.replaced is None
+        and (found := _logs(pair.base_s, pair.head_s)) is not None
+        and (shown := _logs(pair.base_shown_s, pair.head_shown_s)) is not None
+    ]
     if len(counted) < LEAST_PAIRS:
         raise ValueError(f"{len(counted)} pairs count; noise is told from {LEAST_PAIRS} at least")
-    ratios = [head - base for _, (base, head) in counted]
-    launches = [value for order, both in counted for value in (both if order == "AB" else both[::-1])]
+    ratios = [head - base for _, (base, head), _ in counted]
+    launches = [value for order, both, _ in counted for value in (both if order == "AB" else both[::-1])]
+    shown_launches = [value for _, _, both in counted for value in both]
     return ModeNoise(
         run_cv=spread(launches, float(np.median(launches))),
-        shown_cv=spread(np.log(shown), float(np.median(np.log(shown)))),
+        shown_cv=spread(shown_launches, float(np.median(shown_launches))),
         # Both sides of an A/A pair are the same, so its log ratio spreads about 0.
         pair_sd=spread(ratios, 0.0),
+        shown_pair_sd=spread([head - base for _, _, (base, head) in counted], 0.0),
         autocorrelation=autocorrelation(launches),
         median_s=math.exp(float(np.median(launches))),
         log_ratios=tuple(ratios),
@@ -43,11 +49,9 @@ def mode_noise(pairs: Sequence[Pair], shown: Sequence[float]) -> ModeNoise:
     )
 
 
-def _log_seconds(pair: Pair) -> tuple[float, float] | None:
-    """Return the logs of base's and head's seconds per step; None: the pair does not count."""
-    if pair.replaced is not None or pair.base_s is None or pair.head_s is None:
-        return None
-    return math.log(pair.base_s), math.log(pair.head_s)
+def _logs(base_s: float | None, head_s: float | None) -> tuple[float, float] | None:
+    """Return the logs of both sides' seconds per step; None: one of them was not measured."""
+    return None if base_s is None or head_s is None else (math.log(base_s), math.log(head_s))
 
 
 def spread(values: Sequence[float] | NDArray[np.float64], centre: float) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
@@ -15,17 +15,14 @@ from dpdoctor.errors import DpDoctorError
 from dpdoctor.gate import calibration
 from dpdoctor.gate.alternate import Alternated, Decide, alternate, most_launches
 from dpdoctor.gate.comparable import of_machines
-from dpdoctor.gate.decide import Verdict, decide_all
+from dpdoctor.gate.decide import Verdict, by_all_windows, decide_all
 from dpdoctor.gate.design import Plan
 from dpdoctor.gate.explain import explained, full_launches
-from dpdoctor.gate.model import Calibration, GateResult, ModeResult, Pair, SideName, result
+from dpdoctor.gate.model import Calibration, GateResult, ModeNoise, ModeResult, Pair, SideName, result
 from dpdoctor.gate.sides import Checkout, Launches
 from dpdoctor.launch.interruption import heeding
 from dpdoctor.launch.progress import Progress
 from dpdoctor.spec import Recording
-
-# Launches of one machine differ by less.
-OTHER_PACE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +73,10 @@ def _launched(wanted: PairedGate, found: Calibration, progress: Progress) -> Gat
     most = wanted.plan.last.pairs
     launches = Launches(wanted.root, wanted.sides, progress, most=most_launches(most))
     done = alternate(launches, _decide(wanted, found), modes=wanted.base.modes, most_pairs=most)
-    results = {name: _mode(verdict, done.pairs[name]) for name, verdict in done.verdicts.items()}
+    results = {
+        name: _mode(held(verdict, done.pairs[name], wanted.plan, found.modes[name]), done.pairs[name])
+        for name, verdict in done.verdicts.items()
+    }
     told, unexplained = results, []
     if any(mode.outcome == "regressed" for mode in results.values()):
         # The verdict stands, whatever becomes of its explanation.
@@ -100,6 +100,18 @@ def _launched(wanted: PairedGate, found: Calibration, progress: Progress) -> Gat
 def _decide(wanted: PairedGate, found: Calibration) -> Decide[Verdict]:
     noise = {mode: found.modes[mode] for mode in wanted.base.modes}
     return partial(decide_all, plan=wanted.plan, noise=noise, asked=wanted.asked)
+
+
+def held(verdict: Verdict, pairs: Sequence[Pair], plan: Plan, noise: ModeNoise) -> Verdict:
+    """Return what holds of a verdict: it takes noise of its own, and all windows, to pass.
+
+    A regression is certain by the pairs alone.
+    """
+    told = calibration.other_pace(noise, _base_seconds(pairs))
+    if verdict.outcome == "pass" and told is not None:
+        reason = f"a step of base {told}: what may be allowed and would be found is not known. Calibrate anew"
+        return dataclasses.replace(verdict, outcome="inconclusive", reason=reason)
+    return by_all_windows(verdict, pairs, plan=plan, noise=noise)
 
 
 def _mode(verdict: Verdict, pairs: Sequence[Pair]) -> ModeResult:
@@ -140,17 +152,10 @@ def _other_machine(wanted: PairedGate, found: Calibration) -> tuple[str, ...]:
 
 
 def other_pace(pairs: Mapping[str, Sequence[Pair]], found: Calibration) -> tuple[str, ...]:
-    """Return of which modes base takes another time than where the noise was measured, by more than OTHER_PACE.
+    """Return of which modes base takes another time than where the noise was measured."""
+    told = {name: calibration.other_pace(found.modes[name], _base_seconds(of_mode)) for name, of_mode in pairs.items()}
+    return tuple(f"In {name} a step of base {text}: calibrate anew" for name, text in told.items() if text is not None)
 
-    Machines that a provider calls the same need not be, and base may have changed since: either has a noise of its own.
-    """
-    remarks = []
-    for name, of_mode in pairs.items():
-        seconds = [pair.base_s for pair in of_mode if pair.replaced is None and pair.base_s is not None]
-        noise = found.modes[name]
-        if seconds and abs(math.log(median(seconds) / noise.median_s)) > math.log1p(OTHER_PACE):
-            remarks.append(
-                f"In {name} a step of base takes {units.seconds(median(seconds))}, and took "
-                f"{units.seconds(noise.median_s)} where the noise was measured: calibrate anew"
-            )
-    return tuple(remarks)
+
+def _base_seconds(pairs: Sequence[Pair]) -> list[float]:
+    return [pair.base_s for pair in pairs if pair.replaced is None and pair.base_s is not None]

@@ -166,7 +166,8 @@ class RecordedMode:
     """One mode of a run.
 
     Attributes:
-        seconds: per step, of each launch that measured any, in their order.
+        seconds: per step in the faster half of its windows, of each launch that measured any, in their order.
+        shown: the same in all of its windows, as reports show it; empty in baselines from before it was kept.
         steps: fewest that one of them is taken from.
         batch: samples of all ranks in a step of the first launch whose batch is whole.
         compiled: whether the script uses torch.compile.
@@ -183,6 +184,7 @@ class RecordedMode:
     summary: ModeSummary
     again: ModeSummary | None = None
     disturbed: tuple[str, ...] = ()
+    shown: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,10 +232,11 @@ def recorded(run: Run) -> Recorded:
 def recorded_mode(run: Run, name: str, summary: ModeSummary) -> RecordedMode:
     """Return what is kept of one mode of a run, given its summary."""
     launches = every(run.modes[name])
-    seconds = [seconds_per_step(launch) for launch in launches]
+    seconds, shown = (list(map(of, launches)) for of in (seconds_per_step, shown_seconds_per_step))
     reasons = ((launch.record.launch, disturbance(launch, run.header.fingerprint.cores)) for launch in launches)
     return RecordedMode(
         seconds=tuple(value for value in seconds if value is not None),
+        shown=tuple(value for value in shown if value is not None),
         steps=min((num_steps(launch) for launch in launches), default=0),
         batch=typical_batch(launches[0]) if launches else None,
         compiled=any(map(compiles, launches)),

@@ -125,6 +125,7 @@ class Launches:
         reasons = [f"{name}: {reason}" for name, mode in found.items() for reason in mode.disturbed]
         return Measured(
             seconds={name: mode.seconds[0] for name, mode in found.items() if mode.seconds},
+            shown={name: mode.shown[0] for name, mode in found.items() if mode.shown},
             disturbed="; ".join(reasons) or None,
             refusals=(*_unsound(side, found), *self._unlike()),
         )

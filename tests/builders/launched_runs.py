@@ -40,17 +40,31 @@ LOADER = Loader(
 WINDOWS, STEPS = 4, 8
 
 
-def rank(ms: float, index: int = 0, *, batch: int = 32, events: Sequence[EventRecord] = (), **fields: object) -> Rank:
-    """Return one of two ranks, of steps that all last the same; more fields of its RankRecord by keyword."""
+def rank(
+    ms: float,
+    index: int = 0,
+    *,
+    batch: int = 32,
+    events: Sequence[EventRecord] = (),
+    last_window: float = 1.0,
+    **fields: object,
+) -> Rank:
+    """Return one of two ranks, of steps that all last the same; more fields of its RankRecord by keyword.
+
+    `last_window`: how many times as long they last in the last window.
+    """
     numbers = range(1, WINDOWS + 1)
+    durations = {number: ms * (last_window if number == WINDOWS else 1.0) for number in numbers}
     steps = [
-        records.step(ms, window=number, samples_drawn=batch, samples_entered=batch)
+        records.step(durations[number], window=number, samples_drawn=batch, samples_entered=batch)
         for number in numbers
         for _ in range(STEPS)
     ]
     windows = [
-        records.window(ms * STEPS, window=n, begin_ns=n * SECOND, end_ns=n * SECOND + round(ms * STEPS * MS))
-        for n in numbers
+        records.window(
+            duration * STEPS, window=n, begin_ns=n * SECOND, end_ns=n * SECOND + round(duration * STEPS * MS)
+        )
+        for n, duration in durations.items()
     ]
     known = {"counters": COUNTERS, "peak_memory_bytes": 400_000_000, "conversion": Conversion(loaders=(LOADER,))}
     built = records.rank(steps, windows, index=index, world_size=2, **{**known, **fields})

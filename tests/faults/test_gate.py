@@ -25,7 +25,8 @@ from tests.commands import dpdoctor, forking, heed_ctrl_c
 from tests.faults.conftest import SCRIPTS
 
 SCRIPT = (SCRIPTS / "paced.py").read_text()
-SHORT = ("--modes", "single", "--warmup", "3", "--steps", "8", "--rounds", "4")
+COUNTED = ("--modes", "single", "--warmup", "3")
+SHORT = (*COUNTED, "--steps", "8", "--rounds", "4")
 # As quiet as --quick wants it; the pace of the script is what matters here.
 NOISE = ModeNoise(
     run_cv=0.005,
@@ -90,7 +91,7 @@ def kept(tmp_path: Path) -> Path:
 
 def arguments(tmp_path: Path, *options: str) -> list[str]:
     sides = ("--base", str(tmp_path / "base"), "--head", str(tmp_path / "head"), "--out", str(tmp_path / "out"))
-    return ["gate", *sides, *SHORT, *options, "train.py"]
+    return ["gate", *sides, *(COUNTED if "--exact" in options else SHORT), *options, "train.py"]
 
 
 @pytest.fixture
@@ -225,6 +226,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.measured  # the pace that a profile finds must be the one that was calibrated
 def test_a_profile_of_a_calibrated_workload_has_intervals_between_launches(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,16 +235,27 @@ def test_a_profile_of_a_calibrated_workload_has_intervals_between_launches(
     home = tmp_path / "data" / "dpdoctor" / "calibrations"
     home.parent.mkdir(parents=True)
     kept.rename(home)
+    (file,) = home.iterdir()
     options = (*SHORT, "--no-baseline", "--trace-steps", "0", "--ablations", "none", "train.py")
-    scopes = []
-    for name in ("calibrated", "damaged"):
+
+    def profiled(name: str) -> tuple[dict[str, Any], str]:
         done = dpdoctor("profile", *options, "--out", str(tmp_path / name), cwd=tmp_path / "base")
         assert done.returncode == 0, done.stdout + done.stderr
-        scopes.append(json.loads((tmp_path / name / rundir.SUMMARY).read_text())["modes"]["single"]["step"]["scope"])
-        (file,) = home.iterdir()
-        file.write_text("{")
-    assert scopes == ["calibrated", "run"]
-    assert f"Intervals hold within launches only: {file} is damaged" in done.stderr
+        step = json.loads((tmp_path / name / rundir.SUMMARY).read_text())["modes"]["single"]["step"]
+        return step, done.stderr
+
+    calibrated = file.read_text()
+    file.write_text(calibrated.replace('"median_s": 0.005', '"median_s": 0.5'))
+    step, said = profiled("another project's")
+    assert step["scope"] == "run"
+    assert "Intervals hold within launches only: in single a step takes " in said
+    assert "and took 500 ms where the noise was measured" in said
+    file.write_text(calibrated.replace('"median_s": 0.005', f'"median_s": {step["value"]}'))
+    assert profiled("calibrated")[0]["scope"] == "calibrated"
+    file.write_text("{")
+    step, said = profiled("damaged")
+    assert step["scope"] == "run"
+    assert f"Intervals hold within launches only: {file} is damaged" in said
 
 
 @pytest.mark.slow

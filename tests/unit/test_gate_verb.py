@@ -147,6 +147,11 @@ def test_a_directory_that_exists_is_not_overwritten(checkouts: Sequence[object],
         (["--base", "base", "--head", "head", "train.py", "--exact", "--tolerance", "3"], "--tolerance is about time"),
         (["run", "--baseline", "main.json", "--modes", "ddp"], "so --modes has no meaning"),
         (["run", "--baseline", "main.json", "--base", "base"], "so --base has no meaning"),
+        (["--base", "base", "--head", "head", "--launcher", "torchrun", "train.py"], "--launcher is for mode native"),
+        *(
+            (["--base", "base", "--head", "head", "--exact", option, "8", "train.py"], f"{option} is about time")
+            for option in ("--steps", "--rounds", "--time-budget")
+        ),
         (["run", "--baseline", "main.json", "--quick"], "so --quick has no meaning"),
         (["run", "--baseline", "main.json", "--", "--epochs"], "so ARGS has no meaning"),
         (["--baseline", "main.json"], "give the RUN to judge"),

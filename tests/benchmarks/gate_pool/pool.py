@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 import msgspec
@@ -64,6 +65,11 @@ class Launched:
     windows: tuple[int, ...]
     steps: tuple[int, ...]
 
+    @property
+    def shown_s(self) -> float:
+        """Return the seconds per step in all of its windows."""
+        return STEP_UNIT_S * fmean(self.windows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPair:
@@ -85,7 +91,13 @@ class PoolPair:
     def for_gate(self) -> Pair:
         """Return the pair as the gate keeps it."""
         order: Literal["AB", "BA"] = "AB" if self.first.side == "base" else "BA"
-        return Pair(base_s=self.base.step_s, head_s=self.head.step_s, order=order)
+        return Pair(
+            base_s=self.base.step_s,
+            head_s=self.head.step_s,
+            base_shown_s=self.base.shown_s,
+            head_shown_s=self.head.shown_s,
+            order=order,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from scipy import stats
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
-from dpdoctor.gate.decide import decide
+from dpdoctor.gate.decide import by_all_windows, decide
 from dpdoctor.gate.design import QUICK, Plan, sequence
 from dpdoctor.gate.model import ModeNoise
 from dpdoctor.gate.noise import mode_noise
@@ -30,7 +30,7 @@ from dpdoctor.gate.signed_rank import location
 from dpdoctor.report.text import with_interval
 
 from . import pool
-from .pool import POOLS, STEP_UNIT_S, Pool, PoolPair
+from .pool import POOLS, Pool, PoolPair
 
 ONE_RUN_THRESHOLD = 0.03
 STEPS_ALPHA = 0.05
@@ -77,7 +77,8 @@ def paired(title: str, plan: Plan, noise: ModeNoise, asked: float) -> Rule:
         # A gate that cannot judge on this machine says so before the first pair.
         numbers = (0, *(look.pairs for look in plan.looks))
         looks = (decide(ratios[:number], plan=plan, noise=noise, asked=asked) for number in numbers)
-        verdict = next(one for one in looks if one.final)
+        decided = next(one for one in looks if one.final)
+        verdict = by_all_windows(decided, [pair.for_gate() for pair in pairs], plan=plan, noise=noise)
         return Replayed(outcome=verdict.outcome, pairs=verdict.effect.n)
 
     return Rule(title=title, pairs=plan.last.pairs, gate=gate)
@@ -171,9 +172,7 @@ def _target(what: str, found: float, *, least: float = 0.0, most: float = 1.0) -
 
 def noise_of(found: Pool) -> ModeNoise:
     """Return what the pairs of the calibration say, as `dpdoctor calibrate` would."""
-    pairs = found.of("calibration")
-    shown = [fmean(one.windows) * STEP_UNIT_S for pair in pairs for one in (pair.first, pair.second)]
-    return mode_noise([pair.for_gate() for pair in pairs], shown)
+    return mode_noise([pair.for_gate() for pair in found.of("calibration")])
 
 
 def machine(found: Pool, noise: ModeNoise) -> list[str]:
@@ -184,7 +183,8 @@ def machine(found: Pool, noise: ModeNoise) -> list[str]:
         f"{' '.join(origin.command)}, {units.seconds(origin.step_s)} per step, on {origin.cpu or 'an unknown CPU'} "
         f"({units.count(origin.cores, 'core')}), torch {origin.torch}, Python {origin.python}; {origin.created}.",
         "",
-        f"- launches differ by {units.share(noise.run_cv)}, pairs by {units.share(noise.pair_sd)}; one launch and the "
+        f"- launches differ by {units.share(noise.run_cv)}, pairs by {units.share(noise.pair_sd)}, by all windows by "
+        f"{units.share(noise.shown_pair_sd or 0.0)}; one launch and the "
         f"next correlate by {units.digits(noise.autocorrelation, 2)} ({len(noise.log_ratios)} A/A pairs)",
         *(
             f"- allowing {units.share(asked)}, a gate finds {units.share(can.mde)} with a probability of 80%"

@@ -26,6 +26,10 @@ BASELINE = Baseline(audit=(LINE,), recorded=BASE)
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
     """Return a directory with this machine's calibration."""
+    return _kept(tmp_path, CALIBRATED)
+
+
+def _kept(tmp_path: Path, noise: ModeNoise) -> Path:
     header = BASE.header
     spec = dataclasses.replace(header.spec, cwd="/home/me", target="/home/me/train.py")
     calibration.keep(
@@ -35,7 +39,7 @@ def kept(tmp_path: Path) -> Path:
             dpdoctor="0.1.0",
             workload=str(workload(spec)),
             fingerprint=header.fingerprint,
-            modes={"ddp": CALIBRATED},
+            modes={"ddp": noise},
         ),
     )
     return tmp_path / "kept"
@@ -63,6 +67,24 @@ def test_a_slower_run_regressed_and_what_moved_is_told(kept: Path) -> None:
     found = gate(run(1.2), kept)
     assert found.outcome == "regressed"
     assert [(item.kind, item.name) for item in found.modes["ddp"].moved] == [("phase", "forward")]
+
+
+def test_slow_steps_that_come_only_now_and_then_keep_it_from_passing(kept: Path) -> None:
+    found = gate(run(last_window=2.0), kept)
+    assert found.outcome == "inconclusive"
+    assert found.modes["ddp"].effect.value == pytest.approx(1)
+    assert "0.0% longer" in found.modes["ddp"].reason
+    assert "by all of them the step takes 25% longer" in found.modes["ddp"].reason
+
+
+def test_the_noise_of_another_pace_is_not_used(tmp_path: Path) -> None:
+    quick = dataclasses.replace(CALIBRATED, median_s=0.01)
+    found = gate(run(), _kept(tmp_path, quick))
+    assert (found.outcome, found.modes) == ("refused", {})
+    (refusal,) = (one for one in found.refusals if one.hard)
+    assert refusal.field == "ddp: calibration"
+    assert "base takes 100 ms, and took 10.0 ms where the noise was measured" in refusal.remedy
+    assert "`dpdoctor calibrate`" in refusal.remedy
 
 
 def test_without_a_calibration_nothing_is_judged(tmp_path: Path) -> None:
@@ -118,6 +140,22 @@ def test_counters_need_neither_calibration_nor_launches() -> None:
     assert [item.name for item in found.exact["ddp"].differences] == ["all_reduce.count"]
 
 
+def test_what_head_does_in_one_of_two_launches_varies_by_nature() -> None:
+    more = dataclasses.replace(COUNTERS, collectives={"all_reduce": Collective(count=3, num_bytes=1000)})
+    both = launched_runs.run(launch(100, counters=more), launch(100, 2))
+    found = against_baseline.gate_exactly(both, BASELINE, "main")
+    assert found.outcome == "pass"
+    assert [item.name for item in found.exact["ddp"].left_out] == ["all_reduce.count"]
+
+
+def test_a_baseline_of_one_launch_does_not_tell_what_varies() -> None:
+    once = dataclasses.replace(BASELINE, recorded=of(100))
+    (told,) = against_baseline.gate_exactly(run(), once, "main").remarks
+    assert "one launch of ddp" in told
+    assert "--repeat 2" in told
+    assert against_baseline.gate_exactly(run(), BASELINE, "main").remarks == ()
+
+
 def test_counters_of_another_torch_are_not_compared() -> None:
     other = run()
     fingerprint = dataclasses.replace(other.header.fingerprint, packages={"torch": "2.16.0"})
@@ -151,6 +189,7 @@ def test_alike_passes_and_says_what_would_have_been_found() -> None:
     figures = re.findall(r"[\d.]+%", found.reason)
     assert "0.1% longer" in found.reason
     assert {units.share(found.mde), "80%"} <= set(figures)
+    assert "was asked for" not in found.reason
 
 
 def test_slower_than_allowed_regressed() -> None:
@@ -193,6 +232,12 @@ def test_a_noisy_machine_passes_nothing_it_could_not_have_seen() -> None:
     assert found.tolerance > 0.10
     assert "5.0%" in found.reason
     assert re.findall(r"--[a-z-]+", found.reason) == ["--repeat", "--tolerance", "--base", "--head"]
+
+
+def test_a_tolerance_that_noise_widened_is_said() -> None:
+    found = judged(1.0, noise=dataclasses.replace(CALIBRATED, run_cv=0.0125))
+    assert found.tolerance > 0.05
+    assert "(5.0% was asked for, but the noise of this machine hides more)" in found.reason
 
 
 def test_a_noisy_machine_still_finds_what_is_beyond_its_noise() -> None:

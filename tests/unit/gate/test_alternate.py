@@ -153,3 +153,10 @@ def test_several_modes_come_from_the_same_launches() -> None:
 def test_a_judge_that_never_makes_up_its_mind_is_a_fault_of_ours() -> None:
     with pytest.raises(ValueError, match="after 4 pairs `decide` must have come to a decision"):
         run(Launcher(), last=5, most=4)
+
+
+def test_what_reports_show_of_a_launch_is_in_its_pair() -> None:
+    shown = {(side, 1): Measured(seconds={"ddp": 0.010}, shown={"ddp": SECONDS[side]}) for side in ("base", "head")}
+    (pair,) = run(Launcher(shown), last=1).pairs["ddp"]
+    assert (pair.base_shown_s, pair.head_shown_s) == (0.010, 0.011)
+    assert pair.shown_log_ratio == pytest.approx(math.log(1.1))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dpdoctor.gate import calibration
 from dpdoctor.gate.model import Calibration, ModeNoise
 from dpdoctor.gate.noise import launch_spread
 from dpdoctor.gate.workload import workload
+from tests.builders import launched_runs
 from tests.builders.launched_runs import of
 
 HEADER = of(10).header
@@ -38,10 +40,9 @@ CALIBRATION = Calibration(
 
 
 def test_what_is_kept_is_found_by_the_same_workload_on_the_same_machine(tmp_path: Path) -> None:
-    path = calibration.keep(tmp_path / "kept", CALIBRATION)
+    path, _ = calibration.keep(tmp_path / "kept", CALIBRATION)
     assert path.name.startswith("train.py-")
     assert calibration.find(tmp_path / "kept", SPEC, MACHINE) == CALIBRATION
-    assert calibration.launch_spreads(tmp_path / "kept", HEADER) == {"ddp": launch_spread(NOISE)}
 
 
 def test_a_soft_difference_finds_it_all_the_same(tmp_path: Path) -> None:
@@ -55,7 +56,6 @@ def test_another_machine_or_workload_has_none(tmp_path: Path) -> None:
     other = dataclasses.replace(MACHINE, cores=8)
     assert calibration.find(tmp_path, SPEC, other) is None
     assert calibration.find(tmp_path, dataclasses.replace(SPEC, args=("--epochs", "9")), MACHINE) is None
-    assert calibration.launch_spreads(tmp_path, dataclasses.replace(HEADER, fingerprint=other)) == {}
 
 
 def test_modes_that_were_calibrated_before_stay(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_each_mode_keeps_when_and_where_it_was_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": 1}', "[]"])
 def test_a_damaged_file_is_named_and_mended_by_calibrating_anew(tmp_path: Path, text: str) -> None:
-    path = calibration.keep(tmp_path, CALIBRATION)
+    path, _ = calibration.keep(tmp_path, CALIBRATION)
     path.write_text(text)
     with pytest.raises(BaselineError, match=r"is damaged: .*\. Remove it and calibrate anew") as caught:
         calibration.find(tmp_path, SPEC, MACHINE)
@@ -161,3 +161,38 @@ def test_a_directory_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Path, "exists", denied)
     with pytest.raises(BaselineError, match=r"cannot read .*: Permission denied"):
         calibration.find(tmp_path, SPEC, MACHINE)
+
+
+def test_a_run_is_told_how_far_its_launches_differ() -> None:
+    run = launched_runs.run(launched_runs.launch(10))
+    assert calibration.launch_spreads(CALIBRATION, run) == ({"ddp": launch_spread(NOISE)}, ())
+
+
+def test_a_run_of_another_pace_is_not() -> None:
+    run = launched_runs.run(launched_runs.launch(13))
+    spreads, (told,) = calibration.launch_spreads(CALIBRATION, run)
+    assert spreads == {}
+    assert told == "in ddp a step takes 13.0 ms, and took 10.0 ms where the noise was measured"
+
+
+def test_what_takes_the_place_of_another_pace_is_told(tmp_path: Path) -> None:
+    assert calibration.keep(tmp_path, CALIBRATION)[1] == ()
+    alike = dataclasses.replace(NOISE, median_s=0.011)
+    assert calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, modes={"ddp": alike}))[1] == ()
+    slower = dataclasses.replace(NOISE, median_s=0.1)
+    _, (told,) = calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, modes={"ddp": slower, "fsdp": slower}))
+    assert told == "in ddp a step takes 100 ms, and took 11.0 ms where the noise was measured"
+
+
+def test_where_nothing_can_be_kept_is_known_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibration.prepare(tmp_path / "kept")
+    assert list((tmp_path / "kept").iterdir()) == []
+
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(OutputError, match=r"cannot write to .*kept: No space left on device"):
+        calibration.prepare(tmp_path / "kept")

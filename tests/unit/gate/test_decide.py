@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 
 from dpdoctor.analysis import Figure
 from dpdoctor.gate import decide as words
-from dpdoctor.gate.decide import Verdict, decide, decide_all, obstacle
+from dpdoctor.gate.decide import Verdict, by_all_windows, decide, decide_all, obstacle
 from dpdoctor.gate.design import QUICK, sequence
+from dpdoctor.gate.model import Pair
 from dpdoctor.gate.power import Capability, capability
 from tests.builders.noises import QUIET, log_ratios, noise, pairs
 
@@ -120,6 +122,58 @@ def _p(differences: list[float]) -> float:
     return float(np.mean(np.array(by_chance) >= above))
 
 
+def launched(shown: list[float]) -> list[Pair]:
+    """Return pairs that are alike in the faster half of their windows, and by all windows as these log ratios say."""
+    alternate = itertools.cycle(("AB", "BA"))
+    return [
+        Pair(base_s=0.1, head_s=0.1, base_shown_s=0.1, head_shown_s=0.1 * math.exp(ratio), order=order)
+        for ratio, order in zip(shown, alternate, strict=False)
+    ]
+
+
+class TestAllWindows:
+    """What the faster half of the windows does not show."""
+
+    def held(self, shown: list[float], *, slowdown: float = 0.0, **fields) -> Verdict:
+        calm = dataclasses.replace(QUIET, shown_pair_sd=0.01, **fields)
+        return by_all_windows(decided(pairs(slowdown, 7)), launched(shown), plan=PLAN, noise=calm)
+
+    def test_slow_steps_that_come_only_now_and_then_keep_it_from_passing(self):
+        found = self.held(pairs(0.12, 7))
+        assert (found.outcome, found.final) == ("inconclusive", True)
+        assert found.effect == decided(pairs(0.0, 7)).effect
+        assert "the step takes 0.0% longer (-1.2 to 1.1%, 7 pairs) in the faster half" in found.reason
+        assert "by all of them the step takes 12% longer (11–13%, 7 pairs)" in found.reason
+
+    def test_alike_by_all_windows_passes_as_before(self):
+        assert self.held(pairs(0.0, 7)) == decided(pairs(0.0, 7))
+
+    def test_less_than_is_allowed_passes(self):
+        assert self.held(pairs(0.04, 7)).outcome == "pass"
+
+    def test_a_regression_is_one_whatever_all_windows_say(self):
+        assert self.held(pairs(0.0, 7), slowdown=0.10) == decided(pairs(0.10, 7))
+
+    def test_pairs_that_do_not_count_and_those_after_the_look_are_not_asked(self):
+        slow = dataclasses.replace(launched([1.0])[0], replaced="throttled")
+        told = [slow, *launched(pairs(0.0, 7)), *launched([1.0] * 5)]
+        passes = decided(pairs(0.0, 7))
+        assert by_all_windows(passes, told, plan=PLAN, noise=QUIET) == passes
+
+    @pytest.mark.parametrize("of_pairs", [0.20, None])
+    def test_windows_that_spread_must_be_slower_by_more(self, of_pairs):
+        loud = dataclasses.replace(QUIET, shown_pair_sd=of_pairs, shown_cv=0.20 / math.sqrt(2))
+        passes = decided(pairs(0.0, 7))
+        assert by_all_windows(passes, launched(pairs(0.12, 7)), plan=PLAN, noise=loud) == passes
+
+    def test_equal_code_passes_all_the_same(self):
+        calm = dataclasses.replace(QUIET, shown_pair_sd=0.06)
+        gates = log_ratios(6, 1000, 7, run_cv=0.04, drift=0.01)
+        passes = decided(pairs(0.0, 7))
+        kept = [by_all_windows(passes, launched(gate.tolist()), plan=PLAN, noise=calm) is passes for gate in gates]
+        assert np.mean(kept) >= 0.99
+
+
 class TestTheMachine:
     def test_noise_widens_the_tolerance_and_the_reason_says_so(self):
         # At 20 pairs and alpha 0.025 an interval reaches about 0.47 standard deviations to each side.
@@ -146,6 +200,11 @@ class TestTheMachine:
         supported = float(re.findall(r"([\d.]+)%", why)[-1]) / 100
         assert obstacle(PLAN, loud, supported) is None
         assert obstacle(PLAN, loud, supported - 0.005) is not None
+
+    @pytest.mark.parametrize("sd", np.arange(0.13, 0.6, 0.023))
+    def test_the_tolerance_that_it_is_told_to_allow_is_one(self, sd):
+        told = re.findall(r"allow ([\d.]+)%", obstacle(PLAN, noise(sd), 0.05), re.IGNORECASE)
+        assert obstacle(PLAN, noise(sd), float(told[-1]) / 100) is None
 
     def test_quick_is_for_quiet_machines(self):
         quiet, loud = noise(0.012), noise(0.012, run_cv=0.011)
@@ -287,8 +346,8 @@ def test_an_effect_is_said_with_the_bounds_that_it_has(of, said):
 
 def test_a_pass_says_what_would_have_been_found():
     assert words.passed(effect(1.0, 0.99, 1.01), limits(), 0.05).endswith(
-        ", which is surely less than the 5.0% that is allowed; 6.1% or more would have been found with a "
-        "probability of 80%"
+        ", which is surely less than the 5.0% that is allowed; a slowdown of all windows by 6.1% or more would have "
+        "been found with a probability of 80%"
     )
 
 

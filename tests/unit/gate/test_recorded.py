@@ -41,6 +41,13 @@ def test_the_medians_of_all_launches_in_their_order() -> None:
     assert found.disturbed == ()
 
 
+def test_what_reports_show_of_each_launch_is_kept() -> None:
+    run = launched_runs.run(launched_runs.launch(12, last_window=3.0), launched_runs.launch(10, 2))
+    found = mode(recorded(run))
+    assert found.seconds == pytest.approx((0.012, 0.010))
+    assert found.shown == pytest.approx((0.018, 0.010))
+
+
 def test_the_second_launch_shows_what_varies_by_nature() -> None:
     again = mode(of(12, 10)).again
     assert again is not None
