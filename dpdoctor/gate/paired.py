@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from dpdoctor.gate.comparable import of_machines
 from dpdoctor.gate.decide import Verdict, by_all_windows, decide_all
 from dpdoctor.gate.design import Plan
 from dpdoctor.gate.explain import explained, full_launches
-from dpdoctor.gate.model import Calibration, GateResult, ModeNoise, ModeResult, Pair, SideName, result
+from dpdoctor.gate.model import Calibration, GateResult, ModeResult, Pair, SideName, result
 from dpdoctor.gate.sides import Checkout, Launches
 from dpdoctor.launch.interruption import heeding
 from dpdoctor.launch.progress import Progress
@@ -74,7 +73,9 @@ def _launched(wanted: PairedGate, found: Calibration, progress: Progress) -> Gat
     launches = Launches(wanted.root, wanted.sides, progress, most=most_launches(most))
     done = alternate(launches, _decide(wanted, found), modes=wanted.base.modes, most_pairs=most)
     results = {
-        name: _mode(held(verdict, done.pairs[name], wanted.plan, found.modes[name]), done.pairs[name])
+        name: _mode(
+            by_all_windows(verdict, done.pairs[name], plan=wanted.plan, noise=found.modes[name]), done.pairs[name]
+        )
         for name, verdict in done.verdicts.items()
     }
     told, unexplained = results, []
@@ -100,18 +101,6 @@ def _launched(wanted: PairedGate, found: Calibration, progress: Progress) -> Gat
 def _decide(wanted: PairedGate, found: Calibration) -> Decide[Verdict]:
     noise = {mode: found.modes[mode] for mode in wanted.base.modes}
     return partial(decide_all, plan=wanted.plan, noise=noise, asked=wanted.asked)
-
-
-def held(verdict: Verdict, pairs: Sequence[Pair], plan: Plan, noise: ModeNoise) -> Verdict:
-    """Return what holds of a verdict: it takes noise of its own, and all windows, to pass.
-
-    A regression is certain by the pairs alone.
-    """
-    told = calibration.other_pace(noise, _base_seconds(pairs))
-    if verdict.outcome == "pass" and told is not None:
-        reason = f"a step of base {told}: what may be allowed and would be found is not known. Calibrate anew"
-        return dataclasses.replace(verdict, outcome="inconclusive", reason=reason)
-    return by_all_windows(verdict, pairs, plan=plan, noise=noise)
 
 
 def _mode(verdict: Verdict, pairs: Sequence[Pair]) -> ModeResult:
