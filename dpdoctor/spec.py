@@ -228,11 +228,11 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as NVML describes it."""
+    """One GPU as NVML describes it; `memory_bytes` None: it does not tell, as where the memory is the host's."""
 
     name: str
     uuid: str
-    memory_bytes: int
+    memory_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,11 @@ DEFAULT_CPU_RANKS = 2
 RANKS_OPTIONS = ("--nproc-per-node", "--num-processes", "--num-gpus", "-np", "--devices")
 # Seconds that starting Python, torch and a small script take; only for the estimate that is printed.
 STARTUP_S = 10.0
+UNSEEN_GPUS = (
+    "CUDA finds {}, but NVML, by which dpdoctor finds and watches them, finds none: is libnvidia-ml.so.1 there? In a "
+    "container it needs NVIDIA_DRIVER_CAPABILITIES=compute,utility. Or set CUDA_VISIBLE_DEVICES= (empty) to run on the "
+    "CPU"
+)
 # Launches of each repetition that measure what watching costs, without those that follow where it is not clear.
 BARE_LAUNCHES = 3
 
@@ -249,6 +254,8 @@ def default_ranks() -> int:
 
 
 def _usable_devices(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    if not gpus and (unseen := machine.num_cuda_devices()):
+        raise UsageError(UNSEEN_GPUS.format(units.count(unseen, "GPU")))
     devices = machine.visible_devices(gpus)
     twice = next((device for device in devices if devices.count(device) > 1), None)
     if twice is not None:

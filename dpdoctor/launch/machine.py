@@ -9,7 +9,9 @@ import math
 import os
 import platform
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dpdoctor import redact
 from dpdoctor.spec import Fingerprint, Gpu
@@ -49,18 +51,38 @@ def gpus() -> tuple[tuple[Gpu, ...], str | None]:
     except pynvml.NVMLError:
         return (), None
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        found = tuple(
-            Gpu(
-                name=pynvml.nvmlDeviceGetName(handle),
-                uuid=pynvml.nvmlDeviceGetUUID(handle),
-                memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-            )
-            for handle in handles
-        )
-        return found, pynvml.nvmlSystemGetDriverVersion()
+        found = [_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(filter(None, found)), _told(pynvml.nvmlSystemGetDriverVersion)
+    except pynvml.NVMLError:
+        return (), None
     finally:
         pynvml.nvmlShutdown()
+
+
+def _gpu(index: int) -> Gpu | None:
+    """Return one GPU; None: it is lost, and cannot be used.
+
+    Its memory is not told where it shares the host's, or is the parent of MIG instances.
+    """
+    import pynvml
+
+    handle = _told(pynvml.nvmlDeviceGetHandleByIndex, index)
+    uuid = _told(pynvml.nvmlDeviceGetUUID, handle) if handle is not None else None
+    if uuid is None:
+        return None
+    memory = _told(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    name = _told(pynvml.nvmlDeviceGetName, handle) or "GPU without a name"
+    return Gpu(name=name, uuid=uuid, memory_bytes=int(memory.total) if memory is not None else None)
+
+
+def _told(query: Callable[..., Any], *of: Any) -> Any:
+    """Return what NVML answers; None: it does not."""
+    import pynvml
+
+    try:
+        return query(*of)
+    except pynvml.NVMLError:
+        return None
 
 
 def _has_driver() -> bool:
@@ -70,6 +92,17 @@ def _has_driver() -> bool:
     except OSError:
         return False
     return True
+
+
+def num_cuda_devices() -> int:
+    """Return how many GPUs CUDA itself finds, whatever NVML says; 0 also where CUDA_VISIBLE_DEVICES hides them."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    number = ctypes.c_int()
+    failed = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(number))
+    return 0 if failed else number.value
 
 
 def visible_devices(all_gpus: tuple[Gpu, ...]) -> tuple[str, ...]:

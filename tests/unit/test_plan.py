@@ -40,6 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Stand in a directory with a script and a package, on a machine of six cores without a GPU."""
     monkeypatch.setattr(machine, "cores", lambda: CORES)
     monkeypatch.setattr(machine, "gpus", lambda: ((), None))
+    monkeypatch.setattr(machine, "num_cuda_devices", lambda: 0)
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.chdir(tmp_path)
     (tmp_path / "train.py").write_text("raise SystemExit('must not run')")
@@ -157,6 +158,17 @@ def test_the_defaults_on_gpus() -> None:
     assert spec.devices == ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
     assert spec.threads_per_device == 1
     assert plan(nproc=2).devices == ("GPU-0", "GPU-1")
+
+
+def test_gpus_that_nvml_does_not_find_are_not_passed_over_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "num_cuda_devices", lambda: 8)
+    for changes in ({}, {"modes": "native"}, {"modes": "single"}):
+        with pytest.raises(
+            UsageError, match=r"CUDA finds 8 GPUs, but NVML.* finds none.*CUDA_VISIBLE_DEVICES= \(empty\)"
+        ):
+            plan(**changes)
+    with pytest.raises(UsageError, match="CUDA finds 8 GPUs"):
+        _plan.default_ranks()
 
 
 @pytest.mark.usefixtures("four_gpus")

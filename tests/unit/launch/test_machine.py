@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import ctypes
+import functools
 import hashlib
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import pynvml
 import pytest
 
 from dpdoctor.launch import machine
@@ -100,3 +105,72 @@ def test_generations_of_a_cpu_are_told_apart(
         path.write_text(text)
     monkeypatch.setattr(machine, "_CPUINFO", path)
     assert machine.fingerprint(None).cpu == expected
+
+
+class Driver:
+    """Stands in for NVML on a machine of GPUs that refuse some queries: `refused` names them, each with its GPUs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *uuids: str, **refused: tuple[int, ...]) -> None:
+        self._refused = refused
+        monkeypatch.setattr(machine, "_has_driver", lambda: True)
+        memory = SimpleNamespace(total=80_000)
+        answers = {
+            "DeviceGetHandleByIndex": lambda index: index,
+            "DeviceGetUUID": lambda handle: uuids[handle],
+            "DeviceGetName": lambda handle: f"Example {handle}",
+            "DeviceGetMemoryInfo": lambda _: memory,
+            "SystemGetDriverVersion": lambda: "580.65",
+            "DeviceGetCount": lambda: len(uuids),
+            "Init": lambda: None,
+            "Shutdown": lambda: None,
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(pynvml, f"nvml{name}", functools.partial(self._ask, name, answer))
+
+    def _ask(self, name: str, answer: Callable[..., object], *of: int) -> object:
+        if name in self._refused and (not of or of[0] in self._refused[name]):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return answer(*of)
+
+
+def test_a_gpu_that_does_not_tell_its_memory_is_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    Driver(monkeypatch, "GPU-a", "GPU-b", DeviceGetMemoryInfo=(0,), DeviceGetName=(1,))
+    found, driver = machine.gpus()
+    assert [(gpu.name, gpu.uuid, gpu.memory_bytes) for gpu in found] == [
+        ("Example 0", "GPU-a", None),
+        ("GPU without a name", "GPU-b", 80_000),
+    ]
+    assert driver == "580.65"
+    assert machine.fingerprint(None).gpus == found
+
+
+def test_a_gpu_that_is_lost_takes_none_of_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    Driver(monkeypatch, "GPU-a", "GPU-b", "GPU-c", DeviceGetHandleByIndex=(1,), SystemGetDriverVersion=())
+    found, driver = machine.gpus()
+    assert ([gpu.uuid for gpu in found], driver) == (["GPU-a", "GPU-c"], None)
+
+
+@pytest.mark.parametrize("refused", ["Init", "DeviceGetCount"])
+def test_a_driver_that_tells_of_no_gpu_ends_nothing(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    Driver(monkeypatch, "GPU-a", **{refused: ()})
+    assert machine.gpus() == ((), None)
+
+
+@pytest.mark.parametrize(("failed", "found"), [((0, 0), 3), ((100, 0), 0), ((0, 3), 0)])
+def test_gpus_that_cuda_finds(monkeypatch: pytest.MonkeyPatch, failed: tuple[int, int], found: int) -> None:
+    def count(number: ctypes.c_int) -> int:
+        number.value = 3
+        return failed[1]
+
+    library = SimpleNamespace(cuInit=lambda _: failed[0], cuDeviceGetCount=count)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(ctypes, "byref", lambda number: number)
+    assert machine.num_cuda_devices() == found
+
+
+def test_without_a_library_cuda_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> None:
+        raise OSError
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert machine.num_cuda_devices() == 0
