@@ -268,6 +268,7 @@ class InputTensor:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSync:
     """Calls in one step, at one line of the script, that wait for the device: `call` is item, tolist, cpu, bool, ...
+    or GradScaler.step, which asks whether gradients overflowed.
 
     Only the outermost is counted: print(loss) formats, which asks for the item, and is one `format` or `repr`.
     `code` is the text of the line, by which it is known again where lines above it came or went; empty: not found.
@@ -370,11 +371,17 @@ class CpuUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One GPU that a rank sees. `uuid` is NVML's, `peak_memory_bytes` the most that torch's allocator held on it."""
+    """One GPU that a rank sees. `uuid` is NVML's, or of a MIG instance its number after GPU-.
+
+    Attributes:
+        peak_memory_bytes: the most that torch's allocator held on it; None: the rank did not use it.
+        memory_bytes: that there are of it; None: not recorded.
+    """
 
     name: str
     uuid: str
     peak_memory_bytes: int | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,6 +433,13 @@ class RankRecord:
     clock: tuple[int, int] | None = None
     protected_by: str = ""
     not_walled: str = ""
+
+    @property
+    def gpus(self) -> dict[int, Device]:
+        """The GPUs that it sees, by the numbers with which samples name them: gpu0, ... Of ranks that see one each they
+        are the ranks'.
+        """
+        return dict(enumerate(self.devices, start=self.rank if len(self.devices) == 1 else 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

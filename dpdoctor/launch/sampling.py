@@ -28,8 +28,16 @@ _GPU_QUERIES: dict[str, Callable[[object], float]] = {
     "energy_j": lambda gpu: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
     "sm_clock_mhz": lambda gpu: float(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
     "temperature_c": lambda gpu: float(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)),
-    "throttle_reasons": lambda gpu: float(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)),
+    "throttle_reasons": lambda gpu: float(_clocks_event_reasons(gpu)),
 }
+
+
+def _clocks_event_reasons(gpu: object) -> int:
+    """Return the bits of why clocks are lowered; drivers before 535, and their bindings, have an older name."""
+    try:
+        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
+    except (AttributeError, pynvml.NVMLError_FunctionNotFound):
+        return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
 
 
 @contextlib.contextmanager
@@ -47,15 +55,26 @@ def sampling(path: Path, ranks: Sequence[RankProcess]) -> Iterator[None]:
 
 def _run(path: Path, ranks: Sequence[RankProcess], stop: threading.Event) -> None:
     host, processes = HostSampler(), dict[int, RankSampler]()
+    failed: set[str] = set()
     with contextlib.ExitStack() as stack:
         gpus = GpuSamplers(stack)
         while not stop.wait(PERIOD_S):
-            for rank in tuple(ranks):  # those that somebody else starts are found while they run
-                gpus.look_at(rank)
-                if rank.pid and rank.pid not in processes:
-                    processes[rank.pid] = RankSampler(rank.rank, rank.pid)
-            samples = [host.sample(), *(s for process in processes.values() for s in process.samples())]
-            rundir.append_lines(path, [*samples, *gpus.samples()])
+            try:
+                for rank in tuple(ranks):  # those that somebody else starts are found while they run
+                    gpus.look_at(rank)
+                    if rank.pid and rank.pid not in processes:
+                        processes[rank.pid] = RankSampler(rank.rank, rank.pid)
+                of_ranks = [sample for process in processes.values() for sample in process.samples()]
+                samples = [host.sample(), *of_ranks, *gpus.samples()]
+            except Exception as error:  # noqa: BLE001 - a round that fails, in whatever library, must not be the last one
+                samples = [_failed(repr(error))] if repr(error) not in failed else []
+                failed.add(repr(error))
+            rundir.append_lines(path, samples)
+
+
+def _failed(why: str) -> Sample:
+    """Return that a round of readings gave nothing, which is said once for each reason."""
+    return Sample(at_ns=time.monotonic_ns(), source="host", values={}, unknown={"all_readings": why})
 
 
 class GpuSamplers:
@@ -64,34 +83,37 @@ class GpuSamplers:
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self._complete: set[int] = set()
-        self._samplers: dict[str, GpuSampler] = {}
+        self._samplers: dict[str, GpuSampler | UnseenGpu] = {}
 
     def look_at(self, rank: RankProcess) -> None:
         """Begin to sample what the rank has named, in that order: several ranks may see the same GPUs."""
         if rank.rank in self._complete:
             return
         uuids = gpu_uuids(rank.directory)
-        first = rank.rank if len(uuids) == 1 else 0  # of ranks that see one each the numbers are theirs
-        for index, uuid in enumerate(uuids, start=first):
-            # A GPU that NVML does not know must not end the sampling of the others.
-            with contextlib.suppress(pynvml.NVMLError):
-                if uuid not in self._samplers:
-                    self._samplers[uuid] = self._stack.enter_context(gpu_sampler(index, uuid))
+        for index, uuid in uuids.items():
+            if uuid not in self._samplers:
+                self._samplers[uuid] = self._sampler(index, uuid)
         if uuids:
             self._complete.add(rank.rank)
+
+    def _sampler(self, index: int, uuid: str) -> GpuSampler | UnseenGpu:
+        try:
+            return self._stack.enter_context(gpu_sampler(index, uuid))
+        except pynvml.NVMLError as error:  # it must not end the sampling of the others
+            return UnseenGpu(index, f"NVML does not give {uuid}: {error}")
 
     def samples(self) -> list[Sample]:
         """Return the present readings of each GPU."""
         return [sampler.sample() for sampler in self._samplers.values()]
 
 
-def gpu_uuids(directory: Path) -> tuple[str, ...]:
-    """Return the GPUs that a rank says it sees: NVML's index is not CUDA's, so the rank is asked."""
+def gpu_uuids(directory: Path) -> dict[int, str]:
+    """Return the GPUs that a rank says it sees, by number: NVML's index is not CUDA's, so the rank is asked."""
     try:
         record = rundir.read_json(directory / rundir.RANK, RankRecord)
     except RunDirectoryError:
-        return ()
-    return tuple(device.uuid for device in record.devices)
+        return {}
+    return {index: device.uuid for index, device in record.gpus.items()}
 
 
 class HostSampler:
@@ -208,9 +230,21 @@ class GpuSampler:
         for name, query in _GPU_QUERIES.items():
             try:
                 values[name] = query(self._handle)
-            except pynvml.NVMLError as error:
+            except (pynvml.NVMLError, AttributeError) as error:  # the latter of bindings older than the query
                 unknown[name] = str(error)
         return Sample(at_ns=time.monotonic_ns(), source=self._source, values=values, unknown=unknown)
+
+
+class UnseenGpu:
+    """One GPU that a rank names and NVML does not know: of each reading it tells why there is none."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        self._source = f"gpu{index}"
+        self._unknown = dict.fromkeys(_GPU_QUERIES, reason)
+
+    def sample(self) -> Sample:
+        """Return that nothing can be read."""
+        return Sample(at_ns=time.monotonic_ns(), source=self._source, values={}, unknown=self._unknown)
 
 
 @contextlib.contextmanager
@@ -218,6 +252,16 @@ def gpu_sampler(index: int, uuid: str) -> Iterator[GpuSampler]:
     """Give the sampler of one GPU while NVML is open."""
     pynvml.nvmlInit()
     try:
-        yield GpuSampler(index, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        yield GpuSampler(index, _handle(uuid))
     finally:
         pynvml.nvmlShutdown()
+
+
+def _handle(uuid: str) -> object:
+    """Return NVML's handle of a GPU or, of the same number, a MIG instance: torch tells the number alone."""
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError:
+        with contextlib.suppress(pynvml.NVMLError):
+            return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid.removeprefix('GPU-')}")
+        raise

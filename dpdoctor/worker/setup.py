@@ -60,4 +60,8 @@ def _device(index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
     uuid = str(properties.uuid)
     # NVML's names begin like this; torch tells the number alone.
-    return Device(name=properties.name, uuid=uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+    return Device(
+        name=properties.name,
+        uuid=uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}",
+        memory_bytes=properties.total_memory,
+    )

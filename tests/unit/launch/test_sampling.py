@@ -135,11 +135,11 @@ def test_samples_are_written_while_the_context_lasts(
     assert size == sum(len(line) + 1 for line in path.read_text().splitlines())
 
 
-def rank_on(*uuids: str) -> RankRecord:
+def rank_on(*uuids: str, rank: int = 0) -> RankRecord:
     """Return what a rank says that sees these GPUs."""
     devices = tuple(Device(name="Example", uuid=uuid) for uuid in uuids)
     return RankRecord(
-        rank=0, world_size=1, pid=1, host="box", device="gpu", devices=devices, backend=None, status="running"
+        rank=rank, world_size=1, pid=1, host="box", device="gpu", devices=devices, backend=None, status="running"
     )
 
 
@@ -148,10 +148,10 @@ def test_a_gpu_that_nvml_does_not_know_does_not_end_the_others_samples(
 ) -> None:
     monkeypatch.setattr(sampling, "PERIOD_S", 0.01)
     process, path = start(), tmp_path / rundir.NODE
-    assert sampling.gpu_uuids(process.directory) == ()
+    assert sampling.gpu_uuids(process.directory) == {}
     uuids = ("GPU-00000000-0000-0000-0000-000000000000", "GPU-00000000-0000-0000-0000-000000000001")
     rundir.write_json(process.directory / rundir.RANK, rank_on(*uuids))
-    assert sampling.gpu_uuids(process.directory) == uuids
+    assert sampling.gpu_uuids(process.directory) == dict(enumerate(uuids))
     with sampling.sampling(path, [process]):
         until(lambda: len(rundir.read_lines(path, Sample)) >= 4)
 
@@ -185,11 +185,12 @@ def test_every_gpu_of_a_rank_is_sampled_by_its_uuid(
     rundir.write_json(process.directory / rundir.RANK, rank_on("GPU-a", "GPU-x", "GPU-b"))
     with sampling.sampling(path, [process]):
         until(lambda: sum(s.source == "gpu2" for s in rundir.read_lines(path, Sample)) >= 2)
-    power = {s.source: s.values["power_w"] for s in rundir.read_lines(path, Sample) if s.source.startswith("gpu")}
-    assert power == {"gpu0": 1.0, "gpu2": 0.0}, (
-        "torch's order is not NVML's, and one that NVML does not know is left out"
-    )
-    assert library.asked == ["GPU-a", "GPU-x", "GPU-b"], "a rank is asked until it has said what it sees"
+    of_gpus = [s for s in rundir.read_lines(path, Sample) if s.source.startswith("gpu")]
+    power = {s.source: s.values.get("power_w") for s in of_gpus}
+    assert power == {"gpu0": 1.0, "gpu1": None, "gpu2": 0.0}, "torch's order is not NVML's"
+    reasons = {s.source: s.unknown for s in of_gpus}
+    assert reasons == {"gpu0": {}, "gpu1": {"power_w": "NVML does not give GPU-x: Not Found"}, "gpu2": {}}
+    assert library.asked == ["GPU-a", "GPU-x", "MIG-x", "GPU-b"], "a rank is asked until it has said what it sees"
     assert library.open == 0
 
 
@@ -210,7 +211,7 @@ def test_ranks_have_a_gpu_each(start: Start, monkeypatch: pytest.MonkeyPatch) ->
         gpus = sampling.GpuSamplers(stack)
         for rank, uuid in zip(ranks, ("GPU-a", "GPU-b"), strict=True):
             gpus.look_at(rank)
-            rundir.write_json(rank.directory / rundir.RANK, rank_on(uuid))
+            rundir.write_json(rank.directory / rundir.RANK, rank_on(uuid, rank=rank.rank))
             gpus.look_at(rank)
         assert {sample.source: sample.values["power_w"] for sample in gpus.samples()} == {"gpu0": 0.0, "gpu1": 1.0}
 
@@ -224,3 +225,65 @@ def test_what_a_driver_does_not_tell_is_unknown_with_its_words(monkeypatch: pyte
     assert sample.source == "gpu1"
     assert sample.values == {"sm_clock_mhz": 1980.0}
     assert sample.unknown == {"power_w": "Not Supported"}
+
+
+@pytest.mark.parametrize("uuid", ["GPU-a", "MIG-a"])
+def test_a_mig_instance_is_sampled_whose_number_alone_torch_tells(
+    start: Start, monkeypatch: pytest.MonkeyPatch, uuid: str
+) -> None:
+    Library(monkeypatch, "MIG-a")
+    rank = start()
+    rundir.write_json(rank.directory / rundir.RANK, rank_on(uuid, rank=rank.rank))
+    with contextlib.ExitStack() as stack:
+        gpus = sampling.GpuSamplers(stack)
+        gpus.look_at(rank)
+        (sample,) = gpus.samples()
+    assert (sample.source, sample.values) == ("gpu0", {"power_w": 0.0})
+
+
+class OldBindings:
+    """Stands in for pynvml of before 535: it has no query of that name."""
+
+    NVMLError, NVMLError_FunctionNotFound = pynvml.NVMLError, pynvml.NVMLError_FunctionNotFound
+
+    @staticmethod
+    def nvmlDeviceGetCurrentClocksThrottleReasons(_: object) -> int:  # noqa: N802 - NVML's name
+        return 0x24
+
+
+def test_reasons_of_lowered_clocks_have_an_older_name_in_old_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "pynvml", OldBindings)
+    sample = GpuSampler(0, object()).sample()
+    assert sample.values == {"throttle_reasons": 36.0}
+    assert set(sample.unknown) == set(sampling._GPU_QUERIES) - {"throttle_reasons"}
+    assert "nvmlDeviceGetPowerUsage" in sample.unknown["power_w"]
+
+
+def test_reasons_of_lowered_clocks_have_an_older_name_in_old_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: object) -> int:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", missing)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda _: 0x24)
+    query = sampling._GPU_QUERIES["throttle_reasons"]
+    monkeypatch.setattr(sampling, "_GPU_QUERIES", {"throttle_reasons": query})
+    assert GpuSampler(0, object()).sample().values == {"throttle_reasons": 36.0}
+
+
+def test_a_round_that_fails_is_said_once_and_is_not_the_last_one(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "PERIOD_S", 0.01)
+    rounds, read = iter(range(1000)), HostSampler.sample
+
+    def sample(host: HostSampler) -> Sample:
+        if next(rounds) % 2 == 0:
+            raise ZeroDivisionError("no such second")
+        return read(host)
+
+    monkeypatch.setattr(HostSampler, "sample", sample)
+    process, path = start(), tmp_path / rundir.NODE
+    with sampling.sampling(path, [process]):
+        until(lambda: len(rundir.read_lines(path, Sample)) >= 7)
+    failed = [s for s in rundir.read_lines(path, Sample) if not s.values]
+    assert [s.unknown for s in failed] == [{"all_readings": "ZeroDivisionError('no such second')"}]
