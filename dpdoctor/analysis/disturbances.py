@@ -228,14 +228,25 @@ def _why_untold(samples: Iterable[Sequence[Sample]]) -> str:
 
 
 def _samples(launch: Launch) -> dict[str, list[Sample]]:
-    """Return the readings of each GPU while something was measured."""
+    """Return the readings of each GPU that was used while something was measured."""
     windows = [w for rank in launch.ranks for w in rank.windows if w.kind == MEASURE]
     begin, end = min((w.begin_ns for w in windows), default=0), max((w.end_ns for w in windows), default=0)
     found: defaultdict[str, list[Sample]] = defaultdict(list)
+    unused = _unused_gpus(launch)
     for sample in launch.samples:
-        if sample.source.startswith("gpu") and begin <= sample.at_ns <= end:
+        if sample.source.startswith("gpu") and sample.source not in unused and begin <= sample.at_ns <= end:
             found[sample.source].append(sample)
     return dict(found)
+
+
+def _unused_gpus(launch: Launch) -> set[str]:
+    """Return the GPUs on which no rank held anything, as samples name them: other jobs' that somebody else's ranks see.
+
+    Empty where no rank tells what it held.
+    """
+    seen = [(f"gpu{number}", gpu) for rank in launch.ranks if rank.record for number, gpu in rank.record.gpus.items()]
+    used = {name for name, gpu in seen if gpu.peak_memory_bytes}
+    return {name for name, _ in seen} - used if used else set()
 
 
 def _is_throttled(sample: Sample) -> bool:

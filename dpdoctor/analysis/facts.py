@@ -23,35 +23,51 @@ from dpdoctor.analysis.cross_rank.model import CrossRank
 from dpdoctor.analysis.disturbances import Throttled, throttled, throttled_periods, waiting_for_cores, while_measured
 from dpdoctor.analysis.loader.restarts import Restarts, begins_every_step, is_left_early, restarts
 from dpdoctor.analysis.rank_step_time import SlowRank, slowest_rank
-from dpdoctor.records import HAND_WRITTEN, Launch, Run, Strategy
+from dpdoctor.records import HAND_WRITTEN, Device, Launch, RankRecord, Run, Strategy
 from dpdoctor.spec import BASELINE, TRACE_MODE, Fingerprint, Gpu, RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The most that torch's allocator held on one GPU; `total_bytes` is None where the GPU's size is not known."""
+    """The most that torch's allocators held on one GPU.
+
+    Attributes:
+        ranks: that use it; of several the peaks are added up, which is the most that it can have been.
+        total_bytes: of the GPU; None: not known.
+    """
 
     name: str
-    rank: int
+    ranks: tuple[int, ...]
     num_bytes: int
     total_bytes: int | None
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it may have been less: several ranks need not hold most at one moment."""
+        return len(self.ranks) > 1
+
 
 def peaks(launch: Launch, gpus: Sequence[Gpu]) -> list[Peak]:
-    """Return every GPU's peak, of all ranks, where it was recorded; empty on the CPU."""
+    """Return the peak of every GPU that a rank used; empty on the CPU."""
     sizes = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
-    return [
-        Peak(
-            name=f"GPU {index}" if len(rank.record.devices) > 1 else f"rank {rank.index}'s GPU",
-            rank=rank.index,
-            num_bytes=device.peak_memory_bytes,
-            total_bytes=sizes.get(device.uuid),
-        )
-        for rank in launch.ranks
-        if rank.record is not None
-        for index, device in enumerate(rank.record.devices)
-        if device.peak_memory_bytes is not None
-    ]
+    users: dict[tuple[str, str], list[tuple[RankRecord, int, Device]]] = {}
+    for record in (rank.record for rank in launch.ranks if rank.record is not None):
+        for index, device in enumerate(record.devices):
+            if device.peak_memory_bytes is not None:
+                users.setdefault((record.host, device.uuid), []).append((record, index, device))
+    return [_peak(found, sizes) for found in users.values()]
+
+
+def _peak(users: Sequence[tuple[RankRecord, int, Device]], sizes: Mapping[str, int | None]) -> Peak:
+    """Return the peak of one GPU, given the ranks that use it, each with its own number and peak of it."""
+    record, index, device = users[0]
+    is_own = len(users) == len(record.devices) == 1
+    return Peak(
+        name=f"rank {record.rank}'s GPU" if is_own else f"GPU {index}",
+        ranks=tuple(of.rank for of, _, _ in users),
+        num_bytes=sum(of.peak_memory_bytes or 0 for _, _, of in users),
+        total_bytes=device.memory_bytes or sizes.get(device.uuid),
+    )
 
 
 NO_COMM = "no_comm"
@@ -113,8 +129,16 @@ class ModeFacts:
     @cached_property
     def windows(self) -> tuple[tuple[LaunchFacts, Window], ...]:
         """Return the measured windows with nothing switched off, each with its launch."""
+        return self._windows(with_edges=False)
+
+    @cached_property
+    def windows_with_edges(self) -> tuple[tuple[LaunchFacts, Window], ...]:
+        """Return the same with those that steady figures of a GPU leave out, because an edge lies in them."""
+        return self._windows(with_edges=True)
+
+    def _windows(self, *, with_edges: bool) -> tuple[tuple[LaunchFacts, Window], ...]:
         good = (launch for launch in self.launches if launch.record.status != "failed")
-        return tuple((launch, window) for launch in good for window in launch.windows())
+        return tuple((launch, window) for launch in good for window in launch.windows(with_edges=with_edges))
 
     @cached_property
     def traces(self) -> Traces:
@@ -248,12 +272,12 @@ class ModeFacts:
         """Return what it costs the loader to begin anew; None: that was not seen, or nobody knows how often."""
         if self.mode.loader is None:
             return None
-        return restarts(self.launches, self.windows, self.mode.loader)
+        return restarts(self.launches, self.windows_with_edges, self.mode.loader)
 
     @cached_property
     def loader_begins_every_step(self) -> bool:
         """Return whether most measured steps begin to iterate the loader that feeds them."""
-        return self.mode.loader is not None and begins_every_step(self.windows, self.mode.loader)
+        return self.mode.loader is not None and begins_every_step(self.windows_with_edges, self.mode.loader)
 
     @cached_property
     def loader_is_left_early(self) -> bool:

@@ -7,6 +7,7 @@ from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.facts import Peak
 from dpdoctor.rules.rule import Rule, Severity
+from dpdoctor.rules.wording import shared_words
 
 # Of all memory: where TraceML 0.5 warns, and where it calls pressure critical (gpuprof: 0.90 and 0.97).
 WARNING, CRITICAL = 0.92, 0.97
@@ -23,15 +24,20 @@ def _check(facts: ModeFacts) -> Finding | None:
 
 def _of_gpu(facts: ModeFacts, peak: Peak, total: int) -> Finding:
     ratio = peak.num_bytes / total
+    # Peaks that cannot have come at once add up to more than there is.
+    full = f"up to {units.share(min(ratio, 1.0))}" if peak.is_bound else units.share(ratio)
     return Finding(
         rule="memory_pressure",
         mode=facts.name,
-        severity=_severity(ratio),
+        severity="warning" if peak.is_bound else _severity(ratio),
         status="inferred",
-        title=f"{peak.name} was {units.share(ratio)} full",
+        title=f"{peak.name} was {full} full",
         cost=_cost(facts),
-        ranks=(peak.rank,) if facts.mode.world_size > 1 else (),
-        evidence=(f"torch's allocator held {units.size(peak.num_bytes)} of {units.size(total)} at most",),
+        ranks=peak.ranks if facts.mode.world_size > 1 else (),
+        evidence=(
+            f"torch's allocator held {units.size(peak.num_bytes)} of {units.size(total)} at most",
+            *shared_words(peak),
+        ),
         cause=None,
         remedy="leave the allocator room, before one larger batch ends the run: a smaller batch with accumulation, "
         f"activation checkpointing, bfloat16{_sharding(facts)}",

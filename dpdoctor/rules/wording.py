@@ -7,9 +7,10 @@ from dpdoctor.analysis import TRACE_MODE, AblationSummary, Figure, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.weighing import COVERAGE, Weighed, above_zero, agree, is_loss, weigh
 from dpdoctor.analysis.communication import Exposure
-from dpdoctor.analysis.facts import NO_COMM
+from dpdoctor.analysis.facts import NO_COMM, Peak
 
 ON_CORES = "without a GPU communication takes the cores that compute, and slows what it runs beside"
+TRACED_STEPS = "these are traced steps: without a profiler the host is faster"
 # A few whole steps more than are lost at the ends.
 TRACE_STEPS = 12
 # Of a trace that was not cut short, the steps at its ends that are not whole.
@@ -144,6 +145,13 @@ def agreement_words(seen: Exposure, ablation: AblationSummary) -> str:
 def core_words(facts: ModeFacts) -> tuple[str, ...]:
     """Return what belongs to every figure of communication without a GPU; empty with one."""
     return () if facts.on_gpu else (ON_CORES,)
+
+
+def shared_words(peak: Peak) -> tuple[str, ...]:
+    """Return what belongs to the peak of a GPU that several ranks use; empty for one rank's."""
+    if not peak.is_bound:
+        return ()
+    return (f"{units.count(len(peak.ranks), 'rank')} use it: their peaks are added up, and need not have come at once",)
 
 
 def wrapped_line(facts: ModeFacts) -> str | None:

@@ -27,9 +27,15 @@ def with_gpu(made: Case) -> Case:
     return cases.case_of(dataclasses.replace(made.analysis, summary=known), made.name)
 
 
-def gpu(gigabytes: int) -> Case:
-    """Return one rank whose GPU held so much of 100 GB."""
+def gpu(gigabytes: int, ranks: int = 1) -> Case:
+    """Return ranks that held so much each of one GPU's 100 GB."""
     held = Device(name="GPU", uuid="GPU-0", peak_memory_bytes=gigabytes * 10**9)
+    return with_gpu(cases.case("ddp", world_size=ranks, of=cases.ranks(ranks, device="cuda:0", devices=(held,))))
+
+
+def mig(gigabytes: int) -> Case:
+    """Return a rank that held so much of a MIG instance of 20 GB, which NVML does not name among the GPUs."""
+    held = Device(name="GPU", uuid="GPU-7", peak_memory_bytes=gigabytes * 10**9, memory_bytes=20 * 10**9)
     return with_gpu(cases.case("single", of=cases.ranks(device="cuda:0", devices=(held,))))
 
 
@@ -48,10 +54,17 @@ FULL = Device(name="GPU", uuid="GPU-0", peak_memory_bytes=95 * 10**9)
 FIRES = {
     "a GPU": gpu(95),
     "a GPU, very full": gpu(98),
+    "a GPU of two ranks": gpu(60, ranks=2),
+    "a MIG instance": mig(19),
     "the host": host(0.93),
     "a GPU with a trace": with_gpu(traced("single", STARVED, record={"devices": (FULL,)})),
 }
-SILENT = {"room": gpu(80), "room on the host": host(0.5), "nothing known": cases.case("single")}
+SILENT = {
+    "room": gpu(80),
+    "room in a MIG instance": mig(15),
+    "room on the host": host(0.5),
+    "nothing known": cases.case("single"),
+}
 
 
 @pytest.mark.parametrize(("which", "level"), [("a GPU", "warning"), ("a GPU, very full", "critical")])
@@ -65,7 +78,8 @@ def test_the_remedy_is_one_that_there_is() -> None:
     held = (FULL,)
     sharded = with_gpu(cases.case("fsdp", world_size=2, of=cases.ranks(2, device="cuda:0", devices=held)))
     copied = with_gpu(cases.case("ddp", world_size=2, of=cases.ranks(2, device="cuda:0", devices=held)))
-    told = {case: RULE.check(case).remedy for case in (sharded, copied, FIRES["a GPU"])}
+    alone = with_gpu(cases.case("single", of=cases.ranks(device="cuda:0", devices=held)))
+    told = {case: RULE.check(case).remedy for case in (sharded, copied, alone)}
     assert [("FSDP" in remedy) for remedy in told.values()] == [False, True, False]
     with_workers = cases.case("single", samples=FULL_HOST, loader=cases.loader(num_workers=2))
     assert "workers" in RULE.check(with_workers).remedy
@@ -76,3 +90,11 @@ def test_the_trace_says_what_the_allocator_costs() -> None:
     found = RULE.check(FIRES["a GPU with a trace"])
     assert isinstance(found, Finding)
     assert found.cost.value == pytest.approx(0.1)
+
+
+def test_peaks_of_several_ranks_are_a_bound_and_no_more_than_there_is() -> None:
+    found = RULE.check(FIRES["a GPU of two ranks"])
+    assert isinstance(found, Finding)
+    assert (found.title, found.severity) == ("GPU 0 was up to 100% full", "warning")
+    assert found.evidence[0] == "torch's allocator held 120 GB of 100 GB at most"
+    assert found.evidence[1].startswith("2 ranks use it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.analysis import Finding, Sample
+from dpdoctor.records import Device
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.throttling import RULE
 from tests.builders import cases
@@ -26,11 +27,14 @@ def readings(*reasons: int, clock: float = 1500, source: str = "gpu0", at: int =
     ]
 
 
-def of(samples: list[Sample], device: str = "cuda:0") -> Case:
-    """Return a mode on a GPU with these readings."""
-    return cases.case("single", of=cases.ranks(device=device), samples=samples)
+def of(samples: list[Sample], device: str = "cuda:0", devices: tuple[Device, ...] = ()) -> Case:
+    """Return a mode on a GPU with these readings; `devices` are the GPUs that its rank sees."""
+    return cases.case("single", of=cases.ranks(device=device, devices=devices), samples=samples)
 
 
+# A rank that somebody else started sees two GPUs, and used the first.
+FIRST_OF_TWO = (Device(name="GPU", uuid="GPU-0", peak_memory_bytes=10**9), Device(name="GPU", uuid="GPU-1"))
+NONE_TOLD = (Device(name="GPU", uuid="GPU-0"), Device(name="GPU", uuid="GPU-1"))
 UNKNOWN = Sample(
     at_ns=100 * MS, source="gpu0", values={"sm_clock_mhz": 1500.0}, unknown={"throttle_reasons": "not here"}
 )
@@ -38,6 +42,7 @@ FIRES = {
     "hot half of the time": of(readings(THERMAL, 0, THERMAL, 0)),
     "hot all the time": of(readings(THERMAL, THERMAL)),
     "another GPU is not": of([*readings(BRAKE, BRAKE), *readings(0, 0, source="gpu1")]),
+    "nobody tells which GPU was used": of(readings(THERMAL, 0, source="gpu1"), devices=NONE_TOLD),
 }
 SILENT = {
     "free": of(readings(0, 0)),
@@ -45,6 +50,7 @@ SILENT = {
     "the clock hardly falls": of(readings(THERMAL, 0, clock=1950)),
     "before anything was measured": of(readings(THERMAL, THERMAL, at=-100)),
     "on the CPU": of([], device="cpu"),
+    "only a GPU of another job": of([*readings(0, 0), *readings(THERMAL, 0, source="gpu1")], devices=FIRST_OF_TWO),
 }
 
 
@@ -67,6 +73,11 @@ def test_without_a_free_clock_the_cost_is_unknown() -> None:
 
 def test_another_gpu_s_clock_will_do() -> None:
     assert finding(FIRES["another GPU is not"]).cost.value == pytest.approx(0.25)
+
+
+def test_the_clock_of_a_gpu_that_was_not_used_says_nothing_of_one_that_was() -> None:
+    free_elsewhere = [*readings(BRAKE, BRAKE), *readings(0, 0, source="gpu1")]
+    assert finding(of(free_elsewhere, devices=FIRST_OF_TWO)).cost.value is None
 
 
 def test_a_driver_that_does_not_tell() -> None:
