@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import disturbances, same_program
@@ -108,6 +108,10 @@ def wall(rank: RankRecord | None, launch: LaunchRecord) -> str:
 
 
 TRACES_ALONE = "the run is made of traces: nothing was measured without a profiler"
+EDGES_ARE_STEADY = (
+    "an epoch began, or an evaluation ran, in every measured window: what that takes a GPU cannot be told apart, so "
+    "that steady figures hold it, too; longer epochs, or fewer --steps, leave windows without"
+)
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
 # An epoch of more steps than this never ends in practice (samplers with replacement and a huge length).
 MOST_STEPS_PER_EPOCH = 10_000_000
@@ -162,7 +166,8 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
     speaking = shown(launches)
     spec = with_ranks_found(spec, speaking.record)
     # What was measured before a launch failed looks like a result and is none; its files keep it.
-    windows = [[] if launch.record.status == "failed" else launch.windows() for launch in launches]
+    good = [launch for launch in launches if launch.record.status != "failed"]
+    windows = [launch.windows() for launch in good]
     count = counting(windows, header.spec.samples_per_step)
     samples = count.samples
     of_shown = speaking.windows()
@@ -171,7 +176,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
     reason = _why_unmeasured(speaking, spec, explain=header.spec.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)
     gains = ablations(launches)
-    epoch = _epoch(stats.calibrated(step, spread), first.steps_per_epoch if first else None, windows, speaking)
+    epoch = _epoch(stats.calibrated(step, spread), first.steps_per_epoch if first else None, good, speaking)
     same = first is not None and first.conversion.same_samples
     alike = spec.world_size if same else first.conversion.copies if first is not None else 1
     copies = alike or 1
@@ -179,8 +184,9 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
     counted, uncounted = ([], unknown) if unknown else (windows, reason)
     conversion = _with_proof(first.conversion, count.check) if first else None
     batch = _batch(spec, counted, count.source, samples, copies)
+    whole = [] if unknown else [launch.windows(with_edges=True) for launch in good]
     with_edges = stats.calibrated(
-        _over_launches(counted, lambda w: w.throughput_all_steps(samples, copies), "samples/s", uncounted), spread
+        _over_launches(whole, lambda w: w.throughput_all_steps(samples, copies), "samples/s", uncounted), spread
     )
     return ModeSummary(
         status=speaking.record.status,
@@ -192,7 +198,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         backend=first.backend if first else None,
         launches=len(launches),
         warmup_steady=first.warmup_steady if first else None,
-        conversion=_with_remark(conversion, speaking) if conversion else None,
+        conversion=_with_remarks(conversion, speaking) if conversion else None,
         batch=batch,
         throughput=stats.calibrated(
             _over_launches(counted, lambda w: w.throughput(samples, copies), "samples/s", uncounted), spread
@@ -262,13 +268,17 @@ def _wall_s(record: LaunchRecord) -> float:
     return (record.end_ns - record.begin_ns) * NS
 
 
-def _with_remark(conversion: Conversion, launch: Launch) -> Conversion:
-    """Return what was done to the script, a launch for the trace alone included."""
-    if launch.traced is None or launch.traced.status not in ("ok", "inactive"):
-        return conversion
-    took = units.seconds(_wall_s(launch.traced))
-    remark = f"the script ended before its trace: the mode was launched once more for that alone, in {took}"
-    return dataclasses.replace(conversion, warnings=(*conversion.warnings, remark))
+def _with_remarks(conversion: Conversion, launch: LaunchFacts) -> Conversion:
+    """Return what was done to the script, with what a reader must know of its launch."""
+    return dataclasses.replace(conversion, warnings=(*conversion.warnings, *_remarks(launch)))
+
+
+def _remarks(launch: LaunchFacts) -> Iterator[str]:
+    if launch.traced is not None and launch.traced.status in ("ok", "inactive"):
+        took = units.seconds(_wall_s(launch.traced))
+        yield f"the script ended before its trace: the mode was launched once more for that alone, in {took}"
+    if launch.edges_are_steady:
+        yield EDGES_ARE_STEADY
 
 
 def _why_untraced(launch: Launch, recording: Recording) -> str:
@@ -399,7 +409,7 @@ def _batch(
     return Batch(per_device=of_all / spec.num_devices, global_=of_all / copies, rule=spec.batch_rule, source=source)
 
 
-def _epoch(step: Figure, steps_per_epoch: int | None, windows: Sequence[Sequence[Window]], shown: Launch) -> Figure:
+def _epoch(step: Figure, steps_per_epoch: int | None, launches: Sequence[LaunchFacts], shown: Launch) -> Figure:
     """Return seconds per epoch: its steady steps, and its edges, each the mean of those that were measured."""
     if step.value is None:
         return stats.unknown("s", step.reason or "no step time")
@@ -407,12 +417,12 @@ def _epoch(step: Figure, steps_per_epoch: int | None, windows: Sequence[Sequence
         return stats.unknown("s", "the length of an epoch is unknown: no loader with a length fed the steps")
     if steps_per_epoch > MOST_STEPS_PER_EPOCH:
         return stats.unknown("s", f"the loader has no real end ({steps_per_epoch:,} steps per epoch)")
-    edges = [s.duration_ns * NS for launch in windows for w in launch for s in w.ranks[0].counted if s.epoch_edge]
+    edges = [edge_s for launch in launches for edge_s in _edges(launch, step.value)]
     if not edges:
         left_out = "no epoch began inside a measured window: the cost of its edge is left out"
         return dataclasses.replace(stats.scaled(step, steps_per_epoch), reason=left_out)
     # Where most steps are edges, the steady step is one of them.
-    are_usual = any(s.epoch_edge for launch in windows for w in launch for s in w.ranks[0].steady)
+    are_usual = any(s.epoch_edge for launch in launches for w in launch.windows() for s in w.ranks[0].steady)
     number = 1 if are_usual else _edges_per_epoch(shown, steps_per_epoch)
     edge = number * sum(edges) / len(edges)
     figure = stats.scaled(step, steps_per_epoch - number)
@@ -423,6 +433,17 @@ def _epoch(step: Figure, steps_per_epoch: int | None, windows: Sequence[Sequence
         low=None if figure.low is None else figure.low + edge,
         high=None if figure.high is None else figure.high + edge,
     )
+
+
+def _edges(launch: LaunchFacts, step_s: float) -> Iterator[float]:
+    """Yield the seconds of each edge: on the host's clock or, on a GPU, what usual steps leave of its window's wall."""
+    for part in (window.ranks[0] for window in launch.windows(with_edges=True)):
+        edges = [step for step in part.counted if step.epoch_edge]
+        if launch.on_gpu and edges:
+            usual_s = (len(part.counted) - len(edges)) * step_s
+            yield from [max(0.0, part.wall_s - usual_s) / len(edges)] * len(edges)
+        else:
+            yield from (step.duration_ns * NS for step in edges)
 
 
 def _edges_per_epoch(launch: Launch, steps_per_epoch: int) -> int:
@@ -449,7 +470,9 @@ def _over_epoch(batch: Batch, steps_per_epoch: int | None, epoch: Figure) -> Fig
 def _profiler_cost(launches: Sequence[LaunchFacts], step: Figure) -> Figure:
     """Return traced over untraced step time: what torch.profiler itself costs in this run."""
     traced = [launch.windows(kind=TRACE) for launch in launches]
-    figure = _over_launches(traced, Window.step, "s", "no trace was recorded")
+    has_edges = any(launch.windows(kind=TRACE, with_edges=True) for launch in launches)
+    reason = "an epoch began, or an evaluation ran, in the traced steps" if has_edges else "no trace was recorded"
+    figure = _over_launches(traced, Window.step, "s", reason)
     return stats.ratio(figure, step, "ratio")
 
 

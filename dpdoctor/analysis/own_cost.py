@@ -20,6 +20,7 @@ from dpdoctor.spec import BASELINE
 DISTURBED = "{} while one device was measured, which bare launches at other times cannot be held against"
 NO_CONTROL = "the script was not also run bare"
 NO_BASELINE = "no step of one device was measured that a bare one could be held against"
+NO_STEADY_WINDOW = "no window of a bare launch has steady steps as those of the baseline"
 OTHER_PROGRAM = (
     "a bare launch runs as one graph what is watched runs as Python: a compiled function that calls the model"
 )
@@ -43,7 +44,10 @@ def steps_of(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -
     """
     edges = {step.step for launch in baseline for rank in launch.ranks for step in rank.steps if step.epoch_edge}
     good = [_without(launch, edges) for launch in launches if launch.record.status == "ok"]
-    found = [stats.ratio_of_totals([window.step() for window in launch.windows()], "s") for launch in good]
+    # Steps with edges among them are compared with none but such.
+    are_steady = any(launch.edges_are_steady for launch in baseline)
+    alike = [launch for launch in good if launch.edges_are_steady is are_steady]
+    found = [stats.ratio_of_totals([window.step() for window in launch.windows()], "s") for launch in alike]
     return [figure for figure in found if figure.value is not None]
 
 
@@ -79,7 +83,9 @@ def why_unknown(
     if steps:
         return OTHER_PROGRAM if is_other_program else None
     reason = next((launch.record.reason for launch in bare if launch.record.reason), None)
-    return f"the bare launch failed: {reason}" if reason else NO_CONTROL
+    if reason:
+        return f"the bare launch failed: {reason}"
+    return NO_STEADY_WINDOW if any(launch.record.status == "ok" for launch in bare) else NO_CONTROL
 
 
 def launch_spread(*programs: Sequence[Figure]) -> float | None:

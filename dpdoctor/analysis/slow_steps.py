@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
 from dpdoctor.analysis.base import stats
-from dpdoctor.records import ALL_PHASES, FULL, EventRecord, Rank, StepRecord
+from dpdoctor.analysis.base.windows import MEASURE
+from dpdoctor.records import ALL_PHASES, FULL, EventRecord, Rank, StepRecord, WindowRecord
 
 # A step that is less longer than usual is not worth a look, however even the others are.
 LEAST_RATIO = 1.25
@@ -22,8 +24,10 @@ KNOWN = frozenset({"evaluation", "checkpoint", "inference"})
 class SlowStep:
     """One step of one rank that took far longer than usual; times in ns of the host's clock.
 
+    On a GPU, whose host runs ahead or waits for work of many steps, one in which the host came too late for the device.
+
     Attributes:
-        usual_ns: the median of the rank's other steps.
+        usual_ns: the median of the rank's other steps; on a GPU as the device takes them.
         phase: of PHASES, the one that took most more than its own median; `longer_ns` is by how much.
         events: that lay in the step, wholly or in part.
     """
@@ -41,14 +45,35 @@ def slow_steps(rank: Rank) -> list[SlowStep]:
 
     Left out are those of which everybody knows why: an epoch began, or one of KNOWN lies in them.
     """
-    full = {window.window for window in rank.windows if window.kind == "measure" and window.ablation == FULL}
-    steps = [step for step in rank.steps if step.counted and step.window in full and not step.epoch_edge]
-    found = _outliers(rank, steps) if len(steps) >= LEAST_STEPS else ()
+    full = {window.window: window for window in rank.windows if window.kind == MEASURE and window.ablation == FULL}
+    counted = [step for step in rank.steps if step.counted and step.window in full]
+    taken_ns = [
+        taken_ns
+        for number, steps in groupby(counted, key=lambda step: step.window)
+        for taken_ns in _taken(rank, full[number], list(steps))
+    ]
+    usual = [(step, ns) for step, ns in zip(counted, taken_ns, strict=True) if not step.epoch_edge]
+    found = _outliers(rank, usual) if len(usual) >= LEAST_STEPS else ()
     return [slow for slow in found if not any(event.kind in KNOWN for event in slow.events)]
 
 
-def _outliers(rank: Rank, steps: Sequence[StepRecord]) -> Iterator[SlowStep]:
-    durations = np.array([step.duration_ns for step in steps], np.int64)
+def _taken(rank: Rank, window: WindowRecord, steps: Sequence[StepRecord]) -> Iterator[float]:
+    """Yield the ns that each counted step of a window took: on a GPU, the device.
+
+    Were all steps alike, the device would be done with each `usual_ns` after the one before: only where the host came
+    later than that did it hold the device up.
+    """
+    if rank.record is None or rank.record.device_type != "cuda":
+        yield from (step.duration_ns for step in steps)
+        return
+    usual_ns, done_ns = (window.end_ns - window.begin_ns) / len(steps), float(window.begin_ns)
+    for step in steps:
+        began_ns, done_ns = done_ns, max(done_ns + usual_ns, float(step.begin_ns + step.duration_ns))
+        yield done_ns - began_ns
+
+
+def _outliers(rank: Rank, taken: Sequence[tuple[StepRecord, float]]) -> Iterator[SlowStep]:
+    steps, durations = [step for step, _ in taken], np.array([ns for _, ns in taken])
     usual = float(np.median(durations))
     places = np.flatnonzero(durations > stats.outlier_limit(durations, LEAST_RATIO)).tolist()
     if not places:

@@ -109,7 +109,7 @@ def _is_anew(event: EventRecord) -> bool:
 
 def _is_measured(facts: ModeFacts, event: EventRecord) -> bool:
     """Return whether something began in a measured window of the launch that is shown."""
-    windows = [window.ranks[0].window for launch, window in facts.windows if launch is facts.launch]
+    windows = [window.ranks[0].window for launch, window in facts.windows_with_edges if launch is facts.launch]
     return any(window.begin_ns <= event.at_ns < window.end_ns for window in windows)
 
 

@@ -70,6 +70,33 @@ def even_rank(ms: float, *, num_steps: int = 4, num_windows: int = 1, **fields: 
     return rank(steps, [window(ms * num_steps, window=number) for number in numbers], **fields)
 
 
+def ahead(*windows_ms: tuple[float, float | None], num_steps: int = 10, **fields: Any) -> Rank:
+    """Return a rank whose host queues each step in 2 ms, and then waits until its GPU is done with the window.
+
+    Given of each window: how long it lasts, and what the host takes for its last step where that is an edge; else None.
+    Windows and steps are numbered from 1.
+    """
+    steps, windows, at_ns = [], [], 0
+    for number, (wall_ms, edge_ms) in enumerate(windows_ms, 1):
+        windows.append(window(wall_ms, window=number, round=number, begin_ns=at_ns, end_ns=at_ns + round(wall_ms * MS)))
+        began_ns = at_ns
+        for place in range(1, num_steps + 1):
+            is_edge = edge_ms is not None and place == num_steps
+            phases_ms = {"data_wait": edge_ms - 2, "forward": 2} if is_edge else {"forward": 2}
+            made = step(
+                edge_ms if is_edge else 2,
+                step=len(steps) + 1,
+                window=number,
+                begin_ns=began_ns,
+                epoch_edge=is_edge,
+                phases_ms=phases_ms,
+            )
+            steps.append(made)
+            began_ns += made.duration_ns
+        at_ns = windows[-1].end_ns
+    return rank(steps, windows, device="cuda:0", **fields)
+
+
 def launch(*ranks: Rank, mode: str = "single", number: int = 1, status: str = "ok", **fields: Any) -> LaunchFacts:
     """Return a launch of 10 s; more fields of its LaunchRecord by keyword."""
     fields = {"begin_ns": 0, "end_ns": 10_000 * MS, **fields}

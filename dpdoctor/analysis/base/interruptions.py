@@ -144,9 +144,17 @@ def _steps_recorded(launch: Launch) -> int:
 
 
 def _plain_step(windows: Iterable[tuple[LaunchFacts, Window]], kind: str) -> float | None:
-    """Return the mean seconds of a steady step in which nothing of this kind happened."""
-    plain: list[int] = []
+    """Return the mean seconds of a steady step in which nothing of this kind happened.
+
+    On a GPU of whole windows, as the host's time of a single step is not the device's.
+    """
+    seconds, steps = 0.0, 0
     for launch, window in windows:
         seen = slowest_by_step(launch, kind)
-        plain += [s.duration_ns for rank in window.ranks for s in rank.steady if s.step not in seen]
-    return float(np.mean(plain)) * NS if plain else None
+        for rank in window.ranks:
+            plain = [step.duration_ns for step in rank.steady if step.step not in seen]
+            if not launch.on_gpu:
+                seconds, steps = seconds + sum(plain) * NS, steps + len(plain)
+            elif len(plain) == len(rank.steady):
+                seconds, steps = seconds + rank.steady_s, steps + len(plain)
+    return seconds / steps if steps else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from dpdoctor.analysis.base.traces import Traces
-from dpdoctor.analysis.base.windows import MEASURE, Window, measured
+from dpdoctor.analysis.base.windows import MEASURE, Key, Window, measured, without_edges
 from dpdoctor.records import FULL, Launch, Run
 
 
@@ -22,8 +22,25 @@ class LaunchFacts(Launch):
         return cls(record=launch.record, ranks=launch.ranks, samples=launch.samples, traced=launch.traced)
 
     @cached_property
-    def _windows(self) -> Mapping[tuple[str, str], tuple[Window, ...]]:
+    def on_gpu(self) -> bool:
+        """Return whether its ranks may compute on GPUs, behind their hosts' backs."""
+        return any(rank.record is not None and rank.record.device_type == "cuda" for rank in self.ranks)
+
+    @cached_property
+    def _windows(self) -> Mapping[Key, tuple[Window, ...]]:
         return measured(self)
+
+    @cached_property
+    def _steady(self) -> Mapping[Key, tuple[Window, ...]]:
+        return without_edges(self._windows) if self.on_gpu else self._windows
+
+    @property
+    def edges_are_steady(self) -> bool:
+        """Return whether steps in which an epoch began or an evaluation ran are among the steady ones, though most are
+        none: no full window on a GPU was without.
+        """
+        found = self._windows.get((MEASURE, FULL), ())
+        return self.on_gpu and bool(found) and all(window.has_edge for window in found)
 
     @cached_property
     def _skipped(self) -> frozenset[str]:
@@ -31,12 +48,15 @@ class LaunchFacts(Launch):
         records = [rank.record for rank in self.ranks if rank.record]
         return frozenset(one.name for record in records for one in record.ablations if one.skipped)
 
-    def windows(self, ablation: str = FULL, *, kind: str = MEASURE) -> tuple[Window, ...]:
+    def windows(self, ablation: str = FULL, *, kind: str = MEASURE, with_edges: bool = False) -> tuple[Window, ...]:
         """Return the complete windows of a kind in which an ablation ran; FULL: in which none did.
 
-        What was skipped on one rank has none: there, some rank trained otherwise than the ablation's name says.
+        What was skipped on one rank has none: there, some rank trained otherwise than the ablation's name says. Those
+        of GPUs have no edge, unless that is usual or they are asked for `with_edges`: what one takes the device is not
+        known.
         """
-        return () if ablation in self._skipped else self._windows.get((kind, ablation), ())
+        found = self._windows if with_edges else self._steady
+        return () if ablation in self._skipped else found.get((kind, ablation), ())
 
     @cached_property
     def traces(self) -> Traces:

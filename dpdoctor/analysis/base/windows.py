@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from dpdoctor.records import ALL_PHASES, FULL, Launch, Rank, StepRecord, WindowR
 NS = 1e-9
 # Kinds of windows: without a profiler, and with one.
 MEASURE, TRACE = "measure", "trace"
+# A kind of windows and the ablation that ran in them.
+Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWindow:
-    """One window on one rank. `steady` leaves out steps in which an epoch began or an evaluation ran."""
+    """One window on one rank. `steady` leaves out edges: steps in which an epoch began or an evaluation ran."""
 
     window: WindowRecord
     counted: tuple[StepRecord, ...]
@@ -28,7 +31,10 @@ class RankWindow:
 
     @property
     def steady_s(self) -> float:
-        """Return the seconds of the steady steps: the wall time less the host time of the others."""
+        """Return the seconds of the steady steps: the wall time less the host time of the others.
+
+        Not to be asked of a window with an edge on a GPU: what the device did meanwhile the host's time does not tell.
+        """
         return self.wall_s - (sum(s.duration_ns for s in self.counted) - sum(s.duration_ns for s in self.steady)) * NS
 
     def phase_s(self, phase: str) -> float:
@@ -58,6 +64,15 @@ class Window:
         return slowest.steady_s, len(slowest.steady)
 
     @property
+    def has_edge(self) -> bool:
+        """Return whether a step was left out on some rank."""
+        return any(len(rank.steady) < len(rank.counted) for rank in self.ranks)
+
+    def with_all_steady(self) -> Window:
+        """Return the window with nothing left out."""
+        return Window(ranks=tuple(dataclasses.replace(rank, steady=rank.counted) for rank in self.ranks))
+
+    @property
     def seconds_per_step(self) -> float:
         """Return the seconds of a steady step of the rank whose steps take longest."""
         seconds, steps = self.step()
@@ -81,7 +96,7 @@ class Window:
         return sum(s.collectives or 0 for s in steps), len(steps)
 
 
-def measured(launch: Launch) -> dict[tuple[str, str], tuple[Window, ...]]:
+def measured(launch: Launch) -> dict[Key, tuple[Window, ...]]:
     """Return the complete windows that every rank recorded and that have a steady step, by (kind, ablation), in their
     order.
 
@@ -94,18 +109,29 @@ def measured(launch: Launch) -> dict[tuple[str, str], tuple[Window, ...]]:
     return {of: _on_every_rank([windows.get(of, {}) for windows in per_rank]) for of in set().union(*per_rank)}
 
 
+def without_edges(found: Mapping[Key, tuple[Window, ...]]) -> dict[Key, tuple[Window, ...]]:
+    """Return the windows that have no edge, of which the wall alone tells how long a step takes.
+
+    Where every full one has an edge, all of them with nothing left out: what edges take is then in the steady figures.
+    """
+    free = {of: tuple(window for window in windows if not window.has_edge) for of, windows in found.items()}
+    if free.get((MEASURE, FULL)):
+        return free
+    return {of: tuple(window.with_all_steady() for window in windows) for of, windows in found.items()}
+
+
 def _on_every_rank(per_rank: Sequence[Mapping[int, RankWindow]]) -> tuple[Window, ...]:
     common = sorted(set.intersection(*map(set, per_rank)))
     return tuple(Window(ranks=tuple(windows[number] for windows in per_rank)) for number in common)
 
 
-def _rank_windows(rank: Rank) -> dict[tuple[str, str], dict[int, RankWindow]]:
+def _rank_windows(rank: Rank) -> dict[Key, dict[int, RankWindow]]:
     """Return a rank's complete windows that have a steady step, by (kind, ablation) and number."""
     by_window: defaultdict[int, list[StepRecord]] = defaultdict(list)
     for step in rank.steps:
         if step.counted:
             by_window[step.window].append(step)
-    found: defaultdict[tuple[str, str], dict[int, RankWindow]] = defaultdict(dict)
+    found: defaultdict[Key, dict[int, RankWindow]] = defaultdict(dict)
     for kind in (MEASURE, TRACE):
         complete = [w for w in rank.windows if w.kind == kind and w.complete]
         # Windows of an ablation are read like the full ones they are compared with.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ from dpdoctor.analysis.base.interruptions import events_by_step
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.summary import LoaderSummary, ModeSummary
 from dpdoctor.analysis.base.weighing import share_beside
-from dpdoctor.analysis.base.windows import NS, Window
+from dpdoctor.analysis.base.windows import NS, RankWindow, Window
 from dpdoctor.records import PHASES, Launch, Loader, Rank, StepRecord
 
 _DATA_WAIT = PHASES.index("data_wait")
@@ -42,19 +42,21 @@ class Restarts:
 def restarts(
     launches: Sequence[Launch], windows: Sequence[tuple[LaunchFacts, Window]], loader: LoaderSummary
 ) -> Restarts | None:
-    """Return what beginnings cost; None: none was seen beside usual steps, or nobody knows how often they come."""
-    parts = [(launch.ranks[i], part) for launch, window in windows for i, part in enumerate(window.ranks)]
-    usual = [step for _, part in parts for step in part.counted if not step.epoch_edge]
-    every = _every(launches, loader)
-    if not usual or every is None:
+    """Return what beginnings cost, given all measured windows; None: none was seen beside usual steps, or nobody knows
+    how often they come.
+    """
+    parts = [(launch, launch.ranks[i], part) for launch, window in windows for i, part in enumerate(window.ranks)]
+    usual = [step for _, _, part in parts for step in part.counted if not step.epoch_edge]
+    every, step_s = _every(launches, loader), _usual_step_s(windows, usual)
+    if step_s is None or every is None:
         return None
-    wait_s, step_s = (float(np.mean(values)) for values in zip(*map(_times, usual), strict=True))
+    wait_s = float(np.mean([_waited_s(step) for step in usual]))
     excess = [
-        _excess_s(waits.get(step.step, _times(step)[0]), step, elsewhere.get(step.step, 0.0), wait_s, step_s)
-        for rank, part in parts
+        max(0.0, min(waits.get(step.step, _waited_s(step)) - wait_s, longer_s))
+        for launch, rank, part in parts
         for begun, elsewhere, waits in [_of_rank(rank, loader)]
-        for step in part.counted
-        if step.epoch_edge and step.step in begun
+        for step, longer_s in _edges(part, elsewhere, step_s, on_gpu=launch.on_gpu)
+        if step.step in begun
     ]
     if not excess:
         return None
@@ -114,14 +116,32 @@ def _begins(rank: Rank, loader: LoaderSummary) -> set[int]:
     return set(events_by_step(rank, "iterator", str(loader.index)))
 
 
-def _times(step: StepRecord) -> tuple[float, float]:
-    """Return the seconds that a step waited for data, and its own."""
-    return step.phases_ns[_DATA_WAIT] * NS, step.duration_ns * NS
+def _waited_s(step: StepRecord) -> float:
+    """Return the seconds that a step waited for data."""
+    return step.phases_ns[_DATA_WAIT] * NS
 
 
-def _excess_s(wait_s: float, step: StepRecord, evaluating_s: float, usual_wait_s: float, usual_s: float) -> float:
-    """Return what a step waited for data beyond the usual, but no more than it is longer without its evaluation."""
-    return max(0.0, min(wait_s - usual_wait_s, step.duration_ns * NS - evaluating_s - usual_s))
+def _usual_step_s(windows: Sequence[tuple[LaunchFacts, Window]], usual: Sequence[StepRecord]) -> float | None:
+    """Return the mean seconds of these steps or, on GPUs, of those of windows without an edge; None: there are none."""
+    if not any(launch.on_gpu for launch, _ in windows):
+        return float(np.mean([step.duration_ns for step in usual])) * NS if usual else None
+    parts = [part for _, window in windows if not window.has_edge for part in window.ranks]
+    return sum(part.wall_s for part in parts) / sum(len(part.counted) for part in parts) if parts else None
+
+
+def _edges(
+    part: RankWindow, elsewhere: Mapping[int, float], step_s: float, *, on_gpu: bool
+) -> Iterator[tuple[StepRecord, float]]:
+    """Yield a window's edges, each with the seconds that it is longer than a usual step without its evaluation.
+
+    On a GPU, whose work the host's time does not tell, each has the same part of what the window is longer.
+    """
+    edges = [step for step in part.counted if step.epoch_edge]
+    longer_s = [step.duration_ns * NS - elsewhere.get(step.step, 0.0) - step_s for step in edges]
+    if on_gpu and edges:
+        others_s = sum(elsewhere.get(step.step, 0.0) for step in edges)
+        longer_s = [(part.wall_s - len(part.counted) * step_s - others_s) / len(edges)] * len(edges)
+    yield from zip(edges, longer_s, strict=True)
 
 
 def _every(launches: Sequence[Launch], loader: LoaderSummary) -> int | None:

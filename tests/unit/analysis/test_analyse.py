@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis import TRACE_MODE, Analysis, Figure, ModeSummary, RunSummary, analyse
-from dpdoctor.analysis.analyse import NO_OPTIMIZER, TRACES_ALONE, rank_traces
+from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, NO_OPTIMIZER, TRACES_ALONE, rank_traces
 from dpdoctor.analysis.base.summary import DeviceTime
 from dpdoctor.analysis.samples import UNCOUNTED
 from dpdoctor.digest import HOST
 from dpdoctor.records import PHASES, POINT_TO_POINT, Conversion, Launch, Rank, StepRecord, Strategy
 from tests.builders import runs, traced_runs
-from tests.builders.records import even_rank, launch, rank, run, step, window
+from tests.builders.records import ahead, even_rank, launch, rank, run, step, window
 from tests.builders.specs import MS
 
 
@@ -227,6 +227,27 @@ class TestEpoch:
         steps = [step(100), step(110, window=2), msgspec.structs.replace(self.EDGE, window=2)]
         mode = single(launch(rank(steps, [window(100), window(410, window=2)], steps_per_epoch=11)))
         assert numbers(mode.epoch_s) == pytest.approx([10 * x + 0.3 for x in numbers(mode.step)])
+
+    def test_on_a_gpu_an_edge_takes_what_usual_steps_leave_of_its_window(self) -> None:
+        # 20 ms a step; of the second window 300 - 9 * 20 are the edge's, whatever its host did meanwhile.
+        mode = single(launch(ahead((200, None), (300, 102), steps_per_epoch=100)))
+        assert mode.step.value == pytest.approx(0.02)
+        assert mode.throughput.value == pytest.approx(32 / 0.02)
+        assert mode.epoch_s.value == pytest.approx(99 * 0.02 + 0.12)
+        assert mode.throughput_all_steps.value == pytest.approx(100 * 32 / (99 * 0.02 + 0.12))
+        assert EDGES_ARE_STEADY not in mode.conversion.warnings
+
+    def test_on_a_gpu_windows_that_all_have_an_edge_are_taken_whole_which_is_said(self) -> None:
+        mode = single(launch(ahead((300, 102), (300, 302), steps_per_epoch=10)))
+        assert mode.step.value == pytest.approx(0.03)
+        assert mode.epoch_s.value == pytest.approx(0.3)
+        assert mode.conversion.warnings == (EDGES_ARE_STEADY,)
+
+    def test_on_a_gpu_traced_steps_with_an_edge_tell_nothing_of_the_profiler(self) -> None:
+        made = ahead((200, None), (300, 102))
+        windows = (made.windows[0], dataclasses.replace(made.windows[1], kind="trace"))
+        mode = single(launch(dataclasses.replace(made, windows=windows)))
+        assert "in the traced steps" in str(mode.profiler_overhead.reason)
 
     @pytest.mark.parametrize(("length", "reason"), [(None, "length of an epoch"), (10**10, "no real end")])
     def test_unknown_without_a_length_that_ends(self, length: int | None, reason: str) -> None:

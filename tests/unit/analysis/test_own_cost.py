@@ -15,6 +15,7 @@ from dpdoctor.analysis.facts import Analysis
 from dpdoctor.analysis.own_cost import (
     NO_BASELINE,
     NO_CONTROL,
+    NO_STEADY_WINDOW,
     OTHER_PROGRAM,
     is_known,
     launch_spread,
@@ -26,7 +27,7 @@ from dpdoctor.report.blocks import Table
 from dpdoctor.report.words.verdict import limits
 from dpdoctor.rules import diagnose
 from tests.builders import records
-from tests.builders.records import even_rank, launch, rank, step, window
+from tests.builders.records import ahead, even_rank, launch, rank, step, window
 from tests.builders.sections import build, only
 from tests.builders.specs import MS
 
@@ -284,6 +285,13 @@ def test_a_step_that_the_baseline_leaves_out_is_left_out_by_its_number() -> None
     (without,) = steps_of([control], [launch(rank(edge, [window(800)]))])
     (with_it,) = steps_of([control], [])
     assert (without.value, with_it.value) == (pytest.approx(0.1), pytest.approx(0.2))
+
+
+def test_on_a_gpu_steps_with_edges_among_them_are_held_against_none_without() -> None:
+    even, edges = launch(ahead((200, None))), launch(ahead((200, 2)), mode="bare")
+    assert steps_of([edges], [even]) == []
+    assert why_unknown([edges], [], None) == NO_STEADY_WINDOW
+    assert [step.value for step in steps_of([edges], [launch(ahead((300, 2)))])] == [pytest.approx(0.02)]
 
 
 def test_what_windows_of_one_launch_differ_by_is_no_difference_of_launches() -> None:

@@ -87,3 +87,24 @@ def test_events_that_reach_into_the_step_are_told_with_it() -> None:
     after = EventRecord(kind="gc", at_ns=began + 400 * MS, duration_ns=MS, step=10)
     (found,) = slow_steps(rank(made, events=(inside, into, moment, before, after)))
     assert found.events == (inside, into, moment)
+
+
+def on_a_gpu(durations_ms: Sequence[float], wall_ms: float) -> Rank:
+    """Return a rank whose host takes so long for each step, in one window."""
+    made = steps(durations_ms)
+    window = records.window(0, begin_ns=0, end_ns=round(wall_ms * MS))
+    return records.rank(made, [window], device="cuda:0")
+
+
+def test_a_host_that_runs_ahead_of_a_gpu_and_then_waits_for_it_has_no_slow_step() -> None:
+    # Steps of 20 ms; the host asks for a value every ten, and is 2 ms in each of the others.
+    assert numbers(on_a_gpu(([2] * 9 + [182]) * 5, 1000)) == []
+    # It may be full ahead, and go on as the device does.
+    assert numbers(on_a_gpu([2] * 10 + [20] * 40, 1000)) == []
+
+
+def test_a_host_that_comes_too_late_for_its_gpu_has_one() -> None:
+    # It is ahead by 9 * 18 ms when something takes it 800 ms, of which the device stands still for the rest.
+    (found,) = slow_steps(on_a_gpu([2] * 9 + [800] + [2] * 40, 18 + 800 + 40 * 20))
+    assert found.step.step == 10
+    assert found.usual_ns == round(1618 / 50 * MS)

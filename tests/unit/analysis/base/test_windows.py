@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from dpdoctor.records import PHASES, StepRecord
-from tests.builders.records import even_rank, launch, rank, step, window
+from tests.builders.records import ahead, even_rank, launch, rank, step, window
 
 
 def drawn(record: StepRecord) -> int:
@@ -91,3 +93,33 @@ def test_a_window_counts_when_every_rank_has_it() -> None:
 def test_without_one_of_the_ranks_nothing_is_known_of_all() -> None:
     assert launch(even_rank(100, world_size=2)).windows() == ()
     assert launch().windows() == ()
+
+
+class TestOnAGpu:
+    """What an edge takes the device is not what it takes the host, which runs ahead."""
+
+    def test_windows_with_an_edge_are_left_out_of_the_steady_figures(self) -> None:
+        # By the host's clock 198 ms would be left of the second one for nine steps, and 178 ms of the third.
+        found = launch(ahead((200, None), (200, 2), (480, 302)))
+        assert [window.step() for window in found.windows()] == [(pytest.approx(0.2), 10)]
+        assert not found.edges_are_steady
+        every = found.windows(with_edges=True)
+        assert [window.throughput_all_steps(drawn) for window in every] == [
+            (320, pytest.approx(seconds)) for seconds in (0.2, 0.2, 0.48)
+        ]
+
+    def test_where_every_window_has_one_all_steps_are_steady(self) -> None:
+        found = launch(ahead((200, 2), (480, 302)))
+        assert [window.step() for window in found.windows()] == [(pytest.approx(0.2), 10), (pytest.approx(0.48), 10)]
+        assert found.edges_are_steady
+
+    @pytest.mark.parametrize(("full", "without"), [((200.0, None), []), ((200.0, 2.0), [(pytest.approx(0.1), 10)])])
+    def test_windows_of_an_ablation_are_read_like_the_full_ones(self, full: tuple, without: list) -> None:
+        both = ahead(full, (100, 2))
+        windows = (both.windows[0], dataclasses.replace(both.windows[1], ablation="no_comm"))
+        found = launch(dataclasses.replace(both, windows=windows))
+        assert [window.step() for window in found.windows("no_comm")] == without
+
+    def test_an_edge_of_one_rank_is_one_of_all(self) -> None:
+        ranks = ahead((200, None), (200, None), world_size=2), ahead((200, None), (200, 2), index=1, world_size=2)
+        assert [w.ranks[0].window.window for w in launch(*ranks).windows()] == [1]
