@@ -17,8 +17,9 @@ from dpdoctor.analysis.base.windows import NS, RankWindow, Window
 from dpdoctor.records import PHASES
 
 GC, QUEUE, CORE = "gc", "queue", "core"
-# On a GPU the host's forward and backward last as long as it takes to queue work, or until there is room.
-_QUEUED = ("forward", "backward", "optimizer")
+# On a GPU the host's other phases last as long as it takes to queue work or, wherever it asks for a value or copies
+# from pageable memory, until the device is done: a slow device makes them long, too.
+_OF_HOST = ("data_wait",)
 # A launch, the full window of a round and the one without communication.
 _Round = tuple[LaunchFacts, Window, Window]
 
@@ -32,8 +33,8 @@ class SlowRank:
         excess_s: the same in seconds per step.
         parts: what of the excess lies in each phase of its host, and in pauses of its garbage collector (`gc`), waiting
             for a core (`queue`, where the kernel tells) and a core that computes more slowly (`core`, where that was
-            tried), which are parts of phases; shares of the full step. Phases in which the host only queues work are
-            left out.
+            tried), which are parts of phases; shares of the full step. Phases in which the host queues work of a
+            device, or waits for it, are left out.
         running: the same of each phase without the waiting for a core, which is taken to be spread evenly over a step.
         certain: the sum of the phases in which the rank is slower by more than chance; 0 where there is none.
     """
@@ -97,13 +98,13 @@ class SlowRank:
 def slowest_rank(launches: Sequence[LaunchFacts], ablation: str, *, on_gpu: bool) -> SlowRank | None:
     """Return the rank that is slowest by itself; None: `ablation`, without communication, has no windows, or one rank.
 
-    `on_gpu`: the ranks compute on GPUs, so that phases in which a host queues work tell nothing.
+    `on_gpu`: the ranks compute on GPUs, so that phases in which a host queues work or waits for it tell nothing.
     """
     rounds = [(launch, *pair) for launch in launches for pair in pairs(launch, ablation)]
     if not rounds or len(rounds[0][2].ranks) < 2:
         return None
     full_s = [full.seconds_per_step for _, full, _ in rounds]
-    names = [name for name in PHASES if not on_gpu or name not in _QUEUED]
+    names = _OF_HOST if on_gpu else PHASES
     whole, phases = _beyond(rounds, _whole_s), {name: _beyond(rounds, partial(_phase_s, name)) for name in names}
     inside, running = {GC: _gc(rounds)}, {}
     if all(rank.window.queued_ns is not None for _, _, without in rounds for rank in without.ranks):

@@ -70,7 +70,10 @@ OF_PHASE = "what its host does in `{name}`{how} takes {known} of a step longer"
 ONLY_HERE = "look for what only this rank does, and at its share of the data"
 # For a rank that is late and nothing says why: cores of one host differ from run to run, hosts and devices do not.
 ON_A_HOST = f"repeat the run: if another rank is late then, or none, it was this rank's core; else {ONLY_HERE}"
-ELSEWHERE = "compare this rank's host and device with the others': load on its cores, clocks, its share of the data"
+ELSEWHERE = (
+    "compare this rank's host and device with the others': a GPU whose clocks throttling lowers, load on its cores, "
+    "its share of the data"
+)
 OTHERS_REMEDY = "repeat the run while nothing else uses the machine: the script is not the reason"
 ALIKE = {
     "data": "data_wait",

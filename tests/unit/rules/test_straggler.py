@@ -47,6 +47,7 @@ def paced(
     queued_ms: float = 0.0,
     others: float = 0.0,
     core: float | None = None,
+    device: str = "cpu",
 ) -> Case:
     """Return two ranks whose steps last 100 ms; without communication 80 ms, of one rank so much longer in `phase`.
 
@@ -57,7 +58,7 @@ def paced(
     The late rank's core takes `core` times as long for the same arithmetic; None: that was not tried.
     """
     of = [
-        _rank(index, late_ms if index == culprit else 0, phase, collected, chance_ms * (index == 0))
+        _rank(index, late_ms if index == culprit else 0, phase, collected, chance_ms * (index == 0), device=device)
         for index in range(2)
     ]
     of = [dataclasses.replace(rank, digest=one) for rank, one in zip(of, found, strict=True)] if found else of
@@ -93,7 +94,7 @@ def _busy(rank: Rank, others: float) -> list[Sample]:
     return found
 
 
-def _rank(index: int, late_ms: float, phase: str, collected: bool, chance_ms: float) -> Rank:
+def _rank(index: int, late_ms: float, phase: str, collected: bool, chance_ms: float, *, device: str) -> Rank:
     steps: list[StepRecord] = []
     windows: list[WindowRecord] = []
     events: list[EventRecord] = []
@@ -115,7 +116,7 @@ def _rank(index: int, late_ms: float, phase: str, collected: bool, chance_ms: fl
             at += made.duration_ns
         window = records.window(0, window=number, ablation=name, round=number // 2, begin_ns=begin, end_ns=at)
         windows.append(window)
-    rank = records.rank(steps, windows, index=index, world_size=2)
+    rank = records.rank(steps, windows, index=index, world_size=2, device=device)
     return dataclasses.replace(rank, events=tuple(events))
 
 
@@ -435,3 +436,18 @@ def test_what_is_known_to_take_longer_is_looked_for_on_that_rank() -> None:
 
 def test_ranks_of_a_trace_may_be_on_other_hosts() -> None:
     assert finding(case("trace", *traces(every_step(100), "optimizer"))).remedy == ELSEWHERE
+
+
+@pytest.mark.parametrize("phase", ["other", "h2d", "forward", "backward"])
+def test_a_host_that_waits_for_a_slow_gpu_is_not_blamed_for_it(phase: str) -> None:
+    """It does so wherever the script asks for a value or copies: what is slow there is the device."""
+    found = finding(paced(20, phase, device="cuda:0"))
+    assert (found.ranks, found.cost.value) == ((1,), pytest.approx(0.2, abs=0.01))
+    assert (found.cause, found.remedy) == (None, ELSEWHERE)
+    assert "throttling" in ELSEWHERE
+
+
+@pytest.mark.parametrize(("phase", "collected", "cause"), [("data_wait", False, "data_wait"), ("other", True, "gc")])
+def test_on_a_gpu_too_a_loader_and_garbage_are_the_hosts(phase: str, collected: bool, cause: str) -> None:
+    found = finding(paced(20, phase, device="cuda:0", collected=collected))
+    assert (found.cause, found.remedy) == (CAUSES[cause], REMEDIES[cause])
