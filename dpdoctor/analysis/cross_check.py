@@ -10,7 +10,7 @@ from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.summary import AblationSummary, CrossCheck
 from dpdoctor.analysis.base.weighing import allowed
 from dpdoctor.analysis.communication import clocked_share, removable
-from dpdoctor.records import HAND_WRITTEN, Launch
+from dpdoctor.records import HAND_WRITTEN
 
 
 def cross_checks(ablations: Mapping[str, AblationSummary], launch: LaunchFacts, cores: int) -> tuple[CrossCheck, ...]:
@@ -34,10 +34,13 @@ def _compared(ablations: Mapping[str, AblationSummary], launch: LaunchFacts, cor
         yield _check("waiting for data, on the host's clock", "cached_batches", _waited_share(launch), ablations)
 
 
-def _waits_for_each(launch: Launch) -> bool:
-    """Return whether the script itself makes all exchanges and waits for each: its clock shows what they take."""
+def _waits_for_each(launch: LaunchFacts) -> bool:
+    """Return whether the script itself makes all exchanges and waits for each: its clock shows what they take.
+
+    On a GPU calls return when they are queued.
+    """
     ways = [way for rank in launch.ranks if rank.record for way in rank.record.conversion.strategies]
-    return bool(ways) and all(way.name == HAND_WRITTEN and not way.in_backward for way in ways)
+    return bool(ways) and not launch.on_gpu and all(way.name == HAND_WRITTEN and not way.in_backward for way in ways)
 
 
 def _waited_share(launch: LaunchFacts) -> Figure:

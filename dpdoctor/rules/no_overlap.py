@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, ModeFacts, Strategy
+from dpdoctor.analysis import Figure, Finding, ModeFacts, Strategy
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.traces import Traces, exposed_ns, hidden_ns
+from dpdoctor.analysis.base.traces import NO_TRACE, Traces, exposed_ns, hidden_ns
 from dpdoctor.analysis.base.weighing import SMALL, Weighed, weigh
 from dpdoctor.analysis.breakdown import of_steps, share
+from dpdoctor.analysis.communication import Exposure
 from dpdoctor.analysis.facts import NO_COMM
 from dpdoctor.digest import Bucket, DeviceStep
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import ablation_words, core_words, weigh_part, why_no_steps, wrapped_line
+from dpdoctor.rules.wording import ablation_words, core_words, neither, weigh_part, why_no_steps, wrapped_line
 
 # Of all communication: nsys-ai calls less than this poor overlap.
 POOR = 0.30
@@ -52,13 +53,17 @@ def _traced(facts: ModeFacts) -> Finding | CannotTell | None:
     return _finding(facts, weighed, overlap)
 
 
-def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | None:
+def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | CannotTell | None:
     """Return what exchanges cost that the script itself makes one after the other, with nothing beside them."""
-    clocked = facts.clocked_share
-    weighed = weigh(clocked, facts.ablation(NO_COMM))
+    seen, ablation = facts.exposure, facts.ablation(NO_COMM)
+    if facts.on_gpu and seen is None and ablation is None:
+        return CannotTell(reason=neither(facts))
+    claim = _taken(facts, seen)
+    weighed = weigh(claim, ablation)
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
     calls, backward = units.count(way.calls, "call"), _backward_share(facts)
+    where = "in the trace" if facts.on_gpu else "on the host's clock"
     hidden = weighed.cost if backward is None else stats.scaled(weighed.cost, min(1.0, backward / weighed.value))
     return Finding(
         rule="no_overlap",
@@ -69,7 +74,7 @@ def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | None:
         cost=weighed.cost,
         evidence=(
             f"the script makes {calls} in a step outside of the backward pass, and waits for each",
-            *([f"on the host's clock they take {units.share(clocked.value)} of a step"] if clocked.value else []),
+            *([f"{where} they take {units.share(claim.value)} of a step"] if claim.value else []),
             *(
                 [f"the backward pass takes {units.share(backward)} of a step, and can hide no more than that"]
                 if backward
@@ -89,8 +94,17 @@ def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | None:
     )
 
 
+def _taken(facts: ModeFacts, seen: Exposure | None) -> Figure:
+    """Return what the script's exchanges take of a step: where a GPU makes them their calls only queue them."""
+    if not facts.on_gpu:
+        return facts.clocked_share
+    return seen.exposed if seen is not None else stats.unknown("ratio", facts.traces.why_unknown or NO_TRACE)
+
+
 def _backward_share(facts: ModeFacts) -> float | None:
-    """Return the share of a step that is backward; None: unknown."""
+    """Return the share of a step that is backward; None: unknown, as on a GPU, whose host only queues it."""
+    if facts.on_gpu:
+        return None
     backward, step = facts.mode.phases.get("backward"), facts.mode.step.value
     return backward.value / step if backward is not None and backward.value and step else None
 
@@ -180,9 +194,9 @@ RULE = Rule(
     what="Communication runs while the device computes nothing, although there is compute that could hide it.",
     why="Time that could pass twice, computing and communicating, passes once for each.",
     how="What a script exchanges by itself is seen call by call, inside or outside of the backward pass, with the "
-    "host's time in it; the ablation no_comm gives the cost. Else from the trace, on GPUs: the part of communication "
-    "that runs beside compute (below 30% is poor) and the compute that could still hide the rest; the cause from "
-    "DDP's buckets and FSDP's prefetches.",
+    "host's time in it or, on GPUs, what of it the trace shows while nothing computes; the ablation no_comm gives the "
+    "cost. Else from the trace, on GPUs: the part of communication that runs beside compute (below 30% is poor) and "
+    "the compute that could still hide the rest; the cause from DDP's buckets and FSDP's prefetches.",
     remedy="Smaller buckets for DDP; a wrap unit per block, and prefetching, for FSDP; what you exchange yourself, "
     "begun while the backward pass goes on.",
     verified=False,

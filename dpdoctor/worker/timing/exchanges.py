@@ -234,7 +234,7 @@ class Exchanges:
         site = self.sites.get((id(code), line, operation))
         if site is None:
             site = self.sites[id(code), line, operation] = Site(operation, code, line)
-        if self.is_on and not self._phases.is_elsewhere():
+        if self.is_on and not self._is_of_a_thread():
             self._note(operation, code, line, args)
         if self._is_learning:
             self._learn(site, args, is_movable=is_movable)
@@ -255,7 +255,10 @@ class Exchanges:
             site.saw(_size(tensors), lambda: any(map(self.is_trained, tensors)))
 
     def _is_of_a_thread(self) -> bool:
-        """Return whether a thread of the script's exchanges beside the training: ranks may stand elsewhere in it."""
+        """Return whether a thread of the script's exchanges beside the training: ranks may stand elsewhere in it.
+
+        On a GPU hooks of gradients run in a thread of autograd's, which is none of these.
+        """
         return self._phases.is_elsewhere() and not self._phases.is_in(BACKWARD)
 
     def settle(self, least: float) -> None:

@@ -5,7 +5,8 @@ import pytest
 from dpdoctor.analysis import AblationSummary, CrossCheck, Figure
 from dpdoctor.analysis.base.traces import NO_TRACE
 from dpdoctor.analysis.cross_check import allowed, cross_checks
-from tests.builders.records import launch, rank, step, window
+from tests.builders.cases import by_hand, waiting
+from tests.builders.records import even_rank, launch, rank, step, window
 
 
 def share(value: float | None, half: float | None = 0.0, n: int = 9) -> Figure:
@@ -72,3 +73,13 @@ class TestAgrees:
 
 def test_errors_of_both_sides_count() -> None:
     assert allowed(share(0.5, 0.06), share(0.5, 0.08)) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("device", "by_clock"), [("cpu", True), ("cuda:0", False)])
+def test_the_hosts_clock_of_collectives_is_held_against_no_ablation_on_a_gpu(device: str, by_clock: bool) -> None:
+    """There the calls only queue them."""
+    of = [waiting(even_rank(100, num_windows=3, device=device, conversion=by_hand()), 0.2)]
+    seconds = Figure(value=None, unit="s", reason="not asked for")
+    ablations = {"no_comm": AblationSummary(gain=seconds, share=share(0.2), step=seconds)}
+    found = cross_checks(ablations, launch(*of, mode="native"), cores=2)
+    assert any("on the host's clock" in check.what for check in found) is by_clock

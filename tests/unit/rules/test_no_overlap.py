@@ -47,7 +47,19 @@ def own(share: float, *, in_backward: bool = False, **ablations: object) -> Case
     return untraced("native", of=of, native=cases.OWN, conversion=conversion, ablations=ablations)
 
 
+def own_on_gpus(share: float, *, traced: bool = True, **ablations: object) -> Case:
+    """Return the same on GPUs, whose hosts are in the calls for 1% of a step; the trace shows the share."""
+    exposed = round(100 * share)
+    fields = {"native": cases.OWN, "conversion": cases.by_hand(), "ablations": ablations}
+    if not traced:
+        of = [cases.waiting(rank, 0.01) for rank in ranks(2, device="cuda:0")]
+        return untraced("native", of=of, **fields)
+    return case("native", *pair(compute=100 - exposed, exposed=exposed), **fields)
+
+
 FIRES = {
+    "by hand, on GPUs": own_on_gpus(0.3),
+    "by hand, on GPUs without a trace": own_on_gpus(0.3, traced=False, no_comm=ablation(0.28)),
     "by hand, after the backward pass": own(0.3),
     "by hand, confirmed": own(0.3, no_comm=ablation(0.28)),
     "DDP with one bucket": case(TRACE_MODE, *pair(buckets=ONE_BUCKET, phases=PHASES)),
@@ -62,6 +74,7 @@ SILENT = {
     "by hand, while the backward pass goes on": own(0.3, in_backward=True, no_comm=ablation(0.28)),
     "by hand, and without it nothing is gained": own(0.3, no_comm=ablation(0.0, 0.02)),
     "by hand, and next to nothing": own(0.01),
+    "by hand, on GPUs, and next to nothing": own_on_gpus(0.01),
     "well hidden": case("ddp", *pair(hidden=40)),
     "nothing to hide it behind": case("ddp", *pair(compute=2, exposed=98)),
     "nothing in the backward to hide it behind": case(
@@ -129,3 +142,11 @@ def test_no_more_is_promised_than_the_backward_pass_can_hide() -> None:
     assert found.cost.value == pytest.approx(0.6)
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(1 / 0.75)
+
+
+def test_on_a_gpu_the_trace_says_what_exchanges_by_hand_take_and_not_the_clock_of_the_calls() -> None:
+    found = finding(own_on_gpus(0.3))
+    assert found.cost.value == pytest.approx(0.3)
+    assert "in the trace they take 30% of a step" in found.evidence
+    assert not any("on the host's clock" in text or "the backward pass takes" in text for text in found.evidence)
+    assert isinstance(RULE.check(own_on_gpus(0.3, traced=False)), CannotTell)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,3 +174,30 @@ def test_the_rhythm_of_what_is_exchanged_is_known_once_it_was_seen_twice(
     for collectives in per_step:
         seen.counted(collectives)
     assert seen.period() == period
+
+
+def test_what_autograds_own_threads_exchange_in_a_backward_pass_is_the_scripts(
+    exchanges: Exchanges, phases: PhaseClock
+) -> None:
+    """On a GPU hooks of gradients run in such a thread."""
+    exchanges.is_on = True
+    phases.belongs_here()
+
+    def exchange() -> None:
+        dist.all_reduce(torch.ones(100))
+
+    def in_a_thread() -> None:
+        thread = threading.Thread(target=exchange)
+        thread.start()
+        thread.join()
+
+    in_a_thread()  # beside the training
+    assert not exchanges.calls
+    depth = phases.push(BACKWARD)
+    in_a_thread()
+    phases.pop(depth)
+    in_a_thread()
+    assert [(call.operation, call.in_backward, call.before_update) for call in exchanges.calls] == [
+        ("all_reduce", True, True)
+    ]
+    assert exchanges.kinds == {"all_reduce": 1}
