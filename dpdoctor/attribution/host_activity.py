@@ -17,10 +17,8 @@ from dpdoctor.trace.model import Trace
 # Of one thread: causes of digest.IDLE_CAUSES with their times, the first that holds being the one that counts.
 Activity = tuple[tuple[str, Spans], ...]
 
-_SYNC = (
-    r"^(?:cuda|hip|cu|ze)\w*Synchronize|^ur\w*(?:Wait|Finish)|"
-    r"^aten::_local_scalar_dense$|^(?:cudaMemcpy|hipMemcpy|hipMemcpyWithStream)$"
-)
+# Not aten::_local_scalar_dense, which asks for values of the host, too: of a device's a call of the driver waits.
+_SYNC = r"^(?:cuda|hip|cu|ze)\w*Synchronize|^ur\w*(?:Wait|Finish)|^(?:cudaMemcpy|hipMemcpy|hipMemcpyWithStream)$"
 _ALLOCATOR = r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostFree|HostMalloc|HostRegister)|^cuMem(?!cpy|set)"
 _TO_HOST = r"DtoH|D2[HM]|DeviceToHost|Device -> (?:Host|Pageable|Pinned)"
 

@@ -9,7 +9,7 @@ from dpdoctor.analysis import Figure, Finding, ModeFacts, breakdown
 from dpdoctor.analysis.base.weighing import main_part
 from dpdoctor.digest import IDLE_CAUSES
 from dpdoctor.rules.rule import CannotTell, Rule, Said
-from dpdoctor.rules.wording import why_no_steps
+from dpdoctor.rules.wording import TRACED_STEPS, why_no_steps
 
 # No peer has a threshold for idle time of any cause; a profiler alone makes a GPU idle for a tenth and more.
 WARNING = 0.25
@@ -82,7 +82,7 @@ def _words(parts: dict[str, float]) -> list[str]:
 
 def _of_traces(facts: ModeFacts, traced: Figure) -> tuple[str, ...]:
     if facts.mode.step.value is None:
-        return ("these are traced steps: without a profiler the host is faster",)
+        return (TRACED_STEPS,)
     return (f"in the traced steps, which a profiler slows, it is {units.share(traced.value or 0.0)}",)
 
 

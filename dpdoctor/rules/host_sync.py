@@ -8,6 +8,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Finding, HostSync, ModeFacts
 from dpdoctor.analysis.base.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
+from dpdoctor.rules.wording import TRACED_STEPS
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
@@ -22,7 +23,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         return CannotTell(
             reason=asked + (common.left_out if found else "no trace shows what waiting for the GPU costs")
         )
-    cost = facts.idle_share("sync")
+    cost = facts.untraced_idle("sync")
     if cost.value is None or cost.value < SMALL:
         return None
     advice = _BY_CALL.get(calls[0].call, _VALUES) if calls else _UNKNOWN
@@ -34,9 +35,9 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         title=f"the GPU runs empty while the host waits for {advice.waits_for}: {units.share(cost.value)} of each step",
         cost=cost,
         evidence=(
-            f"the GPU idles {units.share(cost.value)} of a traced step because the host waited for it before it "
-            "launched more",
+            f"the GPU idles {units.share(cost.value)} of a step because the host waited for it before it launched more",
             *(_words(call) for call in calls),
+            *([] if facts.mode.step.value else [TRACED_STEPS]),
         ),
         cause=_words(calls[0]) if len(calls) == 1 else None,
         remedy=advice.remedy,
@@ -74,13 +75,25 @@ _SHAPES = _Remedy(
     "use torch.where in the place of a selection by values",
     "torch.where(mask, x, 0)",
 )
+_OVERFLOW = _Remedy(
+    "GradScaler to know whether gradients overflowed",
+    "train in bfloat16, which needs no GradScaler; or let the optimizer be fused, which asks on the GPU",
+    "train in bfloat16, without a GradScaler",
+    'torch.autocast("cuda", dtype=torch.bfloat16)  # or torch.optim.AdamW(parameters, fused=True)',
+)
 _UNKNOWN = _Remedy(
     "it",
     "find what waits: .item(), .cpu(), a tensor that is printed or asked for in an if, synchronize(), copies without "
     "non_blocking=True; nothing of the kind was counted with a line of the script",
 )
 # By the call that HostSync names; all others ask for values.
-_BY_CALL = {"synchronize": _ALL_OF_IT, "nonzero": _SHAPES, "masked_select": _SHAPES, "[mask]": _SHAPES}
+_BY_CALL = {
+    "synchronize": _ALL_OF_IT,
+    "nonzero": _SHAPES,
+    "masked_select": _SHAPES,
+    "[mask]": _SHAPES,
+    "GradScaler.step": _OVERFLOW,
+}
 
 
 def _words(call: HostSync) -> str:
@@ -93,7 +106,7 @@ RULE = Rule(
     what="The script reads a value from the GPU in every step: .item(), print(loss), .cpu(), a tensor in an if.",
     why="The host waits until the GPU is done, and only then launches more: meanwhile the GPU has nothing to do.",
     how="Calls that wait are counted in one step with the script's line; the trace shows how long the GPU idles after "
-    "them. On the CPU they cost nothing and nothing is said.",
+    "them, scaled to the step without a profiler. On the CPU they cost nothing and nothing is said.",
     remedy="Keep running sums on the GPU and read them every few hundred steps; take synchronize() out of the loop; "
     "keep shapes that do not depend on values.",
     verified=False,

@@ -9,7 +9,7 @@ from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.breakdown import LAUNCHING
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import why_no_steps
+from dpdoctor.rules.wording import TRACED_STEPS, why_no_steps
 
 # Host-bound begins at 10% of the step in TraceML 0.5 (residual) and gpuprof; a profiler's own cost lies below that.
 WARNING = 0.10
@@ -45,7 +45,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
             f"the GPU idles {units.share(cost.value)} of a step while the host launches operators or runs Python",
             f"half of the kernels begin within {units.seconds(delay_ns * NS)} of their launch: the host is not ahead",
             *([f"a kernel takes {units.seconds(kernel_ns * NS)} on average"] if kernel_ns else []),
-            *([] if facts.mode.step.value else ["these are traced steps: without a profiler the host is faster"]),
+            *([] if facts.mode.step.value else [TRACED_STEPS]),
         ),
         cause=None,
         remedy=remedy,

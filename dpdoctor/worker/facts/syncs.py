@@ -30,6 +30,8 @@ _TORCH = f"{Path(torch.__file__).parent}/"
 # Tensors lie on the host there in a script that has a device, too: a data set's, and the optimizers' counts of steps.
 _LOADING = f"{_TORCH}utils/data/"
 _OPTIMIZERS = f"{_TORCH}optim/"
+# Asks in each step whether gradients overflowed, whatever the script asks for.
+_SCALER, OF_SCALER = torch.amp.GradScaler._maybe_opt_step.__code__, "GradScaler.step"
 
 
 class HostSyncs:
@@ -116,7 +118,7 @@ class HostSyncs:
             return
         entry = None
         for frame in itertools.takewhile(_is_torchs, stack):
-            entry = frame
+            entry, name = frame, OF_SCALER if frame.f_code is _SCALER else name
         if entry is not None and entry is self._last_entry:
             return
         self._last_entry = entry

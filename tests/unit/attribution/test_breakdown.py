@@ -175,7 +175,7 @@ def test_until_the_launch_it_is_the_hosts_from_then_on_latency() -> None:
         (lambda r: r.op(LOADER, 110, 150), "data"),  # 2021
         (lambda r: r.call("cudaStreamSynchronize", 110, 150), "sync"),
         (lambda r: r.call("hipDeviceSynchronize", 110, 150), "sync"),
-        (lambda r: r.op("aten::_local_scalar_dense", 110, 150), "sync"),
+        (lambda r: r.op("aten::_local_scalar_dense", 110, 150), "dispatch"),  # of a tensor on the host
         (lambda r: r.call("cudaMalloc", 110, 150), "allocator"),
         (lambda r: r.call("hipFree", 110, 150), "allocator"),
         (lambda r: r.call("cuMemCreate", 110, 150), "allocator"),
@@ -197,6 +197,13 @@ def test_what_the_launching_thread_did(show: Callable[[Recording], object], caus
     expected = {"python": 40, "launch_latency": 20}
     expected[cause] = expected.get(cause, 0) + 40
     assert idle(recording) == expected
+
+
+def test_a_value_of_the_device_is_waited_for_by_a_call_of_the_driver() -> None:
+    recording = gap()
+    recording.op("aten::_local_scalar_dense", 105, 155)
+    recording.call("cudaStreamSynchronize", 110, 150)
+    assert idle(recording) == {"sync": 40, "dispatch": 10, "python": 30, "launch_latency": 20}
 
 
 def test_a_copy_to_the_host_is_waited_for() -> None:

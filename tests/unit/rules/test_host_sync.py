@@ -33,6 +33,7 @@ FIRES = {
     "not counted": case("single", *one(20)),
 }
 SILENT = {
+    "only the profiler made it idle": case("single", *one(20), step=cases.figure(0.081, 0.001)),
     "short": case("single", *one(2), counters=counters(ITEM)),
     "on the CPU": case("single", *one(20, gpu=False), counters=counters(ITEM)),
     "on the CPU, no trace": cases.case("single", counters=counters(ITEM)),
@@ -67,6 +68,7 @@ def test_what_nobody_counted_is_inferred() -> None:
         ("synchronize", "all of its work", ""),
         ("[mask]", "a shape that depends on values", "torch.where"),
         ("nonzero", "a shape that depends on values", "torch.where"),
+        ("GradScaler.step", "GradScaler to know whether gradients overflowed", "bfloat16"),
     ],
 )
 def test_the_remedy_is_for_what_waits(call: str, waits_for: str, code: str) -> None:
@@ -87,3 +89,11 @@ def test_it_cannot_tell_what_a_call_costs_without_a_trace() -> None:
     found = RULE.check(made)
     assert isinstance(found, CannotTell)
     assert "train.py:30" in found.reason
+
+
+def test_the_idle_share_is_that_of_the_step_without_a_profiler() -> None:
+    # 80 ms of work in a step of 90 ms: 10 ms idle, all of it waiting.
+    found = RULE.check(case("single", *one(20), step=cases.figure(0.09, 0.001), counters=counters(ITEM)))
+    assert isinstance(found, Finding)
+    assert found.cost.value == pytest.approx(1 / 9)
+    assert "traced" not in found.evidence[0]

@@ -179,3 +179,18 @@ def test_an_exception_leaves_it_counting(found) -> None:
         VALUE.tolist()
 
     assert found(work) == [("item", 1), ("tolist", 1)]
+
+
+def test_what_a_grad_scaler_asks_for_itself_is_known_from_what_the_script_asks(found) -> None:
+    model = nn.Linear(3, 1)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+
+    def train() -> None:
+        for _ in range(2):
+            loss = model(VECTOR).sum()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            loss.item()
+
+    assert found(train) == [("GradScaler.step", 2), ("item", 2)]
