@@ -33,7 +33,7 @@ from dpdoctor.worker import launched, script, setup, terminal, trackers
 from dpdoctor.worker.base import lines, profiler
 from dpdoctor.worker.base.director import Director, Facts
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.conductor import LEAST_STEPS_OF_A_CUT_WINDOW, synchronise
+from dpdoctor.worker.conductor import LEAST_STEPS_OF_A_CUT_WINDOW, synchronise, usual_step_ns
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.leaving import LEAVING
 from dpdoctor.worker.overlay import files
@@ -212,8 +212,10 @@ class Bare:
         synchronise()
         done, end_ns = self._segment, self._clock()
         self._close(end_ns, complete=done.kind == "measure")
+        wall_ns = end_ns - self._begun_ns
+        median_ns = int(statistics.median(self._durations_ns or [wall_ns]))
         facts = Facts(
-            step_s=statistics.median(self._durations_ns or [end_ns - self._begun_ns]) * 1e-9,
+            step_s=usual_step_ns(median_ns, wall_ns, self._done - done.skip) * 1e-9,
             prefetch=0,
             elapsed_s=(end_ns - self._first_ns) * 1e-9,
             reference_changed=self._counter.elect() if done.kind == "warmup" else False,

@@ -184,11 +184,9 @@ class Conductor:
                 parts.ending.stop("failed", f"{APART}{why or doubt}")
 
     def _step_ns(self, end_ns: int) -> int:
-        """Return the usual time of a step; a GPU's host runs ahead of it, so that there the window's wall counts."""
+        """Return the usual time of a step of this segment."""
         median_ns, counted = self._parts.steplog.median_ns(), self._done - self._segment.skip
-        if not torch.cuda.is_available() or self._begin_ns is None or counted < 1:
-            return median_ns
-        return max(median_ns, (end_ns - self._begin_ns) // counted)
+        return median_ns if self._begin_ns is None else usual_step_ns(median_ns, end_ns - self._begin_ns, counted)
 
     def _close(self, end_ns: int, barrier_ns: int, *, complete: bool, pace_ns: int | None = None) -> None:
         segment, counted = self._segment, max(0, self._done - self._segment.skip)
@@ -304,6 +302,13 @@ class Conductor:
         self._parts.report.used_cpu(self._cpu.use())
         self._parts.recorder.flush()
         self._parts.recorder.close()
+
+
+def usual_step_ns(median_ns: int, wall_ns: int, counted: int) -> int:
+    """Return the usual time of so many steps; a GPU's host runs ahead of it, so that there the window's wall counts."""
+    if not torch.cuda.is_available() or counted < 1:
+        return median_ns
+    return max(median_ns, wall_ns // counted)
 
 
 def synchronise() -> None:
