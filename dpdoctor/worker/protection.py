@@ -73,6 +73,8 @@ def _is_full(home: Path) -> bool:
 
 
 PYTHON = Protection(by="python")
+# What torch, Python and NCCL name in shared memory, which other processes of this job or another one use just now.
+_EXCHANGED = ("torch_", "sem.", "pym-", "psm_", "mp-", "nccl-")
 
 
 def protect(task: WorkerTask, rank: int) -> Protection:
@@ -110,8 +112,15 @@ def overlay(task: WorkerTask, place: Path, walls: int = 1) -> Wall:
     """
     scratch = place / rundir.OVERLAY
     scratch.mkdir(parents=True, exist_ok=True)
-    caches = map(Path, territory.caches())
-    return wall.stand(scratch, own=Path(task.directory), opened=caches, homes=task.spec.homes, walls=walls)
+    memory = Path(territory.SHARED_MEMORY)
+    return wall.stand(
+        scratch,
+        own=Path(task.directory),
+        opened=map(Path, territory.caches()),
+        homes=task.spec.homes,
+        lying=[memory / name for name in territory.in_shared_memory() if not name.startswith(_EXCHANGED)],
+        walls=walls,
+    )
 
 
 def _free(own: Path) -> Iterator[Path]:

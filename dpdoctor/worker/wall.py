@@ -28,7 +28,7 @@ _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1, 0x20, 0x1000, 0x4
 # A user namespace must keep these: NOSUID, NODEV and NOEXEC have the same values in statvfs(3).
 _KEPT = 0x2 | 0x4 | 0x8
 
-# Nothing of the user's lies in them, and devices are found there.
+# Devices are found there, and nothing of the user's lies in them, but for shared memory.
 _KERNEL = tuple(map(Path, ("/dev", "/proc", "/sys")))
 # So much of the free memory may be written, by all walls of a launch; who writes more is told that the disk is full.
 _SHARE_OF_MEMORY = 4
@@ -104,18 +104,26 @@ def _is_opaque(directory: int) -> bool:
         return False
 
 
-def stand(scratch: Path, *, own: Path, opened: Iterable[Path], homes: Iterable[Path], walls: int = 1) -> Wall:
+def stand(
+    scratch: Path,
+    *,
+    own: Path,
+    opened: Iterable[Path],
+    homes: Iterable[Path],
+    lying: Iterable[Path] = (),
+    walls: int = 1,
+) -> Wall:
     """Put the wall around this process.
 
     What is written below `own` and below the directories `opened`, as far as they are there, is really written, but for
-    the `homes`, where the script lives and runs. `scratch` is an empty directory below `own`; `walls` are to stand at
-    once. To be called while the process has one thread only. It is tried in a child first: half a wall could not be
-    taken down again.
+    the `homes`, where the script lives and runs; what is `lying` in shared memory can be read alone where it is a file.
+    `scratch` is an empty directory below `own`; `walls` are to stand at once. To be called while the process has one
+    thread only. It is tried in a child first: half a wall could not be taken down again.
 
     Raises:
         NoWallError: it cannot stand here.
     """
-    site = _Site(scratch, own, opened, homes, walls)
+    site = _Site(scratch, own, opened, homes, lying, walls)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -144,10 +152,19 @@ def _told(error: BaseException) -> str:
 class _Site:
     """Where a wall is to stand."""
 
-    def __init__(self, scratch: Path, own: Path, opened: Iterable[Path], homes: Iterable[Path], walls: int) -> None:
+    def __init__(  # noqa: PLR0917 - as `stand` is given them
+        self,
+        scratch: Path,
+        own: Path,
+        opened: Iterable[Path],
+        homes: Iterable[Path],
+        lying: Iterable[Path],
+        walls: int,
+    ) -> None:
         self._scratch, self._own = scratch.resolve(), own.resolve()
         self._homes = {home.resolve() for home in homes}
         self._opened = sorted({path.resolve() for path in opened if path.is_dir()})
+        self._lying = [path for path in lying if not path.is_symlink()]
         self._walls = walls
 
     def build(self) -> Wall:
@@ -170,6 +187,11 @@ class _Site:
         # it changes (EOVERFLOW); the one that is overlaid need not be.
         copy = _Copy(root, self._scratch, mounted | (spots if is_mapped else set()), spots)
         copy.of(Path("/"))
+        for path in self._lying:
+            if path.is_dir():
+                copy.overlay(path)
+            elif path.is_file():
+                _read_only(path, _in(root, path))
         for path in self._opened:
             _mount(path, _in(root, path), flags=_MS_BIND | _MS_REC)
             for home in self._homes:

@@ -19,7 +19,7 @@ from dpdoctor.records import Written
 from dpdoctor.worker.overlay import raw
 from dpdoctor.worker.overlay.differences import Differences
 from dpdoctor.worker.overlay.disk import posix
-from dpdoctor.worker.overlay.territory import KERNEL
+from dpdoctor.worker.overlay.territory import is_kernels
 
 # Links in there lead to no path, but for these.
 _DESCRIPTOR = re.compile(r"/(?:proc/(?:self|thread-self|\d+)|dev)/fd/\d+")
@@ -55,7 +55,7 @@ class Overlay:
             text = (
                 f"{self.cwd() if dir_fd is None else self._unplaced(posix.readlink(f'/proc/self/fd/{dir_fd}'))}/{text}"
             )
-        if text.startswith(KERNEL):
+        if is_kernels(text):
             return (self.of_descriptor(text) if follow and _DESCRIPTOR.fullmatch(text) else None) or text
         return self._without_links(text, path, follow=follow)
 
@@ -232,6 +232,8 @@ class Overlay:
         """Delete the tree; only the process that made it does."""
         if posix.getpid() == self._pid:
             shutil.rmtree(self._root, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                posix.unlink(raw.lock_of(self._root))
 
     def _over(self, at: str) -> str:
         return self._root + at

@@ -14,12 +14,17 @@ if TYPE_CHECKING:  # which imports torch, and this is asked before
 
 # No files of anybody; links in them (/proc/self/fd/1) lead to no path, so they are not followed either.
 KERNEL = ("/dev/", "/proc/", "/sys/")
+# Memory that processes share, where users lay data too.
+SHARED_MEMORY = "/dev/shm/"
+# Directories in which one tool keeps what it compiled or fetched, and nobody keeps anything else.
 _CACHES = (
-    *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH"),
-    *("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "NUMBA_CACHE_DIR"),
+    *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR"),
+    *("HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE"),
 )
-
-
+# What tools keep in a directory that may be anybody's, such as one for all that is large.
+_OF_TORCH = ("hub", "kernels")
+_OF_HUGGING_FACE = ("assets", "datasets", "evaluate", "hub", "metrics", "modules", "xet")
+_OF_OTHERS = ("clip", "flashinfer", "fontconfig", "matplotlib", "numba", "nvidia", "triton", "vllm", "whisper")
 _INDUCTOR = "torchinductor_"
 # Characters that tempfile draws for a name.
 _DRAWN = 8
@@ -30,8 +35,8 @@ class Territory:
 
     Free are `own` (the directory that dpdoctor itself writes to), caches, and what Python's tempfile names in the
     temporary directory: sockets and the like are found there by other processes. What the script names there itself is
-    protected like all else: other ranks name it alike. The `homes`, where the script lives and runs, are protected even
-    below a cache or the temporary directory.
+    protected like all else: other ranks name it alike. In shared memory what was there before is protected. The
+    `homes`, where the script lives and runs, are protected even below a cache or the temporary directory.
     """
 
     def __init__(self, own: Path, homes: Iterable[Path]) -> None:
@@ -39,18 +44,24 @@ class Territory:
         self._drawn: set[str] = set()
         self._temporary = _below(temporary())
         self._caches = _below(caches())
+        self._in_memory = frozenset(in_shared_memory())
         shared = self._temporary + self._caches
         # A script that stands in the temporary directory itself does not own what everybody has there.
-        self._homes = tuple(home for home in _below(homes) if home.startswith(shared) and home not in shared)
+        self._homes = tuple(home for home in _below(homes) if home.startswith(shared) and home not in self._temporary)
 
     def is_free(self, path: str) -> bool:
         """Return whether this absolute path without links may be changed."""
         inside = path + os.sep
-        if inside.startswith(KERNEL) or inside.startswith(self._own):
+        if inside.startswith(self._own):
             return True
         if inside.startswith(self._homes):
             return False
-        return inside.startswith(self._caches) or any(
+        if inside.startswith(self._caches):
+            return True
+        if inside.startswith(KERNEL):
+            name = inside.removeprefix(SHARED_MEMORY).partition(os.sep)[0]
+            return is_kernels(inside) or name not in self._in_memory
+        return any(
             inside.startswith(directory) and self._is_named(inside[len(directory) :].partition(os.sep)[0])
             for directory in self._temporary
         )
@@ -81,20 +92,56 @@ def temporary() -> list[str]:
     return [tempfile.gettempdir()]
 
 
+def is_kernels(path: str) -> bool:
+    """Return whether a path leads to nobody's file."""
+    return path.startswith(KERNEL) and not path.startswith(SHARED_MEMORY)
+
+
+def in_shared_memory() -> list[str]:
+    """Return the names that lie in shared memory now."""
+    try:
+        return os.listdir(SHARED_MEMORY)  # noqa: PTH208 - they are text
+    except OSError:
+        return []
+
+
 def caches() -> list[str]:
     """Return where torch, Triton, inductor, CUDA, Hugging Face and others keep what they compiled or fetched.
 
     Those that are there: one that a script makes is a directory like any other.
     """
-    return [path for path in _caches() if os.path.isdir(path)]  # noqa: PTH112 - no wall opens what is not there
+    found = [*_caches(), *_in(_cache_home(), _OF_OTHERS)]
+    return [path for path in found if os.path.isdir(path)]  # noqa: PTH112 - no wall opens what is not there
 
 
 def _caches() -> list[str]:
-    variables = os.environ
+    variables, home = os.environ, _cache_home()
     inductor = [entry.path for entry in os.scandir(tempfile.gettempdir()) if entry.name.startswith(_INDUCTOR)]
-    named = [variables[name] for name in _CACHES if variables.get(name)]
-    usual = [variables.get("XDG_CACHE_HOME") or "~/.cache", "~/.triton", "~/.nv"]
-    return [os.path.expanduser(path) for path in (*inductor, *named, *usual)]  # noqa: PTH111 - they are text
+    return [
+        *inductor,
+        *(path for name in _CACHES if (path := _expanded(variables.get(name, ""))) and not _is_broad(path)),
+        *_in(variables.get("TORCH_HOME") or f"{home}/torch", _OF_TORCH),
+        *_in(variables.get("HF_HOME") or f"{home}/huggingface", _OF_HUGGING_FACE),
+        *_in(home, ("torch_extensions",)),
+        *map(_expanded, ("~/.triton", "~/.nv")),
+    ]
+
+
+def _cache_home() -> str:
+    return os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+
+
+def _in(directory: str, names: Iterable[str]) -> list[str]:
+    return [f"{_expanded(directory)}/{name}" for name in names]
+
+
+def _expanded(path: str) -> str:
+    return os.path.expanduser(path)  # noqa: PTH111 - they are text
+
+
+def _is_broad(path: str) -> bool:
+    """Return whether a user's home lies in a directory, which then is no cache."""
+    return _below([_expanded("~")])[0].startswith(_below([path])[0])
 
 
 def make_caches() -> None:

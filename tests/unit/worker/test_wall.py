@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,44 @@ def test_an_overlay_that_is_full_is_seen_whatever_the_writer_says(tmp_path: Path
     if any(word in stands for word in NOT_ALLOWED):
         pytest.skip(f"this kernel lets this user make no namespace of its own: {stands}")
     assert hints == ["", f"; {OVERLAY_FULL}"]
+
+
+LIES = """
+import sys
+from pathlib import Path
+from dpdoctor.worker import wall
+own, directory, file = map(Path, sys.argv[1:])
+(own / "scratch").mkdir()
+try:
+    wall.stand(own / "scratch", own=own, opened=[], homes=[own], lying=[directory, file, directory / "absent"])
+except wall.NoWallError as error:
+    sys.exit(print(error))
+print("stands")
+(directory / "old.txt").write_text("changed")
+print((directory / "old.txt").read_text())
+try:
+    file.write_text("changed")
+except OSError as error:
+    print(error.strerror)
+new = Path(f"{directory}-new")
+new.write_text("new")
+"""
+
+
+def test_what_lies_in_shared_memory_stays_as_it_was_and_what_is_new_is_written(tmp_path: Path) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as directory,
+        tempfile.NamedTemporaryFile("w", dir="/dev/shm") as file,
+    ):
+        Path(directory, "old.txt").write_text("mine")
+        file.write("mine")
+        file.flush()
+        command = [sys.executable, "-c", LIES, str(tmp_path), directory, file.name]
+        stands, *printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        if any(word in stands for word in NOT_ALLOWED):
+            pytest.skip(f"this kernel lets this user make no namespace of its own: {stands}")
+        assert printed == ["changed", "Read-only file system"]
+        assert Path(directory, "old.txt").read_text() == Path(file.name).read_text() == "mine"
+        new = Path(f"{directory}-new")
+        assert new.read_text() == "new"
+        new.unlink()

@@ -18,6 +18,7 @@ import sqlite3
 import stat
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ from hypothesis import strategies as st
 
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.overlay import disk, files, raw
+from dpdoctor.worker.overlay import territory as territory_module
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 
@@ -589,3 +591,88 @@ def test_compiled_writers_of_torch_and_of_what_is_imported_later_are_diverted(ov
     }
     (trace,) = found
     assert trace.startswith("traces/")
+
+
+def test_in_a_directory_that_may_be_anybodys_only_what_tools_keep_there_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = Path(os.path.realpath(tmp_path)) / "mine"
+    for name in ("hub", "datasets", "matplotlib", "results"):
+        (mine / name).mkdir(parents=True)
+    for variable in ("XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME"):
+        monkeypatch.setenv(variable, str(mine))
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/")
+    territory = Territory(tmp_path / "own", [Path("/home/me")])
+    names = "hub/x", "datasets/x", "matplotlib/x", "results/x", "best.pt", "token"
+    free = [name for name in names if territory.is_free(f"{mine}/{name}")]
+    assert free == ["hub/x", "datasets/x", "matplotlib/x"]
+
+
+def test_caches_that_are_missing_are_made_in_no_directory_that_may_be_anybodys_but_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    for variable in territory_module._CACHES:
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("TORCH_HOME", "HF_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    territory_module.make_caches()
+    made = sorted(path.name for path in (tmp_path / "XDG_CACHE_HOME").iterdir())
+    assert made == ["huggingface", "torch", "torch_extensions"]
+
+
+def test_what_lay_in_shared_memory_before_is_protected(home: Path, tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as mine:
+        Path(mine, "data.bin").write_text("mine")
+        new = Path(f"{mine}-new")
+        with Diversion(home, tmp_path / "own") as overlay:
+            Path(mine, "data.bin").write_text("changed")
+            Path(mine, "more").write_text("more")
+            new.write_text("new")
+            assert (Path(mine, "data.bin").read_text(), sorted(os.listdir(mine))) == ("changed", ["data.bin", "more"])
+            assert {written.path for written in overlay.written()} == {f"{mine}/data.bin", f"{mine}/more"}
+        assert snapshot(Path(mine)) == {"data.bin": "mine"}
+        assert new.read_text() == "new"
+        new.unlink()
+
+
+def test_of_several_processes_that_change_a_file_one_copies_it(
+    overlay: Overlay, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = multiprocessing.Value("i")
+    send = raw.posix.sendfile
+
+    def slowly(*args: Any) -> int:
+        with copied.get_lock():
+            copied.value += 1
+        time.sleep(0.2)
+        return send(*args)
+
+    monkeypatch.setattr(raw.posix, "sendfile", slowly)
+    monkeypatch.setattr(raw, "_is_cloned", lambda *_: False)
+
+    def change() -> None:
+        with open("a", "r+b") as file:
+            file.read()
+
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=change) for _ in range(3)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert copied.value == 2, "the file, and that it ended"
+    assert [written.path for written in overlay.written()] == [str(home / "a")]
+
+
+def test_a_file_for_whose_copy_there_is_no_room_is_refused_with_a_way_out(
+    overlay: Overlay, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = os.statvfs(home)
+    monkeypatch.setattr(raw.posix, "fstatvfs", lambda _: os.statvfs_result((*full[:4], 0, *full[5:])))
+    monkeypatch.setattr(raw, "_is_cloned", lambda *_: False)
+    with pytest.raises(OSError, match=r"mode r\+.*--allow-writes.*'a'"):
+        np.memmap("a", dtype=np.uint8)
+    assert np.memmap("a", dtype=np.uint8, mode="r").tolist() == [ord("a")]
+    assert not overlay.written()
