@@ -12,11 +12,13 @@ import torch
 
 from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.data.depth import depths
-from dpdoctor.worker.data.kept import Kept, UnreplayableError
+from dpdoctor.worker.data.kept import Kept, UnreplayableError, num_bytes
 from dpdoctor.worker.data.shard import CountedIndices, length_of
 
 # Enough for a model whose speed depends on what it sees, few enough to be had at every script's start.
 MOST_KEPT = 8
+# So many of a loader's queues are held of what is taken away, not to be short of memory.
+QUEUES_HELD = 2
 # A fetch that takes longer than this is not waited for.
 QUIET_WITHIN_S = 30.0
 POLL_S = 0.001
@@ -39,7 +41,8 @@ class Replay:
     """Stands between the script and the iterators of its loaders.
 
     Replayed batches count towards the length of the iterator that was asked: `for` ends after as many batches as the
-    loader has, and schedulers that count on that are not asked for more. `replays` is true while it replays.
+    loader has, and schedulers that count on that are not asked for more. `replays` is true while it replays; `looks`:
+    whether it is to be known if batches can be.
     """
 
     def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -53,6 +56,7 @@ class Replay:
         self._looked: dict[int, str | None] = {}
         self._batch_bytes: dict[int, int] = {}
         self._from_threads = self._keeps = self.replays = False
+        self.looks = True
         self._cut: str | None = None
         self._spoilt: str | None = None
         self._wait: Callable[[], None] = _not_at_all
@@ -63,7 +67,8 @@ class Replay:
         `told_length`: batches that the script expects of it; None: as many as its sampler tells.
         """
         iterator.dpdoctor_surplus, iterator.dpdoctor_length = 0, told_length
-        iterator.dpdoctor_held = deque()
+        queue = iterator._num_workers * getattr(iterator, "_prefetch_factor", 0)
+        iterator.dpdoctor_held = deque(maxlen=max(1, QUEUES_HELD * queue))
         if self.replays and number in self._turns and iterator._num_workers:
             self._cut = BEGAN
 
@@ -91,6 +96,8 @@ class Replay:
                 raise
             iterator.dpdoctor_surplus += 1
             batch, size = held.popleft()
+            if len(held) < -iterator.dpdoctor_surplus:
+                held.append((batch, size))  # more were taken away than are held: they come again
             return batch, size
         size = _drawn(iterator)
         if self.replays:
@@ -98,7 +105,7 @@ class Replay:
         live = self._live.get(loader)
         if live is None or live[0]() is not iterator:
             self._live[loader] = weakref.ref(iterator), fetch
-        if loader not in self._looked:
+        if self.looks and loader not in self._looked:
             self._look(iterator, loader, batch)
         if self._keeps:
             self._keep(loader, batch, size)
@@ -120,7 +127,7 @@ class Replay:
         """Find out, at a loader's first batch, whether its batches can be kept, and how large they are."""
         self._looked[loader] = None if iterator._auto_collation else UNBATCHED
         try:
-            self._batch_bytes[loader] = Kept(batch, 0).num_bytes
+            self._batch_bytes[loader] = num_bytes(batch)
         except UnreplayableError as error:
             self._looked[loader] = f"a batch holds {error}, which cannot be given to the script twice"
 
@@ -204,7 +211,8 @@ class Replay:
         """Take away batches until no more lie ready than when it was remembered, as many on every rank.
 
         While no step ran the workers went on to fetch, and a full queue would make the next steps fast. Where no replay
-        took their place, the iterator gives them at its end: it has as many batches as without us.
+        took their place, the iterator gives them at its end, or of many the last again: it has as many batches as
+        without us.
         """
         # What a thread of the script's reads is not ours to read.
         iterators = {} if self._from_threads else self._iterators()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from dpdoctor.worker.data.kept import Kept, UnreplayableError
+from dpdoctor.worker.data.kept import MOST_VALUES, Kept, UnreplayableError, num_bytes
 
 Pair = namedtuple("Pair", ["x", "y"])
 
@@ -51,7 +51,7 @@ def test_a_batch_is_given_as_it_was_and_in_containers_of_its_own() -> None:
         given["array"][:] = 7
         del given["x"]
     assert kept.is_intact
-    assert (kept.size, kept.num_bytes) == (3, 20)
+    assert kept.size == 3
 
 
 def test_what_the_script_does_to_its_own_batch_does_not_reach_the_kept_one() -> None:
@@ -121,3 +121,16 @@ def test_only_what_the_script_copies_to_a_device_is_put_there() -> None:
 def test_what_cannot_be_copied_is_not_kept(batch: Any, error: str) -> None:
     with pytest.raises(UnreplayableError, match=f"what cannot be copied .{error}"):
         Kept(batch, 2)
+
+
+def test_what_a_batch_takes_is_told_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "clone", None)
+    assert num_bytes({"x": torch.ones(3), "array": np.ones(2), "more": [torch.zeros(2)]}) == 12 + 16 + 8
+
+
+@pytest.mark.parametrize("look", [num_bytes, lambda batch: Kept(batch, 1)])
+def test_a_batch_that_leads_to_all_of_the_data_is_not_copied(look: Any) -> None:
+    batch = Plain()
+    batch.dataset = list(range(MOST_VALUES + 1))  # type: ignore[attr-defined]
+    with pytest.raises(UnreplayableError, match="more than 65,536 values"):
+        look(batch)

@@ -268,6 +268,27 @@ def test_all_ranks_throw_away_equally_many(rig: Rig) -> None:
 
 
 @FORKS
+def test_what_is_taken_away_is_held_within_two_queues_and_the_loader_is_as_long_as_ever(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    iterator: Any = iter(DataLoader(Numbers(100), num_workers=1, prefetch_factor=3))
+    take(iterator, 1)
+    replay.note_levels()
+    for _ in range(5):
+        replay.drain(OtherRanks(9))
+    assert len(iterator.dpdoctor_held) == 6
+    rest = [batch.item() for batch in iterator]
+    assert len(rest) == 99
+    assert rest[-45:] == [*(rest[-6:] * 8)][-45:], "the last ones come again"
+
+
+def test_batches_are_not_looked_at_where_none_is_to_be_replayed(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    replay.looks = False
+    next(iter(DataLoader(Numbers(9))))
+    assert not replay._looked
+
+
+@FORKS
 def test_what_replays_took_the_place_of_is_not_given_at_the_end(rig: Rig) -> None:
     replay = rig.loaders.replay
     iterator = iter(DataLoader(Numbers(100), num_workers=1))
