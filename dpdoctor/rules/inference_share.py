@@ -8,6 +8,8 @@ from dpdoctor.analysis.base.interruptions import Interruptions, slowest_by_step
 from dpdoctor.rules.rule import INTERRUPTING, CannotTell, Rule
 
 KIND = "inference"
+# From this share of the steady steps on it is a part of what a step is.
+USUAL = 0.05
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
@@ -15,8 +17,9 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     seen = slowest_by_step(launch, KIND) if launch else {}
     if not seen:
         return None
-    if _is_usual(facts):
-        return _finding(facts, facts.share_of_events(KIND), ("It runs in most steps.",))
+    often = _share_of_steps(facts)
+    if often >= USUAL:
+        return _finding(facts, facts.share_of_events(KIND), (f"It runs in {units.share(often)} of the steps.",))
     found = facts.interruptions(KIND)
     if not isinstance(found, Interruptions):
         return CannotTell(reason=found) if found is not None else None
@@ -24,15 +27,15 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     return _finding(facts, found.share, (*found.evidence, left_out))
 
 
-def _is_usual(facts: ModeFacts) -> bool:
-    """Return whether most steady steps have such a pass."""
+def _share_of_steps(facts: ModeFacts) -> float:
+    """Return the share of the steady steps that have such a pass."""
     steps = [
         step.step in seen
         for launch, window in facts.windows
         for seen in [slowest_by_step(launch, KIND)]
         for step in window.ranks[0].steady
     ]
-    return 2 * sum(steps) > len(steps)
+    return sum(steps) / max(1, len(steps))
 
 
 def _finding(facts: ModeFacts, share: Figure, evidence: tuple[str, ...]) -> Finding | None:

@@ -43,6 +43,9 @@ ASSUMED = (
 LEAST_STEPS_TO_DOUBT = 8
 # Loaders that are read side by side may be a batch or two apart.
 ALIKE = 0.9
+# Forwards without gradients, each alone between training forwards, are a part of what a step is where so many steps
+# and so large a share of them have one: a model's own labels, or self-conditioning, which is left to chance.
+LEAST_STEPS_ASIDE, LEAST_SHARE_ASIDE = 3, 0.1
 # From so many distances of begins on the length of an epoch is taken to be known.
 LEAST_EPOCHS, MOST_EPOCHS = 2, 50
 
@@ -139,6 +142,7 @@ class Tally:
     Attributes:
         was_short: whether the step that ended last was counted with fewer calls; only SteadyTally does.
         loaders_count: whether loaders have counted the samples of a step: models are not asked for them any more.
+        trains_in_eval_mode: whether a backward pass came to forwards of models in eval mode alone.
     """
 
     def __init__(self) -> None:
@@ -162,6 +166,9 @@ class Tally:
         self._rows: list[int] = []
         self._drawn = self._entered = self._elements = self._fed_backwards = self._backwards = 0
         self._edge = False
+        # Forwards without gradients: whether the last forward was one, whether this step has any, how many steps had.
+        self._follows_evaluated = self._has_aside = self.trains_in_eval_mode = False
+        self._steps_aside = 0
         self._turns: list[int] = []
         self._most_entered = 0
         self.loaders_count = self.was_short = False
@@ -342,6 +349,7 @@ class Tally:
             number=self._num_backwards,
         )
         self._passes.append(training)
+        self._follows_evaluated = False
         self._only_evaluated, self._doubtful, self._fresh = False, None, False
         return training
 
@@ -471,11 +479,13 @@ class Tally:
     def evaluated(self) -> None:
         """A forward without gradients ran: what was fetched is an evaluation's, unless the script trains on it next."""
         self._only_evaluated = True
-        self._edge = True
+        self._edge |= self._follows_evaluated
+        self._follows_evaluated = self._has_aside = True
 
     def backward(self, *, in_step: bool = False) -> None:
         """A backward pass ended; `in_step`: one of an optimizer's closure, which runs on the same samples again."""
         if self._doubtful is not None:
+            self.trains_in_eval_mode |= self._fresh
             self._consume(*self._doubtful)
         if not self._fresh:
             self._settle(after_backward=True)
@@ -537,6 +547,7 @@ class Tally:
         reconciled &= self._drawn > 0 or not (self.loaders_count and self._all_rows)
         reconciled &= not (self._is_a_loader_silent() and any(training.is_of_nothing for training in passes))
         self._most_entered = max(self._most_entered, entered)
+        self._note_aside()
         self._note_feeding()
         counted = Counted(
             samples_drawn=self._drawn,
@@ -561,6 +572,13 @@ class Tally:
         self._let_go()
         self._pending.step_ended()
         return counted
+
+    def _note_aside(self) -> None:
+        """Take a step with forwards without gradients for an edge, unless enough of those before had them, too."""
+        if self._has_aside:
+            self._edge |= self._steps_aside < max(LEAST_STEPS_ASIDE, LEAST_SHARE_ASIDE * self._laps)
+            self._steps_aside += 1
+        self._has_aside = False
 
     def _note_feeding(self) -> None:
         if not self._is_interrupted:

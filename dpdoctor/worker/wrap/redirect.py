@@ -6,11 +6,12 @@ import contextlib
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from dpdoctor.worker.base import layouts
 from dpdoctor.worker.facts.evaluations import Evaluations
@@ -181,7 +182,7 @@ class Watch:
             elements=0 if first is None else first.numel(),
             in_eval_mode=not module.training,
             storages=storages((args, kwargs)),
-            look=functools.partial(_look, (args, kwargs)),
+            look=functools.partial(_look, args, kwargs),
             samples=given.rows if given is not None else None,
             call=(id(module), given.place if given is not None else None),
             goes_on=given is not None and any(t.grad_fn is not None for t in layouts.tensors((args, kwargs))),
@@ -243,19 +244,36 @@ def _gather_nodes(value: Any, nodes: list[Any]) -> bool:
     return all(_gather_nodes(item, nodes) for item in value)
 
 
-def _look(value: Any) -> Look:
+def _look(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Look:
     """Return dim 0 of the tensors in nested containers, and dim 1 where that may be the batch: not of (rows, features).
 
-    A tensor is a part where more lies in its memory than it shows.
+    Lengths of lists may be the batch as well. A tensor is a part where more lies in its memory than it shows.
     """
-    sizes: set[int] = set()
+    values = (*args, *kwargs.values())
+    sizes = set(_lengths_of_each(values))
     is_part = False
-    for tensor in layouts.tensors(value):
+    for tensor in layouts.tensors(values):
         is_matrix = tensor.dim() == 2 and tensor.is_floating_point()
         sizes.update(layouts.shape(tensor)[: 1 if is_matrix else 2])
         with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse tensors have no storage
             is_part |= tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
     return Look(frozenset(sizes), is_part)
+
+
+def _lengths_of_each(values: Iterable[Any]) -> Iterator[int]:
+    for value in values:
+        yield from _lengths(value)
+
+
+def _lengths(value: Any) -> Iterator[int]:
+    """Yield how many items lists and tuples hold, in nested containers; of packed sequences, how many sequences."""
+    if isinstance(value, PackedSequence):
+        yield int(value.batch_sizes[0])
+    elif isinstance(value, Mapping):
+        yield from _lengths_of_each(value.values())
+    elif isinstance(value, (list, tuple)):
+        yield len(value)
+        yield from _lengths_of_each(value)
 
 
 def _items(value: Any) -> Iterable[Any]:

@@ -648,3 +648,36 @@ def test_an_evaluation_that_fetched_as_many_does_not_count() -> None:
     tally.trained(4)
     tally.backward()
     assert tally.lap().samples_drawn == 4
+
+
+def own_label_step(tally: Tally, *, has_own: bool, in_a_row: int = 1) -> Counted:
+    """Train on a batch, maybe on what the model said of it without gradients."""
+    tally.fetched(TRAIN, 4)
+    for _ in range(in_a_row if has_own else 0):
+        tally.evaluated()
+    trained(tally)
+    return tally.lap()
+
+
+def test_a_forward_without_gradients_now_and_then_is_a_part_of_a_step_once_it_is_known_to_come_often() -> None:
+    tally = Tally()
+    edges = [own_label_step(tally, has_own=number % 2 == 0).epoch_edge for number in range(20)]
+    assert edges == [True, False] * 3 + [False] * 14
+
+
+@pytest.mark.parametrize(("every", "in_a_row"), [(20, 1), (4, 2)])
+def test_steps_with_an_evaluation_by_hand_stay_edges(every: int, in_a_row: int) -> None:
+    tally = Tally()
+    steps = [own_label_step(tally, has_own=number % every == 0, in_a_row=in_a_row) for number in range(100)]
+    assert [step.epoch_edge for step in steps] == [number % every == 0 for number in range(100)]
+
+
+def test_it_is_known_of_models_that_train_in_eval_mode() -> None:
+    tally = Tally()
+    tally.trained(4)
+    tally.trained(4, in_eval_mode=True)
+    tally.backward()
+    assert not tally.trains_in_eval_mode, "a part of them alone is"
+    tally.trained(4, in_eval_mode=True)
+    tally.backward()
+    assert tally.trains_in_eval_mode

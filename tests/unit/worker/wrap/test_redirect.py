@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor.worker.base.patches import Patches
@@ -273,3 +274,33 @@ def test_what_torch_func_maps_over_has_no_samples_that_are_known(rig: Rig) -> No
         torch.func.vmap(torch.func.jacrev(model))(torch.randn(5, 3)).pow(2).mean().backward()
         held.step()
     assert [step.counted.samples_entered for step in rig.steps] == [0, 0, 0]
+
+
+class OfRows(nn.Linear):
+    """Takes a list of rows, or what is packed of them."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 1)
+
+    def forward(self, rows: Any) -> torch.Tensor:
+        return super().forward(rows.data if hasattr(rows, "data") else torch.cat(rows))
+
+
+@pytest.mark.parametrize(
+    ("given", "reconciled"),
+    [
+        (lambda x: [2 * row[None] for row in x], True),
+        (lambda x: tuple(2 * row[None] for row in x), True),
+        (lambda x: pack_sequence([2 * x[:2], 2 * x[:1], 2 * x[:1], 2 * x[:1]]), True),
+        (lambda x: [2 * row[None] for row in x[:3]], False),
+    ],
+)
+def test_lists_of_new_tensors_and_packed_sequences_are_held_against_what_was_drawn(
+    rig: Rig, given: Callable[[torch.Tensor], Any], reconciled: bool
+) -> None:
+    model = OfRows()
+    held = sgd(model)
+    for (x,) in DataLoader(TensorDataset(X.repeat(3, 1)), batch_size=4):
+        model(given(x)).mean().backward()
+        held.step()
+    assert [(step.counted.samples_drawn, step.counted.reconciled) for step in rig.steps] == [(4, reconciled)] * 3
