@@ -220,8 +220,9 @@ RUNS_AS_PYTHON = "here the function runs as Python"
 class Conversion:
     """What was done to the script, and the proof that it took effect.
 
-    `written` is what the script would have written, empty when it was allowed to. `same_samples`: in each step that
-    precedes a window the same tensors entered the model on all ranks, and not the same ones in all of these steps.
+    `written` is what the script would have written, empty when it was allowed to. `same_samples`: in the steps
+    that precede windows all ranks trained on the same samples, by the tensors that entered the model, their labels, or
+    the indices of what each rank takes whole.
     `strategies` are those of a script that distributes itself.
     `copies`: on how many ranks they were the same, where there are groups of ranks: 1: on none, 0: groups are unlike.
     """

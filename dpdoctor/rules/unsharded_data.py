@@ -50,14 +50,16 @@ def _check(facts: ModeFacts) -> Finding | None:
 
 
 def _remedy(facts: ModeFacts, short: Loader | None) -> str:
-    return TOO_SHORT if short else OF_A_DATASET if facts.mode.loader else OF_A_LOOP
+    loader = facts.mode.loader
+    return TOO_SHORT if short else OF_A_DATASET if loader and loader.index >= 0 else OF_A_LOOP
 
 
 def _of_samples(size: int, *, is_seen: bool) -> tuple[str, ...]:
     if not is_seen:
         return (f"The throughput counts each sample {units.count(size, 'time')}.",)
     return (
-        "In the steps before the measured windows what entered the model was the same on all ranks, bit by bit.",
+        "In the steps before the measured windows the indices that all ranks drew, the labels that they were given or "
+        "what entered the model were the same, bit by bit.",
         "The throughput counts each sample once.",
     )
 
@@ -95,8 +97,9 @@ RULE = Rule(
     why="An IterableDataset cannot be divided from outside; unless it asks for its rank itself, N devices train on "
     "each sample N times per epoch and an epoch takes as long as on one.",
     how="dpdoctor divides the batches of every loader that has a sampler, and knows which it had to give to every rank "
-    "whole. In a few steps that are not measured it compares what enters the model on all ranks: where that is the "
-    "same, bit by bit, this is confirmed.",
+    "whole. In a few steps that are not measured it compares, of all ranks, what enters the model, of loaders that are "
+    "not divided also the labels in their batches, and of those with fewer batches than ranks the indices: where these "
+    "are the same, bit by bit, this is confirmed.",
     remedy="Divide the stream in the dataset's __iter__, by rank and by worker.",
     verified=False,
     check=_check,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdoctor.worker.base.director import Facts
 from dpdoctor.worker.parts import Parts
-from dpdoctor.worker.wrap.entered import are_one, are_same, copies
+from dpdoctor.worker.wrap.entered import Labels, are_one, are_same, are_same_labels, copies
 
 DRAWN_APART = (
     "ranks draw different batches and may train on the same samples: a sampler goes on to draw from the global random "
@@ -36,15 +36,21 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     workers = max((loader.num_workers for loader in parts.loaders.records()), default=0)
     exchanges = parts.steplog.exchanges
     period = exchanges.period() if exchanges is not None else 1
+    labels = Labels() if parts.loaders.is_any_shared() else parts.watch.entered.labels
     mine = [step_ns, parts.loaders.prefetch(), int(changed), now - parts.steplog.since_ns, workers, period]
     everyone = parts.agreement.gather(
-        [*mine, draws.num, draws.digest, parts.loaders.companion.lost_ns, *parts.watch.entered.told()]
+        [
+            *(*mine, draws.num, draws.digest, parts.loaders.companion.lost_ns),
+            *(int(parts.loaders.are_read_whole()), *labels.told(), *parts.watch.entered.told()),
+        ]
     )
     # Ranks that fetched differently far ahead cannot be compared.
     if parts.loaders.reseeds and len({n[6] for n in everyone}) == 1 < len({n[7] for n in everyone}):
         parts.report.warn(DRAWN_APART)
-    told = [numbers[9:] for numbers in everyone]
-    parts.report.same_samples = _train_on_the_same(parts, told)
+    told = [numbers[13:] for numbers in everyone]
+    parts.report.same_samples = _drew_the_same(everyone) or _train_on_the_same(
+        parts, told, same_labels=are_same_labels([numbers[10:13] for numbers in everyone])
+    )
     if not (warming or parts.loaders.reseeds or parts.report.same_samples) and _draw_alike(everyone):
         parts.report.warn(DRAWN_ALIKE)
     parts.report.copies = copies(told)
@@ -68,7 +74,12 @@ def _draw_alike(everyone: list[list[int]]) -> bool:
     return len(everyone) > 1 and everyone[0][6] > 0 and len({(numbers[6], numbers[7]) for numbers in everyone}) == 1
 
 
-def _train_on_the_same(parts: Parts, told: list[list[int]]) -> bool:
+def _drew_the_same(everyone: list[list[int]]) -> bool:
+    """Return whether ranks drew the same indices, and each trains on all of them."""
+    return all(numbers[9] for numbers in everyone) and _draw_alike(everyone)
+
+
+def _train_on_the_same(parts: Parts, told: list[list[int]], *, same_labels: bool) -> bool:
     """Return whether the ranks train on the same samples, given what each has told of those that entered its model.
 
     Where dpdoctor's seed may have made them the same, they draw apart first and are looked at anew; what the script
@@ -76,11 +87,11 @@ def _train_on_the_same(parts: Parts, told: list[list[int]]) -> bool:
     """
     seeding, entered = parts.seeding, parts.watch.entered
     if entered.is_anew:
-        same = all(of_rank == told[0] for of_rank in told)
+        same = same_labels or all(of_rank == told[0] for of_rank in told)
         if not same:
             parts.report.warn(APART.format(", ".join(seeding.unseeded)))
         return same and (told[0][0] > 0 or parts.report.same_samples)
-    same = are_same(told)
+    same = same_labels or are_same(told)
     if not same or seeding.is_apart or not seeding.unseeded:
         return same
     seeding.draw_apart(seeding.unseeded)

@@ -101,12 +101,14 @@ class Observer(ABC):
         self._agreement = self._meet_others()
         self._loaders = self._make_loaders()
         self._loaders.is_evaluating = self._wrapping.is_evaluating
+        self._loaders.has_begun = lambda: self._optimizers.any_seen or self._wrapping.without_optimizer
         self._steplog = StepLog(
             self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_cost(self._clock)
         )
         self._precision = Precision()
         self._exchanges = Exchanges(self._phases, times=self._times_exchanges) if backend else None
         self._ablation_runner = self._make_ablation_runner()
+        self._loaders.replay.looks = self._ablation_runner.replays
         self._report = self._make_report(backend)
         self._conductor = self._make_conductor()
 

@@ -93,7 +93,10 @@ class Rank(Observer):
         return self._task.spec.threads_per_device
 
     def _make_loaders(self) -> Loaders:
-        return Loaders(self._task.mode.batch_rule, self._where.rank, self._where.world_size, self._task.spec.seed)
+        where = self._where
+        loaders = Loaders(self._task.mode.batch_rule, where.rank, where.world_size, self._task.spec.seed)
+        loaders.handed = self._watch.entered.handed if where.world_size > 1 else None
+        return loaders
 
     def _install(self) -> None:
         """Put every hook in place; the script has not begun."""
@@ -165,7 +168,7 @@ class Rank(Observer):
             traceback.print_exception(error)
             at = script.raised_at(error)
             explained = launched.looked_for(error, at) or self._mode.explain(error, at)
-            reason = explained or script.failure(error) + self._protection.hint(error)
+            reason = explained or script.failure(error) + self._loaders.ran_out(error) + self._protection.hint(error)
             reason += "" if explained else self._blame(error)
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)

@@ -34,8 +34,15 @@ from dpdoctor.worker.timing.phases import DATA_WAIT, ELSEWHERE, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 
 UNMET = -1
+SHARED = frozenset({"per-device", "global"})
+IN_EVAL_MODE = "iterated with the models in eval mode: an evaluation, every rank sees all of it"
+RAN_OUT = (
+    "; the loader ({}) had no batch left: it has {}, and each of {} takes {}. Take their number from len(loader){}"
+)
 _NUMBERS = "dpdoctor_numbers"
 _BUILT = "dpdoctor_built"
+_RULE = "dpdoctor_rule"
+_RAN_OUT = "dpdoctor_ran_out"
 
 
 class Loaders:
@@ -44,8 +51,14 @@ class Loaders:
     `reseeds`: every rank draws the same order; else the script's own samplers draw as they do without, and nothing is
     shared out (rule `own`).
 
+    What is drawn before anything trains goes to every rank, which may compute a mean of the data set or class weights;
+    so does what is drawn while the models evaluate, from loaders that never fed training: many loops disable gradients
+    in their body alone. Models that are trained in eval mode do not evaluate.
+
     Attributes:
-        is_evaluating: tells whether the script's models are in eval mode, for a loader that was never iterated.
+        is_evaluating: tells whether the script's models are in eval mode.
+        has_begun: tells whether the script has built an optimizer or run a backward pass.
+        handed: is given what a loader gives for training that is not shared out; None: nobody is.
     """
 
     def __init__(self, rule: str, rank: int, world_size: int, seed: int, *, reseeds: bool = True) -> None:
@@ -65,6 +78,14 @@ class Loaders:
         self._inside: Inside | None = None
         self.draws = Draws()
         self.is_evaluating: Callable[[], bool] = lambda: False
+        self.has_begun: Callable[[], bool] = lambda: True
+        self.handed: Callable[[Any], None] | None = None
+        self._tally = Tally()
+        self._num_steps: Callable[[], int] = lambda: 0
+        # Loaders that were iterated only before anything trained, and whether to their end.
+        self._early: dict[int, bool] = {}
+        # Those that were iterated with gradients on, and the models in eval mode.
+        self._in_eval_mode: set[int] = set()
         self.replay = Replay()
         self.companion = Companion(self._loader, self._open_apart, self._longest_fetch_s)
 
@@ -80,6 +101,7 @@ class Loaders:
         log: Log,
     ) -> None:
         """Take part in every loader's length, iteration and fetch; `log` gets a record of each training batch."""
+        self._tally, self._num_steps = tally, lambda: log.num_steps
         inside = self._inside = Inside(clock, log)
         index_sampler = vars(DataLoader)["_index_sampler"].fget
         build = vars(DataLoader)["__init__"]
@@ -111,23 +133,27 @@ class Loaders:
                 self._read[number] = weakref.ref(iterator)
                 self.replay.began(iterator, number, _told_length(loader))
             finally:
+                vars(loader).pop(_RULE, None)
                 phases.pop(depth)
             return iterator
 
         def timed_next(iterator: Any) -> Any:
             check()
             depth = phases.push(DATA_WAIT)
-            ahead, for_training = depth == ELSEWHERE, _is_for_training(iterator)
+            ahead, for_training = depth == ELSEWHERE, self._is_for_training(iterator)
             try:
                 # Nobody waits for what another thread than the one that trains takes.
                 batch, size = self.replay.next(
                     iterator, fetch if ahead else recorded, ahead=ahead, for_training=for_training
                 )
-            except StopIteration:
+            except StopIteration as end:
                 iterator.dpdoctor_is_over = True
+                self._ran_out(getattr(iterator, "dpdoctor_loader", UNMET), end)
                 raise
             finally:
                 phases.pop(depth)
+            if self.handed is not None and for_training and not _is_shared(iterator):
+                self.handed(batch)
             # An iterator that a subclass of DataLoader built past __iter__ was never met.
             tally.handed(
                 getattr(iterator, "dpdoctor_loader", UNMET), size, batch, ahead=ahead, for_training=for_training
@@ -143,19 +169,44 @@ class Loaders:
     def _share(self, loader: DataLoader[Any], sampler: Any) -> Any:
         if isinstance(loader.dataset, IterableDataset):
             return sampler
-        rule = "whole" if self._is_for_evaluation(loader) else self._rule_for(sampler)
-        given = indices.given(loader)
-        return Shard(sampler, rule, self._rank, self._world_size, seeded=self._seeded, draws=self.draws, given=given)
+        return Shard(
+            sampler,
+            vars(loader).get(_RULE) or ("whole" if self._is_for_evaluation(loader) else self._rule_for(sampler)),
+            self._rank,
+            self._world_size,
+            seeded=self._seeded,
+            draws=self.draws,
+            given=indices.given(loader),
+            is_whole=functools.partial(self._is_early, sampler),
+            collates=loader._auto_collation,
+        )
+
+    def _is_early(self, sampler: Any) -> bool:
+        """Return whether nothing trains yet: there is no optimizer, or the models evaluate before their first step.
+
+        Samplers without an end are none for a look at the data.
+        """
+        if self.has_begun() and (self._num_steps() or not self._are_evaluating()):
+            return False
+        return self._world_size > 1 and length_of(sampler) is not None
+
+    def _are_evaluating(self) -> bool:
+        return self.is_evaluating() and not self._tally.trains_in_eval_mode
 
     def _is_for_evaluation(self, loader: DataLoader[Any]) -> bool:
         """Return whether a loader that is asked for its length, perhaps with gradients on, is one for evaluations.
 
-        It was only ever iterated without gradients, or never yet, while the script's models are in eval mode.
+        It was only ever iterated without gradients, or never yet, while the script's models are in eval mode. Or it was
+        read to its end before anything trains: what was computed is divided by its length.
         """
         if not self.reseeds or self._world_size == 1:
             return False
-        rules = vars(loader).get(_NUMBERS)
-        return set(rules) == {"whole"} if rules else self.is_evaluating()
+        known: dict[str, int] = vars(loader).get(_NUMBERS, {})
+        shared = known.get(self._rule, UNMET)
+        rules = set(known) - ({self._rule} if shared in self._early else set())
+        if rules:
+            return rules == {"whole"}
+        return self._are_evaluating() or (not self.has_begun() and self._early.get(shared, False))
 
     def _rule_for(self, sampler: Any) -> str:
         if not self.reseeds:
@@ -192,7 +243,30 @@ class Loaders:
             what = "an IterableDataset" if iterable else "what a DataLoader with batch_size=None draws one by one"
             fail(f"--batch global cannot split {what} ({line}); use --batch per-device")
         rule = "whole" if iterable and rule != OWN else rule
-        record = Loader(
+        record = self._record(loader, sampler, rule, line)
+        evaluates = rule == self._rule and self._evaluates(loader, record)
+        if evaluates:
+            rule = "whole"
+            record = dataclasses.replace(record, rule=rule, note=IN_EVAL_MODE)
+        vars(loader)[_RULE] = rule
+        self._prefetch = max(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0))
+        # One that the script iterates at two lines is one; with another rule it gives other batches.
+        known: dict[str, int] = vars(loader).setdefault(_NUMBERS, {})
+        if rule not in known:
+            known[rule] = self._number(record)
+            self._num_built[known[rule]] += 1
+        self._num_begun[known[rule]] += 1
+        if rule == self._rule and self._is_early(sampler):
+            self._early.setdefault(known[rule], False)
+        else:
+            self._early.pop(known[rule], None)
+        if evaluates:
+            self._in_eval_mode.add(known[rule])
+        return known[rule]
+
+    def _record(self, loader: DataLoader[Any], sampler: Any, rule: str, line: str) -> Loader:
+        iterable = isinstance(loader.dataset, IterableDataset)
+        return Loader(
             line=line,
             dataset=type(loader.dataset).__name__,
             sampler=type(getattr(sampler, "sampler", sampler)).__name__,
@@ -207,14 +281,29 @@ class Loaders:
             in_order=loader.in_order,
             built=vars(loader).get(_BUILT, ""),
         )
-        self._prefetch = max(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0))
-        # One that the script iterates at two lines is one; with another rule it gives other batches.
-        known: dict[str, int] = vars(loader).setdefault(_NUMBERS, {})
-        if rule not in known:
-            known[rule] = self._number(record)
-            self._num_built[known[rule]] += 1
-        self._num_begun[known[rule]] += 1
-        return known[rule]
+
+    def _evaluates(self, loader: DataLoader[Any], record: Loader) -> bool:
+        """Return whether the models evaluate on what a loader gives: they are in eval mode, and it never fed training.
+
+        One that a script builds anew for every epoch is known by its record.
+        """
+        if self._world_size == 1 or not (self._num_steps() and self._are_evaluating()):
+            return False
+        numbers = set(vars(loader).get(_NUMBERS, {}).values())
+        numbers |= {number for (alike, _), number in self._numbers.items() if alike == record}
+        return not numbers & self._tally.loaders()
+
+    def _is_for_training(self, iterator: Any) -> bool:
+        """Return whether a batch is fetched with gradients enabled, and not while the models evaluate.
+
+        They always are in a thread of the script's: where it only fetches, that counts with which the iteration began.
+        """
+        thread, began_with = getattr(iterator, "dpdoctor_began", (None, True))
+        if not (torch.is_grad_enabled() if thread in {None, get_ident()} else began_with):
+            return False
+        number = getattr(iterator, "dpdoctor_loader", UNMET)
+        comes_first = number in self._early and self.has_begun() and not self._num_steps()
+        return not (number in self._in_eval_mode or (comes_first and self._are_evaluating()))
 
     def _number(self, record: Loader) -> int:
         """Return the number of a loader that is new to us: that of one it takes the place of, else the next."""
@@ -226,6 +315,26 @@ class Loaders:
     def _is_read(self, number: int | None) -> bool:
         iterator = self._read[number]() if number in self._read else None
         return iterator is not None and not iterator.dpdoctor_is_over
+
+    def _ran_out(self, number: int, end: StopIteration) -> None:
+        if number in self._early and not self.has_begun():
+            self._early[number] = True
+        setattr(end, _RAN_OUT, number)
+
+    def ran_out(self, error: BaseException) -> str:
+        """Return, as the end of a sentence, which loader had fewer batches than the script took; or nothing.
+
+        None was asked for more where the script raises something else. A generator raises RuntimeError in its place.
+        """
+        records = self.records()
+        for raised in (error, error.__cause__):
+            number = getattr(raised, _RAN_OUT, UNMET)
+            if number != UNMET and records[number].rule == "per-device" and records[number].num_batches:
+                record, taken = records[number], self.batches_per_epoch(number) or 0
+                batches, ranks = units.count(record.num_batches or 0, "batch"), units.count(self._world_size, "rank")
+                way_out = ", or give --batch global" if record.batch_size else ""
+                return RAN_OUT.format(record.line, batches, ranks, taken, way_out)
+        return ""
 
     def _note(self, rule: str, loader: DataLoader[Any], sampler: Any, *, iterable: bool) -> str:
         if self._world_size == 1:
@@ -247,6 +356,18 @@ class Loaders:
         return tuple(
             dataclasses.replace(record, rebuilt=self._is_rebuilt(number))
             for (record, _), number in self._numbers.items()
+        )
+
+    def is_any_shared(self) -> bool:
+        """Return whether ranks share out a loader that fed training."""
+        records = self.records()
+        return any(records[number].rule in SHARED for number in self._tally.loaders() if number != UNMET)
+
+    def are_read_whole(self) -> bool:
+        """Return whether every rank takes all batches of all loaders that fed training, which have too few to share."""
+        records, fed = self.records(), self._tally.loaders()
+        return bool(fed) and all(
+            number != UNMET and records[number].rule == "whole" and records[number].num_batches for number in fed
         )
 
     def _is_rebuilt(self, number: int) -> bool:
@@ -299,13 +420,8 @@ def _unseen(loader: DataLoader[Any]) -> str:
     return "its workers are fresh interpreters, not forked: what they do is not seen from inside"
 
 
-def _is_for_training(iterator: Any) -> bool:
-    """Return whether a batch is fetched with gradients enabled.
-
-    In a thread of the script's they always are: where it only fetches, the mode in which the iteration began counts.
-    """
-    thread, for_training = getattr(iterator, "dpdoctor_began", (None, True))
-    return for_training if thread not in {None, get_ident()} else torch.is_grad_enabled()
+def _is_shared(iterator: Any) -> bool:
+    return getattr(iterator._index_sampler, "rule", "") in SHARED
 
 
 def _draws_one_by_one(loader: DataLoader[Any]) -> bool:

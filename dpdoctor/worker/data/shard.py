@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
+
 # What a script that distributes itself does with its batches is its own affair.
 OWN = "own"
 
@@ -47,7 +49,8 @@ class Shard:
     is dropped, so that all ranks take equally many. global: every batch is cut into N parts that differ by one sample
     at most and rank r takes part r; a batch of fewer than N samples goes whole to every rank. whole: every rank takes
     everything. own: everything, drawn when and as it is without us. The script's sampler is never copied into a list:
-    it may be endless. The indices of all its batches are noted in `given`; None: nowhere.
+    it may be endless. The indices of all its batches are noted in `given`; None: nowhere. What is drawn while
+    `is_whole` is true goes to every rank, whatever the rule. `collates`: the loader makes a batch of each list's items.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class Shard:
         seeded: Seeded,
         draws: Draws,
         given: deque[Any] | None = None,
+        is_whole: Callable[[], bool] = lambda: False,
+        collates: bool = True,
     ) -> None:
         self.sampler = sampler
         self.rule = rule
@@ -68,13 +73,15 @@ class Shard:
         self._seeded = seeded
         self._draws = draws
         self._given = given
+        self._is_whole = is_whole
+        self._collates = collates
 
     def __len__(self) -> int:
         length = len(self.sampler)  # type: ignore[arg-type]
         return length // self.world_size if self.rule == "per-device" else length
 
     def __iter__(self) -> Iterator[Any]:
-        return CountedIndices(self._share())
+        return CountedIndices(self._share(), collates=self._collates)
 
     def _share(self) -> Iterator[Any]:
         if self.rule == OWN:
@@ -82,9 +89,9 @@ class Shard:
             return self._noted(iter(self.sampler))
         batches = self._noted(self._seeded_first())
         if self.rule == "per-device":
-            return self._every_nth(batches)
+            return chain(self._whole(batches), self._every_nth(batches))
         if self.rule == "global":
-            return (self._part(batch) for batch in batches)
+            return chain(self._whole(batches), map(self._part, batches))
         return batches
 
     def _seeded_first(self) -> Iterator[Any]:
@@ -101,8 +108,15 @@ class Shard:
                 self._given.extend(batch)
             yield batch
 
+    def _whole(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while self._is_whole():
+            drawn = list(islice(batches, 1))
+            if not drawn:
+                return
+            yield drawn[0]
+
     def _every_nth(self, batches: Iterator[Any]) -> Iterator[Any]:
-        while len(group := list(islice(batches, self.world_size))) == self.world_size:
+        while len(group := list(map(_kept, islice(batches, self.world_size)))) == self.world_size:
             yield group[self.rank]
 
     def _part(self, batch: Any) -> Any:
@@ -110,6 +124,11 @@ class Shard:
         if size < self.world_size:
             return batch
         return batch[self.rank * size // self.world_size : (self.rank + 1) * size // self.world_size]
+
+
+def _kept(batch: Any) -> Any:
+    """Return a batch as it is now: some samplers fill one and the same list for each."""
+    return batch.copy() if isinstance(batch, (list, np.ndarray)) else batch
 
 
 def _size(indices: Any) -> int | None:
@@ -123,10 +142,15 @@ def _size(indices: Any) -> int | None:
 
 
 class CountedIndices:
-    """An iterator over batches of indices that remembers the size of each batch until it is asked for."""
+    """An iterator over batches of indices that remembers the size of each batch until it is asked for.
 
-    def __init__(self, batches: Iterator[Any]) -> None:
+    Where the loader does not collate, a tuple, or two numbers, may be one index of the dataset's own, such as (start,
+    stop), of nobody knows how many samples.
+    """
+
+    def __init__(self, batches: Iterator[Any], *, collates: bool = True) -> None:
         self._batches = batches
+        self._collates = collates
         self._sizes: deque[int] = deque()
 
     def __iter__(self) -> CountedIndices:
@@ -134,7 +158,9 @@ class CountedIndices:
 
     def __next__(self) -> Any:
         batch = next(self._batches)
-        self._sizes.append(len(batch) if type(batch) is list else _size(batch) or 0)
+        size = len(batch) if type(batch) is list else _size(batch) or 0
+        is_index = not self._collates and (size == 2 or isinstance(batch, tuple))
+        self._sizes.append(0 if is_index else size)
         return batch
 
     def next_size(self) -> int:

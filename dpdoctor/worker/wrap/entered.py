@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from dpdoctor.worker.base import layouts
 from dpdoctor.worker.wrap.proof import bits
 
+# So many bits must speak for it that ranks with the same labels have the same samples; so many labels are read.
+LEAST_BITS, MOST_LABELS = 40.0, 1 << 14
+_INTEGERS = frozenset({torch.int64, torch.int32, torch.int16})
 # Of larger tensors so many elements are read, evenly spread: the first ones may be the same black corner everywhere.
 MOST_ELEMENTS = 1 << 20
 
@@ -25,6 +30,7 @@ class Entered:
         digest: of all of them.
         varies: whether they were not all the same.
         is_anew: whether the looking began anew.
+        labels: of batches that loaders gave.
     """
 
     def __init__(self) -> None:
@@ -34,6 +40,7 @@ class Entered:
         self._of_step = 0
         self._first: int | None = None
         self.varies = self.is_anew = False
+        self.labels = Labels()
 
     def forward(self, tensors: Iterable[torch.Tensor]) -> None:
         """Add what a forward was called with; what torch.func maps over has no values of its own."""
@@ -44,6 +51,11 @@ class Entered:
                 flat = part.flatten()
                 some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]
                 self._of_step = hash((self._of_step, tuple(part.shape), bits(some)))
+
+    def handed(self, batch: Any) -> None:
+        """A loader handed out a batch for training."""
+        if self.is_on:
+            self.labels.handed(batch)
 
     def step_ended(self) -> None:
         """End a step; one without tensors tells nothing."""
@@ -58,10 +70,60 @@ class Entered:
         """Forget what entered: from now on it may be something else."""
         self.num_steps = self.digest = self._of_step = 0
         self._first, self.varies, self.is_anew = None, False, True
+        self.labels.forget()
 
     def told(self) -> list[int]:
         """Return what the other ranks must know."""
         return [self.num_steps, self.digest, int(self.varies)]
+
+
+class Labels:
+    """Digests of the whole numbers in the batches that were handed out for training while Entered was on.
+
+    What enters a model may differ by augmentation alone, where ranks draw that apart; its labels do not. `bits`: how
+    unlikely it is that two ranks with other samples have the same ones. Labels that are all alike tell nothing, nor do
+    those that are as in the batch before: they may be so in every batch.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.num, self.digest, self.bits = 0, 0, 0.0
+        self._last: list[int] = []
+
+    def handed(self, batch: Any) -> None:
+        """Add a batch."""
+        with torch._C.DisableTorchFunctionSubclass():
+            found = [t.detach().flatten()[:MOST_LABELS] for t in layouts.tensors(batch) if _are_labels(t)]
+            # Numbers are hashed alike in each process.
+            digests = [hash(tuple(labels.tolist())) for labels in found]
+            if len(digests) == len(self._last):
+                changed = (labels for labels, now, last in zip(found, digests, self._last, strict=True) if now != last)
+                self.bits += sum(map(_bits, changed))
+        self.num += 1
+        self.digest, self._last = hash((self.digest, *digests)), digests
+
+    def told(self) -> list[int]:
+        """Return what the other ranks must know."""
+        return [self.num, self.digest, int(self.bits)]
+
+
+def _are_labels(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in _INTEGERS and layouts.is_dense(tensor) and not layouts.is_mapped(tensor)
+
+
+def _bits(labels: torch.Tensor) -> float:
+    """Return how unlikely it is, in bits, that as many others of the same frequencies are just these."""
+    shares = labels.unique(return_counts=True)[1].double() / max(1, labels.numel())
+    return -labels.numel() * math.log2(float(shares.square().sum()) or 1.0)
+
+
+def are_same_labels(everyone: list[list[int]]) -> bool:
+    """Return whether several ranks were handed the same labels, which is no chance, given what each `told`."""
+    num, _, bits_told = everyone[0]
+    return len(everyone) > 1 and num > 1 and bits_told >= LEAST_BITS and all(told == everyone[0] for told in everyone)
 
 
 def are_same(everyone: list[list[int]]) -> bool:

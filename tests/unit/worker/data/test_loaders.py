@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from dpdoctor.worker.base.patches import Patches
 from tests.builders.handclock import HandClock
-from tests.builders.rig import FailedError, Rig
+from tests.builders.rig import FailedError, Recording, Rig
 
 FORKS = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -353,3 +353,120 @@ def test_loaders_are_ordinary_again_after_undo(patches: Patches) -> None:
     patches.undo()
     assert len(loader) == 2
     assert taken(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def trained(loader: DataLoader[Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[int]]:
+    """Train on a loader; return what it gave."""
+    given = []
+    for batch in loader:
+        given.append(batch.tolist())
+        model(batch.float().unsqueeze(1)).mean().backward()
+        optimizer.step()
+    return given
+
+
+def training(patches: Patches) -> tuple[Rig, nn.Module, torch.optim.Optimizer]:
+    """Return the first of two ranks, whose loaders know of models and optimizers as in a rank."""
+    rig = Rig(patches, Recording(), rule="per-device", world_size=2)
+    rig.loaders.has_begun = lambda: rig.optimizers.any_seen or rig.wrapping.without_optimizer
+    model = nn.Linear(1, 1)
+    return rig, model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def evaluated(model: nn.Module, loader: DataLoader[Any]) -> list[list[int]]:
+    """Evaluate as many scripts do, with gradients disabled in the loop's body alone."""
+    model.eval()
+    given = []
+    for batch in loader:
+        given.append(batch.tolist())
+        with torch.no_grad():
+            model(batch.float().unsqueeze(1))
+    model.train()
+    return given
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_an_evaluation_whose_body_disables_gradients_sees_all_of_its_data(patches: Patches, is_first: bool) -> None:
+    rig, model, optimizer = training(patches)
+    train, validation = (DataLoader(Numbers(length), batch_size=4) for length in (16, 12))
+    whole = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    if is_first:
+        assert evaluated(model, validation) == whole
+    for _ in range(2):
+        assert trained(train, model, optimizer) == [[0, 1, 2, 3], [8, 9, 10, 11]]
+        assert evaluated(model, validation) == whole
+        assert (len(train), len(validation)) == (2, 3)
+    notes = [record.note for record in rig.loaders.records() if record.rule == "whole"]
+    assert len(notes) == 1
+    assert "an evaluation" in notes[0]
+
+
+def test_a_loader_that_is_built_anew_is_shared_though_the_models_are_still_in_eval_mode(patches: Patches) -> None:
+    rig, model, optimizer = training(patches)
+    for _ in range(3):
+        assert trained(DataLoader(Numbers(16), batch_size=4), model, optimizer) == [[0, 1, 2, 3], [8, 9, 10, 11]]
+        model.eval()
+        model.register_forward_pre_hook(lambda module, _: module.train() and None)
+    assert [record.rule for record in rig.loaders.records()] == ["per-device"]
+
+
+def test_models_that_are_trained_in_eval_mode_do_not_evaluate(patches: Patches) -> None:
+    rig, model, optimizer = training(patches)
+    model.eval()
+    first, second = (DataLoader(Numbers(length), batch_size=4) for length in (24, 16))
+    assert trained(first, model, optimizer)[1:] == [[4, 5, 6, 7], [12, 13, 14, 15]]
+    assert len(first) == 3
+    assert trained(second, model, optimizer) == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    assert [record.rule for record in rig.loaders.records()] == ["per-device"] * 2
+
+
+class Endless(BatchSampler):
+    """Has no length."""
+
+    def __init__(self) -> None:
+        """Leave the base class's attributes out."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1], [2, 3], [4, 5], [6, 7]])
+
+    def __len__(self) -> int:
+        raise TypeError
+
+
+def test_a_pass_over_the_data_before_there_is_an_optimizer_sees_all_of_it(patches: Patches) -> None:
+    rig = Rig(patches, rule="per-device", world_size=2)
+    rig.loaders.has_begun = lambda: rig.optimizers.any_seen
+    loader = DataLoader(Numbers(8), batch_size=2)
+    assert len(loader) == 2, "before it is read, it is for training"
+    assert len(taken(loader)) == len(loader) == 4
+    opened, endless = iter(loader), DataLoader(Numbers(8), batch_sampler=Endless())
+    assert taken(endless) == [[0, 1], [4, 5]]
+    assert next(opened).tolist() == [0, 1]
+    torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    assert len(loader) == 2
+    assert [batch.tolist() for batch in opened] == [[2, 3]], "an iterator that is still open is shared from then on"
+    assert taken(loader) == [[0, 1], [4, 5]]
+    assert [record.rule for record in rig.loaders.records()] == ["per-device"] * 2
+
+
+def test_who_takes_more_batches_than_a_rank_has_is_told_their_number(patches: Patches) -> None:
+    rig = Rig(patches, rule="per-device", world_size=2)
+
+    def generator() -> Iterator[Any]:
+        batches = iter(DataLoader(Numbers(20), batch_size=4))
+        for _ in range(20 // 4):
+            yield next(batches)
+
+    with pytest.raises(RuntimeError) as raised:
+        list(generator())
+    said = rig.loaders.ran_out(raised.value)
+    assert said.startswith("; the loader (")
+    assert "it has 5 batches, and each of 2 ranks takes 2. Take their number from len(loader), or give --batch" in said
+    assert rig.loaders.ran_out(ValueError("another")) == ""
+
+
+def test_fewer_batches_than_ranks_are_read_whole_by_all(patches: Patches) -> None:
+    for samples, is_whole in ((4, True), (16, False)):
+        rig, model, optimizer = training(patches)
+        trained(DataLoader(Numbers(samples), batch_size=4), model, optimizer)
+        assert (rig.loaders.are_read_whole(), rig.loaders.is_any_shared()) == (is_whole, not is_whole)

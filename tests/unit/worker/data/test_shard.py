@@ -210,3 +210,37 @@ def test_ranks_that_share_one_sequence_drew_alike(rule: str) -> None:
 @pytest.mark.parametrize("index", [7, "7", ["a", "b"], torch.tensor([1, 2]), []])
 def test_what_is_no_list_of_whole_numbers_is_not_compared(index: Any) -> None:
     assert drawn([index], "whole", 0) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_a_sampler_that_fills_one_batch_again_gives_each_rank_its_own(kind: Callable[[list[int]], Any]) -> None:
+    class Reusing:
+        def __iter__(self) -> Iterator[Any]:
+            batch = kind([0, 0])
+            for first in range(0, 8, 2):
+                batch[:] = [first, first + 1]
+                yield batch
+
+    taken = [[list(map(int, batch)) for batch in shard] for shard in shards(Reusing(), "per-device", 2)]
+    assert taken == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+
+
+@pytest.mark.parametrize(("rule", "rest"), [("per-device", [[4, 5], [8, 9]]), ("global", [[2], [4], [6], [8], [10]])])
+def test_what_is_drawn_before_anything_trains_goes_to_every_rank(rule: str, rest: list[list[int]]) -> None:
+    begun, rank = list[bool](), int(rule == "per-device")
+    batches = [[first, first + 1] for first in range(0, 12, 2)]
+    iterator = iter(Shard(batches, rule, rank, 2, seeded=unseeded, draws=Draws(), is_whole=lambda: not begun))
+    assert next(iterator) == [0, 1]
+    begun.append(True)
+    assert list(iterator) == rest
+
+
+@pytest.mark.parametrize(
+    ("batch", "collates", "size"),
+    [((64, 128), False, 0), ([64, 128], False, 0), ([1, 2, 3], False, 3), ((64, 128), True, 2), ((1, 2, 3), False, 0)],
+)
+def test_an_index_of_two_numbers_may_be_any_number_of_samples(batch: Any, collates: bool, size: int) -> None:
+    iterator = iter(Shard([batch], OWN, 0, 1, seeded=unseeded, draws=Draws(), collates=collates))
+    next(iterator)
+    assert isinstance(iterator, CountedIndices)
+    assert iterator.next_size() == size

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 
-from dpdoctor.worker.wrap.entered import Entered, are_one, are_same, copies
+from dpdoctor.worker.wrap.entered import Entered, Labels, are_one, are_same, are_same_labels, copies
 
 ONE, OTHER = torch.arange(6.0), torch.arange(1.0, 7.0)
 
@@ -83,3 +86,49 @@ def test_tensors_that_are_conjugated_when_they_are_read_are_read() -> None:
         entered.forward(tensors)
         entered.step_ended()
     assert entered.num_steps == 2
+
+
+def of_labels(*batches: Any) -> list[int]:
+    """Return what a rank tells after batches with these labels, and images that augmentation made other ones."""
+    labels = Labels()
+    for batch in batches:
+        labels.handed([torch.rand(3), batch])
+    return labels.told()
+
+
+def test_ranks_with_the_same_labels_have_the_same_samples_where_that_is_no_chance() -> None:
+    draws = torch.Generator().manual_seed(1)
+    one, other, third = (torch.randint(10, (32,), generator=draws) for _ in range(3))
+    assert are_same_labels([of_labels(one, other), of_labels(one, other)])
+    assert not are_same_labels([of_labels(one, other), of_labels(one, third)])
+    assert not are_same_labels([of_labels(one, other)]), "one rank"
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [torch.arange(64), torch.arange(64)],  # as in every batch, perhaps
+        [torch.zeros(64, dtype=torch.long), torch.ones(64, dtype=torch.long)],  # sorted
+        [torch.tensor([1, 2, 3, 4]), torch.tensor([4, 1, 3, 2])],  # few
+        [torch.rand(64), torch.rand(64)],
+        [],
+    ],
+)
+def test_labels_that_ranks_may_share_by_chance_tell_nothing(batches: list[torch.Tensor]) -> None:
+    assert not are_same_labels([of_labels(*batches), of_labels(*batches)])
+
+
+def test_a_counter_beside_labels_that_stay_does_not_make_them_vary() -> None:
+    batches = [{"place": torch.arange(64), "step": torch.tensor([number])} for number in range(9)]
+    assert not are_same_labels([of_labels(*batches), of_labels(*batches)])
+
+
+def test_labels_are_read_in_steps_that_are_told_alone_and_forgotten_with_what_entered() -> None:
+    entered = Entered()
+    entered.handed([torch.arange(64)])
+    assert entered.labels.told() == [0, 0, 0]
+    entered.is_on = True
+    entered.handed([torch.arange(64)])
+    assert entered.labels.num == 1
+    entered.begin_anew()
+    assert entered.labels.told() == [0, 0, 0]
