@@ -80,3 +80,13 @@ def test_one_and_the_same_batch_counts_once_and_is_told(profile):
     assert mode["throughput"]["value"] == pytest.approx(20 / mode["step"]["value"], rel=0.01)
     assert any("one and the same batch" in warning for warning in mode["conversion"]["warnings"])
     assert findings(done)[0] == "unsharded_data"
+
+
+@pytest.mark.parametrize("args", [(), ("stream",)])
+def test_augmentation_that_differs_does_not_make_the_same_samples_others(profile, args):
+    done = profile("few_batches.py", *DDP, args=args)
+    mode = done.mode("ddp")
+    assert mode["conversion"]["same_samples"]
+    assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (16, 16)
+    (found,) = (found for found in done.summary["findings"] if found["rule"] == "unsharded_data")
+    assert found["status"] == "confirmed"

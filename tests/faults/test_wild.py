@@ -314,3 +314,19 @@ def test_a_model_that_a_compiled_function_calls_is_compiled_in_its_place(profile
         told, *_ = done.record(mode).conversion.warnings
         assert told.startswith(f"{function}, compiled at ")
         assert "calls Model, which torch would trace past any wrapper" in told
+
+
+def test_what_is_computed_of_all_data_is_the_same_on_every_rank(profile):
+    done = profile("wild_reads_all.py", *DDP_ALONE, "--steps", "30")
+    assert done.exit_code == 0, done.output
+    one, other = (done.printed("ddp", rank).splitlines() for rank in (0, 1))
+    assert one == other
+    assert len({line.split()[0] for line in one}) == 2
+    assert all(line.startswith("evaluated 80 10 ") for line in one[1:])
+    assert done.mode("ddp")["batch"]["global"] == 16
+
+
+def test_who_takes_more_batches_than_a_rank_has_is_told_so(profile):
+    done = profile("takes_too_many.py", *DDP_ALONE, "--steps", "30")
+    reason = done.mode("ddp")["reason"]
+    assert "it has 40 batches, and each of 2 ranks takes 20. Take their number from len(loader)" in reason

@@ -82,8 +82,10 @@ class Loaders:
         self.handed: Callable[[Any], None] | None = None
         self._tally = Tally()
         self._num_steps: Callable[[], int] = lambda: 0
-        # Loaders that were iterated only before anything trained, and whether to their end.
-        self._early: dict[int, bool] = {}
+        # Loaders that were only iterated before anything trained; and of those that were read to their end, whether it
+        # was an evaluation: there was an optimizer. Without one it was a look at the data.
+        self._early: set[int] = set()
+        self._read_early: dict[int, bool] = {}
         # Those that were iterated with gradients on, and the models in eval mode.
         self._in_eval_mode: set[int] = set()
         self.replay = Replay()
@@ -197,7 +199,7 @@ class Loaders:
         """Return whether a loader that is asked for its length, perhaps with gradients on, is one for evaluations.
 
         It was only ever iterated without gradients, or never yet, while the script's models are in eval mode. Or it was
-        read to its end before anything trains: what was computed is divided by its length.
+        read to its end before anything trained: what was computed is divided by its length.
         """
         if not self.reseeds or self._world_size == 1:
             return False
@@ -206,7 +208,8 @@ class Loaders:
         rules = set(known) - ({self._rule} if shared in self._early else set())
         if rules:
             return rules == {"whole"}
-        return self._are_evaluating() or (not self.has_begun() and self._early.get(shared, False))
+        was_evaluation = self._read_early.get(shared)
+        return self._are_evaluating() or (was_evaluation is not None and (was_evaluation or not self.has_begun()))
 
     def _rule_for(self, sampler: Any) -> str:
         if not self.reseeds:
@@ -257,9 +260,10 @@ class Loaders:
             self._num_built[known[rule]] += 1
         self._num_begun[known[rule]] += 1
         if rule == self._rule and self._is_early(sampler):
-            self._early.setdefault(known[rule], False)
+            self._early.add(known[rule])
         else:
-            self._early.pop(known[rule], None)
+            self._early.discard(known[rule])
+            self._read_early.pop(known[rule], None)
         if evaluates:
             self._in_eval_mode.add(known[rule])
         return known[rule]
@@ -317,8 +321,8 @@ class Loaders:
         return iterator is not None and not iterator.dpdoctor_is_over
 
     def _ran_out(self, number: int, end: StopIteration) -> None:
-        if number in self._early and not self.has_begun():
-            self._early[number] = True
+        if number in self._early and not self._num_steps():
+            self._read_early[number] = self.has_begun()
         setattr(end, _RAN_OUT, number)
 
     def ran_out(self, error: BaseException) -> str:

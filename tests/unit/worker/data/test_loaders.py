@@ -392,6 +392,7 @@ def test_an_evaluation_whose_body_disables_gradients_sees_all_of_its_data(patche
     whole = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     if is_first:
         assert evaluated(model, validation) == whole
+        assert (len(train), len(validation)) == (2, 3)
     for _ in range(2):
         assert trained(train, model, optimizer) == [[0, 1, 2, 3], [8, 9, 10, 11]]
         assert evaluated(model, validation) == whole
