@@ -30,6 +30,8 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
 
     `step_ns` is this rank's usual step; `warming`: the optimizer that defines a step may still change.
     """
+    if (why := parts.loaders.trained_in_vain()) is not None:
+        parts.ending.stop("failed", why)
     changed = parts.counter.elect() if warming else False
     now = parts.clock()
     draws = parts.loaders.draws

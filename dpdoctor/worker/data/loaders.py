@@ -36,6 +36,10 @@ from dpdoctor.worker.timing.tally import Tally
 UNMET = -1
 SHARED = frozenset({"per-device", "global"})
 IN_EVAL_MODE = "iterated with the models in eval mode: an evaluation, every rank sees all of it"
+TRAINED_ON = (
+    "the loader ({}) was begun while the models were in eval mode, as for an evaluation, so that every rank takes all "
+    "of it, and it is trained on: call model.train() before its loop begins"
+)
 RAN_OUT = (
     "; the loader ({}) had no batch left: it has {}, and each of {} takes {}. Take their number from len(loader){}"
 )
@@ -361,6 +365,11 @@ class Loaders:
             dataclasses.replace(record, rebuilt=self._is_rebuilt(number))
             for (record, _), number in self._numbers.items()
         )
+
+    def trained_in_vain(self) -> str | None:
+        """Return which loader is trained on that seemed to be one for evaluations; None: there is none."""
+        taken = sorted(self._in_eval_mode & self._tally.loaders())
+        return TRAINED_ON.format(self.records()[taken[0]].line) if taken else None
 
     def is_any_shared(self) -> bool:
         """Return whether ranks share out a loader that fed training."""

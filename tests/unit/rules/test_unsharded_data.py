@@ -61,3 +61,12 @@ def test_a_loader_with_fewer_batches_than_ranks_is_to_have_more() -> None:
     assert "draw the batches from a torch DataLoader" not in found.remedy
     assert (found.line, found.status) == ("train.py:30", "confirmed")
     assert "--batch global" not in RULE.check(FIRES["the same tensors"]).remedy
+
+
+def test_a_loader_that_was_never_met_is_not_said_to_be_shared_out() -> None:
+    unmet, met = (
+        RULE.check(cases.case("ddp", world_size=2, conversion=SAME, loader=cases.loader(index=index)))
+        for index in (-1, 0)
+    )
+    assert "draw the batches from a torch DataLoader" in unmet.remedy
+    assert "the loader is shared out, but its dataset draws" in met.remedy

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
 from dpdoctor.worker.base.patches import Patches
 from tests.builders.handclock import HandClock
@@ -471,3 +471,16 @@ def test_fewer_batches_than_ranks_are_read_whole_by_all(patches: Patches) -> Non
         rig, model, optimizer = training(patches)
         trained(DataLoader(Numbers(samples), batch_size=4), model, optimizer)
         assert (rig.loaders.are_read_whole(), rig.loaders.is_any_shared()) == (is_whole, not is_whole)
+
+
+def test_a_loader_that_seemed_to_be_for_evaluations_and_is_trained_on_is_named(patches: Patches) -> None:
+    rig, model, optimizer = training(patches)
+    trained(DataLoader(Numbers(16), batch_size=4), model, optimizer)
+    evaluated(model, DataLoader(Numbers(12), batch_size=4))
+    assert rig.loaders.trained_in_vain() is None
+    model.eval()
+    for batch in DataLoader(TensorDataset(torch.ones(24, 1)), batch_size=4):
+        model.train()
+        model(batch[0]).mean().backward()
+        optimizer.step()
+    assert "call model.train() before its loop begins" in (rig.loaders.trained_in_vain() or "")
