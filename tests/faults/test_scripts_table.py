@@ -243,7 +243,7 @@ def watched_by_an_oracle() -> dict[str, str]:
     folder = seen_folder()
     folder.mkdir(exist_ok=True)
     paths = filter(None, (str(ORACLE), os.environ.get("PYTHONPATH")))
-    told = {"PYTHONPATH": os.pathsep.join(paths), "DPDOCTOR_TEST_ORACLE": str(folder), "TORCH_HOME": str(folder)}
+    told = {"PYTHONPATH": os.pathsep.join(paths), "DPDOCTOR_TEST_ORACLE": str(folder), "HF_DATASETS_CACHE": str(folder)}
     return {**os.environ, **told}
 
 
