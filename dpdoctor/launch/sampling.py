@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -64,7 +64,7 @@ def _run(path: Path, ranks: Sequence[RankProcess], stop: threading.Event) -> Non
                     gpus.look_at(rank)
                     if rank.pid and rank.pid not in processes:
                         processes[rank.pid] = RankSampler(rank.rank, rank.pid)
-                of_ranks = [sample for process in processes.values() for sample in process.samples()]
+                of_ranks = [sample for process in processes.values() for sample in process.samples(processes)]
                 samples = [host.sample(), *of_ranks, *gpus.samples()]
             except Exception as error:  # noqa: BLE001 - a round that fails, in whatever library, must not be the last one
                 samples = [_failed(repr(error))] if repr(error) not in failed else []
@@ -184,11 +184,14 @@ class RankSampler:
         self._cpu_s: dict[int, float] = {}
         self._at_s: float | None = None
 
-    def samples(self) -> list[Sample]:
-        """Return a sample of the rank and, when it has children, one of them together; none once it is gone."""
+    def samples(self, ranks: Collection[int] = ()) -> list[Sample]:
+        """Return a sample of the rank and, when it has children, one of them together; none once it is gone.
+
+        `ranks`, by their processes, are no children of another, and nor is what they started.
+        """
         try:
             process = psutil.Process(self._pid)
-            children = process.children(recursive=True)
+            children = _without(process.children(recursive=True), {*ranks} - {self._pid})
         except psutil.Error:
             return []
         now = time.monotonic()
@@ -214,6 +217,16 @@ class RankSampler:
         if elapsed_s:
             values["cpu_cores"] = spent / elapsed_s
         return Sample(at_ns=time.monotonic_ns(), source=source, values=values)
+
+
+def _without(processes: Sequence[psutil.Process], pids: Collection[int]) -> list[psutil.Process]:
+    """Return processes, each after its parent, without those of these numbers and all that they started."""
+    left_out = set(pids)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.ppid() in left_out:
+                left_out.add(process.pid)
+    return [process for process in processes if process.pid not in left_out]
 
 
 class GpuSampler:

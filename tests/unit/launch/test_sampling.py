@@ -21,6 +21,13 @@ child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
 print(child.pid, flush=True)
 child.wait()
 """
+# As Lightning does; the other rank starts a process, too.
+STARTS_A_RANK = """
+import subprocess, sys, time
+begin = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {!r}]); time.sleep(60)"
+subprocess.Popen([sys.executable, "-c", begin.format("import time; time.sleep(60)")])
+time.sleep(60)
+"""
 KERNELS = ("pressure_cpu_ratio", "pressure_cpu_s", "throttled_s", "num_throttled", "num_quota_periods")
 
 
@@ -113,6 +120,17 @@ def test_workers_are_sampled_together_and_from_their_birth(start: Start) -> None
     assert (own.source, workers.source) == ("rank0", "rank0.workers")
     assert workers.values["num_processes"] == 1
     assert finite(own, workers)
+
+
+def test_another_rank_that_a_rank_started_is_no_worker_of_it_and_nor_is_what_that_started(start: Start) -> None:
+    process = start(STARTS_A_RANK)
+    until(lambda: len(psutil.Process(process.pid).children(recursive=True)) == 2)
+    (rank,) = psutil.Process(process.pid).children()
+    ranks = {process.pid, rank.pid}
+    assert [sample.source for sample in RankSampler(0, process.pid).samples(ranks)] == ["rank0"]
+    own, workers = RankSampler(1, rank.pid).samples(ranks)
+    assert (own.source, workers.source) == ("rank1", "rank1.workers")
+    assert workers.values["num_processes"] == 1
 
 
 def test_a_rank_that_is_gone_gives_no_sample(start: Start) -> None:
