@@ -24,6 +24,8 @@ MODULE = "dpdoctor.worker"
 WORKER = (sys.executable, "-m", MODULE)
 # What a rank imports before it runs the script, in that order, and what torch imports for the first optimizer.
 PRELOAD = ("dpdoctor.worker.leaving", "dpdoctor.worker.rank", "torch._dynamo", "dpdoctor.worker.overlay.holders")
+# What a launcher announces that dpdoctor itself was started by, or a shell: ranks of ours would meet there.
+_ANNOUNCED = ("MASTER_", "TORCHELASTIC_")
 
 
 class RankProcess:
@@ -143,7 +145,7 @@ def ending(ranks: list[RankProcess], tidy: Callable[[], None]) -> Iterator[None]
 def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
     threads = str(task.spec.threads_per_device)
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if not name.startswith(_ANNOUNCED)},
         TASK_VARIABLE: msgspec.json.encode(task).decode(),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -165,6 +165,11 @@ def test_other_modes_are_told_of_no_device_ids(tmp_path: Path) -> None:
     assert DEVICE_IDS_VARIABLE not in found
 
 
+def test_ranks_do_not_meet_where_a_launcher_around_dpdoctor_has_its_own_meet(tmp_path: Path) -> None:
+    os.environ.update(MASTER_ADDR="10.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID="none")
+    assert not [name for name in environment(tmp_path) if name.startswith(("MASTER_", "TORCHELASTIC_"))]
+
+
 def test_sets_have_one_order_on_all_ranks_unless_the_person_chose_otherwise(tmp_path: Path) -> None:
     os.environ.pop("PYTHONHASHSEED", None)
     assert {environment(tmp_path, rank=rank)["PYTHONHASHSEED"] for rank in (0, 1)} == {"0"}
