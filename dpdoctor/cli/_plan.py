@@ -119,6 +119,8 @@ def make_spec(options: Options) -> RunSpec:
     is_native = requested == [NATIVE]
     if options.go_on and not is_native:
         raise UsageError(f"--then go-on is for mode {NATIVE}: other modes train on what is thrown away")
+    if options.go_on and options.repeat > 1:
+        raise UsageError("--then go-on runs a job once, to its own end: leave out --repeat")
     if is_native and options.wall != WALLS[0] and not options.allow_writes:
         raise UsageError(
             f"--wall {options.wall} does not keep processes that others start, the ranks of mode {NATIVE}, from your "

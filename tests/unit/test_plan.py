@@ -225,6 +225,7 @@ def test_a_module_is_found_by_the_installed_command_too(here: Path) -> None:
         ({"modes": "dpp"}, UsageError, r"there is no mode 'dpp'\. Known modes: single, dp, ddp"),
         ({"modes": " , "}, UsageError, "--modes names none. Known modes: "),
         ({"modes": "_base"}, UsageError, "there is no mode '_base'"),
+        ({"modes": "native", "go_on": True, "repeat": 3}, UsageError, "runs a job once.* leave out --repeat"),
         ({"nproc": 7}, UsageError, r"--nproc 7 asks for more ranks than there are cores to use \(6\)"),
     ],
 )
