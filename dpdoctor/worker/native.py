@@ -14,9 +14,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -56,12 +57,15 @@ def observe(directory: Path, note: Callable[[str, str], None]) -> Native:
     """
     task = rundir.read_json(directory / rundir.TASK, WorkerTask)
     redact.learn(sys.argv[1:], os.environ)  # those of the task were redacted when it was written
-    candidate = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{os.getpid()}"
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    candidate = f"{attempt}-{os.getpid()}"
     where, store, backend = Place(rank=0, local_rank=0, world_size=1), None, None
     if dist.is_available() and dist.is_initialized():
         local_rank = int(os.environ.get("LOCAL_RANK", str(dist.get_rank())))
         where = Place(rank=dist.get_rank(), local_rank=local_rank, world_size=dist.get_world_size())
-        store, backend = distributed_c10d._get_default_store().clone(), _backend()
+        # torchrun may keep one store for all its attempts: each finds its own keys alone.
+        store = distributed_c10d.PrefixStore(f"attempt{attempt}", distributed_c10d._get_default_store().clone())
+        backend = _backend()
         candidate = stored.world_name(store, candidate)
     own = rundir.rank_dir(rundir.world_dir(directory, candidate), where.rank)
     own.mkdir(parents=True)
@@ -84,6 +88,16 @@ def _backend() -> str:
     """Return the backend of the default group; by device, as in `cpu:gloo,cuda:nccl`, where it has several."""
     name = dist.get_backend()
     return dist.get_backend_config() if name == dist.Backend.UNDEFINED else name
+
+
+def _rising() -> BaseException | None:
+    """Return what rises while it ends this process of multiprocessing's; not what its parent handled when it forked."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not BaseProcess._bootstrap.__code__:  # type: ignore[attr-defined]
+        frame = frame.f_back
+    error = sys.exc_info()[1]
+    passed = [passed for passed, _ in traceback.walk_tb(error.__traceback__ if error else None)]
+    return error if frame in passed else None
 
 
 def _spare_descendants() -> None:
@@ -117,8 +131,8 @@ class Native(Observer):
         self._watch_training()
         self._watch_facts()
         self._wrapping.seek()
-        # Also where a process that was forked ends, which passes by atexit.
-        self._at_end = Finalize(None, self._ended, exitpriority=0)
+        # Also where a process of multiprocessing's ends, which passes by atexit.
+        self._at_end = Finalize(None, self._python_ends, exitpriority=0)
         heartbeat.enter("script")
         self._phases.lap()
 
@@ -169,7 +183,7 @@ class Native(Observer):
 
     def _why_raised(self, error: BaseException) -> str:
         error.__traceback__ = lines.without_ours(error.__traceback__)
-        return script.failure(error) + self._blame(error)
+        return script.failure(error) + self._protection.hint(error) + self._blame(error)
 
     def _make_ending(self) -> Ending:
         if self._task.spec.go_on:
@@ -277,8 +291,19 @@ class Native(Observer):
     def _fail(self, reason: str) -> Any:
         self._ending.stop("failed", reason)
 
-    def _ended(self, code: int = 0) -> None:
-        """The process ends; `code` is what the script gives os._exit."""
+    def _python_ends(self) -> None:
+        """Python ends the process; one of multiprocessing's in the midst of what it raised."""
+        rising = _rising()
+        if not isinstance(rising, SystemExit):
+            self._ended(error=rising)
+        elif rising.code not in (None, 0):
+            # mp.spawn tells the parent what a rank raised, and exits.
+            self._ended(rising.code, rising.__context__)
+        else:
+            self._ended()
+
+    def _ended(self, code: Any = 0, error: BaseException | None = None) -> None:
+        """The process ends, with an exit code that the script gives, or an error that it raised."""
         if os.getpid() != self._pid or self._is_over:
             return
         self._is_over = True
@@ -286,7 +311,7 @@ class Native(Observer):
             # torch without destroy_process_group may abort while it is taken apart.
             LEAVING.with_code(0)
             return
-        error = getattr(sys, "last_value", None)
+        error = getattr(sys, "last_value", None) if error is None else error
         with contextlib.suppress(Stop):
             if error is not None and not isinstance(error, SystemExit):
                 self._left = "raised"
@@ -313,4 +338,5 @@ class Native(Observer):
         if self._tells_fatal:
             faulthandler.disable()
         self._recorder.close()
-        shutil.rmtree(self._directory.parent, ignore_errors=True)
+        # Its world's may hold another rank by now.
+        shutil.rmtree(self._directory, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 
 from dpdoctor import inject, rundir
 from dpdoctor.records import RankRecord
-from dpdoctor.spec import NATIVE_VARIABLE, ModeSpec, Recording, RunSpec, WorkerTask
+from dpdoctor.spec import NATIVE_VARIABLE, OVERLAY_ALONE, ModeSpec, Recording, RunSpec, WorkerTask
 
 pytestmark = pytest.mark.new_processes
 
@@ -39,7 +40,9 @@ Observe = Callable[..., subprocess.CompletedProcess[str]]
 def observe(tmp_path: Path) -> Observe:
     """Give a function that runs a few lines, which follow BEGIN, in a process that becomes a rank at its optimizer."""
 
-    def run(lines: str, *, go_on: bool = False, recording: Recording = RECORDING) -> subprocess.CompletedProcess[str]:
+    def run(
+        lines: str, *, go_on: bool = False, allow_writes: bool = True, recording: Recording = RECORDING
+    ) -> subprocess.CompletedProcess[str]:
         mode = ModeSpec(
             name="native",
             world_size=1,
@@ -54,7 +57,7 @@ def observe(tmp_path: Path) -> Observe:
             modes=(mode,),
             requested_modes=("native",),
             threads_per_device=1,
-            allow_writes=True,
+            allow_writes=allow_writes,
             go_on=go_on,
             recording=recording,
         )
@@ -66,6 +69,12 @@ def observe(tmp_path: Path) -> Observe:
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
     return run
+
+
+def records(directory: Path) -> list[RankRecord]:
+    """Return what each rank that trained said of itself last."""
+    trained = (path.parent for path in directory.glob(f"{rundir.WORLDS}/*/rank0/{rundir.STEPS}") if path.stat().st_size)
+    return [rundir.read_json(path / rundir.RANK, RankRecord) for path in trained]
 
 
 def record(directory: Path) -> RankRecord:
@@ -197,3 +206,87 @@ def test_a_script_that_leaves_past_its_end_has_its_record(
     found = record(tmp_path)
     assert (found.status, found.ending) == (status, "returned")
     assert found.reason == (f"the script ended itself with exit code {code}" if code else None)
+
+
+RAISES = """
+from multiprocessing import get_context
+from torch import distributed as dist, multiprocessing as mp
+
+class Handled(Exception):
+    pass
+
+def work(rank, ending):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    train(5)
+    if ending == "raise":
+        raise ValueError("planted")
+    elif ending == "exit":
+        raise SystemExit(3)
+
+def fork_while_handling():
+    try:
+        raise Handled("of the parent")
+    except Handled:
+        process = get_context("fork").Process(target=work, args=(0, "return"))
+        process.start()
+        process.join()
+
+def fork(ending):
+    process = get_context("fork").Process(target=work, args=(0, ending))
+    process.start()
+    process.join()
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "ending", "reason"),
+    [
+        ("fork('raise')", "raised", r"the script raised ValueError: planted \(.*/train.py:22\)"),
+        ("mp.spawn(work, args=('raise',))", "raised", r"the script raised ValueError: planted \(.*/train.py:22\)"),
+        ("fork('exit')", "returned", "the script ended itself with exit code 3"),
+        ("fork('return')", "returned", "the script ended after"),
+        ("fork_while_handling()", "returned", "the script ended after"),
+    ],
+)
+def test_a_process_of_multiprocessings_tells_what_it_raised(
+    observe: Observe, tmp_path: Path, begin: str, ending: str, reason: str
+) -> None:
+    done = observe(f'{RAISES}\nif __name__ == "__main__":\n    {begin}\n')
+    (found,) = records(tmp_path)
+    assert (found.status, found.ending) == ("failed", ending), done.stderr
+    assert re.match(reason, found.reason or "")
+
+
+ATTEMPTS = """
+import os
+import torch.distributed as dist
+store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+for attempt in range(2):
+    if not os.fork():
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+        dist.init_process_group("gloo", store=dist.TCPStore("localhost", store.port), rank=0, world_size=1)
+        train(2)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_each_attempt_of_torchruns_is_a_world_of_its_own_though_all_have_one_store(
+    observe: Observe, tmp_path: Path
+) -> None:
+    done = observe(ATTEMPTS)
+    assert len(records(tmp_path)) == 2, done.stderr
+
+
+def test_a_rank_that_turns_out_to_be_another_takes_away_nothing_but_its_own(observe: Observe, tmp_path: Path) -> None:
+    beside = "import glob, os\n(own,) = glob.glob('worlds/*/rank0')\nos.mkdir(f'{own[:-1]}1')\n"
+    done = observe(f"{beside}{MAKES_A_GROUP}train(2)")
+    assert len(records(tmp_path)) == 1, done.stderr
+    assert len(list(tmp_path.glob(f"{rundir.WORLDS}/*/rank1"))) == 1
+
+
+def test_a_file_that_the_overlay_has_no_room_for_is_told_with_the_way_out(observe: Observe, tmp_path: Path) -> None:
+    raises = 'train(2)\nraise OSError(28, "No space left on device")'
+    done = observe(raises, allow_writes=False)
+    assert (record(tmp_path).reason or "").endswith(f"; {OVERLAY_ALONE}"), done.stderr
