@@ -152,6 +152,8 @@ WALLS = ("overlay", "landlock", "none")
 # What is said of an error that the overlay of the kernel's made; the mode is then launched again behind the next wall.
 OVERLAY_FULL = "what it writes is kept in memory; --wall landlock keeps it on the disk"
 OVERLAY_IN_THE_WAY = "its files lie under an overlay of the kernel's; --wall landlock does without"
+# What the process that is to become a command says where no wall can stand around it, before why.
+NO_WALL = "no wall can stand here: "
 # Of mode native, for which there is no other wall.
 OVERLAY_ALONE = "its files lie under an overlay of the kernel's, in memory; --allow-writes does without"
 

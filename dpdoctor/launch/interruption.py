@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP while a command launches: noted, so that ranks are ended and what they recorded is kept.
 
-Nothing is raised wherever the command happens to be. Whoever waits looks here; a second signal changes nothing.
+Nothing is raised wherever the command happens to be. Whoever waits looks here; a second signal changes nothing, but for
+a job that goes on.
 """
 
 from __future__ import annotations
@@ -9,18 +10,24 @@ import contextlib
 import os
 import signal
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
+# One interruption may be several signals: both the kernel and the shell send one when a terminal closes.
+_AT_ONCE_S = 1.0
+
 
 @dataclass(slots=True)
 class Interruption:
-    """The first of these signals, once there was one."""
+    """The first of these signals, once there was one, at `at_s`; `insists`: another came later than at once."""
 
     signum: int | None = None
+    at_s: float = 0.0
+    insists: bool = False
 
     @property
     def name(self) -> str:
@@ -48,8 +55,10 @@ def heeding() -> Iterator[Interruption]:
     heard = Interruption()
 
     def note(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
+        now = time.monotonic()
         if heard.signum is None:
-            heard.signum = signum
+            heard.signum, heard.at_s = signum, now
+        heard.insists |= now - heard.at_s > _AT_ONCE_S
         if signum == signal.SIGHUP:
             _let_go_of_terminal()
 

@@ -18,7 +18,7 @@ from dpdoctor.launch import folders, interruption, native, processes, sampling, 
 from dpdoctor.launch.folders import Folders
 from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.processes import RankProcess
-from dpdoctor.launch.progress import Progress
+from dpdoctor.launch.progress import Progress, UntilItFails
 from dpdoctor.launch.tidy import tidy
 from dpdoctor.launch.watch import Hope, LaunchOutcome, Patience
 from dpdoctor.records import LaunchRecord, RankRecord
@@ -331,16 +331,20 @@ def _launch_command(task: WorkerTask, name: str, number: int, title: str, progre
     """Run a command that starts its own ranks, end what it left, and write how it went."""
     directory = Path(task.directory)
     directory.mkdir()
+    progress = UntilItFails(progress) if task.spec.go_on else progress
     progress.began(title, directory)
     begin_ns, ranks = time.monotonic_ns(), list[native.SeenRank]()
     command = native.Command(task)
     try:
         with interruption.heeding() as heard, sampling.sampling(directory / rundir.NODE, ranks):
             outcome = native.run(command, ranks, task, progress, heard)
-    finally:
-        command.end()
-        shown = command.settle()
-        command.leave()
+    except BaseException:
+        if not task.spec.go_on:  # such a job is its owner's, whatever goes wrong in here
+            command.end()
+            command.leave()
+        raise
+    shown = command.settle()
+    command.leave()
     records = [watch.record_of(rank) for rank in shown]
     record = LaunchRecord(
         mode=name,

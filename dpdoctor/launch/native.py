@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ from dpdoctor.launch.processes import RankProcess, absolute_python_path
 from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.tidy import tidy
 from dpdoctor.launch.watch import Hope, LaunchOutcome, Patience
-from dpdoctor.spec import BASELINE, NATIVE_VARIABLE, STACKS_SIGNAL, TASK_VARIABLE, WorkerTask
+from dpdoctor.spec import BASELINE, NATIVE_VARIABLE, NO_WALL, STACKS_SIGNAL, TASK_VARIABLE, WorkerTask
 
 PERIOD_S = 0.25
 # Once all ranks have recorded what they must, a parent of theirs may wait for them for ever, or begin others.
@@ -37,6 +38,8 @@ LEAVING_S = 10.0
 ORPHANED_S = 3.0
 # A rank that failed makes its peers fail, too; they get this long to say why.
 PEERS_GRACE_S = 3.0
+# Others may follow a world of ranks that failed, of which so many may fail, and the command do nothing for so long.
+MOST_FAILED, ANEW_S = 4, 60.0
 # Time for faulthandler to write the stacks of stuck ranks.
 STACKS_S = 1.0
 # Between SIGTERM and SIGKILL.
@@ -44,8 +47,6 @@ END_GRACE_S = 2.0
 
 INJECT = Path(__file__).parents[1] / "inject"
 WALLED = "dpdoctor.worker.walled"
-# walled.NO_WALL
-NO_WALL = 3
 NO_WALL_TEXT = (
     "this machine lets dpdoctor put no wall between the script's processes and your files ({}). Give --allow-writes to "
     "let the script really write"
@@ -118,7 +119,7 @@ class Command:
         self._log, self._errors = self._directory / rundir.STDOUT, self._directory / rundir.STDERR
         self._seen: dict[int, psutil.Process] = {}
         self._ranks: dict[Path, SeenRank] = {}
-        self._ended_by_us = False
+        self._ended_by_us = self._was_interrupted = False
         with self._log.open("wb") as stdout, self._errors.open("wb") as stderr:
             self._process = _start(task, stdout, stderr)
 
@@ -161,10 +162,22 @@ class Command:
         return [sorted(found[path], key=lambda rank: rank.rank) for path in ordered]
 
     def shown(self) -> list[SeenRank]:
-        """Return the largest complete world, of several the first; without one the last world of all."""
+        """Return the largest complete world, of several the first.
+
+        Without one the last world of all, rather than one that failed before it trained, which explains nothing.
+        """
         worlds = self.worlds()
-        complete = [world for world in worlds if is_complete(world)]
-        return max(complete, key=len) if complete else worlds[-1] if worlds else []
+        if complete := [world for world in worlds if is_complete(world)]:
+            return max(complete, key=len)
+        telling = [world for world in worlds if has_trained(world) or not is_failed(world)]
+        return next(reversed(telling or worlds), [])
+
+    def pass_on(self, signum: int) -> None:
+        """Send the command a signal that dpdoctor heard, once: Ctrl-C as a terminal does, to all of its group."""
+        if not self._was_interrupted and self.exit_code() is None:
+            self._was_interrupted = True
+            send = os.killpg if signum == signal.SIGINT else os.kill
+            send(self._process.pid, signum)
 
     def end(self) -> None:
         """End every process of the tree that still lives."""
@@ -269,6 +282,16 @@ def is_over(world: Sequence[SeenRank]) -> bool:
     return bool(world) and all(rank.is_done() or rank.exit_code() is not None for rank in world)
 
 
+def is_failed(world: Sequence[SeenRank]) -> bool:
+    """Return whether a world will not be complete any more: a rank of it failed, or all are over without that."""
+    return any(map(watch.has_failed, world)) or (is_over(world) and not is_complete(world))
+
+
+def has_trained(world: Sequence[SeenRank]) -> bool:
+    """Return whether any rank of a world took a step."""
+    return any(beat.step for rank in world if (beat := watch.beat_of(rank)))
+
+
 def _start(task: WorkerTask, stdout: IO[bytes], stderr: IO[bytes]) -> KeptProcess | subprocess.Popen[bytes]:
     """Start the command: with a keeper or, where it is to go on even without dpdoctor, alone."""
     command, environment = [sys.executable, "-m", WALLED, *_words(task)], _environment(task)
@@ -307,6 +330,8 @@ def _environment(task: WorkerTask) -> dict[str, str]:
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [ours, environment.get("PYTHONPATH")]))
     if not task.spec.devices:
         environment.setdefault("CUDA_VISIBLE_DEVICES", "")
+    if not task.spec.go_on:
+        environment.setdefault("WANDB_MODE", "offline")  # as in other modes: nothing of a trial is uploaded
     if task.mode.name == BASELINE:
         _let_alone(environment, task)
     return environment
@@ -335,17 +360,34 @@ def run(
     """Wait until all ranks have ended, one has failed or shows no sign of life for too long, or somebody interrupts.
 
     `ranks` is kept to those of the world that is shown. A script that is to go on is waited for once none of them is
-    observed any more, however that ended: it may be well.
+    observed any more, however that ended: it may be well. Who interrupts it interrupts the script, and ends it by
+    insisting.
     """
+    go_on = task.spec.go_on
+    outcome = _watch(command, ranks, task, progress, heard)
+    if heard.insists or not go_on:  # what a script that goes on leaves running, it leaves on purpose
+        command.end()
+    ranks[:] = command.look()
+    if heard.name and not (go_on and is_complete(ranks)):
+        where = f" {watch.where(ranks[0])}" if ranks else ""
+        return LaunchOutcome(status="interrupted", reason=f"{heard.name}{where}")
+    return outcome or outcome_of(command, ranks, went_on=go_on)
+
+
+def _watch(
+    command: Command, ranks: list[SeenRank], task: WorkerTask, progress: Progress, heard: Interruption
+) -> LaunchOutcome | None:
+    """Wait as `run` does; return what came of it where what the ranks leave does not tell."""
     timeout_s = task.spec.timeout_s
-    hope = Hope(timeout_s, time.monotonic)
+    hope, failures = Hope(timeout_s, time.monotonic), Failures(command)
     leaving, orphaned = Patience(LEAVING_S, time.monotonic), Patience(ORPHANED_S, time.monotonic)
     while True:
         time.sleep(PERIOD_S)
         ranks[:] = command.look()
-        if heard.name:
-            where = f" {watch.where(ranks[0])}" if ranks else ""
-            return LaunchOutcome(status="interrupted", reason=f"{heard.name}{where}")
+        if heard.signum is not None:
+            if heard.insists or not task.spec.go_on:
+                break
+            command.pass_on(heard.signum)
         progress.moved([watch.beat_of(rank) for rank in ranks])
         running = [rank for rank in ranks if rank.exit_code() is None]
         if command.exit_code() is not None and not running:
@@ -358,21 +400,45 @@ def run(
             continue  # whatever is seen of it, or not, the job is its owner's
         if orphaned.exhausted_by({-1: command.exit_code()} if command.exit_code() is not None else {}):
             break
-        if any(watch.has_failed(rank) for rank in ranks):
-            _wait(command, PEERS_GRACE_S)
+        if failures.are_final(ranks):
             break
         beats = {rank.rank: watch.beat_of(rank) for rank in running if not rank.is_done()}
         silent = lost(hope, beats, command.sign)
         if silent and beats:
             return _stuck(command, ranks, [rank for rank in silent if rank != JOB] or list(beats), timeout_s)
-        if silent and not is_complete(ranks):
+        if silent and not (is_complete(ranks) or is_failed(ranks)):
             command.end()
             return LaunchOutcome(status="failed", reason=_silent(timeout_s), stderr_tail=command.errors())
         if silent:
             break
-    command.end()
-    ranks[:] = command.look()
-    return outcome_of(command, ranks, went_on=task.spec.go_on)
+    return None
+
+
+class Failures:
+    """Worlds of ranks that failed, after which others may begin: torchrun starts ranks anew, a script may try again."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._failed: set[Path] = set()
+        self._idle = Patience(ANEW_S, time.monotonic)
+
+    def are_final(self, ranks: Sequence[SeenRank]) -> bool:
+        """Return whether the world that is shown failed, and no other is waited for: its ranks get time to say why."""
+        has_failed = is_failed(ranks)
+        is_idle = self._idle.exhausted_by({JOB: self._command.begins() if has_failed else time.monotonic()})
+        if not has_failed:
+            return False
+        self._failed.add(ranks[0].directory.parent)
+        return self._outlive(ranks[0].directory.parent) or len(self._failed) >= MOST_FAILED or bool(is_idle)
+
+    def _outlive(self, world: Path) -> bool:
+        """Return whether ranks of a failed world live on, once they had time to end."""
+        deadline = time.monotonic() + PEERS_GRACE_S
+        while any(rank.exit_code() is None for rank in self._command.look() if rank.directory.parent == world):
+            if time.monotonic() >= deadline:
+                return True
+            time.sleep(0.05)
+        return False
 
 
 def lost(hope: Hope, beats: Mapping[int, Beat | None], printed: Callable[[], object]) -> list[int]:
@@ -386,12 +452,6 @@ def _silent(timeout_s: float) -> str:
         f"no process of the script took a training step within {units.seconds(timeout_s)}; {watch.PRINTING}. "
         "--timeout gives it more time"
     )
-
-
-def _wait(command: Command, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(rank.exit_code() is None for rank in command.look()):
-        time.sleep(0.05)
 
 
 def _stuck(command: Command, ranks: list[SeenRank], silent: list[int], timeout_s: float) -> LaunchOutcome:
@@ -425,8 +485,9 @@ def outcome_of(command: Command, ranks: Sequence[SeenRank], *, went_on: bool = F
     """
     code, tail = command.own_exit_code(), command.errors()
     if not ranks:
-        if code == NO_WALL:
-            return LaunchOutcome(status="failed", reason=NO_WALL_TEXT.format(" ".join(tail)))
+        _, no_wall, why = " ".join(tail).partition(NO_WALL)
+        if no_wall:
+            return LaunchOutcome(status="failed", reason=NO_WALL_TEXT.format(why))
         return LaunchOutcome(status="failed", reason=command.explain(), stderr_tail=tail if code else ())
     if apart := ends.apart(ranks):
         return LaunchOutcome(status="failed", reason=apart, stderr_tail=tail)

@@ -181,3 +181,28 @@ class Silence:
 
     def ended(self, record: LaunchRecord) -> None:
         """Show nothing."""
+
+
+class UntilItFails:
+    """Shows a launch as another does, until that fails, and nothing from then on: the job that it tells of goes on."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+
+    def began(self, title: str, directory: Path) -> None:
+        """Show that it began."""
+        self._try(lambda: self._shown.began(title, directory))
+
+    def moved(self, beats: Sequence[Beat | None]) -> None:
+        """Show how far it is."""
+        self._try(lambda: self._shown.moved(beats))
+
+    def ended(self, record: LaunchRecord) -> None:
+        """Show how it ended."""
+        self._try(lambda: self._shown.ended(record))
+
+    def _try(self, show: Callable[[], None]) -> None:
+        try:
+            show()
+        except (Exception, SystemExit):  # noqa: BLE001 - rich leaves so where nobody reads any more
+            self._shown = Silence()

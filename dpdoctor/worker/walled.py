@@ -11,12 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from dpdoctor.spec import TASK_VARIABLE, WorkerTask
+from dpdoctor.spec import NO_WALL, TASK_VARIABLE, WorkerTask
 from dpdoctor.worker import protection
 from dpdoctor.worker.parent import die_with_parent
 from dpdoctor.worker.wall import NoWallError
-
-NO_WALL = 3  # the exit code where no wall can stand here; the reason is on stderr
 
 
 def main(task: WorkerTask, command: list[str]) -> int:
@@ -27,8 +25,8 @@ def main(task: WorkerTask, command: list[str]) -> int:
         try:
             protection.overlay(task, Path(task.directory))
         except NoWallError as error:
-            sys.stderr.write(str(error))
-            return NO_WALL
+            sys.stderr.write(f"{NO_WALL}{error}")
+            return 1
     os.chdir(task.spec.cwd)
     return os.execvp(command[0], command)
 

@@ -94,6 +94,28 @@ def test_a_rank_that_leaves_early_ends_the_observation_and_not_the_job(profile):
     assert sorted(re.findall("rank . ends by itself", printed)) == [f"rank {i} ends by itself" for i in (0, 1)]
 
 
+@pytest.mark.parametrize("launcher", ["torchrun --standalone --nproc-per-node 2 --max-restarts 1", "python"])
+@pytest.mark.parametrize("then", ["stop", "go-on"])
+def test_ranks_that_follow_others_that_failed_are_observed(profile, launcher, then):
+    steps = ("30",) if then == "go-on" else ()  # one that goes on is to come to an end
+    run = profile("native_again.py", *SHORT, "--launcher", launcher, "--then", then, args=steps)
+    skip_without_wall(run)
+    assert run.exit_code == 0, run.output
+    mode = run.mode("native")
+    assert (mode["status"], mode["world_size"]) == ("ok", 2)
+    assert run.launch("native").record.other_worlds == "2 ranks"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun --standalone --nproc-per-node 2", "python"])
+def test_a_rank_that_fails_where_none_follows_is_to_blame(profile, launcher):
+    run = profile("native_again.py", *SHORT, "--launcher", launcher, args=["0"])
+    skip_without_wall(run)
+    assert run.exit_code == 1
+    assert "rank 1, after 3 steps: the script raised ValueError: planted" in run.mode("native")["reason"]
+    assert run.launch("native").record.failed_rank == 1
+    assert not alive(run)
+
+
 def test_a_script_that_trains_nowhere_is_explained(profile, tmp_path):
     script = tmp_path / "needs_gpus.py"
     script.write_text("print('this needs 8 GPUs')\n")

@@ -273,6 +273,19 @@ def test_signals_end_the_launch_and_the_run_and_a_second_one_changes_nothing(
     assert not [thread.name for thread in threading.enumerate() if thread.name == "dpdoctor-sampling"]
 
 
+@pytest.mark.usefixtures("heeded")
+@pytest.mark.parametrize(("at_once_s", "insists"), [(60.0, False), (0.0, True)])
+def test_who_interrupts_twice_at_once_does_not_insist(
+    monkeypatch: pytest.MonkeyPatch, at_once_s: float, *, insists: bool
+) -> None:
+    monkeypatch.setattr(interruption, "_AT_ONCE_S", at_once_s)
+    with interruption.heeding() as heard:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (heard.name, heard.insists) == ("Ctrl-C", False)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (heard.name, heard.insists) == ("Ctrl-C", insists)
+
+
 def test_an_inactive_mode_that_ran_well_says_why_it_is_inactive(
     tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]
 ) -> None:

@@ -2,22 +2,24 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from dpdoctor import heartbeat, rundir
 from dpdoctor.heartbeat import Beat, Heartbeat
-from dpdoctor.launch import native
+from dpdoctor.launch import launcher, native, watch
 from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.native import SeenRank
 from dpdoctor.launch.progress import Silence
 from dpdoctor.launch.watch import Hope
 from dpdoctor.records import RankRecord
-from dpdoctor.spec import ModeSpec, RunSpec, WorkerTask
+from dpdoctor.spec import NO_WALL, ModeSpec, RunSpec, WorkerTask
 from tests.builders.handclock import HandClock
+from tests.unit.launch.conftest import Start, lives, until
 
 GONE = 2**22 - 1  # above what the kernel gives by default
 STACKS = """Current thread 0x00007e (most recent call first):
@@ -117,6 +119,207 @@ def test_a_job_that_goes_on_is_never_ended_for_what_was_not_recorded(
     assert "another model" in (outcome.reason or "")
 
 
+class Retrying(Job):
+    """A command that begins one world after the other, and ends then by itself with this code or, without one, not."""
+
+    def __init__(self, *worlds: list[SeenRank], code: int | None = None) -> None:
+        super().__init__([], looks=0)
+        self._worlds, self._code = worlds, code
+        self._num_looks = 0
+        self.num_begun = 0
+
+    def look(self) -> list[SeenRank]:
+        self._num_looks += 1
+        self.num_begun = min(1 + self._num_looks // 10, len(self._worlds))
+        return self._worlds[self.num_begun - 1]
+
+    def exit_code(self) -> int | None:
+        return None if self._num_looks < 10 * len(self._worlds) else self._code
+
+
+PLANTED = {"status": "failed", "reason": "planted", "ending": "raised"}
+
+
+@pytest.fixture
+def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., watch.LaunchOutcome]:
+    """Give a function that watches a command with little patience, of which more by keyword."""
+    for name, seconds in {"PERIOD_S": 0.0, "PEERS_GRACE_S": 0.05, "LEAVING_S": 0.05, "ORPHANED_S": 0.05}.items():
+        monkeypatch.setattr(native, name, seconds)
+
+    def run(job: Job, *, anew_s: float = 60.0, timeout_s: float = 60.0) -> watch.LaunchOutcome:
+        monkeypatch.setattr(native, "ANEW_S", anew_s)
+        return native.run(job, [], task(tmp_path, "native", timeout_s=timeout_s), Silence(), Interruption())  # type: ignore[arg-type]
+
+    return run
+
+
+def world(directory: Path, name: str, *ranks: dict[str, object]) -> list[SeenRank]:
+    """Return a world of ranks, each as `rank` has it."""
+    own = directory / name
+    own.mkdir()
+    return [rank(own, number, **{"pid": GONE, "steps": 3, **said}) for number, said in enumerate(ranks)]  # type: ignore[arg-type]
+
+
+def test_ranks_that_follow_others_that_failed_are_those_that_count(
+    tmp_path: Path, follow: Callable[..., watch.LaunchOutcome]
+) -> None:
+    failed, good = world(tmp_path, "1", PLANTED, PLANTED), world(tmp_path, "2", *[{"status": "ok"}] * 2)
+    job = Retrying(failed, good, code=0)
+    assert (follow(job).status, job.is_ended) == ("ok", False)
+
+
+@pytest.mark.parametrize("patience", [{"anew_s": 0.05}, {"timeout_s": 0.05}])
+def test_where_no_rank_follows_the_reason_is_why_the_first_ones_failed(
+    tmp_path: Path, follow: Callable[..., watch.LaunchOutcome], patience: dict[str, float]
+) -> None:
+    job = Retrying(world(tmp_path, "1", PLANTED, {"status": "ok"}))
+    outcome = follow(job, **patience)
+    assert (outcome.status, outcome.reason, outcome.failed_rank) == ("failed", "rank 0, after 3 steps: planted", 0)
+    assert job.is_ended
+
+
+def test_ranks_that_always_fail_are_not_awaited_for_ever(
+    tmp_path: Path, follow: Callable[..., watch.LaunchOutcome]
+) -> None:
+    job = Retrying(*(world(tmp_path, f"{number}", PLANTED, PLANTED) for number in range(native.MOST_FAILED + 1)))
+    assert follow(job).status == "failed"
+    assert (job.num_begun, job.is_ended) == (native.MOST_FAILED, True)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [[PLANTED, {"pid": os.getpid()}], [{"pid": os.getpid(), "stage": "done", **PLANTED}] * 2],
+    ids=["a peer lives on", "all are over and live on"],
+)
+def test_ranks_of_a_failed_world_that_live_on_are_ended(
+    tmp_path: Path, follow: Callable[..., watch.LaunchOutcome], ranks: list[dict[str, object]]
+) -> None:
+    failed = world(tmp_path, "1", *ranks)
+    job = Retrying(failed, world(tmp_path, "2", *[{"status": "ok"}] * 2))
+    began_s = time.monotonic()
+    follow(job)
+    assert time.monotonic() - began_s >= native.PEERS_GRACE_S
+    assert (job.num_begun, job.is_ended) == (1, True)
+
+
+# Takes a while to leave when it is asked to, and has a child that writes what it gets itself.
+TAKES_LEAVE = """
+import os, signal, sys, time
+from pathlib import Path
+
+def leave(signum, _):
+    if os.getpid() != parent:
+        Path("child").touch()
+        os._exit(0)
+    time.sleep(0.5)
+    Path("left").touch()
+    sys.exit()
+
+parent = os.getpid()
+signal.signal(signal.SIGTERM, leave)
+signal.signal(signal.SIGINT, leave)
+if os.fork():
+    Path("ready").touch()
+time.sleep(60)
+"""
+
+
+class Interrupting(Silence):
+    """Interrupts once the script is ready; `insists`: twice."""
+
+    def __init__(self, ready: Path, signum: int, *, insists: bool) -> None:
+        self.heard = Interruption()
+        self._ready, self._signum, self._insists = ready, signum, insists
+
+    def moved(self, beats: Sequence[Beat | None]) -> None:  # noqa: ARG002 - Progress's
+        if self._ready.exists():
+            self.heard.signum, self.heard.insists = self._signum, self._insists
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[[str], WorkerTask]:
+    """Give a function that returns the task of a job that goes on, which is a few lines of Python."""
+
+    def write(lines: str) -> WorkerTask:
+        (tmp_path / "job.py").write_text(lines)
+        options = {"go_on": True, "cwd": str(tmp_path), "target": str(tmp_path / "job.py")}
+        return task(tmp_path / "launch", "native", "python", **options)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("signum", "insists", "left"),
+    [
+        (signal.SIGTERM, False, {"left"}),
+        (signal.SIGINT, False, {"left", "child"}),
+        (signal.SIGINT, True, {"child"}),
+    ],
+)
+def test_a_job_that_goes_on_gets_a_signal_itself_and_takes_its_time(  # noqa: PLR0917 - fixtures and parameters
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    job: Callable[[str], WorkerTask],
+    signum: int,
+    insists: bool,
+    left: set[str],
+) -> None:
+    monkeypatch.setattr(native, "END_GRACE_S", 0.1)
+    of_job = job(TAKES_LEAVE)
+    Path(of_job.directory).mkdir()
+    command = native.Command(of_job)
+    progress = Interrupting(tmp_path / "ready", signum, insists=insists)
+    outcome = native.run(command, [], of_job, progress, progress.heard)
+    assert outcome.status == "interrupted"
+    assert command.own_exit_code() == (None if insists else 0)
+    assert {path.name for path in tmp_path.iterdir()} & {"left", "child"} == left
+    command.end()
+
+
+class Broken(Silence):
+    """Cannot be shown, as where a pipe is closed."""
+
+    def moved(self, beats: Sequence[Beat | None]) -> None:  # noqa: ARG002 - Progress's
+        raise SystemExit(1)
+
+
+@pytest.mark.parametrize("at", ["progress", "watching"])
+def test_a_job_that_goes_on_outlives_what_goes_wrong_in_dpdoctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Callable[[str], WorkerTask], at: str
+) -> None:
+    commands: list[native.Command] = []
+
+    def fail(command: native.Command, *_: object) -> None:
+        commands.append(command)
+        raise ZeroDivisionError
+
+    of_job = job('import time; from pathlib import Path; time.sleep(1); Path("done").touch()')
+    if at == "watching":
+        monkeypatch.setattr(native, "run", fail)
+        with pytest.raises(ZeroDivisionError):
+            launcher._launch_command(of_job, "native", 1, "native", Silence())
+        until(lambda: commands[0].exit_code() is not None)
+    else:
+        assert launcher._launch_command(of_job, "native", 1, "native", Broken()).exit_codes == (0,)
+    assert (tmp_path / "done").exists()
+
+
+STAYS = """
+import subprocess, sys, time
+from pathlib import Path
+stays = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+Path("stays").write_text(str(stays.pid))
+time.sleep(1)
+"""
+
+
+def test_what_a_job_that_goes_on_leaves_running_lives_on(tmp_path: Path, job: Callable[[str], WorkerTask]) -> None:
+    launcher._launch_command(job(STAYS), "native", 1, "native", Silence())
+    stays = int((tmp_path / "stays").read_text())
+    assert lives(stays)
+    os.kill(stays, signal.SIGKILL)
+
+
 def test_ranks_that_appear_late_give_a_job_no_more_time_to_prepare() -> None:
     clock = HandClock()
     hope, lines = Hope(10, clock), iter(range(100))
@@ -209,6 +412,46 @@ def task(directory: Path, name: str, *launcher: str, **options: object) -> Worke
 
 def environment(name: str, *launcher: str, devices: tuple[str, ...] = ()) -> dict[str, str]:
     return native._environment(task(Path("/run"), name, *launcher, devices=devices))
+
+
+def test_a_world_that_failed_before_it_trained_is_not_told_of_where_another_trained(
+    command: native.Command, start: Start, tmp_path: Path
+) -> None:
+    first, second = (tmp_path / rundir.WORLDS / name for name in "12")
+    lasting = start()
+    first.mkdir(parents=True)
+    trained = rank(first, 0, steps=3, pid=GONE, **PLANTED)
+    command.look()
+    second.mkdir()
+    rank(second, 0, pid=GONE, **PLANTED)
+    assert [found.directory for found in command.look()] == [trained.directory]
+    rank(second, 1, pid=lasting.pid)
+    assert [found.directory.parent for found in command.look()] == [first]
+    shutil.rmtree(second / "rank0")
+    assert [found.directory.parent for found in command.look()] == [second], "it may train yet"
+
+
+def test_only_the_process_that_was_to_become_the_command_says_that_no_wall_can_stand(tmp_path: Path) -> None:
+    command = native.Command(task(tmp_path, "native", "sh", "-c", "exit 3", allow_writes=True))
+    until(lambda: command.exit_code() is not None)
+    command.end()
+    command.leave()
+    assert (native.outcome_of(command, []).reason or "").startswith("the command ended with code 3")
+    command._errors.write_text(f"{NO_WALL}not permitted")
+    assert native.outcome_of(command, []).reason == native.NO_WALL_TEXT.format("not permitted")
+
+
+@pytest.mark.parametrize(("go_on", "mode"), [(False, "offline"), (True, None)])
+def test_only_a_job_that_goes_on_uploads_anything(
+    monkeypatch: pytest.MonkeyPatch, *, go_on: bool, mode: str | None
+) -> None:
+    def environment() -> dict[str, str]:
+        return native._environment(task(Path("/run"), "native", "python", go_on=go_on))
+
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    assert environment().get("WANDB_MODE") == mode
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert environment()["WANDB_MODE"] == "online"
 
 
 def test_one_rank_alone_has_what_one_of_several_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dpdoctor.spec import OVERLAY_FULL, OVERLAY_IN_THE_WAY, WorkerTask
-from dpdoctor.worker import protection, wall
+from dpdoctor.spec import NO_WALL, OVERLAY_FULL, OVERLAY_IN_THE_WAY, WorkerTask
+from dpdoctor.worker import protection, wall, walled
 from dpdoctor.worker.protection import NAMED, Protection
 from dpdoctor.worker.wall import NoWallError, Wall
 from tests.unit.launch.conftest import task_in
@@ -95,3 +95,12 @@ def test_a_wall_is_known_by_what_it_refuses_wherever_that_was_raised(by: str, er
     wrapped.__cause__ = error
     expected = f"; {hint}" if hint else ""
     assert Protection(by=by).hint(error) == Protection(by=by).hint(wrapped) == expected
+
+
+def test_a_command_does_not_begin_without_its_wall_and_says_why(
+    tmp_path: Path, kernel: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel["overlay"] = "not permitted"
+    monkeypatch.setattr(walled, "die_with_parent", lambda: None)
+    assert walled.main(task_in(tmp_path), ["true"]) == 1
+    assert capsys.readouterr().err == f"{NO_WALL}not permitted"

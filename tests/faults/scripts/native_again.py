@@ -1,0 +1,45 @@
+"""Rank 1 fails where the ranks are started first. They are again, by torchrun or else by this file.
+
+The second ones take so many steps, if that is said; with 0 there are none.
+"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+steps = int(sys.argv[1]) if sys.argv[1:] else 100_000
+
+
+def train(is_first):
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(10 if is_first else steps):
+        if is_first and dist.get_rank() == 1 and step == 3:
+            raise ValueError("planted")
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+
+def spawned(rank, rendezvous, is_first):
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
+    train(is_first)
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+        train(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
+    else:
+        try:
+            mp.spawn(spawned, args=(f"{os.getcwd()}/first", True), nprocs=2)
+        except mp.ProcessRaisedException:
+            if not steps:
+                raise
+        mp.spawn(spawned, args=(f"{os.getcwd()}/second", False), nprocs=2)
