@@ -96,7 +96,9 @@ def test_a_rank_that_leaves_early_ends_the_observation_and_not_the_job(profile):
 
 @pytest.mark.parametrize("launcher", ["torchrun --standalone --nproc-per-node 2 --max-restarts 1", "python"])
 @pytest.mark.parametrize("then", ["stop", "go-on"])
-def test_ranks_that_follow_others_that_failed_are_observed(profile, launcher, then):
+def test_ranks_that_follow_others_that_failed_are_observed(profile, monkeypatch, launcher, then):
+    # With the one store that torchrun keeps for all its attempts, gloo of torch 2.14 meets the ranks that are gone.
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     steps = ("30",) if then == "go-on" else ()  # one that goes on is to come to an end
     run = profile("native_again.py", *SHORT, "--launcher", launcher, "--then", then, args=steps)
     skip_without_wall(run)
