@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from dpdoctor import units
 from dpdoctor.worker.ablations._base import AblationContext
 from dpdoctor.worker.ablations.cached_batches import CachedBatches
 from dpdoctor.worker.base.mode import Mode
+
+if TYPE_CHECKING:
+    import torch
 
 
 class CachedDevice(CachedBatches):
@@ -19,14 +25,29 @@ class CachedDevice(CachedBatches):
         return torch.cuda.is_available()
 
     def unfit(self, context: AblationContext) -> str | None:
-        """Return why the batches cannot be replayed, or why the model lies on the host."""
-        if not any(parameter.is_cuda for parameter in context.wrapping.parameters()):
+        """Return why the batches cannot be replayed, or lie on the device, or why the model lies on the host."""
+        device = _device(context)
+        if device is None:
             return "the script trains on the CPU"
-        return super().unfit(context)
+        return super().unfit(context) or _lacks_memory(context, device)
 
     def begin(self, context: AblationContext) -> None:
         """Let the workers finish what they began, then replay from where the model lies."""
-        context.replay.begin(next(p.device for p in context.wrapping.parameters() if p.is_cuda))
+        context.replay.begin(_device(context))
+
+
+def _device(context: AblationContext) -> torch.device | None:
+    return next((p.device for p in context.wrapping.parameters() if p.is_cuda), None)
+
+
+def _lacks_memory(context: AblationContext, device: torch.device) -> str | None:
+    from dpdoctor.worker.ablations import _memory
+
+    needed = int(_memory.MARGIN * context.replay.num_bytes(context.tally.loaders()))
+    available = _memory.available_on(device)
+    if needed <= available:
+        return None
+    return f"{units.size(needed)} of the GPU's memory needed for batches, {units.size(max(0, available))} available"
 
 
 ABLATION = CachedDevice()
