@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -195,7 +195,7 @@ class Wrapping:
         )
         try:
             self._targets[id(module)] = self._mode.convert(module, how)
-        except (ConversionError, RuntimeError, ValueError, TypeError) as error:
+        except (ConversionError, RuntimeError, ValueError, TypeError, AssertionError) as error:
             self._fail(f"{name}, called at {line}, could not be converted: {error}")
         return self._targets[id(module)]
 
@@ -408,8 +408,12 @@ class Wrapping:
             if p.grad is not None and id(p) not in wrapped
         )
 
-    def records(self, touched: Container[int] = ()) -> tuple[WrappedModule, ...]:
-        """Return what was wrapped; `touched` has the ids of parameters that are known to get a gradient."""
+    def records(self, touched: Collection[int] = ()) -> tuple[WrappedModule, ...]:
+        """Return what was wrapped; `touched` has the ids of the parameters that got a gradient in a step.
+
+        Without any of them it is told from the gradients that there are, of whatever step: none where `zero_grad` has
+        taken them away, and zeros where it leaves them.
+        """
         return tuple(
             WrappedModule(
                 name=wrapped.name,
@@ -419,7 +423,7 @@ class Wrapping:
                 unused=tuple(
                     n
                     for n, p in wrapped.parameters.items()
-                    if p.requires_grad and p.grad is None and id(p) not in touched
+                    if p.requires_grad and (id(p) not in touched if touched else p.grad is None)
                 ),
             )
             for wrapped in self._wrapped

@@ -343,10 +343,11 @@ def test_a_trainer_that_is_a_module_but_trains_no_more_than_its_model_is_no_trap
     assert rig.wrapping.modules == [trainer.model]
 
 
-def test_a_mode_that_cannot_convert_says_so_with_the_line(patches: Patches) -> None:
+@pytest.mark.parametrize("kind", [ConversionError, AssertionError])
+def test_a_mode_that_cannot_convert_says_so_with_the_line(patches: Patches, kind: type[Exception]) -> None:
     class Refusing(Recording):
         def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
-            raise ConversionError(f"planted for {module}, unused {how.has_unused}")
+            raise kind(f"planted for {module}, unused {how.has_unused}")
 
     Rig(patches, Refusing())
     model = Net()
@@ -391,6 +392,15 @@ def test_a_copy_that_nothing_trains_is_no_parameter_without_a_gradient(patches: 
     assert not rig.wrapping.has_unused
 
 
+def test_a_parameter_whose_gradient_is_left_at_zero_is_unused_all_the_same(rig: Rig) -> None:
+    model = Net()
+    held = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(X).mean().backward()
+    held.zero_grad(set_to_none=False)
+    assert rig.wrapping.records()[0].unused == ()
+    assert rig.wrapping.records(set(map(id, model.first.parameters())))[0].unused == ("second.weight", "second.bias")
+
+
 def test_unused_and_unwrapped_parameters_are_named(rig: Rig) -> None:
     model, loose = Net(), nn.Parameter(torch.ones(2))
     held = torch.optim.SGD([*model.parameters(), loose], lr=0.1)
@@ -404,7 +414,8 @@ def test_unused_and_unwrapped_parameters_are_named(rig: Rig) -> None:
     assert rig.wrapping.modules == [model], "and not wrapped again when it is called alone"
     (loose.sum() * 2).backward()
     assert rig.wrapping.records()[0].unused == ("second.weight", "second.bias")
-    assert rig.wrapping.records({id(model.second.bias)})[0].unused == ("second.weight",)
+    touched = {id(p) for p in (*model.first.parameters(), model.second.bias)}
+    assert rig.wrapping.records(touched)[0].unused == ("second.weight",)
     (unwrapped,) = rig.wrapping.unwrapped()
     assert "(2,)" in unwrapped
     assert "SGD" in unwrapped
