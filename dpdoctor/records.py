@@ -392,6 +392,8 @@ class RankRecord:
     Attributes:
         status: running, ok, failed or interrupted.
         ending: how the script was left: stopped, stopped by force, returned, raised.
+        raised_in: the ablations that were on since the last full window, where one of them may be why the script raised
+            or gave up.
         observer_ns: host time that dpdoctor's own hooks took in the median counted step.
         peak_memory_bytes: of the process (CPU) or of torch's allocator on the fullest device (CUDA).
         device: what the rank computes on, in words; `device_type` is torch's name of its kind, cpu or cuda.
@@ -417,6 +419,7 @@ class RankRecord:
     reason: str | None = None
     stage: str = ""
     ending: str = ""
+    raised_in: tuple[str, ...] = ()
     warmup_steady: bool | None = None
     conversion: Conversion = Conversion()
     counters: Counters | None = None
@@ -455,6 +458,8 @@ class LaunchRecord:
             runs, by whomever; empty where it may write.
         not_compared: why that is not known; empty: it is.
         again: why it was launched again behind another wall, as the launch before says that failed.
+        raised: why it was launched again without some ablations, or without any, as the launch before says that failed
+            with them.
         files_refused: lines that ranks printed of a file that they were refused.
         loader_setting: what the launch was made to try; None: it was made for something else.
         world_size: how many ranks there were, where somebody else started them; None: ModeSpec's.
@@ -476,6 +481,7 @@ class LaunchRecord:
     not_compared: str = ""
     files_refused: tuple[str, ...] = ()
     again: str = ""
+    raised: str = ""
     world_size: int | None = None
     other_worlds: str = ""
 

@@ -110,6 +110,7 @@ class Recording:
             launch is another one.
         ablations: names of the ablations to interleave with full windows, files of dpdoctor/worker/ablations; each mode
             runs those that it can.
+        raised: why some of these are left out all the same: a launch failed with them.
     """
 
     warmup: int | None = None
@@ -123,6 +124,7 @@ class Recording:
     loader_trials: bool = True
     loader_setting: LoaderSetting | None = None
     ablations: tuple[str, ...] = ()
+    raised: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value, least in (

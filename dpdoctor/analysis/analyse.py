@@ -219,6 +219,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         files_changed=_changed(launches),
         files_refused=tuple(dict.fromkeys(line for record in _launched(launches) for line in record.files_refused)),
         again=next((record.again for record in _launched(launches) if record.again), ""),
+        raised=next((record.raised for record in _launched(launches) if record.raised), ""),
         file_protection=wall(first, speaking.record),
         traces=() if speaking.record.status == "failed" else rank_traces(speaking.traces.digests),
         ablations=gains,

@@ -417,7 +417,12 @@ def describe(spec: RunSpec) -> str:
         seconds += (BARE_LAUNCHES * spec.repeat + 2 * MOST_TURNS) * (STARTUP_S + CONTROL_S)
         control = f", and {BASELINE} bare in between"
     tries = tries_loaders(spec) and not are_own
-    again = ", a mode once more where another loader setting promises more" if tries else ""
+    has_ablations = spec.recording.ablations and not (spec.recording.explain or spec.go_on)
+    reasons = [
+        *(["another loader setting promises more"] if tries else []),
+        *(["it fails with an ablation"] if has_ablations else []),
+    ]
+    again = f", a mode once more where {' or '.join(reasons)}" if reasons else ""
     return f"Plan: {modes}{control} on {device}{again}; up to {units.seconds(seconds)}"
 
 

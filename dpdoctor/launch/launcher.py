@@ -43,8 +43,11 @@ PEERS_GRACE_S = 3.0
 MOST_WARMUP = 10
 # Time for faulthandler to write the stacks of a stuck rank.
 STACKS_S = 1.0
-# What is before the name of a launch's directory that another launch took the place of.
-_ASIDE = "failed-"
+# What is before the name of a launch's directory that another launch took the place of; with a number where that one
+# is without the ablations with which it failed.
+_ASIDE, _RAISED = "failed-", "raised"
+FAILED_WITH = "mode {} failed in its window, or before the next full one: {}"
+FAILED_TWICE = "none is run any more, as mode {} failed once more in windows of ablations: {}"
 _NO_SPACE = os.strerror(errno.ENOSPC)
 
 
@@ -107,14 +110,27 @@ def launch_once(
             if bare and any(record.mode in (rundir.BARE, BASELINE) and record.status == "failed" for record in records):
                 continue  # one that failed fails again, and a baseline that did has no cost
             launch_one = _launch_bare if bare else functools.partial(_launch_mode, number=number)
-            made = launch_one(root, spec, mode, progress)
-            if not (bare or mode.launcher) and _failed_by_overlay(root, made[-1]):
-                _set_aside(root, made[-1])
-                made = launch_one(root, spec, mode, progress)
+            made = _launch_again(root, functools.partial(launch_one, root, spec, mode, progress), mode, bare=bare)
             records += made
             if records[-1].status == "interrupted" or is_enough(records[-1]):
                 break
     return records
+
+
+def _launch_again(
+    root: Path, launch_one: Callable[[], list[LaunchRecord]], mode: ModeSpec, *, bare: bool
+) -> list[LaunchRecord]:
+    """Launch a mode, and again where what dpdoctor does to the script may have made it fail."""
+    made = launch_one()
+    if bare:
+        return made
+    if not mode.launcher and _failed_by_overlay(root, made[-1]):
+        _set_aside(root, made[-1], _ASIDE)
+        made = launch_one()
+    while _raised_in(rundir.launch_dir(root, mode.name, made[-1].launch), made[-1]):
+        _set_aside(root, made[-1], f"{_RAISED}{1 + len(_raised(root))}-")
+        made = launch_one()
+    return made
 
 
 def _failed_by_overlay(root: Path, record: LaunchRecord) -> bool:
@@ -135,20 +151,57 @@ def _failed_by_overlay(root: Path, record: LaunchRecord) -> bool:
     )
 
 
-def _set_aside(root: Path, record: LaunchRecord) -> None:
+def _set_aside(root: Path, record: LaunchRecord, prefix: str) -> None:
     """Keep what a launch left, under a name that no reader takes for a launch."""
     directory = rundir.launch_dir(root, record.mode, record.launch)
-    directory.rename(_aside(directory))
+    directory.rename(_aside(directory, prefix))
 
 
-def _aside(directory: Path) -> Path:
-    return directory.with_name(f"{_ASIDE}{directory.name}")
+def _aside(directory: Path, prefix: str) -> Path:
+    return directory.with_name(f"{prefix}{directory.name}")
 
 
 def _why_again(directory: Path) -> str:
     """Return why the launch that is to have this directory is not the first; empty: it is."""
-    path = _aside(directory) / rundir.LAUNCH
+    path = _aside(directory, _ASIDE) / rundir.LAUNCH
     return (rundir.read_json(path, LaunchRecord).reason or "") if path.exists() else ""
+
+
+def _raised_in(directory: Path, record: LaunchRecord) -> tuple[str, ...]:
+    """Return the ablations that may have made a launch fail, as its ranks say."""
+    ranks = rundir.read_launch(directory, record.mode).ranks if record.status == "failed" else ()
+    return tuple(dict.fromkeys(name for rank in ranks if rank.record for name in rank.record.raised_in))
+
+
+def _raised(root: Path) -> list[tuple[Path, LaunchRecord]]:
+    """Return the directories and records of the launches that failed with ablations, in order."""
+    paths = sorted(root.glob(f"{_RAISED}[1-9]-*/{rundir.LAUNCH}"))
+    return [(path.parent, rundir.read_json(path, LaunchRecord)) for path in paths]
+
+
+def _why_without(directory: Path) -> str:
+    """Return why the launch that is to have this directory lacks ablations that one before it had; empty: none did."""
+    reasons = [record.reason for path, record in _raised(directory.parent) if path.name.endswith(f"-{directory.name}")]
+    return (reasons[-1] if reasons else None) or ""
+
+
+def _title(title: str, task: WorkerTask) -> str:
+    """Return what progress calls a launch, with the ablations that one before it had."""
+    recording = task.spec.recording
+    if not _why_without(Path(task.directory)):
+        return title
+    is_without_any = set(recording.ablations) <= set(recording.raised)
+    return f"{title}, again without {'any ablation' if is_without_any else ', '.join(recording.raised)}"
+
+
+def _without_raising(root: Path, spec: RunSpec) -> RunSpec:
+    """Return a run without the ablations with which a launch failed; once a second did, without any."""
+    recording, raised = spec.recording, dict[str, str]()
+    for directory, record in _raised(root):
+        names, words = (recording.ablations, FAILED_TWICE) if raised else (_raised_in(directory, record), FAILED_WITH)
+        for name in names:
+            raised.setdefault(name, words.format(record.mode, record.reason))
+    return dataclasses.replace(spec, recording=dataclasses.replace(recording, raised=raised)) if raised else spec
 
 
 def _without_overlay(root: Path, spec: RunSpec) -> RunSpec:
@@ -276,7 +329,7 @@ def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
 
 
 def _task(directory: Path, spec: RunSpec, mode: ModeSpec, *, bare: bool = False) -> WorkerTask:
-    spec = _without_overlay(directory.parent, spec)
+    spec = _without_raising(directory.parent, _without_overlay(directory.parent, spec))
     # Absolute: the ranks run in other directories.
     return WorkerTask(spec=spec, mode=mode, directory=str(directory.absolute()), bare=bare)
 
@@ -290,7 +343,7 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
     if unused := _unused(directory.parent, mode):
         rundir.write_json(directory / rundir.UNUSED, unused)
     again, oom_kills = _why_again(directory), watch.num_oom_kills()
-    progress.began(f"{title}, again behind another wall" if again else title, directory)
+    progress.began(_title(f"{title}, again behind another wall" if again else title, task), directory)
     before = _folders(spec)
     begin_ns = time.monotonic_ns()
     ranks: list[RankProcess] = []
@@ -320,6 +373,7 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
         loader_setting=spec.recording.loader_setting,
         files_refused=tuple(map(redact.text, watch.refusals(ranks))),
         again=again,
+        raised=_why_without(directory),
         **_changes(before, _folders(spec)),
     )
     rundir.write_json(directory / rundir.LAUNCH, record)
@@ -332,7 +386,7 @@ def _launch_command(task: WorkerTask, name: str, number: int, title: str, progre
     directory = Path(task.directory)
     directory.mkdir()
     progress = UntilItFails(progress) if task.spec.go_on else progress
-    progress.began(title, directory)
+    progress.began(_title(title, task), directory)
     begin_ns, ranks = time.monotonic_ns(), list[native.SeenRank]()
     command = native.Command(task)
     try:
@@ -357,6 +411,7 @@ def _launch_command(task: WorkerTask, name: str, number: int, title: str, progre
         ended_by_dpdoctor=(command.own_exit_code() is None,),
         begin_ns=begin_ns,
         end_ns=time.monotonic_ns(),
+        raised=_why_without(directory),
         world_size=max([len(shown), *(record.world_size for record in records if record)]),
         other_worlds=command.others(shown),
     )

@@ -4,7 +4,7 @@ wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from torch.optim import Optimizer
@@ -20,15 +20,14 @@ from dpdoctor.worker.base.director import LEAST_ROUNDS
 from dpdoctor.worker.base.mode import Mode
 from dpdoctor.worker.timing.exchanges import Issued
 
-# A copy of what training changes must leave so much of the host's free memory to everybody else.
-MEMORY_MARGIN = 1.25
 NO_WINDOW = "the script ended before a window of it was measured"
 
 
 class AblationRunner:
     """Runs the ablations that all ranks can run; every method is called on all ranks alike.
 
-    `ablations` are in the order of their importance.
+    `ablations` are in the order of their importance, `raised` tells why some of them are not run: a launch before this
+    one failed with them.
     """
 
     def __init__(
@@ -39,6 +38,7 @@ class AblationRunner:
         agreement: Agreement,
         *,
         time_budget_s: float,
+        raised: Mapping[str, str] | None = None,
         available_bytes: Callable[[], int] = _memory.available_bytes,
     ) -> None:
         self._ablations = ablations
@@ -49,7 +49,7 @@ class AblationRunner:
             f"{LEAST_ROUNDS} rounds of its windows do not fit into {units.seconds(time_budget_s)}: raise --time-budget"
         )
         self._available_bytes = available_bytes
-        self._skipped: dict[str, str] = {}
+        self._skipped = {name: reason for name, reason in (raised or {}).items() if name in ablations}
         self._last_fault = dict.fromkeys(ablations, NO_WINDOW)
         self._measured: set[str] = set()
         self._state: _state.Snapshot | None = None
@@ -70,6 +70,11 @@ class AblationRunner:
     def names(self) -> tuple[str, ...]:
         """Return all ablations, the most important first."""
         return tuple(self._ablations)
+
+    @property
+    def since_full(self) -> tuple[str, ...]:
+        """Return the ablations that were on, or are, since the last full window that was one."""
+        return tuple(dict.fromkeys(self._since))
 
     @property
     def is_running(self) -> bool:
@@ -97,7 +102,12 @@ class AblationRunner:
         if self._context.wire is not None:
             self._context.wire.settle(self._agreement, counters)
             self._is_replicated = self._are_equal()
-        self._skip({name: reason for name, ablation in self._ablations.items() if (reason := self._reason(ablation))})
+        reasons = {
+            name: reason
+            for name, ablation in self._ablations.items()
+            if name not in self._skipped and (reason := self._reason(ablation))
+        }
+        self._skip(reasons)
 
     def _reason(self, ablation: Ablation) -> str | None:
         return ablation.unfit(self._context) or self._lacks_memory(ablation)
@@ -109,7 +119,7 @@ class AblationRunner:
             needed += _state.num_bytes(context.wrapping.modules, self._optimizers())
         if ablation.replays:
             needed += context.replay.num_bytes(context.tally.loaders())
-        all_needed, available = int(MEMORY_MARGIN * needed * context.world_size), self._available_bytes()
+        all_needed, available = int(_memory.MARGIN * needed * context.world_size), self._available_bytes()
         if all_needed <= available:
             return None
         ranks = units.count(context.world_size, "rank")
@@ -165,6 +175,7 @@ class AblationRunner:
     def _is_full(self, window: Issued) -> bool:
         """Return whether a window without an ablation is one: ranks exchange what they did before any ablation."""
         if self._counted is None or not self._ablations:
+            self._since = []
             return True
         why = self._counted.full(window, anew=self._is_sound and not self._since)
         told = gather_texts(self._agreement, why or "")

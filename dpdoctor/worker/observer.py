@@ -198,8 +198,15 @@ class Observer(ABC):
             wire=self._make_wire(),
             fair_threads=self._fair_threads(),
         )
-        budget_s = self._task.spec.recording.time_budget_s
-        return AblationRunner(self._ablations, context, self._optimizers.alive, self._agreement, time_budget_s=budget_s)
+        recording = self._task.spec.recording
+        return AblationRunner(
+            self._ablations,
+            context,
+            self._optimizers.alive,
+            self._agreement,
+            time_budget_s=recording.time_budget_s,
+            raised=recording.raised,
+        )
 
     def _make_conductor(self) -> Conductor:
         spec = self._task.spec
@@ -275,10 +282,13 @@ class Observer(ABC):
         self._optimizers.backward_ended()
 
     def _blame(self, error: BaseException) -> str:
-        """Return, as the end of a sentence, which ablation may have made the script raise; empty: none."""
-        if self._ablation_runner.ablation == FULL or not blame.may_be_an_ablations(error):
-            return ""
-        return f"; the ablation {self._ablation_runner.ablation} was on: does it with --ablations none, too?"
+        """Note which ablations may have made the script raise, and return them as `_suspect` does."""
+        return self._suspect() if blame.may_be_an_ablations(error) else ""
+
+    def _suspect(self) -> str:
+        """Note which ablations may have made the script fail; return them as the end of a sentence, empty: none."""
+        names = self._report.raised_in = self._ablation_runner.since_full
+        return f"; since the last full window there was {', '.join(names)}" if names else ""
 
     def _fail(self, reason: str) -> NoReturn:
         self._ending.stop("failed", reason)
@@ -301,6 +311,6 @@ class Observer(ABC):
         self._evaluations.trains()
         status, reason = self._conductor.script_returned()
         if code not in (None, 0):
-            status, reason = "failed", f"the script ended itself with exit code {code!r}"
+            status, reason = "failed", f"the script ended itself with exit code {code!r}{self._suspect()}"
         with contextlib.suppress(Stop):
             self._ending.stop(status, reason)

@@ -169,7 +169,7 @@ class Rank(Observer):
             at = script.raised_at(error)
             explained = launched.looked_for(error, at) or self._mode.explain(error, at)
             reason = explained or script.failure(error) + self._loaders.ran_out(error) + self._protection.hint(error)
-            reason += "" if explained else self._blame(error)
+            reason += self._blame(error)
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,6 +65,7 @@ class Report:
 
     Attributes:
         same_samples, copies: Conversion's, as far as is known.
+        raised_in: RankRecord's.
         drew_apart: whether ranks draw their random numbers apart after steps in which they did not.
         strategies: returns Conversion's.
     """
@@ -82,11 +83,12 @@ class Report:
         self._finds_unused = finds_unused
         self._peaks: tuple[int, list[int | None]] | None = None
         self.same_samples = self.drew_apart = False
+        self.raised_in: tuple[str, ...] = ()
         self.copies = 1
         self.strategies: Callable[[], tuple[Strategy, ...]] = tuple
         rundir.write_json(self._path, record)
 
-    def proved(self, checks: tuple[Check, ...], counters: Counters, touched: Container[int]) -> None:
+    def proved(self, checks: tuple[Check, ...], counters: Counters, touched: Collection[int]) -> None:
         """Note the proof of conversion, what a step does, and which parameters it left without gradient."""
         self._proof = checks
         self._modules = self._sources.wrapping.records(touched)
@@ -122,6 +124,7 @@ class Report:
             reason=reason,
             stage=self._sources.stage(),
             ending=ending or self._record.ending,
+            raised_in=self.raised_in,
             conversion=self._conversion(),
             steps_per_epoch=self._steps_per_epoch(),
             transforms=self._sources.loaders.transforms(),

@@ -446,3 +446,15 @@ def test_a_baseline_that_nobody_wants_needs_no_reason() -> None:
 def test_a_script_that_starts_a_rank_for_each_gpu_starts_one_where_it_sees_one() -> None:
     spec = plan(modes="native")
     assert [(mode.name, mode.launcher) for mode in spec.modes] == [("single", ("python",)), ("native", ("python",))]
+
+
+@pytest.mark.parametrize(
+    ("recording", "said"),
+    [
+        (Recording(ablations=("amp",)), ", a mode once more where it fails with an ablation;"),
+        (Recording(ablations=("amp",), explain=True), " per device;"),
+        (Recording(ablations=("amp", "one_worker")), "promises more or it fails with an ablation;"),
+    ],
+)
+def test_the_plan_tells_why_a_mode_may_be_launched_once_more(recording: Recording, said: str) -> None:
+    assert said in _plan.describe(plan(modes="ddp", recording=recording))

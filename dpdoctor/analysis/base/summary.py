@@ -307,7 +307,7 @@ class ModeSummary:
     `trace_reason`: why the script left no time for a trace; empty where there is one, or none for another reason.
 
     `core_benchmark`: seconds that a fixed piece of arithmetic took a core, the mean of all ranks and windows.
-    `files_changed`, `files_refused` and `again` are LaunchRecord's, of all launches.
+    `files_changed`, `files_refused`, `again` and `raised` are LaunchRecord's, of all launches.
     `file_protection`: what kept compiled code from the user's files.
     `phases`: host seconds per step, keys of PHASES; in mode native `communication`, too, which others leave in them.
 
@@ -343,6 +343,7 @@ class ModeSummary:
     files_changed: tuple[Written, ...] = ()
     files_refused: tuple[str, ...] = ()
     again: str = ""
+    raised: str = ""
     file_protection: str = ""
     traces: tuple[RankTrace, ...] = ()
     ablations: dict[str, AblationSummary] = field(default_factory=dict)

@@ -99,6 +99,11 @@ def limits(summary: RunSummary) -> Iterator[str]:
     for name, mode in shown_modes(summary).items():
         if is_baseline(name) and mode.throughput.value is not None:
             yield from _own_cost(mode.observer_overhead)
+        if mode.raised:
+            yield sentence(
+                f"{mode_label(name)} was launched again, without the ablations with which it failed ({mode.raised}); "
+                "both launches are kept"
+            )
     yield from _files(summary)
     if summary.caveat:
         yield sentence(capital(summary.caveat))

@@ -32,9 +32,9 @@ task, rank = json.loads(os.environ[TASK_VARIABLE]), int(os.environ["RANK"])
 directory = pathlib.Path(task["directory"], f"rank{rank}")
 heart = Heartbeat(directory, os.getpid(), time.monotonic_ns)
 
-def tell(status, reason=None):
+def tell(status, reason=None, raised_in=()):
     record = {"rank": rank, "world_size": 2, "pid": os.getpid(), "host": "box", "device": "cpu", "backend": None,
-              "protected_by": "kernel", "status": status, "reason": reason}
+              "protected_by": "kernel", "status": status, "reason": reason, "raised_in": raised_in}
     (directory / "whole").write_text(json.dumps(record))  # it may be ended while it writes
     (directory / "whole").rename(directory / "rank.json")
 
@@ -194,6 +194,47 @@ def test_a_mode_that_failed_by_itself_is_launched_once(
     (found,) = launcher.launch(tmp_path, spec(mode_spec("single")), heard)
     assert (found.status, found.again) == ("failed", "")
     assert len(heard.titles) == 1
+
+
+def test_a_mode_that_failed_with_an_ablation_runs_again_without_it_and_then_without_any(
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]
+) -> None:
+    ranks_do("""
+raised = task["spec"]["recording"]["raised"]
+for name in ("amp", "no_comm"):
+    if name not in raised and (name, task["mode"]["name"]) != ("no_comm", "single"):
+        time.sleep(60 * rank)
+        tell("failed", f"planted with {name}", [name])
+        sys.exit(1)
+tell("ok")
+""")
+    wanted = spec(mode_spec("single"), mode_spec("ddp", 2), repeat=2)
+    recording = dataclasses.replace(wanted.recording, ablations=("amp", "no_comm", "one_worker"))
+    found = launcher.launch(tmp_path, dataclasses.replace(wanted, recording=recording), heard)
+    assert [(each.mode, each.launch, each.status, each.raised) for each in found] == [
+        *(("single", 1, "ok", "planted with amp"), ("ddp", 1, "ok", "rank 0: planted with no_comm")),
+        *(("single", 2, "ok", ""), ("ddp", 2, "ok", "")),
+    ]
+    # What failed is kept, and the launches after it do not try again.
+    assert sorted(path.name for path in tmp_path.glob("raised*")) == ["raised1-single", "raised2-ddp"]
+    titles = [title.replace(" (launch 1 of 2)", "") for title in heard.titles]
+    assert titles[:4] == ["single", "single, again without amp", "ddp", "ddp, again without any ablation"]
+    assert len(titles) == 6
+
+
+def test_a_mode_that_fails_with_its_ablations_and_without_them_is_launched_three_times(
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]
+) -> None:
+    ranks_do("""
+left = [name for name in task["spec"]["recording"]["ablations"] if name not in task["spec"]["recording"]["raised"]]
+tell("failed", "a bug", left[:1])
+sys.exit(1)
+""")
+    wanted = spec(mode_spec("single"))
+    recording = dataclasses.replace(wanted.recording, ablations=("amp", "no_comm", "one_worker"))
+    (found,) = launcher.launch(tmp_path, dataclasses.replace(wanted, recording=recording), heard)
+    assert (found.status, found.reason) == ("failed", "a bug")
+    assert len(heard.titles) == 3
 
 
 def test_secrets_in_what_a_rank_said_are_not_recorded(

@@ -97,8 +97,10 @@ def runner(
     rig: Rig,
     ablations: dict[str, Ablation],
     agreement: Alone | None = None,
+    *,
     available_bytes: int = 10**9,
     wire: Told | None = None,
+    raised: dict[str, str] | None = None,
 ) -> AblationRunner:
     context = AblationContext(
         wire=wire,
@@ -117,6 +119,7 @@ def runner(
         rig.optimizers.alive,
         agreement or Alone(),
         time_budget_s=60,
+        raised=raised,
         available_bytes=lambda: available_bytes,
     )
 
@@ -205,6 +208,36 @@ def test_an_ablation_needs_memory_for_what_it_puts_back(trained: Rig) -> None:
     assert record.skipped is not None
     assert all(fact in record.skipped for fact in ("host memory", "needed by 1 rank", "100 B available"))
     assert other.skipped == NO_WINDOW
+
+
+def test_an_ablation_with_which_a_launch_failed_is_not_run_and_says_so(trained: Rig) -> None:
+    ablations: dict[str, Ablation] = {"one": Example(unfit="no use"), "other": Example()}
+    found = runner(trained, ablations, raised={"one": "single failed with it", "of another mode": "failed"})
+    assert found.unfit == ("one",)
+    found.settle()
+    assert found.is_running
+    assert found.records() == (
+        AblationRecord(name="one", skipped="single failed with it"),
+        AblationRecord(name="other", skipped=NO_WINDOW),
+    )
+
+
+@pytest.mark.parametrize("windows", [(), [exchanged(5)] * 4])
+def test_ablations_are_suspect_until_a_full_window_has_ended_well(trained: Rig, windows: Sequence[Issued]) -> None:
+    ablations: dict[str, Ablation] = {"one": Example(), "other": Example()}
+    found = runner(trained, ablations, wire=Told(*windows) if windows else None)
+    found.settle()
+    assert found.leave()
+    seen = [found.since_full]
+    for name in ("one", "other"):
+        found.enter(name)
+        seen.append(found.since_full)
+        found.leave()
+    found.enter(FULL)
+    seen.append(found.since_full)
+    assert found.leave()
+    assert seen == [(), ("one",), ("one", "other"), ("one", "other")]
+    assert found.since_full == ()
 
 
 def test_rank_0_says_what_there_is_no_time_for(trained: Rig) -> None:

@@ -172,6 +172,12 @@ def test_a_mode_that_was_launched_twice_is_told_with_what_failed_first() -> None
     assert "unexpected pos 7 vs 5" in told
 
 
+def test_a_mode_that_was_launched_again_without_an_ablation_is_told_with_what_failed() -> None:
+    (told,) = verdict.limits(summary(single=mode(), ddp=mode(raised="the script raised TypeError (train.py:3)")))
+    assert told.startswith("ddp was launched again, without the ablations")
+    assert "TypeError (train.py:3)" in told
+
+
 def test_modes_that_failed_alike_are_told_of_once() -> None:
     alike = {"status": "failed", "reason": "no module named torch", "stderr_tail": ("line 1",)}
     run = summary(single=mode(**alike), ddp=mode(**alike), fsdp=mode(**{**alike, "reason": "the disk is full"}))
