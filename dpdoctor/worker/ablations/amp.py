@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +15,22 @@ if TYPE_CHECKING:
 
 # Of x86 and of Arm, as Linux names them.
 CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+# A list of a model's that is longer holds other things than its state.
+MOST_HELD = 64
 
 
 class Amp(Ablation):
     """Puts the model's forward, and so its backward pass, into bfloat16 where autocast sees fit.
 
-    What the forward returns is cast to float32, so that the script's loss is computed as before.
+    What the forward returns is cast to float32, so that the script's loss is computed as before; what it leaves in the
+    model, such as a hidden state, at the end of the window.
     """
 
     priority = 5
 
     def __init__(self) -> None:
         self._raised: str | None = None
+        self._were_half: set[tuple[int, str]] = set()
 
     def unfit(self, context: AblationContext) -> str | None:
         """Return why the script gains nothing by it, or cannot take it."""
@@ -41,6 +47,7 @@ class Amp(Ablation):
     def begin(self, context: AblationContext) -> None:
         """Put training forwards under autocast."""
         self._raised = None
+        self._were_half = {(id(held), name) for held, name in _halves(context)}
         device = _device(context)
 
         def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -56,6 +63,9 @@ class Amp(Ablation):
     def end(self, context: AblationContext) -> Fault | None:
         """Call forwards plainly again."""
         context.watch.through = None
+        for held, name in list(_halves(context)):
+            if (id(held), name) not in self._were_half:
+                held[name] = _as_single(held[name])
         return Fault(reason=self._raised, final=True) if self._raised else None
 
 
@@ -74,15 +84,45 @@ def _has_instructions(device: str) -> bool:
 
 def _under_autocast(device: str, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     import torch
-    from torch.utils import _pytree
-
-    def as_before(value: Any) -> Any:
-        is_half = isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
-        return value.float() if is_half else value
 
     with torch.autocast(device, dtype=torch.bfloat16):
         result = target(*args, **kwargs)
-    return _pytree.tree_map(as_before, result)
+    return _as_single(result)
+
+
+def _as_single(value: Any) -> Any:
+    """Return nested containers and dataclasses with float32 in place of bfloat16."""
+    from torch.utils import _pytree
+
+    def cast(leaf: Any) -> Any:
+        if _is_half(leaf):
+            return leaf.float()
+        if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
+            return leaf
+        made = copy.copy(leaf)
+        for field in dataclasses.fields(leaf):
+            if hasattr(leaf, field.name):
+                object.__setattr__(made, field.name, _as_single(getattr(leaf, field.name)))  # it may be frozen
+        return made
+
+    return _pytree.tree_map(cast, value)
+
+
+def _halves(context: AblationContext) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield where parts of the model hold bfloat16: buffers, and attributes that are tensors, or a few of them."""
+    for module in context.wrapping.modules:
+        for part in module.modules():
+            for held in (part._buffers, vars(part)):
+                for name, value in held.items():
+                    several = value if isinstance(value, (tuple, list)) else (value,)
+                    if len(several) <= MOST_HELD and any(map(_is_half, several)):
+                        yield held, name
+
+
+def _is_half(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
 
 
 def _is_single(parameter: torch.nn.Parameter) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -92,6 +93,49 @@ def test_a_forward_that_cannot_take_it_runs_plainly_and_ends_the_ablation(rig: R
 def test_a_processor_that_has_no_instructions_for_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(amp, "_has_instructions", lambda _: False)
     assert "no instructions for bfloat16" in (Amp().unfit(context(rig)) or "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What a model returns that is none of torch's containers."""
+
+    y: torch.Tensor
+    parts: list[torch.Tensor]
+    name: str = "output"
+
+
+class Remembers(nn.Module):
+    """Keeps what it computed, as a recurrent model does, and returns an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("last", torch.zeros(2, 3))
+        self.register_buffer("low", torch.zeros(1, dtype=torch.bfloat16))
+        self.state = (torch.zeros(2, 3), 1)
+
+    def forward(self, x: torch.Tensor) -> Output:
+        y = self.linear(x)
+        assert isinstance(self.last, torch.Tensor)
+        assert self.last.dtype in {torch.float32, y.dtype}
+        self.last, self.state = y.detach(), (y.detach(), 1)
+        return Output(y, [y, x])
+
+
+def test_what_a_model_keeps_is_single_again_when_the_window_ends(rig: Rig) -> None:
+    model, ablation = Remembers(), Amp()
+    optimizer = sgd(model)
+    model(torch.ones(2, 3)).y.sum().backward()
+    ablation.begin(context(rig))
+    found = model(torch.ones(2, 3))
+    assert model.last.dtype == torch.bfloat16
+    assert [part.dtype for part in (found.y, *found.parts)] == [torch.float32] * 3
+    assert found.name == "output"
+    found.y.sum().backward()
+    assert ablation.end(context(rig)) is None
+    assert [model.last.dtype, model.state[0].dtype, model.low.dtype] == [torch.float32, torch.float32, torch.bfloat16]
+    model(torch.ones(2, 3)).y.sum().backward()
+    assert optimizer.param_groups
 
 
 class Threads(Mode):
