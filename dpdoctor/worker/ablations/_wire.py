@@ -76,9 +76,13 @@ class Wire:
 
     def _is_trained(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is a parameter that is trained, or the gradient of one."""
-        place = tensor.data_ptr()
         held = (either for parameter in self._trained() for either in (parameter, parameter.grad) if either is not None)
-        return any(type(either) in {torch.Tensor, nn.Parameter} and either.data_ptr() == place for either in held)
+        return layouts.is_dense(tensor) and any(
+            type(either) in {torch.Tensor, nn.Parameter}
+            and layouts.is_dense(either)
+            and either.data_ptr() == tensor.data_ptr()
+            for either in held
+        )
 
     def settle(self, agreement: Agreement, counters: Counters | None) -> None:
         """Find out what ranks exchange, and whether all do so at the same lines; `counters` are of the last step."""

@@ -172,3 +172,13 @@ def test_work_that_is_left_out_is_done(exchanges: Exchanges) -> None:  # noqa: A
     assert work.is_completed()
     assert isinstance(work, dist.Work)
     assert [value.tolist() for value in work.get_future().value()] == [[1, 1, 1]]
+
+
+def test_a_flag_that_is_exchanged_is_known_beside_gradients_that_are_sparse(exchanges: Exchanges) -> None:
+    model = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 1))
+    found = wire_of(exchanges, model)
+    model(torch.tensor([1])).sum().backward()
+    exchange(torch.zeros(1))
+    issued(exchanges)
+    found.settle(Alone(), None)
+    assert found.unfit() == wires.NOTHING
