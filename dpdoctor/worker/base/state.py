@@ -11,6 +11,24 @@ from torch.amp.grad_scaler import GradScaler
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+# What schedulers set in the groups of an optimizer, and the parameters.
+_NOT_THE_OPTIMIZERS = frozenset(
+    {
+        "params",
+        "lr",
+        "initial_lr",
+        "max_lr",
+        "min_lr",
+        "momentum",
+        "initial_momentum",
+        "max_momentum",
+        "base_momentum",
+        "betas",
+        "weight_decay",
+        "swa_lr",
+    }
+)
+
 
 class Held:
     """A tensor and a copy of it in the host's memory; of a sharded one this rank's shard."""
@@ -33,7 +51,8 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 class Snapshot:
     """The state of training when this was made; `restore` gives the same tensors their values back.
 
-    Learning rates and what else lies in an optimizer's groups are left alone: schedulers go on through all windows.
+    Learning rates and what else schedulers set are left alone: they go on through all windows. Other numbers in an
+    optimizer's groups are its own, such as the step size that Prodigy finds.
     """
 
     @torch.no_grad()
@@ -45,6 +64,11 @@ class Snapshot:
         self._gradients = [(p, None if p.grad is None else Held(p.grad)) for p in trained]
         self._buffers = [(owner, name, Held(buffer)) for owner, name, buffer in _buffers(modules)]
         self._states = [(optimizer, _mapped(dict(optimizer.state), Held)) for optimizer in optimizers]
+        self._groups = [
+            (group, _mapped({key: value for key, value in group.items() if key not in _NOT_THE_OPTIMIZERS}, Held))
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+        ]
         self._scalers = [(scaler, scaler.state_dict()) for scaler in scalers]
 
     @torch.no_grad()
@@ -59,6 +83,8 @@ class Snapshot:
         for optimizer, state in self._states:
             optimizer.state.clear()
             optimizer.state.update(_mapped(state, lambda held: held.back()))
+        for group, entries in self._groups:
+            group.update(_mapped(entries, lambda held: held.back()))
         for scaler, scale in self._scalers:
             scaler.load_state_dict(scale)
             _forget_overflows(scaler)

@@ -98,6 +98,36 @@ def test_learning_rates_are_the_schedulers() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.05
 
 
+class Finding(Optimizer):
+    """Finds a step size by itself, which it keeps in its groups."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 1.0, "d": 1e-6, "estimates": [torch.zeros(1)], "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override] # noqa: ARG002
+        for group in self.param_groups:
+            group["d"] *= 2
+            group["estimates"][0].add_(1)
+            for parameter in group["params"]:
+                parameter.sub_(group["d"])
+
+
+def test_what_an_optimizer_finds_comes_back_and_what_a_scheduler_set_stays() -> None:
+    module = model()
+    optimizer = Finding(module.parameters())
+    (group,) = optimizer.param_groups
+    (estimate,) = group["estimates"]
+    snapshot = Snapshot([module], [optimizer], [])
+    optimizer.step()
+    group["lr"] = group["weight_decay"] = 0.5
+    snapshot.restore()
+    assert (group["d"], group["lr"], group["weight_decay"]) == (1e-6, 0.5, 0.5)
+    assert group["estimates"][0] is estimate
+    assert estimate.item() == 0
+    assert group["params"] == list(module.parameters())
+
+
 def test_a_scaler_gets_its_scale_back_and_forgets_an_overflow() -> None:
     module = nn.Linear(2, 1)
     optimizer = SGD(module.parameters(), lr=0.1)
