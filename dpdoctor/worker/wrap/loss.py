@@ -45,8 +45,8 @@ def is_summed(loss: Any) -> bool:
 
 
 def _adds_one_number(node: Any) -> bool:
-    """Return whether a sum is over a single number: `loss.sum()` of a loss that is one already."""
-    return all(size == 1 for size in node._saved_self_sym_sizes)
+    """Return whether a sum is over a single number: `loss.sum()` of a loss that is one already; a nested one is not."""
+    return all(size == 1 for size in getattr(node, "_saved_self_sym_sizes", (0,)))
 
 
 def _adds_means(node: Any) -> bool:
@@ -59,11 +59,17 @@ def _adds_means(node: Any) -> bool:
         name = type(node).__name__
         if getattr(node, "_saved_reduction", None) == _MEAN or name.startswith("MeanBackward0"):
             return True
-        if name.startswith("MeanBackward") and 0 in node._saved_dim:
+        if name.startswith("MeanBackward") and _is_over_the_batch(node):
             return True
         if name.startswith(_GATHER):
             todo.extend(parent for parent, _ in node.next_functions)
     return False
+
+
+def _is_over_the_batch(mean: Any) -> bool:
+    """Return whether a mean over dimensions is over the first one: no dimensions are all."""
+    dims = getattr(mean, "_saved_dim", None)
+    return not dims or 0 in dims
 
 
 def _enlarges(node: Any) -> bool:

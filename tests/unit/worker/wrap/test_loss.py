@@ -38,6 +38,9 @@ SUMS: dict[str, Loss] = {
     "in another precision": lambda y, _: y.pow(2).sum().double(),
     "reshaped": lambda y, _: y.pow(2).sum().view(1).squeeze(),
     "negated": lambda y, _: -y.pow(2).sum(),
+    "of rows of their own length": lambda y, _: (
+        torch.nested.as_nested_tensor([y[:1, 0], y[1:, 0]], layout=torch.jagged).pow(2).sum()
+    ),
     "less a mean": lambda y, _: y.pow(2).sum() - y.mean(),
     "scaled by a GradScaler": lambda y, _: GradScaler("cpu").scale(y.pow(2).sum()),
     "by class probabilities": lambda y, _: functional.cross_entropy(y, TARGET.softmax(1), reduction="sum"),
@@ -54,6 +57,7 @@ MEANS: dict[str, Loss] = {
     "mean, then a sum of that one number": lambda y, _: functional.mse_loss(y, TARGET).sum(),
     "mean, then a sum over its only dimension": lambda y, _: functional.mse_loss(y, TARGET).view(1).sum(0),
     "mean over the batch, then sum": lambda y, _: (y - TARGET).pow(2).mean(0).sum(),
+    "sum of several means over all dimensions": lambda y, _: torch.stack([y.mean(None, keepdim=True)] * 2).sum(),
     "sum of several means": lambda y, _: torch.stack([functional.mse_loss(y, TARGET), y.mean()]).sum(),
     "mean, scaled by a GradScaler": lambda y, _: GradScaler("cpu").scale(y.pow(2).mean()),
     "sum, divided and scaled": lambda y, _: GradScaler("cpu").scale(y.pow(2).sum() / SIZE),
