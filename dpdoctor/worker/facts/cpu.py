@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver
 
 import psutil
 
@@ -75,7 +76,10 @@ def _read() -> _Reading:
 
 
 def _workers_cpu_s() -> float:
-    """Return the CPU time of all processes that this one ever started: those that ended, and the workers that live."""
+    """Return the CPU time of all processes that this one ever started: those that ended, and the workers that live.
+
+    What a fork server started for it ends as a child of that one.
+    """
     # First, because it collects those that have just ended.
     workers = multiprocessing.active_children()
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -84,4 +88,8 @@ def _workers_cpu_s() -> float:
         with contextlib.suppress(psutil.Error):
             times = psutil.Process(worker.pid).cpu_times()
             total += times.user + times.system
+    if (server := getattr(forkserver._forkserver, "_forkserver_pid", None)) is not None:
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(server).cpu_times()
+            total += times.children_user + times.children_system
     return total

@@ -4,6 +4,7 @@ import multiprocessing
 import resource
 import threading
 import time
+from multiprocessing.synchronize import Event
 
 import pytest
 
@@ -80,6 +81,28 @@ def test_a_worker_counts_while_it_lives_and_when_it_has_ended() -> None:
     assert alive.workers_cpu_s == pytest.approx(BURNT_S, abs=0.1)
     assert ended.workers_cpu_s == pytest.approx(children_s() - before_s, abs=0.05)
     assert ended.workers_cpu_s > 1.9 * BURNT_S
+
+
+def work(burnt: Event, may_end: Event) -> None:
+    burn()
+    burnt.set()
+    may_end.wait()
+    burn()
+
+
+def test_a_worker_of_a_fork_server_counts_as_any_other() -> None:
+    meter, context = CpuMeter(), multiprocessing.get_context("forkserver")
+    burnt, may_end = context.Event(), context.Event()
+    worker = context.Process(target=work, args=(burnt, may_end))
+    worker.start()
+    burnt.wait()
+    meter.begin()
+    may_end.set()
+    worker.join()
+    meter.end()
+    found = meter.use()
+    assert found is not None
+    assert found.workers_cpu_s == pytest.approx(BURNT_S, abs=0.1)
 
 
 def test_threads_are_those_at_the_end() -> None:
