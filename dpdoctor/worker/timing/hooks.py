@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.timing.phases import BACKWARD, H2D, OPTIMIZER, PhaseClock
+from dpdoctor.worker.timing.phases import BACKWARD, ELSEWHERE, H2D, OPTIMIZER, PhaseClock
 from dpdoctor.worker.timing.steps import StepCounter
 
 NO_OPTIMIZER = -1
@@ -53,12 +54,14 @@ class Optimizers:
         self._stepped: dict[int, str] = {}
         # Who took a step in the backward pass that is open.
         self._in_backward: list[int] = []
+        # Who took a step in the compiled function that runs.
+        self._in_graph: list[Optimizer] = []
         self.any_seen = False
 
     def watch(self, patches: Patches) -> None:
         """See every optimizer built and every step taken from now on."""
         build, restore = vars(Optimizer)["__init__"], vars(Optimizer)["__setstate__"]
-        scaled_step = vars(GradScaler)["step"]
+        scaled_step, compile_any = vars(GradScaler)["step"], torch.compile
 
         @functools.wraps(build)
         def register(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
@@ -77,9 +80,15 @@ class Optimizers:
             self._end(optimizer, scaled=True)
             return result
 
+        @functools.wraps(compile_any)
+        def compile_and_see(model: Any = None, **arguments: Any) -> Any:
+            compiled = compile_any(model, **arguments)
+            return self._seen(compiled) if inspect.isroutine(model) else compiled
+
         patches.replace(Optimizer, "__init__", register)
         patches.replace(Optimizer, "__setstate__", register_copy)
         patches.replace(GradScaler, "step", step)
+        patches.replace(torch, "compile", compile_and_see)
         before = register_optimizer_step_pre_hook(self._begin)
         after = register_optimizer_step_post_hook(self._end)
         patches.add("torch.optim.optimizer step pre hook", before.remove)
@@ -112,7 +121,37 @@ class Optimizers:
         self._counter.built(index)
         return index
 
+    def _seen(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a compiled function after each call of which the steps that were taken in it are counted.
+
+        Hooks would be traced into its graph: there they only tell who took a step, once it has run.
+        """
+        steps = False
+
+        @functools.wraps(compiled)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal steps
+            if torch.compiler.is_compiling():  # it is called by another one, and in that one's graph
+                return compiled(*args, **kwargs)
+            depth = self._phases.push(OPTIMIZER) if steps else ELSEWHERE
+            try:
+                result = compiled(*args, **kwargs)
+            finally:
+                self._phases.pop(depth)
+                taken, self._in_graph[:] = self._in_graph[:], []
+            steps = bool(taken)
+            for optimizer in taken:
+                self._begin(optimizer)
+                self._end(optimizer)
+            return result
+
+        # By this torch knows its own wrappers, of which it asks for what is inside: it may be compiled once more.
+        vars(call)["_torchdynamo_wrapper_id"] = id(call)
+        return call
+
     def _begin(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
+        if torch.compiler.is_compiling():
+            return
         self._check()
         index = self._index(optimizer)
         self._at[id(optimizer)] = index
@@ -122,6 +161,9 @@ class Optimizers:
         self._depths[index].append(self._phases.push(OPTIMIZER))
 
     def _end(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
+        if torch.compiler.is_compiling():
+            self._in_graph.append(optimizer)
+            return
         index = self._at[id(optimizer)]
         self._phases.pop(self._depths[index].pop())
         if self._phases.is_in(BACKWARD):
@@ -133,8 +175,10 @@ class Optimizers:
 
     def backward_ended(self) -> None:
         """A backward pass ended: so do the steps taken in it and, without any torch optimizer, a step of its own."""
+        if self._phases.is_in(BACKWARD):  # it ran inside of another one, as checkpointing has it
+            return
         if self.any_seen:
-            if self._in_backward and not self._phases.is_in(BACKWARD):  # checkpointing runs one inside of another
+            if self._in_backward:
                 self._end_those_in_backward()
             return
         self._check()
@@ -163,7 +207,8 @@ def watch_backward(
     *,
     before: Callable[[Any, bool], None] | None = None,
 ) -> None:
-    """See every backward pass: `after` is called when it has ended.
+    """See every backward pass: `after` is called when it has ended, or the one that it runs inside of, as checkpointing
+    and reversible models have it.
 
     `before` gets what it starts from and whether it is to have a graph of its own.
 
@@ -188,7 +233,8 @@ def watch_backward(
             original(tensors, *args, **kwargs)
         finally:
             phases.pop(depth)
-        after()
+        if not phases.is_in(BACKWARD):
+            after()
 
     patches.replace(torch.autograd, "backward", backward)
     patches.replace(torch.autograd, "grad", timed_grad)

@@ -71,6 +71,83 @@ def test_steps_that_are_taken_in_a_backward_pass_end_with_it(rig: Rig, checkpoin
     assert [s.ticks for s in rig.steps] == [{"forward": 100, "backward": 1007, "optimizer": 20, **unrecorded}] * 6
 
 
+def test_a_backward_pass_inside_of_another_is_no_step_of_its_own(rig: Rig) -> None:
+    blocks = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = blocks
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=True)
+            return x
+
+    module = Model()
+    for _ in range(4):
+        module(torch.randn(4, 3, requires_grad=True)).mean().backward()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(parameter.grad)
+        module.zero_grad()
+    assert [step.counted.micro_batches for step in rig.steps[1:]] == [1] * 3
+    assert len(rig.steps) == 4
+
+
+class Plain(Optimizer):
+    """An update that torch compiles as one graph."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override] # noqa: ARG002
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad * group["lr"])
+
+
+@pytest.mark.parametrize("what", ["method", "function", "function that calls it", "breaks"])
+def test_steps_inside_of_a_compiled_function_count_with_their_time(rig: Rig, what: str) -> None:
+    torch.compiler.reset()
+    module, traced = SlowLinear(rig.clock), list[bool]()
+    optimizer = (Adam if what == "breaks" else Plain)(module.parameters())
+
+    def update() -> None:
+        traced.append(torch.compiler.is_compiling())
+        optimizer.step()
+
+    def update_all() -> None:
+        compiled()
+
+    compiled = torch.compile(
+        optimizer.step if what == "method" else update, backend="eager", fullgraph=what != "breaks"
+    )
+    step = torch.compile(update_all, backend="eager", fullgraph=True) if what == "function that calls it" else compiled
+    for _ in range(3):
+        before = module.weight.detach().clone()
+        backward(module)
+        step()
+        assert not torch.equal(before, module.weight)
+        optimizer.zero_grad()
+    assert what == "method" or traced == [True] * 3
+    assert [step.counted.samples_entered for step in rig.steps] == [4] * 3
+
+
+def test_a_compiled_function_in_which_nobody_steps_is_no_step(rig: Rig) -> None:
+    torch.compiler.reset()
+    module = nn.Linear(3, 1)
+    optimizer = Plain(module.parameters())
+    halve = torch.compile(lambda x: x * optimizer.param_groups[0]["lr"], backend="eager", fullgraph=True)
+    for _ in range(3):
+        backward(module)
+        halve(torch.ones(2))
+        optimizer.step()
+    assert len(rig.steps) == 3
+
+
 def test_however_many_steps_are_taken_in_a_backward_pass_they_are_one(rig: Rig) -> None:
     module = SlowLinear(rig.clock)
     many = [torch.zeros(1, requires_grad=True) for _ in range(250)]
