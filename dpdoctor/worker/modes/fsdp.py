@@ -9,7 +9,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
@@ -19,7 +19,6 @@ from dpdoctor.worker.base.mode import ConversionError, Evidence, Mode, WrapOptio
 if TYPE_CHECKING:
     import torch
     from torch import nn
-    from torch.optim import Optimizer
 
     from dpdoctor.worker.base.patches import Patches
     from dpdoctor.worker.modes._gathering import Shards
@@ -31,6 +30,28 @@ _SHARDING = "/torch/distributed/"
 _SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute|invalid python storage")
 # What autograd says where it meets parameters that were gathered and let go of again.
 _LET_GO = re.compile(r"setStorage: .* storage of size 0|does not require grad")
+# What fully_shard says, at the first forward, of a unit whose trained parameters are not of one type.
+_MIXED = "FSDP expects uniform"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What is gathered at once.
+
+    Attributes:
+        parameters: by id; for what lies in the root all of its module's, with any of which the root runs as well.
+        num_bytes: what one forward and its backward gather.
+    """
+
+    parameters: frozenset[int]
+    num_bytes: int
+
+    def backwards(self, evidence: Evidence) -> int:
+        """Return how many backward passes gave it gradients: without one it stays gathered, or is gathered once.
+
+        It may be frozen for a while, its output be detached, and a block not run in each step.
+        """
+        return max((evidence.accumulated.get(parameter, 0) for parameter in self.parameters), default=0)
 
 
 class FSDP(Mode):
@@ -40,8 +61,7 @@ class FSDP(Mode):
     routes_methods = True
 
     def __init__(self) -> None:
-        self._gathered_per_forward: dict[int, tuple[int, int]] = {}
-        self._parameters: dict[int, tuple[int, ...]] = {}
+        self._units: dict[int, tuple[Unit, ...]] = {}
         self._padding: dict[int, int] = {}
         self._shards: dict[int, Shards] = {}
 
@@ -76,6 +96,11 @@ class FSDP(Mode):
             )
         if self.passes.by_grad:
             return f"FSDP shards parameters{self.passes.past_hooks()}. It raised {what} at {line}"
+        if _MIXED in what:
+            return (
+                f"FSDP gathers parameters of one type in a unit, and {line} calls a model that mixes them ({what}). "
+                "Train them in one type, or name with --fsdp-wrap units of one type each; in ddp they may differ"
+            )
         raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
         if _SHARDING not in raised_in and not _SHARDED.search(str(error)):
             return None
@@ -102,15 +127,14 @@ class FSDP(Mode):
         _lay_out(module, how.warn)
         before = dict(module.named_parameters(remove_duplicate=False))
         _broadcast(module)
-        self._gathered_per_forward[id(module)] = _gathered_bytes(module, blocks, how.optimizers)
         self._padding[id(module)] = sum(_padded_bytes(p) - p.numel() * p.element_size() for p in module.parameters())
         device = next(iter(before.values())).device.type
         mesh = init_device_mesh(device, (_world_size(),))
         for part in (*blocks, module):
             with _own_attributes(type(part)):
                 fully_shard(part, mesh=mesh)
-        self._parameters[id(module)] = tuple(map(id, module.parameters()))
-        repoint.repoint(repoint.replacements(before, module), how.optimizers, _distribute)
+        self._units[id(module)] = _units(module, blocks)
+        repoint.repoint(repoint.replacements(before, module), how.optimizers, _distribute, how.warn)
         shards = self._shards[id(module)] = Shards(module)
         self._patches.add(f"calls of the parts of {name}", shards.release)
         return module._call_impl
@@ -131,18 +155,10 @@ class FSDP(Mode):
         ]
 
     def _gathered(self, evidence: Evidence) -> Check:
-        gathered = self._gathered_per_forward
-        passes = [(module, times) for module, times in evidence.forwards.items() if module in gathered]
-        least = sum(gathered[module][0] * min(times, self._backwards(module, evidence)) for module, times in passes)
-        most = sum(gathered[module][1] * times for module, times in passes)
+        passes = [(unit, times) for module, times in evidence.forwards.items() for unit in self._units.get(module, ())]
+        least = sum(unit.num_bytes * min(times, unit.backwards(evidence)) for unit, times in passes)
+        most = sum(unit.num_bytes * times for unit, times in passes)
         return _bytes_fit("parameters gathered", "all_gather", least, most, evidence)
-
-    def _backwards(self, module: int, evidence: Evidence) -> int:
-        """Return how many backward passes gave a module gradients: without one it stays gathered for its next forward.
-
-        A module that is frozen for a while, or whose output is detached, has forwards without.
-        """
-        return max((evidence.accumulated.get(parameter, 0) for parameter in self._parameters[module]), default=0)
 
     def _scattered(self, evidence: Evidence) -> Check:
         padding = sum(self._padding.get(module, 0) * times for module, times in evidence.forwards.items())
@@ -164,24 +180,24 @@ def _bytes_fit(name: str, collective: str, least: int, most: int, evidence: Evid
     return Check(name=name, ok=True, text=text)
 
 
-def _gathered_bytes(module: nn.Module, blocks: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> tuple[int, int]:
-    """Return the least and the most bytes that one forward and its backward gather.
+def _units(module: nn.Module, blocks: Sequence[nn.Module]) -> tuple[Unit, ...]:
+    """Return the root of a sharded module and its blocks.
 
     What lies in a block is gathered twice, because a block is resharded after its forward; the rest, in the root,
-    stays gathered until its backward (fully_shard's default for `reshard_after_forward`). A block that nothing trains,
-    frozen or a copy kept beside the model, may run in both, in the forward alone, or not at all.
+    stays gathered until its backward (fully_shard's default for `reshard_after_forward`).
     """
-    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     inside = {id(p) for block in blocks for p in block.parameters()}
-    root = sum(_padded_bytes(p) for p in module.parameters() if id(p) not in inside)
-    least = most = root
-    for block in blocks:
-        parameters = list(block.parameters())
-        is_trained = any(p.requires_grad and (id(p) in held or not held) for p in parameters)
-        num_bytes = 2 * sum(map(_padded_bytes, parameters))
-        least += num_bytes if is_trained else 0
-        most += num_bytes
-    return least, most
+    root = Unit(
+        parameters=frozenset(map(id, module.parameters())),
+        num_bytes=sum(_padded_bytes(p) for p in module.parameters() if id(p) not in inside),
+    )
+    return root, *(_block(block) for block in blocks)
+
+
+def _block(block: nn.Module) -> Unit:
+    return Unit(
+        parameters=frozenset(map(id, block.parameters())), num_bytes=2 * sum(map(_padded_bytes, block.parameters()))
+    )
 
 
 def _padded_bytes(parameter: nn.Parameter) -> int:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
-from collections.abc import Callable, Sequence
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import CellType, FrameType
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from dpdoctor.worker.base import lines
+
 Parameters = dict[int, tuple[nn.Parameter, nn.Parameter]]
+# What takes the place of what, by the id of the latter: parameters, and tuples of them.
+Changed = dict[int, tuple[Any, Any]]
+
+OUT_OF_REACH = (
+    "parameters of the model are also held where the sharded ones cannot take their place, by objects of type {}: what "
+    "the script does with them there, such as clipping their gradients, does nothing. A list can hold them"
+)
 
 
 def replacements(before: dict[str, nn.Parameter], module: nn.Module) -> Parameters:
@@ -22,30 +36,90 @@ def repoint(
     changed: Parameters,
     optimizers: Sequence[Optimizer],
     distribute: Callable[[torch.Tensor, nn.Parameter], torch.Tensor],
+    warn: Callable[[str], None],
 ) -> None:
-    """Replace old parameters by new ones in the optimizers, their state, and every list and dict that holds one.
+    """Replace old parameters by new ones in the optimizers, their state, and whatever else holds them.
 
     Args:
         changed: what `replacements` returned.
         optimizers: the script's optimizers.
         distribute: makes a state tensor of the old parameter's shape into one of the new parameter's kind.
+        warn: is told what holds old ones on.
     """
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["params"] = [changed[id(p)][1] if id(p) in changed else p for p in group["params"]]
         _move_state(optimizer, changed, distribute)
+    kinds: set[str] = set()
+    todo: Changed = dict(changed)
+    while todo:
+        todo = _replace_everywhere(todo, kinds)
+    if kinds:
+        warn(OUT_OF_REACH.format(", ".join(sorted(kinds))))
+
+
+def _replace_everywhere(changed: Changed, kinds: set[str]) -> Changed:
+    """Replace things in all that can be changed, and return what is to take the place of tuples that hold them.
+
+    `kinds` gets the names of what cannot.
+    """
+    anew: Changed = {}
+    ours = {id(pair) for pair in changed.values()}
     # One pass over everything that lives: a pass for each parameter would take minutes.
     for holder in gc.get_referrers(*(old for old, _ in changed.values())):
+        if id(holder) in ours or isinstance(holder, FrameType):
+            continue
+        if type(holder) in {tuple, frozenset}:
+            anew[id(holder)] = holder, type(holder)(_new(holder, changed))
+            continue
         _replace_in(holder, changed)
+        if any(id(item) in changed for item in gc.get_referents(holder)):
+            kinds.add(type(holder).__name__)
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if not lines.is_ours(frame.f_code.co_filename):
+            _replace_in_locals(frame, changed)
+        frame = frame.f_back
+    return anew
 
 
-def _replace_in(holder: object, changed: Parameters) -> None:
-    if isinstance(holder, list):
-        holder[:] = [changed[id(item)][1] if id(item) in changed else item for item in holder]
-        return
-    attributes = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
-    for name in [name for name, item in attributes.items() if id(item) in changed]:
-        attributes[name] = changed[id(attributes[name])][1]
+def _replace_in(holder: Any, changed: Changed) -> None:
+    if isinstance(holder, (list, deque)):
+        for place, item in enumerate(_new(holder, changed)):
+            holder[place] = item
+    elif isinstance(holder, set):
+        items = _new(holder, changed)
+        holder.clear()
+        holder.update(items)
+    elif isinstance(holder, CellType):
+        holder.cell_contents = changed[id(holder.cell_contents)][1]
+    elif isinstance(holder, dict):
+        _replace_in_dict(holder, changed)
+    elif not isinstance(holder, type):  # of which the dict itself is found
+        _replace_in_dict(getattr(holder, "__dict__", {}), changed)
+
+
+def _replace_in_dict(held: dict[Any, Any], changed: Changed) -> bool:
+    """Replace keys and values; return whether there were any to replace."""
+    found = [key for key, item in held.items() if id(key) in changed or id(item) in changed]
+    if any(id(key) in changed for key in found):
+        items = dict(zip(_new(held, changed), _new(held.values(), changed), strict=True))
+        held.clear()
+        held.update(items)
+    else:
+        held.update(zip(found, _new([held[key] for key in found], changed), strict=True))
+    return bool(found)
+
+
+def _replace_in_locals(frame: FrameType, changed: Changed) -> None:
+    """Replace things in the local variables of a function that runs, which the collector of garbage does not know."""
+    held = frame.f_locals
+    if _replace_in_dict(held, changed) and sys.version_info < (3, 13):  # a copy, until then
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def _new(items: Iterable[Any], changed: Changed) -> list[Any]:
+    return [changed[id(item)][1] if id(item) in changed else item for item in items]
 
 
 def _move_state(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import functools
 import gc
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +26,10 @@ def doubled(value: torch.Tensor, like: nn.Parameter) -> torch.Tensor:
     return 2 * value
 
 
+def unheard(text: str) -> None:
+    raise AssertionError(text)
+
+
 @pytest.fixture
 def module() -> nn.Linear:
     return nn.Linear(3, 2)
@@ -41,12 +47,11 @@ def test_optimizers_train_the_new_parameters_with_their_old_state(module: nn.Lin
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     module(torch.ones(4, 3)).sum().backward()
     optimizer.step()
-    old = module.weight
-    momentum, bias_state = optimizer.state[old]["momentum_buffer"].clone(), optimizer.state[module.bias]
-    repoint.repoint(replaced(module), [optimizer], doubled)
+    momentum, bias_state = optimizer.state[module.weight]["momentum_buffer"].clone(), optimizer.state[module.bias]
+    repoint.repoint(replaced(module), [optimizer], doubled, unheard)
     assert optimizer.param_groups[0]["params"][0] is module.weight
     assert optimizer.param_groups[0]["params"][1] is module.bias
-    assert old not in optimizer.state
+    assert set(optimizer.state) == {module.weight, module.bias}
     assert torch.equal(optimizer.state[module.weight]["momentum_buffer"], 2 * momentum)
     assert optimizer.state[module.bias] is bias_state
     before = module.weight.detach().clone()
@@ -59,17 +64,58 @@ def test_state_that_has_another_shape_is_kept_as_it_is(module: nn.Linear) -> Non
     optimizer = torch.optim.Adam(module.parameters())
     module(torch.ones(4, 3)).sum().backward()
     optimizer.step()
-    repoint.repoint(replaced(module), [optimizer], doubled)
+    repoint.repoint(replaced(module), [optimizer], doubled, unheard)
     assert optimizer.state[module.weight]["step"] == 1
 
 
 def test_lists_dicts_and_objects_that_hold_a_parameter_hold_the_new_one(module: nn.Linear) -> None:
     old = module.weight
     held, named, thing = [module.bias, old, old], {"w": old, "b": module.bias}, SimpleNamespace(weight=old)
-    repoint.repoint(replaced(module), [], doubled)
-    assert all(item is not old for item in held)
+    repoint.repoint(replaced(module), [], doubled, unheard)
     assert held[1] is held[2] is named["w"] is thing.weight is module.weight
     assert held[0] is named["b"] is module.bias
+
+
+def test_sets_keys_queues_and_closures_that_hold_a_parameter_hold_the_new_one(module: nn.Linear) -> None:
+    old = module.weight
+    held, names, queue = {old, module.bias}, {old: "w", module.bias: "b"}, deque([old])
+
+    def close() -> torch.Tensor:
+        return old
+
+    repoint.repoint(replaced(module), [], doubled, unheard)
+    assert old is close() is queue[0] is module.weight
+    assert held == {module.weight, module.bias}
+    assert list(names.items()) == [(module.weight, "w"), (module.bias, "b")]
+
+
+def test_tuples_of_parameters_are_made_anew_wherever_they_are_held(module: nn.Linear) -> None:
+    thing, named = SimpleNamespace(held=(module.weight, 1)), list(module.named_parameters())
+    held, nested, fixed = (module.weight, module.bias), {"a": [(0, (module.weight,))]}, frozenset([module.weight])
+    before, is_same = held, held is thing
+    repoint.repoint(replaced(module), [], doubled, unheard)
+    assert held is before
+    assert (is_same, held[0], held[1]) == (False, module.weight, module.bias)
+    assert thing.held == (module.weight, 1)
+    assert nested["a"][0][1][0] is module.weight
+    assert fixed == {module.weight}
+    assert named == [("weight", module.weight), ("bias", module.bias)]
+
+
+def test_the_local_variables_of_functions_that_run_hold_the_new_parameter(module: nn.Linear) -> None:
+    def train(weight: torch.Tensor) -> torch.Tensor:
+        repoint.repoint(replaced(module), [], doubled, unheard)
+        return weight
+
+    assert train(module.weight) is module.weight
+
+
+def test_what_holds_a_parameter_out_of_reach_is_named(module: nn.Linear) -> None:
+    told: list[str] = []
+    held = functools.partial(torch.norm, module.weight)
+    repoint.repoint(replaced(module), [], doubled, told.append)
+    assert held.args[0] is not module.weight
+    assert [text for text in told if "partial" in text] == told != []
 
 
 def test_shared_parameters_are_still_shared(module: nn.Linear) -> None:
@@ -78,13 +124,13 @@ def test_shared_parameters_are_still_shared(module: nn.Linear) -> None:
     held = [module.weight]
     before = dict(nn.ModuleList([module, twin]).named_parameters(remove_duplicate=False))
     module.weight = twin.weight = nn.Parameter(torch.zeros(2, 3))
-    repoint.repoint(repoint.replacements(before, nn.ModuleList([module, twin])), [], doubled)
+    repoint.repoint(repoint.replacements(before, nn.ModuleList([module, twin])), [], doubled, unheard)
     assert held[0] is module.weight is twin.weight
 
 
 def test_nothing_to_replace_touches_nothing(module: nn.Linear) -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     before = list(optimizer.param_groups[0]["params"])
-    repoint.repoint({}, [optimizer], doubled)
+    repoint.repoint({}, [optimizer], doubled, unheard)
     assert all(a is b for a, b in zip(before, module.parameters(), strict=True))
     gc.collect()

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from dpdoctor.records import Collective, Counters
+from dpdoctor.worker.base.mode import Evidence
+from dpdoctor.worker.modes import fsdp
+from dpdoctor.worker.modes.fsdp import FSDP
+
+BLOCK_BYTES, ROOT_BYTES = (8 * 8 + 8) * 4, (2 * 8 + 2) * 4
+
+
+class Tasks(nn.Module):
+    """Has a block for each task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 2)
+
+
+@pytest.mark.parametrize(
+    ("ran", "blocks_gathered", "ok"),
+    [((0, 1, 2), 3, True), ((0, 1, 2), 2, False), ((1,), 1, True), ((1,), 0, False), ((), 0, True), ((1,), 3, True)],
+)
+def test_only_blocks_that_ran_in_the_step_must_have_been_gathered(
+    monkeypatch: pytest.MonkeyPatch, ran: tuple[int, ...], blocks_gathered: int, ok: bool | None
+) -> None:
+    monkeypatch.setattr(fsdp, "_world_size", lambda: 2)
+    model, mode = Tasks(), FSDP()
+    mode._units[id(model)] = fsdp._units(model, list(model.blocks))
+    accumulated = Counter(id(p) for place in ran for p in model.blocks[place].parameters())
+    accumulated.update(map(id, model.head.parameters()))
+    num_bytes = ROOT_BYTES + 2 * blocks_gathered * BLOCK_BYTES
+    evidence = Evidence(
+        checksums=(1, 2),
+        moved=True,
+        unwrapped=(),
+        forwards={id(model): 1},
+        gradient_bytes=0,
+        accumulated=accumulated,
+        counters=Counters(operators=1, collectives={"all_gather": Collective(count=1, num_bytes=num_bytes)}, inputs=()),
+    )
+    (check,) = (check for check in mode.checks(evidence) if check.name == "parameters gathered")
+    assert check.ok is ok
+
+
+def test_parameters_of_several_types_in_a_unit_are_why_fsdp_cannot_train_it() -> None:
+    error = AssertionError(f"FSDP expects uniform original parameter dtype but got {{{torch.float32}}}")
+    told = FSDP().explain(error, "train.py:3") or ""
+    assert "train.py:3 calls a model that mixes them" in told
+    assert "needs them whole" not in told
