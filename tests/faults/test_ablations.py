@@ -215,3 +215,27 @@ def test_explain_runs_no_ablations(profile):
     assert done.exit_code == 0, done.output
     assert skipped(done, "single") == {}
     assert [window.kind for window in done.rank("single").windows] == ["warmup", "proof"]
+
+
+@pytest.mark.parametrize(
+    ("ablations", "others"), [("cached_batches", ()), ("cached_batches,one_worker", ("one_worker",))]
+)
+def test_a_script_that_raises_with_an_ablation_loses_the_ablation(profile, ablations, others):
+    done = profile(
+        "heeds_its_batches.py",
+        "--modes",
+        "single",
+        "--ablations",
+        ablations,
+        *WINDOWS,
+        "--no-control",
+        "--time-budget",
+        "20",
+    )
+    assert done.exit_code == 0, done.output
+    launch = done.launch("single").record
+    assert (launch.status, "a sample came twice" in launch.raised) == ("ok", True)
+    found = skipped(done, "single")
+    assert set(found) == {"cached_batches", *others}
+    assert all("a sample came twice" in (reason or "") for reason in found.values()), found
+    assert "single was launched again" in " ".join(done.output.split())
