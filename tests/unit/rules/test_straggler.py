@@ -94,7 +94,7 @@ def _busy(rank: Rank, others: float) -> list[Sample]:
     return found
 
 
-def _rank(index: int, late_ms: float, phase: str, collected: bool, chance_ms: float, *, device: str) -> Rank:
+def _rank(index: int, late_ms: float, phase: str, collected: bool, chance_ms: float, *, device: str = "cpu") -> Rank:
     steps: list[StepRecord] = []
     windows: list[WindowRecord] = []
     events: list[EventRecord] = []
