@@ -225,6 +225,7 @@ class Conversion:
     the indices of what each rank takes whole.
     `strategies` are those of a script that distributes itself.
     `copies`: on how many ranks they were the same, where there are groups of ranks: 1: on none, 0: groups are unlike.
+    `made_anew`: of a model that no module stays for, why its forward passes are not seen; empty: they are.
     """
 
     modules: tuple[WrappedModule, ...] = ()
@@ -240,6 +241,7 @@ class Conversion:
     same_samples: bool = False
     copies: int = 1
     strategies: tuple[Strategy, ...] = ()
+    made_anew: str = ""
 
     @property
     def proved(self) -> bool | None:

@@ -180,7 +180,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
     same = first is not None and first.conversion.same_samples
     alike = spec.world_size if same else first.conversion.copies if first is not None else 1
     copies = alike or 1
-    unknown = count.unknown or (None if header.spec.samples_per_step else why_uncounted(first, alike))
+    unknown = None if header.spec.samples_per_step else why_uncounted(first, alike) or count.unknown
     counted, uncounted = ([], unknown) if unknown else (windows, reason)
     conversion = _with_proof(first.conversion, count.check) if first else None
     batch = _batch(spec, counted, count.source, samples, copies)
@@ -385,13 +385,15 @@ def _positive(figure: Figure) -> Figure:
 
 
 def _phases(windows: Sequence[Sequence[Window]], conversion: Conversion | None, reason: str) -> dict[str, Figure]:
-    """Return the host seconds per step by phase; `optimizer` is unknown where there is none to be timed."""
+    """Return the host seconds per step by phase; unknown where nobody saw it or, of `optimizer`, there is none."""
     steps = (s for launch in windows for w in launch for r in w.ranks for s in r.steady)
     names = ALL_PHASES if any(len(s.phases_ns) == len(ALL_PHASES) for s in steps) else PHASES
     found = {name: _over_launches(windows, _phase(name), "s", reason) for name in names}
     # An optimizer that the script let go of before the record was written is not listed, but took time.
     if conversion is not None and not conversion.optimizers and found["optimizer"].value == 0:
         found["optimizer"] = stats.unknown("s", NO_OPTIMIZER)
+    if conversion is not None and conversion.made_anew:
+        found |= dict.fromkeys(("forward", "other"), stats.unknown("s", conversion.made_anew))
     return found
 
 

@@ -161,7 +161,9 @@ def with_ranks_found(spec: ModeSpec, launch: LaunchRecord) -> ModeSpec:
 
 
 def why_uncounted(first: RankRecord | None, alike: int) -> str | None:
-    """Return why the samples of ranks cannot be added up, of which so many train on the same; None: they can."""
+    """Return why the samples of ranks are unknown, of which so many train on the same; None: they are not."""
+    if first is not None and first.conversion.made_anew:
+        return f"{first.conversion.made_anew}: give --samples-per-step"
     if first is not None and any(way.name == POINT_TO_POINT for way in first.conversion.strategies):
         return IN_STAGES
     return None if alike else UNLIKE_GROUPS

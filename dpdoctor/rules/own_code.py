@@ -60,7 +60,9 @@ OF_A_LIBRARY = _Advice(
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
-    clock = _by_clock(facts)
+    conversion, clock = facts.mode.conversion, _by_clock(facts)
+    if conversion is not None and conversion.made_anew:
+        return CannotTell(reason=conversion.made_anew)
     if clock.value is None or clock.value < SMALL:
         return None
     found = facts.traces

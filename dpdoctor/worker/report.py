@@ -166,6 +166,7 @@ class Report:
             same_samples=self.same_samples,
             copies=self.copies,
             strategies=self.strategies(),
+            made_anew=sources.wrapping.made_anew,
         )
 
     def _steps_per_epoch(self) -> int | None:

@@ -237,6 +237,16 @@ def test_a_module_that_is_made_anew_in_each_step_is_named(profile):
         assert "wild_made_anew.py:20, is made anew around the same parameters" in reason
 
 
+def test_forward_passes_of_a_module_that_is_made_anew_are_unknown_on_one_device(profile):
+    done = profile("wild_made_anew.py", *SINGLE)
+    assert done.exit_code == 0, done.output
+    for name in ("forward", "other"):
+        assert done.mode("single")["phases"][name]["value"] is None
+        assert "wild_made_anew.py:20, is made anew" in done.mode("single")["phases"][name]["reason"]
+    assert done.mode("single")["throughput"]["value"] is None
+    assert done.mode("single")["step"]["value"] > 0
+
+
 def test_batches_of_a_tensor_class_that_refuses_to_be_cut_are_trained_on(profile):
     done = profile("wild_tensor_class.py", "--modes", "single,ddp", *SHORT)
     assert done.exit_code == 0, done.output

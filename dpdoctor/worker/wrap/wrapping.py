@@ -28,10 +28,10 @@ from dpdoctor.worker.wrap.compiled import Compilations, Function, compiled_as, r
 from dpdoctor.worker.wrap.eval_mode import EvalMode
 from dpdoctor.worker.wrap.redirect import Redirect, Watch
 
-MADE_ANEW = (
-    "{}, called at {}, is made anew around the same parameters, and a parallel mode wraps a module that stays. Make it "
-    "once, before the training loop, or train a module of your own that makes it in its forward"
-)
+MADE_ANEW = "{}, called at {}, is made anew around the same parameters, and {}"
+WRAPS, SEES = "a parallel mode wraps a module that stays", "once measuring begins only a module that stays is seen"
+MAKE_ONCE = ". Make it once, before the training loop, or train a module of your own that makes it in its forward"
+UNSEEN = ": the time of forward passes is not told from that of the loop's own code, and samples are not counted"
 AS_PYTHON = (
     f"{{}}, compiled at {{}}, calls {{}}, which torch would trace past any wrapper: {RUNS_AS_PYTHON}, and the model "
     "that it calls first is compiled in its place"
@@ -75,6 +75,7 @@ class Wrapping:
 
     Attributes:
         awaited: parts of which the end of a backward pass is to tell more.
+        made_anew: Conversion's.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Wrapping:
         self._routed: set[tuple[int, str]] = set()
         self.without_optimizer = False
         self.has_unused = False
+        self.made_anew = ""
         self.warnings: list[str] = []
 
     def seek(self, *, unused: Iterable[str] = (), fsdp_wrap: tuple[str, ...] | None = None) -> None:
@@ -166,8 +168,8 @@ class Wrapping:
         self._release_parts_of(inner)
         own_call = module._compiled_call_impl or module._call_impl
         name = type(inner).__name__  # FSDP gives it another class
-        if self._mode.distributed and self._is_made_anew(inner):
-            self._fail(MADE_ANEW.format(name, line))
+        if self._is_made_anew(inner):
+            self._leave_made_anew(name, line)
         target = self._converted(inner, line)
         arguments = self._compilations.arguments(module)
         if arguments is not None:
@@ -217,6 +219,14 @@ class Wrapping:
             and own == {id(p) for p in wrapped.parameters.values()}
             for wrapped in self._wrapped
         )
+
+    def _leave_made_anew(self, name: str, line: str) -> None:
+        """Say that no module of this class stays, which ends a mode that wraps it."""
+        if self._mode.distributed:
+            self._fail(f"{MADE_ANEW.format(name, line, WRAPS)}{MAKE_ONCE}")
+        if not self.made_anew:
+            self.made_anew = MADE_ANEW.format(name, line, SEES)
+            self.warnings.append(f"{self.made_anew}{UNSEEN}{MAKE_ONCE}")
 
     def _is_part(self, module: nn.Module) -> bool:
         """Return whether `module` lies inside a wrapped one: a call of a part alone is no new unit."""

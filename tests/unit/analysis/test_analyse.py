@@ -265,6 +265,16 @@ def test_phases_are_means_over_ranks() -> None:
     )
 
 
+def test_what_a_step_is_and_its_samples_are_unknown_where_the_model_is_made_anew() -> None:
+    steps = (step(100, phases_ms={"backward": 60, "other": 40}),)
+    mode = single(launch(rank(steps, [window(100)], conversion=Conversion(optimizers=("SGD",), made_anew="Why"))))
+    assert {name for name, figure in mode.phases.items() if figure.value is None} == {"forward", "other"}
+    assert mode.phases["other"].reason == "Why"
+    assert mode.throughput.value is None
+    assert str(mode.throughput.reason).startswith("Why")
+    assert mode.step.value == pytest.approx(0.1)
+
+
 class TestWithoutOptimizer:
     STEPS = (step(100, phases_ms={"forward": 60, "other": 40}),)
 

@@ -99,6 +99,12 @@ def test_an_update_that_no_torch_optimizer_makes_is_not_blamed() -> None:
     assert isinstance(RULE.check(loop(30, 40, conversion=trained)), Finding)
 
 
+def test_forward_passes_that_are_not_seen_are_not_blamed() -> None:
+    found = RULE.check(loop(30, 40, conversion=Conversion(optimizers=("Adam",), made_anew="Around is made anew")))
+    assert isinstance(found, CannotTell)
+    assert found.reason == "Around is made anew"
+
+
 def without_loader() -> Case:
     """Return the loop of a rank whose steps no loader feeds."""
     made = loop(30, 40)

@@ -195,6 +195,18 @@ def test_such_a_method_is_a_warning_where_nothing_is_synchronised(patches: Patch
     assert rig.wrapping.modules == [model.first, model.second]
 
 
+def test_a_module_that_is_made_anew_is_a_warning_where_nothing_is_synchronised(patches: Patches) -> None:
+    rig = Rig(patches)
+    model = Net()
+    held = sgd(model)
+    for _ in range(3):
+        nn.Sequential(model)(X).mean().backward()
+        held.step()
+    (warning,) = rig.wrapping.warnings
+    assert warning.startswith(rig.wrapping.made_anew)
+    assert rig.wrapping.made_anew.startswith(f"Sequential, called at {__file__}:")
+
+
 class Chain(Net):
     """Its loss takes the method that is outermost of three, beside one that has nothing of its own."""
 
