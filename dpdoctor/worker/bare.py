@@ -71,11 +71,11 @@ def main(task: WorkerTask, protection: Protection) -> int:
 class _Untimed(PhaseClock):
     """Phases of which nobody asks more than whether a backward pass is going on."""
 
-    differentiates = False
+    num_backwards = 0
 
     def is_in(self, phase: int) -> bool:
         """Return whether a phase is open, which only the backward pass is told to be."""
-        return phase == BACKWARD and self.differentiates
+        return phase == BACKWARD and self.num_backwards > 0
 
     def push(self, phase: int) -> int:  # noqa: ARG002 - PhaseClock's signature
         """Take no notice."""
@@ -143,11 +143,13 @@ class Bare:
 
         @functools.wraps(differentiate)
         def backward(*args: Any, **kwargs: Any) -> None:
-            phases.differentiates = True
+            phases.num_backwards += 1
             try:
                 differentiate(*args, **kwargs)
             finally:
-                phases.differentiates = False
+                phases.num_backwards -= 1
+            if phases.num_backwards:
+                return  # one that another runs inside of itself, as checkpointing does
             if optimizers.any_seen and not optimizers.steps_in_backward:
                 patches.restore(torch.autograd, "backward")  # steps elsewhere are those that count
             else:

@@ -72,6 +72,7 @@ class Loaders:
         self._seed = seed
         self.reseeds = reseeds
         self._iterations = 0
+        self._sharing: set[type] = {ApartLoader}  # whose batches are nobody's share
         # A script may build a new DataLoader for every epoch: what looks alike at one line is one loader, unless both
         # are read at the same time, as by zip(); then the second has another place.
         self._numbers: dict[tuple[Loader, int], int] = {}
@@ -109,7 +110,6 @@ class Loaders:
         """Take part in every loader's length, iteration and fetch; `log` gets a record of each training batch."""
         self._tally, self._num_steps = tally, lambda: log.num_steps
         inside = self._inside = Inside(clock, log)
-        index_sampler = vars(DataLoader)["_index_sampler"].fget
         build = vars(DataLoader)["__init__"]
         begin = vars(DataLoader)["__iter__"]
         fetch = vars(_BaseDataLoaderIter)["__next__"]
@@ -118,10 +118,8 @@ class Loaders:
         @functools.wraps(build)  # frameworks ask for its arguments' names
         def noted_init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             vars(loader)[_BUILT] = lines.caller()
+            self._share_by(patches, next(kind for kind in type(loader).__mro__ if "_index_sampler" in vars(kind)))
             build(loader, *args, **kwargs)
-
-        def shared_index_sampler(loader: DataLoader[Any]) -> Any:
-            return self._share(loader, index_sampler(loader))
 
         def begun(loader: DataLoader[Any]) -> Any:
             if loader._iterator is not None:  # of persistent workers: torch asks for the sampler but once
@@ -131,7 +129,7 @@ class Loaders:
         def timed_iter(loader: DataLoader[Any]) -> Any:
             depth = phases.push(DATA_WAIT)
             try:
-                number = self._meet(loader, index_sampler(loader), fail)
+                number = self._meet(loader, _unshared(loader._index_sampler), fail)
                 tally.epoch_began(number)
                 iterator = inside.begin(loader, number, begun)
                 iterator.dpdoctor_loader, iterator.dpdoctor_is_over = number, False
@@ -167,13 +165,22 @@ class Loaders:
             return batch
 
         patches.replace(DataLoader, "__init__", noted_init)
-        patches.replace(DataLoader, "_index_sampler", property(shared_index_sampler))
+        self._share_by(patches, DataLoader)
         patches.replace(DataLoader, "__iter__", timed_iter)
         patches.replace(_BaseDataLoaderIter, "__next__", timed_next)
         inside.watch(patches)
 
+    def _share_by(self, patches: Patches, kind: type) -> None:
+        """Share out what a class's own `_index_sampler` gives: a subclass's passes DataLoader's by."""
+        own = vars(kind)["_index_sampler"]
+        if kind not in self._sharing:
+            self._sharing.add(kind)
+            shared = property(lambda loader: self._share(loader, own.__get__(loader, type(loader))))
+            patches.replace(kind, "_index_sampler", shared)
+
     def _share(self, loader: DataLoader[Any], sampler: Any) -> Any:
-        if isinstance(loader.dataset, IterableDataset):
+        # A subclass may ask the class that it comes from, which has shared it out already.
+        if isinstance(loader.dataset, IterableDataset) or isinstance(sampler, Shard):
             return sampler
         return Shard(
             sampler,
@@ -435,6 +442,10 @@ def _unseen(loader: DataLoader[Any]) -> str:
 
 def _is_shared(iterator: Any) -> bool:
     return getattr(iterator._index_sampler, "rule", "") in SHARED
+
+
+def _unshared(sampler: Any) -> Any:
+    return sampler.sampler if isinstance(sampler, Shard) else sampler
 
 
 def _draws_one_by_one(loader: DataLoader[Any]) -> bool:

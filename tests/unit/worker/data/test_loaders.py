@@ -99,6 +99,50 @@ def test_a_rank_takes_its_batches(patches: Patches, workers: int) -> None:
     assert rig.loaders.prefetch() == 2 * workers
 
 
+class OfIndices(DataLoader[Any]):
+    """Asks its dataset for a whole batch at once, as torchtuples' DataLoaderBatch does."""
+
+    def __iter__(self) -> Any:
+        self._has_begun = True
+        return super().__iter__()
+
+    @property
+    def _auto_collation(self) -> bool:
+        return not hasattr(self, "_has_begun")
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.batch_sampler
+
+
+class OfLists(OfIndices):
+    @property
+    def _index_sampler(self) -> Any:
+        return super()._index_sampler
+
+
+class AsTorchSays(DataLoader[Any]):
+    @property
+    def _index_sampler(self) -> Any:
+        return super()._index_sampler
+
+
+@pytest.mark.parametrize("kind", [OfIndices, OfLists, AsTorchSays])
+def test_a_loader_with_an_index_sampler_of_its_own_is_shared_out(patches: Patches, kind: type[DataLoader[Any]]) -> None:
+    rig = Rig(patches, rule="per-device", world_size=2)
+    data = TensorDataset(torch.arange(18))
+    for _ in range(2):
+        loader = kind(data, batch_size=4, collate_fn=lambda given: given)
+        assert len(loader) == 2
+        batches = [[int(item) for (item,) in given] if type(given) is list else given[0].tolist() for given in loader]
+        assert batches == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    (record,) = rig.loaders.records()
+    assert (record.rule, record.num_batches, record.sampler) == ("per-device", 5, "SequentialSampler")
+    assert rig.loaders.batches_per_epoch(0) == 2
+    patches.undo()
+    assert len(kind(data, batch_size=4)) == 5
+
+
 def test_a_rank_takes_its_part_of_every_batch(patches: Patches) -> None:
     rig = Rig(patches, rule="global", world_size=2)
     loader = DataLoader(Numbers(10), batch_size=4)
