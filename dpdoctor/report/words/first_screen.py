@@ -280,9 +280,11 @@ def _change(finding: Finding) -> str:
 
 
 def _gains(finding: Finding) -> bool:
-    """Return whether the remedy is known to give something."""
-    gain = finding.speedup
-    return gain is not None and gain.value is not None and (gain.low or gain.value) > 1
+    """Return whether the remedy is known to give something, also as it is told: 1.004 is told as 1.00x."""
+    known, told = finding.speedup, finding.gain
+    if known is None or known.value is None or told is None or told.value is None:
+        return False
+    return (known.low or known.value) > 1 and units.times(told.value) != units.times(1)
 
 
 def _gain(finding: Finding) -> str:

@@ -104,6 +104,11 @@ class TestAnswer:
         assert "num_workers=4" in found.do_first
         assert screen(with_findings(runs.cpu_run(), perhaps)).do_first == ""
 
+    def test_a_gain_that_is_told_as_none_is_not_what_to_do_first(self) -> None:
+        for value, is_told in ((1.004, False), (1.006, True)):
+            gain = finding(short_remedy="set num_workers=4", speedup=figure(value, 0.001, "x"))
+            assert bool(screen(with_findings(runs.cpu_run(), gain)).do_first) is is_told
+
     def test_what_to_do_first_is_for_the_modes_that_the_answer_is_about(self) -> None:
         single = finding(mode="single", speedup=figure(2.0, 0.1, "x"), short_remedy="set num_workers=2")
         bound = finding("exposed_communication", speedup=figure(1.2, 0.1, "x"), short_remedy="train on twice the batch")
