@@ -109,6 +109,9 @@ def _why_not(facts: ModeFacts, found: Traces) -> str | None:
     conversion = facts.mode.conversion
     if conversion is not None and conversion.modules and not conversion.optimizers:
         return "without an optimizer of torch's the update is a part of it that is not known"
+    forward = facts.mode.phases.get("forward")
+    if facts.mode.native is None and forward is not None and forward.value == 0:
+        return "no forward of the model was seen, which is a part of it"
     return None
 
 

@@ -66,7 +66,7 @@ class Observer(ABC):
     """
 
     _times_exchanges = False
-    _before_backward: Callable[[Any, bool], None] | None = None
+    _before_backward: Callable[[Any, bool, bool], None] | None = None
 
     def __init__(
         self,

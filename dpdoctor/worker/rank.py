@@ -140,11 +140,19 @@ class Rank(Observer):
         self._leave()
         return 0 if self._ending.status == "ok" else 1
 
-    def _before_backward(self, tensors: Any, with_graph: bool) -> None:
+    def _before_backward(self, tensors: Any, with_graph: bool, keeps_graph: bool) -> None:
+        noted = self._mode.passes
         if with_graph:
-            passes.note_graph(self._mode.passes)
-        if self._mode.replicates:
-            self._repeats.before_backward(tensors, self._wrapping.parameters, after_forward=self._watch.pass_is_open)
+            passes.note_graph(noted)
+        self._repeats.before_backward(
+            tensors,
+            self._wrapping.parameters,
+            after_forward=self._watch.pass_is_open,
+            keeps_graph=keeps_graph,
+            uncalled=self._wrapping.uncalled,
+        )
+        if noted.past_method:
+            self._report.warn(f"time and rows of the model's forward are unknown{noted.past_call()}")
         if self._seeds_apart:
             self._seeds_apart = False
             self._seeding.draw_apart()

@@ -72,13 +72,32 @@ class Passes:
 
     Attributes:
         by_grad: torch.autograd.grad gives gradients of parameters.
-        repeated: a backward pass goes through a forward that another one went through before.
+        repeated: a backward pass goes through a forward that another one went through before, and kept.
+        past: a backward pass goes through a forward that no call of the wrapper was seen for, or an older one.
+        past_method: the method of a model, like Model.loss, by which it goes past; empty: none is known.
         with_graph: a backward pass, or torch.autograd.grad, makes a graph of its own (create_graph=True).
     """
 
     by_grad: str = ""
     repeated: str = ""
+    past: str = ""
+    past_method: str = ""
     with_graph: str = ""
+
+    def past_call(self) -> str:
+        """Return how the script trains past a call of its model, as the end of a sentence; or nothing."""
+        if not self.past:
+            return ""
+        if not self.past_method:
+            return (
+                f": the backward pass at {self.past} goes through a forward that no call of the model since the "
+                "backward pass before began. Call the model once before each backward pass, or add the losses up"
+            )
+        return (
+            f": the script trains through {self.past_method}, and the backward pass at {self.past} goes past it, by a "
+            "reference taken before training or through another method. In every step call it by its name, as "
+            f"model.{self.past_method.rpartition('.')[2]}(...)"
+        )
 
     def past_hooks(self) -> str:
         """Return which gradients no wrapper sees, as the end of a sentence; or nothing."""

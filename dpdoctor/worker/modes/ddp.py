@@ -95,7 +95,7 @@ class DDP(Mode):
         """Return which backward passes are not reduced, as the end of a sentence; nothing where all are."""
         repeated = self.passes.repeated
         if self.passes.by_grad or not repeated:
-            return self.passes.past_hooks()
+            return self.passes.past_hooks() or self.passes.past_call()
         return (
             f": the backward pass at {repeated} goes through a forward that another one went through before, and "
             "DistributedDataParallel reduces in the first alone. Call the model once for each, or add the losses up"

@@ -205,12 +205,12 @@ def watch_backward(
     phases: PhaseClock,
     after: Callable[[], None],
     *,
-    before: Callable[[Any, bool], None] | None = None,
+    before: Callable[[Any, bool, bool], None] | None = None,
 ) -> None:
     """See every backward pass: `after` is called when it has ended, or the one that it runs inside of, as checkpointing
     and reversible models have it.
 
-    `before` gets what it starts from and whether it is to have a graph of its own.
+    `before` gets what it starts from, whether it is to have a graph of its own, and whether it keeps the one it has.
 
     Of torch.autograd.grad only the time is taken: it may be a penalty's, and leaves no gradients in parameters.
     """
@@ -227,7 +227,8 @@ def watch_backward(
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         if before is not None:
-            before(tensors, bool(kwargs.get("create_graph")) or args[2:3] == (True,))
+            with_graph = bool(kwargs.get("create_graph")) or args[2:3] == (True,)
+            before(tensors, with_graph, with_graph or bool(kwargs.get("retain_graph")) or args[1:2] == (True,))
         depth = phases.push(BACKWARD)
         try:
             original(tensors, *args, **kwargs)

@@ -40,24 +40,38 @@ def note_graph(passes: Passes) -> None:
 
 
 class Repeats:
-    """Finds the first backward pass through a forward that another backward pass went through before."""
+    """Finds the first backward pass through a forward that another one went through before, or that nobody saw."""
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
         self._looks = 0
+        self._has_kept = False
 
     def before_backward(
-        self, tensors: Any, parameters: Callable[[], Iterable[nn.Parameter]], *, after_forward: bool
+        self,
+        tensors: Any,
+        parameters: Callable[[], Iterable[nn.Parameter]],
+        *,
+        after_forward: bool,
+        keeps_graph: bool,
+        uncalled: Sequence[str] = (),
     ) -> None:
         """A backward pass begins; `after_forward`: a training forward has come since the last one.
 
-        `parameters` gives those of the wrapped modules.
+        `parameters` gives those of the wrapped modules. Only where an earlier pass kept its graph can this one repeat
+        it. `uncalled` names the methods that stand for a model's call and were not called since.
         """
-        if after_forward or self._passes.repeated or self._looks == MOST_LOOKS:
+        has_kept, self._has_kept = self._has_kept, self._has_kept or keeps_graph
+        noted = self._passes
+        if after_forward or noted.repeated or noted.past or self._looks == MOST_LOOKS:
             return
         self._looks += 1
-        if _leads_to(_listed(tensors), {id(parameter) for parameter in parameters()}):
-            self._passes.repeated = lines.caller()
+        if not _leads_to(_listed(tensors), {id(parameter) for parameter in parameters()}):
+            return
+        if has_kept:
+            noted.repeated = lines.caller()
+        else:
+            noted.past, noted.past_method = lines.caller(), next(iter(uncalled), "")
 
 
 def _listed(value: Any) -> Sequence[Any]:

@@ -76,6 +76,7 @@ class Wrapping:
     Attributes:
         awaited: parts of which the end of a backward pass is to tell more.
         made_anew: Conversion's.
+        uncalled: methods that stand for their model's call, like Model.loss, and were not called since.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Wrapping:
         self._eval_mode = EvalMode(patches)
         self._wrapped: list[Wrapped] = []
         self.awaited: list[Awaited] = []
+        self.uncalled: list[str] = []
         self._targets: dict[int, Callable[..., Any]] = {}
         self._by_parts: set[int] = set()
         self._routed: set[tuple[int, str]] = set()
@@ -355,16 +357,20 @@ class Wrapping:
         own_call = self._mode.without_gradients(module, method)
         is_call = entry.method == methods.CALL
         # What the mode made calls the module, and what is called then is to go on to its forward.
-        redirect = Redirect(module, self._as_unit(target), self._watch, own_call, method=None if is_call else method)
+        target = self._as_unit(target, told)
+        redirect = Redirect(module, target, self._watch, own_call, method=None if is_call else method)
+        self.uncalled.append(told)
         methods.route(self._patches, module, entry.method, redirect)
         self._note(module, module, class_name, line)
         why = "the model's class is called in a way of its own" if is_call else "nobody calls the model itself"
         self.warnings.append(f"{why}: it is trained through {told}, which stands for its call")
 
-    def _as_unit(self, target: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a target inside of which no other unit is looked for."""
+    def _as_unit(self, target: Callable[..., Any], told: str) -> Callable[..., Any]:
+        """Return a target inside of which no other unit is looked for; `told` is called from its first call on."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if told in self.uncalled:
+                self.uncalled.remove(told)
             self._inside.unit = True
             try:
                 return target(*args, **kwargs)

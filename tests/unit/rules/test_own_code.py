@@ -56,6 +56,12 @@ SILENT = {
 }
 
 
+def test_a_forward_that_nobody_saw_is_not_told_as_code_of_the_loop() -> None:
+    found = RULE.check(loop(100, 60))
+    assert isinstance(found, CannotTell)
+    assert "no forward of the model was seen" in found.reason
+
+
 def test_the_smaller_of_clock_and_trace_counts() -> None:
     for other_ms, idle_ms, cost in ((30, 40, 0.3), (40, 30, 0.3)):
         found = RULE.check(loop(other_ms, idle_ms))

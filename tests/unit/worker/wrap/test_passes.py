@@ -55,7 +55,7 @@ def test_gradients_of_gradients_are_noted_however_they_are_asked_for(patches: Pa
     ):
         noted, x = watched(patches), X.clone().requires_grad_()
 
-        def before(_: Any, with_graph: bool, noted: Passes = noted) -> None:
+        def before(_: Any, with_graph: bool, __: bool, noted: Passes = noted) -> None:
             if with_graph:
                 passes.note_graph(noted)
 
@@ -67,26 +67,48 @@ def test_gradients_of_gradients_are_noted_however_they_are_asked_for(patches: Pa
         patches.undo()
 
 
-def repeated(*graphs: tuple[nn.Module, bool]) -> str:
+def repeated(*graphs: tuple[nn.Module, bool], keeps_graph: bool = True) -> Passes:
     """Return what was noted after backward passes through modules, each after a forward or not; one is wrapped."""
     noted, wrapped = Passes(), Net()
     repeats = passes.Repeats(noted)
     for module, after_forward in graphs:
         loss = (module if module is not WRAPPED else wrapped)(X).sum()
-        repeats.before_backward(loss, wrapped.parameters, after_forward=after_forward)
-    return noted.repeated
+        repeats.before_backward(
+            loss, wrapped.parameters, after_forward=after_forward, keeps_graph=keeps_graph, uncalled=["Net.loss"]
+        )
+    return noted
 
 
 WRAPPED = Net()
 
 
 def test_a_second_backward_through_the_wrapped_module_is_noted() -> None:
-    assert repeated((WRAPPED, True), (WRAPPED, False)).startswith(f"{HERE}:")
-    assert repeated((WRAPPED, True), (WRAPPED, True)) == ""
-    assert repeated((WRAPPED, True), (Net(), False)) == "", "another model's backward is its own"
+    assert repeated((WRAPPED, True), (WRAPPED, False)).repeated.startswith(f"{HERE}:")
+    assert repeated((WRAPPED, True), (WRAPPED, True)) == Passes()
+    assert repeated((WRAPPED, True), (Net(), False)) == Passes(), "another model's backward is its own"
+
+
+def test_a_graph_that_no_pass_kept_is_gone_through_once() -> None:
+    noted = repeated((WRAPPED, True), (WRAPPED, False), keeps_graph=False)
+    assert (noted.repeated, noted.past_method) == ("", "Net.loss")
+    assert noted.past.startswith(f"{HERE}:")
+    assert "trains through Net.loss" in noted.past_call()
+    assert "model.loss(...)" in noted.past_call()
+    noted.past_method = ""
+    assert "goes through a forward that no call of the model" in noted.past_call()
+    assert Passes().past_call() == ""
+
+
+def test_whether_a_backward_pass_keeps_its_graph_is_seen(patches: Patches, clock: HandClock) -> None:
+    told: list[tuple[bool, bool]] = []
+    hooks.watch_backward(patches, PhaseClock(clock), lambda: None, before=lambda _, *flags: told.append(flags))
+    Net()(X).sum().backward(retain_graph=True)
+    torch.autograd.backward(Net()(X).sum(), None, True)
+    Net()(X).sum().backward()
+    assert told == [(False, True), (False, True), (False, False)]
 
 
 def test_tensors_without_a_graph_lead_nowhere() -> None:
     noted = Passes()
-    passes.Repeats(noted).before_backward(iter([X]), Net().parameters, after_forward=False)
-    assert noted.repeated == ""
+    passes.Repeats(noted).before_backward(iter([X]), Net().parameters, after_forward=False, keeps_graph=True)
+    assert noted == Passes()

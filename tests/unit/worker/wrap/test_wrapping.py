@@ -231,6 +231,15 @@ def test_training_through_a_method_enters_the_wrapper_with_it(rig: Rig, mode: Re
     assert f"{type(model).__name__}.loss" in rig.wrapping.warnings[0]
 
 
+def test_it_is_known_whether_a_routed_method_is_called_again(rig: Rig) -> None:
+    model = Net()
+    held, taken_before = sgd(model), model.loss
+    for called, uncalled in ((taken_before, ["Net.loss"]), (taken_before, ["Net.loss"]), (model, [])):
+        (called(X) if called is taken_before else model.loss(X)).backward()
+        held.step()
+        assert rig.wrapping.uncalled == uncalled
+
+
 @pytest.mark.usefixtures("rig")
 def test_ranks_leave_the_first_step_of_a_routed_method_alike() -> None:
     model = Net()
