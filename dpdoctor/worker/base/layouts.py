@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,21 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors in nested containers, in order."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors(item)
+    else:
+        for item in named(value) or ():
+            yield from tensors(item)
+
+
+def named(value: Any) -> Sequence[Any] | None:
+    """Return what a mapping or a dataclass holds by names; None: it is neither."""
+    if isinstance(value, Mapping):
+        return tuple(value.values())
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, torch.nn.Module)):
+        return tuple(getattr(value, field.name, None) for field in dataclasses.fields(value))
+    return None
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

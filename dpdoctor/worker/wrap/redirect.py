@@ -214,7 +214,7 @@ class Watch:
 
 
 def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Return the first tensor among the arguments or in a dict of them; None when a list holds it."""
+    """Return the first tensor among the arguments or in a dict or dataclass of them; None when a list holds it."""
     first = args[0] if args else None
     if not isinstance(first, torch.Tensor):
         values = (item for value in (*args, *kwargs.values()) for item in _items(value))
@@ -269,12 +269,13 @@ def _lengths(value: Any) -> Iterator[int]:
     """Yield how many items lists and tuples hold, in nested containers; of packed sequences, how many sequences."""
     if isinstance(value, PackedSequence):
         yield int(value.batch_sizes[0])
-    elif isinstance(value, Mapping):
-        yield from _lengths_of_each(value.values())
     elif isinstance(value, (list, tuple)):
         yield len(value)
         yield from _lengths_of_each(value)
+    else:
+        yield from _lengths_of_each(layouts.named(value) or ())
 
 
 def _items(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, Mapping) else (value,)
+    held = layouts.named(value)
+    return (value,) if held is None else held

@@ -23,7 +23,7 @@ class Called(Exception):  # noqa: N818 - a signal between the parts of a test
 def test_a_backward_pass_that_raises_is_none_and_its_phase_ends(patches: Patches, clock: HandClock) -> None:
     phases = PhaseClock(clock)
     seen: list[Any] = []
-    hooks.watch_backward(patches, phases, lambda: seen.append(1), before=lambda what, _: seen.append(("before", what)))
+    hooks.watch_backward(patches, phases, lambda: seen.append(1), before=lambda what, *_: seen.append(("before", what)))
     x = torch.ones(2, requires_grad=True)
     loss = (x * 2).sum()
 

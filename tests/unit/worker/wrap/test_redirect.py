@@ -6,6 +6,7 @@ import os
 import pickle
 from collections import UserDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -274,6 +275,30 @@ def test_what_torch_func_maps_over_has_no_samples_that_are_known(rig: Rig) -> No
         torch.func.vmap(torch.func.jacrev(model))(torch.randn(5, 3)).pow(2).mean().backward()
         held.step()
     assert [step.counted.samples_entered for step in rig.steps] == [0, 0, 0]
+
+
+@dataclass
+class Given:
+    """What some frameworks call a model with."""
+
+    name: str
+    past: torch.Tensor
+    future: torch.Tensor | None = None
+
+
+class OfGiven(Net):
+    def forward(self, given: Any) -> torch.Tensor:
+        return super().forward(given.past)
+
+
+def test_the_tensors_of_a_dataclass_are_what_a_model_is_called_with(rig: Rig) -> None:
+    model = OfGiven()
+    held = sgd(model)
+    for (x,) in DataLoader(TensorDataset(X.repeat(3, 1)), batch_size=4):
+        model(Given("a", 2 * x)).mean().backward()
+        held.step()
+    counted = [step.counted for step in rig.steps]
+    assert [(each.samples_drawn, each.samples_entered, each.reconciled) for each in counted] == [(4, 4, True)] * 3
 
 
 class OfRows(nn.Linear):
