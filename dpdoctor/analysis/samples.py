@@ -24,10 +24,15 @@ GIVEN, DRAWN, ENTERED = (
     "indices drawn by the loader",
     "first tensor of forward",
 )
+NONE_COUNTED = "no step's samples could be counted; give --samples-per-step"
 UNCOUNTED = "the samples of some steps could not be counted; give --samples-per-step"
 UNRECONCILED = (
     "of {} measured steps {} trained on {} rows where the loader's batches have {} samples, and it cannot be told "
     "whether rows are samples of which some were left out, or hold several each; give --samples-per-step"
+)
+UNSEEN_ROWS = (
+    "of {} measured steps {} trained on rows that could not be counted where the loader's batches have {} samples; "
+    "give --samples-per-step"
 )
 # Of so many steps one may be odd: one in which the script looks at something with its model, say.
 MOST_ODD_SHARE = 0.05
@@ -84,7 +89,9 @@ def _rows(step: StepRecord) -> int:
 
 def _by_rows(steps: Sequence[StepRecord]) -> Counting:
     """Return the counting of a script whose training no loader feeds that counts; it has nothing to be held against."""
-    unknown = UNCOUNTED if not all(step.samples_entered for step in steps) else None
+    unknown = None
+    if not all(step.samples_entered for step in steps):
+        unknown = UNCOUNTED if any(step.samples_entered for step in steps) else NONE_COUNTED
     check = None
     if steps:
         text = unknown or f"{_entered(steps)}; no loader counts samples that this could be compared with"
@@ -106,9 +113,10 @@ def _why_unknown(steps: Sequence[StepRecord]) -> str | None:
     odd = [step for step in steps if not step.reconciled]
     if len(odd) <= MOST_ODD_SHARE * len(steps):
         return None
-    return UNRECONCILED.format(
-        len(steps), len(odd), _range([s.samples_entered for s in odd]), _range([s.samples_drawn for s in odd])
-    )
+    drawn = _range([step.samples_drawn for step in odd])
+    if not any(step.samples_entered for step in odd):
+        return UNSEEN_ROWS.format(len(steps), len(odd), drawn)
+    return UNRECONCILED.format(len(steps), len(odd), _range([step.samples_entered for step in odd]), drawn)
 
 
 def _proof(steps: Sequence[StepRecord], num_windows: int) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from dpdoctor.analysis import ModeSummary, analyse
 from dpdoctor.analysis.base.windows import RankWindow, Window
-from dpdoctor.analysis.samples import CHECK, DRAWN, ENTERED, GIVEN, UNCOUNTED, Counting, counting
+from dpdoctor.analysis.samples import CHECK, DRAWN, ENTERED, GIVEN, NONE_COUNTED, UNCOUNTED, Counting, counting
 from dpdoctor.records import StepRecord
 from dpdoctor.report.words import clauses
 from tests.builders import records, specs
@@ -77,6 +77,12 @@ def test_what_does_not_reconcile_is_unknown() -> None:
     assert (found.check.ok, found.check.text) == (None, found.unknown)
 
 
+def test_rows_that_could_not_be_counted_are_not_told_as_none() -> None:
+    unknown = count(taken(samples_entered=0, reconciled=False)).unknown
+    assert unknown is not None
+    assert "trained on rows that could not be counted where the loader's batches have 32 samples" in unknown
+
+
 def test_one_odd_step_of_many_changes_nothing() -> None:
     assert count(*[STEP] * 19, taken(reconciled=False)).unknown is None
     assert count(*[STEP] * 18, taken(reconciled=False)).unknown is not None
@@ -98,7 +104,9 @@ def test_several_steps_on_each_batch_count_the_rows_that_entered(rows: int) -> N
 def test_without_a_loader_there_is_nothing_to_compare_with() -> None:
     found = count(*[taken(samples_drawn=0)] * 4)
     assert (found.source, found.unknown, found.check.ok if found.check else True) == (ENTERED, None, None)
-    assert count(taken(samples_drawn=0, samples_entered=0)).unknown == UNCOUNTED
+    none = taken(samples_drawn=0, samples_entered=0)
+    assert count(none).unknown == NONE_COUNTED
+    assert count(none, taken(samples_drawn=0)).unknown == UNCOUNTED
 
 
 def test_the_users_word_counts_and_is_not_proved() -> None:
