@@ -103,7 +103,11 @@ def interruptions(
         return f"one {kind} was seen, and the length of an epoch is not known, nor how often it comes"
     if len(seen) == 1 and (without := _longest_without(launch, *seen)) > every + 1:
         return f"one {kind} was seen, with {units.count(without, 'step')} without: it does not come in each epoch"
-    seconds = stats.mean_interval(list(seen.values()), "s")
+    compiled = slowest_by_step(launch, "compile")
+    usual = [taken for step, taken in seen.items() if step not in compiled]
+    if not usual:
+        return f"something was compiled in each {kind} that was seen, which the next ones are spared"
+    seconds = stats.mean_interval(usual, "s")
     plain_s = _plain_step(windows, kind)
     if plain_s is None:
         return f"no step without {kind} was measured to compare with"

@@ -57,6 +57,15 @@ def test_steps_that_were_counted_as_one_count_by_their_samples() -> None:
     assert found.cost.value < RULE.check(case).cost.value
 
 
+def test_what_an_evaluation_compiles_is_not_taken_to_come_again() -> None:
+    of = cases.eventful(cases.eventful(*cases.ranks(), "evaluation", 2, 0.1), "evaluation", 8, 0.9)
+    found = RULE.check(cases.case(of=[cases.eventful(of, "compile", 8, 0.9)]))
+    assert found.cost.value == pytest.approx(RULE.check(FIRES["often"]).cost.value)
+    found = RULE.check(cases.case(of=[cases.eventful(of, "compile", 2, 0.1)]))
+    assert isinstance(found, CannotTell)
+    assert "something was compiled in each evaluation" in found.reason
+
+
 def test_ranks_that_all_evaluate_everything_are_told_to_share() -> None:
     found = RULE.check(FIRES["by every rank"])
     assert any("2 ranks" in text for text in found.evidence)
