@@ -43,9 +43,9 @@ def test_what_fsdp_cannot_shard_as_it_lies_is_laid_out_anew_and_named(profile):
         (
             "whole_batch.py",
             20,
-            "dim 0 of the first tensor that the model is called with, 20 per step",
+            "dim 0 of the first tensor that the model is called with, up to 20 per step",
         ),
-        ("by_time.py", 4, "dim 1 of the first tensor that the model is called with, 4 per step"),
+        ("by_time.py", 4, "dim 1 of the first tensor that the model is called with, up to 4 per step"),
     ],
 )
 def test_without_a_loader_the_summary_says_what_a_sample_is(profile, script, samples, told):

@@ -32,12 +32,12 @@ SEVERAL_CALLS = (
     "ones, which cannot be told"
 )
 TOLD = (
-    "no loader counts samples: they are dim {} of the first tensor that the model is called with, {} per step, which "
-    "its layers or its output take for the batch's"
+    "no loader counts samples: they are dim {} of the first tensor that the model is called with, up to {} per step, "
+    "which its layers or its output take for the batch's"
 )
 ASSUMED = (
-    "no loader counts samples: they are taken to be dim 0 of the first tensor that the model is called with, {} per "
-    "step; where that is not the batch, as in (time, batch), give --samples-per-step"
+    "no loader counts samples: they are taken to be dim 0 of the first tensor that the model is called with, up to {} "
+    "per step; where that is not the batch, as in (time, batch), give --samples-per-step"
 )
 # Before a framework has fetched ahead for the first time it may seem so.
 LEAST_STEPS_TO_DOUBT = 8
