@@ -32,6 +32,7 @@ NAMED = 1 / 3
 HALF = 0.5
 # What DDP and FSDP exchange, and how many bytes it is does not go by the batch.
 OF_PARAMETERS = frozenset({"all_reduce", "reduce_scatter", "all_gather", "broadcast"})
+TWICE = "train on twice the batch per device"
 BFLOAT16 = {
     "ddp": "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
     "fsdp": "fully_shard(module, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, "
@@ -85,7 +86,7 @@ def _found(facts: ModeFacts, weighed: Weighed, evidence: list[str], part: Findin
     if part is not None:
         evidence.append(f"the finding {part.rule} is {units.share(of_cost)} of it")
     advice = _advice(facts)
-    if advice is None and (longest := _longest_words(facts)):
+    if not _is_of_parameters(facts) and (longest := _longest_words(facts)):
         evidence.append(longest)
     level: Severity = "info" if of_cost >= NAMED else severity(weighed.value)
     return Finding(
@@ -133,19 +134,27 @@ class _Advice:
 
 
 def _advice(facts: ModeFacts) -> _Advice | None:
-    """Return what halves the communication per sample; None: for all we know it grows with the batch."""
+    """Return what halves the communication per sample; None: for all we know it grows with the batch, or nothing."""
     if not _is_of_parameters(facts):
         return None
-    short = remedy = "train on twice the batch per device"
-    if facts.wrapper == "ddp":  # FSDP gathers parameters for every batch, whether or not gradients are accumulated
-        remedy += ", or accumulate gradients over two batches under no_sync()"
-    elif facts.by_hand is not None:
-        remedy += ", or accumulate gradients over two batches and exchange them once"
+    larger = _larger_batch(facts)
     is_float = _mostly(facts, lambda call: call.dtype == "float")
     if not facts.on_gpu or not is_float or any(way.hook for way in facts.ways):
-        return _Advice(remedy=f"{remedy}: half as much communication for each sample", short=short)
+        return _Advice(remedy=f"{larger}: half as much communication for each sample", short=TWICE) if larger else None
     short = "exchange bfloat16 instead of float32"
-    return _Advice(remedy=f"{short}: half the bytes; or {remedy}", short=short, code=BFLOAT16.get(facts.wrapper))
+    remedy = "; or ".join(filter(None, (f"{short}: half the bytes", larger)))
+    return _Advice(remedy=remedy, short=short, code=BFLOAT16.get(facts.wrapper))
+
+
+def _larger_batch(facts: ModeFacts) -> str:
+    """Return how to train on more samples per exchange; empty where ranks train on the same ones, maybe all of them."""
+    if facts.mode.conversion is not None and facts.mode.conversion.same_samples:
+        return ""
+    if facts.wrapper == "ddp":  # FSDP gathers parameters for every batch, whether or not gradients are accumulated
+        return f"{TWICE}, or accumulate gradients over two batches under no_sync()"
+    if facts.by_hand is not None:
+        return f"{TWICE}, or accumulate gradients over two batches and exchange them once"
+    return TWICE
 
 
 def _is_of_parameters(facts: ModeFacts) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, Loader, ModeFacts
-from dpdoctor.rules.rule import Rule
+from dpdoctor.rules.rule import Rule, faster_without
 
 OF_A_STREAM = "let the dataset's __iter__ give each rank and each worker another part"
 CODE_OF_A_STREAM = "itertools.islice(items, rank * num_workers + worker, None, world_size * num_workers)"
@@ -30,6 +30,7 @@ def _check(facts: ModeFacts) -> Finding | None:
     short = None if loader else _short_loader(facts)
     whole = loader or short
     is_own = any(ld.rule == "own" for ld in conversion.loaders)
+    cost = Figure(value=1 - 1 / size, n=1, unit="ratio")
     of_a_stream = OF_A_STREAM if is_seen else f"unless it already does, {OF_A_STREAM}"
     return Finding(
         rule="unsharded_data",
@@ -39,11 +40,14 @@ def _check(facts: ModeFacts) -> Finding | None:
         title=f"{ranks} train on the same samples: {size} devices do the work of one"
         if is_seen
         else f"each of {ranks} reads all of the data: an epoch is no shorter than on one device",
-        cost=Figure(value=1 - 1 / size, n=1, unit="ratio"),
+        cost=cost,
         share_of="epoch",
         evidence=(*_of_samples(size, is_seen=is_seen), *(_of_loader(whole) if whole else ())),
         cause=None,
         remedy=OF_ITS_OWN if is_own else of_a_stream if loader else _remedy(facts, short),
+        short_remedy="give each rank samples of its own" if is_seen else None,
+        speedup=faster_without(cost) if is_seen else None,
+        speedup_basis="at most",
         code=CODE_OF_ITS_OWN if is_own else CODE_OF_A_STREAM if loader else None,
         line=whole.built or whole.line if whole else next((unit.line for unit in conversion.modules), None),
     )

@@ -116,6 +116,22 @@ class TestAnswer:
         unknown_gain = dataclasses.replace(bound, speedup=None)
         assert "num_workers=2" in screen(with_findings(runs.cpu_run(), single, unknown_gain)).do_first
 
+    def test_what_is_known_to_cost_much_of_an_epoch_comes_first(self) -> None:
+        twice = finding("exposed_communication", speedup=figure(2.5, 0.1, "x"), short_remedy="train on twice the batch")
+        same = finding(
+            "unsharded_data",
+            title="2 ranks train on the same samples",
+            cost=figure(0.5, 0.0, "ratio"),
+            share_of="epoch",
+            speedup=figure(2.0, 0.0, "x"),
+            short_remedy="give each rank samples of its own",
+        )
+        found = screen(with_findings(runs.cpu_run(), twice, same))
+        assert (found.answer, found.tone) == ("2 ranks train on the same samples (ddp).", "bad")
+        assert found.do_first.startswith("Give each rank samples of its own")
+        supposed = dataclasses.replace(same, status="inferred", severity="warning")
+        assert "the same samples" not in screen(with_findings(runs.cpu_run(), twice, supposed)).answer
+
 
 class TestModes:
     def test_parts_add_up_to_the_step(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dpdoctor.analysis import TRACE_MODE, Finding
-from dpdoctor.records import Collective, Counters
+from dpdoctor.records import Collective, Conversion, Counters
 from dpdoctor.rules import CannotTell, wording
 from dpdoctor.rules.diagnose import ask
 from dpdoctor.rules.rule import Said
@@ -109,6 +109,14 @@ def test_bfloat16_is_advised_where_float32_was_read() -> None:
         found = exchanging("all_reduce", dtype)
         assert (found.code, found.short_remedy) == (None, "train on twice the batch per device")
         assert "bfloat16" not in str(found.remedy)
+
+
+@pytest.mark.parametrize(("dtype", "short"), [("float", "exchange bfloat16 instead of float32"), ("char", None)])
+def test_no_larger_batch_is_advised_where_all_ranks_train_on_the_same(dtype: str, short: str | None) -> None:
+    digests = [replace(d, collectives=(size("all_reduce", dtype=dtype),)) for d in pair()]
+    found = finding(case("ddp", *digests, conversion=Conversion(same_samples=True)))
+    assert found.short_remedy == short
+    assert "batch" not in f"{found.remedy} {found.evidence}"
 
 
 def test_what_goes_by_the_batch_is_not_halved_by_a_larger_one() -> None:

@@ -47,6 +47,13 @@ def test_what_was_seen_is_confirmed_where_the_model_is_called() -> None:
     )
 
 
+def test_what_samples_of_their_own_may_give_is_told_where_it_was_seen() -> None:
+    seen, supposed = RULE.check(FIRES["the same tensors"]), RULE.check(FIRES["a stream"])
+    assert (seen.short_remedy, seen.speedup_basis) == ("give each rank samples of its own", "at most")
+    assert seen.speedup.value == pytest.approx(4)
+    assert (supposed.short_remedy, supposed.speedup) == (None, None)
+
+
 def test_a_stream_that_was_seen_is_divided_in_its_dataset() -> None:
     seen, supposed = RULE.check(FIRES["a stream whose tensors were the same"]), RULE.check(FIRES["a stream"])
     assert (seen.status, seen.severity, seen.line) == ("confirmed", "critical", "train.py:30")
