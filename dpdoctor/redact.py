@@ -102,6 +102,8 @@ _JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
 # Words of ours, such as names of fields and stages.
 _WORD = re.compile(r"[a-z_0-9]{1,32}")
 
+# ECMA-48's: of colours and moves of the cursor, with what they are.
+_CONTROL_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _UNQUOTED = re.compile(r"""["'\\]+""")
 
 _known: set[str] = set()
@@ -320,11 +322,13 @@ def _is_secret(name: str, value: str) -> bool:
 def printable(value: str) -> str:
     """Return text without the characters that command a terminal or turn the direction of what follows them.
 
-    Each becomes a replacement character, so that it is seen that there was one. New lines and tabs stay.
+    Each becomes a replacement character, so that it is seen that there was one. New lines and tabs stay; colours and
+    moves of the cursor are left out whole.
     """
     if value.isprintable():
         return value
-    return "".join(c if _is_shown(c) else "\N{REPLACEMENT CHARACTER}" for c in value)
+    shown = _CONTROL_SEQUENCE.sub("", value)
+    return "".join(c if _is_shown(c) else "\N{REPLACEMENT CHARACTER}" for c in shown)
 
 
 def _is_shown(character: str) -> bool:

@@ -37,7 +37,7 @@ REPLACED = (
 )
 NO_WINDOW = (
     "--time-budget was over before a window could be measured: {} took {}, with what the script does in between; give "
-    "--time-budget {} at least"
+    "--time-budget {} or so"
 )
 # Two of warm-up, the proof, a window of two steps, as profiled steps take longer.
 LEAST_STEPS_TO_A_WINDOW, LEAST_STEPS_OF_A_WINDOW = 8, 2

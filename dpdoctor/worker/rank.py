@@ -156,7 +156,8 @@ class Rank(Observer):
         if self._seeds_apart:
             self._seeds_apart = False
             self._seeding.draw_apart()
-        if self._warn_of_sums:
+        # The first one may be a look at gradients, and train nothing, where there is no optimizer yet.
+        if self._warn_of_sums and (self._optimizers.any_seen or self._steplog.num_steps):
             self._warn_of_sums = False
             if loss.is_summed(tensors[0] if isinstance(tensors, (list, tuple)) else tensors):
                 self._report.warn(f"{SUMMED_LOSS} ({lines.caller()})")

@@ -247,6 +247,12 @@ def test_forward_passes_of_a_module_that_is_made_anew_are_unknown_on_one_device(
     assert done.mode("single")["step"]["value"] > 0
 
 
+def test_a_backward_pass_before_there_is_an_optimizer_is_no_step_and_warns_of_nothing(profile):
+    done = profile("wild_backward_before.py", *DDP_ALONE)
+    assert done.exit_code == 0, done.output
+    assert not [text for text in done.record("ddp").conversion.warnings if "a sum over the batch" in text]
+
+
 def test_batches_of_a_tensor_class_that_refuses_to_be_cut_are_trained_on(profile):
     done = profile("wild_tensor_class.py", "--modes", "single,ddp", *SHORT)
     assert done.exit_code == 0, done.output

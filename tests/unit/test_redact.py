@@ -321,7 +321,7 @@ def test_short_secrets_count_as_whole_words() -> None:
     [
         ("a line\n\tand another", "a line\n\tand another"),
         ("カーネル 🔥\N{NO-BREAK SPACE}x", "カーネル 🔥\N{NO-BREAK SPACE}x"),
-        ("\x1b[31mred\x07", "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"),
+        ("\x1b[1;31mred\x1b[0m\x07\x1b", "red\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"),
         ("\N{RIGHT-TO-LEFT OVERRIDE}esrever", "\N{REPLACEMENT CHARACTER}esrever"),
         ("\udcff", "\N{REPLACEMENT CHARACTER}"),
     ],

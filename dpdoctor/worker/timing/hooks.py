@@ -16,9 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.phases import BACKWARD, ELSEWHERE, H2D, OPTIMIZER, PhaseClock
-from dpdoctor.worker.timing.steps import StepCounter
-
-NO_OPTIMIZER = -1
+from dpdoctor.worker.timing.steps import NO_OPTIMIZER, StepCounter
 
 
 class Optimizers:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+# Stands for the optimizer of a script that has built none. A step of one that it builds later takes its place at once,
+# as no backward pass counts as a step from then on.
+NO_OPTIMIZER = -1
 # So many steps of others without one of the reference mean that the script has moved on (a pre-fit has ended).
 SILENT_AFTER = 200
 # Of an optimizer that was built since the reference's last step fewer are enough, where the reference is never silent:
@@ -65,6 +68,9 @@ class StepCounter:
         self._num_steps += 1
         if self.reference is None:
             self.reference = optimizer
+        elif self.reference == NO_OPTIMIZER != optimizer:
+            self._replace(optimizer)
+            self.num_replaced += 1
         is_new = optimizer >= self._built_before and optimizer != self.reference
         if self._note(optimizer, is_new=is_new):
             self._replace(optimizer)

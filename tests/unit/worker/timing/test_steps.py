@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.worker.timing.steps import REPLACED_AFTER, SILENT_AFTER, StepCounter
+from dpdoctor.worker.timing.steps import NO_OPTIMIZER, REPLACED_AFTER, SILENT_AFTER, StepCounter
 
 
 def counter_of(num_optimizers: int) -> StepCounter:
@@ -31,6 +31,14 @@ def test_every_step_of_the_only_optimizer_counts() -> None:
     counter = counter_of(4)
     assert [step(counter, 0) for _ in range(3)] == [True] * 3
     assert counter.reference == 0
+
+
+def test_the_first_optimizer_takes_the_place_of_backward_passes_before_it_at_once() -> None:
+    counter = StepCounter()
+    assert [step(counter, NO_OPTIMIZER) for _ in range(3)] == [True] * 3
+    counter.built(0)
+    assert [step(counter, 0) for _ in range(3)] == [True] * 3
+    assert (counter.reference, counter.num_replaced) == (0, 1)
 
 
 def test_a_scaled_step_is_one_step_skipped_or_not() -> None:
