@@ -1,4 +1,4 @@
-"""inference_share: much of the time passes in forward passes without gradients that are no evaluation."""
+"""inference_share: much time passes in forward passes that no backward pass follows and that are no evaluation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _finding(facts: ModeFacts, share: Figure, evidence: tuple[str, ...]) -> Find
         mode=facts.name,
         severity="info",
         status="inferred",
-        title=f"forward passes without gradients, and what lies between them and training, take "
+        title=f"forward passes that no backward pass follows, and what lies between them and training, take "
         f"{units.share(share.value)} of the time",
         cost=share,
         share_of="epoch",
@@ -58,15 +58,16 @@ def _finding(facts: ModeFacts, share: Figure, evidence: tuple[str, ...]) -> Find
 
 RULE = Rule(
     name="inference_share",
-    title="Forward passes without gradients",
-    what="Before it trains on, the script runs its model without gradients and reads no loader for it: a rollout in an "
-    "environment, text or images that are generated, an evaluation of tensors that lie in memory.",
+    title="Forward passes that no backward pass follows",
+    what="Before it trains on, the script runs its model without a backward pass and reads no loader for it: a rollout in "
+    "an environment, text or images that are generated, an evaluation of tensors that lie in memory.",
     why="No sample is trained on meanwhile. Whether training needs it nobody knows but who wrote the script, and so it "
     "is told as a fact.",
     how="Each such pass is timed by the host's clock, on the slowest rank, from its first forward to the next one that "
     "trains, with what lies between, such as an environment's steps.",
     remedy="Where training needs it, none that is known here: larger batches of forwards, or several environments at "
-    "once, may make it cheaper.",
+    "once, may make it cheaper. Those of a model in eval mode cost less under torch.no_grad(), if they are not there "
+    "yet.",
     verified=True,
     check=_check,
 )

@@ -43,7 +43,7 @@ CAUSES = {
     "core": "its core computes more slowly than the others'",
     "checkpoint": "it writes checkpoints",
     "evaluation": "it evaluates",
-    "inference": "its forward passes without gradients take longer",
+    "inference": "its forward passes that no backward pass follows take longer",
     "compile": "it compiles",
     "sync": "it waits for its device in the host's code",
     "allocator": "allocating memory takes longer on it",

@@ -49,6 +49,10 @@ def test_it_is_a_fact_and_advises_nothing() -> None:
         assert EVALUATION.check(case) is None
 
 
+def test_it_is_not_said_that_forward_passes_have_no_gradients() -> None:
+    assert RULE.check(FIRES["in every step"]).title.startswith("forward passes that no backward pass follows")
+
+
 def test_throughput_that_leaves_it_out_is_said_to() -> None:
     said = {name: " ".join(RULE.check(case).evidence) for name, case in FIRES.items()}
     assert "leaves out" in said["a rollout now and then"]
