@@ -59,8 +59,8 @@ def _finding(facts: ModeFacts, share: Figure, evidence: tuple[str, ...]) -> Find
 RULE = Rule(
     name="inference_share",
     title="Forward passes that no backward pass follows",
-    what="Before it trains on, the script runs its model without a backward pass and reads no loader for it: a rollout in "
-    "an environment, text or images that are generated, an evaluation of tensors that lie in memory.",
+    what="Before it trains on, the script runs its model without a backward pass and reads no loader for it: a rollout "
+    "in an environment, text or images that are generated, an evaluation of tensors that lie in memory.",
     why="No sample is trained on meanwhile. Whether training needs it nobody knows but who wrote the script, and so it "
     "is told as a fact.",
     how="Each such pass is timed by the host's clock, on the slowest rank, from its first forward to the next one that "
