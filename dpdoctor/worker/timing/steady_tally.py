@@ -154,7 +154,7 @@ class SteadyTally(Tally):
 
     def repeats(self, module: int, first: torch.Tensor) -> bool:
         """As Tally's: this is the step's first forward, with the model, dtype and shape of the last steps."""
-        handmade = (module, first.dtype, first.shape) if is_dense(first) else ()
+        handmade = (module, first.dtype, first.shape) if first.dim() and is_dense(first) else ()
         if handmade != self._handmade:
             self._handmade, self._num_handmade, self._is_handmade_short = handmade, 0, False
         return self._is_handmade_short and self._stage == _NONE

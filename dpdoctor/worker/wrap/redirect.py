@@ -214,12 +214,19 @@ class Watch:
 
 
 def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Return the first tensor among the arguments or in a dict or dataclass of them; None when a list holds it."""
+    """Return the first tensor that has a dimension, as a time has none, among the arguments, or in a dict or dataclass of them.
+
+    None when a list holds it.
+    """
     first = args[0] if args else None
-    if not isinstance(first, torch.Tensor):
+    if not isinstance(first, torch.Tensor) or not first.dim():
         values = (item for value in (*args, *kwargs.values()) for item in _items(value))
-        first = next((value for value in values if isinstance(value, (torch.Tensor, list, tuple))), None)
+        first = next((value for value in values if isinstance(value, (list, tuple)) or _has_rows(value)), None)
     return first if isinstance(first, torch.Tensor) else None
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0
 
 
 def follow(training: Pass, output: Any) -> None:

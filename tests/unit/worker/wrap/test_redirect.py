@@ -170,11 +170,13 @@ def test_in_a_forked_process_an_wrapped_module_is_a_plain_one(rig: Rig) -> None:
         ((UserDict(name="text", x=torch.ones(7, 3)),), {}, 7, 21),
         ((), {"x": torch.ones(8, 3)}, 8, 24),
         (("text", 3, torch.ones(9, 3)), {}, 9, 27),
-        ((torch.tensor(1.0), torch.ones(9, 3)), {}, 0, 1),
+        ((torch.tensor(1.0), torch.ones(9, 3)), {}, 9, 27),
+        ((torch.tensor(1.0), [torch.ones(9, 3)]), {}, 0, 0),
+        ((torch.tensor(1.0),), {}, 0, 0),
         (("text",), {}, 0, 0),
     ],
 )
-def test_samples_and_elements_are_those_of_the_first_tensor(
+def test_samples_and_elements_are_those_of_the_first_tensor_that_has_rows(
     rig: Rig, args: tuple[Any, ...], kwargs: dict[str, Any], entered: int, elements: int
 ) -> None:
     module = nn.Identity()
