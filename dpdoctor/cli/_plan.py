@@ -423,7 +423,7 @@ def describe(spec: RunSpec) -> str:
         *(["it fails with an ablation"] if has_ablations else []),
     ]
     again = f", a mode once more where {' or '.join(reasons)}" if reasons else ""
-    return f"Plan: {modes}{control} on {device}{again}; up to {units.seconds(seconds)}"
+    return f"Plan: {modes}{control} on {device}{again}; about {units.seconds(seconds)}"
 
 
 def tries_loaders(spec: RunSpec) -> bool:

@@ -311,7 +311,7 @@ def test_the_plan_in_words() -> None:
     spec = plan(recording=Recording(time_budget_s=20), repeat=2)
     assert describe(spec) == (
         "Plan: single (1 process, batches per-device), ddp (2 processes, batches per-device) on CPU with 3 threads per "
-        "device; up to 2.00 min"
+        "device; about 2.00 min"
     )
 
 
