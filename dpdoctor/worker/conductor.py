@@ -23,7 +23,7 @@ NOTHING_WRAPPED = (
     "steps were taken, but no module could be wrapped; looked for an nn.Module that is called with gradients enabled "
     "and owns parameters that require a gradient and that a torch optimizer holds, where there is one. "
     "`model.forward(x)` calls no module: write `model(x)`. A class with a `__call__` of its own is called past "
-    "nn.Module's, where parallel wrappers act: give it a forward instead"
+    "nn.Module's, where parallel wrappers act: let it have a forward alone"
 )
 NO_STEP = (
     "the script ended without a training step: no optimizer.step() and no backward() was seen. "

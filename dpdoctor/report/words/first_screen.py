@@ -207,20 +207,16 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
 
 
 def _largest(run: RunSummary, faults: Sequence[Finding]) -> Finding | None:
-    """Return what takes most of a step, whatever can be done about it; of what takes about as much the first.
-
-    What is known to cost much of an epoch comes before.
-    """
-    of_epoch = next(filter(_comes_first, faults), None)
-    if of_epoch is not None:
-        return of_epoch
+    """Return what takes most of a step, whatever can be done about it; of what takes about as much the first."""
+    if (beside := next(filter(_is_done_twice, faults), None)) is not None:
+        return beside
     shares = [(diagnosis.told_share(run, found) or 0.0) * (found.share_of == "step") for found in faults]
     return next((found for found, share in zip(faults, shares, strict=True) if share >= ALIKE * max(shares)), None)
 
 
-def _comes_first(finding: Finding) -> bool:
-    """Return whether a finding makes the figures of a step beside the point: each sample is trained on by all, say."""
-    return (finding.share_of, finding.severity, finding.status) == ("epoch", "critical", "confirmed")
+def _is_done_twice(finding: Finding) -> bool:
+    """Return whether ranks do the same work: what their step consists of is beside the point then."""
+    return finding.rule == "unsharded_data" and finding.status == "confirmed"
 
 
 def _where(name: str) -> str:
@@ -246,14 +242,16 @@ def _longest_part(leading: Mapping[str, ModeSummary], name: str | None) -> str:
 def _do_first(run: RunSummary) -> str:
     """Return the first change that is known to give something, where, and what it gives in each mode that it helps.
 
-    It is one for the modes that the answer is about, if there is any for them, and what comes first in it.
+    It is one for the modes that the answer is about, if there is any for them.
     """
     costly, leading = diagnosis.parts(run).costly, standing.leaders(run)
     known = [found for found in costly if found.short_remedy and _gains(found)]
     if not known:
         return ""
     of_leading = [found for found in known if found.mode in leading] or known
-    finding = next(filter(_comes_first, of_leading), of_leading[0])
+    most = next(filter(_is_done_twice, of_leading), of_leading[0])
+    focus = standing.focus(run)
+    finding = next((found for found in of_leading if found.rule == most.rule and found.mode == focus), most)
     where = f" ({_line(run, finding)})" if finding.line else ""
     change, also, tried = (finding.short_remedy or "").partition("; ")
     others = [other for other in costly if other.rule == finding.rule and other is not finding and other.short_remedy]
@@ -261,7 +259,7 @@ def _do_first(run: RunSummary) -> str:
     beside = "".join(f", {_short_gain(other)} {_where(other.mode)}" for other in alike if _gains(other))
     apart = _of_other_modes([other for other in others if other not in alike])
     # What was tried and does not help comes after what does, but for what other modes need: that may be the same.
-    last = apart or f"{also}{tried}"
+    last = apart or f"{also}{tried}{f' {_where(finding.mode)}' if tried and beside else ''}"
     return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{last}")
 
 

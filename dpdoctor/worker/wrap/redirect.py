@@ -214,9 +214,9 @@ class Watch:
 
 
 def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Return the first tensor that has a dimension, as a time has none, among the arguments, or in a dict or dataclass of them.
+    """Return the first tensor among the arguments or in a dict or dataclass of them; None when a list holds it.
 
-    None when a list holds it.
+    It is one that has a dimension, which a time has not.
     """
     first = args[0] if args else None
     if not isinstance(first, torch.Tensor) or not first.dim():

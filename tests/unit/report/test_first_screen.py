@@ -337,7 +337,9 @@ def test_modes_that_need_another_change_are_told_beside_the_first() -> None:
     same = [
         dataclasses.replace(one, short_remedy=changes["ddp"].replace("0.9x", f"0.{n}x")) for n, one in enumerate(found)
     ]
-    assert "; under" not in screen(with_findings(runs.cpu_run(), *same)).do_first.partition(": ")[2].partition("(")[0]
+    do_first = screen(with_findings(runs.cpu_run(), *same)).do_first
+    assert "; under" not in do_first.partition(": ")[2].partition("(")[0]
+    assert do_first.endswith("; num_workers=2 is slower: measured 0.1x under ddp.")
 
 
 def test_what_our_own_cost_may_be_is_no_finding_and_is_told() -> None:
