@@ -167,14 +167,22 @@ def _explanation(analysis: Diagnosis) -> RenderableType:
 
 
 def _check_outcomes(records: list[LaunchRecord], spec: RunSpec, *, keep_going: bool, quiet: bool) -> None:
-    """Raise for the first mode asked for by name that did not end well; why is said already, unless `quiet`.
+    """Raise where modes asked for by name did not end well; why is said already, unless `quiet`.
 
     A job that went on and failed is none that ended well, though what was recorded of it before is.
     """
-    for record in records:
-        has_failed = record.status == "failed" or (spec.go_on and any(record.exit_codes))
-        if has_failed and not keep_going and record.mode in spec.requested_modes:
-            raise ModeFailedError(f"mode {record.mode} failed{f': {record.reason}' if quiet else ''}")
+    if keep_going:
+        return
+    failed = {
+        record.mode: record.reason
+        for record in reversed(records)  # of several launches the first one's reason
+        if record.mode in spec.requested_modes
+        and (record.status == "failed" or (spec.go_on and any(record.exit_codes)))
+    }
+    if failed:
+        names = [name for name in spec.requested_modes if name in failed]
+        why = f": {failed[names[0]]}" if quiet else ""
+        raise ModeFailedError(f"mode{'s' * (len(names) > 1)} {', '.join(names)} failed{why}")
 
 
 COMMAND = profile

@@ -122,8 +122,13 @@ def outcome_of(ranks: Sequence[RankProcess]) -> LaunchOutcome:
         status="failed",
         reason=_reason(culprit, alone=len(ranks) == 1 or _failed_alike(ranks)),
         failed_rank=culprit.rank,
-        stderr_tail=() if _was_refused(culprit) else tail(culprit.directory / rundir.STDERR),
+        stderr_tail=() if _was_refused(culprit) else _printed(culprit),
     )
+
+
+def _printed(rank: RankProcess) -> tuple[str, ...]:
+    """Return the last lines that a rank printed to stderr or, where there are none, to stdout."""
+    return tail(rank.directory / rundir.STDERR) or tail(rank.directory / rundir.STDOUT)
 
 
 def _has_returned(rank: RankProcess) -> bool:

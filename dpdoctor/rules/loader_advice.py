@@ -72,7 +72,12 @@ def cause(facts: ModeFacts, loader: LoaderSummary) -> str | None:
 
 
 def _slow_s(facts: ModeFacts, loader: LoaderSummary) -> float:
-    """Return the seconds of a step that fetches cost which take far longer than the others."""
+    """Return the seconds of a step that fetches cost which take far longer than the others.
+
+    0 where others took cores: a slow fetch may have waited for its own.
+    """
+    if facts.others:
+        return 0.0
     without = loader.slow_fetches.step.value if loader.slow_fetches is not None else None
     return facts.mode.step.value - without if without is not None and facts.mode.step.value is not None else 0.0
 

@@ -101,3 +101,14 @@ def test_a_launcher_is_taken_where_the_script_may_turn_out_to_be_native(here: Pa
     assert done.exit_code == 0, done.output
     (mode,) = header(here / "run").spec.modes
     assert mode.launcher == ("torchrun", "--nproc-per-node", "2")
+
+
+@pytest.mark.usefixtures("here")
+def test_all_modes_that_failed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(*_: object, **__: object) -> list[LaunchRecord]:
+        return [LaunchRecord(mode=name, launch=1, status="failed", reason="no data") for name in ("ddp", "fsdp")]
+
+    monkeypatch.setattr(launcher, "launch", launch)
+    done = profile("--modes", "ddp,fsdp", "--quiet")
+    assert done.exit_code == 1
+    assert "modes ddp, fsdp failed: no data" in done.output

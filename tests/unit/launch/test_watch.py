@@ -165,6 +165,12 @@ def test_the_first_rank_to_fail_is_to_blame(ended: Ended) -> None:
     assert outcome.stderr_tail == ("oh no",)
 
 
+def test_a_rank_that_printed_no_error_is_told_by_what_it_printed(ended: Ended) -> None:
+    rank = ended("print('needs 2 GPUs, found 0')")
+    told(rank, "failed", "the script ended without a training step", "returned")
+    assert watch.outcome_of([rank]).stderr_tail == ("needs 2 GPUs, found 0",)
+
+
 def test_a_rank_that_dpdoctor_refused_has_its_reason_and_no_unrelated_lines(ended: Ended) -> None:
     rank = ended("import sys; print('UserWarning: of the script', file=sys.stderr); sys.exit(1)")
     for ending, tail in (("raised", ("UserWarning: of the script",)), ("stopped", ())):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from dpdoctor.analysis import CrossCheck, LoaderSummary, SlowFetches
+from dpdoctor.analysis import CrossCheck, LoaderSummary, ModeFacts, SlowFetches
 from dpdoctor.analysis.base.summary import LoaderTrial, TransformSummary
 from dpdoctor.analysis.loader.trial import after_trial
 from dpdoctor.records import CpuUse, Rank
@@ -230,6 +230,13 @@ def test_slow_batches_that_no_setting_hides_are_the_cause_and_what_to_look_at() 
     assert any(found.cause in line for line in found.evidence)
     assert found.short_remedy == "find why single fetches are slow"
     assert found.speedup.value == pytest.approx(0.1 / 0.063)
+
+
+def test_slow_batches_are_no_cause_where_others_took_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModeFacts, "others", "other processes used 1.6 of 2 cores")
+    found = RULE.check(waiting(0.4, 0.39, stalling(0.063)))
+    assert "9 of 144" not in (found.cause or "")
+    assert "RandomAffine" in found.short_remedy
 
 
 def test_slow_batches_that_cost_little_are_no_advice() -> None:
