@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from dpdoctor.worker.base.director import Facts
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.wrap.entered import Labels, are_one, are_same, are_same_labels, copies
@@ -25,6 +28,34 @@ ONE_BATCH = (
 )
 
 
+class _Told(NamedTuple):
+    """What one rank tells the others; flags are 0 or 1. `labels` and `entered` are what those of that name told."""
+
+    step_ns: int
+    prefetch: int
+    reference_changed: int
+    elapsed_ns: int
+    num_workers: int
+    period: int
+    num_drawn: int
+    drawn: int
+    lost_ns: int
+    reads_whole: int
+    labels: list[int]
+    entered: list[int]
+
+    def numbers(self) -> list[int]:
+        """Return all of it in one list, as ranks exchange it."""
+        *alone, labels, entered = self
+        return [*alone, *labels, *entered]
+
+    def alike(self, numbers: Sequence[int]) -> _Told:
+        """Return what another rank told in such a list."""
+        first = len(self) - 2
+        entered = first + len(self.labels)
+        return _Told._make([*numbers[:first], [*numbers[first:entered]], [*numbers[entered:]]])
+
+
 def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     """Return what all ranks found, and how long this one waited for the others in ns.
 
@@ -34,51 +65,61 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
         parts.ending.stop("failed", why)
     changed = parts.counter.elect() if warming else False
     now = parts.clock()
-    draws = parts.loaders.draws
-    workers = max((loader.num_workers for loader in parts.loaders.records()), default=0)
-    exchanges = parts.steplog.exchanges
-    period = exchanges.period() if exchanges is not None else 1
-    labels = Labels() if parts.loaders.is_any_shared() else parts.watch.entered.labels
-    mine = [step_ns, parts.loaders.prefetch(), int(changed), now - parts.steplog.since_ns, workers, period]
-    everyone = parts.agreement.gather(
-        [
-            *(*mine, draws.num, draws.digest, parts.loaders.companion.lost_ns),
-            *(int(parts.loaders.are_read_whole()), *labels.told(), *parts.watch.entered.told()),
-        ]
-    )
+    mine = _mine(parts, step_ns, changed=changed, now=now)
+    everyone = [mine.alike(numbers) for numbers in parts.agreement.gather(mine.numbers())]
     # Ranks that fetched differently far ahead cannot be compared.
-    if parts.loaders.reseeds and len({n[6] for n in everyone}) == 1 < len({n[7] for n in everyone}):
+    nums, drawn = ({told.num_drawn for told in everyone}, {told.drawn for told in everyone})
+    if parts.loaders.reseeds and len(nums) == 1 < len(drawn):
         parts.report.warn(DRAWN_APART)
-    told = [numbers[13:] for numbers in everyone]
-    parts.report.same_samples = _drew_the_same(everyone) or _train_on_the_same(
-        parts, told, same_labels=are_same_labels([numbers[10:13] for numbers in everyone])
-    )
+    entered = [told.entered for told in everyone]
+    same_labels = are_same_labels([told.labels for told in everyone])
+    parts.report.same_samples = _drew_the_same(everyone) or _train_on_the_same(parts, entered, same_labels=same_labels)
     if not (warming or parts.loaders.reseeds or parts.report.same_samples) and _draw_alike(everyone):
         parts.report.warn(DRAWN_ALIKE)
-    parts.report.copies = copies(told)
-    if not warming and are_one(told):
+    parts.report.copies = copies(entered)
+    if not warming and are_one(entered):
         parts.report.warn(ONE_BATCH)
     facts = Facts(
-        step_s=max(numbers[0] for numbers in everyone) * 1e-9,
-        prefetch=max(numbers[1] for numbers in everyone),
-        reference_changed=any(numbers[2] for numbers in everyone),
-        elapsed_s=everyone[0][3] * 1e-9,
+        step_s=max(told.step_ns for told in everyone) * 1e-9,
+        prefetch=max(told.prefetch for told in everyone),
+        reference_changed=any(told.reference_changed for told in everyone),
+        elapsed_s=everyone[0].elapsed_ns * 1e-9,
         # All wait with the one that waits; two that do at once are taken for one after the other, which is rare.
-        lost_s=sum(numbers[8] for numbers in everyone) * 1e-9,
-        num_workers=max(numbers[4] for numbers in everyone),
-        period=max(numbers[5] for numbers in everyone),
+        lost_s=sum(told.lost_ns for told in everyone) * 1e-9,
+        num_workers=max(told.num_workers for told in everyone),
+        period=max(told.period for told in everyone),
     )
     return facts, parts.clock() - now
 
 
-def _draw_alike(everyone: list[list[int]]) -> bool:
+def _mine(parts: Parts, step_ns: int, *, changed: bool, now: int) -> _Told:
+    loaders, exchanges, entered = parts.loaders, parts.steplog.exchanges, parts.watch.entered
+    labels = Labels() if loaders.is_any_shared() else entered.labels
+    return _Told(
+        step_ns=step_ns,
+        prefetch=loaders.prefetch(),
+        reference_changed=int(changed),
+        elapsed_ns=now - parts.steplog.since_ns,
+        num_workers=max((loader.num_workers for loader in loaders.records()), default=0),
+        period=exchanges.period() if exchanges is not None else 1,
+        num_drawn=loaders.draws.num,
+        drawn=loaders.draws.digest,
+        lost_ns=loaders.companion.lost_ns,
+        reads_whole=int(loaders.are_read_whole()),
+        labels=labels.told(),
+        entered=entered.told(),
+    )
+
+
+def _draw_alike(everyone: Sequence[_Told]) -> bool:
     """Return whether several ranks drew indices, and the same ones."""
-    return len(everyone) > 1 and everyone[0][6] > 0 and len({(numbers[6], numbers[7]) for numbers in everyone}) == 1
+    drawn = {(told.num_drawn, told.drawn) for told in everyone}
+    return len(everyone) > 1 and everyone[0].num_drawn > 0 and len(drawn) == 1
 
 
-def _drew_the_same(everyone: list[list[int]]) -> bool:
+def _drew_the_same(everyone: Sequence[_Told]) -> bool:
     """Return whether ranks drew the same indices, and each trains on all of them."""
-    return all(numbers[9] for numbers in everyone) and _draw_alike(everyone)
+    return all(told.reads_whole for told in everyone) and _draw_alike(everyone)
 
 
 def _train_on_the_same(parts: Parts, told: list[list[int]], *, same_labels: bool) -> bool:

@@ -208,8 +208,8 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
 
 def _largest(run: RunSummary, faults: Sequence[Finding]) -> Finding | None:
     """Return what takes most of a step, whatever can be done about it; of what takes about as much the first."""
-    if (beside := next(filter(_is_done_twice, faults), None)) is not None:
-        return beside
+    if (twice := next(filter(_is_done_twice, faults), None)) is not None:
+        return twice
     shares = [(diagnosis.told_share(run, found) or 0.0) * (found.share_of == "step") for found in faults]
     return next((found for found, share in zip(faults, shares, strict=True) if share >= ALIKE * max(shares)), None)
 
@@ -405,14 +405,16 @@ def _chip(run: RunSummary, finding: Finding, best: Finding) -> str:
 
 
 def _shorter(finding: Finding, told: float) -> str:
-    """Return how much shorter a step is without what is found, where that is not about the share told of it."""
+    """Return how much shorter a step may be without what is found, or what that is taken to cost, which is less than a
+    step takes for it where trace and ablation differ; empty: about the share that is told of it.
+    """
     gain = finding.gain.value if finding.gain is not None else None
     if finding.share_of != "step":
         return ""
     if finding.speedup_basis == "at most" and gain is not None:
         saved, words = 1 - 1 / gain, "a step up to {} shorter"
     elif finding.status == "confirmed":
-        saved, words = finding.cost.value or 0.0, "without it a step is {} shorter"
+        saved, words = finding.cost.value or 0.0, "its cost is taken as {}"
     else:
         return ""
     return "" if diagnosis.are_alike(saved, told) else words.format(units.share(saved))

@@ -172,9 +172,9 @@ class Optimizers:
             self._on_step()
 
     def backward_ended(self) -> None:
-        """A backward pass ended: so do the steps taken in it and, without any torch optimizer, a step of its own."""
-        if self._phases.is_in(BACKWARD):  # it ran inside of another one, as checkpointing has it
-            return
+        """A backward pass ended, in no other one: so do the steps taken in it and, without any torch optimizer, a step
+        of its own.
+        """
         if self.any_seen:
             if self._in_backward:
                 self._end_those_in_backward()

@@ -57,14 +57,7 @@ def test_stretches_add_up_and_what_lies_between_them_is_left_out() -> None:
 def test_a_worker_counts_while_it_lives_and_when_it_has_ended() -> None:
     meter, context = CpuMeter(), multiprocessing.get_context("fork")
     burnt, may_end = context.Event(), context.Event()
-
-    def work() -> None:
-        burn()
-        burnt.set()
-        may_end.wait()
-        burn()
-
-    worker = context.Process(target=work)
+    worker = context.Process(target=work, args=(burnt, may_end))
     before_s = children_s()
     meter.begin()
     worker.start()
