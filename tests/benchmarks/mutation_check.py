@@ -49,7 +49,7 @@ class Defect:
 DEFECTS = {
     # cli, launch
     "failed_mode_exits_with_0": Defect(
-        "cli/profile.py", 'has_failed = record.status == "failed"', 'has_failed = record.status == "interrupted"'
+        "cli/profile.py", 'record.status == "failed" or (', 'record.status == "interrupted" or ('
     ),
     "rank_ended_by_us_is_blamed": Defect("launch/watch.py", "return (2, rank.rank)", "return (-1, rank.rank)"),
     # worker
