@@ -17,6 +17,11 @@ TERMS = {
     "overhead": "the mode's own work",
     "other": "what no term explains",
 }
+SAME_SAMPLES = "all ranks train on the same samples"
+TO_SHARE = "train on one device until each rank has samples of its own"
+TO_MEND = (
+    "train on one device until what takes the time is mended; a larger batch per device shrinks what is paid per step"
+)
 
 
 def _check(facts: ModeFacts) -> Finding | None:
@@ -31,6 +36,7 @@ def _check(facts: ModeFacts) -> Finding | None:
         return None
     parts = _parts(facts)
     cause = main_part(parts, sum(value for value in parts.values() if value > 0))
+    is_same = facts.mode.conversion is not None and facts.mode.conversion.same_samples
     devices = units.count(max(facts.mode.num_devices, facts.mode.world_size), "device")
     return Finding(
         rule="parallelism_not_worth_it",
@@ -40,9 +46,8 @@ def _check(facts: ModeFacts) -> Finding | None:
         title=f"{devices} train slower than one: {units.times(speedup.value)} of its throughput",
         cost=cost,
         evidence=tuple(_evidence(facts, parts, devices)),
-        cause=TERMS[cause] if cause is not None and cause != "other" else None,
-        remedy="train on one device until what takes the time is mended; a larger batch per device shrinks what is "
-        "paid per step",
+        cause=SAME_SAMPLES if is_same else TERMS[cause] if cause is not None and cause != "other" else None,
+        remedy=TO_SHARE if is_same else TO_MEND,
         short_remedy="train on one device",
         speedup=faster_without(cost),
         speedup_basis="measured",

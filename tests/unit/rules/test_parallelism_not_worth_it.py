@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dpdoctor.analysis import WATERFALL_TERMS, Finding, Waterfall
+from dpdoctor.analysis import WATERFALL_TERMS, Conversion, Finding, Waterfall
 from dpdoctor.rules.parallelism_not_worth_it import RULE, TERMS
 from tests.builders.cases import case, figure, unknown
 
@@ -23,6 +23,14 @@ FIRES = {
     "slower": case("ddp", world_size=2, single=SINGLE, **SLOWER),
     "slower, and why": case(
         "ddp", world_size=2, single=SINGLE, waterfall=lost(transfer=0.045, slower_ranks=0.005), **SLOWER
+    ),
+    "slower, on the same samples": case(
+        "ddp",
+        world_size=2,
+        single=SINGLE,
+        waterfall=lost(transfer=0.045),
+        conversion=Conversion(same_samples=True),
+        **SLOWER,
     ),
     "slower, for two reasons": case("ddp", world_size=2, waterfall=lost(transfer=0.03, slower_ranks=0.02), **SLOWER),
 }
@@ -46,6 +54,17 @@ def test_cost_gain_and_cause() -> None:
         re.findall(r"\d+ (?:devices|samples/s)", text) == ["2 devices", "160 samples/s", "200 samples/s"]
         for text in found.evidence
     )
+
+
+def test_no_larger_batch_helps_ranks_that_train_on_the_same_samples() -> None:
+    other, same = (RULE.check(FIRES[name]) for name in ("slower, and why", "slower, on the same samples"))
+    assert isinstance(other, Finding)
+    assert isinstance(same, Finding)
+    assert "larger batch" in other.remedy
+    assert "larger batch" not in same.remedy
+    assert "samples of its own" in same.remedy
+    assert same.cause is not None
+    assert "same samples" in same.cause
 
 
 def test_of_two_reasons_neither_is_the_cause() -> None:
