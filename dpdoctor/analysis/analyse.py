@@ -10,7 +10,7 @@ from dpdoctor.analysis import disturbances, same_program
 from dpdoctor.analysis.base import cores, stats
 from dpdoctor.analysis.base.ablation import ablations
 from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.launch_facts import LaunchFacts, every, shown, with_facts
+from dpdoctor.analysis.base.launch_facts import LaunchFacts, every, of_one_kind, shown, with_facts
 from dpdoctor.analysis.base.summary import (
     Batch,
     DeviceTime,
@@ -20,6 +20,7 @@ from dpdoctor.analysis.base.summary import (
     RankTrace,
     RunSummary,
     Script,
+    why_unlike_steps,
 )
 from dpdoctor.analysis.base.traces import Traces, with_unknown
 from dpdoctor.analysis.base.windows import NS, TRACE, Window
@@ -112,6 +113,10 @@ EDGES_ARE_STEADY = (
     "an epoch began, or an evaluation ran, in every measured window: what that takes a GPU cannot be told apart, so "
     "that steady figures hold it, too; longer epochs, or fewer --steps, leave windows without"
 )
+LEFT_OUT = (
+    "steady figures leave out {}, in which no window was measured without a step in which an epoch began or an "
+    "evaluation ran"
+)
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
 # An epoch of more steps than this never ends in practice (samplers with replacement and a huge length).
 MOST_STEPS_PER_EPOCH = 10_000_000
@@ -166,8 +171,10 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
     speaking = shown(launches)
     spec = with_ranks_found(spec, speaking.record)
     # What was measured before a launch failed looks like a result and is none; its files keep it.
-    good = [launch for launch in launches if launch.record.status != "failed"]
-    windows = [launch.windows() for launch in good]
+    held = of_one_kind(launches)
+    good, steady = ([launch for launch in of if launch.record.status != "failed"] for of in (launches, held))
+    windows = [launch.windows() for launch in steady]
+    edges_are_steady = any(launch.edges_are_steady for launch in steady)
     count = counting(windows, header.spec.samples_per_step)
     samples = count.samples
     of_shown = speaking.windows()
@@ -175,8 +182,9 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
     first = records[0] if records else None
     reason = _why_unmeasured(speaking, spec, explain=header.spec.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)
-    gains = ablations(launches)
-    epoch = _epoch(stats.calibrated(step, spread), first.steps_per_epoch if first else None, good, speaking)
+    gains = ablations(held)
+    steps_per_epoch = first.steps_per_epoch if first else None
+    epoch = _epoch(stats.calibrated(step, spread), steps_per_epoch, good, speaking, edges_are_steady=edges_are_steady)
     same = first is not None and first.conversion.same_samples
     alike = spec.world_size if same else first.conversion.copies if first is not None else 1
     copies = alike or 1
@@ -198,17 +206,18 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         backend=first.backend if first else None,
         launches=len(launches),
         warmup_steady=first.warmup_steady if first else None,
-        conversion=_with_remarks(conversion, speaking) if conversion else None,
+        conversion=_with_remarks(conversion, speaking, len(launches) - len(held)) if conversion else None,
         batch=batch,
         throughput=stats.calibrated(
             _over_launches(counted, lambda w: w.throughput(samples, copies), "samples/s", uncounted), spread
         ),
-        throughput_all_steps=_over_epoch(batch, first.steps_per_epoch if first else None, epoch) or with_edges,
+        throughput_all_steps=_over_epoch(batch, steps_per_epoch, epoch) or with_edges,
         epoch_s=epoch,
         step=stats.calibrated(step, spread),
+        edges_are_steady=edges_are_steady,
         speedup=stats.unknown("x", _no_baseline(header)),
         scaling_efficiency=stats.unknown("ratio", _no_baseline(header)),
-        profiler_overhead=_profiler_cost(launches, step)
+        profiler_overhead=_profiler_cost(held, step)
         if spec.name != TRACE_MODE
         else stats.unknown("ratio", TRACES_ALONE),
         observer_overhead=_observer_cost(records, step),
@@ -269,17 +278,19 @@ def _wall_s(record: LaunchRecord) -> float:
     return (record.end_ns - record.begin_ns) * NS
 
 
-def _with_remarks(conversion: Conversion, launch: LaunchFacts) -> Conversion:
-    """Return what was done to the script, with what a reader must know of its launch."""
-    return dataclasses.replace(conversion, warnings=(*conversion.warnings, *_remarks(launch)))
+def _with_remarks(conversion: Conversion, launch: LaunchFacts, num_left_out: int) -> Conversion:
+    """Return what was done to the script, with what a reader must know of its launches."""
+    return dataclasses.replace(conversion, warnings=(*conversion.warnings, *_remarks(launch, num_left_out)))
 
 
-def _remarks(launch: LaunchFacts) -> Iterator[str]:
+def _remarks(launch: LaunchFacts, num_left_out: int) -> Iterator[str]:
     if launch.traced is not None and launch.traced.status in ("ok", "inactive"):
         took = units.seconds(_wall_s(launch.traced))
         yield f"the script ended before its trace: the mode was launched once more for that alone, in {took}"
-    if launch.edges_are_steady:
+    if launch.is_taken_whole:
         yield EDGES_ARE_STEADY
+    if num_left_out:
+        yield LEFT_OUT.format(units.count(num_left_out, "launch"))
 
 
 def _why_untraced(launch: Launch, recording: Recording) -> str:
@@ -412,7 +423,14 @@ def _batch(
     return Batch(per_device=of_all / spec.num_devices, global_=of_all / copies, rule=spec.batch_rule, source=source)
 
 
-def _epoch(step: Figure, steps_per_epoch: int | None, launches: Sequence[LaunchFacts], shown: Launch) -> Figure:
+def _epoch(
+    step: Figure,
+    steps_per_epoch: int | None,
+    launches: Sequence[LaunchFacts],
+    shown: Launch,
+    *,
+    edges_are_steady: bool,
+) -> Figure:
     """Return seconds per epoch: its steady steps, and its edges, each the mean of those that were measured."""
     if step.value is None:
         return stats.unknown("s", step.reason or "no step time")
@@ -424,9 +442,8 @@ def _epoch(step: Figure, steps_per_epoch: int | None, launches: Sequence[LaunchF
     if not edges:
         left_out = "no epoch began inside a measured window: the cost of its edge is left out"
         return dataclasses.replace(stats.scaled(step, steps_per_epoch), reason=left_out)
-    # Where most steps are edges, the steady step is one of them.
-    are_usual = any(s.epoch_edge for launch in launches for w in launch.windows() for s in w.ranks[0].steady)
-    number = 1 if are_usual else _edges_per_epoch(shown, steps_per_epoch)
+    # Where edges are steady, the steady step holds them.
+    number = 1 if edges_are_steady else _edges_per_epoch(shown, steps_per_epoch)
     edge = number * sum(edges) / len(edges)
     figure = stats.scaled(step, steps_per_epoch - number)
     assert figure.value is not None
@@ -528,4 +545,6 @@ def _why_not_compared(mode: ModeSummary, baseline: ModeSummary) -> str | None:
     if mode.status == "inactive":
         return "the mode changed nothing that could be compared"
     # What the baseline measured before it failed is no result to compare with.
-    return "the baseline failed" if baseline.status == "failed" else why_unlike(mode, baseline)
+    if baseline.status == "failed":
+        return "the baseline failed"
+    return why_unlike(mode, baseline) or why_unlike_steps(mode, baseline)

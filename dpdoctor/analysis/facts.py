@@ -12,7 +12,7 @@ from dpdoctor.analysis.base.ablation import jitter_wait
 from dpdoctor.analysis.base.cores import Cores, cores, is_busy, starts_more_than_others
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.base.interruptions import Interruptions, interruptions, share_of_events
-from dpdoctor.analysis.base.launch_facts import LaunchFacts, every, shown
+from dpdoctor.analysis.base.launch_facts import LaunchFacts, every, of_one_kind, shown
 from dpdoctor.analysis.base.summary import AblationSummary, ModeSummary, RunSummary
 from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.base.windows import Window
@@ -137,7 +137,8 @@ class ModeFacts:
         return self._windows(with_edges=True)
 
     def _windows(self, *, with_edges: bool) -> tuple[tuple[LaunchFacts, Window], ...]:
-        good = (launch for launch in self.launches if launch.record.status != "failed")
+        held = self.launches if with_edges else of_one_kind(self.launches)
+        good = (launch for launch in held if launch.record.status != "failed")
         return tuple((launch, window) for launch in good for window in launch.windows(with_edges=with_edges))
 
     @cached_property

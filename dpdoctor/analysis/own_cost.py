@@ -12,7 +12,7 @@ import msgspec
 from dpdoctor import units
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launch_facts import LaunchFacts, of_one_kind
 from dpdoctor.analysis.base.summary import ModeSummary
 from dpdoctor.records import Launch
 from dpdoctor.spec import BASELINE
@@ -45,9 +45,9 @@ def steps_of(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -
     edges = {step.step for launch in baseline for rank in launch.ranks for step in rank.steps if step.epoch_edge}
     good = [_without(launch, edges) for launch in launches if launch.record.status == "ok"]
     # Steps with edges among them are compared with none but such.
-    are_steady = any(launch.edges_are_steady for launch in baseline)
-    alike = [launch for launch in good if launch.edges_are_steady is are_steady]
-    found = [stats.ratio_of_totals([window.step() for window in launch.windows()], "s") for launch in alike]
+    are_steady = any(launch.edges_are_steady for launch in of_one_kind(baseline))
+    held = [launch for launch in good if launch.edges_are_steady is are_steady]
+    found = [stats.ratio_of_totals([window.step() for window in launch.windows()], "s") for launch in held]
     return [figure for figure in found if figure.value is not None]
 
 

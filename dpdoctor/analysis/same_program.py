@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dpdoctor import units
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.summary import ModeSummary
+from dpdoctor.analysis.base.summary import ModeSummary, why_unlike_steps
 from dpdoctor.spec import BASELINE
 
 # A smaller difference is not worth a word.
@@ -69,4 +69,5 @@ def _wider(figure: Figure, apart: float) -> Figure:
 def _inactive(modes: Mapping[str, ModeSummary]) -> str | None:
     if BASELINE not in modes or modes[BASELINE].status != "ok":
         return None
-    return next((name for name, mode in modes.items() if mode.status == "inactive"), None)
+    found = ((name, mode) for name, mode in modes.items() if mode.status == "inactive")
+    return next((name for name, mode in found if why_unlike_steps(mode, modes[BASELINE]) is None), None)

@@ -47,7 +47,7 @@ from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.ablation import imbalance
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
-from dpdoctor.analysis.base.summary import WATERFALL_TERMS, ModeSummary, Waterfall
+from dpdoctor.analysis.base.summary import WATERFALL_TERMS, ModeSummary, Waterfall, why_unlike_steps
 from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.cross_rank.model import CrossRank
@@ -258,7 +258,8 @@ def _is_one_process(mode: ModeSummary) -> bool:
 
 
 def _comparable(mode: ModeSummary, copies: ModeSummary) -> bool:
-    return (mode.num_devices, mode.batch.rule) == (copies.num_devices, copies.batch.rule)
+    alike = (mode.num_devices, mode.batch.rule) == (copies.num_devices, copies.batch.rule)
+    return alike and why_unlike_steps(mode, copies) is None
 
 
 def _on_gpu(mode: ModeSummary) -> bool:

@@ -121,6 +121,11 @@ def _batch(mode: RecordedMode) -> str | None:
     return None if mode.batch is None else units.count(mode.batch, "sample")
 
 
+def _steady_steps(mode: RecordedMode) -> str:
+    held = "with" if mode.summary.edges_are_steady else "without"
+    return f"{held} those in which an epoch began or an evaluation ran"
+
+
 def _launcher(mode: RecordedMode) -> str | None:
     return shlex.join(mode.summary.native.launcher) if mode.summary.native else None
 
@@ -137,6 +142,12 @@ MODE: tuple[Field[RecordedMode], ...] = (
         name="global batch",
         value=_batch,
         remedy=f"A step of another batch is other work; compare samples per second, as `dpdoctor compare` does{_ANEW}",
+        hard=TIME,
+    ),
+    Field(
+        name="steady steps",
+        value=_steady_steps,
+        remedy="Leave those with edges out of both: longer epochs, or fewer --steps",
         hard=TIME,
     ),
     Field(name="input dtype", value=_dtypes, remedy=f"Train on the same type{_ANEW}", hard=TIME),

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Finding, ModeSummary
 from dpdoctor.analysis.analyse import analyse
-from dpdoctor.analysis.base.launch_facts import LaunchFacts, every
+from dpdoctor.analysis.base.launch_facts import LaunchFacts, of_one_kind
 from dpdoctor.analysis.base.summary import RunSummary, Script
 from dpdoctor.analysis.base.windows import NS
 from dpdoctor.analysis.disturbances import QUOTA_USED_UP, Throttled, throttled, throttled_periods, while_measured
@@ -166,7 +166,8 @@ class RecordedMode:
     """One mode of a run.
 
     Attributes:
-        seconds: per step in the faster half of its windows, of each launch that measured any, in their order.
+        seconds: per step in the faster half of its windows, of each launch that measured any, in their order; those
+            that steady figures leave out are left out here, too.
         shown: the same in all of its windows, as reports show it; empty in baselines from before it was kept.
         steps: fewest that one of them is taken from.
         batch: samples of all ranks in a step of the first launch whose batch is whole.
@@ -231,7 +232,7 @@ def recorded(run: Run) -> Recorded:
 
 def recorded_mode(run: Run, name: str, summary: ModeSummary) -> RecordedMode:
     """Return what is kept of one mode of a run, given its summary."""
-    launches = every(run.modes[name])
+    launches = of_one_kind(run.modes[name])
     seconds, shown = (list(map(of, launches)) for of in (seconds_per_step, shown_seconds_per_step))
     reasons = ((launch.record.launch, disturbance(launch, run.header.fingerprint.cores)) for launch in launches)
     return RecordedMode(
@@ -242,7 +243,7 @@ def recorded_mode(run: Run, name: str, summary: ModeSummary) -> RecordedMode:
         compiled=any(map(compiles, launches)),
         conditions=conditions(launches),
         summary=_kept(summary),
-        again=_second_launch(run, name) if len(launches) > 1 else None,
+        again=_second_launch(run, name) if len(run.modes[name]) > 1 else None,
         disturbed=tuple(f"launch {number}: {reason}" for number, reason in reasons if reason is not None),
     )
 

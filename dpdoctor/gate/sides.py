@@ -18,6 +18,7 @@ import json
 import os
 import sys
 import sysconfig
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from urllib.parse import unquote, urlsplit
 from dpdoctor import rundir
 from dpdoctor.analysis import Diagnosis
 from dpdoctor.analysis.analyse import analyse
+from dpdoctor.analysis.base.summary import why_unlike_steps
 from dpdoctor.gate.alternate import Measured
 from dpdoctor.gate.comparable import of_a_pair, unsound
 from dpdoctor.gate.model import SIDES, Refusal, Side, SideName
@@ -100,7 +102,8 @@ class Launches:
         self._root = root
         self._checkouts = {side: checkout.changed(repeat=most) for side, checkout in checkouts.items()}
         self._progress = progress
-        self._seen: dict[SideName, dict[str, RecordedMode]] = {}
+        # By pair.
+        self._seen: defaultdict[int, dict[SideName, dict[str, RecordedMode]]] = defaultdict(dict)
 
     def __call__(self, side: SideName, number: int) -> Measured:
         """Launch a side; number 0 is the launch that is discarded."""
@@ -109,7 +112,7 @@ class Launches:
             run = launch(self._root / side, checkout, number, self._progress)
         else:
             run = launch(self._root / DISCARDED / side, checkout.changed(repeat=1), 1, self._progress)
-        return Measured(interrupted=True) if run is None else self._measured(side, run)
+        return Measured(interrupted=True) if run is None else self._measured(side, number, run)
 
     def analysis(self, side: SideName, numbers: Collection[int]) -> Diagnosis:
         """Return the figures of these launches of a side, diagnosed."""
@@ -117,25 +120,33 @@ class Launches:
         modes = {name: tuple(one for one in found if one.record.launch in numbers) for name, found in run.modes.items()}
         return diagnosed(dataclasses.replace(run, modes=modes))
 
-    def _measured(self, side: SideName, run: Run) -> Measured:
+    def _measured(self, side: SideName, number: int, run: Run) -> Measured:
         analysis = analyse(run)
         modes = analysis.summary.modes
         found = {name: recorded_mode(analysis.run, name, summary) for name, summary in modes.items()}
-        self._seen[side] = found
+        pair = self._seen[number]
+        pair[side] = found
         reasons = [f"{name}: {reason}" for name, mode in found.items() for reason in mode.disturbed]
+        reasons += (
+            f"{name}: {reason}"
+            for other in pair.values()
+            for name, mode in found.items()
+            if (reason := why_unlike_steps(mode.summary, other[name].summary)) is not None
+        )
         return Measured(
             seconds={name: mode.seconds[0] for name, mode in found.items() if mode.seconds},
             shown={name: mode.shown[0] for name, mode in found.items() if mode.shown},
             disturbed="; ".join(reasons) or None,
-            refusals=(*_unsound(side, found), *self._unlike()),
+            refusals=(*_unsound(side, found), *_unlike(pair)),
         )
 
-    def _unlike(self) -> tuple[Refusal, ...]:
-        """Return why the last launches of both sides are not the same work."""
-        if len(self._seen) < len(SIDES):
-            return ()
-        base, head = (self._seen[side] for side in SIDES)
-        return tuple(refusal for mode in base for refusal in of_a_pair(mode, base[mode], head[mode]))
+
+def _unlike(pair: Mapping[SideName, Mapping[str, RecordedMode]]) -> tuple[Refusal, ...]:
+    """Return why the launches of both sides are not the same work."""
+    if len(pair) < len(SIDES):
+        return ()
+    base, head = (pair[side] for side in SIDES)
+    return tuple(refusal for mode in base for refusal in of_a_pair(mode, base[mode], head[mode]))
 
 
 def _unsound(side: SideName, found: Mapping[str, RecordedMode]) -> tuple[Refusal, ...]:

@@ -34,11 +34,16 @@ class LaunchFacts(Launch):
     def _steady(self) -> Mapping[Key, tuple[Window, ...]]:
         return without_edges(self._windows) if self.on_gpu else self._windows
 
-    @property
+    @cached_property
     def edges_are_steady(self) -> bool:
-        """Return whether steps in which an epoch began or an evaluation ran are among the steady ones, though most are
-        none: no full window on a GPU was without.
+        """Return whether steps in which an epoch began or an evaluation ran are among the steady ones: most are such
+        or, on a GPU, no full window was without.
         """
+        return any(step.epoch_edge for window in self.windows() for rank in window.ranks for step in rank.steady)
+
+    @property
+    def is_taken_whole(self) -> bool:
+        """Return whether its windows are those of a GPU that all have an edge, though most steps are none."""
         found = self._windows.get((MEASURE, FULL), ())
         return self.on_gpu and bool(found) and all(window.has_edge for window in found)
 
@@ -80,6 +85,16 @@ def every(launches: Iterable[Launch]) -> tuple[LaunchFacts, ...]:
     return tuple(map(LaunchFacts.of, launches))
 
 
+def of_one_kind(launches: Iterable[Launch]) -> tuple[LaunchFacts, ...]:
+    """Return the launches of a mode whose steady steps are of one kind: where some hold no edges, those that hold some
+    are left out.
+    """
+    found = every(launches)
+    without = tuple(launch for launch in found if not launch.edges_are_steady)
+    return without if any(launch.windows() for launch in without if launch.record.status != "failed") else found
+
+
 def shown(launches: Sequence[Launch]) -> LaunchFacts:
     """Return the launch that speaks for the mode: the first that went wrong, as a mode is ok when all of them are."""
-    return LaunchFacts.of(next((launch for launch in launches if launch.record.status != "ok"), launches[0]))
+    wrong = next((launch for launch in launches if launch.record.status != "ok"), None)
+    return of_one_kind(launches)[0] if wrong is None else LaunchFacts.of(wrong)

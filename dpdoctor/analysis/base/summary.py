@@ -304,6 +304,9 @@ class NativeSummary:
 class ModeSummary:
     """One mode of a run. Throughput is global samples per second, always. `placement` is ModeSpec's.
 
+    `edges_are_steady`: whether steps in which an epoch began or an evaluation ran are among the steady ones: most are
+    such or, on a GPU, no window was without. Two modes of which one has them are not to be held against each other.
+
     `trace_reason`: why the script left no time for a trace; empty where there is one, or none for another reason.
 
     `core_benchmark`: seconds that a fixed piece of arithmetic took a core, the mean of all ranks and windows.
@@ -332,6 +335,7 @@ class ModeSummary:
     throughput_all_steps: Figure
     epoch_s: Figure
     step: Figure
+    edges_are_steady: bool = False
     speedup: Figure
     scaling_efficiency: Figure
     profiler_overhead: Figure
@@ -460,3 +464,14 @@ def why_withheld(mode: ModeSummary) -> str | None:
         failed = next(check for check in mode.conversion.proof if check.ok is False)
         return f"conversion was not proved: {failed.name}: {failed.text}"
     return None
+
+
+def why_unlike_steps(mode: ModeSummary, other: ModeSummary) -> str | None:
+    """Return why steady figures of a mode are not to be held against those of another; None: they may be."""
+    if mode.edges_are_steady is other.edges_are_steady or mode.step.value is None or other.step.value is None:
+        return None
+    ours, others = ("hold", "do not") if mode.edges_are_steady else ("do not hold", "do")
+    return (
+        f"its steady steps {ours} those in which an epoch began or an evaluation ran, and those that it is compared "
+        f"with {others}: longer epochs, or fewer --steps, leave them out of both"
+    )

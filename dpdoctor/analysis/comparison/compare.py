@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.base.launch_facts import shown
-from dpdoctor.analysis.base.summary import Finding, ModeSummary, why_withheld
+from dpdoctor.analysis.base.summary import Finding, ModeSummary, why_unlike_steps, why_withheld
 from dpdoctor.analysis.base.traces import NO_STEPS, NO_TRACE
 from dpdoctor.analysis.breakdown import breakdown_shares
 from dpdoctor.analysis.comparison.model import (
@@ -230,18 +230,21 @@ FIGURES: dict[str, tuple[str, Pick]] = {
     "core_benchmark": ("s", lambda mode: mode.core_benchmark),
 }
 _AGAINST_BASELINE = ("speedup", "scaling_efficiency")
+# Of steady steps alone.
+_STEADY = ("throughput", "step")
 
 
 def mode_comparison(name: str, analyses: Sequence[Diagnosis]) -> ModeComparison:
     """Return one mode of all runs; at least one of them has it."""
     states = [_mode_state(one.summary.modes.get(name)) for one in analyses]
     sides = [state.withheld or one.summary.modes[name] for state, one in zip(states, analyses, strict=True)]
+    steady = [_steady(side, sides[0]) for side in sides]
     return ModeComparison(
         states=tuple(states),
-        figures=_figures(name, sides),
-        phases=_phases(name, sides),
+        figures=_figures(name, sides, steady),
+        phases=_phases(name, steady),
         budget=_budget(name, analyses, sides),
-        ablations=_ablations(sides),
+        ablations=_ablations(steady),
         counters=counter_facts([None if isinstance(side, str) else side.counters for side in sides]),
     )
 
@@ -272,11 +275,20 @@ def _mode_state(mode: ModeSummary | None) -> ModeState:
     )
 
 
-def _figures(name: str, sides: Sides) -> dict[str, Compared]:
+def _steady(side: ModeSummary | str, base: ModeSummary | str) -> ModeSummary | str:
+    """Return a side of which steady figures are compared with those of base, or why they may not be."""
+    return side if isinstance(side, str) or isinstance(base, str) else why_unlike_steps(side, base) or side
+
+
+def _figures(name: str, sides: Sides, steady: Sides) -> dict[str, Compared]:
     if name == TRACE_MODE:
         return {"traced_step": _row(sides, "s", _traced_step)}
     left_out = _AGAINST_BASELINE if name == BASELINE else ()
-    return {key: _row(sides, unit, pick) for key, (unit, pick) in FIGURES.items() if key not in left_out}
+    return {
+        key: _row(steady if key in _STEADY else sides, unit, pick)
+        for key, (unit, pick) in FIGURES.items()
+        if key not in left_out
+    }
 
 
 def _row(sides: Sides, unit: str, pick: Pick) -> Compared:

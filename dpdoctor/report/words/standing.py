@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from dpdoctor.analysis import BASELINE, Figure, ModeSummary, RunSummary
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.summary import why_withheld
+from dpdoctor.analysis.base.summary import why_unlike_steps, why_withheld
 
 __all__ = [
     "ended_badly",
@@ -68,8 +68,9 @@ def is_measurably_faster(mode: ModeSummary, other: ModeSummary) -> bool:
 
 
 def quotient(mode: ModeSummary, other: ModeSummary) -> Figure:
-    """Return one mode's throughput over another's."""
-    return stats.ratio(mode.throughput, other.throughput, "x")
+    """Return one mode's throughput over another's; unknown where their steady steps are not of one kind."""
+    reason = why_unlike_steps(mode, other)
+    return stats.ratio(mode.throughput, other.throughput, "x") if reason is None else stats.unknown("x", reason)
 
 
 def has_failed_later(mode: ModeSummary) -> bool:

@@ -18,8 +18,10 @@ def tie_verdict(modes: Mapping[str, ModeSummary], last: Sequence[str] = ()) -> H
     """
     fastest = max(modes, key=lambda name: modes[name].throughput.value or 0.0)
     others = {name: quotient(modes[fastest], mode) for name, mode in modes.items() if name != fastest}
+    unlike = any(figure.value is None for figure in others.values())
     unclear = any(figure.low is None for figure in others.values())
-    alike = "cannot be told apart by so few windows" if unclear else "are not measurably different"
+    by = "" if unlike else " by so few windows"
+    alike = f"cannot be told apart{by}" if unclear else "are not measurably different"
     rates = listed_figures([mode.throughput for mode in modes.values()])
     standings = {clauses.against_one(mode.speedup) for mode in modes.values()}
     parts = (f"{_who(modes)} {alike}: {rates}", *_against_one(modes, standings), *last)

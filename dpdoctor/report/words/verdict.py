@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary
+from dpdoctor.analysis.analyse import EDGES_ARE_STEADY
 from dpdoctor.analysis.own_cost import MOST_SHARE, is_too_much, is_unclear
 from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import (
@@ -104,9 +105,16 @@ def limits(summary: RunSummary) -> Iterator[str]:
                 f"{mode_label(name)} was launched again, without the ablations with which it failed ({mode.raised}); "
                 "both launches are kept"
             )
+    whole = [mode_label(name) for name, mode in shown_modes(summary).items() if _is_taken_whole(mode)]
+    if whole:
+        yield sentence(f"{capital(listed(whole))}: {EDGES_ARE_STEADY}")
     yield from _files(summary)
     if summary.caveat:
         yield sentence(capital(summary.caveat))
+
+
+def _is_taken_whole(mode: ModeSummary) -> bool:
+    return mode.conversion is not None and EDGES_ARE_STEADY in mode.conversion.warnings
 
 
 def _files(summary: RunSummary) -> Iterator[str]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis import TRACE_MODE, Analysis, Figure, ModeSummary, RunSummary, analyse
-from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, NO_OPTIMIZER, TRACES_ALONE, rank_traces
+from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, LEFT_OUT, NO_OPTIMIZER, TRACES_ALONE, rank_traces
 from dpdoctor.analysis.base.summary import DeviceTime
 from dpdoctor.analysis.samples import UNCOUNTED
 from dpdoctor.digest import HOST
@@ -254,6 +254,48 @@ class TestEpoch:
         mode = single(launch(rank(self.STEADY, [window(300)], steps_per_epoch=length)))
         assert mode.epoch_s.value is None
         assert reason in str(mode.epoch_s.reason)
+
+
+class TestEdgesOfOneSide:
+    """Steady steps with edges among them are held against none without."""
+
+    WITHOUT, WITH = ahead((200, None), (300, 102)), ahead((300, 102), (300, 102))
+    # Of the one a quarter are edges, of the other three, so that they are what is usual.
+    FEW = rank([step(100, epoch_edge=place == 3) for place in range(4)], [window(400)])
+    MOST = rank([step(100, epoch_edge=place != 3) for place in range(4)], [window(400)])
+
+    @pytest.mark.parametrize(("single", "ddp"), [(WITHOUT, WITH), (WITH, WITHOUT), (FEW, MOST), (MOST, FEW)])
+    def test_no_speedup_is_known(self, single: Rank, ddp: Rank) -> None:
+        modes = analyse(run({"single": [launch(single)], "ddp": [launch(ddp, mode="ddp")]})).summary.modes
+        assert modes["ddp"].edges_are_steady is not modes["single"].edges_are_steady
+        assert modes["ddp"].throughput.value is not None
+        told = {modes["ddp"].speedup.reason, modes["ddp"].scaling_efficiency.reason, modes["ddp"].waterfall_reason}
+        assert len(told) == 1
+        assert "longer epochs, or fewer --steps" in str(told)
+
+    @pytest.mark.parametrize("both", [WITHOUT, WITH, FEW, MOST])
+    def test_those_of_one_kind_are_compared(self, both: Rank) -> None:
+        modes = analyse(run({"single": [launch(both)], "ddp": [launch(both, mode="ddp")]})).summary.modes
+        assert modes["ddp"].speedup.value == pytest.approx(1)
+
+    @pytest.mark.parametrize(("order", "seconds"), [((WITH, WITHOUT, WITHOUT), 0.02), ((MOST, FEW, FEW), 0.1)])
+    def test_a_launch_with_them_is_left_out_where_others_have_none(self, order: tuple, seconds: float) -> None:
+        mode = single(*(launch(of, number=number) for number, of in enumerate(order, 1)), repeat=3)
+        assert (mode.step.value, mode.step.n, mode.launches) == (pytest.approx(seconds), 2, 3)
+        assert mode.ranks[0].step.value == pytest.approx(seconds)
+        assert not mode.edges_are_steady
+        assert mode.conversion.warnings == (LEFT_OUT.format("1 launch"),)
+
+    def test_what_rules_read_is_of_the_same_launches(self) -> None:
+        launches = [launch(of, number=number) for number, of in enumerate((self.WITH, self.WITHOUT), 1)]
+        facts = analyse(run({"single": launches}, repeat=2)).facts["single"]
+        assert [made.record.launch for made, _ in facts.windows] == [2]
+        assert [made.record.launch for made, _ in facts.windows_with_edges] == [1, 1, 2, 2]
+
+    def test_a_launch_that_failed_leaves_out_none(self) -> None:
+        failed = launch(self.WITHOUT, status="failed", reason="out of memory")
+        mode = single(failed, launch(self.WITH, number=2), repeat=2)
+        assert (mode.step.value, mode.edges_are_steady) == (pytest.approx(0.03), True)
 
 
 def test_phases_are_means_over_ranks() -> None:

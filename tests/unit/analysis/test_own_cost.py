@@ -292,6 +292,8 @@ def test_on_a_gpu_steps_with_edges_among_them_are_held_against_none_without() ->
     assert steps_of([edges], [even]) == []
     assert why_unknown([edges], [], None) == NO_STEADY_WINDOW
     assert [step.value for step in steps_of([edges], [launch(ahead((300, 2)))])] == [pytest.approx(0.02)]
+    # The baseline's figure is then that of its first launch alone.
+    assert steps_of([edges], [even, launch(ahead((300, 2)), number=2)]) == []
 
 
 def test_what_windows_of_one_launch_differ_by_is_no_difference_of_launches() -> None:

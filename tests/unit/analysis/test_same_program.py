@@ -9,7 +9,7 @@ from dpdoctor.analysis.base.summary import RunSummary
 from dpdoctor.analysis.same_program import words
 from dpdoctor.report.words.verdict import limits
 from tests.builders import records
-from tests.builders.records import even_rank, launch
+from tests.builders.records import even_rank, launch, rank, step, window
 
 
 def measured(dp_ms: float, status: str = "inactive") -> RunSummary:
@@ -45,3 +45,18 @@ def test_nothing_is_widened_or_said(found: RunSummary) -> None:
     throughput = found.modes["ddp"].throughput
     assert throughput.low == throughput.high
     assert (found.caveat, words(found.modes)) == ("", "")
+
+
+def test_steady_steps_with_edges_tell_nothing_of_those_without() -> None:
+    few, most = (
+        rank(
+            [step(200 if edge else 100, window=n, epoch_edge=edge) for n in (1, 2) for edge in edges],
+            [window(400 + 100 * sum(edges), window=n) for n in (1, 2)],
+        )
+        for edges in ((False, False, False, True), (False, True, True, True))
+    )
+    inactive = launch(most, mode="dp", status="inactive", reason="needs a GPU")
+    found = analyse(records.run({"single": [launch(few)], "dp": [inactive]})).summary
+    assert found.modes["dp"].step.value == pytest.approx(0.175)
+    assert found.caveat == ""
+    assert found.modes["single"].throughput.low == pytest.approx(320)

@@ -261,6 +261,13 @@ class TestUnknown:
         made = fall(found, self.ONE, planted(self.ONE, {**NOTHING, "slower_compute": 0.02}, num=4))
         assert made.terms["overhead"].value is None
 
+    def test_nor_beside_a_ddp_whose_steady_steps_alone_hold_edges(self) -> None:
+        found = planted(self.ONE, {**NOTHING, "slower_compute": 0.02, "overhead": 0.01})
+        copies = planted(self.ONE, {**NOTHING, "slower_compute": 0.02})
+        assert fall(found, self.ONE, copies).terms["overhead"].value == pytest.approx(0.01)
+        edges = dataclasses.replace(copies, mode=dataclasses.replace(copies.mode, edges_are_steady=True))
+        assert fall(found, self.ONE, edges).terms["overhead"].value is None
+
     def test_data_parallel_is_one_process(self) -> None:
         ablations = {"cached_batches": ablation(0.020, 0.080)}
         dp = mode(0.100, world_size=1, rule="global", ablations=ablations)

@@ -60,6 +60,7 @@ MODES = [
     ({"conversion": Conversion(loaders=(dataclasses.replace(LOADER, dataset="Other"),))}, {}, "dataset", True, False),
     ({"conversion": Conversion(loaders=(dataclasses.replace(LOADER, num_batches=9),))}, {}, "dataset", True, False),
     ({"native": cases.OWN}, {}, "launcher", True, False),
+    ({"edges_are_steady": True}, {}, "steady steps", True, False),
     ({}, {"batch": 128}, "global batch", True, False),
     ({}, {"compiled": True}, "compile", True, False),
 ]

@@ -41,6 +41,16 @@ def test_the_medians_of_all_launches_in_their_order() -> None:
     assert found.disturbed == ()
 
 
+def test_a_launch_with_edges_among_its_steady_steps_is_left_out_where_others_have_none() -> None:
+    launches = [
+        records.launch(records.ahead((200, None), (300, edge_ms)), mode="ddp", number=number)
+        for number, edge_ms in enumerate((102, None), 1)
+    ]
+    edges = records.launch(records.ahead((300, 102), (300, 102)), mode="ddp", number=3)
+    assert mode(recorded(launched_runs.run(*launches, edges))).seconds == pytest.approx((0.02, 0.02))
+    assert mode(recorded(launched_runs.run(edges))).seconds == pytest.approx((0.03,))
+
+
 def test_what_reports_show_of_each_launch_is_kept() -> None:
     run = launched_runs.run(launched_runs.launch(12, last_window=3.0), launched_runs.launch(10, 2))
     found = mode(recorded(run))

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from dpdoctor.gate import sides
+from dpdoctor.gate.model import SIDES
 from dpdoctor.gate.sides import holds_module, own_imports
+from dpdoctor.launch.progress import Silence
+from dpdoctor.records import Run
+from tests.builders import launched_runs, records
 
 ROOT = Path(__file__).parents[3]
 # As in a rank: dpdoctor is found by the path that it was started with, and the present directory is no part of it.
@@ -198,3 +203,21 @@ def test_a_sides_own_directories_come_first(tmp_path: Path) -> None:
     assert path_of(None, tmp_path, ["src", "."]) == (own, None)
     assert path_of("/before", tmp_path, []) == ("/before", "/before")
     assert path_of(None, tmp_path, []) == (None, None)
+
+
+def test_a_pair_of_which_one_side_has_edges_among_its_steady_steps_is_disturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without, edges = (records.ahead(*windows_ms) for windows_ms in (((200, None),) * 4, ((300, 102),) * 4))
+    launched = iter([without, edges, edges, edges, without, without])
+
+    def launch(*_: object) -> Run:
+        return launched_runs.run(records.launch(next(launched), mode="ddp"))
+
+    monkeypatch.setattr(sides, "launch", launch)
+    run = launched_runs.run()
+    checkout = sides.Checkout(label="", spec=run.header.spec, header=run.header)
+    both = sides.Launches(tmp_path, {"base": checkout, "head": checkout}, Silence(), most=3)
+    told = [both(side, number).disturbed for number in (1, 2, 3) for side in SIDES]
+    assert told[:1] + told[2:] == [None] * 5
+    assert "ddp: its steady steps hold those in which an epoch began" in str(told[1])

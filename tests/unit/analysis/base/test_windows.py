@@ -112,6 +112,7 @@ class TestOnAGpu:
         found = launch(ahead((200, 2), (480, 302)))
         assert [window.step() for window in found.windows()] == [(pytest.approx(0.2), 10), (pytest.approx(0.48), 10)]
         assert found.edges_are_steady
+        assert found.is_taken_whole
 
     @pytest.mark.parametrize(("full", "without"), [((200.0, None), []), ((200.0, 2.0), [(pytest.approx(0.1), 10)])])
     def test_windows_of_an_ablation_are_read_like_the_full_ones(self, full: tuple, without: list) -> None:

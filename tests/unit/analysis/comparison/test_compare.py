@@ -46,6 +46,19 @@ def test_a_step_of_half_the_time_is_twice_the_throughput() -> None:
     assert (forward.difference.value, forward.verdict) == (pytest.approx(-0.050), "less")
 
 
+def test_steady_figures_with_edges_are_compared_with_none_without() -> None:
+    without, with_them = (
+        analyse(records.run({"single": [records.launch(records.ahead(*windows_ms, steps_per_epoch=10))]}))
+        for windows_ms in (((200, None), (300, 102)), ((300, 102), (300, 102)))
+    )
+    mode = compare([without, with_them]).modes["single"]
+    assert {name for name, row in mode.figures.items() if row.figures[1].value is None} >= {"throughput", "step"}
+    assert "longer epochs, or fewer --steps" in str(mode.figures["step"].figures[1].reason)
+    assert {row.figures[1].value for row in mode.phases.values()} == {None}
+    # Whole epochs have their edges in either.
+    assert mode.figures["epoch_s"].changes[0].ratio.value is not None
+
+
 def test_runs_are_labelled_and_the_first_is_the_base() -> None:
     found = compare([even(100), even(50), even(200)])
     assert [run.label for run in found.runs] == ["A", "B", "C"]

@@ -7,7 +7,7 @@ import pytest
 
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary
 from dpdoctor.records import Check
-from dpdoctor.report.words import standing
+from dpdoctor.report.words import standing, verdict
 from tests.builders import runs
 
 
@@ -46,6 +46,13 @@ class TestLeaders:
     def test_without_intervals_no_order_is_supported(self) -> None:
         assert leaders(ddp=mode(100), fsdp=mode(900)) == ["ddp", "fsdp"]
         assert leaders(ddp=mode(100, 5), fsdp=mode(900)) == ["ddp", "fsdp"]
+
+    def test_steady_steps_with_edges_are_held_against_none_without(self) -> None:
+        modes = {"ddp": mode(200, 5, edges_are_steady=True), "fsdp": mode(300, 5)}
+        assert leaders(**modes) == ["ddp", "fsdp"]
+        assert "longer epochs" in str(standing.quotient(modes["ddp"], modes["fsdp"]).reason)
+        (told, _) = verdict.headline(summary(**modes)).sentence.split(": ", 1)
+        assert told.endswith("cannot be told apart")
 
     def test_no_leader_is_measurably_slower_than_another_mode(self) -> None:
         # fsdp is too uncertain to be told from either, but ddp is faster than dp.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary, analyse
+from dpdoctor.analysis.analyse import EDGES_ARE_STEADY
 from dpdoctor.records import Check
 from dpdoctor.report.documents import brief
 from dpdoctor.report.words import clauses, standing, verdict
@@ -176,6 +177,12 @@ def test_a_mode_that_was_launched_again_without_an_ablation_is_told_with_what_fa
     (told,) = verdict.limits(summary(single=mode(), ddp=mode(raised="the script raised TypeError (train.py:3)")))
     assert told.startswith("ddp was launched again, without the ablations")
     assert "TypeError (train.py:3)" in told
+
+
+def test_windows_that_were_taken_whole_are_told_of_once() -> None:
+    whole = mode()
+    whole = dataclasses.replace(whole, conversion=dataclasses.replace(whole.conversion, warnings=(EDGES_ARE_STEADY,)))
+    assert list(verdict.limits(summary(single=mode(), ddp=whole, fsdp=whole))) == [f"ddp and fsdp: {EDGES_ARE_STEADY}."]
 
 
 def test_modes_that_failed_alike_are_told_of_once() -> None:
