@@ -60,22 +60,40 @@ def slow_steps(rank: Rank) -> list[SlowStep]:
 def _taken(rank: Rank, window: WindowRecord, steps: Sequence[StepRecord]) -> Iterator[float]:
     """Yield the ns that each counted step of a window took: on a GPU, the device.
 
-    Were all steps alike, the device would be done with each `usual_ns` after the one before: only where the host came
-    later than that did it hold the device up.
+    Were all steps alike, the device would be done with each a `_pace` after the one before: only where the host came
+    later than that did it hold the device up. Whether the host of a window's last steps held it up, or waited for it,
+    nobody can tell.
     """
     if rank.record is None or rank.record.device_type != "cuda":
         yield from (step.duration_ns for step in steps)
         return
-    usual_ns, done_ns = (window.end_ns - window.begin_ns) / len(steps), float(window.begin_ns)
-    for step in steps:
-        began_ns, done_ns = done_ns, max(done_ns + usual_ns, float(step.begin_ns + step.duration_ns))
+    ends_ns = [step.begin_ns + step.duration_ns for step in steps]
+    pace_ns, done_ns = _pace(window, ends_ns), float(window.begin_ns)
+    for end_ns in ends_ns:
+        began_ns, done_ns = done_ns, max(done_ns + pace_ns, float(end_ns))
         yield done_ns - began_ns
+
+
+def _pace(window: WindowRecord, ends_ns: Sequence[int]) -> float:
+    """Return the ns that a device takes for a step whose host, which is done with each at these times, is no hindrance.
+
+    The mean of the window or, where the host came far too late with a step, of what is left of it after the last such.
+    """
+    pace_ns, done_ns = (window.end_ns - window.begin_ns) / len(ends_ns), float(window.begin_ns)
+    for left, end_ns in zip(range(len(ends_ns) - 1, 0, -1), ends_ns, strict=False):
+        if end_ns - done_ns > LEAST_RATIO * pace_ns:
+            pace_ns = (window.end_ns - end_ns) / left
+        done_ns = max(done_ns + pace_ns, float(end_ns))
+    return pace_ns
 
 
 def _outliers(rank: Rank, taken: Sequence[tuple[StepRecord, float]]) -> Iterator[SlowStep]:
     steps, durations = [step for step, _ in taken], np.array([ns for _, ns in taken])
     usual = float(np.median(durations))
-    places = np.flatnonzero(durations > stats.outlier_limit(durations, LEAST_RATIO)).tolist()
+    limit = stats.outlier_limit(durations, LEAST_RATIO)
+    # A device's steps are given a pace of their window: what made that one slow is where the host was slow, too.
+    slow = np.minimum(durations, [step.duration_ns for step in steps]) > limit
+    places = np.flatnonzero(slow).tolist()
     if not places:
         return
     phases = np.array([step.phases_ns for step in steps], np.int64)

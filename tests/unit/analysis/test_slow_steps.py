@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import pytest
+
 from dpdoctor.analysis.slow_steps import LEAST_STEPS, slow_steps
 from dpdoctor.records import EventRecord, Rank, StepRecord
 from tests.builders import records
@@ -106,5 +108,36 @@ def test_a_host_that_runs_ahead_of_a_gpu_and_then_waits_for_it_has_no_slow_step(
 def test_a_host_that_comes_too_late_for_its_gpu_has_one() -> None:
     # It is ahead by 9 * 18 ms when something takes it 800 ms, of which the device stands still for the rest.
     (found,) = slow_steps(on_a_gpu([2] * 9 + [800] + [2] * 40, 18 + 800 + 40 * 20))
-    assert found.step.step == 10
-    assert found.usual_ns == round(1618 / 50 * MS)
+    assert (found.step.step, found.usual_ns) == (10, 20 * MS)
+
+
+def in_step(*windows_ms: Sequence[float]) -> Rank:
+    """Return a rank whose host waits for its GPU in each step, which take so long in each window."""
+    made, windows, at = [], [], 0
+    for number, durations_ms in enumerate(windows_ms, 1):
+        ends_ns = at + round(sum(durations_ms) * MS)
+        windows.append(records.window(0, window=number, begin_ns=at, end_ns=ends_ns))
+        for place, ms in enumerate(durations_ms, len(made) + 1):
+            made.append(records.step(ms, step=place, window=number, begin_ns=at))
+            at += round(ms * MS)
+    return records.rank(made, windows, device="cuda:0")
+
+
+PLAIN = [10.0] * 20
+
+
+@pytest.mark.parametrize("places", [(0,), (7,), (15,), (18,), (3, 15)])
+def test_what_makes_a_window_of_a_gpu_slow_is_its_slow_steps_alone(places: tuple[int, ...]) -> None:
+    slow = [100.0 if place in places else 10.0 for place in range(20)]
+    for windows in ([slow], [slow, slow], [slow, PLAIN, PLAIN]):
+        found = slow_steps(in_step(*windows))
+        first = windows.count(slow)
+        assert [one.step.step for one in found] == [20 * n + place + 1 for n in range(first) for place in places]
+        assert {one.usual_ns for one in found} == {10 * MS}
+
+
+def test_the_last_step_of_a_window_is_told_where_others_show_what_is_usual() -> None:
+    (found,) = slow_steps(in_step(PLAIN, PLAIN, [*PLAIN[1:], 100.0]))
+    assert (found.step.step, found.usual_ns) == (60, 10 * MS)
+    # The host may have waited for the device's other steps.
+    assert numbers(in_step([*PLAIN[1:], 100.0])) == []
