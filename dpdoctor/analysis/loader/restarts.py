@@ -125,7 +125,9 @@ def _usual_step_s(windows: Sequence[tuple[LaunchFacts, Window]], usual: Sequence
     """Return the mean seconds of these steps or, on GPUs, of those of windows without an edge; None: there are none."""
     if not any(launch.on_gpu for launch, _ in windows):
         return float(np.mean([step.duration_ns for step in usual])) * NS if usual else None
-    parts = [part for _, window in windows if not window.has_edge for part in window.ranks]
+    # Not by what is steady: edges are, where most steps are such.
+    whole = [window.ranks for _, window in windows if not any(s.epoch_edge for r in window.ranks for s in r.counted)]
+    parts = [part for ranks in whole for part in ranks]
     return sum(part.wall_s for part in parts) / sum(len(part.counted) for part in parts) if parts else None
 
 

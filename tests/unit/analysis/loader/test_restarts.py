@@ -9,13 +9,17 @@ import pytest
 from dpdoctor.analysis.loader.restarts import Restarts, restarts
 from dpdoctor.records import EventRecord, Rank
 from tests.builders import cases
-from tests.builders.records import ahead, launch
+from tests.builders.records import ahead, launch, rank, step, window
 
 
 def beginning(*windows_ms: tuple[float, float | None]) -> Restarts | None:
     """Return what is told of a GPU's windows, in whose edges the loader begins anew, every 16 steps."""
-    made = ahead(*windows_ms, steps_per_epoch=16, conversion=cases.conversion())
-    rank: Rank = dataclasses.replace(
+    return told(ahead(*windows_ms, steps_per_epoch=16, conversion=cases.conversion()))
+
+
+def told(made: Rank) -> Restarts | None:
+    """Return what is told of a rank in whose edges the loader begins anew."""
+    begun = dataclasses.replace(
         made,
         events=tuple(
             EventRecord(kind="iterator", at_ns=step.begin_ns, step=step.step, detail="0")
@@ -23,7 +27,7 @@ def beginning(*windows_ms: tuple[float, float | None]) -> Restarts | None:
             if step.epoch_edge
         ),
     )
-    of = launch(rank)
+    of = launch(begun)
     return restarts([of], [(of, window) for window in of.windows(with_edges=True)], cases.loader())
 
 
@@ -44,3 +48,29 @@ def test_a_beginning_costs_what_its_window_is_longer(wall_ms: float, cost_ms: fl
 
 def test_without_a_window_of_usual_steps_nothing_is_told() -> None:
     assert beginning((260, 102), (260, 102)) is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_where_every_step_begins_the_loader_anew_nothing_is_told(device: str) -> None:
+    edges = rank([step(20, epoch_edge=True)] * 10, [window(200)], device=device, steps_per_epoch=1)
+    assert told(cases.laid_out(edges)) is None
+
+
+def mostly_edges(*windows_ms: tuple[float, int]) -> Restarts | None:
+    """Return what is told of a GPU's windows of ten steps, each with how long it lasts and how many of them wait 30 ms
+    for a loader that begins anew.
+    """
+    made, windows = [], []
+    for number, (wall_ms, edges) in enumerate(windows_ms, 1):
+        windows.append(window(wall_ms, window=number))
+        for place in range(10):
+            phases_ms = {"data_wait": 30 if place < edges else 0}
+            made.append(step(32, window=number, epoch_edge=place < edges, phases_ms=phases_ms))
+    return told(cases.laid_out(rank(made, windows, device="cuda:0", steps_per_epoch=2)))
+
+
+def test_where_most_steps_do_a_window_with_such_shows_nothing_usual() -> None:
+    assert mostly_edges((400, 8), (400, 8)) is None
+    found = mostly_edges((400, 8), (400, 8), (200, 0))
+    assert found is not None
+    assert found.seconds.value == pytest.approx((0.4 - 0.2) / 8)
