@@ -14,16 +14,17 @@ WARNING, CRITICAL = 0.92, 0.97
 
 
 def _check(facts: ModeFacts) -> Finding | None:
-    sized = [(peak, peak.total_bytes) for peak in facts.memory_peaks if peak.total_bytes]
-    if sized:
-        peak, total = max(sized, key=lambda one: one[0].num_bytes / one[1])
-        if peak.num_bytes / total >= WARNING:
-            return _of_gpu(facts, peak, total)
-    return _of_host(facts)
+    ratios = [(peak.num_bytes / total, peak, total) for peak in facts.memory_peaks if (total := peak.total_bytes)]
+    full = [found for found in ratios if found[0] >= WARNING]
+    # What is certain goes before what is at most so much.
+    fullest = max(full, key=lambda found: (not found[1].is_bound, found[0]), default=None)
+    host = _of_host(facts)
+    if fullest is None or (fullest[1].is_bound and host is not None):
+        return host
+    return _of_gpu(facts, *fullest)
 
 
-def _of_gpu(facts: ModeFacts, peak: Peak, total: int) -> Finding:
-    ratio = peak.num_bytes / total
+def _of_gpu(facts: ModeFacts, ratio: float, peak: Peak, total: int) -> Finding:
     # Peaks that cannot have come at once add up to more than there is.
     full = f"up to {units.share(min(ratio, 1.0))}" if peak.is_bound else units.share(ratio)
     return Finding(

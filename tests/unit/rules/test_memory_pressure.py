@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 
@@ -27,10 +28,11 @@ def with_gpu(made: Case) -> Case:
     return cases.case_of(dataclasses.replace(made.analysis, summary=known), made.name)
 
 
-def gpu(gigabytes: int, ranks: int = 1) -> Case:
+def gpu(gigabytes: int, ranks: int = 1, samples: Sequence[Sample] = ()) -> Case:
     """Return ranks that held so much each of one GPU's 100 GB."""
     held = Device(name="GPU", uuid="GPU-0", peak_memory_bytes=gigabytes * 10**9)
-    return with_gpu(cases.case("ddp", world_size=ranks, of=cases.ranks(ranks, device="cuda:0", devices=(held,))))
+    of = cases.ranks(ranks, device="cuda:0", devices=(held,))
+    return with_gpu(cases.case("ddp", world_size=ranks, of=of, samples=samples))
 
 
 def mig(gigabytes: int) -> Case:
@@ -90,6 +92,24 @@ def test_the_trace_says_what_the_allocator_costs() -> None:
     found = RULE.check(FIRES["a GPU with a trace"])
     assert isinstance(found, Finding)
     assert found.cost.value == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("gigabytes", "title"), [(98, "rank 2's GPU was 98% full"), (80, "GPU 0 was up to 100% full")])
+def test_a_gpu_that_is_full_for_certain_goes_before_one_that_may_be(gigabytes: int, title: str) -> None:
+    shared = Device(name="GPU", uuid="GPU-0", peak_memory_bytes=60 * 10**9, memory_bytes=100 * 10**9)
+    own = Device(name="GPU", uuid="GPU-1", peak_memory_bytes=gigabytes * 10**9, memory_bytes=100 * 10**9)
+    ranks = [
+        dataclasses.replace(rank, record=dataclasses.replace(rank.record, devices=(device,)))
+        for rank, device in zip(cases.ranks(3, device="cuda:0"), (shared, shared, own), strict=True)
+    ]
+    found = RULE.check(cases.case("ddp", world_size=3, of=ranks))
+    assert isinstance(found, Finding)
+    assert (found.title, found.severity) == (title, "critical" if gigabytes == 98 else "warning")
+
+
+def test_a_full_host_goes_before_a_gpu_that_may_be_full_alone() -> None:
+    titles = [RULE.check(gpu(*held, samples=FULL_HOST)).title for held in ((60, 2), (98, 1))]
+    assert titles == ["the host's memory was 93% full", "rank 0's GPU was 98% full"]
 
 
 def test_peaks_of_several_ranks_are_a_bound_and_no_more_than_there_is() -> None:
