@@ -170,8 +170,8 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         return _never_launched(spec)
     speaking = shown(launches)
     spec = with_ranks_found(spec, speaking.record)
-    # What was measured before a launch failed looks like a result and is none; its files keep it.
     held = of_one_kind(launches)
+    # What was measured before a launch failed looks like a result and is none; its files keep it.
     good, steady = ([launch for launch in of if launch.record.status != "failed"] for of in (launches, held))
     windows = [launch.windows() for launch in steady]
     edges_are_steady = any(launch.edges_are_steady for launch in steady)
