@@ -442,8 +442,9 @@ class RankRecord:
 
     @property
     def gpus(self) -> dict[int, Device]:
-        """The GPUs that it sees, by the numbers with which samples name them: gpu0, ... Of ranks that see one each they
-        are the ranks'.
+        """The GPUs that it sees, by the numbers with which samples name them, gpu0, ..., unless another GPU has them.
+
+        Of ranks that see one each they are the ranks'.
         """
         return dict(enumerate(self.devices, start=self.rank if len(self.devices) == 1 else 0))
 
@@ -490,12 +491,17 @@ class LaunchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One reading of one device or of the host. A value that cannot be had is absent from `values`."""
+    """One reading of one device or of the host. A value that cannot be had is absent from `values`.
+
+    Attributes:
+        uuid: of a GPU, as ranks name it; empty: not one, or of a recording from before it was written.
+    """
 
     at_ns: int
     source: str
     values: dict[str, float]
     unknown: dict[str, str] = field(default_factory=dict)
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

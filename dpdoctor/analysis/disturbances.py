@@ -244,9 +244,12 @@ def _unused_gpus(launch: Launch) -> set[str]:
 
     Empty where no rank tells what it held.
     """
-    seen = [(f"gpu{number}", gpu) for rank in launch.ranks if rank.record for number, gpu in rank.record.gpus.items()]
-    used = {name for name, gpu in seen if gpu.peak_memory_bytes}
-    return {name for name, _ in seen} - used if used else set()
+    seen = [(number, gpu) for rank in launch.ranks if rank.record for number, gpu in rank.record.gpus.items()]
+    used = {gpu.uuid for _, gpu in seen if gpu.peak_memory_bytes}
+    # Samples that do not tell which GPU theirs is have the rank's number for it, which several may have.
+    told = {(sample.source, sample.uuid) for sample in launch.samples if sample.uuid}
+    named = told or {(f"gpu{number}", gpu.uuid) for number, gpu in seen}
+    return {name for name, _ in named} - {name for name, uuid in named if uuid in used} if used else set()
 
 
 def _is_throttled(sample: Sample) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -83,16 +85,22 @@ class GpuSamplers:
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self._complete: set[int] = set()
+        self._taken: set[int] = set()
         self._samplers: dict[str, GpuSampler | UnseenGpu] = {}
 
     def look_at(self, rank: RankProcess) -> None:
-        """Begin to sample what the rank has named, in that order: several ranks may see the same GPUs."""
+        """Begin to sample what the rank has named, in that order: several ranks may see the same GPUs.
+
+        They may also have one number for different ones: of these, who comes later gets the next that is free.
+        """
         if rank.rank in self._complete:
             return
         uuids = gpu_uuids(rank.directory)
         for index, uuid in uuids.items():
             if uuid not in self._samplers:
-                self._samplers[uuid] = self._sampler(index, uuid)
+                free = next(number for number in count(index) if number not in self._taken)
+                self._taken.add(free)
+                self._samplers[uuid] = self._sampler(free, uuid)
         if uuids:
             self._complete.add(rank.rank)
 
@@ -104,7 +112,7 @@ class GpuSamplers:
 
     def samples(self) -> list[Sample]:
         """Return the present readings of each GPU."""
-        return [sampler.sample() for sampler in self._samplers.values()]
+        return [dataclasses.replace(sampler.sample(), uuid=uuid) for uuid, sampler in self._samplers.items()]
 
 
 def gpu_uuids(directory: Path) -> dict[int, str]:

@@ -234,6 +234,23 @@ def test_ranks_have_a_gpu_each(start: Start, monkeypatch: pytest.MonkeyPatch) ->
         assert {sample.source: sample.values["power_w"] for sample in gpus.samples()} == {"gpu0": 0.0, "gpu1": 1.0}
 
 
+@pytest.mark.parametrize(
+    "seen", [(("a", "b"), ("c", "d")), (("a",), ("b", "c")), (("a", "b"), ("c",)), (("a", "b"), ("b", "c"))]
+)
+def test_gpus_have_a_name_each_also_where_ranks_see_different_ones(
+    start: Start, monkeypatch: pytest.MonkeyPatch, seen: tuple[tuple[str, ...], ...]
+) -> None:
+    Library(monkeypatch, *{uuid for of_rank in seen for uuid in of_rank})
+    with contextlib.ExitStack() as stack:
+        gpus = sampling.GpuSamplers(stack)
+        for rank, uuids in zip((start(), start()), seen, strict=True):
+            rundir.write_json(rank.directory / rundir.RANK, rank_on(*uuids, rank=rank.rank))
+            gpus.look_at(rank)
+        samples = gpus.samples()
+    assert len({sample.source for sample in samples}) == len(samples)
+    assert [sample.uuid for sample in samples] == list(dict.fromkeys(uuid for of_rank in seen for uuid in of_rank))
+
+
 def test_what_a_driver_does_not_tell_is_unknown_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(_: object) -> float:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

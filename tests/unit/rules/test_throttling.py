@@ -15,12 +15,13 @@ from tests.builders.specs import MS
 POWER_CAP, THERMAL, BRAKE = 0x4, 0x20, 0x80
 
 
-def readings(*reasons: int, clock: float = 1500, source: str = "gpu0", at: int = 100) -> list[Sample]:
+def readings(*reasons: int, clock: float = 1500, source: str = "gpu0", at: int = 100, uuid: str = "") -> list[Sample]:
     """Return one reading for each reason, throttled ones at this clock, the others at 2,000 MHz."""
     return [
         Sample(
             at_ns=(at + number) * MS,
             source=source,
+            uuid=uuid,
             values={"throttle_reasons": float(bits), "sm_clock_mhz": clock if bits & ~POWER_CAP else 2000.0},
         )
         for number, bits in enumerate(reasons)
@@ -42,6 +43,9 @@ FIRES = {
     "hot half of the time": of(readings(THERMAL, 0, THERMAL, 0)),
     "hot all the time": of(readings(THERMAL, THERMAL)),
     "another GPU is not": of([*readings(BRAKE, BRAKE), *readings(0, 0, source="gpu1")]),
+    "the GPU that was used, under a number that is another rank's for another": of(
+        readings(THERMAL, 0, source="gpu1", uuid="GPU-0"), devices=FIRST_OF_TWO
+    ),
     "nobody tells which GPU was used": of(readings(THERMAL, 0, source="gpu1"), devices=NONE_TOLD),
 }
 SILENT = {
@@ -51,6 +55,10 @@ SILENT = {
     "before anything was measured": of(readings(THERMAL, THERMAL, at=-100)),
     "on the CPU": of([], device="cpu"),
     "only a GPU of another job": of([*readings(0, 0), *readings(THERMAL, 0, source="gpu1")], devices=FIRST_OF_TWO),
+    "only a GPU of another job, which has another number where other ranks see others": of(
+        [*readings(0, 0, source="gpu1", uuid="GPU-0"), *readings(THERMAL, 0, source="gpu2", uuid="GPU-1")],
+        devices=FIRST_OF_TWO,
+    ),
 }
 
 
