@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpdoctor import rundir
-from dpdoctor.spec import OVERLAY_ALONE, OVERLAY_FULL, OVERLAY_IN_THE_WAY, WorkerTask
+from dpdoctor.spec import OVERLAY_ALONE, OVERLAY_FULL, OVERLAY_IN_THE_WAY, RunSpec, WorkerTask
 from dpdoctor.worker import landlock, wall
 from dpdoctor.worker.overlay import territory
 from dpdoctor.worker.wall import Wall
@@ -81,10 +81,9 @@ def protect(task: WorkerTask, rank: int) -> Protection:
     """Put up what can stand around this process and all that it starts."""
     if task.spec.allow_writes:
         return Protection(by="")
-    if task.spec.wall == "none":
-        return Protection(by="python", reason="--wall none was given")
-    if task.spec.devices and not UNIFIED_MEMORY.exists():
-        return Protection(by="python", reason=UNLOADED)
+    if (no_wall := _no_wall(task.spec)) is not None:
+        territory.make_caches()
+        return Protection(by="python", reason=no_wall)
     no_overlay = task.spec.no_overlay or "--wall landlock was given"
     if task.spec.wall == "overlay":
         directory = Path(task.directory)
@@ -104,6 +103,13 @@ def protect(task: WorkerTask, rank: int) -> Protection:
     return Protection(by="python" if reason else "landlock", reason="; ".join(filter(None, (no_overlay, reason))))
 
 
+def _no_wall(spec: RunSpec) -> str | None:
+    """Return why no wall of the kernel's is tried; None: one is."""
+    if spec.wall == "none":
+        return "--wall none was given"
+    return UNLOADED if spec.devices and not UNIFIED_MEMORY.exists() else None
+
+
 def overlay(task: WorkerTask, place: Path, walls: int = 1) -> Wall:
     """Put an overlay of the kernel's around this process: one of so many, which has a place for its upper layers.
 
@@ -112,15 +118,22 @@ def overlay(task: WorkerTask, place: Path, walls: int = 1) -> Wall:
     """
     scratch = place / rundir.OVERLAY
     scratch.mkdir(parents=True, exist_ok=True)
-    memory = Path(territory.SHARED_MEMORY)
+    lying = _not_exchanged(territory.in_shared_memory())
+    # A copy, which the script would get when it opens it, no longer shows what others write there.
+    used_by_others = _not_exchanged(territory.mapped_to_write()) if lying else []
     return wall.stand(
         scratch,
         own=Path(task.directory),
-        opened=map(Path, territory.caches()),
+        opened=[*map(Path, territory.caches()), *used_by_others],
         homes=task.spec.homes,
-        lying=[memory / name for name in territory.in_shared_memory() if not name.startswith(_EXCHANGED)],
+        lying=lying,
         walls=walls,
     )
+
+
+def _not_exchanged(names: Iterable[str]) -> list[Path]:
+    """Return the paths of what lies in shared memory, but for what bears a name of torch's, Python's or NCCL's."""
+    return [Path(territory.SHARED_MEMORY, name) for name in names if not name.startswith(_EXCHANGED)]
 
 
 def _free(own: Path) -> Iterator[Path]:

@@ -115,8 +115,8 @@ def stand(
 ) -> Wall:
     """Put the wall around this process.
 
-    What is written below `own` and below the directories `opened`, as far as they are there, is really written, but for
-    the `homes`, where the script lives and runs; what is `lying` in shared memory can be read alone where it is a file.
+    What is written below `own` and to what is `opened`, or below it, as far as that is there, is really written, but
+    for the `homes`, where the script lives and runs. What is `lying` in shared memory, all in one directory, is not.
     `scratch` is an empty directory below `own`; `walls` are to stand at once. To be called while the process has one
     thread only. It is tried in a child first: half a wall could not be taken down again.
 
@@ -163,7 +163,7 @@ class _Site:
     ) -> None:
         self._scratch, self._own = scratch.resolve(), own.resolve()
         self._homes = {home.resolve() for home in homes}
-        self._opened = sorted({path.resolve() for path in opened if path.is_dir()})
+        self._opened = sorted({path.resolve() for path in opened if path.exists()})
         self._lying = [path for path in lying if not path.is_symlink()]
         self._walls = walls
 
@@ -189,14 +189,18 @@ class _Site:
         copy.of(Path("/"))
         for path in self._lying:
             if path.is_dir():
-                copy.overlay(path)
-            elif path.is_file():
-                _read_only(path, _in(root, path))
+                copy.overlay(path, _in(root, path))
+        if files := [path for path in self._lying if path.is_file()]:
+            shared = self._scratch / "shared"
+            shared.mkdir()
+            copy.overlay(files[0].parent, shared)
+            for path in files:
+                _bind(shared / path.name, _in(root, path))
         for path in self._opened:
-            _mount(path, _in(root, path), flags=_MS_BIND | _MS_REC)
+            _bind(path, _in(root, path))
             for home in self._homes:
                 if home.is_relative_to(path):
-                    copy.overlay(home)
+                    copy.overlay(home, _in(root, home))
         _mount(self._own, _in(root, self._own), flags=_MS_BIND)
         os.chroot(root)
         os.chdir(cwd)
@@ -269,7 +273,7 @@ class _Copy:
             self._in_parts(path, target)
         else:
             target.mkdir(parents=True)
-            self.overlay(path)
+            self.overlay(path, target)
 
     def _in_parts(self, path: Path, target: Path) -> None:
         target.mkdir(exist_ok=True)
@@ -284,13 +288,13 @@ class _Copy:
         except PermissionError:  # of such a directory one may know what is in it
             return {path / point.relative_to(path).parts[0] for point in self._points if path in point.parents}
 
-    def overlay(self, path: Path) -> None:
-        """Lay an upper directory over a path, where that is found."""
+    def overlay(self, path: Path, target: Path) -> None:
+        """Let a path be found at `target`, with an upper directory over it."""
         upper, work = (self._scratch / f"{len(self.layers)}" / name for name in ("upper", "work"))
         for directory in (upper, work):
             directory.mkdir(parents=True, exist_ok=True)
         options = f"lowerdir={_escaped(path)},upperdir={_escaped(upper)},workdir={_escaped(work)},userxattr"
-        _mount("overlay", _in(self._root, path), kind="overlay", options=options)
+        _mount("overlay", target, kind="overlay", options=options)
         self.layers[upper] = path
 
 
@@ -318,6 +322,11 @@ def _mount_points() -> set[Path]:
 def _escaped(path: Path) -> str:
     """Return a path as overlayfs reads it among its options."""
     return re.sub(r"([\\:,])", r"\\\1", str(path))
+
+
+def _bind(path: Path, target: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # others remove what is theirs meanwhile
+        _mount(path, target, flags=_MS_BIND | _MS_REC)
 
 
 def _read_only(path: Path, target: Path) -> None:

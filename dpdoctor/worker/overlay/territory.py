@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:  # which imports torch, and this is asked before
 KERNEL = ("/dev/", "/proc/", "/sys/")
 # Memory that processes share, where users lay data too.
 SHARED_MEMORY = "/dev/shm/"
+# How a process's maps (proc(5)) tell of shared memory that it writes to, unless the file is gone.
+_MAPPED = re.compile(rf"(?m)^\S+ .w.s .* {SHARED_MEMORY}(.+?)(?<! \(deleted\))$")
 # Directories in which one tool keeps what it compiled or fetched, and nobody keeps anything else.
 _CACHES = (
     *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR"),
@@ -103,6 +106,15 @@ def in_shared_memory() -> list[str]:
         return os.listdir(SHARED_MEMORY)  # noqa: PTH208 - they are text
     except OSError:
         return []
+
+
+def mapped_to_write() -> set[str]:
+    """Return what some process has mapped to write to it, as far as one may see: paths below shared memory."""
+    found = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            found.update(_MAPPED.findall(maps.read_text(errors="surrogateescape")))
+    return found
 
 
 def caches() -> list[str]:

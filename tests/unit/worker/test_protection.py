@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +70,36 @@ def test_no_wall_stands_where_cuda_has_yet_to_load_its_driver(
     assert put_up(tmp_path / "run", devices=("0", "1")).by == by
     assert put_up(tmp_path / "run").by == "kernel"
     assert not kernel
+
+
+@pytest.mark.parametrize(("wanted", "devices"), [("none", ()), ("landlock", ()), ("overlay", ("0",))])
+def test_caches_are_made_on_every_way_to_do_without_the_overlay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: dict[str, str], wanted: str, devices: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setattr(protection, "UNIFIED_MEMORY", tmp_path / "absent")
+    assert put_up(tmp_path / "run", wanted, devices=devices).by != "kernel"
+    assert (tmp_path / "triton").is_dir()
+    assert not kernel
+
+
+def test_memory_that_another_process_has_mapped_to_write_is_what_the_script_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, list[Path]] = {}
+    monkeypatch.setattr(wall, "stand", lambda *_, **options: asked.update(options))
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as mine,
+        (Path(mine) / "served").open("w+b") as file,
+        (Path(mine) / "read").open("w+b") as read,
+    ):
+        for each in (file, read):
+            each.write(b"1")
+            each.flush()
+        with mmap.mmap(file.fileno(), 1), mmap.mmap(read.fileno(), 1, access=mmap.ACCESS_READ):
+            put_up(tmp_path)
+        assert Path(mine) in asked["lying"]
+        assert [path for path in asked["opened"] if path.parent == Path(mine)] == [Path(file.name)]
 
 
 def system(number: int) -> OSError:

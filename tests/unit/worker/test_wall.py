@@ -153,19 +153,21 @@ LIES = """
 import sys
 from pathlib import Path
 from dpdoctor.worker import wall
-own, directory, file = map(Path, sys.argv[1:])
+own, directory, file, served = map(Path, sys.argv[1:])
 (own / "scratch").mkdir()
 try:
-    wall.stand(own / "scratch", own=own, opened=[], homes=[own], lying=[directory, file, directory / "absent"])
+    lying = [directory, file, served, directory / "absent"]
+    wall.stand(own / "scratch", own=own, opened=[served, directory / "served"], homes=[own], lying=lying)
 except wall.NoWallError as error:
     sys.exit(print(error))
 print("stands")
 (directory / "old.txt").write_text("changed")
 print((directory / "old.txt").read_text())
-try:
-    file.write_text("changed")
-except OSError as error:
-    print(error.strerror)
+with file.open("r+") as shared:
+    shared.write("copy")
+print(file.read_text())
+for path in (served, directory / "served"):
+    path.write_text("exchanged")
 new = Path(f"{directory}-new")
 new.write_text("new")
 """
@@ -175,15 +177,17 @@ def test_what_lies_in_shared_memory_stays_as_it_was_and_what_is_new_is_written(t
     with (
         tempfile.TemporaryDirectory(dir="/dev/shm") as directory,
         tempfile.NamedTemporaryFile("w", dir="/dev/shm") as file,
+        tempfile.NamedTemporaryFile("w", dir="/dev/shm") as served,
     ):
-        Path(directory, "old.txt").write_text("mine")
-        file.write("mine")
-        file.flush()
-        command = [sys.executable, "-c", LIES, str(tmp_path), directory, file.name]
+        inside = Path(directory, "served")
+        for path in (Path(directory, "old.txt"), inside, Path(file.name), Path(served.name)):
+            path.write_text("mine")
+        command = [sys.executable, "-c", LIES, str(tmp_path), directory, file.name, served.name]
         stands, *printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
         if any(word in stands for word in NOT_ALLOWED):
             pytest.skip(f"this kernel lets this user make no namespace of its own: {stands}")
-        assert printed == ["changed", "Read-only file system"]
+        assert printed == ["changed", "copy"]
+        assert inside.read_text() == Path(served.name).read_text() == "exchanged", "other processes see it"
         assert Path(directory, "old.txt").read_text() == Path(file.name).read_text() == "mine"
         new = Path(f"{directory}-new")
         assert new.read_text() == "new"
