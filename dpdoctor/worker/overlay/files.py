@@ -146,8 +146,8 @@ def _divert_compiled(patches: Patches, diverted: Diverted) -> None:
         patches.replace(owner, name, _with_place(getattr(owner, name), position, keyword, place))
     for name, place in (("PyTorchFileWriter", diverted.to_write), ("PyTorchFileReader", diverted.to_read)):
         patches.replace(torch._C, name, _kind_with_place(getattr(torch._C, name), place))
-    from_file = _with_place(torch.UntypedStorage.from_file, 0, "filename", diverted.to_read)
-    patches.replace(torch.UntypedStorage, "from_file", staticmethod(from_file))
+    patches.replace(torch.UntypedStorage, "from_file", staticmethod(_mapping(torch.UntypedStorage.from_file, diverted)))
+    patches.replace(torch, "from_file", _mapping(torch.from_file, diverted))
 
 
 def _libraries(patches: Patches, diverted: Diverted) -> dict[str, Callable[[ModuleType], None]]:
@@ -177,6 +177,17 @@ def _with_place(
         elif len(args) > position:
             args = (*args[:position], place(args[position]), *args[position + 1 :])
         return real(*args, **options)
+
+    return call
+
+
+def _mapping(real: Callable[..., Any], diverted: Diverted) -> Callable[..., Any]:
+    """Return `real`, which maps a file into memory, for another file: one that is shared is made and written to."""
+
+    @functools.wraps(real, updated=())
+    def call(filename: Any, shared: Any = False, *args: Any, **options: Any) -> Any:
+        at = diverted.to_write(filename, os.O_RDWR | os.O_CREAT) if shared else diverted.to_read(filename)
+        return real(at, shared, *args, **options)
 
     return call
 

@@ -234,6 +234,16 @@ def test_torch_saves_and_loads(overlay: Overlay, home: Path) -> None:
     assert isinstance(torch._C.PyTorchFileReader("a"), torch._C.PyTorchFileReader)
 
 
+@pytest.mark.parametrize("path", ["a", "new"])
+def test_a_file_that_memory_is_mapped_to_is_written_where_it_is_shared(overlay: Overlay, home: Path, path: str) -> None:
+    torch.UntypedStorage.from_file(path, True, 8).fill_(49)
+    assert Path(path).read_bytes() == b"1" * 8
+    torch.from_file(path, shared=True, size=8, dtype=torch.uint8).fill_(50)
+    assert torch.from_file(path, size=8, dtype=torch.uint8).fill_(51).tolist() == [51] * 8
+    assert bytes(torch.UntypedStorage.from_file(path, nbytes=8, shared=False)) == b"2" * 8
+    assert written(overlay, home) == {path: "new" if path == "new" else "changed"}
+
+
 def test_forked_children_see_and_share_the_overlay(overlay: Overlay, home: Path) -> None:
     Path("from parent").write_text("parent")
     context = multiprocessing.get_context("fork")
