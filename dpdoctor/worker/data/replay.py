@@ -134,9 +134,11 @@ class Replay:
     def _keep(self, loader: int, batch: Any, size: int) -> None:
         if self._looked.get(loader) is None and len(self._kept.get(loader, ())) < MOST_KEPT:
             try:
-                self._kept.setdefault(loader, []).append(Kept(batch, size))
+                kept = Kept(batch, size)
             except UnreplayableError as error:
                 self._looked[loader] = f"a batch holds {error}, which cannot be given to the script twice"
+            else:
+                self._kept.setdefault(loader, []).append(kept)
 
     def keep(self, *, on: bool) -> None:
         """Begin or cease to keep what is fetched, until there are MOST_KEPT batches."""

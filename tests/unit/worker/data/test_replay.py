@@ -98,6 +98,24 @@ def test_what_is_to_be_waited_for_comes_before_each_replayed_batch(rig: Rig) -> 
     assert waited == [0, 1, 2]
 
 
+class Generators(Numbers):
+    """Gives from its second index on what cannot be given twice."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index) if not index else (number for number in [index])
+
+
+def test_a_loader_is_left_alone_whose_later_batches_cannot_be_kept(rig: Rig) -> None:
+    replay = rig.loaders.replay
+    iterator = iter(DataLoader(Generators(4), batch_size=1, collate_fn=lambda batch: batch[0]))
+    next(iterator)
+    replay.keep(on=True)
+    next(iterator)
+    replay.copied_to_device(torch.ones(1))
+    replay.keep(on=False)
+    assert "cannot be given to the script twice" in (replay.unfit(LOADER) or "")
+
+
 def test_no_more_than_so_many_are_kept(rig: Rig) -> None:
     replay = rig.loaders.replay
     iterator = iter(DataLoader(Numbers(100)))
