@@ -25,7 +25,8 @@ WORKER = (sys.executable, "-m", MODULE)
 # What a rank imports before it runs the script, in that order, and what torch imports for the first optimizer.
 PRELOAD = ("dpdoctor.worker.leaving", "dpdoctor.worker.rank", "torch._dynamo", "dpdoctor.worker.overlay.holders")
 # What a launcher announces that dpdoctor itself was started by, or a shell: ranks of ours would meet there.
-_ANNOUNCED = ("MASTER_", "TORCHELASTIC_")
+_ANNOUNCED = ("MASTER_ADDR", "MASTER_PORT")
+_ANNOUNCED_PREFIX = "TORCHELASTIC_"
 
 
 class RankProcess:
@@ -145,7 +146,7 @@ def ending(ranks: list[RankProcess], tidy: Callable[[], None]) -> Iterator[None]
 def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
     threads = str(task.spec.threads_per_device)
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(_ANNOUNCED)},
+        **{name: value for name, value in os.environ.items() if not _is_announced(name)},
         TASK_VARIABLE: msgspec.json.encode(task).decode(),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -168,6 +169,10 @@ def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
         places = _places(task.mode, rank)
         environment[DEVICE_IDS_VARIABLE] = ",".join(str(places.index(i)) for i in task.mode.replicas or places)
     return environment
+
+
+def _is_announced(name: str) -> bool:
+    return name in _ANNOUNCED or name.startswith(_ANNOUNCED_PREFIX)
 
 
 def absolute_python_path(environment: dict[str, str]) -> None:

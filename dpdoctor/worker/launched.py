@@ -34,8 +34,12 @@ ONE_DEVICE = (
 # What torch says where there is no group.
 NO_GROUP = "Default process group has not been initialized, please make sure to call init_process_group."
 
-_HIDDEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
-_HIDDEN_PREFIXES = ("MASTER_", "TORCHELASTIC_", "ROLE_", TASK_VARIABLE)
+# What is told to one rank, and by torchrun also of its node and of its role among the ranks.
+_HIDDEN = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+)
+_HIDDEN_PREFIXES = ("TORCHELASTIC_", TASK_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +102,7 @@ def refuse_distribution(patches: Patches, fail: Callable[[str], NoReturn]) -> No
 
 def looked_for(error: BaseException, line: str) -> str | None:
     """Return why a script is not converted that wants to know its rank, given what it raised at `line`; None: it is."""
-    names = (*_HIDDEN, "MASTER_ADDR", "MASTER_PORT")
-    if isinstance(error, KeyError) and error.args and error.args[0] in names and _is_of_environment(error):
+    if isinstance(error, KeyError) and error.args and error.args[0] in _HIDDEN and _is_of_environment(error):
         return _refusal(f"it reads {error.args[0]} of its environment", line)
     return None
 

@@ -166,8 +166,9 @@ def test_other_modes_are_told_of_no_device_ids(tmp_path: Path) -> None:
 
 
 def test_ranks_do_not_meet_where_a_launcher_around_dpdoctor_has_its_own_meet(tmp_path: Path) -> None:
-    os.environ.update(MASTER_ADDR="10.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID="none")
-    assert not [name for name in environment(tmp_path) if name.startswith(("MASTER_", "TORCHELASTIC_"))]
+    os.environ.update(MASTER_ADDR="10.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID="none", MASTER_CONFIG="mine")
+    found = {name for name in environment(tmp_path) if name.startswith(("MASTER_", "TORCHELASTIC_"))}
+    assert found == {"MASTER_CONFIG"}
 
 
 def test_sets_have_one_order_on_all_ranks_unless_the_person_chose_otherwise(tmp_path: Path) -> None:
