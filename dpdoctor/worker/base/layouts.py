@@ -9,16 +9,13 @@ from typing import Any
 import torch
 
 
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested containers, in order."""
+def tensors(value: Any, inside: tuple[int, ...] = ()) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested containers, in order; `inside`: the ids of those that lead to the value."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    else:
-        for item in named(value) or ():
-            yield from tensors(item)
+    elif id(value) not in inside:
+        for item in value if isinstance(value, (list, tuple)) else named(value) or ():
+            yield from tensors(item, (*inside, id(value)))
 
 
 def named(value: Any) -> Sequence[Any] | None:

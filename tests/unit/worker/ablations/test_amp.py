@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from dpdoctor.worker.ablations import amp
 from dpdoctor.worker.ablations._base import AblationContext
 from dpdoctor.worker.ablations._precision import Precision
 from dpdoctor.worker.ablations.amp import Amp
+from dpdoctor.worker.base import layouts
 from dpdoctor.worker.base.mode import Mode
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from tests.builders.models import sgd
@@ -135,6 +137,94 @@ def test_what_a_model_keeps_is_single_again_when_the_window_ends(rig: Rig) -> No
     assert ablation.end(context(rig)) is None
     assert [model.last.dtype, model.state[0].dtype, model.low.dtype] == [torch.float32, torch.float32, torch.bfloat16]
     model(torch.ones(2, 3)).y.sum().backward()
+    assert optimizer.param_groups
+
+
+@dataclasses.dataclass
+class Node:
+    """Leads back to itself."""
+
+    y: torch.Tensor
+    root: Node | None = None
+
+
+@dataclasses.dataclass
+class Stubborn:
+    """Cannot be copied."""
+
+    y: torch.Tensor
+
+    def __copy__(self) -> Stubborn:
+        raise TypeError("no copies of this")
+
+
+class Returns(nn.Module):
+    """Returns what `make` makes of what it computed, and counts how often it ran."""
+
+    def __init__(self, make: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.linear, self.make, self.runs = nn.Linear(3, 1), make, 0
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.runs += 1
+        return self.make(self.linear(x))
+
+
+def in_itself(y: torch.Tensor) -> Node:
+    node = Node(y)
+    node.root = node
+    return node
+
+
+def test_what_leads_back_to_itself_is_cast_and_still_does(rig: Rig) -> None:
+    model, ablation = Returns(in_itself), Amp()
+    optimizer = sgd(model)
+    model(torch.ones(2, 3)).y.sum().backward()
+    ablation.begin(context(rig))
+    found = model(torch.ones(2, 3))
+    assert (found.y.dtype, found.root) == (torch.float32, found)
+    found.y.sum().backward()
+    assert ablation.end(context(rig)) is None
+    assert (model.runs, bool(optimizer.param_groups)) == (2, True)
+
+
+def test_what_cannot_be_cast_is_no_fault_of_the_forward_which_runs_once(rig: Rig) -> None:
+    model, ablation = Returns(Stubborn), Amp()
+    optimizer = sgd(model)
+    model(torch.ones(2, 3)).y.sum().backward()
+    ablation.begin(context(rig))
+    model(torch.ones(2, 3)).y.sum().backward()
+    assert model.runs == 2
+    model(torch.ones(2, 3)).y.sum().backward()
+    fault = ablation.end(context(rig))
+    assert fault is not None
+    assert fault.reason == "what the forward returns cannot be cast: TypeError: no copies of this"
+    assert optimizer.param_groups
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda y: {"h": y},
+        lambda y: [(y, y)],
+        lambda y: {"layers": [{"k": y}, ((y,), [y])]},
+        in_itself,
+    ],
+    ids=["dict", "tuples in a list", "nested", "dataclass"],
+)
+def test_state_in_containers_is_single_again_and_they_are_the_same(rig: Rig, keep: Callable[[Any], Any]) -> None:
+    model, ablation = Returns(lambda y: y), Amp()
+    optimizer = sgd(model)
+    model(torch.ones(2, 3)).sum().backward()
+    low = torch.zeros(1, dtype=torch.bfloat16)
+    model.state, model.own = keep(torch.ones(1)), keep(low)
+    ablation.begin(context(rig))
+    state = model.state = keep(model(torch.ones(2, 3)).bfloat16())
+    model.own = keep(low)
+    assert ablation.end(context(rig)) is None
+    assert model.state is state
+    assert {tensor.dtype for tensor in layouts.tensors(model.state)} == {torch.float32}
+    assert {tensor.dtype for tensor in layouts.tensors(model.own)} == {torch.bfloat16}, "it was half before"
     assert optimizer.param_groups
 
 
