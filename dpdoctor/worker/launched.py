@@ -34,10 +34,10 @@ ONE_DEVICE = (
 # What torch says where there is no group.
 NO_GROUP = "Default process group has not been initialized, please make sure to call init_process_group."
 
-# What is told to one rank, and by torchrun also of its node and of its role among the ranks.
+# What tells a rank its place; torchrun's ROLE_NAME does not, and may be the user's own.
 _HIDDEN = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
 )
 _HIDDEN_PREFIXES = ("TORCHELASTIC_", TASK_VARIABLE)
 

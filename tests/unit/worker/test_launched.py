@@ -33,9 +33,9 @@ def test_the_place_is_what_was_announced() -> None:
 def test_only_the_launchers_variables_are_hidden() -> None:
     hidden = [
         *("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", TASK_VARIABLE),
-        *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+        *("ROLE_RANK", "ROLE_WORLD_SIZE"),
     ]
-    kept = ["OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MY_RANK", "RANKING", "MASTER_CONFIG", "ROLE_ARN"]
+    kept = ["OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MY_RANK", "RANKING", "MASTER_CONFIG", "ROLE_NAME"]
     os.environ.update(dict.fromkeys([*hidden, *kept], "1"))
     launched.hide()
     assert [name for name in hidden if name in os.environ] == []
