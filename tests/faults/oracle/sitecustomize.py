@@ -44,10 +44,11 @@ def stepped(optimizer, *_):
 def called(module, args):
     """Look at what a module is called with; a hook of torch's modules."""
     import torch
+    from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped  # as in vmap: it has no memory
 
     CALLS.open.append(CALLS.open[-1])
     if not CALLS.open[-1] and torch.is_grad_enabled() and ORACLE_VARIABLE in os.environ:
-        strided = [tensor for tensor in tensors(args) if tensor.layout == torch.strided]
+        strided = [tensor for tensor in tensors(args) if tensor.layout == torch.strided and not is_wrapped(tensor)]
         found = [tensor.detach().cpu().contiguous().view(-1).numpy().tobytes() for tensor in strided]
         if found and any(parameter.requires_grad for parameter in module.parameters()):
             CALLS.open[-1] = True
