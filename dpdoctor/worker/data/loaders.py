@@ -7,10 +7,10 @@ import dataclasses
 import functools
 import math
 import random
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from threading import get_ident
 from typing import Any, NoReturn
 
 import numpy as np
@@ -73,6 +73,7 @@ class Loaders:
         self.reseeds = reseeds
         self._iterations = 0
         self._sharing: set[type] = {ApartLoader}  # whose batches are nobody's share
+        self._asking = threading.local()
         # A script may build a new DataLoader for every epoch: what looks alike at one line is one loader, unless both
         # are read at the same time, as by zip(); then the second has another place.
         self._numbers: dict[tuple[Loader, int], int] = {}
@@ -133,7 +134,7 @@ class Loaders:
                 tally.epoch_began(number)
                 iterator = inside.begin(loader, number, begun)
                 iterator.dpdoctor_loader, iterator.dpdoctor_is_over = number, False
-                iterator.dpdoctor_began = get_ident(), torch.is_grad_enabled()
+                iterator.dpdoctor_began = threading.get_ident(), torch.is_grad_enabled()
                 self._read[number] = weakref.ref(iterator)
                 self.replay.began(iterator, number, _told_length(loader))
             finally:
@@ -171,15 +172,28 @@ class Loaders:
         inside.watch(patches)
 
     def _share_by(self, patches: Patches, kind: type) -> None:
-        """Share out what a class's own `_index_sampler` gives: a subclass's passes DataLoader's by."""
+        """Share out what a class's own `_index_sampler` gives: a subclass's passes DataLoader's by.
+
+        It may ask the class that it comes from, and put a sampler around what that gives: only the outermost is shared.
+        """
         own = vars(kind)["_index_sampler"]
+
+        def shared(loader: DataLoader[Any]) -> Any:
+            if getattr(self._asking, "is_on", False):
+                return own.__get__(loader, type(loader))
+            self._asking.is_on = True
+            try:
+                sampler = own.__get__(loader, type(loader))
+            finally:
+                self._asking.is_on = False
+            return self._share(loader, sampler)
+
         if kind not in self._sharing:
             self._sharing.add(kind)
-            shared = property(lambda loader: self._share(loader, own.__get__(loader, type(loader))))
-            patches.replace(kind, "_index_sampler", shared)
+            patches.replace(kind, "_index_sampler", property(shared))
 
     def _share(self, loader: DataLoader[Any], sampler: Any) -> Any:
-        # A subclass may ask the class that it comes from, which has shared it out already.
+        # A subclass may have kept what it was given, shared out, earlier.
         if isinstance(loader.dataset, IterableDataset) or isinstance(sampler, Shard):
             return sampler
         return Shard(
@@ -314,7 +328,7 @@ class Loaders:
         They always are in a thread of the script's: where it only fetches, that counts with which the iteration began.
         """
         thread, began_with = getattr(iterator, "dpdoctor_began", (None, True))
-        if not (torch.is_grad_enabled() if thread in {None, get_ident()} else began_with):
+        if not (torch.is_grad_enabled() if thread in {None, threading.get_ident()} else began_with):
             return False
         number = getattr(iterator, "dpdoctor_loader", UNMET)
         comes_first = number in self._early and self.has_begun() and not self._num_steps()

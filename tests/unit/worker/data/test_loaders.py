@@ -127,7 +127,32 @@ class AsTorchSays(DataLoader[Any]):
         return super()._index_sampler
 
 
-@pytest.mark.parametrize("kind", [OfIndices, OfLists, AsTorchSays])
+class Around:
+    """A sampler of the script's around another one."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.inner)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+
+class Wraps(AsTorchSays):
+    @property
+    def _index_sampler(self) -> Any:
+        return Around(super()._index_sampler)
+
+
+class WrapsAnothers(Wraps):
+    @property
+    def _index_sampler(self) -> Any:
+        return Around(Wraps(self.dataset, batch_size=self.batch_size)._index_sampler)
+
+
+@pytest.mark.parametrize("kind", [OfIndices, OfLists, AsTorchSays, Wraps, WrapsAnothers])
 def test_a_loader_with_an_index_sampler_of_its_own_is_shared_out(patches: Patches, kind: type[DataLoader[Any]]) -> None:
     rig = Rig(patches, rule="per-device", world_size=2)
     data = TensorDataset(torch.arange(18))
@@ -137,7 +162,8 @@ def test_a_loader_with_an_index_sampler_of_its_own_is_shared_out(patches: Patche
         batches = [[int(item) for (item,) in given] if type(given) is list else given[0].tolist() for given in loader]
         assert batches == [[0, 1, 2, 3], [8, 9, 10, 11]]
     (record,) = rig.loaders.records()
-    assert (record.rule, record.num_batches, record.sampler) == ("per-device", 5, "SequentialSampler")
+    sampler = "Around" if issubclass(kind, Wraps) else "SequentialSampler"
+    assert (record.rule, record.num_batches, record.sampler) == ("per-device", 5, sampler)
     assert rig.loaders.batches_per_epoch(0) == 2
     patches.undo()
     assert len(kind(data, batch_size=4)) == 5
