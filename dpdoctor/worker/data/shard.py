@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+from torch.utils.data import BatchSampler
 
 # What a script that distributes itself does with its batches is its own affair.
 OWN = "own"
@@ -81,7 +82,8 @@ class Shard:
         return length // self.world_size if self.rule == "per-device" else length
 
     def __iter__(self) -> Iterator[Any]:
-        return CountedIndices(self._share(), collates=self._collates)
+        is_of_batches = isinstance(self.sampler, BatchSampler)
+        return CountedIndices(self._share(), collates=self._collates, is_of_batches=is_of_batches)
 
     def _share(self) -> Iterator[Any]:
         if self.rule == OWN:
@@ -145,12 +147,13 @@ class CountedIndices:
     """An iterator over batches of indices that remembers the size of each batch until it is asked for.
 
     Where the loader does not collate, a tuple, or two numbers, may be one index of the dataset's own, such as (start,
-    stop), of nobody knows how many samples.
+    stop), of nobody knows how many samples; two numbers are not where a BatchSampler gave them (`is_of_batches`).
     """
 
-    def __init__(self, batches: Iterator[Any], *, collates: bool = True) -> None:
+    def __init__(self, batches: Iterator[Any], *, collates: bool = True, is_of_batches: bool = False) -> None:
         self._batches = batches
         self._collates = collates
+        self._is_of_batches = is_of_batches
         self._sizes: deque[int] = deque()
 
     def __iter__(self) -> CountedIndices:
@@ -159,7 +162,7 @@ class CountedIndices:
     def __next__(self) -> Any:
         batch = next(self._batches)
         size = len(batch) if type(batch) is list else _size(batch) or 0
-        is_index = not self._collates and (size == 2 or isinstance(batch, tuple))
+        is_index = not self._collates and (isinstance(batch, tuple) or (size == 2 and not self._is_of_batches))
         self._sizes.append(0 if is_index else size)
         return batch
 

@@ -244,3 +244,11 @@ def test_an_index_of_two_numbers_may_be_any_number_of_samples(batch: Any, collat
     next(iterator)
     assert isinstance(iterator, CountedIndices)
     assert iterator.next_size() == size
+
+
+@pytest.mark.parametrize(("rule", "sizes"), [("per-device", [4]), ("global", [2, 2, 1]), ("whole", [4, 4, 2])])
+def test_two_indices_of_a_batch_sampler_are_a_batch(rule: str, sizes: list[int]) -> None:
+    sampler = BatchSampler(SequentialSampler(range(10)), 4, drop_last=False)
+    iterator = iter(Shard(sampler, rule, 0, 2, seeded=unseeded, draws=Draws(), collates=False))
+    assert isinstance(iterator, CountedIndices)
+    assert [iterator.next_size() for _ in iterator] == sizes
