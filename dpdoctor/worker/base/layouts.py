@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 
 
-def tensors(value: Any, inside: tuple[int, ...] = ()) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested containers, in order; `inside`: the ids of those that lead to the value."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif id(value) not in inside:
-        for item in value if isinstance(value, (list, tuple)) else named(value) or ():
-            yield from tensors(item, (*inside, id(value)))
+def tensors(value: Any, most: int = sys.maxsize) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested containers, the nearest first, among no more than `most` values."""
+    return (found for found in nested(value, most) if isinstance(found, torch.Tensor))
+
+
+def nested(value: Any, most: int = sys.maxsize) -> Iterator[Any]:
+    """Yield a value and what it holds in nested containers, the nearest first; no more than `most` of them.
+
+    A container that leads back to itself is looked into once.
+    """
+    found, looked_into = [value], set()
+    for nearest in found:  # it grows meanwhile
+        yield nearest
+        if isinstance(nearest, torch.Tensor) or len(found) == most or id(nearest) in looked_into:
+            continue
+        held = nearest if isinstance(nearest, (list, tuple)) else named(nearest)
+        if held is not None:
+            looked_into.add(id(nearest))
+            found += islice(held, most - len(found))
 
 
 def named(value: Any) -> Sequence[Any] | None:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from dpdoctor.worker.base import layouts
+from dpdoctor.worker.timing.pending import MOST_VALUES
 from dpdoctor.worker.timing.tally import Rows
 
 
@@ -126,7 +127,7 @@ def _of_output(shape: Sequence[int], output: Any) -> Iterator[int]:
     """
     first, *others = shape[:2]
     pairs = [(first, others), *((other, [first]) for other in others)]
-    for kept in filter(None, map(layouts.shape, layouts.tensors(output))):
+    for kept in filter(None, map(layouts.shape, layouts.tensors(output, MOST_VALUES))):
         for size, left in pairs:
             if kept[0] == size and all(other > 1 and other not in kept for other in left):
                 yield size

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dpdoctor.worker.base import layouts
+from dpdoctor.worker.timing.pending import MOST_VALUES
 from dpdoctor.worker.wrap.proof import bits
 
 # So many bits must speak for it that ranks with the same labels have the same samples; so many labels are read.
@@ -96,7 +97,8 @@ class Labels:
     def handed(self, batch: Any) -> None:
         """Add a batch."""
         with torch._C.DisableTorchFunctionSubclass():
-            found = [t.detach().flatten()[:MOST_LABELS] for t in layouts.tensors(batch) if _are_labels(t)]
+            given = layouts.tensors(batch, MOST_VALUES)
+            found = [t.detach().flatten()[:MOST_LABELS] for t in given if _are_labels(t)]
             # Numbers are hashed alike in each process.
             digests = [hash(tuple(labels.tolist())) for labels in found]
             if len(digests) == len(self._last):

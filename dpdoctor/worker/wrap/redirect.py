@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from dpdoctor.worker.base import layouts
 from dpdoctor.worker.facts.evaluations import Evaluations
-from dpdoctor.worker.timing.pending import storages
+from dpdoctor.worker.timing.pending import MOST_VALUES, storages
 from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
 from dpdoctor.worker.timing.tally import Look, Pass, Tally
 from dpdoctor.worker.wrap.batch_dims import BatchDims, Given
@@ -164,9 +164,9 @@ class Watch:
         with torch._C.DisableTorchFunctionSubclass():
             training = self._trained(module, args, kwargs, given)
             if self.entered.is_on:
-                self.entered.forward(layouts.tensors((args, kwargs)))
+                self.entered.forward(layouts.tensors((args, kwargs), MOST_VALUES))
             if self.keep_inputs:
-                self.inputs, self.keep_inputs = list(layouts.tensors((args, kwargs))), False
+                self.inputs, self.keep_inputs = list(layouts.tensors((args, kwargs), MOST_VALUES)), False
         return training
 
     def _trained(
@@ -185,7 +185,8 @@ class Watch:
             look=functools.partial(_look, args, kwargs),
             samples=given.rows if given is not None else None,
             call=(id(module), given.place if given is not None else None),
-            goes_on=given is not None and any(t.grad_fn is not None for t in layouts.tensors((args, kwargs))),
+            goes_on=given is not None
+            and any(t.grad_fn is not None for t in layouts.tensors((args, kwargs), MOST_VALUES)),
         )
 
     def evaluating_forward(self) -> None:
@@ -238,17 +239,15 @@ def follow(training: Pass, output: Any) -> None:
             node.register_prehook(training.reach)
 
 
-def _gather_nodes(value: Any, nodes: list[Any]) -> bool:
+def _gather_nodes(output: Any, nodes: list[Any]) -> bool:
     """Add the nodes of autograd that made the tensors in nested containers; return False at anything unknown."""
-    if isinstance(value, torch.Tensor):
-        if value.grad_fn is not None:
-            nodes.append(value.grad_fn)
-        return True
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        return value is None or isinstance(value, (bool, int, float, str))
-    return all(_gather_nodes(item, nodes) for item in value)
+    for value in layouts.nested(output):
+        if isinstance(value, torch.Tensor):
+            if value.grad_fn is not None:
+                nodes.append(value.grad_fn)
+        elif not (value is None or isinstance(value, (Mapping, list, tuple, bool, int, float, str))):
+            return False
+    return True
 
 
 def _look(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Look:
@@ -256,31 +255,21 @@ def _look(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Look:
 
     Lengths of lists may be the batch as well. A tensor is a part where more lies in its memory than it shows.
     """
-    values = (*args, *kwargs.values())
-    sizes = set(_lengths_of_each(values))
+    sizes: set[int] = set()
     is_part = False
-    for tensor in layouts.tensors(values):
-        is_matrix = tensor.dim() == 2 and tensor.is_floating_point()
-        sizes.update(layouts.shape(tensor)[: 1 if is_matrix else 2])
-        with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse tensors have no storage
-            is_part |= tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
+    given = layouts.nested((*args, *kwargs.values()), MOST_VALUES)
+    next(given)  # how many arguments there are
+    for value in given:
+        if isinstance(value, PackedSequence):
+            sizes.add(int(value.batch_sizes[0]))
+        elif isinstance(value, (list, tuple)):
+            sizes.add(len(value))
+        elif isinstance(value, torch.Tensor):
+            is_matrix = value.dim() == 2 and value.is_floating_point()
+            sizes.update(layouts.shape(value)[: 1 if is_matrix else 2])
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse tensors have no storage
+                is_part |= value.numel() * value.element_size() < value.untyped_storage().nbytes()
     return Look(frozenset(sizes), is_part)
-
-
-def _lengths_of_each(values: Iterable[Any]) -> Iterator[int]:
-    for value in values:
-        yield from _lengths(value)
-
-
-def _lengths(value: Any) -> Iterator[int]:
-    """Yield how many items lists and tuples hold, in nested containers; of packed sequences, how many sequences."""
-    if isinstance(value, PackedSequence):
-        yield int(value.batch_sizes[0])
-    elif isinstance(value, (list, tuple)):
-        yield len(value)
-        yield from _lengths_of_each(value)
-    else:
-        yield from _lengths_of_each(layouts.named(value) or ())
 
 
 def _items(value: Any) -> Iterable[Any]:

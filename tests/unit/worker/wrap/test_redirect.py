@@ -5,8 +5,8 @@ import io
 import os
 import pickle
 from collections import UserDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -301,6 +301,48 @@ def test_the_tensors_of_a_dataclass_are_what_a_model_is_called_with(rig: Rig) ->
         held.step()
     counted = [step.counted for step in rig.steps]
     assert [(each.samples_drawn, each.samples_entered, each.reconciled) for each in counted] == [(4, 4, True)] * 3
+
+
+@dataclass(eq=False)
+class Node:
+    """A part of a tree that leads to the whole of it, and to all that the script has."""
+
+    past: torch.Tensor
+    parent: Node | None = None
+    children: list[Node] = field(default_factory=list)
+    data: Endless | None = None
+
+
+class Endless(list[int]):
+    """Data of which nobody may read all."""
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(1 << 20):
+            assert number < 1 << 16, "it is read to its end"
+            yield number
+
+
+def test_what_leads_back_to_itself_or_to_all_data_is_looked_into_once(rig: Rig) -> None:
+    class OfNodes(OfGiven):
+        def forward(self, given: Any) -> Any:
+            y, whole = super().forward(given), [given.children]
+            whole.append(whole)
+            return y, whole
+
+    model = OfNodes()
+    held = sgd(model)
+    rig.watch.entered.is_on = True
+    for (x,) in DataLoader(TensorDataset(X.repeat(4, 1)), batch_size=4):
+        root = Node(2 * x)
+        root.children += [Node(2 * x, root, data=Endless()), root]
+        rig.watch.keep_inputs = True
+        rig.watch.entered.handed(root)
+        model(root)[0].mean().backward()
+        held.step()
+        rig.watch.step_ended()
+    assert [step.counted.samples_entered for step in rig.steps] == [4] * 4
+    assert [tensor.shape for tensor in rig.watch.inputs] == [X.shape] * 2
+    assert rig.watch.entered.num_steps == 4
 
 
 class OfRows(nn.Linear):
