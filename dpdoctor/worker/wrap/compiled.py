@@ -9,18 +9,26 @@ Python, and the model is compiled in its place.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from dpdoctor.worker.base import lines
+from dpdoctor.worker.base import layouts, lines
 from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.wrap.methods import CALL
+
+# A function may lead to all that a script has.
+MOST_REACHED = 1024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,18 +109,64 @@ def _is_of_script(model: Any) -> bool:
 
 
 def reached(python: Callable[..., Any], values: Sequence[Any]) -> Iterator[nn.Module]:
-    """Yield the modules that a function may call: what it is given, what it is bound to, closes over, or names.
+    """Yield the modules that a function may call, the nearest first: those that it, or what it is given, leads to.
 
-    Of other objects among these, the modules that they hold by an attribute.
+    A function leads to what it is bound to, closes over or names, and to the attributes that it names of modules and
+    classes among these; containers and other objects lead to what they hold.
     """
-    inner = inspect.unwrap(getattr(python, "__func__", python))
-    names, cells = inspect.getclosurevars(inner), [getattr(python, "__self__", None)]
-    for value in (*values, *cells, *names.nonlocals.values(), *names.globals.values()):
-        if isinstance(value, nn.Module):
-            yield value
-        else:
-            held = getattr(value, "__dict__", {}).values() if not inspect.ismodule(value) else ()
-            yield from (one for one in list(held) if isinstance(one, nn.Module))
+    found = [python, *values]
+    seen = set(map(id, found))
+    for nearest in found:  # it grows meanwhile
+        if isinstance(nearest, nn.Module):
+            yield nearest
+            continue
+        for led_to in islice(_leads_to(nearest), MOST_REACHED - len(found)):
+            if id(led_to) not in seen:
+                seen.add(id(led_to))
+                found.append(led_to)
+
+
+def _leads_to(value: Any) -> Iterator[Any]:
+    if isinstance(value, FunctionType):
+        yield from vars(value).values()  # what a wrapper wraps
+        # What torch and we wrap around a function leads to all modules that we know.
+        if value.__globals__.get("__name__", "").partition(".")[0] not in {"torch", "dpdoctor"}:
+            yield from _in_function(value)
+    elif isinstance(value, (MethodType, classmethod, staticmethod)):
+        yield from (getattr(value, "__self__", None), value.__func__)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from value
+    elif isinstance(value, dict):
+        yield from list(value.values())
+    elif not isinstance(value, (type, ModuleType)):
+        if dataclasses.is_dataclass(value):  # which may have slots
+            yield from layouts.named(value) or ()
+        yield from list(getattr(value, "__dict__", {}).values())
+        yield getattr(type(value), CALL, None)
+
+
+def _in_function(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it has no value yet
+            yield cell.cell_contents
+    yield function.__defaults__
+    yield function.__kwdefaults__
+    names = dict.fromkeys(_names(function.__code__))
+    named = [function.__globals__[name] for name in names if name in function.__globals__]
+    yield from named
+    for space in named:
+        if isinstance(space, (type, ModuleType)):
+            yield from (vars(space)[name] for name in names if name in vars(space))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in a function, and in those that are defined inside of it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 def compiled_as(target: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:

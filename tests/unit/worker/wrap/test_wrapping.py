@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import argparse
 import copy
 import dataclasses
+import functools
 import inspect
 import pickle
 from collections.abc import Callable
@@ -545,6 +547,67 @@ def test_all_compiled_functions_on_the_way_to_a_model_run_as_python(rig: Rig, mo
     assert mode.called == [model] * 3
     assert traced == [False] * 3
     assert [text.partition(",")[0].rpartition(".")[2] for text in rig.wrapping.warnings[:2]] == ["loss_of", "output_of"]
+
+
+@dataclasses.dataclass(slots=True)
+class Holder:
+    """Holds anything, without attributes of its own."""
+
+    held: Any
+
+
+def called_by_helper(x: torch.Tensor) -> Any:
+    return THEIRS.held(x)
+
+
+class Space:
+    helper = staticmethod(called_by_helper)
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        return called_by_helper(x)
+
+
+THEIRS = Holder(None)
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        lambda model: functools.partial(lambda models, x: models["net"][0](x), {"net": [model]}),
+        lambda model: functools.partial(lambda holder, x: holder.held.net(x), Holder(argparse.Namespace(net=model))),
+        lambda _: lambda x: sum(called_by_helper(part) for part in [x]),
+        lambda _: lambda x: Space.helper(x) + 1,
+        lambda _: functools.partial(lambda space, x: space(x), Space()),
+        lambda model: functools.wraps(torch.matmul)(lambda x: model(x) + 1),
+        lambda model: lambda x, net=model: net(x),
+    ],
+)
+def test_a_model_is_found_however_a_compiled_function_comes_to_it(
+    rig: Rig, mode: Recording, monkeypatch: pytest.MonkeyPatch, compiled: Callable[[nn.Module], Any]
+) -> None:
+    model = Net()
+    held = sgd(model)
+    monkeypatch.setattr(THEIRS, "held", model)
+    function = compiled(model)
+    call = torch.compile(getattr(function, "func", function), backend="eager")
+    for _ in range(2):
+        call(*getattr(function, "args", ()), X).mean().backward()
+        held.step()
+    assert mode.called == [model, model]
+    assert rig.wrapping.is_compiled(model)
+
+
+def test_a_compiled_function_may_close_over_what_has_no_value_yet(rig: Rig) -> None:
+    held = sgd(Net())
+
+    @torch.compile(backend="eager")
+    def loss_of(x: torch.Tensor, *, is_late: bool = False) -> torch.Tensor:
+        return late(x) if is_late else x.mean()
+
+    assert loss_of(X) == X.mean()
+    late = Net()
+    assert not rig.wrapping.warnings
+    assert held
 
 
 def test_what_is_compiled_may_be_compiled_again_and_bound_to_anything(rig: Rig) -> None:
