@@ -122,22 +122,24 @@ class Optimizers:
     def _seen(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Return a compiled function after each call of which the steps that were taken in it are counted.
 
-        Hooks would be traced into its graph: there they only tell who took a step, once it has run.
+        Hooks would be traced into its graph: there they only tell who took a step, once it has run. Its time is the
+        optimizer's once a call took steps and ran no backward pass: one that runs it may hold the forward as well.
         """
-        steps = False
+        only_steps = False
 
         @functools.wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal steps
+            nonlocal only_steps
             if torch.compiler.is_compiling():  # it is called by another one, and in that one's graph
                 return compiled(*args, **kwargs)
-            depth = self._phases.push(OPTIMIZER) if steps else ELSEWHERE
+            num_passes = self._phases.num_passes
+            depth = self._phases.push(OPTIMIZER) if only_steps else ELSEWHERE
             try:
                 result = compiled(*args, **kwargs)
             finally:
                 self._phases.pop(depth)
                 taken, self._in_graph[:] = self._in_graph[:], []
-            steps = bool(taken)
+            only_steps = bool(taken) and 0 < num_passes == self._phases.num_passes
             for optimizer in taken:
                 self._begin(optimizer)
                 self._end(optimizer)

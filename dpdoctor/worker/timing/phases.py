@@ -95,6 +95,7 @@ class PhaseClock:
 
     Attributes:
         gap: number of the present or the next stretch between two of forward, backward and update.
+        num_passes: how many backward passes have begun.
         claimed: the gaps that belong to a phase, of those that ended while phases were marked.
         has_fetched: whether a loader was asked in this gap.
         has_communication: whether a step's notes tell the time of that phase, too, after those of PHASES.
@@ -112,7 +113,7 @@ class PhaseClock:
         # Of the phases that are open, the innermost last, each with its place in the stack.
         self._marks: list[tuple[int, AbstractContextManager[Any]]] = []
         self._last: int | None = None
-        self.gap = 0
+        self.gap = self.num_passes = 0
         self.claimed: set[int] = set()
         self.has_fetched = self.has_communication = False
         self.updates: Updates | None = None
@@ -154,6 +155,7 @@ class PhaseClock:
             return ELSEWHERE
         now_ns = self._clock()
         depth = len(self._stack)
+        self.num_passes += phase == BACKWARD
         has_changed = (
             phase == FORWARD
             and self._last == BACKWARD

@@ -136,6 +136,30 @@ def test_steps_inside_of_a_compiled_function_count_with_their_time(rig: Rig, wha
     assert [step.counted.samples_entered for step in rig.steps] == [4] * 3
 
 
+@pytest.mark.parametrize("what", ["backward", "grad", "func"])
+def test_a_compiled_function_that_trains_is_not_the_optimizers(rig: Rig, what: str) -> None:
+    torch.compiler.reset()
+    weight, tick = nn.Parameter(torch.ones(3)), torch.compiler.disable(rig.clock.tick)
+    optimizer = Plain([weight])
+
+    @torch.compile(backend="eager")
+    def train(x: torch.Tensor) -> None:
+        tick(100)
+        if what == "func":
+            weight.grad = torch.func.grad(lambda w: (x * w).sum())(weight.detach())
+        elif what == "grad":
+            (weight.grad,) = torch.autograd.grad((x * weight).sum(), weight)
+        else:
+            (x * weight).sum().backward()
+        optimizer.step()
+
+    for _ in range(4):
+        train(torch.ones(3))
+        optimizer.zero_grad()
+    assert len(rig.steps) == 4
+    assert all(step.ticks["other"] >= 100 for step in rig.steps)
+
+
 def test_a_compiled_function_in_which_nobody_steps_is_no_step(rig: Rig) -> None:
     torch.compiler.reset()
     module = nn.Linear(3, 1)
