@@ -9,6 +9,8 @@ import functools
 import sys
 import weakref
 from collections.abc import Iterable
+from types import FrameType
+from typing import Any
 
 from torch import nn
 
@@ -37,7 +39,7 @@ class EvalMode:
                 return original(module, mode)
             finally:
                 self._is_inside = False
-                if _is_scripts():
+                if _is_scripts(module):
                     self._told[id(module)] = weakref.ref(module)
 
         self._patches.replace(nn.Module, "train", train)
@@ -55,9 +57,14 @@ class EvalMode:
         return bool(held) and held <= found
 
 
-def _is_scripts() -> bool:
-    """Return whether the script itself called what was patched, by nn.Module's own `eval` perhaps."""
-    frame = sys._getframe(2)
-    if frame.f_code is nn.Module.eval.__code__ and frame.f_back is not None:
+def _is_scripts(module: nn.Module) -> bool:
+    """Return whether the script itself told this module: by `eval` perhaps, or by what its class has in their place."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name in {"train", "eval"} and _first_of(frame) is module:
         frame = frame.f_back
-    return lines.is_users(frame.f_code.co_filename)
+    return frame is not None and lines.is_users(frame.f_code.co_filename)
+
+
+def _first_of(frame: FrameType) -> Any:
+    """Return what a running function was called with first."""
+    return frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))

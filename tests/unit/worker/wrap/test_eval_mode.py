@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -43,6 +45,38 @@ def test_what_a_library_built_to_evaluate_is_about_to_train(rig: Rig, monkeypatc
     assert not rig.wrapping.is_evaluating()
     model.eval()
     assert rig.wrapping.is_evaluating()
+    assert held
+
+
+def of_a_library(source: str) -> type[nn.Module]:
+    """Return the class `Of` that a library defines so."""
+    names: dict[str, Any] = {"nn": nn, "Net": Net}
+    exec(compile(source, "/opt/site-packages/library.py", "exec"), names)
+    return names["Of"]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "def train(self, mode=True): return super().train(mode)",
+        "def train(this, mode=True): return super().train(mode)",
+        "def eval(self): return self.train(False)",
+    ],
+)
+def test_what_the_script_tells_a_class_of_a_library_is_the_scripts(rig: Rig, method: str) -> None:
+    model = of_a_library(f"class Of(Net):\n    {method}")()
+    held = sgd(model)
+    model.eval()
+    assert rig.wrapping.is_evaluating()
+    assert held
+
+
+def test_what_a_library_tells_its_own_class_is_not_the_scripts(rig: Rig) -> None:
+    build = "def __init__(self):\n        super().__init__()\n        self.eval()"
+    model = of_a_library(f"class Of(Net):\n    {build}\n    def train(self, mode=True): return super().train(mode)")()
+    held = sgd(model)
+    assert not model.training
+    assert not rig.wrapping.is_evaluating()
     assert held
 
 
