@@ -149,10 +149,7 @@ class Rank(Observer):
             self._wrapping.parameters,
             after_forward=self._watch.pass_is_open,
             keeps_graph=keeps_graph,
-            uncalled=self._wrapping.uncalled,
         )
-        if noted.past_method:
-            self._report.warn(f"time and rows of the model's forward are unknown{noted.past_call()}")
         if self._seeds_apart:
             self._seeds_apart = False
             self._seeding.draw_apart()
@@ -161,6 +158,12 @@ class Rank(Observer):
             self._warn_of_sums = False
             if loss.is_summed(tensors[0] if isinstance(tensors, (list, tuple)) else tensors):
                 self._report.warn(f"{SUMMED_LOSS} ({lines.caller()})")
+
+    def _on_step(self) -> None:
+        if self._repeats.step_ended(self._wrapping.uncalled):
+            self._report.warn(f"time and rows of the model's forward are unknown{self._mode.passes.past_call()}")
+        self._wrapping.step_ended()
+        super()._on_step()
 
     def _forced(self) -> None:
         super()._forced()

@@ -110,6 +110,7 @@ class Rig:
         self.optimizers.backward_ended()
 
     def on_step(self) -> None:
+        self.wrapping.step_ended()
         notes = self.phases.lap()
         ticks = notes.phases_ns()
         assert sum(ticks) == notes.duration_ns

@@ -54,12 +54,11 @@ class Repeats:
         *,
         after_forward: bool,
         keeps_graph: bool,
-        uncalled: Sequence[str] = (),
     ) -> None:
         """A backward pass begins; `after_forward`: a training forward has come since the last one.
 
         `parameters` gives those of the wrapped modules. Only where an earlier pass kept its graph can this one repeat
-        it. `uncalled` names the methods that stand for a model's call and were not called since.
+        it.
         """
         has_kept, self._has_kept = self._has_kept, self._has_kept or keeps_graph
         noted = self._passes
@@ -71,7 +70,17 @@ class Repeats:
         if has_kept:
             noted.repeated = lines.caller()
         else:
-            noted.past, noted.past_method = lines.caller(), next(iter(uncalled), "")
+            noted.past = lines.caller()
+
+    def step_ended(self, uncalled: Sequence[str]) -> bool:
+        """A step ended, and `uncalled` methods, which stand for a model's call, were not called in it.
+
+        Return whether that tells for the first time by which of them a backward pass went past.
+        """
+        if not (uncalled and self._passes.past) or self._passes.past_method:
+            return False
+        self._passes.past_method = uncalled[0]
+        return True
 
 
 def _listed(value: Any) -> Sequence[Any]:

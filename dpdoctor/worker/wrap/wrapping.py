@@ -76,7 +76,7 @@ class Wrapping:
     Attributes:
         awaited: parts of which the end of a backward pass is to tell more.
         made_anew: Conversion's.
-        uncalled: methods that stand for their model's call, like Model.loss, and were not called since.
+        uncalled: methods that stand for their model's call since a step before, like Model.loss, and were not called.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class Wrapping:
         self._wrapped: list[Wrapped] = []
         self.awaited: list[Awaited] = []
         self.uncalled: list[str] = []
+        self._routed_in_step: list[str] = []
         self._targets: dict[int, Callable[..., Any]] = {}
         self._by_parts: set[int] = set()
         self._routed: set[tuple[int, str]] = set()
@@ -342,6 +343,11 @@ class Wrapping:
                 self._routed.add((id(entry.module), entry.method))
                 self._wrap_by_method(entry, each.line)
 
+    def step_ended(self) -> None:
+        """A step ended: from now on what was routed in it can be missed."""
+        self.uncalled += self._routed_in_step
+        self._routed_in_step.clear()
+
     def _wrap_by_method(self, entry: methods.Entry, line: str) -> None:
         """Route a method from its next call on; what this first backward left behind is cleared, alike on all ranks."""
         module, method = entry.module, getattr(entry.module, entry.method)
@@ -359,7 +365,7 @@ class Wrapping:
         # What the mode made calls the module, and what is called then is to go on to its forward.
         target = self._as_unit(target, told)
         redirect = Redirect(module, target, self._watch, own_call, method=None if is_call else method)
-        self.uncalled.append(told)
+        self._routed_in_step.append(told)
         methods.route(self._patches, module, entry.method, redirect)
         self._note(module, module, class_name, line)
         why = "the model's class is called in a way of its own" if is_call else "nobody calls the model itself"
@@ -369,8 +375,9 @@ class Wrapping:
         """Return a target inside of which no other unit is looked for; `told` is called from its first call on."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if told in self.uncalled:
-                self.uncalled.remove(told)
+            for waiting in (self._routed_in_step, self.uncalled):
+                if told in waiting:
+                    waiting.remove(told)
             self._inside.unit = True
             try:
                 return target(*args, **kwargs)

@@ -73,9 +73,7 @@ def repeated(*graphs: tuple[nn.Module, bool], keeps_graph: bool = True) -> Passe
     repeats = passes.Repeats(noted)
     for module, after_forward in graphs:
         loss = (module if module is not WRAPPED else wrapped)(X).sum()
-        repeats.before_backward(
-            loss, wrapped.parameters, after_forward=after_forward, keeps_graph=keeps_graph, uncalled=["Net.loss"]
-        )
+        repeats.before_backward(loss, wrapped.parameters, after_forward=after_forward, keeps_graph=keeps_graph)
     return noted
 
 
@@ -90,13 +88,22 @@ def test_a_second_backward_through_the_wrapped_module_is_noted() -> None:
 
 def test_a_graph_that_no_pass_kept_is_gone_through_once() -> None:
     noted = repeated((WRAPPED, True), (WRAPPED, False), keeps_graph=False)
-    assert (noted.repeated, noted.past_method) == ("", "Net.loss")
+    assert noted.repeated == ""
     assert noted.past.startswith(f"{HERE}:")
-    assert "trains through Net.loss" in noted.past_call()
-    assert "model.loss(...)" in noted.past_call()
-    noted.past_method = ""
     assert "goes through a forward that no call of the model" in noted.past_call()
     assert Passes().past_call() == ""
+
+
+def test_a_method_that_is_gone_past_is_named_when_a_step_without_it_has_ended() -> None:
+    noted = repeated((WRAPPED, True), (WRAPPED, False), keeps_graph=False)
+    repeats = passes.Repeats(noted)
+    assert not repeats.step_ended([])
+    assert not noted.past_method
+    assert repeats.step_ended(["Net.loss"])
+    assert not repeats.step_ended(["Net.loss"]), "it is said once"
+    assert "trains through Net.loss" in noted.past_call()
+    assert "model.loss(...)" in noted.past_call()
+    assert not passes.Repeats(Passes()).step_ended(["Net.loss"]), "nothing went past it"
 
 
 def test_whether_a_backward_pass_keeps_its_graph_is_seen(patches: Patches, clock: HandClock) -> None:

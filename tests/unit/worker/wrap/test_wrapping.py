@@ -233,6 +233,19 @@ def test_training_through_a_method_enters_the_wrapper_with_it(rig: Rig, mode: Re
     assert f"{type(model).__name__}.loss" in rig.wrapping.warnings[0]
 
 
+@pytest.mark.parametrize("order", [("loss", "first"), ("first", "loss"), ("loss", "loss")])
+def test_a_method_that_every_step_calls_is_not_missed(rig: Rig, order: tuple[str, str]) -> None:
+    model = Net()
+    held = sgd(model)
+    model.loss(X).backward()
+    for _ in range(2):
+        for name in order:
+            assert not rig.wrapping.uncalled
+            getattr(model, name)(X).sum().backward()
+        held.step()
+        assert not rig.wrapping.uncalled
+
+
 def test_it_is_known_whether_a_routed_method_is_called_again(rig: Rig) -> None:
     model = Net()
     held, taken_before = sgd(model), model.loss
