@@ -234,7 +234,7 @@ def test_a_module_that_is_made_anew_in_each_step_is_named(profile):
         assert done.mode(mode)["status"] == "failed"
         reason = done.mode(mode)["reason"]
         assert reason.startswith("Around, called at ")
-        assert "wild_made_anew.py:20, is made anew around the same parameters" in reason
+        assert "wild_made_anew.py:20, is one more of its class around the same parameters" in reason
 
 
 def test_forward_passes_of_a_module_that_is_made_anew_are_unknown_on_one_device(profile):

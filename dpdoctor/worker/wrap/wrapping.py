@@ -28,8 +28,14 @@ from dpdoctor.worker.wrap.compiled import Compilations, Function, compiled_as, r
 from dpdoctor.worker.wrap.eval_mode import EvalMode
 from dpdoctor.worker.wrap.redirect import Redirect, Watch
 
-MADE_ANEW = "{}, called at {}, is made anew around the same parameters, and {}"
-WRAPS, SEES = "a parallel mode wraps a module that stays", "once measuring begins only a module that stays is seen"
+MADE_ANEW = (
+    "{}, called at {}, is made anew around the same parameters, and once measuring begins only a module that stays is "
+    "seen"
+)
+ONE_MORE = (
+    "{}, called at {}, is one more of its class around the same parameters, which a parallel mode wraps in one module "
+    "that stays"
+)
 MAKE_ONCE = ". Make it once, before the training loop, or train a module of your own that makes it in its forward"
 UNSEEN = ": the time of forward passes is not told from that of the loop's own code, and samples are not counted"
 AS_PYTHON = (
@@ -99,6 +105,8 @@ class Wrapping:
         self.awaited: list[Awaited] = []
         self.uncalled: list[str] = []
         self._routed_in_step: list[str] = []
+        # Modules by id that were not called since one like them came, and what is to be said of that one.
+        self._passed_over: dict[int, str] = {}
         self._targets: dict[int, Callable[..., Any]] = {}
         self._by_parts: set[int] = set()
         self._routed: set[tuple[int, str]] = set()
@@ -123,7 +131,10 @@ class Wrapping:
                 return plain(module, *args, **kwargs)
             inside.unit = True
             try:
-                is_new = not isinstance(module._compiled_call_impl, Redirect) and not self._is_part(module)
+                is_wrapped = isinstance(module._compiled_call_impl, Redirect)
+                if is_wrapped:
+                    self._passed_over.pop(id(self._compilations.inner(module)), None)
+                is_new = not is_wrapped and not self._is_part(module)
                 self._called_by(getattr(inside, "functions", ()), module, is_new=is_new)
                 if is_new:
                     if self._mode.distributed and any(map(is_lazy, modules.parameters(module))):
@@ -143,6 +154,7 @@ class Wrapping:
 
     def settle(self) -> None:
         """Stop looking: only the wrapped modules' own calls are seen now."""
+        self._leave_made_anew()
         self._call = None
         self._patches.restore(nn.Module, "__call__")
         self._eval_mode.settle()
@@ -171,8 +183,7 @@ class Wrapping:
         self._release_parts_of(inner)
         own_call = module._compiled_call_impl or module._call_impl
         name = type(inner).__name__  # FSDP gives it another class
-        if self._is_made_anew(inner):
-            self._leave_made_anew(name, line)
+        self._meet_alike(inner, name, line)
         target = self._converted(inner, line)
         arguments = self._compilations.arguments(module)
         if arguments is not None:
@@ -213,23 +224,31 @@ class Wrapping:
         unit = Wrapped(module=module, name=name, line=line, parameters=parameters, not_frozen=not_frozen)
         self._wrapped.append(unit)
 
-    def _is_made_anew(self, module: nn.Module) -> bool:
-        """Return whether a module of this class, around just these parameters, was wrapped in a step before."""
+    def _meet_alike(self, module: nn.Module, name: str, line: str) -> None:
+        """Tell a module that is made anew around parameters from one that takes turns with others of its class.
+
+        Of those that take turns the former is called again, before a third comes. A parallel mode takes neither.
+        """
         own = {id(p) for p in modules.parameters(module)}
-        return any(
-            wrapped.module is not module
+        alike = [
+            id(wrapped.module)
+            for wrapped in self._wrapped
+            if wrapped.module is not module
             and wrapped.name == type(module).__name__
             and own == {id(p) for p in wrapped.parameters.values()}
-            for wrapped in self._wrapped
-        )
+        ]
+        if alike and self._mode.distributed:
+            self._fail(f"{ONE_MORE.format(name, line)}{MAKE_ONCE}")
+        if not self._passed_over.keys().isdisjoint(alike):
+            self._leave_made_anew()
+        self._passed_over |= dict.fromkeys(alike, MADE_ANEW.format(name, line))
 
-    def _leave_made_anew(self, name: str, line: str) -> None:
-        """Say that no module of this class stays, which ends a mode that wraps it."""
-        if self._mode.distributed:
-            self._fail(f"{MADE_ANEW.format(name, line, WRAPS)}{MAKE_ONCE}")
-        if not self.made_anew:
-            self.made_anew = MADE_ANEW.format(name, line, SEES)
-            self.warnings.append(f"{self.made_anew}{UNSEEN}{MAKE_ONCE}")
+    def _leave_made_anew(self) -> None:
+        """Say that of the modules of some class none stays."""
+        said = next(iter(self._passed_over.values()), "")
+        if said and not self.made_anew:
+            self.made_anew = said
+            self.warnings.append(f"{said}{UNSEEN}{MAKE_ONCE}")
 
     def _is_part(self, module: nn.Module) -> bool:
         """Return whether `module` lies inside a wrapped one: a call of a part alone is no new unit."""

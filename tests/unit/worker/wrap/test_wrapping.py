@@ -197,16 +197,44 @@ def test_such_a_method_is_a_warning_where_nothing_is_synchronised(patches: Patch
     assert rig.wrapping.modules == [model.first, model.second]
 
 
-def test_a_module_that_is_made_anew_is_a_warning_where_nothing_is_synchronised(patches: Patches) -> None:
+@pytest.mark.parametrize("num_steps", [2, 3])
+def test_a_module_that_is_made_anew_is_a_warning_on_one_device(patches: Patches, num_steps: int) -> None:
     rig = Rig(patches)
     model = Net()
     held = sgd(model)
-    for _ in range(3):
-        nn.Sequential(model)(X).mean().backward()
+    for _ in range(num_steps):
+        around = nn.Sequential(model)
+        (around(X) + around(X)).mean().backward()
         held.step()
+    rig.wrapping.settle()
     (warning,) = rig.wrapping.warnings
     assert warning.startswith(rig.wrapping.made_anew)
     assert rig.wrapping.made_anew.startswith(f"Sequential, called at {__file__}:")
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_modules_around_one_model_may_take_turns(patches: Patches, together: bool) -> None:
+    rig = Rig(patches)
+    model = Net()
+    held, heads = sgd(model), [nn.Sequential(model) for _ in range(2)]
+    for step in range(4):
+        for head in heads if together else heads[step % 2 :][:1]:
+            head(X).mean().backward()
+        held.step()
+    rig.wrapping.settle()
+    assert rig.wrapping.modules == heads
+    assert not rig.wrapping.made_anew
+    assert not rig.wrapping.warnings
+
+
+@pytest.mark.usefixtures("rig")
+def test_two_modules_around_one_model_are_not_wrapped() -> None:
+    model = Net()
+    held, heads = sgd(model), [nn.Sequential(model) for _ in range(2)]
+    heads[0](X).mean().backward()
+    with pytest.raises(FailedError, match=r"Sequential, called at .*, is one more of its class around the same"):
+        heads[1](X)
+    assert held
 
 
 class Chain(Net):
