@@ -225,7 +225,7 @@ class Conversion:
     the indices of what each rank takes whole.
     `strategies` are those of a script that distributes itself.
     `copies`: on how many ranks they were the same, where there are groups of ranks: 1: on none, 0: groups are unlike.
-    `made_anew`: of a model that no module stays for, why its forward passes are not seen; empty: they are.
+    `made_anew`: why a model's forward passes are not seen, as where no module stays for it; empty: they are.
     """
 
     modules: tuple[WrappedModule, ...] = ()

@@ -46,6 +46,10 @@ IN_GRAPH = (
     ". {}, compiled at {}, is a graph in which no call of a module is seen: compile the model instead, "
     "model = torch.compile(model)"
 )
+TRAINS_IN_GRAPH = (
+    "{}, compiled at {}, runs the backward pass, and the forward before it in a graph in which no call of a module is "
+    "seen"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +280,7 @@ class Wrapping:
     ) -> Callable[..., Any]:
         """Return a compiled function that runs as Python once it is known to call what is trained."""
         if self._mode.only_observes:
-            return compiled
+            return self._observed(function, compiled)
         inside, run = self._inside, _as_routed(python)
 
         @functools.wraps(compiled)
@@ -292,6 +296,24 @@ class Wrapping:
                 inside.functions = outer
 
         # By this torch knows its own wrappers, of which it asks for what is inside: it may be compiled once more.
+        vars(call)["_torchdynamo_wrapper_id"] = id(call)
+        return call
+
+    def _observed(self, function: Function, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a compiled function as it is, which tells of backward passes in it that no forward was seen before."""
+        watch = self._watch
+
+        @functools.wraps(compiled)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self._call is None or watch.pass_is_open:
+                return compiled(*args, **kwargs)
+            num_passes, forwards = watch.phases.num_passes, watch.forwards.copy()
+            result = compiled(*args, **kwargs)
+            if watch.phases.num_passes > num_passes and watch.forwards == forwards and not self.made_anew:
+                self.made_anew = TRAINS_IN_GRAPH.format(function.name, function.line)
+                self.warnings.append(f"{self.made_anew}{UNSEEN}")
+            return result
+
         vars(call)["_torchdynamo_wrapper_id"] = id(call)
         return call
 

@@ -705,6 +705,31 @@ class Observing(Recording):
     only_observes = True
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:Dynamo does not know")
+@pytest.mark.parametrize("what", ["all", "backward", "forward"])
+def test_who_only_observes_says_where_a_forward_is_a_part_of_a_graph(patches: Patches, what: str) -> None:
+    torch.compiler.reset()
+    rig = Rig(patches, Observing())
+    model = Net()
+    held = sgd(model)
+
+    @torch.compile(backend="eager")
+    def train(x: torch.Tensor) -> torch.Tensor:
+        loss = model.second(model.first(x)).mean() if what == "all" else x.mean()
+        if what != "forward":
+            loss.backward()
+        return loss
+
+    model(X).mean().backward()
+    for _ in range(3):
+        loss = train(X if what == "all" else model(X))
+        if what == "forward":
+            loss.backward()
+        held.step()
+    assert bool(rig.wrapping.made_anew) is (what == "all")
+    assert [text.startswith(rig.wrapping.made_anew) for text in rig.wrapping.warnings] == [True] * (what == "all")
+
+
 def test_who_only_observes_leaves_a_compiled_function_as_it_is(patches: Patches) -> None:
     rig, traced = Rig(patches, Observing()), []
     held = sgd(Net())
