@@ -53,7 +53,7 @@ def cause(facts: ModeFacts, loader: LoaderSummary) -> str | None:
     if not wait:
         return None
     parts = {
-        "hand-off": loader.transfer.value or 0.0 if loader.num_workers else 0.0,
+        "hand-off": _handing_over(loader),
         "head of line": wait - _least_wait(loader, wait, more_workers=False),
         "slow fetches": _slow_s(facts, loader),
         "too few workers": wait - _least_wait(loader, wait, more_workers=True),
@@ -69,6 +69,11 @@ def cause(facts: ModeFacts, loader: LoaderSummary) -> str | None:
     if name is None and not are_exhausted(facts):
         return None
     return _slow_fetch(facts, loader, enough_cores=name is not None)
+
+
+def _handing_over(loader: LoaderSummary) -> float:
+    """Return the seconds that taking over a batch keeps the training thread when it lies ready."""
+    return (loader.transfer.value or 0.0) if loader.num_workers else 0.0
 
 
 def _slow_s(facts: ModeFacts, loader: LoaderSummary) -> float:
@@ -131,11 +136,20 @@ def are_exhausted(facts: ModeFacts) -> bool:
 
 
 def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
-    """Return what to change: the settings that the simulation found, else what makes a fetch cheaper."""
+    """Return what to change: the settings that the simulation found, else what makes a hand-off or a fetch cheaper."""
     if loader.advice is not None:
         return _settings(facts, loader, loader.advice)
+    wait, handing_over = loader.wait.value or 0.0, _handing_over(loader)
+    if main_part({"hand-off": handing_over}, wait):
+        # Batches lie ready: training would wait as long for those that are fetched faster.
+        return Advice(
+            remedy="let a batch be a few tensors: each is handed over by itself, and what is no tensor is pickled",
+            short="let a batch be fewer tensors",
+            removes=min(1.0, handing_over / wait),
+            removes_at_most=min(1.0, handing_over / wait),
+        )
     name, share = _slowest_part(loader)
-    if _slow_s(facts, loader) > max(share, NAMED) * (loader.wait.value or 0.0):
+    if _slow_s(facts, loader) > max(share, NAMED) * wait:
         return _without_slow(facts, loader)
     if _waits(facts, loader):
         return Advice(
@@ -148,7 +162,7 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
     return Advice(
         remedy=f"make {name} cheaper, which is {units.share(share)} of a fetch: do it for a whole batch at once, on "
         "the device, or where its result is always the same, once, and store that",
-        short=None if name == COLLATE else f"make {name} cheaper{_no_gain(facts)}",
+        short=f"make {name} cheaper{_no_gain(facts)}",
         removes=share,
         removes_at_most=share + REST_FASTER * (1 - share),
     )
