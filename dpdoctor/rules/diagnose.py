@@ -17,6 +17,7 @@ ALIKE = 0.8
 # A finding must cost so many times what watching costs.
 LEAST_TIMES_OWN = 3.0
 OURS = "watching the script takes {} of a step, which may be a large part of this cost"
+MAY_BE_NOTHING = "what it would cost, {} by this run, cannot be told from nothing"
 
 
 def diagnosed(run: Run) -> Diagnosis:
@@ -69,7 +70,7 @@ def _may_be_nothing(finding: Finding) -> str | None:
     if finding.severity == "info" or cost.value is None or cost.low is None or cost.high is None or cost.low > 0:
         return None
     known = units.within(*map(units.share, (cost.value, cost.low, cost.high)))
-    return f"what it would cost, {known} by this run, cannot be told from nothing"
+    return MAY_BE_NOTHING.format(known)
 
 
 def _may_be_ours(finding: Finding, facts: ModeFacts) -> str | None:

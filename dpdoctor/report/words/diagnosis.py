@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpdoctor.analysis import Finding, RunSummary
+from dpdoctor.analysis import Finding, Inconclusive, RunSummary
 from dpdoctor.report.text import figure_text, with_interval
 from dpdoctor.report.words import standing
-from dpdoctor.report.words.step_parts import COMMUNICATION, DATA, step_parts
+from dpdoctor.report.words.step_parts import COMMUNICATION, DATA, StepPart, step_parts
 from dpdoctor.rules.diagnose import ALIKE
 
 # So many bottlenecks stand on the first screen; more would hide what comes after them.
@@ -90,9 +90,15 @@ def told_share(summary: RunSummary, finding: Finding) -> float | None:
     """
     if finding.cost.value is None or finding.share_of != "step":
         return finding.cost.value
-    key, mode = _PART.get(finding.rule), summary.modes.get(finding.mode)
+    part = part_of_step(summary, finding)
+    return finding.cost.value if part is None else part.share
+
+
+def part_of_step(summary: RunSummary, found: Finding | Inconclusive) -> StepPart | None:
+    """Return the part of its mode's step that a rule is about; None: it is about none, or that takes nothing."""
+    key, mode = _PART.get(found.rule), summary.modes.get(found.mode)
     parts = step_parts(mode) if mode is not None and key is not None else ()
-    return next((part.share for part in parts if part.key == key and part.share), finding.cost.value)
+    return next((part for part in parts if part.key == key and part.share), None)
 
 
 def are_alike(share: float, other: float) -> bool:

@@ -27,9 +27,9 @@ from dpdoctor.report.text import (
 )
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.report.words.advice import SAID
-from dpdoctor.report.words.step_parts import AT_MOST, StepPart, step_parts
+from dpdoctor.report.words.step_parts import AT_MOST, LABELS, StepPart, step_parts
 from dpdoctor.rules import BY_NAME
-from dpdoctor.rules.diagnose import ALIKE, OURS
+from dpdoctor.rules.diagnose import ALIKE, MAY_BE_NOTHING, OURS
 from dpdoctor.rules.rule import CRITICAL
 
 MOST_OPPORTUNITIES = 3
@@ -47,6 +47,7 @@ _NO_FAULT = SAID | {"amp_unused"}
 # Of an interval whose longer side is so many times the other, the ends are shown, and no ±.
 LOPSIDED = 1.5
 NOT_CLEAR = "No finding stands clear of dpdoctor's own cost"
+LONGER = "measure longer (--time-budget)"
 UNTOLD = "What a step consists of was not measured"
 _SHARE = re.compile(r"[\d.]+%")
 _BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bound"}
@@ -183,9 +184,8 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
     costly = diagnosis.parts(run).costly
     first = _largest(run, [found for found in costly if found.mode in leading and found.rule not in _NO_FAULT])
     if first is None:
-        nothing = "" if costly else NOT_CLEAR if _of_our_cost(run) else "Nothing was found that would be worth a change"
         longest = _longest_part(leading, standing.focus(run))
-        return "", "plain", sentence("; ".join(filter(None, (nothing, longest))) or UNTOLD)
+        return "", "plain", sentence("; ".join(filter(None, (_nothing(run, leading), longest))) or UNTOLD)
     word, told = _BOUND_BY.get(first.rule, ("", ""))
     tone = diagnosis.SEVERITY_TONES[first.severity]
     if not told or first.share_of != "step" or first.cost.value is None:
@@ -204,6 +204,26 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
     # A run of which nine tenths are compute is bound by nothing else, whatever could be saved.
     bound_by = word if share >= CRITICAL else ""
     return bound_by, tone, sentence(f"{told.format(units.share(share))} {_where(first.mode)}{beside}")
+
+
+def _nothing(run: RunSummary, leading: Mapping[str, ModeSummary]) -> str:
+    """Return in a clause why the leading modes have nothing to be changed; empty: other modes have."""
+    if doubtful := [one for one in _withheld_as(run, MAY_BE_NOTHING) if one.mode in leading]:
+        return _doubt(run, doubtful)
+    if diagnosis.parts(run).costly:
+        return ""
+    return NOT_CLEAR if _withheld_as(run, OURS) else "Nothing was found that would be worth a change"
+
+
+def _doubt(run: RunSummary, doubtful: Sequence[Inconclusive]) -> str:
+    """Return in a clause what may cost much or nothing: the largest part of a step, where it is one."""
+    parts = [(part, one) for one in doubtful if (part := diagnosis.part_of_step(run, one)) is not None]
+    if parts:
+        part, one = max(parts, key=lambda found: found[0].share)
+        of_step = f"{units.share(part.share)} of a step {_where(one.mode)}"
+        return f"Whether {LABELS[part.key].lower()}, {of_step}, costs anything could not be told: {LONGER}"
+    first = doubtful[0]
+    return f"Whether a change would gain anything {_where(first.mode)} could not be told ({_title(first)}): {LONGER}"
 
 
 def _largest(run: RunSummary, faults: Sequence[Finding]) -> Finding | None:
@@ -456,16 +476,19 @@ def _measured(run: RunSummary) -> dict[str, ModeSummary]:
     return {name: mode for name, mode in standing.shown_modes(run).items() if mode.status != "inactive"}
 
 
-def _of_our_cost(run: RunSummary) -> list[Inconclusive]:
-    """Return the checks that found something that dpdoctor's own cost may be."""
-    ours = OURS.partition("{}")[0]
-    return [one for one in run.inconclusive if one.reason.startswith(ours)]
+def _withheld_as(run: RunSummary, why: str) -> list[Inconclusive]:
+    """Return the checks that found something that is not told as a finding, for this reason."""
+    return [one for one in run.inconclusive if one.reason.startswith(why.partition("{}")[0])]
+
+
+def _title(check: Inconclusive) -> str:
+    """Return a check's title; of one that is unknown here its name."""
+    return BY_NAME[check.rule].title if check.rule in BY_NAME else check.rule
 
 
 def _withheld(run: RunSummary) -> Iterator[str]:
     """Yield which checks found something that dpdoctor's own cost may be."""
-    titles = {name: rule.title for name, rule in BY_NAME.items()}
-    told = by_reason((f"{titles.get(one.rule, one.rule)} ({one.mode})", one.reason) for one in _of_our_cost(run))
+    told = by_reason((f"{_title(one)} ({one.mode})", one.reason) for one in _withheld_as(run, OURS))
     yield from (sentence(f"Found, and not told as a finding: {labels}; {reason}") for reason, labels in told.items())
 
 

@@ -13,7 +13,7 @@ from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.disturbances import OTHERS_USED
 from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
 from dpdoctor.report.words.first_screen import UNTOLD, FirstScreen, _of_other_modes, first_screen
-from dpdoctor.rules.diagnose import OURS
+from dpdoctor.rules.diagnose import MAY_BE_NOTHING, OURS
 from tests.builders import runs, traced_runs
 from tests.builders.cases import OWN
 from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
@@ -92,6 +92,21 @@ class TestAnswer:
         assert found.bound_by == ""
         longest = max(found.modes[2].parts, key=lambda part: part.share)
         assert units.share(longest.share) in found.answer
+
+    def test_what_could_not_be_told_from_nothing_is_not_called_nothing(self) -> None:
+        def answer(*doubtful: tuple[str, str]) -> str:
+            why = MAY_BE_NOTHING.format("24% (-46 to 94)")
+            said = tuple(Inconclusive(rule=rule, mode=mode, reason=why) for rule, mode in doubtful)
+            found = runs.cpu_run()
+            return screen(
+                dataclasses.replace(found, summary=dataclasses.replace(found.summary, inconclusive=said))
+            ).answer
+
+        assert answer(("gc_pauses", "ddp"), ("data_starved", "ddp")).startswith(
+            "Whether data wait, 42% of a step under ddp, costs anything could not be told: measure longer"
+        )
+        assert "(Garbage collection holds up training)" in answer(("gc_pauses", "ddp"))
+        assert answer(("data_starved", "single")).startswith("Nothing was found")
 
     def test_a_mode_that_is_slower_than_one_device_is_said_to_be(self) -> None:
         slower = Figure(value=0.48, low=0.45, high=0.51, n=10, unit="x")
