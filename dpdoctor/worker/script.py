@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-import traceback
 from pathlib import Path
 
 from dpdoctor.spec import RunSpec
@@ -41,10 +40,10 @@ def failure(error: BaseException) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """Return an exception's type and the first line of its message, as a traceback ends."""
+    """Return an exception's type and message on one line, as a traceback ends."""
     if isinstance(error, SyntaxError):  # of which a traceback shows the line first
         return f"{type(error).__name__}: {error.msg}"
-    return "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+    return lines.raised(error)
 
 
 def _way_out(error: BaseException) -> str:

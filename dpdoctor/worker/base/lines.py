@@ -1,4 +1,4 @@
-"""Which line of the user's own code is speaking."""
+"""Which line of the user's own code is speaking, and what it raised."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import runpy
 import sys
 import sysconfig
+import textwrap
 import traceback
 import types
 from pathlib import Path
@@ -29,6 +30,9 @@ _NOT_USERS = ("<", *_OURS, *(f"{path}{os.sep}" for path in _LIBRARIES))
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 # As frameworks call what runs before, after or on something.
 _CALLBACK = re.compile(r"_?(?:on|before|after)_\w")
+# Of an exception no more characters are told.
+_LONGEST = 500
+_MORE = " \N{HORIZONTAL ELLIPSIS}"
 # Of a frame: its identity, and the instruction that it is at.
 Place = tuple[int, int]
 
@@ -156,6 +160,20 @@ def without_ours(trace: TracebackType | None) -> TracebackType | None:
     while entry is not None and not is_users(entry.tb_frame.f_code.co_filename):
         entry = entry.tb_next
     return entry or trace
+
+
+def raised(error: BaseException) -> str:
+    """Return an exception's type and message on one line; of a long one its first line and its last.
+
+    What failed often stands in the last: numpy names the rows there, a loader's worker its own exception.
+    """
+    told = "".join(traceback.format_exception_only(error)).strip()
+    whole = " ".join(told.split())
+    if len(whole) <= _LONGEST:
+        return whole
+    found = told.splitlines()
+    ends = dict.fromkeys((found[0], found[-1]))
+    return f"{_MORE} ".join(textwrap.shorten(line, _LONGEST // len(ends), placeholder=_MORE) for line in ends)
 
 
 def raised_at(trace: TracebackType | None) -> str:

@@ -87,8 +87,10 @@ class FSDP(Mode):
 
     def explain(self, error: BaseException, line: str) -> str | None:
         """Return the reason when the script met a sharded parameter where it expected a whole one."""
-        what = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
-        if self.passes.with_graph and _LET_GO.search(what):
+        from dpdoctor.worker.base import lines
+
+        what = lines.raised(error)
+        if self.passes.with_graph and _LET_GO.search(str(error)):
             return (
                 f"FSDP lets go of whole parameters in the first backward pass through them; {self.passes.with_graph} "
                 f"asks for gradients of gradients (create_graph=True), for which {line} needs them again. Such a "
@@ -96,7 +98,7 @@ class FSDP(Mode):
             )
         if self.passes.by_grad:
             return f"FSDP shards parameters{self.passes.past_hooks()}. It raised {what} at {line}"
-        if _MIXED in what:
+        if _MIXED in str(error):
             return (
                 f"FSDP gathers parameters of one type in a unit, and {line} calls a model that mixes them ({what}). "
                 "Train them in one type, or name with --fsdp-wrap units of one type each; in ddp they may differ"

@@ -28,6 +28,26 @@ LIBRARIES = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("Some errors were detected !\n    Line #3 (got 2)", "ValueError: Some errors were detected ! Line #3 (got 2)"),
+        ("", "ValueError"),
+        (
+            "\n".join(["begin", *["between"] * 100, "KeyError: 'end'"]),
+            "ValueError: begin \N{HORIZONTAL ELLIPSIS} KeyError: 'end'",
+        ),
+    ],
+)
+def test_of_what_was_raised_the_last_line_is_told_too(message: str, told: str) -> None:
+    assert lines.raised(ValueError(message) if message else ValueError()) == told
+
+
+def test_of_what_was_raised_no_line_is_told_without_end() -> None:
+    for message in ("much " * 1000, "much " * 1000 + "\n" + "more " * 1000):
+        assert 400 < len(lines.raised(ValueError(message))) <= 510
+
+
 def passes_on(filename: str) -> Callable[[Callable[[], Any]], Any]:
     """Return a function that stands at line 3 of that file and calls what it is given."""
     names: dict[str, Any] = {}
