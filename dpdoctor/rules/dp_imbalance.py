@@ -38,10 +38,10 @@ def _of_rank(facts: ModeFacts, digest: Digest) -> Finding | None:
         mode=facts.name,
         severity=severity(share),
         status="inferred",
-        title=f"GPU {fullest} does more than the others, which wait for it: {units.share(share)} of each step",
+        title=f"GPU {fullest} does more than the rest, which waits for it: {units.share(share)} of each step",
         cost=cost,
         evidence=(
-            f"GPU {fullest} is busy for {units.seconds(busy[fullest] * NS)} of a traced step, the others for "
+            f"GPU {fullest} is busy for {units.seconds(busy[fullest] * NS)} of a traced step, another one for "
             f"{units.seconds(others * NS)}",
             *_more(digest.data_parallel.device_ns, fullest),
             *_memory(facts, fullest),
@@ -77,7 +77,7 @@ def _memory(facts: ModeFacts, fullest: int) -> tuple[str, ...]:
     if len(peaks) != len(devices) or len(peaks) < 2 or fullest >= len(peaks):
         return ()
     others = fmean(peak for index, peak in enumerate(peaks) if index != fullest)
-    return (f"it holds {units.size(peaks[fullest])} at most, the others {units.size(others)}",)
+    return (f"it holds {units.size(peaks[fullest])} at most, another one {units.size(others)}",)
 
 
 RULE = Rule(

@@ -30,13 +30,13 @@ def _check(facts: ModeFacts) -> Finding | None:
         mode=facts.name,
         severity="info",
         status="inferred",
-        title=f"{fullest.name} holds {bound}{units.times(fullest.num_bytes / others)} what the other GPUs hold"
+        title=f"{fullest.name} holds {bound}{units.times(fullest.num_bytes / others)} what another GPU holds"
         if others
-        else f"{fullest.name} holds all that is held, and the other GPUs nothing",
+        else f"{fullest.name} holds all that is held, and no other GPU anything",
         cost=stats.unknown("ratio", "memory costs no time while it suffices; it limits the batch"),
         ranks=fullest.ranks if len({peak.ranks for peak in found}) > 1 else (),
         evidence=(
-            f"{fullest.name} held {units.size(fullest.num_bytes)} at most, the others {units.size(others)}",
+            f"{fullest.name} held {units.size(fullest.num_bytes)} at most, another one {units.size(others)}",
             *shared_words(fullest),
         ),
         cause=None,

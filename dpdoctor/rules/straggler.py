@@ -28,7 +28,7 @@ DISTURBED = "a traced step takes {} the time of one that is not, and only the tr
 CAUSES = {
     "data_wait": "it waits longer for its loader",
     "data": "it waits longer for its loader",
-    "workers": "its loader processes are slower than the others', and take the core that it computes on",
+    "workers": "its loader processes are slower than those of other ranks, and take the core that it computes on",
     "h2d": "its copies to the device take longer",
     "copy": "its copies take longer",
     "forward": "its forward takes longer",
@@ -40,7 +40,7 @@ CAUSES = {
     "python": "Python code between operators takes longer on it",
     "gc": "Python's garbage collector stops it",
     "queue": "it waits for a core: threads and loader processes of the ranks are more than the cores",
-    "core": "its core computes more slowly than the others'",
+    "core": "its core computes more slowly than those of other ranks",
     "checkpoint": "it writes checkpoints",
     "evaluation": "it evaluates",
     "inference": "its forward passes that no backward pass follows take longer",
@@ -51,9 +51,9 @@ CAUSES = {
     "annotation": "a span that the script named takes longer on it",
 }
 REMEDIES = {
-    "data_wait": "give this rank's loader what the others' have: cores, storage, samples of the same cost",
+    "data_wait": "give this rank's loader what other ranks' have: cores, storage, samples of the same cost",
     "forward": "give each rank the same work: batches of equal size and length, and cores of its own",
-    "workers": "give this rank's loader what the others' have: cores, storage, samples of the same cost",
+    "workers": "give this rank's loader what other ranks' have: cores, storage, samples of the same cost",
     "other": "find what the script does on this rank only, such as logging, evaluating or saving, and move it off the "
     "loop or share it out",
     "queue": "leave each rank a core: fewer loader processes, fewer threads",
@@ -71,7 +71,7 @@ ONLY_HERE = "look for what only this rank does, and at its share of the data"
 # For a rank that is late and nothing says why: cores of one host differ from run to run, hosts and devices do not.
 ON_A_HOST = f"repeat the run: if another rank is late then, or none, it was this rank's core; else {ONLY_HERE}"
 ELSEWHERE = (
-    "compare this rank's host and device with the others': a GPU whose clocks throttling lowers, load on its cores, "
+    "compare this rank's host and device with other ranks': a GPU whose clocks throttling lowers, load on its cores, "
     "its share of the data"
 )
 OTHERS_REMEDY = "repeat the run while nothing else uses the machine: the script is not the reason"
@@ -234,7 +234,7 @@ def _last_words(cross_rank: CrossRank | None) -> str:
     if last is None:
         return ""
     often = f"{units.whole(last.times)} of {units.count(last.of, 'collective')}"
-    return f"rank {last.rank} came last to {often}, and the others waited {units.seconds(last.waited_ns * NS)}; "
+    return f"rank {last.rank} came last to {often}, which waited {units.seconds(last.waited_ns * NS)} for it; "
 
 
 def _turn_words(turns: Figure) -> list[str]:
@@ -246,7 +246,7 @@ def _turn_words(turns: Figure) -> list[str]:
 def _pace_words(own: SlowRank | None) -> list[str]:
     if own is None or own.excess_s <= 0:
         return []
-    slower = f"a step of rank {own.rank} takes {units.seconds(own.excess_s)} longer than the others'"
+    slower = f"a step of rank {own.rank} takes {units.seconds(own.excess_s)} longer than elsewhere"
     return [f"without communication (ablation no_comm), where no rank waits, {slower}", *_part_words(own)]
 
 

@@ -67,7 +67,7 @@ def lateness(verdict: Stragglers) -> str | None:
     if verdict.kind == "unknown":
         return None
     if verdict.kind == "none":
-        return "in the trace no rank keeps the others waiting"
+        return "in the trace no rank keeps another waiting"
     if verdict.kind == "single":
         return _single(verdict)
     by, why = seconds(verdict.lateness_ns or 0), _because(verdict.cause)
@@ -81,19 +81,25 @@ def lateness(verdict: Stragglers) -> str | None:
 
 
 def came_last(found: CameLast) -> str:
-    """Return in a clause who came last to most collectives, and how long the others waited for it."""
+    """Return in a clause who came last to most collectives, and how long they waited for it."""
     often = f"{units.whole(found.times)} of {units.count(found.of, 'collective')}"
-    return f"rank {found.rank} came last to {often}, and the others waited {seconds(found.waited_ns)} for it"
+    return f"rank {found.rank} came last to {often}, which waited {seconds(found.waited_ns)} for it"
 
 
-def event_words(event: LateStep) -> str:
-    """Return one late step in a clause."""
-    return f"rank {event.rank} is late by {seconds(event.lateness_ns)} in step {event.step}{_because(event.cause)}"
+def event_words(*events: LateStep) -> str:
+    """Return late steps in a clause; a rank that is late twice in turn is named once."""
+    told: list[str] = []
+    for number, event in enumerate(events):
+        is_named = number and event.rank == events[number - 1].rank
+        who = "" if is_named else f"rank {event.rank} " if number else f"rank {event.rank} is late "
+        why = f" ({_because(event.cause).strip()})" if _because(event.cause) else ""
+        told.append(f"{who}by {seconds(event.lateness_ns)} in step {event.step}{why}")
+    return listed(told)
 
 
 def _single(verdict: Stragglers) -> str:
     if len(verdict.events) <= MOST_EVENTS:
-        return listed([event_words(event) for event in verdict.events])
+        return event_words(*verdict.events)
     who = "some rank" if verdict.rank is None else f"rank {verdict.rank}"
     number = units.count(len(verdict.events), "single step")
     return f"{who} is late in {number}, by {seconds(verdict.lateness_ns or 0)}{_because(verdict.cause)}"

@@ -40,7 +40,7 @@ def headline(summary: RunSummary) -> Headline:
         return mode_verdict(name, mode, bottleneck(summary, name), last)
     steps = list(_steps(summary))
     if steps:
-        return Headline(tone="plain", sentence=sentence(f"Samples per second are unknown; {' and '.join(steps)}"))
+        return Headline(tone="plain", sentence=sentence(f"Samples per second are unknown; {listed(steps)}"))
     if not summary.modes:
         return Headline(tone="bad", sentence="This run has no modes: nothing was measured.")
     if all(mode.status == "ok" for mode in summary.modes.values()):

@@ -84,7 +84,21 @@ LATE = Stragglers(kind="persistent", rank=2, lateness_ns=30 * MS, times=19, num_
                 lateness_ns=130 * MS,
                 events=(LateStep(step=12, rank=1, lateness_ns=130 * MS, cause="gc"),),
             ),
-            "rank 1 is late by 130 ms in step 12 after collecting garbage",
+            "rank 1 is late by 130 ms in step 12 (after collecting garbage)",
+        ),
+        (
+            Stragglers(
+                kind="single",
+                rank=1,
+                lateness_ns=9 * MS,
+                events=(
+                    LateStep(step=8, rank=1, lateness_ns=9 * MS, cause="python"),
+                    LateStep(step=11, rank=1, lateness_ns=7 * MS, cause=None),
+                    LateStep(step=12, rank=0, lateness_ns=8 * MS, cause="gc"),
+                ),
+            ),
+            "rank 1 is late by 9.00 ms in step 8 (after Python between operators), by 7.00 ms in step 11 "
+            "and rank 0 by 8.00 ms in step 12 (after collecting garbage)",
         ),
         (
             Stragglers(
@@ -95,7 +109,7 @@ LATE = Stragglers(kind="persistent", rank=2, lateness_ns=30 * MS, times=19, num_
             ),
             "rank 1 is late in 4 single steps, by 9.00 ms",
         ),
-        (Stragglers(kind="none"), "in the trace no rank keeps the others waiting"),
+        (Stragglers(kind="none"), "in the trace no rank keeps another waiting"),
         (Stragglers(kind="unknown", reason="?"), None),
     ],
 )
@@ -147,7 +161,7 @@ class TestWhoCameLast:
 
     def test_the_first_screen_has_the_fact(self) -> None:
         found = trace_verdict.headline(self.one_step())
-        assert "rank 2 came last to 8 of 8 collectives, and the others waited 210 ms for it" in found.sentence
+        assert "rank 2 came last to 8 of 8 collectives, which waited 210 ms for it" in found.sentence
         assert "Whether it is so in most steps cannot be told" in found.detail
         assert found.tone == "plain"
 

@@ -58,7 +58,7 @@ SILENT = {
 def test_who_and_how_much() -> None:
     found = RULE.check(FIRES["the first GPU of DataParallel"])
     assert isinstance(found, Finding)
-    assert found.title == "GPU 0 holds 2.00x what the other GPUs hold"
+    assert found.title == "GPU 0 holds 2.00x what another GPU holds"
     assert "gathered" in (found.remedy or "")
     (text,) = found.evidence
     assert re.findall(r"GPU \d|[\d.]+ GB", text) == ["GPU 0", "40.0 GB", "20.0 GB"]
@@ -72,7 +72,7 @@ def test_who_and_how_much() -> None:
 def test_of_two_gpus_of_which_one_holds_nothing_no_ratio_is_told() -> None:
     found = RULE.check(ranks(40, 0))
     assert isinstance(found, Finding)
-    assert found.title == "rank 0's GPU holds all that is held, and the other GPUs nothing"
+    assert found.title == "rank 0's GPU holds all that is held, and no other GPU anything"
 
 
 def test_what_several_ranks_hold_on_one_gpu_is_added_up_as_a_bound() -> None:
@@ -83,7 +83,7 @@ def test_what_several_ranks_hold_on_one_gpu_is_added_up_as_a_bound() -> None:
     ]
     found = RULE.check(ON_THE_FIRST)
     assert isinstance(found, Finding)
-    assert found.title == "GPU 0 holds up to 1.80x what the other GPUs hold"
+    assert found.title == "GPU 0 holds up to 1.80x what another GPU holds"
     assert found.ranks == (0, 1, 2)
     assert found.evidence[1] == "3 ranks use it: their peaks are added up, and need not have come at once"
 

@@ -154,6 +154,10 @@ def test_steps_of_unknown_samples_are_told() -> None:
     )
     said = verdict.headline(summary(ddp=ddp, fsdp=fsdp)).sentence
     assert said == "Samples per second are unknown; ddp takes 20.0 ms per step (50.0 steps/s)."
+    all_ok = summary(single=ddp, ddp=ddp, fsdp=dataclasses.replace(fsdp, status="ok"))
+    said = verdict.headline(all_ok).sentence
+    assert "steps/s), ddp takes" in said
+    assert "steps/s) and fsdp takes" in said
 
 
 def test_why_modes_have_no_figures_is_said_once() -> None:
