@@ -34,6 +34,10 @@ TOO_MUCH = (
     "watching this script takes {} of each step, so that what was measured is not what the script does; "
     "if it writes files while it trains, --allow-writes watches less"
 )
+NOT_KNOWN = (
+    "how much of each step watching takes is not known: launches of the script, or windows of one, lie too far apart; "
+    "repeat the run while nothing else uses the machine"
+)
 
 
 def steps_of(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -> list[Figure]:
@@ -147,7 +151,7 @@ def with_own_cost(modes: dict[str, ModeSummary], cost: Figure, bare: Sequence[Fi
     shares = {name: _share(cost, mode.step) for name, mode in modes.items()}
     changed = {name: dataclasses.replace(mode, observer_overhead=shares[name]) for name, mode in modes.items()}
     if is_too_much(shares[BASELINE]):
-        return {name: _corrected(mode, bare) if name == BASELINE else _withheld(mode) for name, mode in changed.items()}
+        return {name: _corrected(mode, bare) if name == BASELINE else _too_much(mode) for name, mode in changed.items()}
     if is_unclear(shares[BASELINE]):
         return {name: _widened(mode, shares[BASELINE]) for name, mode in changed.items()}
     return changed
@@ -203,7 +207,7 @@ def _in_percent(share: Figure) -> str:
 
 def _corrected(mode: ModeSummary, bare: Sequence[Figure]) -> ModeSummary:
     """Return the baseline with the rate of the bare launches: they take the same steps."""
-    withheld = _withheld(mode)
+    withheld = _too_much(mode)
     samples = mode.batch.global_
     if samples is None:
         return withheld
@@ -223,7 +227,7 @@ def _widened(mode: ModeSummary, of_baseline: Figure) -> ModeSummary:
     if most is None or most_of_baseline is None:
         return mode
     if max(most, most_of_baseline) >= 1:
-        return _withheld(mode)
+        return _withheld(mode, NOT_KNOWN)
     alone = 1 / (1 - max(0.0, most, most_of_baseline))
     against = (1 - max(0.0, most_of_baseline)) / (1 - max(0.0, most))
     return dataclasses.replace(
@@ -243,8 +247,11 @@ def _reaching(figure: Figure, factor: float) -> Figure:
     return dataclasses.replace(figure, low=figure.low * min(1.0, factor), high=figure.high * max(1.0, factor))
 
 
-def _withheld(mode: ModeSummary) -> ModeSummary:
-    reason = TOO_MUCH.format(_in_percent(mode.observer_overhead))
+def _too_much(mode: ModeSummary) -> ModeSummary:
+    return _withheld(mode, TOO_MUCH.format(_in_percent(mode.observer_overhead)))
+
+
+def _withheld(mode: ModeSummary, reason: str) -> ModeSummary:
     rate, ratio = stats.unknown("samples/s", reason), stats.unknown("ratio", reason)
     return dataclasses.replace(
         mode,

@@ -16,6 +16,7 @@ from dpdoctor.analysis.own_cost import (
     NO_BASELINE,
     NO_CONTROL,
     NO_STEADY_WINDOW,
+    NOT_KNOWN,
     OTHER_PROGRAM,
     is_known,
     launch_spread,
@@ -183,8 +184,9 @@ class TestUnclear:
     def test_it_is_said(self, analysis: Analysis) -> None:
         assert any("Watching the script may take 9.1% of each step" in text for text in limits(analysis.summary))
 
-    def test_one_that_may_take_all_of_a_step_leaves_no_figure(self) -> None:
-        assert watched(200, bare(20, 100, 180)).summary.modes["single"].throughput.value is None
+    def test_one_that_may_take_all_of_a_step_leaves_no_figure_and_is_not_called_too_much(self) -> None:
+        modes = watched(200, bare(20, 100, 180)).summary.modes.values()
+        assert {(mode.throughput.value, mode.throughput.reason) for mode in modes} == {(None, NOT_KNOWN)}
 
 
 class TestUnderNoise:
