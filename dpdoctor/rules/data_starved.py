@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LoaderSummary, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import SMALL, Weighed, above_zero, agree, more_exact, weigh
+from dpdoctor.analysis.base.weighing import SMALL, TOLERANCE, Weighed, above_zero, agree, more_exact, weigh
 from dpdoctor.analysis.loader.restarts import Restarts
 from dpdoctor.rules import loader_advice
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
@@ -96,13 +97,25 @@ def _predicted(facts: ModeFacts, advice: loader_advice.Advice | None, cost: Figu
     """
     if advice is not None and advice.predicted is not None:
         return advice.predicted
-    ablation = facts.ablation(ABLATION)
-    costs = [cost] if ablation is None or ablation.share.high is None else [cost, ablation.share]
-    most = max(costs, key=lambda figure: figure.high or figure.value or 0.0)
+    most = max((cost, *_ablated(facts)), key=lambda figure: figure.high or figure.value or 0.0)
     if advice is None:
         return faster_without(most)
     bound = faster_without(stats.scaled(most, advice.removes_at_most))
     return dataclasses.replace(faster_without(stats.scaled(most, advice.removes)), high=bound.high)
+
+
+def _ablated(facts: ModeFacts) -> Iterator[Figure]:
+    """Yield the ablation's share where it is known to be one, up to what a measurement of the same may differ by.
+
+    The rest of a wide interval says how few its windows are, and nothing of the loader.
+    """
+    ablation = facts.ablation(ABLATION)
+    if ablation is None or not above_zero(ablation.share):
+        return
+    share = ablation.share
+    assert share.value is not None
+    assert share.high is not None
+    yield dataclasses.replace(share, high=min(share.high, share.value + TOLERANCE))
 
 
 def _refuted(facts: ModeFacts, claim: Figure, weighed: Weighed) -> Finding:

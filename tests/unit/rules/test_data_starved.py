@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dpdoctor.analysis import CrossCheck, LoaderSummary, ModeFacts, SlowFetches
-from dpdoctor.analysis.base.summary import LoaderTrial, TransformSummary
+from dpdoctor.analysis.base.summary import AblationSummary, LoaderTrial, TransformSummary
 from dpdoctor.analysis.loader.trial import after_trial
 from dpdoctor.records import CpuUse, Rank
 from dpdoctor.rules import CannotTell
@@ -188,6 +188,25 @@ def test_of_clock_and_ablation_the_one_that_leaves_more_room_is_the_bound() -> N
     assert found.speedup.value == pytest.approx(1 / (1 - 0.49 * 0.42))
     # What is left of a fetch may be faster without the transform, too: by a half at most.
     assert found.speedup.high == pytest.approx(1 / (1 - (0.49 + 0.51 / 2) * 0.47))
+
+
+@pytest.mark.parametrize(
+    ("clock", "ablation", "most"),
+    [
+        (0.28, cases.ablation(0.39, 0.37), 0.39 + 0.05),  # it is something, but hardly known how much
+        (0.13, cases.ablation(0.19, 0.60), 0.13 + 0.002),  # it may be nothing
+    ],
+)
+def test_an_ablation_that_is_hardly_known_makes_no_bound_that_nothing_measured(
+    clock: float, ablation: AblationSummary, most: float
+) -> None:
+    seen = cases.figure(clock, 0.002, "ratio")
+    check = CrossCheck(
+        what="waiting", ablation="cached_batches", observed=seen, gain=ablation.share, agrees=True, tolerance=0.05
+    )
+    found = RULE.check(cases.case(ablations={"cached_batches": ablation}, cross_checks=(check,)))
+    assert (found.cost, found.speedup_basis) == (seen, "at most")
+    assert found.speedup.high == pytest.approx(1 / (1 - most))
 
 
 def test_an_argument_is_changed_where_the_loader_is_built_and_a_loop_where_it_is_iterated() -> None:
