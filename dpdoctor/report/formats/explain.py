@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 from rich.tree import Tree
 
 from dpdoctor import units
 from dpdoctor.analysis import Conversion, Diagnosis, ModeSummary
-from dpdoctor.report.formats.console import literal
+from dpdoctor.report.formats.console import Wrapped, literal
 from dpdoctor.report.text import left_alone, sampler_text
 from dpdoctor.report.words import clauses
 
@@ -25,16 +24,16 @@ def explanation(analysis: Diagnosis) -> RenderableType:
 def _mode(name: str, mode: ModeSummary) -> Tree:
     tree = Tree(literal(f"{name}: {mode.status}", "bold"))
     if mode.reason:
-        tree.add(literal(mode.reason, "bold red"))
+        tree.add(Wrapped(text=mode.reason, style="bold red"))
     for line in _lines(mode, mode.conversion) if mode.conversion else ():
         tree.add(line)
     return tree
 
 
-def _lines(mode: ModeSummary, conversion: Conversion) -> Iterator[Text]:
+def _lines(mode: ModeSummary, conversion: Conversion) -> Iterator[RenderableType]:
     for unit in conversion.modules:
         parameters = f"{units.whole(unit.num_parameters)} parameters"
-        yield literal(f"module {unit.name} ({parameters}), called at {unit.line}")
+        yield Wrapped(text=f"module {unit.name} ({parameters}), called at {unit.line}")
         if unit.unused:
             yield literal(f"  without a gradient: {', '.join(unit.unused)}")
     for loader in conversion.loaders:
@@ -42,8 +41,8 @@ def _lines(mode: ModeSummary, conversion: Conversion) -> Iterator[Text]:
         workers = units.count(loader.num_workers, "worker")
         note = f"; {loader.note}" if loader.note else ""
         sampler = sampler_text(loader.sampler)
-        yield literal(
-            f"loader at {loader.line}: {loader.dataset}, {sampler}{size}, {workers}; shared: {loader.rule}{note}"
+        yield Wrapped(
+            text=f"loader at {loader.line}: {loader.dataset}, {sampler}{size}, {workers}; shared: {loader.rule}{note}"
         )
     if conversion.optimizers:
         yield literal(f"optimizers: {', '.join(conversion.optimizers)}")
@@ -54,7 +53,7 @@ def _lines(mode: ModeSummary, conversion: Conversion) -> Iterator[Text]:
         yield literal(left_alone(len(conversion.written)))
     yield literal(f"patched: {', '.join(conversion.patched)}", "dim")
     for warning in conversion.warnings:
-        yield literal(warning, "yellow")
+        yield Wrapped(text=warning, style="yellow")
     for check in conversion.proof:
         sign, style = _SIGNS[check.ok]
-        yield Text.assemble((f"{sign}: ", style), literal(check.text))
+        yield Wrapped(text=f"{sign}: {check.text}", head=len(f"{sign}:"), head_style=style)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -13,7 +12,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.documents import brief
 from dpdoctor.report.formats import trace_terminal
-from dpdoctor.report.formats.console import Wrapped, literal
+from dpdoctor.report.formats.console import Wrapped, literal, wrapped
 from dpdoctor.report.text import NOTHING, capital, figure_text, left_alone, remarks, run_title, sentence, short_interval
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_trace_run
@@ -139,7 +138,7 @@ def _troubles(run: RunSummary) -> Iterator[RenderableType]:
         yield Text()
         yield Wrapped(text=trouble.sentence, style=_STYLES[trouble.tone])
         for line in trouble.lines:
-            yield literal(f"  {line}")
+            yield Wrapped(text=f"  {line}", indent=4)
 
 
 def _limits(analysis: Diagnosis, screen: FirstScreen) -> Iterator[RenderableType]:
@@ -162,7 +161,7 @@ def _limits(analysis: Diagnosis, screen: FirstScreen) -> Iterator[RenderableType
 
 def _fitting(told: Sequence[str], *, at_least: int) -> Sequence[str]:
     """Return the first of these paragraphs that have room, but for so many that are shown anyway."""
-    lines = accumulate(len(textwrap.wrap(f"! {text}", LINE, subsequent_indent="  ")) for text in told)
+    lines = accumulate(len(wrapped(f"! {text}", LINE, indent=2)) for text in told)
     return told[: max(1, at_least, sum(number <= LIMIT_LINES for number in lines))]
 
 

@@ -36,3 +36,20 @@ def test_a_run_cannot_command_the_terminal() -> None:
     assert "gone" in text
     assert "[2J" not in text
     assert "\N{REPLACEMENT CHARACTER}]0;" in text
+
+
+def test_no_path_is_broken_inside_of_its_file_or_line_number() -> None:
+    wrapped, path = runs.conversion(), f"/{'home/' * 14}pytorch_training.py:1084"
+    rank = runs.rank(
+        conversion=dataclasses.replace(
+            wrapped,
+            loaders=(dataclasses.replace(wrapped.loaders[0], line=path),),
+            modules=(dataclasses.replace(wrapped.modules[0], line=path),),
+            warnings=(f"{path} calls deepcopy",),
+        )
+    )
+    console = Console(width=80)
+    with console.capture() as capture:
+        launch = records.launch(rank, status="failed", reason=f"{path} raised RuntimeError")
+        console.print(explain.explanation(analyse(records.run({"single": [launch]}))))
+    assert capture.get().count("pytorch_training.py:1084") == 4

@@ -128,3 +128,13 @@ def test_limits_have_so_many_lines_and_the_rest_is_counted(number: int, shown_of
     assert title
     assert limits.count("\n! ") == shown_of_them
     assert (f"{number - shown_of_them} more in the report" in limits) == (number > shown_of_them)
+
+
+@pytest.mark.parametrize("tail", [(), ('  File "{}", line 12',)])
+def test_no_path_is_broken_inside_of_its_file_or_line_number(tail: tuple[str, ...]) -> None:
+    path = f"/{'home/' * 14}pytorch_training.py:1084"
+    lines = tuple(line.format(path) for line in tail)
+    text = shown(with_mode("fsdp", reason=f"{path} calls deepcopy", stderr_tail=lines), width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("pytorch_training.py:1084") == 1 + len(tail)
+    assert path in re.sub(r"\n *", "", text)
