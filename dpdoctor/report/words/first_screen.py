@@ -113,7 +113,7 @@ class FirstScreen:
         answer: what bounds the run, in a sentence.
         do_first: what to change first and what that gives; empty: nothing is known to help.
         linear: the step that linear scaling would have, in seconds; None: it differs between modes, or is unknown.
-        opportunities: the largest gain first; `num_more` are in the findings alone.
+        opportunities: the largest gain first, but for work that is done twice; `num_more` are in the findings alone.
         limits: what this run could not tell, or what makes a figure doubtful, a sentence each.
         hints: what more it would tell if it were run otherwise, a sentence each; no figure shown depends on it.
     """
@@ -134,7 +134,8 @@ def first_screen(run: RunSummary) -> FirstScreen:
     """Return the first screen of a run of modes."""
     word, tone, answer = _answer(run)
     answer = f"{_slower(run)}{answer}"
-    by_rule = diagnosis.bottlenecks(run)
+    first = _before_all(_first_changes(run))
+    by_rule = sorted(diagnosis.bottlenecks(run), key=lambda findings: first is not None and first not in findings)
     return FirstScreen(
         bound_by=word,
         tone=tone,
@@ -156,7 +157,8 @@ def ranking(screen: FirstScreen) -> Iterator[Ranking]:
     more = f" The findings below have {screen.num_more} more." if screen.num_more else ""
     yield Ranking(
         title="Opportunities",
-        caption=f"By likely gain in throughput; a bound is shown by its upper end; gains do not add up.{more}",
+        caption="By likely gain in throughput, work that is done twice first; a bound is shown by its upper end; "
+        f"gains do not add up.{more}",
         advice=tuple(
             Advice(
                 title=found.title,
@@ -260,18 +262,13 @@ def _longest_part(leading: Mapping[str, ModeSummary], name: str | None) -> str:
 
 
 def _do_first(run: RunSummary) -> str:
-    """Return the first change that is known to give something, where, and what it gives in each mode that it helps.
-
-    It is one for the modes that the answer is about, if there is any for them.
-    """
-    costly, leading = diagnosis.parts(run).costly, standing.leaders(run)
-    known = [found for found in costly if found.short_remedy and _gains(found)]
-    if not known:
+    """Return the first change that is known to give something, where, and what it gives in each mode that it helps."""
+    changes, costly = _first_changes(run), diagnosis.parts(run).costly
+    if not changes:
         return ""
-    of_leading = [found for found in known if found.mode in leading] or known
-    most = next(filter(_is_done_twice, of_leading), of_leading[0])
+    most = _before_all(changes) or changes[0]
     focus = standing.focus(run)
-    finding = next((found for found in of_leading if found.rule == most.rule and found.mode == focus), most)
+    finding = next((found for found in changes if found.rule == most.rule and found.mode == focus), most)
     where = f" ({_line(run, finding)})" if finding.line else ""
     change, also, tried = (finding.short_remedy or "").partition("; ")
     others = [other for other in costly if other.rule == finding.rule and other is not finding and other.short_remedy]
@@ -281,6 +278,24 @@ def _do_first(run: RunSummary) -> str:
     # What was tried and does not help comes after what does, but for what other modes need: that may be the same.
     last = apart or f"{also}{tried}{f' {_where(finding.mode)}' if tried and beside else ''}"
     return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{last}")
+
+
+def _first_changes(run: RunSummary) -> list[Finding]:
+    """Return the changes that are known to give something: those for the modes that the answer is about, if any."""
+    leading = standing.leaders(run)
+    known = [found for found in diagnosis.parts(run).costly if found.short_remedy and _gains(found)]
+    return [found for found in known if found.mode in leading] or known
+
+
+def _before_all(changes: Sequence[Finding]) -> Finding | None:
+    """Return what comes before larger gains where ranks do the same work; None: they do not.
+
+    To end that, or one device, where the mode would still be slower than that.
+    """
+    twice = next(filter(_is_done_twice, changes), None)
+    if twice is None:
+        return None
+    return max((twice, *(found for found in changes if found.mode == twice.mode and found.rule in SAID)), key=_size)
 
 
 def _of_other_modes(others: Sequence[Finding]) -> str:

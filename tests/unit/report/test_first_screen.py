@@ -147,6 +147,29 @@ class TestAnswer:
         supposed = dataclasses.replace(same, status="inferred", severity="warning")
         assert "the same samples" not in screen(with_findings(runs.cpu_run(), twice, supposed)).answer
 
+    @pytest.mark.parametrize(("of_one", "first"), [(2.1, "Train on one device"), (1.8, "Give each rank samples")])
+    def test_what_is_done_first_stands_first_and_leaves_no_mode_slower_than_one_device(
+        self, of_one: float, first: str
+    ) -> None:
+        larger = finding("exposed_communication", speedup=figure(2.5, 0.1, "x"), short_remedy="train on twice")
+        one = finding(
+            "parallelism_not_worth_it",
+            speedup=figure(of_one, 0.3, "x"),
+            speedup_basis="measured",
+            short_remedy="train on one device",
+        )
+        same = finding(
+            "unsharded_data",
+            cost=figure(0.5, 0.0, "ratio"),
+            share_of="epoch",
+            speedup=figure(2.0, 0.0, "x"),
+            speedup_basis="at most",
+            short_remedy="give each rank samples of its own",
+        )
+        found = screen(with_findings(runs.cpu_run(), larger, one, same))
+        assert found.do_first.startswith(first)
+        assert found.do_first.count(units.times(found.opportunities[0].gain.value)) == 1
+
 
 class TestModes:
     def test_parts_add_up_to_the_step(self) -> None:
