@@ -25,8 +25,8 @@ OTHERS = 0.1
 ALL = 0.9
 # ... and the share of its time that a rank waits for a core from which it may not, as one that is pinned to a core.
 WAITING = 0.2
-# The host and the ranks are sampled once a second, one right after the other.
-ONE_ROUND_NS = 500_000_000
+# The host and the ranks are sampled in rounds, more than a second apart; their readings may come in any order.
+HALF_ROUND_NS = 500_000_000
 # A reading is of about the second before it.
 PERIOD_NS = 1_100_000_000
 OTHERS_USED = "other processes used"
@@ -98,8 +98,8 @@ def waiting_for_cores(launch: LaunchFacts) -> list[float]:
 
 
 class _Round(NamedTuple):
-    """What was read at once: the host, cores that ranks with their loader processes used, what of that these, and how
-    many they were.
+    """What was read at once: the host, cores that ranks with their loader processes used (0 where not each was
+    read), what of that these, and how many they were.
     """
 
     host: Sample
@@ -119,9 +119,14 @@ def _rounds_while_measured(launch: LaunchFacts) -> list[_Round]:
         if window.ablation == BESIDE
     ]
     of_ranks = sorted((s for s in launch.samples if s.source.startswith("rank")), key=lambda sample: sample.at_ns)
+    sources = {sample.source for sample in of_ranks if not sample.source.endswith(".workers")}
     times = [sample.at_ns for sample in of_ranks]
     return [
-        _round(host, of_ranks[bisect_left(times, host.at_ns) : bisect_left(times, host.at_ns + ONE_ROUND_NS)])
+        _round(
+            host,
+            of_ranks[bisect_left(times, host.at_ns - HALF_ROUND_NS) : bisect_left(times, host.at_ns + HALF_ROUND_NS)],
+            sources,
+        )
         for host in launch.samples
         if host.source == "host"
         and begin <= host.at_ns <= end
@@ -129,11 +134,12 @@ def _rounds_while_measured(launch: LaunchFacts) -> list[_Round]:
     ]
 
 
-def _round(host: Sample, of_ranks: Sequence[Sample]) -> _Round:
+def _round(host: Sample, of_ranks: Sequence[Sample], sources: set[str]) -> _Round:
     workers = [sample for sample in of_ranks if sample.source.endswith(".workers")]
+    told = {sample.source for sample in of_ranks if "cpu_cores" in sample.values}
     return _Round(
         host=host,
-        own=sum(sample.values.get("cpu_cores", 0.0) for sample in of_ranks),
+        own=sum(sample.values.get("cpu_cores", 0.0) for sample in of_ranks) if sources <= told else 0.0,
         workers=sum(sample.values.get("cpu_cores", 0.0) for sample in workers),
         num_workers=sum(sample.values["num_processes"] for sample in workers),
     )

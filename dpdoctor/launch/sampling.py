@@ -66,8 +66,9 @@ def _run(path: Path, ranks: Sequence[RankProcess], stop: threading.Event) -> Non
                     gpus.look_at(rank)
                     if rank.pid and rank.pid not in processes:
                         processes[rank.pid] = RankSampler(rank.rank, rank.pid)
-                of_ranks = [sample for process in processes.values() for sample in process.samples(processes)]
-                samples = [host.sample(), *of_ranks, *gpus.samples()]
+                samples = [host.sample()]
+                samples += [sample for process in processes.values() for sample in process.samples(processes)]
+                samples += gpus.samples()
             except Exception as error:  # noqa: BLE001 - a round that fails, in whatever library, must not be the last one
                 samples = [_failed(repr(error))] if repr(error) not in failed else []
                 failed.add(repr(error))

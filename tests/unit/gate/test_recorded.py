@@ -243,13 +243,16 @@ def figures(said: str | None) -> list[str]:
     return re.findall(r"other processes|quota|compile\b|gpu\d+|[\d.]+(?:%| cores| graph)|\d+\.\d+", said or "")
 
 
-def seconds(in_use: float, own: float, *, num_cpus: float = CORES) -> list[Sample]:
-    """Return readings of four seconds: the share of the CPUs that is in use, the cores that the ranks use."""
+def seconds(in_use: float, own: float, *, num_cpus: float = CORES, after_ns: int = 1000) -> list[Sample]:
+    """Return readings of four seconds: the share of the CPUs that is in use, the cores that the ranks use.
+
+    `after_ns`: when the ranks are read, after the host.
+    """
     found: list[Sample] = []
     for second in range(1, 5):
         found.append(host(second, cpu_ratio=in_use, num_cpus=num_cpus))
         for index in range(2):
-            at_ns = second * SECOND + 1000 + index
+            at_ns = second * SECOND + after_ns + index
             found.append(Sample(at_ns=at_ns, source=f"rank{index}", values={"cpu_cores": own / 2}))
     return found
 
@@ -259,8 +262,18 @@ def test_a_quiet_launch_is_not_disturbed() -> None:
     assert told(samples=seconds(1.0, 1.9)) is None
 
 
-def test_cores_that_others_took() -> None:
-    assert figures(told(samples=seconds(1.0, 1.4))) == ["other processes", "0.60", "2 cores"]
+@pytest.mark.parametrize("after_ns", [-400_000, 1000, 400_000_000])
+def test_cores_that_others_took(after_ns: int) -> None:
+    samples = seconds(1.0, 1.4, after_ns=after_ns)
+    assert figures(told(samples=samples)) == ["other processes", "0.60", "2 cores"]
+
+
+def test_a_round_in_which_a_rank_was_not_read_does_not_count() -> None:
+    late = [
+        dataclasses.replace(sample, at_ns=sample.at_ns + SECOND * 6 // 10) if sample.source == "rank1" else sample
+        for sample in seconds(1.0, 1.9)
+    ]
+    assert taken_by_others(launched_runs.launch(10, samples=late[:3]), CORES) is None
 
 
 def test_cores_that_nobody_missed_were_not_taken() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 from pathlib import Path
@@ -10,9 +11,12 @@ import pynvml
 import pytest
 
 from dpdoctor import cgroup, rundir
+from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.disturbances import taken_by_others
 from dpdoctor.launch import sampling
 from dpdoctor.launch.sampling import GpuSampler, HostSampler, RankSampler
 from dpdoctor.records import Device, RankRecord, Sample
+from tests.builders import launched_runs
 from tests.unit.launch.conftest import Start, until
 
 BUSY_CHILD = """
@@ -151,6 +155,22 @@ def test_samples_are_written_while_the_context_lasts(
     assert finite(*written)
     size = path.stat().st_size
     assert size == sum(len(line) + 1 for line in path.read_text().splitlines())
+
+
+def test_what_others_use_is_told_by_the_readings_as_they_are_written(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "cpu_percent", lambda: 100.0)
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 8)
+    process, path = start("while True: pass"), tmp_path / rundir.NODE
+    with sampling.sampling(path, [process]):
+        until(lambda: sum("cpu_cores" in sample.values for sample in rundir.read_lines(path, Sample)) >= 2)
+    written = rundir.read_lines(path, Sample)
+    shift_ns = launched_runs.SECOND - written[0].at_ns
+    samples = [dataclasses.replace(sample, at_ns=sample.at_ns + shift_ns) for sample in written]
+    taken = taken_by_others(LaunchFacts.of(launched_runs.launch(10, samples=samples)), cores=8)
+    assert taken is not None
+    assert 6.5 < taken < 8, "the rank uses one core at most, and all are in use"
 
 
 def rank_on(*uuids: str, rank: int = 0) -> RankRecord:
