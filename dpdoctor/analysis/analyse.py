@@ -530,12 +530,8 @@ def _against_baseline(mode: ModeSummary, baseline: ModeSummary | None, disturbed
     if baseline is None:
         return mode
     reason = _why_not_compared(mode, baseline) or disturbed
-    if reason is not None:
-        speedup, efficiency = stats.unknown("x", reason), stats.unknown("ratio", reason)
-    else:
-        speedup = _positive(stats.ratio(mode.throughput, baseline.throughput, "x"))
-        linear = stats.ratio(mode.throughput, baseline.throughput, "ratio", factor=1 / mode.num_devices)
-        efficiency = _positive(linear)
+    speedup = stats.unknown("x", reason) if reason else stats.ratio(mode.throughput, baseline.throughput, "x")
+    efficiency = dataclasses.replace(stats.scaled(speedup, 1 / mode.num_devices), unit="ratio")
     return dataclasses.replace(mode, speedup=speedup, scaling_efficiency=efficiency)
 
 

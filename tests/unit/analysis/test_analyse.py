@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dpdoctor.analysis import TRACE_MODE, Analysis, Figure, ModeSummary, RunSummary, analyse
 from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, LEFT_OUT, NO_OPTIMIZER, TRACES_ALONE, rank_traces
+from dpdoctor.analysis.base.stats import TOO_UNLIKE
 from dpdoctor.analysis.base.summary import DeviceTime
 from dpdoctor.analysis.samples import UNCOUNTED
 from dpdoctor.digest import HOST
@@ -49,6 +50,13 @@ class TestTwoModes:
         assert ddp.speedup.value == pytest.approx(1.6)
         assert ddp.scaling_efficiency.value == pytest.approx(0.8)
         assert two_modes.summary.modes["single"].speedup.reason == "this is the baseline"
+
+    def test_where_windows_are_too_unlike_for_a_speedup_there_is_no_efficiency(self) -> None:
+        unlike = rank([step(ms, window=n) for n, ms in ((1, 20), (2, 2000))], [window(20), window(2000, window=2)])
+        launches = {"single": [launch(even_rank(100, num_windows=2))], "ddp": [launch(unlike, mode="ddp")]}
+        ddp = analyse(run(launches)).summary.modes["ddp"]
+        for figure in (ddp.speedup, ddp.scaling_efficiency):
+            assert (figure.value, figure.reason) == (None, TOO_UNLIKE)
 
     def test_each_rank_has_its_own_step(self, two_modes: Analysis) -> None:
         ranks = two_modes.summary.modes["ddp"].ranks
