@@ -273,7 +273,7 @@ class ModeFacts:
         """Return what it costs the loader to begin anew; None: that was not seen, or nobody knows how often."""
         if self.mode.loader is None:
             return None
-        return restarts(self.launches, self.windows_with_edges, self.mode.loader)
+        return restarts(self.launches, self.windows_with_edges, self.mode.loader, self.mode.epoch_s)
 
     @cached_property
     def loader_begins_every_step(self) -> bool:
@@ -294,7 +294,7 @@ class ModeFacts:
 
         None: nothing, though a whole epoch was seen or has no known length; str: why it cannot be told.
         """
-        return interruptions(self.launch, self.windows, kind) if self.launch else None
+        return interruptions(self.launch, self.windows, kind, self.mode.epoch_s) if self.launch else None
 
 
 @dataclass(frozen=True, kw_only=True)

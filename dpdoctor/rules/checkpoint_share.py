@@ -39,8 +39,8 @@ RULE = Rule(
     title="Checkpoints take much of the time",
     what="Training stands still while model and optimizer are written to disk, and that happens often.",
     why="No sample is trained on meanwhile, and the other ranks wait for the one that writes.",
-    how="Each write of a checkpoint is timed by the host's clock. Its share is its time over its own and that of the "
-    "steps from one to the next. dpdoctor writes it to a scratch folder, which may be faster than the real target.",
+    how="Each write of a checkpoint is timed by the host's clock. Its share is that of all time from one to the "
+    "next. dpdoctor writes it to a scratch folder, which may be faster than the real target.",
     remedy="Write less often, or asynchronously.",
     verified=True,
     check=_check,

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LoaderSummary, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import SMALL, TOLERANCE, Weighed, above_zero, agree, more_exact, weigh
+from dpdoctor.analysis.base.weighing import (
+    COVERAGE,
+    SMALL,
+    TOLERANCE,
+    Weighed,
+    above_zero,
+    agree,
+    more_exact,
+    weigh,
+)
 from dpdoctor.analysis.loader.restarts import Restarts
 from dpdoctor.rules import loader_advice
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
@@ -21,7 +30,9 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if claim.value is None and ablation is None:
         return CannotTell(reason=claim.reason or "the wait for data is unknown")
     weighed, begun = more_exact(weigh(claim, ablation), claim), facts.loader_restarts
-    if begun is not None and (begun.share.value or 0.0) >= max(SMALL, weighed.value):
+    # Where edges are steady, what a step waits holds the beginnings, too.
+    least = weighed.value * (COVERAGE if facts.mode.edges_are_steady else 1)
+    if begun is not None and (begun.share.value or 0.0) >= max(SMALL, least):
         return _at_edges(facts, begun)
     if weighed.status == "refuted":
         return _refuted(facts, claim, weighed) if (claim.value or 0.0) >= SMALL else None

@@ -50,7 +50,7 @@ RULE = Rule(
     why="No sample is trained on meanwhile; where every rank evaluates everything, more devices do not help either.",
     how="Forward passes without gradients that read a loader of their own are an evaluation. Each is timed by the "
     "host's clock, on the slowest rank; one in which something is compiled is left "
-    "out. Its share is its time over its own and that of the steps from one to the next. "
+    "out. Its share is that of all time from one to the next. "
     "The predicted gain is that of no evaluation at all, the most there is.",
     remedy="Evaluate less often, or on fewer samples; under DDP and FSDP, on each rank its part.",
     verified=True,

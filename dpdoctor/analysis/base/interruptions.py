@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -63,7 +63,7 @@ class Interruptions:
         seconds: that one takes, on the slowest rank.
         every: steps from one to the next.
         per_epoch: steps of an epoch; None: that is not known.
-        share: of the time of these steps and one interruption together.
+        share: of all time.
     """
 
     count: int
@@ -87,10 +87,23 @@ class Interruptions:
         return each, f"One comes {self.rhythm}."
 
 
+def share_of_time(seconds: Figure, every: float, *, plain_s: float, counted_s: float, epoch_s: Figure | None) -> Figure:
+    """Return the share of all time of what comes every so many steps, among others that happen meanwhile.
+
+    How long a step is without it: a plain one, and a mean one of all that were counted, with their edges. `epoch_s`
+    where it comes once per epoch: of edges, which are few, measured windows hold as many as chance has it.
+    """
+    others_s = every * counted_s
+    if epoch_s is not None and epoch_s.value is not None and epoch_s.reason is None:
+        others_s = max(every * plain_s, epoch_s.value - (seconds.value or 0.0))
+    return share_beside(seconds, others_s)
+
+
 def interruptions(
-    launch: Launch, windows: Iterable[tuple[LaunchFacts, Window]], kind: str
+    launch: Launch, windows: Sequence[tuple[LaunchFacts, Window]], kind: str, epoch_s: Figure
 ) -> Interruptions | str | None:
-    """Return what was seen of one kind of event in a launch, and its share of the time by the mode's measured windows.
+    """Return what was seen of one kind of event in a launch, and its share of the time by the mode's measured windows
+    and its epoch.
 
     None: nothing, though a whole epoch was seen, or has no known length; str: why it cannot be told.
     """
@@ -111,9 +124,10 @@ def interruptions(
     plain_s = _plain_step(windows, kind)
     if plain_s is None:
         return f"no step without {kind} was measured to compare with"
-    return Interruptions(
-        count=len(seen), seconds=seconds, every=every, share=share_beside(seconds, every * plain_s), per_epoch=per_epoch
-    )
+    counted_s = _counted_step(windows, kind, plain_s)
+    of_epoch = epoch_s if round(every) == per_epoch else None
+    share = share_of_time(seconds, every, plain_s=plain_s, counted_s=counted_s, epoch_s=of_epoch)
+    return Interruptions(count=len(seen), seconds=seconds, every=every, share=share, per_epoch=per_epoch)
 
 
 def _every(launch: Launch, seen: list[int]) -> float:
@@ -162,3 +176,17 @@ def _plain_step(windows: Iterable[tuple[LaunchFacts, Window]], kind: str) -> flo
             elif len(plain) == len(rank.steady):
                 seconds, steps = seconds + rank.steady_s, steps + len(plain)
     return seconds / steps if steps else None
+
+
+def _counted_step(windows: Iterable[tuple[LaunchFacts, Window]], kind: str, plain_s: float) -> float:
+    """Return the mean seconds of any counted step, edges too, less what this kind took; on a GPU a plain one's."""
+    found = []
+    for launch, window in windows:
+        if launch.on_gpu:
+            return plain_s
+        seen = slowest_by_step(launch, kind)
+        for step in (step for rank in window.ranks for step in rank.counted):
+            taken_s = seen.get(step.step, 0.0)
+            left_s = step.duration_ns * NS - taken_s
+            found.append(max(plain_s, left_s) if taken_s else left_s)
+    return float(np.mean(found))

@@ -11,10 +11,9 @@ import numpy as np
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.interruptions import events_by_step
+from dpdoctor.analysis.base.interruptions import events_by_step, share_of_time
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.summary import LoaderSummary, ModeSummary
-from dpdoctor.analysis.base.weighing import share_beside
 from dpdoctor.analysis.base.windows import NS, RankWindow, Window
 from dpdoctor.records import PHASES, Launch, Loader, Rank, StepRecord
 
@@ -40,14 +39,18 @@ class Restarts:
 
 
 def restarts(
-    launches: Sequence[Launch], windows: Sequence[tuple[LaunchFacts, Window]], loader: LoaderSummary
+    launches: Sequence[Launch],
+    windows: Sequence[tuple[LaunchFacts, Window]],
+    loader: LoaderSummary,
+    epoch_s: Figure,
 ) -> Restarts | None:
-    """Return what beginnings cost, given all measured windows; None: none was seen beside usual steps, or nobody knows
-    how often they come.
+    """Return what beginnings cost, given all measured windows and the mode's epoch; None: none was seen beside usual
+    steps, or nobody knows how often they come.
     """
     parts = [(launch, launch.ranks[i], part) for launch, window in windows for i, part in enumerate(window.ranks)]
     usual = [step for _, _, part in parts for step in part.counted if not step.epoch_edge]
-    every, step_s = _every(launches, loader), _usual_step_s(windows, usual)
+    per_epoch, step_s = _steps_per_epoch(launches), _usual_step_s(windows, usual)
+    every = _every(launches, loader, per_epoch)
     if step_s is None or every is None:
         return None
     wait_s = float(np.mean([_waited_s(step) for step in usual]))
@@ -61,7 +64,10 @@ def restarts(
     if not excess:
         return None
     seconds = stats.mean_interval(excess, "s")
-    return Restarts(count=len(excess), seconds=seconds, every=every, share=share_beside(seconds, every * step_s))
+    counted_s = (sum(part.wall_s for *_, part in parts) - sum(excess)) / sum(len(part.counted) for *_, part in parts)
+    of_epoch = epoch_s if every == per_epoch else None
+    share = share_of_time(seconds, every, plain_s=step_s, counted_s=counted_s, epoch_s=of_epoch)
+    return Restarts(count=len(excess), seconds=seconds, every=every, share=share)
 
 
 def begins_every_step(windows: Sequence[tuple[LaunchFacts, Window]], loader: LoaderSummary) -> bool:
@@ -146,12 +152,16 @@ def _edges(
     yield from zip(edges, longer_s, strict=True)
 
 
-def _every(launches: Sequence[Launch], loader: LoaderSummary) -> int | None:
+def _steps_per_epoch(launches: Sequence[Launch]) -> int | None:
+    records = [rank.record for launch in launches for rank in launch.ranks if rank.record]
+    return next((record.steps_per_epoch for record in records if record.steps_per_epoch), None)
+
+
+def _every(launches: Sequence[Launch], loader: LoaderSummary, per_epoch: int | None) -> int | None:
     """Return the steps from one beginning to the next: those of an epoch, or fewer where a rank shows it.
 
     The most that were seen, as batches that an ablation throws away make it fewer.
     """
     ranks = [rank for launch in launches for rank in launch.ranks]
-    known = [r.record.steps_per_epoch for r in ranks if r.record and r.record.steps_per_epoch]
     between = [after - before for rank in ranks for before, after in pairwise(sorted(_begins(rank, loader)))]
-    return min([*known[:1], *([max(between)] if between else [])], default=None)
+    return min([*([per_epoch] if per_epoch else []), *([max(between)] if between else [])], default=None)

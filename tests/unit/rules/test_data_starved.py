@@ -47,7 +47,10 @@ def beginning(
         )
         for number in range(16)
     ]
-    windows = [records.window(0, window=w, begin_ns=0, end_ns=sum(s.duration_ns for s in steps[:8])) for w in (1, 2)]
+    windows = [
+        records.window(0, window=w, begin_ns=0, end_ns=sum(s.duration_ns for s in steps if s.window == w))
+        for w in (1, 2)
+    ]
     rank = cases.laid_out(records.rank(steps, windows, steps_per_epoch=of_epoch, conversion=cases.conversion()))
     edges = [step for step in rank.steps if step.epoch_edge]
     one = cases.eventful(rank, "iterator", 16, seconds, str(loader)).events[0]

@@ -6,18 +6,19 @@ import dataclasses
 
 import pytest
 
+from dpdoctor.analysis import Figure
 from dpdoctor.analysis.loader.restarts import Restarts, restarts
 from dpdoctor.records import EventRecord, Rank
 from tests.builders import cases
 from tests.builders.records import ahead, launch, rank, step, window
 
 
-def beginning(*windows_ms: tuple[float, float | None]) -> Restarts | None:
+def beginning(*windows_ms: tuple[float, float | None], epoch_s: float = 0.0) -> Restarts | None:
     """Return what is told of a GPU's windows, in whose edges the loader begins anew, every 16 steps."""
-    return told(ahead(*windows_ms, steps_per_epoch=16, conversion=cases.conversion()))
+    return told(ahead(*windows_ms, steps_per_epoch=16, conversion=cases.conversion()), epoch_s)
 
 
-def told(made: Rank) -> Restarts | None:
+def told(made: Rank, epoch_s: float = 0.0) -> Restarts | None:
     """Return what is told of a rank in whose edges the loader begins anew."""
     begun = dataclasses.replace(
         made,
@@ -28,7 +29,8 @@ def told(made: Rank) -> Restarts | None:
         ),
     )
     of = launch(begun)
-    return restarts([of], [(of, window) for window in of.windows(with_edges=True)], cases.loader())
+    windows = [(of, window) for window in of.windows(with_edges=True)]
+    return restarts([of], windows, cases.loader(), Figure(value=epoch_s, unit="s"))
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,23 @@ def test_a_beginning_costs_what_its_window_is_longer(wall_ms: float, cost_ms: fl
     assert found is not None
     assert found.seconds.value == pytest.approx(cost_ms / 1000)
     assert found.share.value == pytest.approx(cost_ms / (cost_ms + 16 * 20))
+
+
+def test_what_else_an_epoch_holds_is_of_the_time() -> None:
+    found = beginning((200, None), (260, 102), epoch_s=0.5)
+    assert found is not None
+    assert found.share.value == pytest.approx(60 / 500)
+
+
+def test_what_else_happens_between_two_beginnings_within_an_epoch_is_of_the_time() -> None:
+    # Every fourth step of 20 ms begins it, which takes 30 ms, and something else takes 200 ms there.
+    steps = [
+        step(250 if place % 4 == 3 else 20, epoch_edge=place % 4 == 3, phases_ms={"data_wait": 30 * (place % 4 == 3)})
+        for place in range(16)
+    ]
+    found = told(cases.laid_out(rank(steps, [window(16 * 20 + 4 * 230)], steps_per_epoch=100)))
+    assert found is not None
+    assert found.share.value == pytest.approx(30 / (4 * 20 + 230))
 
 
 def test_without_a_window_of_usual_steps_nothing_is_told() -> None:
