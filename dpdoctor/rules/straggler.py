@@ -177,6 +177,7 @@ def _finding(
     """Return the finding; None: the rank is late because its batches are larger, which uneven_batches says."""
     if facts.uneven_batches is not None and facts.uneven_batches.explains(weighed.value):
         return None
+    weighed = dataclasses.replace(weighed, cost=_within_scaling(facts, weighed.cost))
     cause, taken = _cause(facts, verdict, own), None
     if own is not None and own.rank == verdict.rank and own.cause is None and facts.others and own.cause_running:
         # Others let it wait for its core, and that is theirs: what is left is the script's, if that is worth a word.
@@ -206,6 +207,15 @@ def _finding(
         speedup=None if taken else faster_without(weighed.cost),
         speedup_basis="at most",
     )
+
+
+def _within_scaling(facts: ModeFacts, cost: Figure) -> Figure:
+    """Return a cost whose interval ends where scaling is linear: without waiting a rank is as one device alone."""
+    scaling = facts.mode.scaling_efficiency
+    efficiency = scaling.value if scaling.low is None else scaling.low
+    if cost.value is None or cost.high is None or efficiency is None:
+        return cost
+    return dataclasses.replace(cost, high=min(cost.high, max(cost.value, 1 - efficiency)))
 
 
 def _is_waiting_for_cores(facts: ModeFacts, verdict: Stragglers, cause: str | None, weighed: Weighed) -> bool:
@@ -302,8 +312,8 @@ RULE = Rule(
     why="A step lasts as long as its slowest rank: all others wait for it.",
     how="From the traces, who comes last to each collective and by how much (durations only, no clocks compared), with "
     "a binomial test against chance; from the ablation no_comm, how long each step of each rank takes where none "
-    "waits. The cause is what at least 80% of the difference lies in; where other processes took the rank's "
-    "core, of what is left without waiting for it.",
+    "waits. The cost's interval ends where scaling would be linear. The cause is what at least 80% of the difference "
+    "lies in; where other processes took the rank's core, of what is left without waiting for it.",
     remedy="Equal work, cores and data for each rank; what only one rank does, such as logging, off the training loop.",
     verified=True,
     check=_check,

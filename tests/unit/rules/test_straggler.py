@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dpdoctor.analysis import EventRecord, Finding, Rank
+from dpdoctor.analysis import EventRecord, Figure, Finding, Rank
 from dpdoctor.digest import Digest
 from dpdoctor.records import CpuUse, Sample, StepRecord, WindowRecord
 from dpdoctor.rules import CannotTell, diagnose
@@ -173,6 +173,16 @@ def test_ranks_in_turns_have_no_culprit() -> None:
     found = finding(FIRES["in turns"])
     assert found.ranks == ()
     assert "one after the other" in found.title
+
+
+@pytest.mark.parametrize(("efficiency", "most"), [(0.5, 2.0), (0.9, None)])
+def test_without_waiting_ranks_scale_no_better_than_linearly(efficiency: float, most: float | None) -> None:
+    late = [[ms, 0][:: -1 if step % 2 else 1] for step, ms in enumerate([200, 15] * 5)]
+    known = Figure(value=efficiency + 0.1, low=efficiency, high=efficiency + 0.2, unit="ratio")
+    found = finding(case("ddp", *traces(late), scaling_efficiency=known))
+    assert finding(case("ddp", *traces(late))).speedup.high > 2.2, "so far its interval alone reaches"
+    assert found.speedup.high == pytest.approx(most or found.speedup.value)
+    assert found.cost.value == finding(case("ddp", *traces(late))).cost.value
 
 
 def test_a_period_is_spread_over_its_steps() -> None:
