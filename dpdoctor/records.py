@@ -31,7 +31,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         samples_drawn: indices drawn by the loaders whose batches this step trained on.
         samples_entered: dim 0 of the first tensor of the first forward of each micro-batch; where no loader counts, the
             dimension that is the batch's, and 0 where that cannot be told.
-        micro_batches: backward passes that followed a fresh forward.
+        micro_batches: backward passes on other samples each that add to the gradients of one model before an optimizer
+            steps; the fewest, where several optimizers step in turn.
         epoch_edge: an epoch began, or an evaluation ran, inside this step.
         counted: False for the first step after a window edge.
         elements: of the first tensor of the first forward of each micro-batch: more in longer sequences; 0: not known.

@@ -196,6 +196,16 @@ class ModeFacts:
         """Return what a script exchanges by itself, by line, beside a wrapper or without one."""
         return [way for way in self.ways if way.name == HAND_WRITTEN]
 
+    @property
+    def times_reduced(self) -> float | None:
+        """Return how often a step reduces its gradients, by their bytes; None: they were not counted."""
+        mode = self.mode
+        if mode.counters is None or mode.conversion is None:
+            return None
+        trained = sum(unit.trainable_bytes for unit in mode.conversion.modules)
+        reduced = sum(of.num_bytes for kind, of in mode.counters.collectives.items() if "reduce" in kind)
+        return reduced / trained if trained else None
+
     @cached_property
     def clocked_share(self) -> Figure:
         """Return the share of a step that the host spends in calls of collectives."""

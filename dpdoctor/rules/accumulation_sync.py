@@ -71,11 +71,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 
 def _reduces_once(facts: ModeFacts) -> bool:
     """Return whether a script that distributes itself reduced its gradients less than twice in a step."""
-    mode = facts.mode
-    if mode.native is None or mode.counters is None or mode.conversion is None:
-        return False
-    reduced = sum(of.num_bytes for kind, of in mode.counters.collectives.items() if "reduce" in kind)
-    return reduced < REDUCED_TWICE * sum(unit.trainable_bytes for unit in mode.conversion.modules)
+    return facts.mode.native is not None and (times := facts.times_reduced) is not None and times < REDUCED_TWICE
 
 
 def _nothing() -> Figure:

@@ -252,7 +252,7 @@ class Conductor:
         # Let go of them: a generator's output would keep its graph, and so its activations, until the end.
         inputs, parts.watch.inputs = parts.watch.inputs, []
         with torch._C.DisableTorchFunctionSubclass():  # they may be of a class that refuses to be looked at
-            counters = replace(self._proof.counters(inputs), micro_batches=parts.watch.micro_batches[-1])
+            counters = replace(self._proof.counters(inputs), micro_batches=sum(parts.watch.forwards.values()))
             parts.watch.entered.forward(inputs)
         parts.watch.entered.step_ended()
         checks = self._proof.checks(

@@ -91,7 +91,7 @@ class Observer(ABC):
         self._evaluations = Evaluations(self._clock, self._recorder.ran)
         self._watch = Watch(self._phases, self._tally, self._evaluations)
         self._optimizers = hooks.Optimizers(
-            self._counter, self._phases, self._ending.check, self._on_step, self._tally.optimizer_stepped
+            self._counter, self._phases, self._ending.check, self._on_step, self._on_any_step
         )
         self._wrapping = Wrapping(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
         self._phases.updates = Updates(lambda: self._wrapping.modules)
@@ -268,6 +268,10 @@ class Observer(ABC):
 
     def _on_step(self) -> None:
         self._conductor.on_step()
+
+    def _on_any_step(self) -> None:
+        self._tally.optimizer_stepped()
+        self._watch.optimizer_stepped()
 
     def _copied_to_device(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
         self._tally.copied(storages(tensor), live_storages(copy))

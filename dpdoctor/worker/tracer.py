@@ -71,7 +71,7 @@ class Tracer:
         phases, evaluations = self._phases, self._watch.evaluations
         if not phases.is_outside() or (evaluations is not None and evaluations.is_on):
             return None
-        return Moment(gap=phases.gap, is_training=self._watch.micro_batch > 0, is_preparing=phases.has_fetched)
+        return Moment(gap=phases.gap, is_training=self._watch.is_training, is_preparing=phases.has_fetched)
 
     def own_code(self) -> tuple[LineShare, ...]:
         """Return where the script was seen between the phases of a step."""

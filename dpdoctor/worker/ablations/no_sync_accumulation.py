@@ -35,11 +35,14 @@ class NoSyncAccumulation(Ablation):
     def unfit(self, context: AblationContext) -> str | None:
         """Return why there is no last micro-batch to wait for."""
         counts = set(context.watch.micro_batches)
-        if len(counts) != 1:
-            return "the number of micro-batches changes from step to step, so that the last one is not known before"
-        self._micro_batches = counts.pop()
+        self._micro_batches = max(counts, default=0)
         if self._micro_batches < LEAST_MICRO_BATCHES:
-            return "the script does not accumulate gradients: each step has one backward pass"
+            return "the script does not accumulate gradients: each optimizer steps after one backward pass"
+        if len(counts) != 1:
+            return (
+                "the number of micro-batches changes from step to step, or from one model to another, so that the last "
+                "one is not known before"
+            )
         if context.wire is not None and context.wire.times_reduced < REDUCED_TWICE:
             return "the script reduces its gradients once in a step already"
         return no_comm.ABLATION.unfit(context)

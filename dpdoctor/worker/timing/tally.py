@@ -164,6 +164,10 @@ class Tally:
         self._gave: set[int] = set()
         self._handed: Counter[int] = Counter()
         self._rows: list[int] = []
+        # Since an optimizer stepped, the models that backward passes came to, each with the number of the pass; and how
+        # many came to the same model, in this step at least.
+        self._came_to: set[tuple[int | None, int]] = set()
+        self._least_passes: int | None = None
         self._drawn = self._entered = self._elements = self._fed_backwards = self._backwards = 0
         self._edge = False
         # Forwards without gradients: whether the last forward was one, whether this step has any, how many steps had.
@@ -396,6 +400,7 @@ class Tally:
             self._has_taken |= bool(training.batches)
             self._settled.append(training)
             self._all_rows += training.rows
+            self._came_to.add((training.call[0] if training.call else None, training.number))
             for batch in training.batches:
                 self._count(batch)
             if training.number not in self._counted_after and not training.is_repeat:
@@ -503,6 +508,10 @@ class Tally:
         """An optimizer took its step on what entered since the step before, of whichever optimizer."""
         self._settle()
         self._first_call = None
+        if self._came_to:
+            passes = max(Counter(model for model, _ in self._came_to).values())
+            self._least_passes = min(passes, self._least_passes or passes)
+            self._came_to.clear()
         if self._entered:
             self._turns.append(self._entered)
             self._entered = 0
@@ -516,12 +525,17 @@ class Tally:
         return 0 if self._uncounted else next(iter(turns), 0)
 
     def _micro_batches(self) -> int:
-        """Return the backward passes on other samples each; a second one on the same, or on noise, is none."""
+        """Return the backward passes on other samples each; a second one on the same, or on noise, is none.
+
+        Nor is one after which an optimizer stepped, as where a critic and an actor train in turn, or one over another
+        model: nothing adds to its gradients.
+        """
         if self._backwards <= 1:
             return self._backwards
         rows = accumulate(self._rows)
         in_parts = sum(entered <= self._drawn for entered in rows) if self._drawn else 0
-        return max(self._fed_backwards, min(in_parts, self._backwards)) or self._backwards
+        found = max(self._fed_backwards, min(in_parts, self._backwards)) or self._backwards
+        return min(found, self._least_passes or found)
 
     def remarks(self) -> tuple[str, ...]:
         """Return what the reader must know of how samples were counted."""
@@ -568,6 +582,7 @@ class Tally:
         self._dropped.clear()
         self._counted_after.clear()
         self._edge = False
+        self._least_passes = None
         self._begin_pass()
         self._let_go()
         self._pending.step_ended()

@@ -106,8 +106,9 @@ class Watch:
     Attributes:
         evaluations: told of forwards that train and that do not; None: nobody is.
         through: calls a training forward's target with these arguments, in a way of its own; None: as it is.
-        micro_batch: of the present step, from 1; counted like `forwards`, over all modules.
-        micro_batches: how many each step had since the list was last cleared.
+        micro_batch: of the module that is called: which backward pass over it since an optimizer stepped, from 1.
+        micro_batches: how many each module that had any had whenever an optimizer stepped, since it was last cleared.
+        is_training: whether a training forward has begun in the present step.
         entered: what the steps trained on, told when `entered.is_on`.
         batch_dims: which dimensions of what models are called with are the batch's.
     """
@@ -122,6 +123,8 @@ class Watch:
         self.through: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.micro_batch = 0
         self.micro_batches: list[int] = []
+        self._passes: Counter[int] = Counter()
+        self.is_training = False
         self.inputs: list[torch.Tensor] = []
         self.entered = Entered()
         self.batch_dims = BatchDims()
@@ -144,7 +147,9 @@ class Watch:
         if id(module) not in self._open:
             self._open.add(id(module))
             self.forwards[id(module)] += 1
-            self.micro_batch += 1
+            self._passes[id(module)] += 1
+            self.is_training = True
+        self.micro_batch = self._passes[id(module)]
         # As PhaseClock.is_elsewhere says; this runs in each step.
         if self.evaluations is not None and self.phases.thread in {None, threading.get_ident()}:
             if module.training:
@@ -195,10 +200,15 @@ class Watch:
         if self.evaluations is not None and not self.phases.is_elsewhere():
             self.evaluations.forward()
 
+    def optimizer_stepped(self) -> None:
+        """An optimizer took its step, of whichever parameters: what follows adds to no gradients that it used."""
+        self.micro_batches += self._passes.values()
+        self._passes.clear()
+
     def step_ended(self) -> None:
         """A step of the reference optimizer ended."""
-        self.micro_batches.append(self.micro_batch)
-        self.micro_batch = 0
+        self.optimizer_stepped()  # there may be no optimizer of torch's
+        self.is_training = False
         if self.entered.is_on:
             self.entered.step_ended()
 

@@ -240,6 +240,53 @@ def test_two_losses_on_the_same_samples_are_of_one_batch(rig: Rig) -> None:
     assert ", up to 6 per step" in remark
 
 
+def mean_of(*models: nn.Module) -> torch.Tensor:
+    """Return the mean of what models give that are called one after another, on new samples."""
+    x = torch.randn(4, 3)
+    for model in models:
+        x = model(x)
+    return x.mean()
+
+
+@pytest.mark.parametrize("accumulated", [1, 3])
+def test_a_loss_through_a_model_that_has_just_stepped_adds_to_no_gradients(rig: Rig, accumulated: int) -> None:
+    actor, critic = nn.Linear(3, 3), nn.Linear(3, 3)
+    of_actor, of_critic = sgd(actor), sgd(critic)
+    for _ in range(6):
+        for models, optimizer in (((critic,), of_critic), ((actor, critic), of_actor)):
+            optimizer.zero_grad()
+            for _ in range(accumulated):
+                mean_of(*models).backward()
+            optimizer.step()
+    assert [step.counted.micro_batches for step in rig.steps] == [accumulated] * 6
+    assert set(rig.watch.micro_batches) == {accumulated}
+
+
+def test_two_models_that_each_have_a_backward_pass_before_their_steps_accumulate_nothing(rig: Rig) -> None:
+    models = nn.Linear(3, 3), nn.Linear(3, 3)
+    optimizers = [sgd(model) for model in models]
+    for _ in range(6):
+        for model in models:
+            mean_of(model).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert {step.counted.micro_batches for step in rig.steps} == {1}
+    assert set(rig.watch.micro_batches) == {1}
+
+
+def test_a_discriminator_that_accumulates_beside_a_generator_that_does_not_is_told_apart(rig: Rig) -> None:
+    generator, discriminator = nn.Linear(3, 3), nn.Linear(3, 3)
+    of_discriminator, of_generator = sgd(discriminator), sgd(generator)
+    for _ in range(6):
+        mean_of(discriminator).backward()
+        mean_of(discriminator).backward()
+        of_discriminator.step()
+        mean_of(generator, discriminator).backward()
+        of_generator.step()
+    assert set(rig.watch.micro_batches) == {1, 2}
+
+
 def test_two_models_on_samples_of_their_own_are_not_counted(rig: Rig) -> None:
     models = Net(), Net()
     held = torch.optim.SGD([p for model in models for p in model.parameters()])
