@@ -35,8 +35,8 @@ NOT_HERE = frozenset({"broadcast", "barrier", "send", "recv"})
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     found = facts.traces
-    if not facts.communicates:
-        return None
+    if not facts.communicates or facts.name == "ddp":
+        return None  # dpdoctor wraps with the bucket size that would be advised, and hides its group from the script
     if (reason := facts.traces.why_unknown) is not None:
         return CannotTell(reason=reason)
     common = found.common
@@ -50,10 +50,10 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     sizes = [size for operation, size in _in_whole_steps(found) if is_small(operation, size)]
     per_step = len(sizes) / (len(common.steps) * len(found.digests))
     needed = math.ceil(per_step * fmean(sizes) / BUCKET_BYTES) if sizes else 0
-    if per_step <= needed or round(per_step) < FEWEST or (facts.name == "ddp" and _is_of_mode(found, per_step)):
-        return None  # dpdoctor wraps with the bucket size that would be advised, DDP's default
+    if per_step <= needed or round(per_step) < FEWEST:
+        return None
     claim = stats.scaled(facts.exposed_calls_share(is_small), 1 - needed / per_step)
-    is_removed = _is_of_mode(found, per_step) or _is_by_hand(facts, per_step)
+    is_removed = _is_of_mode(facts, per_step) or _is_by_hand(facts, per_step)
     weighed = weigh_part(facts, claim) if is_removed else Weighed(cost=claim, status="inferred")
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
@@ -62,7 +62,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 
 def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: float) -> Finding:
     number = units.count(round(per_step), "small collective")
-    remedy, code = _remedy(facts.traces, per_step)
+    remedy, code = _remedy(facts, per_step)
     line = wrapped_line(facts) if code else None
     if (way := facts.by_hand) is not None and _is_by_hand(facts, per_step):
         line, code = way.line, FLAT
@@ -115,10 +115,12 @@ def _in_whole_steps(found: Traces) -> Iterator[tuple[str, int]]:
                 yield calls.names[operation], num_bytes
 
 
-def _is_of_mode(found: Traces, per_step: float) -> bool:
+def _is_of_mode(facts: ModeFacts, per_step: float) -> bool:
     """Return whether DDP or FSDP made most of the calls, which the ablation no_comm removes."""
-    of_units = fmean(sum(u.all_gathers + u.reduce_scatters for u in digest.shard_units) for digest in found.digests)
-    of_buckets = fmean(len(digest.buckets) for digest in found.digests)
+    digests = facts.traces.digests
+    of_units = fmean(sum(u.all_gathers + u.reduce_scatters for u in digest.shard_units) for digest in digests)
+    # The buckets are those of one backward pass.
+    of_buckets = fmean(len(digest.buckets) for digest in digests) * max(1.0, facts.times_reduced or 0.0)
     return max(of_units, of_buckets) >= per_step / 2
 
 
@@ -128,10 +130,10 @@ def _is_by_hand(facts: ModeFacts, per_step: float) -> bool:
     return way is not None and 2 * way.calls >= per_step
 
 
-def _remedy(found: Traces, per_step: float) -> tuple[str, str | None]:
-    if not _is_of_mode(found, per_step):
+def _remedy(facts: ModeFacts, per_step: float) -> tuple[str, str | None]:
+    if not _is_of_mode(facts, per_step):
         return "put what the script itself exchanges into one tensor, and exchange that once", None
-    if any(digest.shard_units for digest in found.digests):
+    if any(digest.shard_units for digest in facts.traces.digests):
         return "shard fewer, larger modules: a transformer's block, not its layers", "fully_shard(block)"
     return (
         "let DDP collect gradients in larger buckets",

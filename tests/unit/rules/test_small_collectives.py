@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
+from dpdoctor.records import Collective, Counters, WrappedModule
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.small_collectives import RULE
 from tests.builders import cases
@@ -53,13 +56,13 @@ def pair(calls: list[Call], **fields: object) -> list:
 BY_HAND = {"native": cases.OWN, "conversion": cases.by_hand()}
 FIRES = {
     "by hand": case("native", *pair([SMALL] * 40), ablations={"no_comm": ablation(0.2)}, **BY_HAND),
-    "of the script itself": case("ddp", *pair([SMALL] * 40)),
+    "of the script itself": case(TRACE_MODE, *pair([SMALL] * 40)),
     "DDP's buckets": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), ablations={"no_comm": ablation(0.2)}),
     "FSDP's units": case("fsdp", *pair([("all_gather", 4_000, 0.7, 0.7)] * 30, shard_units=SHARDS)),
-    "by the fitted limit": case("ddp", *pair([MEDIUM] * 40, small_calls=(FIT,))),
+    "by the fitted limit": case(TRACE_MODE, *pair([MEDIUM] * 40, small_calls=(FIT,))),
 }
 SILENT = {
-    "one call": case("ddp", *pair([("all_reduce", 4_000, 20, 20)])),
+    "one call": case(TRACE_MODE, *pair([("all_reduce", 4_000, 20, 20)])),
     "one call, and on a rank of four another": case(
         "fsdp",
         *(
@@ -67,12 +70,15 @@ SILENT = {
             for rank in range(4)
         ),
     ),
-    "large calls": case("ddp", *pair([LARGE])),
-    "hidden": case("ddp", *pair([("all_reduce", 4_000, 0.5, 0)] * 40)),
-    "broadcasts have a rule of their own": case("ddp", *pair([("broadcast", 400, 0.5, 0.5)] * 40)),
-    "a size that no call is bound by": case("ddp", *pair([MEDIUM] * 40)),
+    "large calls": case(TRACE_MODE, *pair([LARGE])),
+    "hidden": case(TRACE_MODE, *pair([("all_reduce", 4_000, 0.5, 0)] * 40)),
+    "broadcasts have a rule of their own": case(TRACE_MODE, *pair([("broadcast", 400, 0.5, 0.5)] * 40)),
+    "a size that no call is bound by": case(TRACE_MODE, *pair([MEDIUM] * 40)),
     "buckets of the default size": case(
         "ddp", *pair([SMALL] * 40, buckets=BUCKETS), ablations={"no_comm": ablation(0.2)}
+    ),
+    "DDP's one bucket, reduced in four micro-batches": case(
+        "ddp", *pair([("all_reduce", 4_000, 5, 5)] * 4, buckets=BUCKETS[:1])
     ),
     "refuted": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), ablations={"no_comm": ablation(0.0, 0.02)}),
     **real_cases(v100="v100x2_ddp_rank1.json.gz", a100="a100x2_ddp_rank0_collective_args.json.gz"),
@@ -103,13 +109,13 @@ def test_an_ablation_that_gains_as_much_confirms_it() -> None:
 
 
 def test_the_ablation_says_nothing_of_the_script_s_own_calls() -> None:
-    found = finding(case("ddp", *pair([SMALL] * 40), ablations={"no_comm": ablation(0.0, 0.02)}))
+    found = finding(case(TRACE_MODE, *pair([SMALL] * 40), ablations={"no_comm": ablation(0.0, 0.02)}))
     assert found.status == "inferred"
     assert found.cost.value == pytest.approx(0.195)
 
 
 def test_it_cannot_tell_without_a_trace() -> None:
-    assert isinstance(RULE.check(untraced("ddp", world_size=2)), CannotTell)
+    assert isinstance(RULE.check(untraced("fsdp", world_size=2)), CannotTell)
 
 
 def test_what_a_script_exchanges_by_itself_goes_with_the_ablation_and_is_put_into_one_tensor() -> None:
@@ -117,3 +123,14 @@ def test_what_a_script_exchanges_by_itself_goes_with_the_ablation_and_is_put_int
     assert isinstance(found, Finding)
     assert (found.status, found.line) == ("confirmed", "train.py:40")
     assert "torch.cat" in (found.code or "")
+
+
+@pytest.mark.parametrize("times", [1, 40])
+def test_what_a_wrapper_reduces_in_each_micro_batch_is_not_the_script_s(times: int) -> None:
+    unit = WrappedModule(name="Net", line="train.py:9", num_parameters=1_000, trainable_bytes=4_000)
+    reduced = {"all_reduce": Collective(count=40, num_bytes=4_000 * times)}
+    counters = Counters(operators=1, inputs=(), collectives=reduced)
+    conversion = dataclasses.replace(cases.in_way("ddp"), modules=(unit,))
+    fields = {"native": cases.OWN, "conversion": conversion, "counters": counters, "ablations": {}}
+    found = finding(case("native", *pair([SMALL] * 40, buckets=BUCKETS[:1]), **fields))
+    assert ("script itself" in (found.remedy or "")) == (times == 1)
