@@ -22,11 +22,11 @@ from dpdoctor.worker.wrap.proof import Proof, checksum
 NOTHING_WRAPPED = (
     "steps were taken, but no module could be wrapped; looked for an nn.Module that is called with gradients enabled "
     "and owns parameters that require a gradient and that a torch optimizer holds, where there is one. "
-    "`model.forward(x)` calls no module: write `model(x)`. A class with a `__call__` of its own is called past "
-    "nn.Module's, where parallel wrappers act: let it have a forward alone"
+    "`model.forward(x)` of a model without submodules calls no module: write `model(x)`. A class with a `__call__` of "
+    "its own is called past nn.Module's, where parallel wrappers act: let it have a forward alone"
 )
 NO_STEP = (
-    "the script ended without a training step: no optimizer.step() and no backward() was seen. "
+    "the script ended without a training step: no optimizer.step() on gradients and no backward() was seen. "
     "Processes that it starts itself are not watched"
 )
 APART = "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now"

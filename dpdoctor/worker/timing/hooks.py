@@ -6,7 +6,7 @@ import functools
 import inspect
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -54,6 +54,8 @@ class Optimizers:
         self._in_backward: list[int] = []
         # Who took a step in the compiled function that runs.
         self._in_graph: list[Optimizer] = []
+        # Whether a step was taken that may have trained something.
+        self._has_trained = False
         self.any_seen = False
 
     def watch(self, patches: Patches) -> None:
@@ -141,6 +143,7 @@ class Optimizers:
                 taken, self._in_graph[:] = self._in_graph[:], []
             only_steps = bool(taken) and 0 < num_passes == self._phases.num_passes
             for optimizer in taken:
+                self._has_trained = True  # the gradients may be gone again
                 self._begin(optimizer)
                 self._end(optimizer)
             return result
@@ -149,13 +152,21 @@ class Optimizers:
         vars(call)["_torchdynamo_wrapper_id"] = id(call)
         return call
 
-    def _begin(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
+    def _begin(
+        self,
+        optimizer: Optimizer,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        scaled: bool = False,
+    ) -> None:
         if torch.compiler.is_compiling():
             return
         self._check()
         index = self._index(optimizer)
         self._at[id(optimizer)] = index
-        if not self._phases.is_in(BACKWARD):
+        self._has_trained = self._has_trained or not _does_nothing(optimizer, (*args[1:], *(kwargs or {}).values()))
+        if self._has_trained and not self._phases.is_in(BACKWARD):
             self._counter.enter(index, scaled=scaled)
         self._stepped[index] = type(optimizer).__name__
         self._depths[index].append(self._phases.push(OPTIMIZER))
@@ -198,6 +209,16 @@ class Optimizers:
         self._counter.enter(first)
         if self._counter.leave(first):
             self._on_step()
+
+
+def _does_nothing(optimizer: Optimizer, arguments: Iterable[Any]) -> bool:
+    """Return whether a step changes nothing: one of torch's own without a closure, where no parameter has a gradient.
+
+    Before they train, scripts take such steps to draw a schedule of learning rates.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim.") or any(argument is not None for argument in arguments):
+        return False
+    return all(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"])
 
 
 def watch_backward(

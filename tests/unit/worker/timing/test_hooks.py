@@ -48,6 +48,37 @@ def test_phases_inside_a_closure_are_its_own_and_not_the_optimizers(rig: Rig) ->
     assert len(rig.steps) == 2
 
 
+def test_steps_before_there_is_any_gradient_draw_a_schedule_and_train_nothing(rig: Rig) -> None:
+    dummy = Adam(nn.Linear(1, 1).parameters())
+    scheduler = torch.optim.lr_scheduler.LambdaLR(dummy, lambda _: 1.0)
+    for _ in range(300):
+        dummy.step()
+        scheduler.step()
+    assert (rig.num_steps, rig.counter.reference, rig.counter.under_way) == (0, None, [])
+    module = SlowLinear(rig.clock)
+    optimizer = Adam(module.parameters())
+    for number in range(1, 4):
+        backward(module)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert rig.num_steps == number
+    dummy.step()
+    optimizer.step()
+    assert rig.num_steps == 4, "from the first gradient on each of its steps counts"
+
+
+@pytest.mark.parametrize("is_closure", [True, False])
+def test_a_step_that_may_train_without_gradients_counts(rig: Rig, is_closure: bool) -> None:
+    class Perturbing(SGD):
+        """Moves its parameters by itself."""
+
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = SGD([weight], lr=0.1) if is_closure else Perturbing([weight], lr=0.1)
+    for number in range(1, 4):
+        optimizer.step(lambda: torch.zeros(())) if is_closure else optimizer.step()
+        assert rig.num_steps == number
+
+
 @pytest.mark.parametrize("checkpoints", [False, True])
 def test_steps_that_are_taken_in_a_backward_pass_end_with_it(rig: Rig, checkpoints: bool) -> None:
     # As in torch's tutorial: an optimizer for each parameter steps as soon as its gradient is there.
