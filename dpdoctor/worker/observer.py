@@ -283,6 +283,7 @@ class Observer(ABC):
             self._wrapping.backward_ended()
         if not self._optimizers.any_seen:
             self._wrapping.without_optimizer = True
+        self._mode.passes.with_step = self._optimizers.in_backward_at
         self._optimizers.backward_ended()
 
     def _blame(self, error: BaseException) -> str:

@@ -138,6 +138,17 @@ def test_a_step_that_is_taken_in_a_backward_pass_ends_with_it(profile):
     assert {(step.samples_drawn, step.micro_batches) for step in done.rank("single").steps} == {(8, 1)}
 
 
+def test_a_step_that_is_taken_in_a_backward_pass_is_too_early_for_ranks(profile):
+    # All ranks train on the same samples here: without any exchange they stay alike.
+    done = profile(
+        "wild_steps_in_backward.py", "--modes", "ddp,fsdp", "--no-baseline", "--keep-going", *SHORT, args=["same"]
+    )
+    script = done.summary["script"]["path"]
+    early = f"optimizer.step at {script}:16 runs inside the backward pass, before DistributedDataParallel averages"
+    assert done.mode("ddp")["reason"].startswith(f"gradients were not synchronised: {early}")
+    assert f"update at {script}:15" in done.mode("fsdp")["reason"]
+
+
 def test_what_a_thread_fetches_for_a_validation_is_not_counted(profile):
     done = profile("wild_prefetched.py", *SINGLE, "--steps", "16")
     assert done.exit_code == 0, done.output

@@ -76,6 +76,7 @@ class Passes:
         past: a backward pass goes through a forward that no call of the wrapper was seen for, or an older one.
         past_method: the method of a model, like Model.loss, by which it goes past; empty: none is known.
         with_graph: a backward pass, or torch.autograd.grad, makes a graph of its own (create_graph=True).
+        with_step: an optimizer takes its step inside of a backward pass.
     """
 
     by_grad: str = ""
@@ -83,6 +84,7 @@ class Passes:
     past: str = ""
     past_method: str = ""
     with_graph: str = ""
+    with_step: str = ""
 
     def past_call(self) -> str:
         """Return how the script trains past a call of its model, as the end of a sentence; or nothing."""

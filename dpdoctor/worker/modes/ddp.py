@@ -87,19 +87,36 @@ class DDP(Mode):
         return [awaited[int(index)] for index in told[1].split()]
 
     def checks(self, evidence: Evidence) -> list[Check]:
-        """Return whether the ranks hold one model and as many bytes were reduced as there are gradients."""
-        why = self.why_apart()
-        return [*super().checks(evidence), _parameters_equal(evidence, why), _gradients_reduced(evidence, why)]
+        """Return whether the ranks hold one model and as many bytes were reduced as there are gradients.
+
+        Both may hold where optimizers step on gradients before: ranks with the same samples stay alike without it.
+        """
+        why, early = self.why_apart(), self._early()
+        reduced = _gradients_reduced(evidence, why, is_late=bool(early))
+        return [*super().checks(evidence), _parameters_equal(evidence, why), reduced]
 
     def why_apart(self) -> str:
         """Return which backward passes are not reduced, as the end of a sentence; nothing where all are."""
-        repeated = self.passes.repeated
+        repeated, early = self.passes.repeated, self._early()
+        if early:
+            return (
+                f": optimizer.step at {early} runs inside the backward pass, before DistributedDataParallel averages "
+                "the gradients. Step after backward()"
+            )
         if self.passes.by_grad or not repeated:
             return self.passes.past_hooks() or self.passes.past_call()
         return (
             f": the backward pass at {repeated} goes through a forward that another one went through before, and "
             "DistributedDataParallel reduces in the first alone. Call the model once for each, or add the losses up"
         )
+
+    def _early(self) -> str:
+        """Return the line at which an optimizer steps before gradients are averaged; empty: none does.
+
+        Those of torch's `_apply_optimizer_in_backward` step after that: the wrapper puts them off.
+        """
+        parameters = (parameter for wrapper in self.wrappers for parameter in wrapper.module.parameters())
+        return "" if any(hasattr(each, "_in_backward_optimizers") for each in parameters) else self.passes.with_step
 
 
 def _is_laid_out_oddly(buffer: torch.Tensor) -> bool:
@@ -120,12 +137,12 @@ def _parameters_equal(evidence: Evidence, why: str) -> Check:
     return Check(name=name, ok=True, text=f"parameters are equal, bit for bit, on {ranks} after they moved")
 
 
-def _gradients_reduced(evidence: Evidence, why: str) -> Check:
+def _gradients_reduced(evidence: Evidence, why: str, *, is_late: bool) -> Check:
     name = "gradients reduced"
     found = evidence.counters.collectives
     num_bytes = sum(found[kind].num_bytes for kind in _REDUCING if kind in found)
     text = f"{units.size(num_bytes)} all-reduced in a step that made {units.size(evidence.gradient_bytes)} of gradients"
-    if num_bytes < evidence.gradient_bytes:
+    if is_late or num_bytes < evidence.gradient_bytes:
         return Check(name=name, ok=False, text=f"{UNSYNCHRONISED}{why or f': {text}'}")
     return Check(name=name, ok=True, text=text)
 

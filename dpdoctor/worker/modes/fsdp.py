@@ -120,6 +120,7 @@ class FSDP(Mode):
 
         _refuse_scalars(module)
         _refuse_sparse(module)
+        _refuse_hooks(module)
         name = type(module).__name__
         blocks = (
             shard_units.repeated_blocks(module)
@@ -225,6 +226,24 @@ def _refuse_sparse(module: nn.Module) -> None:
             raise ConversionError(
                 f"FSDP cannot reduce sparse gradients, which {name or 'it'} makes: leave out sparse=True there"
             )
+
+
+def _refuse_hooks(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        hooks = parameter._post_accumulate_grad_hooks
+        if hooks:
+            hook = next(iter(hooks.values()))
+            raise ConversionError(
+                f"FSDP puts a shard in place of the parameter {name}, and {_named(hook)}, which the script registered "
+                "on it (register_post_accumulate_grad_hook), would not run. If it steps an optimizer, step after "
+                "backward(); in a script of your own, register it after fully_shard"
+            )
+
+
+def _named(hook: Callable[..., Any]) -> str:
+    """Return a function's name and its line, where it is one of Python's."""
+    code, name = getattr(hook, "__code__", None), getattr(hook, "__qualname__", type(hook).__name__)
+    return name if code is None else f"{name} at {code.co_filename}:{code.co_firstlineno}"
 
 
 @contextmanager

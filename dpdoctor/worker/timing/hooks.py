@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.phases import BACKWARD, ELSEWHERE, H2D, OPTIMIZER, PhaseClock
 from dpdoctor.worker.timing.steps import NO_OPTIMIZER, StepCounter
@@ -29,6 +31,7 @@ class Optimizers:
 
     Attributes:
         any_seen: whether the script ever built a torch optimizer.
+        in_backward_at: the line of the first step of parameters that was taken in a backward pass; empty: none was.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Optimizers:
         # Whether a step was taken that may have trained something.
         self._has_trained = False
         self.any_seen = False
+        self.in_backward_at = ""
 
     def watch(self, patches: Patches) -> None:
         """See every optimizer built and every step taken from now on."""
@@ -166,8 +170,11 @@ class Optimizers:
         index = self._index(optimizer)
         self._at[id(optimizer)] = index
         self._has_trained = self._has_trained or not _does_nothing(optimizer, (*args[1:], *(kwargs or {}).values()))
-        if self._has_trained and not self._phases.is_in(BACKWARD):
-            self._counter.enter(index, scaled=scaled)
+        if not self._phases.is_in(BACKWARD):
+            if self._has_trained:
+                self._counter.enter(index, scaled=scaled)
+        elif not self.in_backward_at and _holds_parameters(optimizer):
+            self.in_backward_at = lines.caller()
         self._stepped[index] = type(optimizer).__name__
         self._depths[index].append(self._phases.push(OPTIMIZER))
 
@@ -219,6 +226,11 @@ def _does_nothing(optimizer: Optimizer, arguments: Iterable[Any]) -> bool:
     if not type(optimizer).__module__.startswith("torch.optim.") or any(argument is not None for argument in arguments):
         return False
     return all(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _holds_parameters(optimizer: Optimizer) -> bool:
+    """Return whether it trains a module, not variables of a problem that is solved in the backward pass."""
+    return any(isinstance(tensor, nn.Parameter) for group in optimizer.param_groups for tensor in group["params"])
 
 
 def watch_backward(

@@ -102,6 +102,19 @@ def test_steps_that_are_taken_in_a_backward_pass_end_with_it(rig: Rig, checkpoin
     assert [s.ticks for s in rig.steps] == [{"forward": 100, "backward": 1007, "optimizer": 20, **unrecorded}] * 6
 
 
+def test_a_step_in_a_backward_pass_is_kept_with_its_line_where_it_trains_a_module(rig: Rig) -> None:
+    module, x = SlowLinear(rig.clock), torch.randn(4, 3, requires_grad=True)
+    solved = torch.zeros(3, requires_grad=True)
+    inner, own = torch.optim.SGD([solved], lr=0.1), torch.optim.SGD(module.parameters(), lr=0.1)
+    x.register_hook(lambda _: inner.step())
+    module(x).mean().backward()
+    own.step()
+    assert not rig.optimizers.in_backward_at
+    module.bias.register_post_accumulate_grad_hook(lambda _: own.step())
+    module(x).mean().backward()
+    assert rig.optimizers.in_backward_at.startswith(f"{__file__}:")
+
+
 def test_a_backward_pass_inside_of_another_is_no_step_of_its_own(rig: Rig) -> None:
     blocks = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from dpdoctor.records import Check, Collective, Counters
 from dpdoctor.worker.base.agreement import Alone
-from dpdoctor.worker.base.mode import Evidence, Mode
+from dpdoctor.worker.base.mode import Evidence, Mode, Passes
 from dpdoctor.worker.modes.ddp import DDP
 from dpdoctor.worker.wrap.proof import Proof, checksum
 
@@ -187,6 +187,18 @@ def test_what_proves_ddp(fields: dict[str, object], expected: list[bool | None])
     checks = DDP().checks(evidence(**fields))
     assert [check.ok for check in checks] == expected
     assert all(check.text for check in checks)
+
+
+@pytest.mark.parametrize("puts_off", [False, True])
+def test_a_step_in_the_backward_pass_comes_before_ddp_reduces_unless_the_wrapper_puts_it_off(puts_off: bool) -> None:
+    mode, wrapper = DDP(), nn.Module()
+    wrapper.module = nn.Linear(3, 1)
+    if puts_off:
+        vars(wrapper.module.weight)["_in_backward_optimizers"] = []
+    mode.wrappers, mode.passes = [wrapper], Passes(with_step="train.py:7")  # type: ignore[list-item]
+    checks = mode.checks(evidence())
+    assert [check.ok for check in checks] == [True, True, puts_off]
+    assert ("optimizer.step at train.py:7" in checks[-1].text) is not puts_off
 
 
 def test_a_copied_module_has_the_same_sum() -> None:
