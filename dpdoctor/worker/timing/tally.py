@@ -618,9 +618,9 @@ class Tally:
 
         With it its batches per step. None while none has fed two steps.
         """
-        if not self._fed_since:
+        most = max(self._fed_since.values(), default=0)
+        if not most:
             return None
-        most = max(self._fed_since.values())
         alike = {loader: batches for loader, batches in self._fed_since.items() if batches >= ALIKE * most}
         loader, batches = max(alike.items(), key=lambda fed: (self._samples_of[fed[0]], fed[1]))
         return loader, batches / (self._steps - self._first_fed[loader])

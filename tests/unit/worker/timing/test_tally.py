@@ -221,6 +221,13 @@ def test_the_main_loader_fed_most() -> None:
     assert tally.main_loader() == (TRAIN, 2)
 
 
+def test_a_loader_of_one_batch_that_all_steps_train_on_feeds_no_two_steps() -> None:
+    tally = Tally()
+    tally.fetched(TRAIN, 4, storages={1})
+    assert [step_on(tally, 1).samples_drawn for _ in range(5)] == [4] * 5
+    assert tally.main_loader() is None
+
+
 def test_of_loaders_that_are_read_side_by_side_the_one_with_most_samples_is_the_main_one() -> None:
     # A few labelled samples beside many without a label; the former's loader was asked once more.
     tally = Tally()
