@@ -158,6 +158,11 @@ IN_STAGES = (
     "known: give --samples-per-step"
 )
 UNLIKE_GROUPS = "some ranks train on the same samples and others on their own: give --samples-per-step"
+DRAWN_ALIKE = (
+    "what each step draws with {}, which the script seeds itself, is the same on every rank, and other numbers that "
+    "enter the model are not: if it picks the samples, ranks train on the same ones. Seed it by the rank, or give "
+    "--seed-per-rank"
+)
 # Mean batches differ by this much where an epoch's last one is short.
 SAME_BATCH = 0.02
 
@@ -174,6 +179,8 @@ def why_uncounted(first: RankRecord | None, alike: int) -> str | None:
         return f"{first.conversion.made_anew}: give --samples-per-step"
     if first is not None and any(way.name == POINT_TO_POINT for way in first.conversion.strategies):
         return IN_STAGES
+    if first is not None and first.conversion.drawn_alike:
+        return DRAWN_ALIKE.format(" and ".join(first.conversion.drawn_alike))
     return None if alike else UNLIKE_GROUPS
 
 

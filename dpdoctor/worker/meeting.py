@@ -29,7 +29,10 @@ ONE_BATCH = (
 
 
 class _Told(NamedTuple):
-    """What one rank tells the others; flags are 0 or 1. `labels` and `entered` are what those of that name told."""
+    """What one rank tells the others; flags are 0 or 1. `labels` and `entered` are what those of that name told.
+
+    `seeded`: a digest of what each step drew before its forward from generators that the script seeds; 0: nothing.
+    """
 
     step_ns: int
     prefetch: int
@@ -41,6 +44,7 @@ class _Told(NamedTuple):
     drawn: int
     lost_ns: int
     reads_whole: int
+    seeded: int
     labels: list[int]
     entered: list[int]
 
@@ -74,6 +78,7 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     entered = [told.entered for told in everyone]
     same_labels = are_same_labels([told.labels for told in everyone])
     parts.report.same_samples = _drew_the_same(everyone) or _train_on_the_same(parts, entered, same_labels=same_labels)
+    parts.report.drawn_alike = _drawn_alike(parts, everyone)
     if not (warming or parts.loaders.reseeds or parts.report.same_samples) and _draw_alike(everyone):
         parts.report.warn(DRAWN_ALIKE)
     parts.report.copies = copies(entered)
@@ -106,6 +111,7 @@ def _mine(parts: Parts, step_ns: int, *, changed: bool, now: int) -> _Told:
         drawn=loaders.draws.digest,
         lost_ns=loaders.companion.lost_ns,
         reads_whole=int(loaders.are_read_whole()),
+        seeded=entered.told_drawn(),
         labels=labels.told(),
         entered=entered.told(),
     )
@@ -120,6 +126,17 @@ def _draw_alike(everyone: Sequence[_Told]) -> bool:
 def _drew_the_same(everyone: Sequence[_Told]) -> bool:
     """Return whether ranks drew the same indices, and each trains on all of them."""
     return all(told.reads_whole for told in everyone) and _draw_alike(everyone)
+
+
+def _drawn_alike(parts: Parts, everyone: Sequence[_Told]) -> tuple[str, ...]:
+    """Return what may have picked the same samples on all ranks, though what entered differs: see Conversion.
+
+    Before unseeded numbers were drawn apart, all that entered was the same.
+    """
+    entered = parts.watch.entered
+    if not entered.is_anew or parts.report.same_samples or len({told.seeded for told in everyone}) > 1:
+        return ()
+    return tuple(entered.drawn)
 
 
 def _train_on_the_same(parts: Parts, told: list[list[int]], *, same_labels: bool) -> bool:

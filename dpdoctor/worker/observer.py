@@ -89,13 +89,13 @@ class Observer(ABC):
         self._phases, self._tally, self._counter = PhaseClock(self._clock), SteadyTally(), StepCounter()
         self._recorder = Recorder(directory, self._clock)
         self._evaluations = Evaluations(self._clock, self._recorder.ran)
-        self._watch = Watch(self._phases, self._tally, self._evaluations)
+        self._seeding = Seeding(where.rank)
+        self._watch = Watch(self._phases, self._tally, self._evaluations, self._seeding.states)
         self._optimizers = hooks.Optimizers(
             self._counter, self._phases, self._ending.check, self._on_step, self._on_any_step
         )
         self._wrapping = Wrapping(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
         self._phases.updates = Updates(lambda: self._wrapping.modules)
-        self._seeding = Seeding(where.rank)
         self._ablations = self._chosen_ablations()
         # Its connections are not the script's: they are open before the loaders look.
         self._agreement = self._meet_others()

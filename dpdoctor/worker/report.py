@@ -64,7 +64,7 @@ class Report:
     `finds_unused`: the mode looks for trained parameters without a gradient where the baseline found some.
 
     Attributes:
-        same_samples, copies: Conversion's, as far as is known.
+        same_samples, copies, drawn_alike: Conversion's, as far as is known.
         raised_in: RankRecord's.
         drew_apart: whether ranks draw their random numbers apart after steps in which they did not.
         strategies: returns Conversion's.
@@ -85,6 +85,7 @@ class Report:
         self.same_samples = self.drew_apart = False
         self.raised_in: tuple[str, ...] = ()
         self.copies = 1
+        self.drawn_alike: tuple[str, ...] = ()
         self.strategies: Callable[[], tuple[Strategy, ...]] = tuple
         rundir.write_json(self._path, record)
 
@@ -165,6 +166,7 @@ class Report:
             written=sources.written(),
             same_samples=self.same_samples,
             copies=self.copies,
+            drawn_alike=self.drawn_alike,
             strategies=self.strategies(),
             made_anew=sources.wrapping.made_anew,
         )

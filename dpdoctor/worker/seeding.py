@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import random
 import sys
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +35,18 @@ _SOWERS: dict[str, Callable[[int], object]] = {
     "torch": torch.manual_seed,
     "numpy": _sow_numpy,
     "random": random.seed,
+}
+
+
+def _torch_state() -> list[bytes]:
+    on_device = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
+    return [state.numpy().tobytes() for state in (torch.get_rng_state(), *on_device)]
+
+
+_STATES: dict[str, Callable[[], object]] = {
+    "torch": _torch_state,
+    "numpy": np.random.get_state,
+    "random": random.getstate,
 }
 
 
@@ -73,6 +87,10 @@ class Seeding:
     def unseeded(self) -> tuple[str, ...]:
         """Return the modules whose numbers are alike on all ranks only because dpdoctor seeded them."""
         return tuple(name for name in _SOWERS if name not in self._by_script)
+
+    def states(self) -> dict[str, int]:
+        """Return digests of the states of the generators that the script seeds; ranks that drew alike have the same."""
+        return {name: zlib.crc32(pickle.dumps(_STATES[name]())) for name in sorted(self._by_script)}
 
     def draw_apart(self, names: tuple[str, ...] = tuple(_SOWERS)) -> None:
         """Let this rank draw numbers of its own from these generators from now on."""

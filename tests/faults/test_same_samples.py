@@ -61,6 +61,19 @@ def test_numbers_that_the_script_seeds_stay_alike(profile):
     assert "dataset draws" in found["remedy"]
 
 
+def test_what_the_script_seeds_may_pick_the_same_samples_beside_noise_that_differs(profile):
+    mode = profile("unseeded_pairs.py", *ONE_WINDOW, args=["picked"]).mode("ddp")
+    assert not mode["conversion"]["same_samples"]
+    assert mode["throughput"]["value"] is None
+    assert mode["throughput"]["reason"].startswith("what each step draws with numpy, which the script seeds itself")
+
+
+def test_what_the_script_seeds_and_draws_before_training_alone_picks_nothing(profile):
+    mode = profile("unseeded_pairs.py", *ONE_WINDOW, args=["shuffled"]).mode("ddp")
+    assert mode["batch"]["global"] == 8
+    assert mode["throughput"]["value"] > 0
+
+
 def test_one_window_is_enough_to_see_them_drawn_apart(profile):
     mode = profile("unseeded_pairs.py", *ONE_WINDOW).mode("ddp")
     assert mode["batch"]["global"] == 8

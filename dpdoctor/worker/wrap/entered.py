@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -32,9 +32,13 @@ class Entered:
         varies: whether they were not all the same.
         is_anew: whether the looking began anew.
         labels: of batches that loaders gave.
+        drawn: the generators that each of these steps drew from before its first forward, with their states then.
+
+    Args:
+        states: digests of the states of the generators that the script seeds, by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, states: Callable[[], Mapping[str, int]] = dict) -> None:
         self.is_on = False
         self.num_steps = 0
         self.digest = 0
@@ -42,9 +46,14 @@ class Entered:
         self._first: int | None = None
         self.varies = self.is_anew = False
         self.labels = Labels()
+        self._states = states
+        self._before: Mapping[str, int] = {}
+        self.drawn: dict[str, int] = {}
 
     def forward(self, tensors: Iterable[torch.Tensor]) -> None:
         """Add what a forward was called with; what torch.func maps over has no values of its own."""
+        if not self._of_step:
+            self._note_drawn()
         for tensor in tensors:
             if layouts.is_mapped(tensor):
                 continue
@@ -52,6 +61,11 @@ class Entered:
                 flat = part.flatten()
                 some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]
                 self._of_step = hash((self._of_step, tuple(part.shape), bits(some)))
+
+    def _note_drawn(self) -> None:
+        """A step's first forward begins: what was drawn for it may have picked its samples."""
+        drawn = {name: state for name, state in self._states().items() if state != self._before.get(name)}
+        self.drawn = {name: state for name, state in drawn.items() if name in self.drawn or not self.num_steps}
 
     def handed(self, batch: Any) -> None:
         """A loader handed out a batch for training."""
@@ -65,17 +79,22 @@ class Entered:
             self.digest = hash((self.digest, self._of_step))
             self._first = self._first or self._of_step
             self.varies |= self._of_step != self._first
-        self._of_step = 0
+        self._of_step, self._before = 0, self._states()
 
     def begin_anew(self) -> None:
         """Forget what entered: from now on it may be something else."""
         self.num_steps = self.digest = self._of_step = 0
         self._first, self.varies, self.is_anew = None, False, True
+        self.drawn, self._before = {}, self._states()
         self.labels.forget()
 
     def told(self) -> list[int]:
         """Return what the other ranks must know."""
         return [self.num_steps, self.digest, int(self.varies)]
+
+    def told_drawn(self) -> int:
+        """Return a digest of `drawn` and its states for the other ranks; 0: nothing was drawn in each step."""
+        return hash(tuple(self.drawn.values())) if self.drawn else 0
 
 
 class Labels:

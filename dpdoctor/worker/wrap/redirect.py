@@ -113,7 +113,13 @@ class Watch:
         batch_dims: which dimensions of what models are called with are the batch's.
     """
 
-    def __init__(self, phases: PhaseClock, tally: Tally, evaluations: Evaluations | None = None) -> None:
+    def __init__(
+        self,
+        phases: PhaseClock,
+        tally: Tally,
+        evaluations: Evaluations | None = None,
+        states: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         self.phases = phases
         self.tally = tally
         self.evaluations = evaluations
@@ -126,7 +132,7 @@ class Watch:
         self._passes: Counter[int] = Counter()
         self.is_training = False
         self.inputs: list[torch.Tensor] = []
-        self.entered = Entered()
+        self.entered = Entered(states)
         self.batch_dims = BatchDims()
 
     def repeats(self, module: nn.Module, args: tuple[Any, ...]) -> bool:

@@ -1,14 +1,21 @@
-"""A loader whose dataset draws pairs by Python's random numbers, which `seeded` seeds; prints what it trains on."""
+"""A loader whose dataset draws pairs by Python's random numbers, which `seeded` seeds; prints what it trains on.
+
+With `picked` half of each pair is drawn by numpy, which the script seeds; with `shuffled` it only draws by that before.
+"""
 
 import random
 import sys
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 if sys.argv[1:] == ["seeded"]:
     random.seed(3)
+if sys.argv[1:] in (["picked"], ["shuffled"]):
+    np.random.seed(3)
+    np.random.permutation(100)
 
 
 class Pairs(Dataset):
@@ -16,7 +23,8 @@ class Pairs(Dataset):
         return 100_000
 
     def __getitem__(self, _):
-        return torch.tensor([random.random(), random.random()])
+        first = np.random.random() if sys.argv[1:] == ["picked"] else random.random()
+        return torch.tensor([first, random.random()])
 
 
 model = nn.Linear(2, 1)

@@ -80,6 +80,7 @@ class TestTwoModes:
         [
             (Conversion(copies=2), 320, None),
             (Conversion(copies=0), None, "some ranks train on the same samples"),
+            (Conversion(drawn_alike=("torch", "numpy")), None, "what each step draws with torch and numpy, which"),
             (Conversion(strategies=(Strategy(name=POINT_TO_POINT),)), None, "stages of a pipeline"),
         ],
     )

@@ -47,6 +47,20 @@ def test_what_dpdoctor_and_torch_seed_is_not_the_scripts(seeding: Seeding) -> No
     assert len(seeding.unseeded) == 3
 
 
+def test_states_tell_what_was_drawn_of_what_the_script_seeds(seeding: Seeding) -> None:
+    assert seeding.states() == {}
+    for sow in (torch.manual_seed, np.random.seed, random.seed):
+        sow(3)
+    before = seeding.states()
+    assert set(before) == {"torch", "numpy", "random"}
+    assert seeding.states() == before
+    np.random.random()
+    random.random()
+    assert [name for name, state in seeding.states().items() if state != before[name]] == ["numpy", "random"]
+    np.random.seed(3)
+    assert seeding.states()["numpy"] == before["numpy"]
+
+
 def test_only_what_is_named_is_drawn_apart(seeding: Seeding) -> None:
     seed_all(5)
     alike = drawn()

@@ -71,6 +71,23 @@ def test_one_and_the_same_batch_in_every_step_of_every_rank() -> None:
     assert not are_one([told([ONE], [ONE])])
 
 
+def test_what_each_step_draws_before_its_first_forward_is_told() -> None:
+    states = {"torch": 0, "numpy": 0, "random": 0}
+    entered = Entered(lambda: dict(states))
+    entered.begin_anew()
+    for number in range(3):
+        assert bool(entered.told_drawn()) is (number > 0)
+        states["numpy"] += 1  # picks the samples
+        states["random"] += number == 0  # once, at the beginning
+        for _ in range(2):
+            entered.forward([ONE])
+            states["torch"] += 1  # dropout
+        entered.step_ended()
+    assert entered.drawn == {"numpy": 3}
+    entered.forward([ONE])
+    assert entered.drawn == {}
+
+
 def test_groups_of_ranks_that_train_on_the_same_are_counted() -> None:
     one, other = told([ONE], [OTHER]), told([OTHER], [ONE])
     assert copies([one, one, other, other]) == 2
