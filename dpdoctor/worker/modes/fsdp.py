@@ -28,8 +28,10 @@ BYTES_WITHIN = 0.02
 # Where torch raises, and what it says, when plain and sharded tensors meet.
 _SHARDING = "/torch/distributed/"
 _SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute|invalid python storage")
-# What autograd says where it meets parameters that were gathered and let go of again.
-_LET_GO = re.compile(r"setStorage: .* storage of size 0|does not require grad")
+# What autograd says where it meets parameters that were gathered and let go of again; with a graph of gradients it may
+# also find that they are not in it.
+_LET_GO = re.compile(r"setStorage: .* storage of size 0|data is not allocated yet")
+_NOT_IN_GRAPH = "does not require grad"
 # What fully_shard says, at the first forward, of a unit whose trained parameters are not of one type.
 _MIXED = "FSDP expects uniform"
 
@@ -90,11 +92,18 @@ class FSDP(Mode):
         from dpdoctor.worker.base import lines
 
         what = lines.raised(error)
-        if self.passes.with_graph and _LET_GO.search(str(error)):
+        is_let_go = _LET_GO.search(str(error)) is not None
+        if self.passes.with_graph and (is_let_go or _NOT_IN_GRAPH in str(error)):
             return (
                 f"FSDP lets go of whole parameters in the first backward pass through them; {self.passes.with_graph} "
                 f"asks for gradients of gradients (create_graph=True), for which {line} needs them again. Such a "
                 "model can be trained in ddp"
+            )
+        if is_let_go and not self.passes.repeated:
+            return (
+                "FSDP lets go of a unit's whole parameters after its forward and gathers them again when the backward "
+                f"pass comes to what the unit returned; that at {line} needs them and does not come there, as where a "
+                "hook takes what is trained on out of the unit. Name smaller units with --fsdp-wrap, or train in ddp"
             )
         if self.passes.by_grad:
             return f"FSDP shards parameters{self.passes.past_hooks()}. It raised {what} at {line}"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dpdoctor.records import Collective, Counters
-from dpdoctor.worker.base.mode import Evidence
+from dpdoctor.worker.base.mode import Evidence, Passes
 from dpdoctor.worker.modes import fsdp
 from dpdoctor.worker.modes.fsdp import FSDP
 
@@ -47,6 +47,19 @@ def test_only_blocks_that_ran_in_the_step_must_have_been_gathered(
     )
     (check,) = (check for check in mode.checks(evidence) if check.name == "parameters gathered")
     assert check.ok is ok
+
+
+def test_parameters_that_were_let_go_of_are_why_a_gradient_penalty_fails_and_a_unit_that_is_gone_past() -> None:
+    def explained(passes: Passes) -> str | None:
+        mode = FSDP()
+        mode.passes = passes
+        with pytest.raises(RuntimeError) as raised:
+            raise RuntimeError("The tensor has a non-zero number of elements, but its data is not allocated yet.\n  If")
+        return mode.explain(raised.value, "train.py:9")
+
+    assert "that at train.py:9 needs them and does not come there" in (explained(Passes()) or "")
+    assert "train.py:5 asks for gradients of gradients" in (explained(Passes(with_graph="train.py:5")) or "")
+    assert explained(Passes(repeated="train.py:8")) is None
 
 
 def test_parameters_of_several_types_in_a_unit_are_why_fsdp_cannot_train_it() -> None:
