@@ -25,6 +25,10 @@ NOTHING_WRAPPED = (
     "`model.forward(x)` of a model without submodules calls no module: write `model(x)`. A class with a `__call__` of "
     "its own is called past nn.Module's, where parallel wrappers act: let it have a forward alone"
 )
+FUNCTIONAL = (
+    ". functional_call at {} runs a module on tensors that stand in for its parameters, and parallel wrappers act in "
+    "calls of the module itself, on the parameters that it holds"
+)
 NO_STEP = (
     "the script ended without a training step: no optimizer.step() on gradients and no backward() was seen. "
     "Processes that it starts itself are not watched"
@@ -130,7 +134,7 @@ class Conductor:
         if self._proof is not None and done.kind == "proof":
             self._proof.stop()
         if not parts.wrapping.modules:
-            parts.ending.stop("failed", NOTHING_WRAPPED + parts.wrapping.past_graphs())
+            parts.ending.stop("failed", self._nothing_wrapped())
         facts, barrier_ns = meet(parts, self._step_ns(end_ns), warming=done.kind == "warmup")
         # Ranks have just met: all try at once, as they compute in a step.
         self._close(
@@ -266,6 +270,11 @@ class Conductor:
         parts.report.write("running")
         return counters
 
+    def _nothing_wrapped(self) -> str:
+        """Return that no module could be wrapped, and what is known of why."""
+        at = self._parts.mode.passes.functional
+        return NOTHING_WRAPPED + self._parts.wrapping.past_graphs() + (FUNCTIONAL.format(at) if at else "")
+
     def _refuse_unwrapped(self) -> None:
         """A module that begins to train after the proof would train unsynchronised and unseen."""
         names = self._parts.wrapping.unwrapped() if self._proof else ()
@@ -278,7 +287,7 @@ class Conductor:
         if parts.steplog.num_steps == 0:
             return "failed", NO_STEP
         if not parts.wrapping.modules:
-            return "failed", NOTHING_WRAPPED + parts.wrapping.past_graphs()
+            return "failed", self._nothing_wrapped()
         if self._begin_ns is not None and counted > 0:
             # Until when a device worked on the last step is not known any more: the script may have gone on to test.
             # Nor is whether an ablation did on all ranks what it says.

@@ -137,6 +137,7 @@ def test_ranks_die_with_a_launcher_that_was_killed(tmp_path, environment):
     [
         ("no_step", "ended without a training step"),
         ("no_module", "no module could be wrapped"),
+        ("functional", "runs a module on tensors that stand in for its parameters"),
         ("short", "ended after 5 steps"),
     ],
 )

@@ -77,6 +77,7 @@ class Passes:
         past_method: the method of a model, like Model.loss, by which it goes past; empty: none is known.
         with_graph: a backward pass, or torch.autograd.grad, makes a graph of its own (create_graph=True).
         with_step: an optimizer takes its step inside of a backward pass.
+        functional: torch.func.functional_call runs a module on other tensors than its parameters.
     """
 
     by_grad: str = ""
@@ -85,6 +86,7 @@ class Passes:
     past_method: str = ""
     with_graph: str = ""
     with_step: str = ""
+    functional: str = ""
 
     def past_call(self) -> str:
         """Return how the script trains past a call of its model, as the end of a sentence; or nothing."""

@@ -19,8 +19,8 @@ MOST_LOOKS = 20
 
 
 def watch(patches: Patches, passes: Passes) -> None:
-    """See torch.autograd.grad from now on."""
-    grad = torch.autograd.grad
+    """See torch.autograd.grad and torch.func.functional_call from now on."""
+    grad, functional_call = torch.autograd.grad, torch.func.functional_call
 
     @functools.wraps(grad)
     def noting_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -31,7 +31,14 @@ def watch(patches: Patches, passes: Passes) -> None:
             passes.by_grad = lines.caller()
         return grad(outputs, inputs, *args, **kwargs)
 
+    @functools.wraps(functional_call)
+    def noting_call(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            passes.functional = passes.functional or lines.caller()
+        return functional_call(*args, **kwargs)
+
     patches.replace(torch.autograd, "grad", noting_grad)
+    patches.replace(torch.func, "functional_call", noting_call)
 
 
 def note_graph(passes: Passes) -> None:

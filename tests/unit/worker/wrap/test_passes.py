@@ -37,6 +37,12 @@ def test_gradients_of_parameters_by_grad_are_noted_with_their_line(patches: Patc
     assert noted.by_grad == first
 
 
+def test_a_module_that_is_run_on_other_tensors_is_noted_with_its_line(patches: Patches) -> None:
+    noted, model = watched(patches), Net()
+    torch.func.functional_call(model, dict(model.named_parameters()), (X,))
+    assert noted.functional.startswith(f"{HERE}:")
+
+
 @pytest.mark.skipif("dict" not in str(torch.autograd.grad.__annotations__["inputs"]), reason="this torch takes no dict")
 def test_gradients_of_a_dict_of_parameters_are_a_dict_and_noted(patches: Patches) -> None:
     noted, model = watched(patches), Net()
