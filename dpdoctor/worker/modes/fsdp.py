@@ -19,6 +19,7 @@ from dpdoctor.worker.base.mode import ConversionError, Evidence, Mode, WrapOptio
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
 
     from dpdoctor.worker.base.patches import Patches
     from dpdoctor.worker.modes._gathering import Shards
@@ -122,7 +123,6 @@ class FSDP(Mode):
     def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         """Return the module's own call, which gathers its shards; all ranks begin with rank 0's values."""
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
 
         from dpdoctor.worker.modes._gathering import Shards
         from dpdoctor.worker.wrap import repoint, shard_units
@@ -143,8 +143,7 @@ class FSDP(Mode):
         device = next(iter(before.values())).device.type
         mesh = init_device_mesh(device, (_world_size(),))
         for part in (*blocks, module):
-            with _own_attributes(type(part)):
-                fully_shard(part, mesh=mesh)
+            _shard(part, mesh)
         self._units[id(module)] = _units(module, blocks)
         repoint.repoint(repoint.replacements(before, module), how.optimizers, _distribute, how.warn)
         shards = self._shards[id(module)] = Shards(module)
@@ -179,6 +178,21 @@ class FSDP(Mode):
         check = _bytes_fit("gradients scattered", "reduce_scatter", least, least + padding, evidence)
         why = self.why_apart() if check.ok is False else ""
         return replace(check, text=f"gradients were not synchronised{why}") if why else check
+
+
+def _shard(part: nn.Module, mesh: DeviceMesh) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    try:
+        with _own_attributes(type(part)):
+            fully_shard(part, mesh=mesh)
+    except TypeError as error:
+        if "object layout" not in str(error):
+            raise
+        name = type(part).__name__
+        raise ConversionError(
+            f"fully_shard gives a module a class derived from its own, which Python refuses for one of {name} ({error})"
+        ) from None
 
 
 def _bytes_fit(name: str, collective: str, least: int, most: int, evidence: Evidence) -> Check:

@@ -4,10 +4,11 @@ from collections import Counter
 
 import pytest
 import torch
+import torch.distributed.fsdp
 from torch import nn
 
 from dpdoctor.records import Collective, Counters
-from dpdoctor.worker.base.mode import Evidence, Passes
+from dpdoctor.worker.base.mode import ConversionError, Evidence, Passes
 from dpdoctor.worker.modes import fsdp
 from dpdoctor.worker.modes.fsdp import FSDP
 
@@ -60,6 +61,15 @@ def test_parameters_that_were_let_go_of_are_why_a_gradient_penalty_fails_and_a_u
     assert "that at train.py:9 needs them and does not come there" in (explained(Passes()) or "")
     assert "train.py:5 asks for gradients of gradients" in (explained(Passes(with_graph="train.py:5")) or "")
     assert explained(Passes(repeated="train.py:8")) is None
+
+
+def test_a_class_that_nothing_can_be_derived_from_in_its_place_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fully_shard(*_: object, **__: object) -> None:
+        raise TypeError("__class__ assignment: 'FSDPTasks' object layout differs from 'Tasks'")
+
+    monkeypatch.setattr(torch.distributed.fsdp, "fully_shard", fully_shard)
+    with pytest.raises(ConversionError, match="Python refuses for one of Tasks"):
+        fsdp._shard(Tasks(), None)  # type: ignore[arg-type]
 
 
 def test_parameters_of_several_types_in_a_unit_are_why_fsdp_cannot_train_it() -> None:
