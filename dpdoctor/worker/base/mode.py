@@ -55,6 +55,7 @@ class Evidence:
         gradient_bytes: of every gradient that the step accumulated, each time it did.
         accumulated: how often it did, by id of the parameter.
         counters: of this rank's profiled step.
+        replaced: whether parameters had other tensors as gradients at its end than those that backward passes left.
     """
 
     checksums: tuple[int, ...]
@@ -64,6 +65,7 @@ class Evidence:
     gradient_bytes: int
     accumulated: Mapping[int, int]
     counters: Counters
+    replaced: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

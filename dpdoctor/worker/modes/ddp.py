@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 
+REPLACED = (
+    ": between backward pass and update the script, or its optimizer, puts other gradients (p.grad = ...) in the place "
+    "of those that DistributedDataParallel averaged, and they differ between ranks"
+)
 UNSYNCHRONISED = "gradients were not synchronised"
 # Sparse gradients, as of nn.Embedding(sparse=True), are reduced apart, and counted with the whole parameter's bytes.
 _REDUCING = ("all_reduce", "sparse_all_reduce")
@@ -130,7 +134,8 @@ def _is_laid_out_oddly(buffer: torch.Tensor) -> bool:
 def _parameters_equal(evidence: Evidence, why: str) -> Check:
     name = PARAMETERS_EQUAL
     if len(set(evidence.checksums)) > 1:
-        return Check(name=name, ok=False, text=f"{UNSYNCHRONISED}{why or ': parameters differ between ranks'}")
+        seen = REPLACED if evidence.replaced else ": parameters differ between ranks"
+        return Check(name=name, ok=False, text=f"{UNSYNCHRONISED}{why or seen}")
     if not evidence.moved:
         return Check(name=name, ok=None, text="parameters did not move yet, so that they are equal proves nothing")
     ranks = units.count(len(evidence.checksums), "rank")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -62,6 +63,9 @@ class Proof:
         self._before = checksum(parameters)
         self._gradient_bytes = 0
         self.touched: Counter[int] = Counter()
+        # What became the gradient of each parameter; wrappers change its values, and leave it in its place.
+        self._gradients: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._replaced = False
         self._hooks = [self._hook(parameter) for parameter in parameters]
         self._syncs = HostSyncs()
         self._copies = DeviceCopies(has_device=torch.cuda.is_available())
@@ -80,9 +84,16 @@ class Proof:
     def _accumulated(self, parameter: torch.Tensor) -> None:
         self._gradient_bytes += parameter.numel() * parameter.element_size()
         self.touched[id(parameter)] += 1
+        if parameter.grad is not None:
+            self._gradients[id(parameter)] = weakref.ref(parameter.grad)
 
     def stop(self) -> None:
         """End the step."""
+        self._replaced = any(
+            parameter.grad is not None and parameter.grad is not left()
+            for parameter in self._parameters
+            if (left := self._gradients.get(id(parameter))) is not None
+        )
         self._syncs.stop()
         self._copies.stop()
         self._profile.stop()
@@ -116,6 +127,7 @@ class Proof:
             gradient_bytes=self._gradient_bytes,
             accumulated=self.touched,
             counters=counters,
+            replaced=self._replaced,
         )
         return _agreed(mode.checks(evidence), agreement)
 

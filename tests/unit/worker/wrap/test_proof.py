@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -120,6 +121,25 @@ def test_the_evidence_of_one_step() -> None:
     assert list(evidence.accumulated.values()) == [2, 2]
     assert len(evidence.checksums) == 1
     assert [check.ok for check in checks] == [True]
+
+
+def replace_gradients(module: nn.Module) -> None:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    module(torch.ones(2, 3)).mean().backward()
+    for parameter in module.parameters():
+        assert parameter.grad is not None
+        parameter.grad = parameter.grad + 1
+    optimizer.step()
+
+
+@pytest.mark.parametrize(("act", "replaced"), [(train, False), (replace_gradients, True)])
+def test_gradients_that_others_are_put_in_the_place_of_are_seen(
+    act: Callable[[nn.Module], None], *, replaced: bool
+) -> None:
+    found, _ = proved(act)
+    assert found.replaced is replaced
+    differ = DDP().checks(dataclasses.replace(found, checksums=(1, 2)))[1]
+    assert ("p.grad = ..." in differ.text) is replaced
 
 
 def test_a_module_that_is_frozen_when_the_step_begins_is_seen_once_it_trains() -> None:
