@@ -23,7 +23,16 @@ from dpdoctor.analysis.cross_rank.model import CrossRank
 from dpdoctor.analysis.disturbances import Throttled, throttled, throttled_periods, waiting_for_cores, while_measured
 from dpdoctor.analysis.loader.restarts import Restarts, begins_every_step, is_left_early, restarts
 from dpdoctor.analysis.rank_step_time import SlowRank, slowest_rank
-from dpdoctor.records import HAND_WRITTEN, Device, Launch, RankRecord, Run, Strategy
+from dpdoctor.records import (
+    HAND_WRITTEN,
+    PARAMETERS_EQUAL,
+    TENSOR_PARALLEL,
+    Device,
+    Launch,
+    RankRecord,
+    Run,
+    Strategy,
+)
 from dpdoctor.spec import BASELINE, TRACE_MODE, Fingerprint, Gpu, RunSpec
 
 
@@ -185,6 +194,18 @@ class ModeFacts:
         if self.mode.native is None:
             return self.name
         return next((name for way, name in WRAPPERS.items() if any(found.name == way for found in self.ways)), "")
+
+    @property
+    def parameters_differ(self) -> bool:
+        """Return whether ranks that start themselves were seen to hold different parameters, as sharded ones do."""
+        proof = self.mode.conversion.proof if self.mode.conversion else ()
+        return any(check.name == PARAMETERS_EQUAL and check.ok is None for check in proof)
+
+    @property
+    def may_split_model(self) -> bool:
+        """Return whether ranks may each compute a part of one model, for which they need the same samples."""
+        is_named = any(way.name == TENSOR_PARALLEL for way in self.ways)
+        return is_named or (self.parameters_differ and not self.wrapper)
 
     @property
     def by_hand(self) -> Strategy | None:

@@ -31,7 +31,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         return None
     way = facts.by_hand
     if way is not None and not way.in_backward:
-        return _after_backward(facts, way)
+        # What a forward pass needs of the others, as in tensor parallelism, nothing could hide.
+        return _after_backward(facts, way) if way.of_gradients else None
     # On the CPU both sides would share the cores: to overlap them gains nothing that one could promise.
     return _traced(facts) if facts.on_gpu else None
 

@@ -36,7 +36,8 @@ def _check(facts: ModeFacts) -> Finding | None:
         return None
     parts = _parts(facts)
     cause = main_part(parts, sum(value for value in parts.values() if value > 0))
-    is_same = facts.mode.conversion is not None and facts.mode.conversion.same_samples
+    conversion = facts.mode.conversion
+    is_same = conversion is not None and conversion.same_samples and not facts.may_split_model
     devices = units.count(max(facts.mode.num_devices, facts.mode.world_size), "device")
     return Finding(
         rule="parallelism_not_worth_it",

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import HAND_WRITTEN, PARAMETERS_EQUAL, Finding, ModeFacts, Strategy
+from dpdoctor.analysis import HAND_WRITTEN, Finding, ModeFacts, Strategy
 from dpdoctor.analysis.base import stats
 from dpdoctor.rules.rule import Rule
 
 DDP = "ddp"
+# After DDP's communication hooks of these names, and without one, all ranks have the same gradients; what a hook of the
+# script's own does is not known, and post_localSGD_hook leaves gradients apart for most of the training.
+AVERAGING_HOOKS = frozenset(
+    {
+        *("", "BuiltinCommHookType.ALLREDUCE", "BuiltinCommHookType.FP16_COMPRESS", "allreduce_hook"),
+        *("fp16_compress_hook", "bf16_compress_hook", "powerSGD_hook", "batched_powerSGD_hook"),
+    }
+)
 OF_DDP = (
     "load or initialise the model before it is wrapped: DistributedDataParallel makes ranks equal then, and never after"
 )
@@ -19,7 +27,7 @@ def _check(facts: ModeFacts) -> Finding | None:
     conversion = facts.mode.conversion
     if conversion is None or facts.mode.world_size < 2 or conversion.same_samples or not conversion.strategies:
         return None
-    if not all(map(_averages_gradients, conversion.strategies)) or not _differs(facts):
+    if not all(map(_averages_gradients, conversion.strategies)) or not facts.parameters_differ:
         return None
     own = next((way for way in conversion.strategies if way.name == HAND_WRITTEN), None)
     ranks = units.count(facts.mode.world_size, "rank")
@@ -40,12 +48,7 @@ def _check(facts: ModeFacts) -> Finding | None:
 
 def _averages_gradients(way: Strategy) -> bool:
     """Return whether ranks that do so hold equal parameters after each step: sharded or averaged ones need not."""
-    return way.name == DDP or (way.name == HAND_WRITTEN and way.of_gradients)
-
-
-def _differs(facts: ModeFacts) -> bool:
-    conversion = facts.mode.conversion
-    return conversion is not None and any(c.name == PARAMETERS_EQUAL and c.ok is None for c in conversion.proof)
+    return (way.name == DDP and way.hook in AVERAGING_HOOKS) or (way.name == HAND_WRITTEN and way.of_gradients)
 
 
 def _exchanged(own: Strategy | None) -> str:

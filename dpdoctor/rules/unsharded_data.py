@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, Loader, ModeFacts
-from dpdoctor.rules.rule import Rule, faster_without
+from dpdoctor.rules.rule import CannotTell, Rule, faster_without
 
 OF_A_STREAM = "let the dataset's __iter__ give each rank and each worker another part"
 CODE_OF_A_STREAM = "itertools.islice(items, rank * num_workers + worker, None, world_size * num_workers)"
@@ -20,12 +20,19 @@ OF_ITS_OWN = "let each rank take a part of its own: the script's loader draws th
 CODE_OF_ITS_OWN = "DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))"
 TOO_SHORT = "make batches smaller, so that there is one for each rank, or let ranks share each one: --batch global"
 
+ONE_MODEL = (
+    "all ranks train on the same samples and hold different parameters: where they compute parts of one model, as in "
+    "tensor parallelism, they have to"
+)
 
-def _check(facts: ModeFacts) -> Finding | None:
+
+def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     loader, conversion = _whole_loader(facts), facts.mode.conversion
     is_seen = conversion is not None and conversion.same_samples
     if conversion is None or (loader is None and not is_seen):
         return None
+    if is_seen and facts.may_split_model:
+        return CannotTell(reason=ONE_MODEL)
     ranks, size = units.count(facts.mode.world_size, "rank"), facts.mode.world_size
     short = None if loader else _short_loader(facts)
     whole = loader or short
@@ -103,7 +110,8 @@ RULE = Rule(
     how="dpdoctor divides the batches of every loader that has a sampler, and knows which it had to give to every rank "
     "whole. In a few steps that are not measured it compares, of all ranks, what enters the model, of loaders that are "
     "not divided also the labels in their batches, and of those with fewer batches than ranks the indices: where these "
-    "are the same, bit by bit, this is confirmed.",
+    "are the same, bit by bit, this is confirmed, but not of ranks that hold different parameters without DDP or FSDP: "
+    "they may compute parts of one model, as in tensor parallelism.",
     remedy="Divide the stream in the dataset's __iter__, by rank and by worker.",
     verified=False,
     check=_check,

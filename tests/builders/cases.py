@@ -59,9 +59,16 @@ def unknown(unit: str = "s", reason: str = "nobody measured it") -> Figure:
 OWN = NativeSummary(launcher=("python",), collectives=Figure(value=8, low=8, high=8, n=N, unit="collectives"))
 
 
-def by_hand(*, in_backward: bool = False, calls: int = 40) -> Conversion:
-    """Return a script that exchanges its gradients by itself, after the backward pass or while it goes on."""
-    way = Strategy(name=HAND_WRITTEN, facts="by hand", line="train.py:40", calls=calls, in_backward=in_backward)
+def by_hand(*, in_backward: bool = False, calls: int = 40, of_gradients: bool = True) -> Conversion:
+    """Return a script that exchanges by itself, after the backward pass or while it goes on: gradients, or others."""
+    way = Strategy(
+        name=HAND_WRITTEN,
+        facts="by hand",
+        line="train.py:40",
+        calls=calls,
+        in_backward=in_backward,
+        of_gradients=of_gradients,
+    )
     return Conversion(strategies=(way,), num_threads=1)
 
 

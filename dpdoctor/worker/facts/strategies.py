@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from dpdoctor import units
-from dpdoctor.records import HAND_WRITTEN, POINT_TO_POINT, Strategy
+from dpdoctor.records import HAND_WRITTEN, POINT_TO_POINT, TENSOR_PARALLEL, Strategy
 from dpdoctor.worker.timing.exchanges import Call, Exchanges
 
 # From this part of what is trained on, counted in bytes, an exchange of the script's own is one of gradients or
@@ -30,6 +31,7 @@ def found(
         *(_ddp(part) for part in parts if isinstance(part, DistributedDataParallel)),
         *_fsdp1([part for part in parts if isinstance(part, FullyShardedDataParallel)]),
         *_fsdp2([part for part in parts if isinstance(part, FSDPModule)]),
+        *_tensor_parallel(parts),
         *(_dp(part) for part in parts if isinstance(part, DataParallel)),
         *(Strategy(name="zero") for o in optimizers if type(o).__name__ == "ZeroRedundancyOptimizer"),
         *_own(exchanges.calls, trained_bytes),
@@ -73,6 +75,19 @@ def _mesh(shard: FSDPModule) -> str:
     """Return the shape of the mesh over which a unit is sharded, as in `2 x 4`; empty: it has no parameters."""
     group = shard._get_fsdp_state()._fsdp_param_group
     return " x ".join(map(str, group.mesh_info.mesh.shape)) if group is not None else ""
+
+
+def _tensor_parallel(parts: Sequence[nn.Module]) -> list[Strategy]:
+    """Return that parameters are sharded along a dimension of a mesh that is not fully_shard's, which has one."""
+    of_fsdp = any(isinstance(part, FSDPModule) for part in parts)
+    sharded = {
+        id(parameter)
+        for part in parts
+        for parameter in part.parameters(recurse=False)
+        if isinstance(parameter, DTensor)
+        and sum(not placement.is_replicate() for placement in parameter.placements) > of_fsdp
+    }
+    return [Strategy(name=TENSOR_PARALLEL, facts=f"{len(sharded)} sharded parameters")] if sharded else []
 
 
 def _dp(wrapper: DataParallel[nn.Module]) -> Strategy:

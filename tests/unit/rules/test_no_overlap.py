@@ -40,10 +40,10 @@ def pair(**fields: object) -> list:
     return [digest(rank, **{"compute": 80, "exposed": 20, **fields}) for rank in range(2)]
 
 
-def own(share: float, *, in_backward: bool = False, **ablations: object) -> Case:
+def own(share: float, *, in_backward: bool = False, of_gradients: bool = True, **ablations: object) -> Case:
     """Return a job whose script exchanges gradients by itself, which takes this share of each step on the clock."""
     of = [cases.waiting(rank, share) for rank in ranks(2)]
-    conversion = cases.by_hand(in_backward=in_backward)
+    conversion = cases.by_hand(in_backward=in_backward, of_gradients=of_gradients)
     return untraced("native", of=of, native=cases.OWN, conversion=conversion, ablations=ablations)
 
 
@@ -72,6 +72,7 @@ FIRES = {
 }
 SILENT = {
     "by hand, while the backward pass goes on": own(0.3, in_backward=True, no_comm=ablation(0.28)),
+    "by hand, of activations": own(0.3, of_gradients=False, no_comm=ablation(0.28)),
     "by hand, and without it nothing is gained": own(0.3, no_comm=ablation(0.0, 0.02)),
     "by hand, and next to nothing": own(0.01),
     "by hand, on GPUs, and next to nothing": own_on_gpus(0.01),

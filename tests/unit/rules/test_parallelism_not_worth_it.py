@@ -7,8 +7,9 @@ import re
 import pytest
 
 from dpdoctor.analysis import WATERFALL_TERMS, Conversion, Finding, Waterfall
+from dpdoctor.records import TENSOR_PARALLEL, Strategy
 from dpdoctor.rules.parallelism_not_worth_it import RULE, TERMS
-from tests.builders.cases import case, figure, unknown
+from tests.builders.cases import OWN, case, figure, unknown
 
 
 def lost(**terms: float) -> Waterfall:
@@ -65,6 +66,13 @@ def test_no_larger_batch_helps_ranks_that_train_on_the_same_samples() -> None:
     assert "samples of its own" in same.remedy
     assert same.cause is not None
     assert "same samples" in same.cause
+
+
+def test_ranks_that_split_a_model_are_not_asked_for_samples_of_their_own() -> None:
+    split = Conversion(same_samples=True, strategies=(Strategy(name=TENSOR_PARALLEL),))
+    found = RULE.check(case("native", world_size=2, single=SINGLE, native=OWN, conversion=split, **SLOWER))
+    assert isinstance(found, Finding)
+    assert "samples of its own" not in found.remedy
 
 
 def test_of_two_reasons_neither_is_the_cause() -> None:

@@ -23,13 +23,19 @@ def native(found: Conversion, world_size: int = 2) -> cases.ModeFacts:
     return cases.case("native", world_size=world_size, conversion=found)
 
 
-FIRES = {"by hand": native(conversion(BY_HAND)), "ddp": native(conversion(DDP))}
+FIRES = {
+    "by hand": native(conversion(BY_HAND)),
+    "ddp": native(conversion(DDP)),
+    "ddp with a hook that averages": native(conversion(replace(DDP, hook="bf16_compress_hook"))),
+}
 SILENT = {
     "equal": native(conversion(BY_HAND, check=EQUAL)),
     "one rank": native(conversion(BY_HAND), 1),
     "sharded": native(conversion(Strategy(name="fsdp2"))),
     "hybrid": native(conversion(DDP, Strategy(name="zero"))),
     "parameters are averaged after the update": native(conversion(replace(BY_HAND, of_gradients=False))),
+    "local SGD": native(conversion(replace(DDP, hook="post_localSGD_hook"))),
+    "a hook of the script's own": native(conversion(replace(DDP, hook="main.<locals>.exchange"))),
     "now and then": native(conversion(BY_HAND, Strategy(name="now and then"))),
     "the same samples, as of tensor parallel ranks": native(replace(conversion(BY_HAND), same_samples=True)),
     "no strategy is known": native(conversion()),

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from dpdoctor.records import Conversion, WrappedModule
+from dpdoctor.records import PARAMETERS_EQUAL, TENSOR_PARALLEL, Check, Conversion, Strategy, WrappedModule
+from dpdoctor.rules import CannotTell
 from dpdoctor.rules.unsharded_data import RULE
 from tests.builders import cases
 
@@ -77,3 +78,26 @@ def test_a_loader_that_was_never_met_is_not_said_to_be_shared_out() -> None:
     )
     assert "draw the batches from a torch DataLoader" in unmet.remedy
     assert "the loader is shared out, but its dataset draws" in met.remedy
+
+
+@pytest.mark.parametrize(
+    ("ways", "equal", "is_found"),
+    [
+        ((), None, False),
+        (("hand-written",), None, False),
+        (("ddp", TENSOR_PARALLEL), None, False),
+        (("hand-written",), True, True),
+        (("ddp",), True, True),
+        (("fsdp2",), None, True),  # shards differ
+    ],
+)
+def test_ranks_that_may_compute_parts_of_one_model_need_the_same_samples(
+    ways: tuple[str, ...], equal: bool | None, is_found: bool
+) -> None:
+    found = dataclasses.replace(
+        SAME,
+        strategies=tuple(Strategy(name=name) for name in ways),
+        proof=(Check(name=PARAMETERS_EQUAL, ok=equal, text=""),),
+    )
+    said = RULE.check(cases.case("native", world_size=2, native=cases.OWN, conversion=found))
+    assert isinstance(said, CannotTell) is not is_found

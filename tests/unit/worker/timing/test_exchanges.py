@@ -8,9 +8,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from dpdoctor.records import PHASES, POINT_TO_POINT, Strategy
+from dpdoctor.records import PHASES, POINT_TO_POINT, TENSOR_PARALLEL, Strategy
 from dpdoctor.worker.ablations import _wire as wire
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.facts import strategies
@@ -201,3 +204,21 @@ def test_what_autograds_own_threads_exchange_in_a_backward_pass_is_the_scripts(
         ("all_reduce", True, True)
     ]
     assert exchanges.kinds == {"all_reduce": 1}
+
+
+def test_parameters_that_a_mesh_shards_beside_fully_shard_are_tensor_parallel(exchanges: Exchanges) -> None:
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
+    split, sharded, both = (nn.Linear(4, 4) for _ in range(3))
+    for module in (split, both):
+        parallelize_module(module, mesh["tensor"], ColwiseParallel())
+    for module in (sharded, both):
+        fully_shard(module, mesh=mesh["data"])
+
+    def names(module: nn.Module) -> list[str]:
+        return [way.name for way in strategies.found([module], [], exchanges, 1)]
+
+    assert (names(split), names(sharded), names(both)) == (
+        [TENSOR_PARALLEL],
+        ["fsdp2"],
+        ["fsdp2", TENSOR_PARALLEL],
+    )
