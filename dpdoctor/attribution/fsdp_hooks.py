@@ -1,4 +1,4 @@
-"""Where a thread waits for collectives: in the hooks of fully_shard beside their operators, and where it asks to."""
+"""Where a thread waits for collectives: in hooks of fully_shard, in operators that call them, and where it asks to."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
-from dpdoctor.attribution.intervals import Spans, contains, merge, subtract
+from dpdoctor.attribution.callers import host_rows
+from dpdoctor.attribution.intervals import Spans, contains, intersect, lengths_within, merge, subtract
 from dpdoctor.trace.columns import Kind
 from dpdoctor.trace.model import Trace
 
 
 def waits(trace: Trace, thread: int) -> Spans:
-    """Return when a thread was in a hook and in no operator that it called, or waited for a functional collective.
+    """Return when a thread was in a hook and in no operator that it called, waited for a functional collective, or was
+    in an operator that called one and in no other, until it ended.
 
     In a backward pass the engine's own operators hold the hooks: they are no computing then. Of a device nobody waits
     here: work for it is queued.
@@ -21,7 +23,27 @@ def waits(trace: Trace, thread: int) -> Spans:
     events, operators = trace.events, trace.rows(Kind.CPU_OP)
     is_wait = trace.named(marks.WAIT)[events.name[operators]] & (events.thread[operators] == thread)
     in_hooks = subtract(hooks, merge(events.spans[called]))
-    return merge(np.concatenate((in_hooks, events.spans[operators[is_wait]])))
+    return merge(in_hooks, events.spans[operators[is_wait]], _in_callers(trace, thread))
+
+
+def _in_callers(trace: Trace, thread: int) -> Spans:
+    """Return when a thread was in operators that hold calls of c10d, as autograd functions do, and in none inside.
+
+    Only collectives that ended there, too, were waited for: DDP's hooks just begin theirs. Of functional ones it is
+    known where they are waited for, and compiled regions that hold them compute.
+    """
+    events, operators = trace.events, trace.rows(Kind.CPU_OP)
+    operators = operators[(events.thread[operators] == thread) & ~trace.named(marks.OF_LOOP)[events.name[operators]]]
+    begin_ns, name = events.begin_ns[operators], events.name[operators]
+    is_call = trace.named(marks.COMM_CALL)[name]
+    functional = merge(events.spans[operators[trace.named(marks.FUNCTIONAL)[name]]])
+    called_ns = np.sort(begin_ns[is_call & ~contains(functional, begin_ns)])
+    num_before = np.searchsorted(called_ns, np.stack((begin_ns, events.end_ns[operators])))
+    is_holder = ~is_call & (num_before[1] > num_before[0])
+    holders, others = merge(events.spans[operators[is_holder]]), merge(events.spans[operators[~is_holder]])
+    collectives = events.spans[host_rows(trace, marks.HOST_COMM)]
+    is_held = lengths_within(holders, collectives) == collectives[:, 1] - collectives[:, 0]
+    return intersect(subtract(holders, others), merge(collectives[is_held]))
 
 
 def calls(trace: Trace, thread: int) -> Spans:

@@ -118,6 +118,40 @@ def test_an_operator_does_not_compute_while_it_waits_for_a_functional_collective
     )
 
 
+def waiting_function(outer: str, ends: int) -> Breakdown:
+    """Return what an operator does until `ends` that calls an all-reduce, which lasts from 24 to 80."""
+    recording = Recording()
+    recording.op(outer, 0, ends)
+    recording.op("aten::clone", 5, 15)
+    recording.op("c10d::allreduce_", 20, 30)
+    recording.span("gloo:all_reduce", 24, 80, thread=GLOO)
+    recording.op("aten::mul", 82, 100)
+    (host,) = device_events(recording.trace(), MAIN)
+    return occupancy(host).breakdowns(whole_span(host))[0]
+
+
+@pytest.mark.parametrize("outer", ["Reduce", "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"])
+def test_an_operator_does_not_compute_while_it_waits_for_a_collective_that_it_called(outer: str) -> None:
+    found = waiting_function(outer, 81)
+    assert (found.compute_ns, found.exposed_comm_ns, found.comm_ns) == (49 * US, 50 * US, 56 * US)
+
+
+def test_an_operator_that_only_begins_a_collective_computes() -> None:
+    found = waiting_function("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 40)
+    assert (found.compute_ns, found.exposed_comm_ns) == (58 * US, 40 * US)
+
+
+def test_a_compiled_region_computes_beside_the_functional_collectives_in_it() -> None:
+    recording = Recording()
+    recording.op("CompiledFxGraph abc", 0, 100)
+    recording.op("_c10d_functional::all_reduce", 10, 20)
+    recording.op("c10d::allreduce_", 12, 18)
+    recording.span("gloo:all_reduce", 15, 60, thread=GLOO)
+    recording.op("_c10d_functional::wait_tensor", 50, 62)
+    (host,) = device_events(recording.trace(), MAIN)
+    assert occupancy(host).breakdowns(whole_span(host))[0].compute_ns == 88 * US
+
+
 def test_hooks_of_another_thread_keep_no_operator_from_computing() -> None:
     recording = Recording()
     recording.op("aten::mm", 0, 100)
