@@ -31,7 +31,7 @@ FUNCTIONAL = (
 )
 NO_STEP = (
     "the script ended without a training step: no optimizer.step() on gradients and no backward() was seen. "
-    "Processes that it starts itself are not watched"
+    "Processes that it starts itself are not watched: if those train, give --modes native"
 )
 APART = "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now"
 ASKED = ". Does the script train past a call of its model, or change parameters by what only one rank has seen?"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import functools
+import mmap
 import os
 import signal
 import sys
@@ -89,6 +90,27 @@ def hide_process_group(patches: Patches, of_children: Patches, fail: Callable[[s
     for name in ("get_rank", "get_world_size"):
         _deny(of_children, name)
     refuse_distribution(patches, fail)
+
+
+class ChildRefusal:
+    """Refuses processes that the script forks a process group of their own, and tells this one: there ranks train.
+
+    Attributes:
+        reason: for which the script is not converted; None: no process asked for a group.
+    """
+
+    def __init__(self, of_children: Patches) -> None:
+        self._told = mmap.mmap(-1, mmap.PAGESIZE)  # forked processes share it
+        _refuse(of_children, dist, "init_process_group", self._fail)
+
+    @property
+    def reason(self) -> str | None:
+        return self._told[:].rstrip(b"\0").decode(errors="replace") or None
+
+    def _fail(self, reason: str) -> NoReturn:
+        told = reason.encode()[: len(self._told)]
+        self._told[: len(told)] = told
+        raise RuntimeError(reason)
 
 
 def refuse_distribution(patches: Patches, fail: Callable[[str], NoReturn]) -> None:

@@ -102,6 +102,7 @@ class Rank(Observer):
         """Put every hook in place; the script has not begun."""
         # Never undone: processes that the script forks live on while it unwinds.
         of_children = Patches(for_children=True)
+        self._refusal = launched.ChildRefusal(of_children)
         launched.hide_process_group(self._patches, of_children, self._fail)
         lines.keep_stacks_short(of_children)
         self._seeding.watch(self._patches)
@@ -169,6 +170,14 @@ class Rank(Observer):
         super()._forced()
         self._overlay.discard()
 
+    def _returned(self, code: Any) -> None:
+        """Judge a script that ended by itself, whose ranks were perhaps processes that it forked."""
+        if self._refusal.reason and not (self._steplog.num_steps or self._ending.begun):
+            self._left = "returned"
+            with contextlib.suppress(Stop):
+                self._ending.stop("failed", self._refusal.reason)
+        super()._returned(code)
+
     def _raised(self, error: BaseException) -> None:
         if self._ending.begun:
             return
@@ -179,7 +188,7 @@ class Rank(Observer):
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
             at = script.raised_at(error)
-            explained = launched.looked_for(error, at) or self._mode.explain(error, at)
+            explained = self._refusal.reason or launched.looked_for(error, at) or self._mode.explain(error, at)
             reason = explained or script.failure(error) + self._loaders.ran_out(error) + self._protection.hint(error)
             reason += self._blame(error)
         with contextlib.suppress(Stop):

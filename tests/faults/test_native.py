@@ -52,11 +52,18 @@ def test_torchrun_ends_well_and_counts_what_its_ranks_drew(profile):
     assert (ended.exit_codes, ended.ended_by_dpdoctor) == ((0,), (False,))
 
 
-def test_spawned_ranks_on_the_same_samples_do_the_work_of_one(profile, tmp_path):
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ([], "torch.multiprocessing.spawn at"),
+        (["as_processes"], "torch.distributed.init_process_group, as one of 2 ranks, at"),
+    ],
+)
+def test_spawned_ranks_on_the_same_samples_do_the_work_of_one(profile, tmp_path, how, said):
     (tmp_path / "start.pt").write_text("the user's")
-    run = profile("native_spawned.py", *LITTLE, args=["2"])  # nobody needs to know that there is such a mode
+    run = profile("native_spawned.py", *LITTLE, args=["2", *how])  # nobody needs to know that there is such a mode
     skip_without_wall(run)
-    assert "the script distributes itself: torch.multiprocessing.spawn at" in run.output
+    assert f"the script distributes itself: {said}" in run.output
     assert list(run.summary["modes"]) == ["native"]
     assert run.exit_code == 0, run.output
     mode = run.mode("native")

@@ -34,5 +34,13 @@ def train(rank, world_size, rendezvous):
 if __name__ == "__main__":
     world_size = int(sys.argv[1])
     Path("start.pt").write_text("what was here before")
-    mp.spawn(train, args=(world_size, Path("rendezvous").absolute()), nprocs=world_size)
+    rendezvous = Path("rendezvous").absolute()
+    if "as_processes" in sys.argv:
+        processes = [mp.Process(target=train, args=(rank, world_size, rendezvous)) for rank in range(world_size)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    else:
+        mp.spawn(train, args=(world_size, rendezvous), nprocs=world_size)
     print("the parent ends", flush=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -17,6 +18,10 @@ from dpdoctor.spec import TASK_VARIABLE
 from dpdoctor.worker import launched
 from dpdoctor.worker.base.patches import Patches
 from tests.builders.rig import FailedError
+
+
+def join_two() -> None:
+    dist.init_process_group("gloo", rank=0, world_size=2)
 
 
 def fail(reason: str) -> NoReturn:
@@ -105,6 +110,26 @@ def test_the_refusal_names_the_command_that_observes_the_script(monkeypatch: pyt
         dist.init_process_group("gloo", rank=0, world_size=4)  # nobody told it: it starts the others
     with pytest.raises(FailedError, match=r"init_process_group at .* --modes native --nproc 2$"):
         dist.init_process_group("gloo", rank=0, world_size=1)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_is_refused_a_group_and_the_one_that_forked_it_knows_why(patches: Patches) -> None:
+    of_children = Patches(for_children=True)
+    try:
+        refusal = launched.ChildRefusal(of_children)
+        launched.hide_process_group(patches, of_children, fail)
+        assert refusal.reason is None
+        process = mp.get_context("fork").Process(target=join_two)
+        process.start()
+        process.join()
+    finally:
+        patches.undo()
+        of_children.undo()
+    assert process.exitcode == 1
+    assert refusal.reason is not None
+    assert re.search(
+        r"distributes itself: .*init_process_group, as one of 2 ranks, at .* --modes native$", refusal.reason
+    )
 
 
 def test_a_script_that_wants_to_know_its_rank_distributes_itself() -> None:
