@@ -33,6 +33,8 @@ from dpdoctor.worker import modes
 from dpdoctor.worker.base.mode import Mode
 
 DATA_PARALLEL = "dp"
+# Launchers that are this Python's, wherever PATH leads.
+OWN_LAUNCHERS = ("python", "torchrun")
 JOINS = ("dist.init_process_group", "distributed.init_process_group", "torch.distributed.init_process_group")
 # What a script that knows torchrun reads, by itself or through init_process_group.
 SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "env://")
@@ -320,6 +322,8 @@ def _launcher(options: Options) -> tuple[str, ...]:
             raise UsageError(f"--launcher {options.launcher!r} is no command of a shell: {error}") from error
         if not found:
             raise UsageError("--launcher names no command")
+        if not (found[0] in OWN_LAUNCHERS or os.sep in found[0] or machine.command(found[0])):
+            raise UsageError(f"--launcher: {found[0]} was not found, neither on PATH nor beside {sys.executable}")
         return found
     return ("python",) if options.nproc is None else torchrun(options.nproc)
 

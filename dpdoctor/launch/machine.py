@@ -8,7 +8,9 @@ import importlib.metadata
 import math
 import os
 import platform
+import shutil
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,11 @@ _CPU_QUOTAS = (
     (Path("/sys/fs/cgroup/cpu.max"),),
     (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")),
 )
+
+
+def command(name: str) -> str | None:
+    """Return where a command is: on PATH or, as in an environment that is not activated, beside this Python."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 def cores() -> int:

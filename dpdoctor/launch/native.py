@@ -22,7 +22,7 @@ import psutil
 
 from dpdoctor import heartbeat, rundir, units
 from dpdoctor.heartbeat import Beat
-from dpdoctor.launch import ends, forkserver, kept, stacks, watch
+from dpdoctor.launch import ends, forkserver, kept, machine, stacks, watch
 from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.kept import KeptProcess
 from dpdoctor.launch.processes import RankProcess, absolute_python_path
@@ -246,8 +246,10 @@ class Command:
         if failed:
             return f"dpdoctor could not look into the script's processes: {failed.removeprefix('failed: ')}"
         printed = without_torchrun(watch.tail(self._errors, MOST_LINES)), watch.tail(self._log)
-        raised = [line for line in printed[0] if _RAISED.match(line)][-1:]
-        last = next(iter(raised or [line for lines in printed for line in lines if _SAYS.search(line)][-1:]), "")
+        raised = last_raised(printed[0])
+        last = raised or next(
+            (line for lines in reversed(printed) for line in reversed(lines) if _SAYS.search(line)), ""
+        )
         said = f"; the last that it {'raised' if raised else 'printed'}: {last}" if last else ""
         if not processes:
             return (
@@ -255,6 +257,16 @@ class Command:
                 f"with -I, -E or -S, without its environment, or no Python at all{said}"
             )
         return f"the command ended with code {code}, and none of its processes trained{said}"
+
+
+def last_raised(lines: Sequence[str]) -> str:
+    """Return the last exception of what was printed; empty: there is none.
+
+    It is not what accelerate's launcher raises when a script of one rank fails, where the script said more.
+    """
+    raised = [line for line in lines if _RAISED.match(line)]
+    of_script = [line for line in raised if not line.startswith("subprocess.CalledProcessError: ")]
+    return next(iter((of_script or raised)[-1:]), "")
 
 
 def without_torchrun(lines: Sequence[str]) -> tuple[str, ...]:
@@ -313,7 +325,7 @@ def _words(task: WorkerTask) -> list[str]:
     first, *rest = task.mode.launcher
     own = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}
     script = ["-m", task.spec.target] if task.spec.is_module else [task.spec.target]
-    return [*own.get(first, [first]), *rest, *script, *task.spec.args]
+    return [*own.get(first, [machine.command(first) or first]), *rest, *script, *task.spec.args]
 
 
 def _environment(task: WorkerTask) -> dict[str, str]:

@@ -41,6 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(machine, "cores", lambda: CORES)
     monkeypatch.setattr(machine, "gpus", lambda: ((), None))
     monkeypatch.setattr(machine, "num_cuda_devices", lambda: 0)
+    monkeypatch.setattr(machine, "command", lambda name: None if name == "absent" else f"/bin/{name}")
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.chdir(tmp_path)
     (tmp_path / "train.py").write_text("raise SystemExit('must not run')")
@@ -84,6 +85,7 @@ def test_a_script_that_is_a_link_keeps_its_name_and_both_its_homes(here: Path) -
     [
         ({"launcher": "torchrun 'x"}, "is no command of a shell"),
         ({"launcher": " "}, "names no command"),
+        ({"launcher": "absent launch"}, "absent was not found"),
         ({"wall": "none"}, "leave it out, or give --allow-writes"),
         ({"wall": "landlock"}, "leave it out, or give --allow-writes"),
     ],

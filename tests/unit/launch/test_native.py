@@ -467,6 +467,16 @@ def test_one_rank_alone_has_what_one_of_several_has(monkeypatch: pytest.MonkeyPa
     assert environment("single", "torchrun")["OMP_NUM_THREADS"] == "7"
 
 
+def test_a_launcher_is_found_beside_this_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = tmp_path / "accelerate"
+    launcher.touch(mode=0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    words = [
+        native._words(task(tmp_path, "native", *first))[:2] for first in (("accelerate", "launch"), ("absent", "-n"))
+    ]
+    assert words == [[str(launcher), "launch"], ["absent", "-n"]]
+
+
 TORCHRUN = """Traceback (most recent call last):
   File "/home/me/train.py", line 3, in <module>
 ValueError: `devices=2` and a world size of 1
@@ -483,3 +493,10 @@ def test_what_a_rank_raised_stands_before_what_torchrun_says_of_it() -> None:
     assert native.without_torchrun(lines) == tuple(lines[:3])
     assert native.without_torchrun(lines[:3]) == tuple(lines[:3])
     assert native.without_torchrun(lines[3:]) == tuple(lines[3:])  # a rank may have said nothing
+
+
+def test_what_a_script_raised_is_told_and_not_what_its_launcher_makes_of_it() -> None:
+    of_script, of_launcher = "ImportError: no module", "subprocess.CalledProcessError: Command '['python']' failed"
+    assert native.last_raised([of_script, "Traceback", of_launcher]) == of_script
+    assert native.last_raised(["Traceback", of_launcher]) == of_launcher
+    assert native.last_raised(["nothing"]) == ""
