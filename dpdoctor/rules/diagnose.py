@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Diagnosis, Finding, Inconclusive, ModeFacts, Run, analyse
 from dpdoctor.analysis.own_cost import is_notable
-from dpdoctor.rules.catalog import RULES
+from dpdoctor.rules.catalog import BY_NAME, RULES
 from dpdoctor.rules.rule import CannotTell, Said, faster_without
 
 # A gain that is this part of a larger one is about as large: predictions are known no better.
@@ -106,12 +106,19 @@ def _bounded(finding: Finding) -> Finding:
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Return what is to be mended first, by what that gives, then mere facts, then what was refuted.
 
-    Of gains that are about alike, one that was measured comes first, or a cost that is confirmed.
+    What makes training wrong stands before what makes it slow. Of gains that are about alike, one that was measured
+    comes first, or a cost that is confirmed.
     """
-    levels: defaultdict[tuple[bool, bool], list[Finding]] = defaultdict(list)
+    levels: defaultdict[tuple[bool, bool, bool], list[Finding]] = defaultdict(list)
     for finding in findings:
-        levels[finding.status == "refuted", finding.severity == "info"].append(finding)
+        levels[finding.status == "refuted", finding.severity == "info", not is_of_result(finding)].append(finding)
     return [finding for level in sorted(levels) for finding in _by_gain(levels[level])]
+
+
+def is_of_result(finding: Finding) -> bool:
+    """Return whether it is certain that what is trained is wrong."""
+    rule = BY_NAME.get(finding.rule)
+    return rule is not None and rule.is_of_result and finding.status == "confirmed"
 
 
 def _by_gain(findings: list[Finding]) -> Iterator[Finding]:

@@ -41,6 +41,7 @@ def _check(facts: ModeFacts) -> Finding | None:
         evidence=(f"Parameters were compared after a step: {ranks}, not one set of values.", _exchanged(own)),
         cause=None,
         remedy=BY_HAND if own else OF_DDP,
+        short_remedy="give all ranks the same parameters",
         code=CODE_BY_HAND if own else None,
         line=own.line if own else next((unit.line for unit in conversion.modules), None),
     )
@@ -64,4 +65,5 @@ RULE = Rule(
     remedy="Give all ranks the same parameters before the first step: wrap the model after it is loaded, or broadcast.",
     verified=True,
     check=_check,
+    is_of_result=True,
 )

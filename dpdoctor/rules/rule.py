@@ -43,6 +43,7 @@ class Rule:
         check: returns the finding, None where there is nothing to say, or why it cannot tell.
         parts: names of the rules whose findings may be a part of what this one finds.
         beside: returns what is left of its finding beside the findings of `parts`, of which there is one at least.
+        is_of_result: what it finds makes what is trained wrong, however fast that is.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Rule:
     check: Callable[[ModeFacts], Said]
     parts: tuple[str, ...] = ()
     beside: Callable[[ModeFacts, Sequence[Finding]], Said] | None = None
+    is_of_result: bool = False
 
 
 def severity(cost: float, *, critical: float = CRITICAL) -> Severity:

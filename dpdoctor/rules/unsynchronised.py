@@ -29,6 +29,7 @@ def _check(facts: ModeFacts) -> Finding | None:
         evidence=(f"{nothing.facts[0].upper()}{nothing.facts[1:]}.",),
         cause=None,
         remedy="wrap the model, so that gradients are averaged over the ranks, or exchange them in every step",
+        short_remedy="average gradients over the ranks",
         code="model = DistributedDataParallel(model)",
         line=next((unit.line for unit in conversion.modules), None),
     )
@@ -43,4 +44,5 @@ RULE = Rule(
     remedy="Wrap the model in DistributedDataParallel, shard it with fully_shard, or exchange gradients by hand.",
     verified=True,
     check=_check,
+    is_of_result=True,
 )

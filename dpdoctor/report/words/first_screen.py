@@ -29,7 +29,7 @@ from dpdoctor.report.words import clauses, diagnosis, standing, verdict
 from dpdoctor.report.words.advice import SAID
 from dpdoctor.report.words.step_parts import AT_MOST, LABELS, StepPart, step_parts
 from dpdoctor.rules import BY_NAME
-from dpdoctor.rules.diagnose import ALIKE, MAY_BE_NOTHING, OURS
+from dpdoctor.rules.diagnose import ALIKE, MAY_BE_NOTHING, OURS, is_of_result
 from dpdoctor.rules.rule import CRITICAL
 
 MOST_OPPORTUNITIES = 3
@@ -230,14 +230,19 @@ def _doubt(run: RunSummary, doubtful: Sequence[Inconclusive]) -> str:
 
 def _largest(run: RunSummary, faults: Sequence[Finding]) -> Finding | None:
     """Return what takes most of a step, whatever can be done about it; of what takes about as much the first."""
-    if (twice := next(filter(_is_done_twice, faults), None)) is not None:
-        return twice
+    if (before_all := next(filter(_is_before_all, faults), None)) is not None:
+        return before_all
     shares = [(diagnosis.told_share(run, found) or 0.0) * (found.share_of == "step") for found in faults]
     return next((found for found, share in zip(faults, shares, strict=True) if share >= ALIKE * max(shares)), None)
 
 
+def _is_before_all(finding: Finding) -> bool:
+    """Return whether ranks train what is wrong, or the same: what their step consists of is beside the point then."""
+    return is_of_result(finding) or _is_done_twice(finding)
+
+
 def _is_done_twice(finding: Finding) -> bool:
-    """Return whether ranks do the same work: what their step consists of is beside the point then."""
+    """Return whether ranks do the same work."""
     return finding.rule == "unsharded_data" and finding.status == "confirmed"
 
 
@@ -262,14 +267,20 @@ def _longest_part(leading: Mapping[str, ModeSummary], name: str | None) -> str:
 
 
 def _do_first(run: RunSummary) -> str:
-    """Return the first change that is known to give something, where, and what it gives in each mode that it helps."""
-    changes, costly = _first_changes(run), diagnosis.parts(run).costly
+    """Return the first change that is known to give something, where, and what it gives in each mode that it helps.
+
+    What makes training right comes before that.
+    """
+    costly = diagnosis.parts(run).costly
+    wrong = next((found for found in costly if found.short_remedy and is_of_result(found)), None)
+    if wrong is not None:
+        return sentence(f"{capital(_change(wrong))}{_at(run, wrong)}: ranks train different models")
+    changes = _first_changes(run)
     if not changes:
         return ""
     most = _before_all(changes) or changes[0]
     focus = standing.focus(run)
     finding = next((found for found in changes if found.rule == most.rule and found.mode == focus), most)
-    where = f" ({_line(run, finding)})" if finding.line else ""
     change, also, tried = (finding.short_remedy or "").partition("; ")
     others = [other for other in costly if other.rule == finding.rule and other is not finding and other.short_remedy]
     alike = [other for other in others if _change(other) == change]
@@ -277,7 +288,7 @@ def _do_first(run: RunSummary) -> str:
     apart = _of_other_modes([other for other in others if other not in alike])
     # What was tried and does not help comes after what does, but for what other modes need: that may be the same.
     last = apart or f"{also}{tried}{f' {_where(finding.mode)}' if tried and beside else ''}"
-    return sentence(f"{capital(change)}{where}: {_gain(finding)} {_where(finding.mode)}{beside}{last}")
+    return sentence(f"{capital(change)}{_at(run, finding)}: {_gain(finding)} {_where(finding.mode)}{beside}{last}")
 
 
 def _first_changes(run: RunSummary) -> list[Finding]:
@@ -421,6 +432,11 @@ def _line(run: RunSummary, finding: Finding) -> str:
     file, colon, number = (finding.line or "").rpartition(":")
     typed = next((word for word in run.command if file.endswith(f"/{word}")), file)
     return clipped(f"{typed}{colon}{number}", LONGEST_LINE)
+
+
+def _at(run: RunSummary, finding: Finding) -> str:
+    """Return the line to change in brackets; empty: none is known."""
+    return f" ({_line(run, finding)})" if finding.line else ""
 
 
 def _size(finding: Finding) -> float:

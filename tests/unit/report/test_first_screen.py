@@ -170,6 +170,19 @@ class TestAnswer:
         assert found.do_first.startswith(first)
         assert found.do_first.count(units.times(found.opportunities[0].gain.value)) == 1
 
+    def test_what_makes_training_wrong_comes_before_what_makes_it_slow(self) -> None:
+        slow = finding(speedup=figure(1.5, 0.1, "x"), short_remedy="set num_workers=4")
+        wrong = finding(
+            "unsynchronised",
+            title="2 ranks exchange nothing",
+            cost=unknown("ratio"),
+            speedup=None,
+            short_remedy="average gradients over the ranks",
+        )
+        found = screen(with_findings(runs.cpu_run(), slow, wrong))
+        assert found.answer == "2 ranks exchange nothing (ddp)."
+        assert found.do_first == "Average gradients over the ranks (train.py:30): ranks train different models."
+
 
 class TestModes:
     def test_parts_add_up_to_the_step(self) -> None:

@@ -166,6 +166,13 @@ def test_a_bound_is_ordered_by_what_is_likely_not_by_the_most_that_it_may_be() -
     assert in_order([bound, gaining(1.5)]) == [gaining(1.5), bound]
 
 
+def test_what_makes_training_wrong_stands_first_where_it_is_certain() -> None:
+    wrong = finding("native", None, rule="replicas_differ", status="confirmed")
+    assert in_order([gaining(1.5), wrong]) == [wrong, gaining(1.5)]
+    doubtful = dataclasses.replace(wrong, status="inferred")
+    assert in_order([gaining(1.5), doubtful]) == [gaining(1.5), doubtful]
+
+
 @given(st.lists(st.floats(-0.9, 0.9), max_size=8))
 def test_none_is_lost_where_a_remedy_would_make_it_slower(costs: list[float]) -> None:
     findings = [finding("ddp", cost) for cost in costs]
