@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -301,6 +302,24 @@ AMONG = ", as one of "  # so many ranks, whose number nobody told it
 def starts_its_ranks(refusal: str) -> bool:
     """Return whether a script that distributes itself is said to start its ranks, too, and needs no torchrun."""
     return AMONG in refusal or any(f"{name} at" in refusal for name in SPAWNS)
+
+
+# How launchers call the number of ranks on a host: torchrun, accelerate, deepspeed, mpirun, fabric.
+RANKS_OPTIONS = ("--nproc-per-node", "--num-processes", "--num-gpus", "-np", "--devices")
+
+
+def is_of_ranks(option: str) -> bool:
+    """Return whether it is an option of a launcher by which the number of ranks is given."""
+    return option.replace("_", "-") in RANKS_OPTIONS
+
+
+def asks_for_several(launcher: Sequence[str]) -> bool:
+    """Return whether a launcher's words give a number of ranks above one."""
+    pairs = (
+        *itertools.pairwise(launcher),
+        *((option, value) for option, equals, value in (word.partition("=") for word in launcher) if equals),
+    )
+    return any(is_of_ranks(option) and value.isdecimal() and int(value) > 1 for option, value in pairs)
 
 
 # The directory of a launch whose ranks the script, or a launcher of the user's, starts.

@@ -28,6 +28,7 @@ from dpdoctor.spec import (
     ModeSpec,
     Recording,
     RunSpec,
+    is_of_ranks,
 )
 from dpdoctor.worker import modes
 from dpdoctor.worker.base.mode import Mode
@@ -39,8 +40,6 @@ JOINS = ("dist.init_process_group", "distributed.init_process_group", "torch.dis
 # What a script that knows torchrun reads, by itself or through init_process_group.
 SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "env://")
 DEFAULT_CPU_RANKS = 2
-# How launchers call the number of ranks on a host: torchrun, accelerate, deepspeed, mpirun, fabric.
-RANKS_OPTIONS = ("--nproc-per-node", "--num-processes", "--num-gpus", "-np", "--devices")
 # Seconds that starting Python, torch and a small script take; only for the estimate that is printed.
 STARTUP_S = 10.0
 UNSEEN_GPUS = (
@@ -385,15 +384,11 @@ def _of_one_rank(launcher: Sequence[str]) -> Iterator[str]:
     before = ""
     for word in launcher:
         option, equals, _ = word.partition("=")
-        if equals and _is_of_ranks(option):
+        if equals and is_of_ranks(option):
             yield f"{option}=1"
         else:
-            yield "1" if _is_of_ranks(before) else word
+            yield "1" if is_of_ranks(before) else word
         before = word
-
-
-def _is_of_ranks(option: str) -> bool:
-    return option.replace("_", "-") in RANKS_OPTIONS
 
 
 def _native_spec(name: str, mode: Mode, launcher: tuple[str, ...]) -> ModeSpec:

@@ -10,7 +10,7 @@ import msgspec
 from dpdoctor.analysis.base.cores import NOT_TRIED
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.records import Conversion, Counters, Written
-from dpdoctor.spec import SCHEMA, Fingerprint, LoaderSetting
+from dpdoctor.spec import SCHEMA, Fingerprint, LoaderSetting, asks_for_several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +298,11 @@ class NativeSummary:
     launcher: tuple[str, ...]
     collectives: Figure
     other_worlds: str = ""
+
+    @property
+    def asks_for_several(self) -> bool:
+        """Return whether the launcher was given a number of ranks above one."""
+        return asks_for_several(self.launcher)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

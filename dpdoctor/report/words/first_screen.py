@@ -524,14 +524,16 @@ def _withheld(run: RunSummary) -> Iterator[str]:
 
 
 def _started_one_rank(modes: Mapping[str, ModeSummary]) -> Iterator[str]:
-    """Yield that a launcher whose baseline is itself with a count of one started no more of its own accord, either."""
+    """Yield that a launcher that was asked for several ranks, or whose baseline has a count of one, started one."""
     baseline = modes.get(BASELINE)
-    if baseline is None or baseline.native is None:
-        return
+    is_compared = baseline is not None and baseline.native is not None
+    also = ", as the baseline is" if is_compared else ""
     for name, mode in modes.items():
-        if name != BASELINE and mode.native is not None and mode.world_size == 1:
+        if name == BASELINE or mode.native is None or mode.world_size > 1:
+            continue
+        if is_compared or mode.native.asks_for_several:
             command = clipped(shlex.join(mode.native.launcher), LONGEST_REMEDY)
-            yield f"{capital(mode_label(name))} is one rank, as the baseline is: `{command}` started no second one."
+            yield f"{capital(mode_label(name))} is one rank{also}: `{command}` started no second one."
 
 
 def _unknown(what: str, modes: Mapping[str, ModeSummary], figures: Mapping[str, Figure]) -> Iterator[str]:

@@ -325,6 +325,24 @@ class TestLimits:
         told = first_screen(dataclasses.replace(found, modes=modes)).limits
         assert any(shlex.join(OWN.launcher) in text for text in told) == is_told
 
+    @pytest.mark.parametrize(
+        ("launcher", "world_size", "is_told"),
+        [
+            ("accelerate launch --num_processes 2", 1, True),
+            ("torchrun --nproc-per-node=2", 1, True),
+            ("accelerate launch --num_processes 2", 2, False),
+            ("accelerate launch --num_processes 1", 1, False),
+            ("torchrun --nproc-per-node gpu", 1, False),
+            ("python", 1, False),
+        ],
+    )
+    def test_also_without_a_baseline(self, launcher: str, world_size: int, is_told: bool) -> None:
+        found = runs.cpu_run().summary
+        own = dataclasses.replace(OWN, launcher=tuple(launcher.split()))
+        native = dataclasses.replace(found.modes["ddp"], native=own, world_size=world_size)
+        told = first_screen(dataclasses.replace(found, modes={"native": native})).limits
+        assert any(text == f"native is one rank: `{launcher}` started no second one." for text in told) == is_told
+
     def test_different_batches_are_told(self) -> None:
         (told,) = [text for text in screen(runs.cpu_run()).limits if "time to accuracy" in text]
         assert figures(told) == ["32", "64"]
