@@ -192,6 +192,8 @@ HAND_WRITTEN = "hand-written"
 PARAMETERS_EQUAL = "parameters equal"
 # Ranks send tensors to single others, as stages of a pipeline do.
 POINT_TO_POINT = "point to point"
+# Ranks exchange nothing, in no step.
+NOTHING = "none"
 # Each rank holds a part of every layer, and all of them need the same samples.
 TENSOR_PARALLEL = "tensor parallel"
 
@@ -201,7 +203,7 @@ class Strategy:
     """One way in which a script distributes itself, with its facts in words.
 
     `name`: ddp, fsdp1, fsdp2, dp, zero, POINT_TO_POINT, TENSOR_PARALLEL; hand-written, what the script exchanges by
-    itself at `line`; now and then, in few steps; none, in no step. Of a hand-written one, `calls` are those of a step,
+    itself at `line`; now and then, in few steps; NOTHING. Of a hand-written one, `calls` are those of a step,
     and `in_backward` says whether most of them begin while the backward pass goes on, `of_gradients` whether all come
     in it or after it, before the update. `hook` is ddp's communication hook, if it has one.
     """
@@ -248,6 +250,11 @@ class Conversion:
     strategies: tuple[Strategy, ...] = ()
     made_anew: str = ""
     drawn_alike: tuple[str, ...] = ()
+
+    @property
+    def exchanges_nothing(self) -> bool:
+        """Whether ranks that start themselves issued no collective in any step."""
+        return any(way.name == NOTHING for way in self.strategies)
 
     @property
     def proved(self) -> bool | None:

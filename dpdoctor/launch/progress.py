@@ -72,6 +72,8 @@ def describe(
     if len(known) < len(beats) or not known:
         return f"{title}: starting, {units.seconds(round(elapsed_s))}"
     last = min(known, key=lambda beat: beat.step)
+    if last.stage == "done" and since_step_s >= QUIET_S:
+        return f"{title}: recorded; the script runs on, {units.seconds(round(elapsed_s))}"
     parts = [f"{title}: {last.stage}", f"step {units.whole(last.step)}"]
     if last.step and since_step_s >= QUIET_S:
         parts.append(f"no step for {units.seconds(round(since_step_s))}")

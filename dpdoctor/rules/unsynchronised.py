@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis import NOTHING, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.rules.rule import Rule
-
-# Strategy's.
-NOTHING = "none"
 
 
 def _check(facts: ModeFacts) -> Finding | None:

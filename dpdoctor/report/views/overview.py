@@ -233,7 +233,7 @@ def _meaning(summary: RunSummary) -> Iterator[str]:
     """Yield how much was remarked on the script, and where that stands."""
     remarks = sum(len(mode.conversion.warnings) for mode in summary.modes.values() if mode.conversion)
     if remarks:
-        yield f"Wrapping the script gave {units.count(remarks, 'remark')}; see “Run details”."
+        yield f"Watching the script gave {units.count(remarks, 'remark')}; see “Run details”."
 
 
 def _details(summary: RunSummary) -> Iterator[Paragraph]:

@@ -99,6 +99,8 @@ def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
 
 def _communication(mode: ModeSummary) -> tuple[float, str]:
     """Return communication's share of a step and what it was taken from; 0 and nothing where it is unknown."""
+    if mode.conversion is not None and mode.conversion.exchanges_nothing:
+        return 0.0, "none: no collective is issued"
     gained = mode.ablations[_ABLATION].share if _ABLATION in mode.ablations else None
     if gained is not None and gained.value is not None and above_zero(gained):
         return gained.value, "what a step gains without communication"

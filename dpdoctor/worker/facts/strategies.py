@@ -13,13 +13,12 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from dpdoctor import units
-from dpdoctor.records import HAND_WRITTEN, POINT_TO_POINT, TENSOR_PARALLEL, Strategy
+from dpdoctor.records import HAND_WRITTEN, NOTHING, POINT_TO_POINT, TENSOR_PARALLEL, Strategy
 from dpdoctor.worker.timing.exchanges import Call, Exchanges
 
 # From this part of what is trained on, counted in bytes, an exchange of the script's own is one of gradients or
 # parameters; less is a flag, a loss that is logged, a metric.
 LEAST_SHARE = 0.01
-NOTHING = "none"
 
 
 def found(

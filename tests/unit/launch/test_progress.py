@@ -61,6 +61,12 @@ def test_for_how_long_no_step_came_is_told_in_place_of_a_rate_once_one_did() -> 
     assert "step 5, no step for 22.0 s" in lines[3]
 
 
+def test_a_script_that_runs_on_after_its_recording_takes_no_step_that_could_be_missed() -> None:
+    assert describe("native", [beat(31, stage="done")], None, 61, since_step_s=43) == (
+        "native: recorded; the script runs on, 61.0 s"
+    )
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_has_its_line(stage: str) -> None:
     line = describe("ddp", [beat(1234, stage=stage)], 5678.9, 61.4)

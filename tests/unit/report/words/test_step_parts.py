@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dpdoctor.analysis import AblationSummary
+from dpdoctor.analysis import NOTHING, AblationSummary
 from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, step_parts
 from tests.builders import cases
 
@@ -36,6 +36,10 @@ def of_one_round(share: float) -> AblationSummary:
 @pytest.mark.parametrize("no_comm", [cases.ablation(0.2, 0.25), cases.ablation(-0.2), of_one_round(0.2)])
 def test_an_experiment_that_cannot_tell_leaves_communication_unknown(no_comm: AblationSummary) -> None:
     assert shown(ablations={"no_comm": no_comm}) == shown()
+
+
+def test_ranks_that_exchange_nothing_communicate_for_no_time() -> None:
+    assert shown(conversion=cases.in_way(NOTHING)) == {DATA: "10%", COMPUTE: "90%"}
 
 
 def test_one_device_communicates_with_nobody() -> None:
