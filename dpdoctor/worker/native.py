@@ -123,6 +123,7 @@ class Native(Observer):
         self._is_over = False
         super().__init__(task, where, directory, heartbeat, backend, protection=_protection(task))
         self._strategies: tuple[Strategy, ...] = ()
+        self._period = 1
         self._report.strategies = self._strategies_so_far
         self._seeding.is_apart = True  # what is drawn alike and what apart is the script's own affair
         self._keep_stacks()
@@ -249,6 +250,7 @@ class Native(Observer):
     def _look_at(self, exchanges: Exchanges) -> None:
         """At the end of the step that is looked at closely: name what the script does to distribute itself."""
         exchanges.is_on = False
+        self._period = exchanges.period()
         trained = sum(unit.trainable_bytes for unit in self._wrapping.records())
         self._strategies = strategies.found(self._wrapping.modules, self._optimizers.alive(), exchanges, trained)
 
@@ -280,6 +282,8 @@ class Native(Observer):
 
     def _finish(self, status: str, reason: str | None) -> None:
         try:
+            if (doubt := strategies.doubt(self._strategies_so_far(), self._period)) is not None:
+                self._report.warn(doubt)
             super()._finish(status, reason)
             if self._stored is not None and self._left == "stopped":
                 with contextlib.suppress(LostError):  # nobody leaves before all have their records

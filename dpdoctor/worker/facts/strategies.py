@@ -19,6 +19,11 @@ from dpdoctor.worker.timing.exchanges import Call, Exchanges
 # From this part of what is trained on, counted in bytes, an exchange of the script's own is one of gradients or
 # parameters; less is a flag, a loss that is logged, a metric.
 LEAST_SHARE = 0.01
+NOW_AND_THEN = "now and then"
+NO_RHYTHM = (
+    "ranks exchange something in few steps, in no rhythm that warm-up showed: windows may hold more or less of it than "
+    "the rest of the job, and so may the time of a step. Give --warmup and --steps that hold several rounds"
+)
 
 
 def found(
@@ -136,6 +141,11 @@ def of_run(at_proof: tuple[Strategy, ...], exchanges: Exchanges) -> tuple[Strate
     if not exchanges.num_exchanging:
         return (*at_proof, Strategy(name=NOTHING, facts=f"no collective was issued in {steps}"))
     if 2 * exchanges.num_exchanging < exchanges.num_steps:
-        facts = f"something is exchanged in {exchanges.num_exchanging} of {steps}"
-        return (*at_proof, Strategy(name="now and then", facts=facts))
+        told = f"something is exchanged in {exchanges.num_exchanging} of {steps}"
+        return (*at_proof, Strategy(name=NOW_AND_THEN, facts=f"{told}; calls are those of a step in which it is"))
     return at_proof
+
+
+def doubt(ways: Sequence[Strategy], period: int) -> str | None:
+    """Return why windows need not hold what is exchanged now and then, given the steps of its rhythm; None: they do."""
+    return NO_RHYTHM if period == 1 and any(way.name == NOW_AND_THEN for way in ways) else None

@@ -143,6 +143,19 @@ def test_what_is_exchanged_in_no_step_or_in_few_is_said(
     assert [found.name for found in strategies.of_run((), seen)] == names
 
 
+@pytest.mark.parametrize(
+    ("per_step", "is_told"),
+    [([0, 0, 5, 0, 0, 5, 0, 0, 5], False), ([0, 0, 0, 0, 5, 0, 0, 0, 0], True), ([1, 1, 1, 1, 1, 1, 1, 1, 1], False)],
+)
+def test_where_no_rhythm_of_rare_exchanges_was_seen_windows_need_not_hold_it(
+    phases: PhaseClock, per_step: list[int], is_told: bool
+) -> None:
+    seen = Exchanges(phases)
+    for collectives in per_step:
+        seen.counted(collectives)
+    assert (strategies.doubt(strategies.of_run((), seen), seen.period()) is not None) == is_told
+
+
 def test_steps_from_which_an_ablation_takes_the_exchange_do_not_count(phases: PhaseClock) -> None:
     seen = Exchanges(phases)
     for instead, collectives in ((None, 8), (wire.instead, 0), (wire.instead, 0), (None, 8)):
