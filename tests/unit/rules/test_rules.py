@@ -92,5 +92,5 @@ def test_a_short_remedy_fits_a_headline_and_has_a_gain(name: str) -> None:
     for one in [one for one in found if isinstance(one, Finding) and one.short_remedy]:
         assert len(one.short_remedy or "") <= 80
         assert not (one.short_remedy or "").endswith(".")
-        assert one.speedup is not None
+        assert one.speedup is not None or BY_NAME[name].is_of_result  # that trains other models, however fast
         assert one.remedy
