@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
 from dpdoctor.attribution.callers import launches, queued_by
-from dpdoctor.attribution.fsdp_hooks import waits
+from dpdoctor.attribution.host_waits import waits
 from dpdoctor.attribution.intervals import Spans, complement, pieces
 from dpdoctor.attribution.parts import Part, parts
 from dpdoctor.digest import HOST

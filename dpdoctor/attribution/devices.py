@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution import fsdp_hooks, marks
+from dpdoctor.attribution import host_waits, marks
 from dpdoctor.attribution.breakdown import idle_by_cause, occupancy, whole_span, within
 from dpdoctor.attribution.callers import host_rows
 from dpdoctor.attribution.device_events import DeviceEvents
@@ -29,7 +29,7 @@ def handling(trace: Trace, device: DeviceEvents, thread: int) -> Spans:
     if device.index != HOST:
         return merge()
     copies = trace.events.spans[host_rows(trace, marks.DDP_HANDLING)]
-    return merge(copies, fsdp_hooks.waits(trace, thread), fsdp_hooks.calls(trace, thread))
+    return merge(copies, host_waits.waits(trace, thread), host_waits.calls(trace, thread))
 
 
 _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(PHASES))

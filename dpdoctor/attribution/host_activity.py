@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
 from dpdoctor.attribution.device_events import DeviceEvents
-from dpdoctor.attribution.fsdp_hooks import waits
+from dpdoctor.attribution.host_waits import waits
 from dpdoctor.attribution.intervals import Spans, merge, subtract
 from dpdoctor.trace.columns import UNKNOWN, Kind
 from dpdoctor.trace.model import Trace

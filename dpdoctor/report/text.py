@@ -170,6 +170,12 @@ def sentence(text: str) -> str:
     return f"{text.rstrip().rstrip('.')}."
 
 
+def as_typed(line: str, command: Sequence[str]) -> str:
+    """Return FILE:LINE with the path as it was typed in the command, if it was."""
+    file, colon, number = line.rpartition(":")
+    return f"{next((word for word in command if file.endswith(f'/{word}')), file)}{colon}{number}"
+
+
 def clipped(text: str, most: int) -> str:
     """Return text of at most so many characters, on one line; of a longer one begin and end."""
     line = " ".join(text.split())

@@ -33,6 +33,7 @@ from dpdoctor.report.loading.predicted import predicted_step, setting_words
 from dpdoctor.report.text import (
     absent_of,
     amount_cell,
+    as_typed,
     figure_cell,
     figure_text,
     name_cell,
@@ -98,7 +99,12 @@ def _why_not(mode: ModeSummary) -> str:
 def _loader(analysis: Diagnosis, mode: str, loader: LoaderSummary) -> Iterator[Block]:
     yield from _advice(loader, tried_step(analysis.summary.modes[mode]) if loader.trial is None else None)
     yield Grid(
-        blocks=(Facts(pairs=tuple(_facts(loader))), _fetches(analysis, mode), *_transforms(loader), *_ready(loader))
+        blocks=(
+            Facts(pairs=tuple(_facts(loader, analysis.summary.command))),
+            _fetches(analysis, mode),
+            *_transforms(loader),
+            *_ready(loader),
+        )
     )
     yield Fold(title="Predicted step by num_workers", blocks=(_predicted(loader),))
     for table in _workers(loader):
@@ -129,11 +135,11 @@ def _advice(loader: LoaderSummary, tried: Figure | None) -> Iterator[Callout]:
         yield Callout(tone="plain", title="No other setting is advised", text=sentence(loader.advice_reason))
 
 
-def _facts(loader: LoaderSummary) -> Iterator[tuple[str, str]]:
+def _facts(loader: LoaderSummary, command: Sequence[str]) -> Iterator[tuple[str, str]]:
     prefetch = "" if loader.prefetch_factor is None else f", prefetch_factor={loader.prefetch_factor}"
     if loader.built_at:
-        yield "Built at", loader.built_at
-    yield "Iterated at", loader.line
+        yield "Built at", as_typed(loader.built_at, command)
+    yield "Iterated at", as_typed(loader.line, command)
     yield "Dataset", loader.dataset
     yield "Workers", f"num_workers={loader.num_workers}{prefetch}"
     yield "persistent_workers", "yes" if loader.persistent_workers else "no"

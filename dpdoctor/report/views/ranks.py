@@ -25,7 +25,7 @@ LATE_TITLES = {
     "rotating": "Now one rank is late, now another",
     "periodic": "Somebody is late at regular distances",
     "single": "Somebody was late now and then",
-    "none": "In the trace nobody is late",
+    "none": "No straggler in the trace",
     "unknown": "Straggler analysis not possible",
 }
 MEANING = (
@@ -63,9 +63,8 @@ def _folded(title: str, tables: Iterator[Table]) -> Iterator[Fold]:
 
 def _verdict(verdict: Stragglers) -> Callout:
     said = lateness(verdict) or verdict.reason or "no reason was recorded"
-    judged = (
-        f" Somebody was late in {units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'judged step')}."
-    )
+    late = f"{units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'judged step')}"
+    judged = f" Somebody was late in {late}{', in no pattern' if verdict.kind == 'none' and verdict.num_late else ''}."
     tone = {"none": "good", "unknown": "muted"}.get(verdict.kind, "warn")
     text = sentence(said[0].upper() + said[1:]) + (judged if verdict.num_steps else "")
     return Callout(tone=tone, title=LATE_TITLES[verdict.kind], text=text)

@@ -15,6 +15,7 @@ from dpdoctor.analysis import BASELINE, Figure, Finding, Inconclusive, ModeSumma
 from dpdoctor.analysis.disturbances import OTHERS_USED
 from dpdoctor.report.blocks import Advice, Ranking
 from dpdoctor.report.text import (
+    as_typed,
     batch_text,
     by_reason,
     capital,
@@ -114,6 +115,7 @@ class FirstScreen:
         do_first: what to change first and what that gives; empty: nothing is known to help.
         linear: the step that linear scaling would have, in seconds; None: it differs between modes, or is unknown.
         opportunities: the largest gain first, but for work that is done twice; `num_more` are in the findings alone.
+        is_done_twice: whether the first of them is against that.
         limits: what this run could not tell, or what makes a figure doubtful, a sentence each.
         hints: what more it would tell if it were run otherwise, a sentence each; no figure shown depends on it.
     """
@@ -125,6 +127,7 @@ class FirstScreen:
     modes: tuple[ModeRow, ...]
     linear: float | None
     opportunities: tuple[Opportunity, ...]
+    is_done_twice: bool
     num_more: int
     limits: tuple[str, ...]
     hints: tuple[str, ...]
@@ -134,7 +137,7 @@ def first_screen(run: RunSummary) -> FirstScreen:
     """Return the first screen of a run of modes."""
     word, tone, answer = _answer(run)
     answer = f"{_slower(run)}{answer}"
-    first = _before_all(_first_changes(run))
+    first = _against_double_work(_first_changes(run))
     by_rule = sorted(diagnosis.bottlenecks(run), key=lambda findings: first is not None and first not in findings)
     return FirstScreen(
         bound_by=word,
@@ -144,6 +147,7 @@ def first_screen(run: RunSummary) -> FirstScreen:
         modes=tuple(_row(run, name) for name in run.modes),
         linear=_linear(run),
         opportunities=tuple(_opportunity(run, findings) for findings in by_rule[:MOST_OPPORTUNITIES]),
+        is_done_twice=first is not None,
         num_more=max(0, len(by_rule) - MOST_OPPORTUNITIES),
         limits=tuple(_limits(run)),
         hints=tuple(_hints(run)),
@@ -154,11 +158,11 @@ def ranking(screen: FirstScreen) -> Iterator[Ranking]:
     """Yield what to change; a gain's meter is full at twice today's throughput."""
     if not screen.opportunities:
         return
+    first = " Work that is done twice comes first." if screen.is_done_twice else ""
     more = f" The findings below have {screen.num_more} more." if screen.num_more else ""
     yield Ranking(
         title="Opportunities",
-        caption="By likely gain in throughput, work that is done twice first; a bound is shown by its upper end; "
-        f"gains do not add up.{more}",
+        caption=f"By likely gain in throughput; a bound is shown by its upper end; gains do not add up.{first}{more}",
         advice=tuple(
             Advice(
                 title=found.title,
@@ -230,13 +234,13 @@ def _doubt(run: RunSummary, doubtful: Sequence[Inconclusive]) -> str:
 
 def _largest(run: RunSummary, faults: Sequence[Finding]) -> Finding | None:
     """Return what takes most of a step, whatever can be done about it; of what takes about as much the first."""
-    if (before_all := next(filter(_is_before_all, faults), None)) is not None:
-        return before_all
+    if (wrong := next(filter(_is_wrong_or_twice, faults), None)) is not None:
+        return wrong
     shares = [(diagnosis.told_share(run, found) or 0.0) * (found.share_of == "step") for found in faults]
     return next((found for found, share in zip(faults, shares, strict=True) if share >= ALIKE * max(shares)), None)
 
 
-def _is_before_all(finding: Finding) -> bool:
+def _is_wrong_or_twice(finding: Finding) -> bool:
     """Return whether ranks train what is wrong, or the same: what their step consists of is beside the point then."""
     return is_of_result(finding) or _is_done_twice(finding)
 
@@ -278,7 +282,7 @@ def _do_first(run: RunSummary) -> str:
     changes = _first_changes(run)
     if not changes:
         return ""
-    most = _before_all(changes) or changes[0]
+    most = _against_double_work(changes) or changes[0]
     focus = standing.focus(run)
     finding = next((found for found in changes if found.rule == most.rule and found.mode == focus), most)
     change, also, tried = (finding.short_remedy or "").partition("; ")
@@ -298,7 +302,7 @@ def _first_changes(run: RunSummary) -> list[Finding]:
     return [found for found in known if found.mode in leading] or known
 
 
-def _before_all(changes: Sequence[Finding]) -> Finding | None:
+def _against_double_work(changes: Sequence[Finding]) -> Finding | None:
     """Return what comes before larger gains where ranks do the same work; None: they do not.
 
     To end that, or one device, where the mode would still be slower than that.
@@ -429,9 +433,7 @@ def _remedy_of(finding: Finding) -> str:
 
 def _line(run: RunSummary, finding: Finding) -> str:
     """Return the line to change; a path as it was typed, if it was."""
-    file, colon, number = (finding.line or "").rpartition(":")
-    typed = next((word for word in run.command if file.endswith(f"/{word}")), file)
-    return clipped(f"{typed}{colon}{number}", LONGEST_LINE)
+    return clipped(as_typed(finding.line or "", run.command), LONGEST_LINE)
 
 
 def _at(run: RunSummary, finding: Finding) -> str:

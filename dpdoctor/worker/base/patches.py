@@ -23,6 +23,15 @@ _AS_SEQUENCE = object.__basicsize__ + _WORD + 10 * _WORD
 _ITEM = 3 * _WORD
 
 
+def around_compiled(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that stands around a compiled one, marked as torch marks its own wrappers.
+
+    Of these it asks for what is inside: the script may compile it once more.
+    """
+    vars(call)["_torchdynamo_wrapper_id"] = id(call)
+    return call
+
+
 @contextlib.contextmanager
 def as_they_were(owner: type) -> Iterator[None]:
     """Have `owner` and its subclasses be sequences after what is done inside only where they were before."""

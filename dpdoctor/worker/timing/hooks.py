@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dpdoctor.worker.base import lines
-from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.base.patches import Patches, around_compiled
 from dpdoctor.worker.timing.phases import BACKWARD, ELSEWHERE, H2D, OPTIMIZER, PhaseClock
 from dpdoctor.worker.timing.steps import NO_OPTIMIZER, StepCounter
 
@@ -152,9 +152,7 @@ class Optimizers:
                 self._end(optimizer)
             return result
 
-        # By this torch knows its own wrappers, of which it asks for what is inside: it may be compiled once more.
-        vars(call)["_torchdynamo_wrapper_id"] = id(call)
-        return call
+        return around_compiled(call)
 
     def _begin(
         self,

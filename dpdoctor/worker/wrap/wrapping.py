@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from dpdoctor.records import RUNS_AS_PYTHON, WrappedModule
 from dpdoctor.worker.base import lines, modules
 from dpdoctor.worker.base.mode import ConversionError, Mode, WrapOptions
-from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.base.patches import Patches, around_compiled
 from dpdoctor.worker.wrap import methods
 from dpdoctor.worker.wrap.compiled import Compilations, Function, compiled_as, reached
 from dpdoctor.worker.wrap.eval_mode import EvalMode
@@ -295,9 +295,7 @@ class Wrapping:
             finally:
                 inside.functions = outer
 
-        # By this torch knows its own wrappers, of which it asks for what is inside: it may be compiled once more.
-        vars(call)["_torchdynamo_wrapper_id"] = id(call)
-        return call
+        return around_compiled(call)
 
     def _observed(self, function: Function, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Return a compiled function as it is, which tells of backward passes in it that no forward was seen before."""
@@ -314,8 +312,7 @@ class Wrapping:
                 self.warnings.append(f"{self.made_anew}{UNSEEN}")
             return result
 
-        vars(call)["_torchdynamo_wrapper_id"] = id(call)
-        return call
+        return around_compiled(call)
 
     def _is_to_run(self, function: Function, python: Callable[..., Any], values: Sequence[Any]) -> bool:
         """Return whether a compiled function is to run as Python: once to see whether it calls a model that it can."""

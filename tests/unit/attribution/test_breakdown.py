@@ -48,6 +48,14 @@ def expected_budget(ticks: dict[str, np.ndarray], begin: int, end: int) -> Break
     return Breakdown(compute_ns=compute, exposed_comm_ns=exposed, h2d_ns=h2d, copy_ns=copy, idle_ns=idle, comm_ns=comm)
 
 
+def on_host(recording: Recording) -> Breakdown:
+    """Return the breakdown of all that was recorded, where only the host computes."""
+    (host,) = device_events(recording.trace(), MAIN)
+    assert host.index == HOST
+    (breakdown,) = occupancy(host).breakdowns(whole_span(host))
+    return breakdown
+
+
 def test_the_budget_equals_a_grid_on_every_device() -> None:
     rng = np.random.default_rng(0)
     for _ in range(300):
@@ -84,10 +92,7 @@ def test_without_a_device_operators_compute_and_the_backends_threads_communicate
     recording.span("gloo:all_reduce", 40, 60, thread=GLOO + 1)
     recording.op("aten::mm", 0, 90, thread=GLOO)  # not of the training thread
     recording.op("aten::add", 70, 80)
-    (host,) = device_events(recording.trace(), MAIN)
-    (breakdown,) = occupancy(host).breakdowns(whole_span(host))
-    assert host.index == HOST
-    assert breakdown == Breakdown(
+    assert on_host(recording) == Breakdown(
         compute_ns=30 * US, exposed_comm_ns=30 * US, h2d_ns=0, copy_ns=0, idle_ns=10 * US, comm_ns=40 * US
     )
 
@@ -98,9 +103,7 @@ def test_an_operator_does_not_compute_while_a_hook_in_it_waits() -> None:
     recording.span("FSDP::pre_backward (blocks.0)", 20, 70)
     recording.op("fsdp::split_with_sizes_copy", 60, 65)
     recording.span("gloo:all_gather", 30, 55, thread=GLOO)
-    (host,) = device_events(recording.trace(), MAIN)
-    (breakdown,) = occupancy(host).breakdowns(whole_span(host))
-    assert breakdown == Breakdown(
+    assert on_host(recording) == Breakdown(
         compute_ns=55 * US, exposed_comm_ns=25 * US, h2d_ns=0, copy_ns=0, idle_ns=20 * US, comm_ns=25 * US
     )
 
@@ -111,9 +114,7 @@ def test_an_operator_does_not_compute_while_it_waits_for_a_functional_collective
     recording.op("autograd::engine::evaluate_function: WaitBackward", 60, 100)
     recording.op("_c10d_functional::wait_tensor", 60, 100)
     recording.span("gloo:all_reduce", 55, 98, thread=GLOO)
-    (host,) = device_events(recording.trace(), MAIN)
-    (breakdown,) = occupancy(host).breakdowns(whole_span(host))
-    assert breakdown == Breakdown(
+    assert on_host(recording) == Breakdown(
         compute_ns=60 * US, exposed_comm_ns=38 * US, h2d_ns=0, copy_ns=0, idle_ns=0, comm_ns=43 * US
     )
 
@@ -126,8 +127,7 @@ def waiting_function(outer: str, ends: int) -> Breakdown:
     recording.op("c10d::allreduce_", 20, 30)
     recording.span("gloo:all_reduce", 24, 80, thread=GLOO)
     recording.op("aten::mul", 82, 100)
-    (host,) = device_events(recording.trace(), MAIN)
-    return occupancy(host).breakdowns(whole_span(host))[0]
+    return on_host(recording)
 
 
 @pytest.mark.parametrize("outer", ["Reduce", "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"])
@@ -148,16 +148,14 @@ def test_a_compiled_region_computes_beside_the_functional_collectives_in_it() ->
     recording.op("c10d::allreduce_", 12, 18)
     recording.span("gloo:all_reduce", 15, 60, thread=GLOO)
     recording.op("_c10d_functional::wait_tensor", 50, 62)
-    (host,) = device_events(recording.trace(), MAIN)
-    assert occupancy(host).breakdowns(whole_span(host))[0].compute_ns == 88 * US
+    assert on_host(recording).compute_ns == 88 * US
 
 
 def test_hooks_of_another_thread_keep_no_operator_from_computing() -> None:
     recording = Recording()
     recording.op("aten::mm", 0, 100)
     recording.span("FSDP::pre_backward (blocks.0)", 20, 70, thread=AUTOGRAD)
-    (host,) = device_events(recording.trace(), MAIN)
-    assert occupancy(host).breakdowns(whole_span(host))[0].compute_ns == 100 * US
+    assert on_host(recording).compute_ns == 100 * US
 
 
 def test_the_loops_own_spans_do_not_compute_in_files_of_2021() -> None:
@@ -166,8 +164,7 @@ def test_the_loops_own_spans_do_not_compute_in_files_of_2021() -> None:
     recording.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 5, 50)
     recording.op("aten::mm", 60, 80)
     recording.op("aten::mm", 90, 95)
-    (host,) = device_events(recording.trace(), MAIN)
-    assert occupancy(host).breakdowns(whole_span(host))[0].compute_ns == 25 * US
+    assert on_host(recording).compute_ns == 25 * US
 
 
 def test_a_trace_of_nothing_has_no_device() -> None:

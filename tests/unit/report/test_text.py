@@ -166,3 +166,10 @@ class TestCellsToSortBy:
 
     def test_cells_that_show_the_same_are_equal(self) -> None:
         assert text.amount_cell(0.25, "s", note="mean") == Cell(text="250 ms", note="mean")
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"), [("/a/b/train.py:9", "b/train.py:9"), ("/a/other.py:9", "/a/other.py:9"), ("?", "?")]
+)
+def test_a_path_is_shown_as_it_was_typed(line: str, shown: str) -> None:
+    assert text.as_typed(line, ("dpdoctor", "profile", "b/train.py")) == shown
