@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution import nesting
+from dpdoctor.attribution import marks, nesting
 from dpdoctor.attribution.callers import host_rows
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.intervals import Spans, contains, length, merge
@@ -16,7 +16,6 @@ from dpdoctor.digest import DataParallelCost
 from dpdoctor.trace.columns import UNKNOWN, Events
 from dpdoctor.trace.model import Trace
 
-_FORWARD = r"^DataParallel\.forward$"
 _BROADCAST = r"^Broadcast$"
 # The backward of a gather scatters, and that of a broadcast adds up: by the same operators, counted alike.
 _OPERATORS = {"scatter": r"^Scatter$", "gather": r"^Gather$", "reduce": r"^ReduceAddCoalesced$"}
@@ -30,7 +29,7 @@ def data_parallel_cost(trace: Trace, steps: HostSteps, observed: Sequence[Device
     then run until their outputs are gathered. Neither has a span of its own.
     """
     whole = whole_steps(steps, observed)
-    forwards = _within(trace, _FORWARD, whole)
+    forwards = _within(trace, marks.DP_FORWARD, whole)
     if not len(forwards):
         return None
     operators = {part: _within(trace, sign, whole) for part, sign in _OPERATORS.items()}

@@ -18,6 +18,8 @@ COMM_ANNOTATION = r"^(?:nccl|xccl):"
 HOST_COMM = r"^(?:gloo|mpi|ucc):"
 # What DistributedDataParallel does around them: flattening buffers, filling and emptying buckets.
 DDP_HANDLING = r"^aten::flatten_dense_tensors$|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer::"
+# nn.DataParallel, which adds up gradients by flattening them, too, in one process.
+DP_FORWARD = r"^DataParallel\.forward$"
 # The hooks of fully_shard, in which it calls collectives, waits for them, and copies.
 FSDP_HOOK = r"^FSDP::"
 # How dpdoctor names the phases of a step in the traces that it records itself.

@@ -25,14 +25,7 @@ LEAST_SHARE = 0.01
 ALWAYS = 0.99
 _TORCHS_OWN = r"\bat::native::"
 _OPERATORS = r"^aten::"
-_OF_SEVERAL = (
-    marks.COMM_CALL,
-    marks.COMM_RECORD,
-    marks.COMM_ANNOTATION,
-    marks.HOST_COMM,
-    marks.DDP_HANDLING,
-    marks.FSDP_HOOK,
-)
+_OF_SEVERAL = (marks.COMM_CALL, marks.COMM_RECORD, marks.COMM_ANNOTATION, marks.HOST_COMM, marks.FSDP_HOOK)
 
 
 def suspects(trace: Trace, devices: Sequence[DeviceEvents]) -> tuple[str, ...]:
@@ -99,7 +92,9 @@ def _is_one_of_several(trace: Trace) -> bool:
     """Return whether other ranks belong to this one, as far as its trace tells: header, file or host."""
     if trace.world_size is not None:
         return trace.world_size > 1
-    return (trace.rank or 0) > 0 or any(len(host_rows(trace, sign)) for sign in _OF_SEVERAL)
+    is_dp = len(host_rows(trace, marks.DP_FORWARD)) > 0
+    signs = _OF_SEVERAL if is_dp else (*_OF_SEVERAL, marks.DDP_HANDLING)
+    return (trace.rank or 0) > 0 or any(len(host_rows(trace, sign)) for sign in signs)
 
 
 def _nothing(trace: Trace, devices: Sequence[DeviceEvents], comm_kernels: str | None) -> str:

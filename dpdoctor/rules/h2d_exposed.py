@@ -33,6 +33,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         evidence=_evidence(facts, claim, ablation),
         cause="batches lie in pageable memory: the host copies them once more and waits" if pageable else None,
         remedy=None if refuted else _remedy(pageable=pageable),
+        short_remedy=None if refuted else _short(pageable=pageable),
         code=_code(facts) if pageable and not refuted else None,
         line=facts.mode.loader.arguments_line if facts.mode.loader else None,
         speedup=None if refuted else faster_without(weighed.cost),
@@ -83,6 +84,12 @@ def _remedy(*, pageable: bool) -> str:
     if pageable:
         return "copy batches from pinned memory without waiting; the copy then runs beside computing"
     return "copy the next batch on a stream of its own while the present one is trained on, or send it in fewer bytes"
+
+
+def _short(*, pageable: bool) -> str:
+    if pageable:
+        return "pin batches (pin_memory=True) and copy them with non_blocking=True"
+    return "copy the next batch while the present one is trained on"
 
 
 def _evidence(facts: ModeFacts, claim: Figure, ablation: AblationSummary | None) -> tuple[str, ...]:

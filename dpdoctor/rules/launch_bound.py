@@ -33,7 +33,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if cost.value is None or cost.value < WARNING or delay_ns > LAUNCH_NS:
         return None
     kernel_ns = _kernel_ns(found)
-    remedy, code = _remedy(facts, found)
+    remedy, short, code = _remedy(facts, found)
     return Finding(
         rule="launch_bound",
         mode=facts.name,
@@ -49,23 +49,25 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         ),
         cause=None,
         remedy=remedy,
+        short_remedy=short,
         code=code,
         speedup=faster_without(cost),
         speedup_basis="at most",
     )
 
 
-def _remedy(facts: ModeFacts, found: Traces) -> tuple[str, str | None]:
-    """Return what to do and the line to write, without what the script does already."""
+def _remedy(facts: ModeFacts, found: Traces) -> tuple[str, str, str | None]:
+    """Return what to do, also in a few words, and the line to write, without what the script does already."""
     names = [operator.name for digest in found.digests for operator in digest.operators]
     larger = "give each launch more work, by a larger batch as far as memory allows"
     fused = "" if any("_fused_" in name for name in names) else ", and a fused optimizer"
     breaks = facts.mode.counters.graph_breaks if facts.mode.counters else None
     if breaks is not None or any(mark in name for name in names for mark in COMPILED):
         graphs = 'or let what is compiled replay as CUDA graphs: mode="reduce-overhead", where that is not its mode yet'
-        return f"{larger}; {graphs}{fused}", None
+        return f"{larger}; {graphs}{fused}", "give each launch more work by a larger batch", None
     compiled = "or launch less for the same work by torch.compile, which fuses kernels and replays them as CUDA graphs"
-    return f"{larger}; {compiled}{fused}", 'model = torch.compile(model, mode="reduce-overhead")'
+    short = "compile the model with CUDA graphs (torch.compile), or use a larger batch"
+    return f"{larger}; {compiled}{fused}", short, 'model = torch.compile(model, mode="reduce-overhead")'
 
 
 def _delay_ns(found: Traces) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.weighing import above_zero
 from dpdoctor.analysis.facts import Peak
 from dpdoctor.rules.rule import Rule, Severity
 from dpdoctor.rules.wording import shared_words
@@ -88,10 +89,11 @@ def _remedy_of_host(facts: ModeFacts) -> str:
 
 
 def _cost(facts: ModeFacts) -> Figure:
-    """Return the share of a step in which the GPU waits for its allocator, where a trace tells."""
+    """Return the share of a step in which the GPU waits for its allocator, where a trace shows that it does."""
     if not facts.on_gpu or not facts.traces:
         return stats.unknown("ratio", "no trace shows whether the allocator had to wait for memory")
-    return facts.idle_share("allocator")
+    found = facts.idle_share("allocator")
+    return found if above_zero(found) else stats.unknown("ratio", "the allocator did not wait for memory in the trace")
 
 
 def _severity(ratio: float) -> Severity:

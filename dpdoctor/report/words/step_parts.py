@@ -43,9 +43,10 @@ class StepPart:
 def step_parts(mode: ModeSummary) -> tuple[StepPart, ...]:
     """Return the parts of a mode's step, which add up to 1; none where they are unknown.
 
-    On a GPU they are shares of the trace, as the host runs ahead of the device. On the CPU they are the host's phases
-    in windows without a profiler; communication, which happens inside of forward and backward, is what the step gains
-    without it or, where no experiment shows a gain, what the trace shows of it that nothing hides.
+    On a GPU they are taken from the trace, as the host runs ahead of the device, and scaled to the step without a
+    profiler where that is known. On the CPU they are the host's phases in windows without a profiler; communication,
+    which happens inside of forward and backward, is what the step gains without it or, where no experiment shows a gain,
+    what the trace shows of it that nothing hides.
     """
     if any(rank.device_type != "cpu" for rank in mode.ranks):
         return tuple(_of_trace(mode))
@@ -56,9 +57,12 @@ def _of_trace(mode: ModeSummary) -> Iterator[StepPart]:
     budget = mode.breakdown
     if budget is None or not budget.step.value or budget.exposed_comm.value is None:
         return
-    step, data = budget.step.value, budget.idle_by.get("data")
+    busy, idle = budget.step.value - _value(budget.idle), _value(budget.idle)
+    # A profiler slows the host and hardly the device: without one a step has the same work, and less idle time.
+    step = max(mode.step.value or budget.step.value, busy)
+    of_idle = (step - busy) / idle if idle else 0.0
     shares = {
-        DATA: _value(data) / step,
+        DATA: _value(budget.idle_by.get("data")) * of_idle / step,
         COMPUTE: _value(budget.compute) / step,
         COMMUNICATION: budget.exposed_comm.value / step,
     }

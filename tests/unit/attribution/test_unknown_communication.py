@@ -69,6 +69,15 @@ class TestUnknown:
         made.op(sign, 50_000, 50_010)
         assert "one of several ranks" in str(of(made, tmp_path).unknown_communication)
 
+    @pytest.mark.parametrize(("is_dp", "is_alone"), [(True, True), (False, False)])
+    def test_what_adds_up_gradients_in_one_process_is_no_sign_of_others(
+        self, is_dp: bool, is_alone: bool, tmp_path: Path
+    ) -> None:
+        made = training(None)
+        made.span("DataParallel.forward" if is_dp else "forward", 0, 5_000)
+        made.op("aten::flatten_dense_tensors", 7_000, 7_010, thread=AUTOGRAD)
+        assert (of(made, tmp_path).unknown_communication is None) is is_alone
+
     def test_a_backend_of_the_host_shows_nothing_on_the_device(self, tmp_path: Path) -> None:
         made = training()
         made.span("gloo:all_reduce", 10, 20, thread=GLOO_A)

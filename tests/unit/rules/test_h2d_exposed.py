@@ -45,6 +45,7 @@ def test_the_ablations_difference_is_the_cost() -> None:
     assert found.status == "confirmed"
     assert found.cost.value == pytest.approx(0.18)
     assert "pin_memory=True" in found.code
+    assert "pin_memory=True" in found.short_remedy
     assert "38.5 MB" in found.evidence[2]
 
 

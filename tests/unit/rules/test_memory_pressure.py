@@ -9,6 +9,7 @@ import pytest
 
 from dpdoctor.analysis import Finding, Sample
 from dpdoctor.records import Device
+from dpdoctor.rules.diagnose import conclusions
 from dpdoctor.rules.memory_pressure import RULE
 from dpdoctor.spec import Gpu
 from tests.builders import cases
@@ -92,6 +93,14 @@ def test_the_trace_says_what_the_allocator_costs() -> None:
     found = RULE.check(FIRES["a GPU with a trace"])
     assert isinstance(found, Finding)
     assert found.cost.value == pytest.approx(0.1)
+
+
+def test_a_full_gpu_is_told_where_the_allocator_costs_nothing() -> None:
+    idle = digest(world_size=1, compute=90, idle_by={"python": 10})
+    case = with_gpu(traced("single", idle, record={"devices": (FULL,)}))
+    found = conclusions(case)["memory_pressure"]
+    assert isinstance(found, Finding)
+    assert (found.title, found.cost.value) == ("rank 0's GPU was 95% full", None)
 
 
 @pytest.mark.parametrize(("gigabytes", "title"), [(98, "rank 2's GPU was 98% full"), (80, "GPU 0 was up to 100% full")])

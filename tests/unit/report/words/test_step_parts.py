@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from dpdoctor.analysis import NOTHING, AblationSummary
+from dpdoctor.analysis import NOTHING, AblationSummary, Figure
+from dpdoctor.analysis.base import stats
 from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, step_parts
-from tests.builders import cases
+from tests.builders import cases, traced_cases
 
 
 def shown(**fields: Any) -> dict[str, str]:
@@ -36,6 +37,18 @@ def of_one_round(share: float) -> AblationSummary:
 @pytest.mark.parametrize("no_comm", [cases.ablation(0.2, 0.25), cases.ablation(-0.2), of_one_round(0.2)])
 def test_an_experiment_that_cannot_tell_leaves_communication_unknown(no_comm: AblationSummary) -> None:
     assert shown(ablations={"no_comm": no_comm}) == shown()
+
+
+@pytest.mark.parametrize(("step_s", "expected"), [(None, (30, 40, 30)), (0.07, (21, 57, 21)), (0.03, (0, 100, 0))])
+def test_on_a_gpu_they_are_scaled_to_the_step_without_a_profiler(
+    step_s: float | None, expected: tuple[int, int, int]
+) -> None:
+    """In the trace 40 ms are computed and 60 idle, half of it for data: the profiler made only the idle time longer."""
+    traced = traced_cases.digest(world_size=1, compute=40, idle_by={"data": 30, "python": 30})
+    mode = traced_cases.case("single", traced).mode
+    step = Figure(value=step_s, unit="s") if step_s else stats.unknown("s", "no window was measured")
+    parts = step_parts(dataclasses.replace(mode, step=step))
+    assert tuple(round(100 * part.share) for part in parts if part.key != COMMUNICATION) == expected
 
 
 def test_ranks_that_exchange_nothing_communicate_for_no_time() -> None:
