@@ -59,7 +59,7 @@ class ByFile(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition(GROUP if nodeid.startswith("tests/faults/") else "::")[0]
+        return nodeid.partition(GROUP if nodeid.startswith(("tests/faults/", "tests/gpu/")) else "::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
@@ -67,8 +67,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     return ByFile(config, log)
 
 
-def pytest_configure() -> None:
-    """Name the directory of the servers that fork for tests; the processes of pytest-xdist inherit it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the directory of the servers that fork for tests; the processes of pytest-xdist inherit it.
+
+    They also inherit that there is no GPU: only tests/gpu, which runs alone, is about what a machine has.
+    """
+    if not any("gpu" in Path(argument.partition("::")[0]).parts for argument in config.args):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if SERVERS_VARIABLE not in os.environ:
         os.environ[SERVERS_VARIABLE] = tempfile.mkdtemp(prefix="dpdoctor-")
 
