@@ -279,6 +279,7 @@ class Observer(ABC):
     def _after_backward(self) -> None:
         self._tally.backward(in_step=bool(self._counter.under_way))
         self._watch.backward_ended()
+        self._mode.passes.num_ended += 1
         if self._wrapping.awaited:
             self._wrapping.backward_ended()
         if not self._optimizers.any_seen:

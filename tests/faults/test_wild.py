@@ -202,6 +202,35 @@ def test_a_head_without_a_gradient_of_its_own_in_a_backward_pass_is_named(profil
     assert "wild_heads.py:20" in mode["reason"]
 
 
+def test_buffers_are_broadcast_once_before_a_backward_pass_that_would_not_bear_more(profile):
+    done = profile("wild_called_twice.py", *DDP_ALONE, args=["together", "in_place"])
+    assert done.exit_code == 0, done.output
+    record = done.record("ddp")
+    assert all(check.ok for check in record.conversion.proof)
+    (told,) = [text for text in record.conversion.warnings if "broadcast_buffers=False" in text]
+    assert told.startswith("Net, called at ")
+    assert "wild_called_twice.py:37, was called before" in told
+    assert record.counters.collectives["all_reduce"].num_bytes == 11 * 4
+    assert record.counters.collectives["broadcast"].num_bytes == 2 * 10 * 4  # for the call in eval mode, too
+
+
+def test_buffers_are_broadcast_in_each_call_that_has_a_backward_pass_of_its_own(profile):
+    done = profile("wild_called_twice.py", *DDP_ALONE, args=["in_turn", "in_place"])
+    assert done.exit_code == 0, done.output
+    record = done.record("ddp")
+    assert not any("broadcast_buffers" in text for text in record.conversion.warnings)
+    assert record.counters.collectives["all_reduce"].num_bytes == 2 * 11 * 4
+    assert record.counters.collectives["broadcast"].num_bytes == 3 * 10 * 4
+
+
+def test_buffers_are_broadcast_in_each_call_where_torch_bears_it(profile):
+    done = profile("wild_called_twice.py", *DDP_ALONE, args=["together"])
+    assert done.exit_code == 0, done.output
+    record = done.record("ddp")
+    is_told = any("broadcast_buffers" in text for text in record.conversion.warnings)
+    assert record.counters.collectives["broadcast"].num_bytes == (2 if is_told else 3) * 10 * 4
+
+
 def test_a_module_that_two_parts_hold_is_sharded_once(profile):
     done = profile("wild_tied_modules.py", "--modes", "fsdp", "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output

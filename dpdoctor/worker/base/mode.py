@@ -70,7 +70,7 @@ class Evidence:
 
 @dataclass(slots=True, kw_only=True)
 class Passes:
-    """Lines of the script at which gradients flow in a way that a parallel wrapper may not follow; empty: nowhere yet.
+    """The script's backward passes: lines at which a parallel wrapper may not follow gradients; empty: nowhere yet.
 
     Attributes:
         by_grad: torch.autograd.grad gives gradients of parameters.
@@ -80,6 +80,7 @@ class Passes:
         with_graph: a backward pass, or torch.autograd.grad, makes a graph of its own (create_graph=True).
         with_step: an optimizer takes its step inside of a backward pass.
         functional: torch.func.functional_call runs a module on other tensors than its parameters.
+        num_ended: how many backward passes have ended.
     """
 
     by_grad: str = ""
@@ -89,6 +90,7 @@ class Passes:
     with_graph: str = ""
     with_step: str = ""
     functional: str = ""
+    num_ended: int = 0
 
     def past_call(self) -> str:
         """Return how the script trains past a call of its model, as the end of a sentence; or nothing."""
@@ -150,6 +152,10 @@ class Mode:
             ConversionError: the mode cannot work with this module.
         """
         raise ConversionError(f"{type(self).__name__} converts nothing, so it cannot take {type(module).__name__}")
+
+    def around(self, module: nn.Module, target: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+        """Return what a training forward of a converted module calls for `target`, which may be compiled."""
+        return target
 
     def without_gradients(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
         """Return what a call of a converted module's method does while gradients are disabled."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
 from dpdoctor.records import PARAMETERS_EQUAL, Check
-from dpdoctor.worker.base.mode import Evidence, Mode, WrapOptions
+from dpdoctor.worker.base.mode import Evidence, Mode, Passes, WrapOptions
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +22,12 @@ REPLACED = (
     "of those that DistributedDataParallel averaged, and they differ between ranks"
 )
 UNSYNCHRONISED = "gradients were not synchronised"
+CALLED_AGAIN = (
+    "{}, called at {}, was called before without a backward pass in between: its buffers are broadcast in the first of "
+    "such calls alone. DistributedDataParallel broadcasts them in each, and this torch raises where the backward pass "
+    "needs what it then changes in place, as that of BatchNorm on a GPU does. In a DDP script of your own, give "
+    "broadcast_buffers=False, or call the model once with all batches"
+)
 # Sparse gradients, as of nn.Embedding(sparse=True), are reduced apart, and counted with the whole parameter's bytes.
 _REDUCING = ("all_reduce", "sparse_all_reduce")
 # What the reducer says when a gradient comes twice, or not at all, after one forward.
@@ -39,6 +45,7 @@ class DDP(Mode):
 
     def __init__(self) -> None:
         self.wrappers: list[DistributedDataParallel] = []
+        self._broadcasts: dict[int, _Broadcasts] = {}
 
     def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""
@@ -59,7 +66,21 @@ class DDP(Mode):
             how.warn(f"{left_out} left out of the wrapper: nothing trains {min(how.ignored)} and the like")
         wrapper = DistributedDataParallel(module, find_unused_parameters=how.has_unused)
         self.wrappers.append(wrapper)
+        if _changes_what_is_saved(wrapper):
+            self._broadcasts[id(module)] = _Broadcasts(wrapper, self.passes, how.warn)
         return wrapper
+
+    def around(self, module: nn.Module, target: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the target, before which it is settled whether buffers are broadcast: outside of what is compiled."""
+        broadcasts = self._broadcasts.get(id(module))
+        if broadcasts is None:
+            return target
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            broadcasts.before_forward()
+            return target(*args, **kwargs)
+
+        return call
 
     def explain(self, error: BaseException, line: str) -> str | None:
         """Return which backward passes DistributedDataParallel cannot follow, where it says that it cannot."""
@@ -121,6 +142,39 @@ class DDP(Mode):
         """
         parameters = (parameter for wrapper in self.wrappers for parameter in wrapper.module.parameters())
         return "" if any(hasattr(each, "_in_backward_optimizers") for each in parameters) else self.passes.with_step
+
+
+class _Broadcasts:
+    """Has a wrapper broadcast its buffers once before each backward pass, however often it is called before it.
+
+    None follows most calls in eval mode, which are evaluations without no_grad: they do not count as a first one.
+    """
+
+    def __init__(self, wrapper: DistributedDataParallel, passes: Passes, warn: Callable[[str], None]) -> None:
+        self._wrapper, self._passes, self._warn = wrapper, passes, warn
+        self._ended_before: int | None = None
+        self._is_told = False
+
+    def before_forward(self) -> None:
+        """A forward of the wrapper is about to begin; say at the first that broadcasts nothing why."""
+        module, num_ended = self._wrapper.module, self._passes.num_ended
+        is_again = num_ended == self._ended_before
+        self._wrapper.require_forward_param_sync = not is_again  # each forward of its own sets it
+        if module.training:
+            self._ended_before = num_ended
+        if is_again and not self._is_told:
+            from dpdoctor.worker.base import lines
+
+            self._is_told = True
+            self._warn(CALLED_AGAIN.format(type(module).__name__, lines.caller()))
+
+
+def _changes_what_is_saved(wrapper: DistributedDataParallel) -> bool:
+    """Return whether a broadcast of buffers is a change to autograd, of what it has saved; to newer torch it is none."""
+    before = [buffer._version for buffer in wrapper.modules_buffers]
+    if before:
+        wrapper._sync_buffers()
+    return before != [buffer._version for buffer in wrapper.modules_buffers]
 
 
 def _is_laid_out_oddly(buffer: torch.Tensor) -> bool:

@@ -192,6 +192,7 @@ class Wrapping:
         arguments = self._compilations.arguments(module)
         if arguments is not None:
             target = self._unseen(self._compiled(target, own_call, arguments))
+        target = self._mode.around(inner, target)
         self._patches.replace(module, "_compiled_call_impl", Redirect(inner, target, self._watch, own_call))
         self._note(module, inner, name, line)
 
@@ -401,7 +402,7 @@ class Wrapping:
         own_call = self._mode.without_gradients(module, method)
         is_call = entry.method == methods.CALL
         # What the mode made calls the module, and what is called then is to go on to its forward.
-        target = self._as_unit(target, told)
+        target = self._mode.around(module, self._as_unit(target, told))
         redirect = Redirect(module, target, self._watch, own_call, method=None if is_call else method)
         self._routed_in_step.append(told)
         methods.route(self._patches, module, entry.method, redirect)
