@@ -170,7 +170,7 @@ class _Broadcasts:
 
 
 def _changes_what_is_saved(wrapper: DistributedDataParallel) -> bool:
-    """Return whether a broadcast of buffers is a change to autograd, of what it has saved; to newer torch it is none."""
+    """Return whether a broadcast of buffers is a change of what autograd has saved; to newer torch it is none."""
     before = [buffer._version for buffer in wrapper.modules_buffers]
     if before:
         wrapper._sync_buffers()
