@@ -45,8 +45,8 @@ def step_parts(mode: ModeSummary) -> tuple[StepPart, ...]:
 
     On a GPU they are taken from the trace, as the host runs ahead of the device, and scaled to the step without a
     profiler where that is known. On the CPU they are the host's phases in windows without a profiler; communication,
-    which happens inside of forward and backward, is what the step gains without it or, where no experiment shows a gain,
-    what the trace shows of it that nothing hides.
+    which happens inside of forward and backward, is what the step gains without it or, where no experiment shows a
+    gain, what the trace shows of it that nothing hides.
     """
     if any(rank.device_type != "cpu" for rank in mode.ranks):
         return tuple(_of_trace(mode))

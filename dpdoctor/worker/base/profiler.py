@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,11 @@ class Profile(torch.profiler.profile):
 
     def prepare_trace(self) -> None:
         """Prepare to record, where others are kept from it, too."""
-        super().prepare_trace()
+        with warnings.catch_warnings():
+            # Some versions of torch warn that the next cycle forgets this one: there is one, and a script may have made
+            # warnings errors.
+            warnings.filterwarnings("ignore", message=".*Profiler clears events")
+            super().prepare_trace()
         if isinstance(self.profiler, _Kept):
             self.profiler.__class__ = autograd_profiler.profile  # type: ignore[assignment]
             self.profiler._prepare_trace()

@@ -52,6 +52,7 @@ def divert(patches: Patches, overlay: Overlay) -> None:
         patches.replace(os, name, able | {new for original, new in functions.items() if original in able})
     patches.replace(sys.modules["_frozen_importlib_external"], "_os", posix)
     _replace_everywhere(patches, functions)
+    patches.replace(io, "FileIO", _file_io(diverted))
     _divert_compiled(patches, diverted)
     imports.divert(patches, overlay, _libraries(patches, diverted))
     # By file descriptors, rmtree would not see the overlay. And Python's own *.pyc are files in the user's folder, too.
@@ -93,6 +94,24 @@ def _function(original: Callable[..., Any], method: Callable[..., Any]) -> Calla
     if original is io.open:
         call.__module__ = "io"  # where `_io`, which keeps its own, would be asked for it
     return call
+
+
+def _file_io(diverted: Diverted) -> type:
+    """Return what stands in for io.FileIO, of which files that were opened otherwise are instances, too."""
+    real = io.FileIO
+
+    class Like(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, real)
+
+    def opened(path: Any, flags: int) -> int:
+        return diverted.os_open(path, flags, 0o666)
+
+    def __init__(self: Any, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None) -> None:  # noqa: N807
+        plain = opener is None and not isinstance(file, int)
+        real.__init__(self, file, mode, closefd, opened if plain else opener)
+
+    return Like("FileIO", (real,), {"__init__": __init__, "__module__": "io"})
 
 
 def _replace_everywhere(patches: Patches, functions: dict[Any, Callable[..., Any]]) -> None:

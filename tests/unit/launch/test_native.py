@@ -471,6 +471,7 @@ def test_a_launcher_is_found_beside_this_python(tmp_path: Path, monkeypatch: pyt
     launcher = tmp_path / "accelerate"
     launcher.touch(mode=0o755)
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "elsewhere"))
     words = [
         native._words(task(tmp_path, "native", *first))[:2] for first in (("accelerate", "launch"), ("absent", "-n"))
     ]

@@ -171,7 +171,7 @@ def test_a_bare_nan_behind_the_events_leaves_the_events(tmp_path: Path) -> None:
         (b'{"traceEvents": [{"ph": "X"}], more}', 31, "must be strings"),
         (b'[{"ph": "X", "name": "a\nb"}]', 23, "invalid character"),
         (b'[{"ph": "X", "name": "a\xff"}]', 1, "not UTF-8"),
-        (b'[{"ph": "X", "more": ' + b"[" * 5000 + b"]" * 5000 + b"}]", 1, "nested too deeply"),
+        (b'[{"ph": "X", "more": ' + b"[" * 50_000 + b"]" * 50_000 + b"}]", 1, "nested too deeply"),
         (b"\x00\x01\x02", 0, "not JSON"),
     ],
 )

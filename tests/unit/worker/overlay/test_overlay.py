@@ -9,6 +9,7 @@ import copy
 import errno
 import glob
 import importlib
+import io
 import multiprocessing
 import os
 import pickle
@@ -224,6 +225,23 @@ def test_the_standard_library_and_numpy(overlay: Overlay, home: Path) -> None:
     assert written(overlay, home) == {
         "a": "changed", "b": "changed", "data/c": "changed", "map": "new", "raw": "new", "table": "new",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["a", "new", b"new"])
+def test_a_file_io_is_diverted_and_one_of_a_descriptor_is_not(overlay: Overlay, home: Path, path: str | bytes) -> None:
+    with io.FileIO(path, "w") as raw:
+        assert (raw.name, raw.mode, raw.write(b"written")) == (path, "wb", 7)
+    with io.FileIO(path) as raw, open(path, "rb", buffering=0) as other:
+        assert raw.read() == b"written"
+        assert isinstance(raw, io.FileIO)
+        assert isinstance(other, io.FileIO)
+    with pytest.raises(FileNotFoundError):
+        io.FileIO("absent")
+    ours, theirs = os.pipe()
+    with io.FileIO(ours), io.FileIO(theirs, "w") as end:
+        assert end.write(b"1") == 1
+    name = os.fsdecode(path)
+    assert written(overlay, home) == {name: "new" if name == "new" else "changed"}
 
 
 def test_torch_saves_and_loads(overlay: Overlay, home: Path) -> None:
@@ -581,14 +599,14 @@ def test_databases_are_copies_however_they_are_opened(overlay: Overlay, home: Pa
 
 
 def test_compiled_writers_of_torch_and_of_what_is_imported_later_are_diverted(overlay: Overlay, home: Path) -> None:
-    with torch.profiler.profile(on_trace_ready=torch.profiler.tensorboard_trace_handler("traces")):
-        torch.ones(2).add(1)
-    with torch.profiler.profile() as profiled:
-        torch.ones(2).add(1)
-    profiled.export_chrome_trace("a")
-    assert "traceEvents" in Path("a").read_text()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        with torch.profiler.profile(on_trace_ready=torch.profiler.tensorboard_trace_handler("traces")):
+            torch.ones(2).add(1)
+        with torch.profiler.profile() as profiled:
+            torch.ones(2).add(1)
+        profiled.export_chrome_trace("a")
+        assert "traceEvents" in Path("a").read_text()
         torch.jit.trace(lambda x: x + 1, torch.ones(1)).save("b")
         image = importlib.import_module("torchvision.io")
         image.write_png(torch.zeros(3, 4, 4, dtype=torch.uint8), "new.png")

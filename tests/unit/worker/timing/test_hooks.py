@@ -153,6 +153,7 @@ class Plain(Optimizer):
                 parameter.sub_(parameter.grad * group["lr"])
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # by torch 2.11, while it compiles
 @pytest.mark.parametrize("what", ["method", "function", "function that calls it", "breaks"])
 def test_steps_inside_of_a_compiled_function_count_with_their_time(rig: Rig, what: str) -> None:
     torch.compiler.reset()
