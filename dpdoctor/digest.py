@@ -358,6 +358,22 @@ class DataParallelCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Traced steps replayed with and without the host's waits for a device that a script can leave out.
+
+    Attributes:
+        num_steps: how many were replayed.
+        host_times: by what the host's own time is multiplied, from 1 downwards: a profiler slows the host.
+        step_ns, without_ns: a step as it is and without these waits, for each of them (means).
+    """
+
+    num_steps: int
+    host_times: tuple[float, ...]
+    step_ns: tuple[int, ...]
+    without_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotMeasured:
     """Something that this trace cannot tell, and why."""
 
@@ -374,6 +390,7 @@ class Digest:
         has_device: False on CPU-only traces; `devices` then holds the HOST.
         step_source: what the steps were read from: ProfilerStep, Optimizer.step, none.
         traced_steps: those nearest to the median length, by number; empty: no step is whole.
+        replay: what waiting for the device costs; None: nothing waits that could do without, or it cannot be told.
         unknown_communication: why it is unknown what the rank communicates, in a clause; nothing here rests on it then.
         damage: where and why the file stops being readable.
     """
@@ -398,6 +415,7 @@ class Digest:
     shard_units: tuple[ShardUnit, ...] = ()
     data_parallel: DataParallelCost | None = None
     traced_steps: tuple[TracedStep, ...] = ()
+    replay: Replay | None = None
     unknown_communication: str | None = None
     damage: str | None = None
     notes: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean
 
 from dpdoctor.analysis.base import stats
@@ -17,7 +18,7 @@ from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.base.summary import TraceBreakdown
 from dpdoctor.analysis.base.traces import MAY_HOLD, NO_STEPS, CommonSteps, Traces
 from dpdoctor.analysis.base.windows import NS
-from dpdoctor.digest import IDLE_CAUSES, Breakdown, DeviceDigest, DeviceStep
+from dpdoctor.digest import IDLE_CAUSES, Breakdown, DeviceDigest, DeviceStep, Replay
 
 OF_ALL = "{}: the share is of all that was traced"
 CAUSE = "idle.{}"
@@ -260,3 +261,30 @@ def _busy_s(traces: Traces) -> float:
         return step.breakdown.total_ns - step.breakdown.idle_ns
 
     return fmean(busy(step) for steps in traces.common.steps for step in steps) * NS
+
+
+def waiting_share(traces: Traces, step_s: float | None) -> Figure | None:
+    """Return the share of a step by which it would be shorter if no rank waited where it can do without.
+
+    Of the rank that gains most. As it is without a profiler, where the untraced step is known: the host is taken to be
+    so much faster that the replayed step lasts as long. None: nothing of the kind was replayed.
+    """
+    replays = [digest.replay for digest in traces.digests if digest.replay is not None]
+    if not replays:
+        return None
+    return max((_without_waiting(of, step_s) for of in replays), key=lambda figure: figure.value or 0.0)
+
+
+def _without_waiting(of: Replay, step_s: float | None) -> Figure:
+    points = list(zip(of.step_ns, of.without_ns, strict=True))
+    step, without = points[0] if step_s is None else _at(points, step_s / NS)
+    return Figure(value=max(0.0, 1 - without / step), n=of.num_steps, unit="ratio")
+
+
+def _at(points: Sequence[tuple[int, int]], step_ns: float) -> tuple[float, float]:
+    """Return the point with this step, between two that are known; with none as long or as short, the nearest."""
+    for (longer, before), (shorter, after) in pairwise(points):
+        if longer >= step_ns > shorter:
+            way = (longer - step_ns) / (longer - shorter)
+            return step_ns, before + way * (after - before)
+    return points[0] if step_ns >= points[0][0] else points[-1]

@@ -174,6 +174,14 @@ class ModeFacts:
         return breakdown.untraced_idle(self.traces, self.mode.step.value, *causes)
 
     @cached_property
+    def waiting_share(self) -> Figure | None:
+        """Return by how much a step is shorter without waits for the device that the script can leave out.
+
+        None: that was not replayed, since nothing waits so or its traces do not tell.
+        """
+        return breakdown.waiting_share(self.traces, self.mode.step.value)
+
+    @cached_property
     def communicates(self) -> bool:
         """Return whether ranks exchange tensors by collectives; nn.DataParallel does that in one process."""
         digests = self.traces.digests

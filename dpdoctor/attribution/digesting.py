@@ -16,6 +16,7 @@ from dpdoctor.attribution.device_events import DeviceEvents, device_events
 from dpdoctor.attribution.devices import devices
 from dpdoctor.attribution.fsdp_units import shard_units
 from dpdoctor.attribution.host_activity import activities
+from dpdoctor.attribution.replay import replay
 from dpdoctor.attribution.steps import HostSteps, host_steps, step_windows
 from dpdoctor.attribution.traced_steps import traced_steps
 from dpdoctor.attribution.unknown_communication import why_unknown
@@ -65,6 +66,7 @@ def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
         shard_units=shard_units(trace, steps, observed, found),
         data_parallel=data_parallel_cost(trace, steps, observed),
         traced_steps=traced_steps(trace, steps, observed),
+        replay=replay(trace, steps, observed),
         damage=None if trace.damage is None else f"{trace.damage.reason} at byte {trace.damage.offset}",
         notes=trace.notes,
         not_measured=tuple(_not_measured(trace, steps, observed)),

@@ -18,9 +18,9 @@ from dpdoctor.trace.model import Trace
 Activity = tuple[tuple[str, Spans], ...]
 
 # Not aten::_local_scalar_dense, which asks for values of the host, too: of a device's a call of the driver waits.
-_SYNC = r"^(?:cuda|hip|cu|ze)\w*Synchronize|^ur\w*(?:Wait|Finish)|^(?:cudaMemcpy|hipMemcpy|hipMemcpyWithStream)$"
+SYNC = r"^(?:cuda|hip|cu|ze)\w*Synchronize|^ur\w*(?:Wait|Finish)|^(?:cudaMemcpy|hipMemcpy|hipMemcpyWithStream)$"
 _ALLOCATOR = r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostFree|HostMalloc|HostRegister)|^cuMem(?!cpy|set)"
-_TO_HOST = r"DtoH|D2[HM]|DeviceToHost|Device -> (?:Host|Pageable|Pinned)"
+TO_HOST = r"DtoH|D2[HM]|DeviceToHost|Device -> (?:Host|Pageable|Pinned)"
 
 
 def activities(trace: Trace, devices: Sequence[DeviceEvents], training_thread: int) -> dict[int, Activity]:
@@ -73,7 +73,7 @@ def _causes(trace: Trace, launch_ns: NDArray[np.int64]) -> list[tuple[str, NDArr
     launches_nothing = np.searchsorted(launch_ns, events.begin_ns) == np.searchsorted(launch_ns, events.end_ns)
     return [
         ("data", is_span & named(marks.LOADER)),
-        ("sync", named(_SYNC) | (is_call & _copies_to_host(trace))),
+        ("sync", named(SYNC) | (is_call & _copies_to_host(trace))),
         ("allocator", is_call & named(_ALLOCATOR)),
         ("gc", named(marks.PYTHON_GC)),
         ("comm_wait", is_span & named(marks.COMM_CALL) & launches_nothing),
@@ -85,6 +85,6 @@ def _causes(trace: Trace, launch_ns: NDArray[np.int64]) -> list[tuple[str, NDArr
 def _copies_to_host(trace: Trace) -> NDArray[np.bool_]:
     """Return bool[n]: which events belong to a copy that the host waits for."""
     copies = trace.rows(Kind.MEMCPY)
-    copies = copies[trace.named(_TO_HOST)[trace.events.name[copies]]]
+    copies = copies[trace.named(TO_HOST)[trace.events.name[copies]]]
     correlations = trace.events.correlation[copies]
     return np.isin(trace.events.correlation, correlations[correlations != UNKNOWN])

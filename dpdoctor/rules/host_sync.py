@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, HostSync, ModeFacts
+from dpdoctor.analysis import Figure, Finding, HostSync, ModeFacts
 from dpdoctor.analysis.base.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import TRACED_STEPS
@@ -23,7 +23,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         return CannotTell(
             reason=asked + (common.left_out if found else "no trace shows what waiting for the GPU costs")
         )
-    cost = facts.untraced_idle("sync")
+    idle, replayed = facts.untraced_idle("sync"), facts.waiting_share
+    cost = idle if replayed is None else replayed
     if cost.value is None or cost.value < SMALL:
         return None
     advice = _BY_CALL.get(calls[0].call, _VALUES) if calls else _UNKNOWN
@@ -32,10 +33,11 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         mode=facts.name,
         severity=severity(cost.value),
         status="confirmed" if calls else "inferred",
-        title=f"the GPU runs empty while the host waits for {advice.waits_for}: {units.share(cost.value)} of each step",
+        title=_title(advice.waits_for, cost.value, is_replayed=replayed is not None),
         cost=cost,
         evidence=(
-            f"the GPU idles {units.share(cost.value)} of a step because the host waited for it before it launched more",
+            *_idle(idle),
+            *([] if replayed is None else [_runs_ahead(cost.value, facts.mode.step.value)]),
             *(_words(call) for call in calls),
             *([] if facts.mode.step.value else [TRACED_STEPS]),
         ),
@@ -46,6 +48,30 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         line=calls[0].line if calls else None,
         speedup=faster_without(cost),
         speedup_basis="at most",
+    )
+
+
+def _title(waits_for: str, cost: float, *, is_replayed: bool) -> str:
+    if is_replayed:
+        return f"the host cannot run ahead of the GPU, as it waits for {waits_for}: {units.share(cost)} of each step"
+    return f"the GPU runs empty while the host waits for {waits_for}: {units.share(cost)} of each step"
+
+
+def _idle(idle: Figure) -> list[str]:
+    if not idle.value:
+        return []
+    return [f"the GPU idles {units.share(idle.value)} of a step because the host waited for it before it launched more"]
+
+
+def _runs_ahead(cost: float, step_s: float | None) -> str:
+    shorter = (
+        f"{units.share(cost)} shorter"
+        if step_s is None
+        else f"{units.seconds(step_s * (1 - cost))} instead of {units.seconds(step_s)}"
+    )
+    return (
+        "without waiting the host runs ahead, and what it does later, such as loading and launching, hides behind "
+        f"kernels that are queued: replayed from the trace without these waits, a step is {shorter}"
     )
 
 
@@ -104,9 +130,12 @@ RULE = Rule(
     name="host_sync",
     title="Waiting for the GPU",
     what="The script reads a value from the GPU in every step: .item(), print(loss), .cpu(), a tensor in an if.",
-    why="The host waits until the GPU is done, and only then launches more: meanwhile the GPU has nothing to do.",
-    how="Calls that wait are counted in one step with the script's line; the trace shows how long the GPU idles after "
-    "them, scaled to the step without a profiler. On the CPU they cost nothing and nothing is said.",
+    why="The host waits until the GPU is done, and only then launches more: meanwhile the GPU has nothing to do. It "
+    "never runs ahead, so that loading and launching do not hide behind kernels either.",
+    how="Calls that wait are counted in one step with the script's line. The traced steps are replayed without waits "
+    "for values and for all of the GPU's work, with a host as fast as in the step without a profiler; waits for copies "
+    "to the GPU stay. Where no such wait can be replayed, it is how long the GPU idles after waits, scaled to the step "
+    "without a profiler. On the CPU they cost nothing and nothing is said.",
     remedy="Keep running sums on the GPU and read them every few hundred steps; take synchronize() out of the loop; "
     "keep shapes that do not depend on values.",
     verified=False,

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from dpdoctor.analysis.base.traces import NO_STEPS, NONE_IN_COMMON, CommonSteps, Traces, common_steps
-from dpdoctor.analysis.breakdown import OF_ALL, PARTS, breakdown_shares, trace_breakdown
-from dpdoctor.digest import DeviceStep, Digest
+from dpdoctor.analysis.breakdown import OF_ALL, PARTS, breakdown_shares, trace_breakdown, waiting_share
+from dpdoctor.digest import DeviceStep, Digest, Replay
 from tests.builders import traced_runs
 
 
@@ -63,3 +63,39 @@ def test_a_number_that_comes_twice_is_paired_where_it_does_so_everywhere() -> No
     assert len(common_steps([twice]).steps) == 2
     assert len(common_steps([twice, twice]).steps) == 2
     assert common_steps([twice, once]) == CommonSteps(steps=(), left_out=NONE_IN_COMMON)
+
+
+def replayed(*without_ms: int) -> Digest:
+    """Return a rank whose replayed step takes 100, 80 and 60 ms as it is."""
+    steps_ns, without_ns = (tuple(ms * 1_000_000 for ms in found) for found in ((100, 80, 60), without_ms))
+    of = Replay(num_steps=7, host_times=(1.0, 0.7, 0.4), step_ns=steps_ns, without_ns=without_ns)
+    return dataclasses.replace(digest(30), replay=of)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "share"),
+    [
+        (None, 0.1),
+        (0.120, 0.1),  # slower than with a profiler: as it was with one
+        (0.100, 0.1),
+        (0.070, 1 - 55 / 70),
+        (0.050, 1 - 50 / 60),  # faster than on any host that was replayed
+    ],
+)
+def test_what_waiting_costs_is_read_where_the_replayed_step_is_the_untraced_one(step_s: float, share: float) -> None:
+    found = waiting_share(Traces([replayed(90, 60, 50)]), step_s)
+    assert found is not None
+    assert (found.value, found.n) == (pytest.approx(share), 7)
+
+
+def test_waiting_costs_what_it_does_on_the_rank_that_gains_most() -> None:
+    found = waiting_share(Traces([replayed(90, 60, 50), digest(30), replayed(70, 60, 50)]), None)
+    assert found is not None
+    assert found.value == pytest.approx(0.3)
+    longer = waiting_share(Traces([replayed(101, 81, 61)]), None)
+    assert longer is not None
+    assert longer.value == 0
+
+
+def test_nothing_is_said_of_waiting_where_nothing_was_replayed() -> None:
+    assert waiting_share(Traces([digest(30)]), 0.1) is None

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from dpdoctor.analysis import Finding, HostSync
+from dpdoctor.digest import Replay
 from dpdoctor.records import Counters
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.host_sync import RULE
@@ -27,14 +28,22 @@ def one(idle: int, *, gpu: bool = True) -> list:
     return [digest(world_size=1, compute=100 - idle, idle_by={"sync": idle}, gpu=gpu)]
 
 
+def replayed(idle: int, without: int) -> list:
+    """Return the same, whose 100 ms are so many when replayed without waits."""
+    of = Replay(num_steps=10, host_times=(1.0,), step_ns=(100_000_000,), without_ns=(without * 1_000_000,))
+    return [digest(world_size=1, compute=100 - idle, idle_by={"sync": idle}, replay=of)]
+
+
 FIRES = {
     "one line": case("single", *one(20), counters=counters(ITEM)),
     "two lines": case("single", *one(20), counters=counters(ITEM, PRINT)),
     "not counted": case("single", *one(20)),
+    "more is hidden than it idles": case("single", *replayed(2, 75), counters=counters(ITEM)),
 }
 SILENT = {
     "only the profiler made it idle": case("single", *one(20), step=cases.figure(0.081, 0.001)),
     "short": case("single", *one(2), counters=counters(ITEM)),
+    "nothing is hidden without": case("single", *replayed(20, 98), counters=counters(ITEM)),
     "on the CPU": case("single", *one(20, gpu=False), counters=counters(ITEM)),
     "on the CPU, no trace": cases.case("single", counters=counters(ITEM)),
 }
@@ -97,3 +106,13 @@ def test_the_idle_share_is_that_of_the_step_without_a_profiler() -> None:
     assert isinstance(found, Finding)
     assert found.cost.value == pytest.approx(1 / 9)
     assert "traced" not in found.evidence[0]
+
+
+def test_what_was_replayed_is_the_cost() -> None:
+    made = case("single", *replayed(2, 75), step=cases.figure(0.1, 0.001), counters=counters(ITEM))
+    found = RULE.check(made)
+    assert isinstance(found, Finding)
+    assert (found.cost.value, found.speedup.value) == (pytest.approx(0.25), pytest.approx(4 / 3))
+    assert "25%" in found.title
+    assert any("75.0 ms instead of 100 ms" in line for line in found.evidence)
+    assert any("idles 2.0%" in line for line in found.evidence)
