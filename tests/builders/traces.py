@@ -34,10 +34,10 @@ class Recording:
         """An annotation on the host."""
         self._add(Kind.ANNOTATION, name, begin, end, thread=thread)
 
-    def call(self, name: str, begin: float, end: float, *, thread: int = MAIN) -> int:
+    def call(self, name: str, begin: float, end: float, *, thread: int = MAIN, external: int = UNKNOWN) -> int:
         """A call of the runtime; returns its correlation."""
         correlation = next(self._correlations)
-        self._add(Kind.RUNTIME, name, begin, end, thread=thread, correlation=correlation)
+        self._add(Kind.RUNTIME, name, begin, end, thread=thread, correlation=correlation, external=external)
         return correlation
 
     def kernel(self, begin: float, end: float, name: str = "gemm", **fields: int) -> None:

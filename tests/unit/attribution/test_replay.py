@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from dpdoctor.attribution import replay as module
 from dpdoctor.attribution.device_events import device_events
 from dpdoctor.attribution.replay import HOST_TIMES, replay
 from dpdoctor.attribution.steps import host_steps
@@ -23,8 +24,8 @@ TO_HOST = "Memcpy DtoH (Device -> Pinned)"
 TO_DEVICE = "Memcpy HtoD (Pageable -> Device)"
 SYNC = "cudaStreamSynchronize"
 
-# What one step does, one after the other: ("host", µs), ("kernel", µs), ("item", 0), ("all", 0) for synchronize(), and
-# ("to_device", µs), a copy that the host waits for.
+# What one step does, one after the other: ("host", µs), ("kernel", µs), ("item", 0), ("all", 0) for synchronize(),
+# ("to_device", µs), a copy that the host waits for, and ("large", µs), one whose call waits by itself.
 Program = Sequence[tuple[str, float]]
 
 
@@ -50,6 +51,11 @@ class Simulation:
             elif what == "to_device":
                 self.launch("cudaMemcpyAsync", Kind.MEMCPY, TO_DEVICE, length)
                 self.wait(SYNC, can_go=False)
+            elif what == "large":
+                called, begin = self.host, max(self.host, self.device)
+                self.host = self.device = begin + length
+                correlation = self.recording.call("cudaMemcpyAsync", called, self.host)
+                self.recording.on_device(Kind.MEMCPY, TO_DEVICE, begin, self.device, correlation=correlation)
             else:
                 self.wait("cudaDeviceSynchronize", can_go=True)
 
@@ -131,7 +137,7 @@ def test_work_that_is_put_off_beyond_the_last_step_is_no_gain() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_it_is_as_a_plain_simulation_has_it(seed: int) -> None:
     rng = random.Random(seed)
-    kinds = rng.choices(("host", "kernel", "kernel", "item", "all", "to_device"), k=rng.randint(3, 15))
+    kinds = rng.choices(("host", "kernel", "kernel", "item", "all", "to_device", "large"), k=rng.randint(3, 15))
     program = [("kernel", 50.0), *((kind, float(rng.randint(12, 300))) for kind in kinds), ("item", 0.0)]
     found = replayed(recorded_steps(program))
     assert found is not None
@@ -203,6 +209,57 @@ def test_a_copy_into_pageable_memory_waits_by_itself() -> None:
     assert found is not None
     # 400 µs of the host in place of 1,000; 600 µs of the device.
     assert (found.step_ns[0], found.without_ns[0]) == (1000 * US, pytest.approx(600 * US, rel=0.1))
+
+
+def test_where_the_script_asks_to_wait_after_a_copy_to_the_device_it_need_not() -> None:
+    recording = Recording()
+    for number in range(3):
+        at = 1000 * number
+        recording.span(f"ProfilerStep#{number}", at, at + 1000)
+        correlation = recording.call("cudaMemcpyAsync", at + 110, at + 112, external=1)
+        recording.on_device(Kind.MEMCPY, TO_DEVICE, at + 112, at + 602, correlation=correlation)
+        recording.call(SYNC, at + 120, at + 602, external=2)
+    assert replayed(recording) is not None
+
+
+def test_what_holds_up_the_device_goes_on_doing_so() -> None:
+    recording = Recording()
+    for number in range(STEPS):
+        at = 500 * number
+        recording.span(f"ProfilerStep#{number}", at, at + 500)
+        recording.launched(at, at + 2, at + 12)
+        recording.launched(at + 10, at + 12, at + 22)
+        recording.launched(at + 20, at + 322, at + 422)  # 300 µs later than it might
+        recording.call("cudaDeviceSynchronize", at + 22, at + 422)
+    found = replayed(recording)
+    assert found is not None
+    assert (found.step_ns[0], found.without_ns[0]) == (500 * US, 420 * US)
+
+
+def test_what_waited_for_another_stream_still_does() -> None:
+    recording = Recording()
+    for number in range(STEPS):
+        at = 910 * number
+        recording.span(f"ProfilerStep#{number}", at, at + 910)
+        recording.launched(at + 300, at + 302, at + 802, stream=20)
+        recording.launched(at + 304, at + 802, at + 902)
+        recording.call("cudaDeviceSynchronize", at + 306, at + 902)
+    found = replayed(recording)
+    assert found is not None
+    assert (found.step_ns[0], found.without_ns[0]) == (910 * US, 600 * US)
+
+
+def test_of_many_launches_only_the_first_steps_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = [("host", 300.0), ("kernel", 1000.0), ("item", 0.0)]
+    monkeypatch.setattr(module, "MOST_LAUNCHES", 5)
+    found = replayed(recorded_steps(program))
+    assert found is not None
+    assert (found.num_steps, found.without_ns[0]) == (2, pytest.approx(1001 * US))
+
+
+def test_what_the_replay_does_not_get_right_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_OFF", -0.01)
+    assert replayed(one_wait()) is None
 
 
 def test_a_lost_launch_is_not_guessed() -> None:
