@@ -16,6 +16,7 @@ pytestmark = pytest.mark.gpu
 RANK = Path(__file__).parent / "scripts" / "gloo_rank.py"
 
 
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # of a replica's thread, the first time
 def test_data_parallel_takes_one_gpu_twice():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)).cuda()
