@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,14 +13,21 @@ from torch.utils.data import DataLoader, Dataset
 
 from dpdoctor.records import Collective, Counters, InputTensor
 from dpdoctor.worker.wrap.counters import StepProfile, _sizes
+from dpdoctor.worker.wrap.operators import ByObserver, ByProfiler, Operator, Recording, step_recording
 
 
-def profiled(num_layers: int, inputs: Sequence[torch.Tensor] = ()) -> Counters:
+@pytest.fixture(params=[ByProfiler, ByObserver])
+def profile(request: pytest.FixtureRequest) -> StepProfile:
+    """Give a profile by each way to record: where there is a GPU, it is the observer."""
+    return StepProfile(request.param())
+
+
+def profiled(num_layers: int, inputs: Sequence[torch.Tensor] = (), by: type[Recording] = ByProfiler) -> Counters:
     """Return what one training step of so many linear layers does."""
     module = nn.Sequential(*(nn.Linear(3, 3) for _ in range(num_layers)))
     x = torch.randn(4, 3)
     module(x).mean().backward()
-    profile = StepProfile()
+    profile = StepProfile(by())
     profile.start()
     module(x).mean().backward()
     profile.stop()
@@ -31,9 +40,36 @@ def test_the_same_step_has_the_same_operators_every_time() -> None:
     assert many.operators > few.operators > 0
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, its blocks are counted")
+def test_an_observer_sees_the_operators_that_a_profiler_sees() -> None:
+    by_profiler, by_observer = profiled(3), profiled(3, by=ByObserver)
+    assert dataclasses.replace(by_profiler, allocations=0) == dataclasses.replace(by_observer, allocations=0)
+
+
+def test_names_of_the_scripts_own_do_not_matter() -> None:
+    recording = ByObserver()
+    recording.start()
+    with torch.profiler.record_function('a "name",\n  "id": 7 \\ of its own'):
+        torch.ones(2).masked_fill(torch.ones(2) > 0, -math.inf)
+    recording.stop()
+    operators = [operator.name for operator in recording.recorded().operators if not operator.is_span]
+    assert operators.count("aten::masked_fill") == 1
+
+
+def test_a_script_with_an_observer_of_its_own_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    theirs = torch.profiler.ExecutionTraceObserver().register_callback(str(tmp_path / "theirs.json"))
+    try:
+        assert isinstance(step_recording(), ByProfiler)
+    finally:
+        theirs.unregister_callback()
+    ours = step_recording()
+    assert isinstance(ours, ByObserver)
+    ours.start()
+    ours.stop()
+
+
 def test_each_block_of_memory_that_is_taken_counts() -> None:
-    profile = StepProfile()
+    profile = StepProfile(ByProfiler())
     profile.start()
     kept = [torch.empty(1000) for _ in range(3)]
     kept.clear()
@@ -51,8 +87,8 @@ class Ones(Dataset):
         return torch.ones(3)
 
 
-def test_what_arrives_from_loader_processes_is_no_part_of_the_step() -> None:
-    profile, batches = StepProfile(), iter(DataLoader(Ones(), batch_size=2, num_workers=1))
+def test_what_arrives_from_loader_processes_is_no_part_of_the_step(profile: StepProfile) -> None:
+    batches = iter(DataLoader(Ones(), batch_size=2, num_workers=1))
     next(batches)
     profile.start()
     for batch in batches:
@@ -87,9 +123,8 @@ def alone(tmp_path: Path) -> Iterator[None]:
     "dtype",
     [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8],
 )
-def test_bytes_of_collectives_are_those_of_their_tensors(dtype: torch.dtype) -> None:
+def test_bytes_of_collectives_are_those_of_their_tensors(dtype: torch.dtype, profile: StepProfile) -> None:
     tensors = [torch.ones(5, dtype=dtype), torch.ones(2, 3, dtype=dtype), torch.ones((), dtype=dtype)]
-    profile = StepProfile()
     profile.start()
     for tensor in tensors:
         dist.all_reduce(tensor)
@@ -110,9 +145,8 @@ REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 
 
 @pytest.mark.usefixtures("alone")
-def test_the_collectives_of_sharding_count_once_and_with_their_whole_tensor() -> None:
+def test_the_collectives_of_sharding_count_once_and_with_their_whole_tensor(profile: StepProfile) -> None:
     part, whole = torch.ones(6), torch.ones(6)
-    profile = StepProfile()
     profile.start()
     ALL_GATHER(whole, part)
     REDUCE_SCATTER(part, whole)
@@ -126,14 +160,14 @@ def test_the_collectives_of_sharding_count_once_and_with_their_whole_tensor() ->
 
 
 @pytest.mark.parametrize(
-    ("args", "num_bytes"),
+    ("dims", "types", "num_bytes"),
     [
-        ({}, 0),
-        ({"Input Dims": [[2, 3], []], "Input type": ["float", "c10::BFloat16"]}, 26),
-        ({"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}, 24),
-        ({"Input Dims": [[2], [[2, 3], [4]]], "Input type": ["bool", "TensorList"]}, 2),
-        ({"Input Dims": [[7]], "Input type": ["short int"]}, 14),
+        ([], [], 0),
+        ([[2, 3], []], ["float", "c10::BFloat16"], 26),
+        ([[2, 3], []], ["float", "Scalar"], 24),
+        ([[2], [[2, 3], [4]]], ["bool", "TensorList"], 2),
+        ([[7]], ["short int"], 14),
     ],
 )
-def test_sizes_of_inputs(args: dict[str, object], num_bytes: int) -> None:
-    assert sum(_sizes(args)) == num_bytes
+def test_sizes_of_inputs(dims: list[object], types: list[str], num_bytes: int) -> None:
+    assert sum(_sizes(Operator(name="", is_span=False, dims=dims, types=types))) == num_bytes
