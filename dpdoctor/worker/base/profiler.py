@@ -48,13 +48,18 @@ class Profile(torch.profiler.profile):
             self.profiler._prepare_trace()
 
     def stop_trace(self) -> None:
-        """Stop recording when the other threads sleep, at the latest after 0.2 s: some scripts' never do."""
-        deadline = time.monotonic() + _LONGEST_S
-        asleep = 0
-        while asleep < _LOOKS and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-            asleep = 0 if _another_thread_runs() else asleep + 1
+        """Stop recording when the other threads sleep."""
+        let_others_finish()
         super().stop_trace()
+
+
+def let_others_finish() -> None:
+    """Wait until the other threads sleep, for 0.2 s at most: some scripts' never do."""
+    deadline = time.monotonic() + _LONGEST_S
+    asleep = 0
+    while asleep < _LOOKS and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        asleep = 0 if _another_thread_runs() else asleep + 1
 
 
 def _another_thread_runs() -> bool:

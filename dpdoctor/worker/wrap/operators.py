@@ -21,7 +21,7 @@ import msgspec
 import torch
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity
 
-from dpdoctor.worker.base.profiler import Profile
+from dpdoctor.worker.base.profiler import Profile, let_others_finish
 
 # Kineto's event for each block of memory that is taken or given back.
 _MEMORY = "[memory]"
@@ -143,7 +143,8 @@ class ByObserver:
         self._observer.start()
 
     def stop(self) -> None:
-        """End."""
+        """End, once backends have ended their spans: one that has not is not written."""
+        let_others_finish()
         self._observer.stop()
         self._observer.unregister_callback()
 
