@@ -28,7 +28,7 @@ def _rules() -> str:
     head = (
         f"# Rules\n\n`dpdoctor rules` lists the {len(every)} rules, `dpdoctor rules NAME` shows one of them.\n\n"
         f"Not verified on hardware, and marked so in the report: {', '.join(unverified)}. They were tested on recorded "
-        "or constructed figures; most need a GPU.\n"
+        "or constructed figures; most need several GPUs.\n"
     )
     sections = (
         f"## {name}\n\n**{rule.title}.** {rule.what}\n\n"

@@ -114,7 +114,7 @@ def by_reason(reasons: Iterable[tuple[str, str]]) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for what, reason in reasons:
         found.setdefault(reason, []).append(what)
-    return {reason: listed(names) for reason, names in found.items()}
+    return {reason: listed([*dict.fromkeys(names)]) for reason, names in found.items()}
 
 
 def absent(reasons: Iterable[tuple[str, str]]) -> list[Absent]:

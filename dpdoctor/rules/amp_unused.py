@@ -47,6 +47,6 @@ RULE = Rule(
     why="Matrix units give a multiple of the rate for 16 bits, and half the bytes are read and written.",
     how="The ablation amp runs forward under autocast to bfloat16 in windows between the full ones.",
     remedy="Wrap forward and loss in torch.autocast; weights and optimizer stay in full precision.",
-    verified=False,
+    verified=True,
     check=_check,
 )

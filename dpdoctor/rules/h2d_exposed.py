@@ -116,6 +116,6 @@ RULE = Rule(
     "lie on the device are replayed and compared with batches replayed from the host's memory.",
     remedy="Pin the loader's batches and copy with non_blocking=True; send small types, such as uint8 images, and "
     "convert them on the device.",
-    verified=False,
+    verified=True,
     check=_check,
 )

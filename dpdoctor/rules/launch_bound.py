@@ -8,6 +8,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.breakdown import LAUNCHING
+from dpdoctor.analysis.facts import DATA_PARALLEL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import TRACED_STEPS, why_no_steps
 
@@ -58,6 +59,11 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 
 def _remedy(facts: ModeFacts, found: Traces) -> tuple[str, str, str | None]:
     """Return what to do, also in a few words, and the line to write, without what the script does already."""
+    if facts.name == DATA_PARALLEL:
+        way = (
+            "use DistributedDataParallel: the threads of nn.DataParallel's replicas launch in turn, in one interpreter"
+        )
+        return way, "use DistributedDataParallel", "DistributedDataParallel(model)"
     names = [operator.name for digest in found.digests for operator in digest.operators]
     larger = "give each launch more work, by a larger batch as far as memory allows"
     fused = "" if any("_fused_" in name for name in names) else ", and a fused optimizer"
@@ -89,6 +95,6 @@ RULE = Rule(
     how="From the trace: idle time of the GPU while the launching thread dispatches operators, scaled to the step "
     "without a profiler, together with a launch delay of microseconds; milliseconds would mean that the host is ahead.",
     remedy="A larger batch, torch.compile with CUDA graphs, fused optimizers; fewer and larger operators.",
-    verified=False,
+    verified=True,
     check=_check,
 )

@@ -120,7 +120,7 @@ def _chart(mode: TracedMode, drawn: Sequence[_Drawn], *, num_ranks: int, one_clo
         title=_title(drawn),
         traces=tuple(_bars(key, rows, scale) for key in order if key in keys),
         layout=_layout(f"{unit} since {_zero(drawn, one_clock=one_clock)}", rows, len(drawn)),
-        height=charts.height(ROW * len(rows) + 8 * len(drawn)),
+        height=charts.height(ROW * len(rows) + 8 * len(drawn), num_names=len(keys)),
         how_to_read=_how_to_read(mode, drawn, num_ranks, one_clock=one_clock),
         alternative=" ".join(map(_words, drawn)),
     )

@@ -1,13 +1,16 @@
-"""No trace of DataParallel on GPUs is at hand: these are written with the names that torch gives its parts."""
+"""Traces of two GPUs are written, with the names of DataParallel's parts; that of two replicas on one GPU is real."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dpdoctor.attribution.data_parallel import data_parallel_cost
+from dpdoctor.attribution.digesting import digest
 from dpdoctor.digest import DataParallelCost
 from tests.builders.documents import needs_real_traces
-from tests.builders.kineto import AUTOGRAD, MAIN, US, Kineto, Observed, real
+from tests.builders.kineto import AUTOGRAD, MAIN, US, Kineto, Observed, real, recorded
 
 REPLICA_A, REPLICA_B = 11, 12
 
@@ -121,3 +124,14 @@ def test_other_scatters_and_gathers_are_not_taken_for_these(tmp_path: Path) -> N
 @needs_real_traces
 def test_ddp_is_not_taken_for_data_parallel() -> None:
     assert cost_of(real("a100x2_ddp_rank0_collective_args.json.gz")) is None
+
+
+def test_two_replicas_on_a_real_gpu() -> None:
+    seen = recorded("h100_dp_two_replicas.json.gz")
+    cost = cost_of(seen)
+    assert cost is not None
+    host = (cost.replicate_ns, cost.parallel_apply_ns, cost.reduce_ns, cost.scatter_ns, cost.gather_ns)
+    assert [round(ns / 1e6, 1) for ns in host] == [5.6, 5.9, 2.2, 0.4, 0.3]
+    (gpu,) = cost.device_ns.values()
+    assert gpu["busy"] == pytest.approx(sum(ns for part, ns in gpu.items() if part != "busy"), rel=0.01)
+    assert digest(seen.trace).unknown_communication is None  # one process, though it flattens gradients

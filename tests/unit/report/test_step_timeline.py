@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from dpdoctor.analysis import Analysis
-from dpdoctor.digest import HOST, Digest, Lane, TracedStep
+from dpdoctor.digest import HOST, HOST_PHASES, Digest, Lane, TracedStep
 from dpdoctor.report.blocks import Absent, Chart
+from dpdoctor.report.drawing import charts
 from dpdoctor.report.traces.step_timeline import MOST_RANKS, NO_STEP
 from tests.builders.sections import build, only
 from tests.builders.specs import MS
@@ -72,6 +73,16 @@ def test_other_steps_are_aligned_at_their_begin_and_that_is_said() -> None:
 def test_the_step_that_most_ranks_kept_is_drawn() -> None:
     chart = drawn(traced((step(3), step(4)), (step(4, begin=1),), (step(4, begin=2), step(9))))
     assert chart.title == "Traced step 4"
+
+
+def test_a_legend_of_many_names_takes_no_room_from_the_rows() -> None:
+    few, many = drawn(traced((step(4),))), tuple(Lane(device=HOST, what=what, spans_ns=(0, MS)) for what in HOST_PHASES)
+    more = drawn(traced((dataclasses.replace(step(4), lanes=(*LANES, *many)),)))
+    names = [len({trace["name"] for trace in chart.traces}) for chart in (few, more)]
+    lines = [-(-number // charts.LEGEND_NAMES) for number in names]
+    rows = [len(chart.layout["yaxis"]["ticktext"]) for chart in (few, more)]
+    assert rows[0] == rows[1]
+    assert more.height - few.height == (lines[1] - lines[0]) * charts.LEGEND_LINE_PX > 0
 
 
 def test_of_many_ranks_the_longest_are_drawn() -> None:

@@ -42,6 +42,10 @@ def test_a_figure_with_a_reservation_shows_both() -> None:
     assert cell == Cell(text="317 samples/s", note="315–320", footnote="the edge is left out")
 
 
+def test_a_reason_names_what_it_holds_for_once() -> None:
+    assert text.by_reason([("dp", "a"), ("dp", "a"), ("ddp", "a"), ("dp", "b")]) == {"a": "dp and ddp", "b": "dp"}
+
+
 @pytest.mark.parametrize(("size", "words"), [(None, "unknown"), (32.0, "32"), (1024.0, "1,024"), (31.25, "31.2")])
 def test_batches(size: float | None, words: str) -> None:
     assert text.batch_text(size) == words

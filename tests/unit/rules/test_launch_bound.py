@@ -60,3 +60,9 @@ def test_what_the_script_does_already_is_not_advised() -> None:
     assert "fused optimizer" not in str(compiled)
     assert "torch.compile" not in str(compiled)
     assert code is None
+
+
+def test_of_data_parallel_it_is_the_replicas_threads() -> None:
+    found = RULE.check(case("dp", *one(40)))
+    assert isinstance(found, Finding)
+    assert (found.short_remedy, found.code) == ("use DistributedDataParallel", "DistributedDataParallel(model)")
