@@ -48,6 +48,11 @@ REMEDIES = {
     "batch",
 }
 
+OVER_GLOO = (
+    'let NCCL exchange what is on GPUs, init_process_group("nccl"): gloo copies it to the host, exchanges it there and '
+    "copies it back"
+)
+
 
 def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
     if not facts.on_gpu:
@@ -70,8 +75,15 @@ def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
         cost=cost,
         evidence=(*_words(by_cause), *_of_traces(facts, facts.idle_share(*causes))),
         cause=WORDS[main] if main is not None and main != "unknown" else None,
-        remedy=REMEDIES.get(max(by_cause, key=lambda cause: by_cause[cause])),
+        remedy=_remedy(facts, max(by_cause, key=lambda cause: by_cause[cause])),
     )
+
+
+def _remedy(facts: ModeFacts, largest: str) -> str | None:
+    """Return what to do about the largest cause; None: nothing that holds for every script."""
+    if largest == "comm_wait" and any(digest.backend == "gloo" for digest in facts.traces.digests):
+        return OVER_GLOO
+    return REMEDIES.get(largest)
 
 
 def _words(parts: dict[str, float]) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from dpdoctor.analysis import Finding
 from dpdoctor.rules import CannotTell
-from dpdoctor.rules.device_idle import REMEDIES, WORDS
+from dpdoctor.rules.device_idle import OVER_GLOO, REMEDIES, WORDS
 from dpdoctor.rules.diagnose import ask
 from dpdoctor.rules.rule import Said
 from tests.builders.cases import Case, figure, ranks
@@ -57,6 +57,13 @@ def test_of_several_causes_each_is_told_and_none_is_the_cause() -> None:
     found = finding(FIRES["several causes"])
     assert found.cause is None
     assert [text.startswith("in 15% of a step") for text in found.evidence[:2]] == [True, True]
+
+
+@pytest.mark.parametrize(("backend", "remedy"), [("gloo", OVER_GLOO), ("nccl", None)])
+def test_what_is_on_gpus_is_not_for_gloo(backend: str, remedy: str | None) -> None:
+    waiting = digest(world_size=1, compute=60, idle_by={"comm_wait": 40}, delay_us=3_000, backend=backend)
+    found = finding(case("native", waiting))
+    assert (found.cause, found.remedy) == (WORDS["comm_wait"], remedy)
 
 
 def test_what_another_finding_tells_of_is_not_counted() -> None:
