@@ -2,8 +2,8 @@
 
 Where there is a GPU, the profiler must not run before the last window was measured, not even for the host alone: its
 first session subscribes to CUPTI and stays subscribed (libkineto/src/init.cpp, until August 2026), and each launch is
-slower from then on. By 10 to 20%, says pytorch's PR 146604; on an H100 with torch 2.11, steps that were bound by
-launches took up to 1.4 times as long after a profile of one step.
+slower from then on: by 10 to 20%, says pytorch's PR 146604. On an H100 with torch 2.11, most scripts that were bound by
+launches took 1.1 to 1.4 times as long after a profile of one step as before, some no longer.
 """
 
 from __future__ import annotations
