@@ -74,6 +74,13 @@ def test_on_one_gpu_data_parallel_makes_no_replicas_and_says_so(profile):
     assert follows_single(done, "dp")
 
 
+def test_a_model_that_is_called_twice_before_its_backward_pass_trains_in_every_mode(profile):
+    done = profile("../../../samples/gan.py", "--modes", "dp,ddp,fsdp", "--nproc", "1", "--dp-devices", "0,0", *SHORT)
+    assert done.exit_code == 0, done.output
+    for mode in ("dp", "ddp", "fsdp"):
+        texts(done, mode)
+
+
 def test_a_forward_that_returns_its_loss_is_named_with_its_line(profile):
     done = profile(TRAIN, *TWO_ON_ONE, *SHORT, args=["--loss", "inside"])
     assert done.exit_code == 1

@@ -46,3 +46,24 @@ def test_the_uuid_that_torch_tells_is_nvmls():
 
     told = str(torch.cuda.get_device_properties(0).uuid).removeprefix("GPU-")
     assert f"GPU-{told}" in {gpu.uuid for gpu in machine.gpus()[0]}
+
+
+# Subscribes as a profiler does: CUPTI takes one subscriber at a time.
+SUBSCRIBE = """
+import ctypes, torch
+from dpdoctor.worker.wrap.counters import StepProfile
+
+ones = torch.ones(2, device="cuda")
+profile = StepProfile()
+profile.start()
+ones.add_(1)
+profile.stop()
+path = next(line.split()[-1] for line in open("/proc/self/maps") if "libcupti" in line)
+callback = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(lambda *_: None)
+print(ctypes.CDLL(path).cuptiSubscribe(ctypes.byref(ctypes.c_void_p()), callback, None))
+"""
+
+
+def test_the_profile_of_a_step_leaves_cupti_alone():
+    done = subprocess.run([sys.executable, "-c", SUBSCRIBE], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["0"], done.stderr
