@@ -236,6 +236,12 @@ class ModeFacts:
         return reduced / trained if trained else None
 
     @cached_property
+    def micro_batches(self) -> float:
+        """Return the mean number of micro-batches of the steady steps of a measured window; 0 without any."""
+        steps = [step for _, window in self.windows for rank in window.ranks for step in rank.steady]
+        return sum(step.micro_batches for step in steps) / len(steps) if steps else 0.0
+
+    @cached_property
     def clocked_share(self) -> Figure:
         """Return the share of a step that the host spends in calls of collectives."""
         return clocked_share(self.launch) if self.launch else stats.unknown("ratio", NOT_TIMED)

@@ -21,7 +21,7 @@ CODE = {
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
-    micro_batches = _micro_batches(facts)
+    micro_batches = facts.micro_batches
     if not facts.communicates or micro_batches <= 1 or _reduces_once(facts):
         return None
     seen, ablation = facts.exposure, facts.ablation(ABLATION)
@@ -76,12 +76,6 @@ def _reduces_once(facts: ModeFacts) -> bool:
 
 def _nothing() -> Figure:
     return stats.unknown("ratio", "there is no trace")
-
-
-def _micro_batches(facts: ModeFacts) -> float:
-    """Return the mean number of micro-batches of the steady steps of a measured window; 0 without any."""
-    steps = [step for _, window in facts.windows for rank in window.ranks for step in rank.steady]
-    return sum(step.micro_batches for step in steps) / len(steps) if steps else 0.0
 
 
 RULE = Rule(

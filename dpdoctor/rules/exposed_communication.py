@@ -150,6 +150,8 @@ def _larger_batch(facts: ModeFacts) -> str:
     """Return how to train on more samples per exchange; empty where ranks train on the same ones, maybe all of them."""
     if facts.mode.conversion is not None and facts.mode.conversion.same_samples:
         return ""
+    if facts.micro_batches > 1:  # gradients are accumulated already
+        return TWICE
     if facts.wrapper == "ddp":  # FSDP gathers parameters for every batch, whether or not gradients are accumulated
         return f"{TWICE}, or accumulate gradients over two batches under no_sync()"
     if facts.by_hand is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from dpdoctor.analysis import TRACE_MODE, Finding
@@ -11,7 +12,7 @@ from dpdoctor.records import Collective, Conversion, Counters
 from dpdoctor.rules import CannotTell, wording
 from dpdoctor.rules.diagnose import ask
 from dpdoctor.rules.rule import Said
-from tests.builders.cases import Case, ablation, skipped
+from tests.builders.cases import OWN, Case, ablation, by_hand, ranks, skipped
 from tests.builders.cases import case as untraced
 from tests.builders.documents import needs_real_traces
 from tests.builders.traced_cases import STEPS, case, digest, real_cases
@@ -96,6 +97,21 @@ def test_accumulation_is_advised_where_it_saves_communication(mode: str, is_advi
     assert found.remedy is not None
     assert ("no_sync" in found.remedy) == is_advised
     assert "twice the batch" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("mode", "fields"), [("ddp", {}), ("native", {"native": OWN, "conversion": by_hand(in_backward=True)})]
+)
+def test_who_accumulates_already_is_not_advised_to(mode: str, fields: dict) -> None:
+    def remedy(number: int) -> str:
+        of = [
+            replace(rank, steps=tuple(msgspec.structs.replace(step, micro_batches=number) for step in rank.steps))
+            for rank in ranks(2)
+        ]
+        return str(finding(untraced(mode, of=of, ablations={"no_comm": ablation(0.3)}, **fields)).remedy)
+
+    assert "accumulate gradients" in remedy(1)
+    assert remedy(4).startswith("train on twice the batch per device:")
 
 
 def exchanging(operation: str, dtype: str, mode: str = "ddp") -> Finding:
