@@ -41,6 +41,8 @@ MOST = 0.6
 ROTATING_SHARE = 0.10
 # That a rank is last so often by chance, any of them (binomial test, a step being one trial).
 ALPHA = 0.01
+# ... and where that is more than jitter: that somebody is late is no chance then, and who is known at 95%.
+LARGE_ALPHA = 0.05
 # Fewer steps are no pattern, however many ranks there are.
 MIN_STEPS = 5
 # Late steps at equal distances that make a period: four in a trace of twenty steps have one by chance in 1 of 85.
@@ -82,10 +84,12 @@ def find_stragglers(steps: StepLateness, ranks: tuple[int, ...], cause: Cause) -
     if len(late) and num < needed:
         return Stragglers(kind="unknown", num_late=len(late), num_steps=num, reason=too_few(needed, num))
     events = _events(steps, ranks, steps.step_ns, cause)
+    large = late[late.by_ns >= ROTATING_SHARE * steps.step_ns]
     verdict = (
-        _persistent(late, num, len(ranks), cause)
+        _persistent(late, num, len(ranks), cause, ALPHA)
         or _periodic(late, cause)
-        or _rotating(late, num, steps.step_ns)
+        or _persistent(large, num, len(ranks), cause, LARGE_ALPHA)
+        or _rotating(large, num)
         or _single(events)
         or Stragglers(kind="none")
     )
@@ -115,12 +119,12 @@ def _late(steps: StepLateness, ranks: tuple[int, ...], step_ns: int) -> _Late:
     return every[by >= max(FLOOR_NS, LATE_SHARE * step_ns)]
 
 
-def _persistent(late: _Late, num_steps: int, num_ranks: int, cause: Cause) -> Stragglers | None:
+def _persistent(late: _Late, num_steps: int, num_ranks: int, cause: Cause, alpha: float) -> Stragglers | None:
     if not len(late):
         return None
     numbers, times = np.unique(late.rank, return_counts=True)
     rank, most = int(numbers[times.argmax()]), int(times.max())
-    if most < MOST * num_steps or _by_chance(most, num_steps, num_ranks) >= ALPHA:
+    if most < MOST * num_steps or _by_chance(most, num_steps, num_ranks) >= alpha:
         return None
     return _verdict("persistent", late[late.rank == rank], cause)
 
@@ -135,8 +139,7 @@ def _periodic(late: _Late, cause: Cause) -> Stragglers | None:
     return replace(_verdict("periodic", large, cause), period=distances.pop())
 
 
-def _rotating(late: _Late, num_steps: int, step_ns: int) -> Stragglers | None:
-    large = late[late.by_ns >= ROTATING_SHARE * step_ns]
+def _rotating(large: _Late, num_steps: int) -> Stragglers | None:
     return _verdict("rotating", large, None) if len(large) and len(large) >= MOST * num_steps else None
 
 
