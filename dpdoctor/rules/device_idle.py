@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts, breakdown
+from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.weighing import main_part
 from dpdoctor.digest import IDLE_CAUSES
 from dpdoctor.rules.rule import CannotTell, Rule, Said
@@ -62,10 +63,15 @@ def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
     told = {cause for part in parts for cause in TOLD[part.rule]}
     causes = [cause for cause in IDLE_CAUSES if cause not in told]
     cost = facts.untraced_idle(*causes)
+    hidden = _hidden(facts, parts)
+    if hidden is not None:
+        cost = stats.combination([(1, cost), (-1, hidden)], "ratio")
     if cost.value is None or cost.value < WARNING:
         return None
     by_cause = {cause: facts.untraced_idle(cause).value or 0.0 for cause in causes}
-    main = main_part(by_cause, cost.value)
+    # Any of the causes may be what is hidden.
+    less = 0.0 if hidden is None else hidden.value or 0.0
+    main = main_part({cause: share - less for cause, share in by_cause.items()}, cost.value)
     return Finding(
         rule="device_idle",
         mode=facts.name,
@@ -73,10 +79,23 @@ def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
         status="inferred",
         title=f"the device idles in {units.share(cost.value)} of each step",
         cost=cost,
-        evidence=(*_words(by_cause), *_of_traces(facts, facts.idle_share(*causes))),
+        evidence=(
+            *_words(by_cause),
+            *_of_traces(facts, facts.idle_share(*causes)),
+            *([f"without the waits of the finding host_sync it is {units.share(less)} of a step less"] if less else []),
+        ),
         cause=WORDS[main] if main is not None and main != "unknown" else None,
         remedy=_remedy(facts, max(by_cause, key=lambda cause: by_cause[cause])),
     )
+
+
+def _hidden(facts: ModeFacts, parts: Sequence[Finding]) -> Figure | None:
+    """Return the idle time of other causes that goes away with the waits of host_sync, too; None: there is none."""
+    waits = next((part.cost for part in parts if part.rule == "host_sync"), None)
+    if waits is None:
+        return None
+    hidden = stats.combination([(1, waits), (-1, facts.untraced_idle("sync"))], "ratio")
+    return hidden if (hidden.value or 0.0) > 0 else None
 
 
 def _remedy(facts: ModeFacts, largest: str) -> str | None:
@@ -106,7 +125,8 @@ RULE = Rule(
     why="What the GPU does not do meanwhile is lost; mostly the host does not launch work in time, or kernels wait for "
     "each other.",
     how="From the trace: time in which the GPU idles, by what the launching thread did meanwhile, scaled to the step "
-    "without a profiler; without the causes that other findings tell of.",
+    "without a profiler; without the causes that other findings tell of, and what hides behind kernels without the "
+    "waits of host_sync.",
     remedy="Look at the largest cause in the timeline: fewer and larger launches, no waiting between streams.",
     verified=False,
     check=_check,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpdoctor.analysis import Finding
+from dpdoctor.digest import Replay
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.device_idle import OVER_GLOO, REMEDIES, WORDS
 from dpdoctor.rules.diagnose import ask
@@ -68,6 +69,18 @@ def test_what_is_on_gpus_is_not_for_gloo(backend: str, remedy: str | None) -> No
 
 def test_what_another_finding_tells_of_is_not_counted() -> None:
     assert finding(idling(dependency=30, data=40)).cost.value == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("without", "told"), [(85, 0.4), (65, 0.25), (60, None)])
+def test_what_hides_without_the_waits_of_host_sync_is_not_counted(without: int, told: float | None) -> None:
+    """Of 100 ms the GPU idles 20 for waits, 40 while the host runs operators; without waits a step is so long."""
+    of = Replay(num_steps=10, host_times=(1.0,), step_ns=(100_000_000,), without_ns=(without * 1_000_000,))
+    idle_by = {"sync": 20, "dispatch": 40}
+    found = said(case("single", digest(world_size=1, compute=40, idle_by=idle_by, delay_us=3_000, replay=of)))
+    assert (found.cost.value if isinstance(found, Finding) else found) == (told and pytest.approx(told))
+    if told == 0.25:
+        assert isinstance(found, Finding)
+        assert found.evidence[-1] == "without the waits of the finding host_sync it is 15% of a step less"
 
 
 def test_it_cannot_tell_without_a_trace() -> None:
