@@ -65,7 +65,10 @@ def severity(cost: float, *, critical: float = CRITICAL) -> Severity:
 
 
 def faster_without(cost: Figure) -> Figure:
-    """Return the throughput without this share of the step over that of now; unit "x"."""
+    """Return the throughput without this share of the step over that of now; unit "x".
+
+    Its interval has no upper end where that of the share reaches all of the step.
+    """
     if cost.value is None:
         return stats.unknown("x", cost.reason or "the cost is unknown")
 
@@ -75,7 +78,4 @@ def faster_without(cost: Figure) -> Figure:
     value = factor(cost.value)
     if value is None:
         return stats.unknown("x", "nothing would be left of the step")
-    low, high = factor(cost.low), factor(cost.high)
-    if low is None or high is None:
-        low = high = None
-    return dataclasses.replace(cost, value=value, low=low, high=high, unit="x")
+    return dataclasses.replace(cost, value=value, low=factor(cost.low), high=factor(cost.high), unit="x")

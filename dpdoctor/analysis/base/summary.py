@@ -375,6 +375,9 @@ class Script:
     args: tuple[str, ...]
 
 
+UNBOUNDED = "the cost may be all of the time, so that there is no upper bound"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One bottleneck: what it costs, why, what to change and what that would give.
@@ -391,7 +394,8 @@ class Finding:
         remedy: what to do, in a sentence; `code` is the line to write, `line` the script's line to change.
         short_remedy: the remedy in a few words, for a headline: "set num_workers=4"; None where no few words name a
             change that gives what is predicted.
-        speedup: throughput after the remedy over that of now; unit "x".
+        speedup: throughput after the remedy over that of now; unit "x". It has a low end and no high one where the cost
+            may be all of the time: nothing bounds it.
         speedup_basis: what that is: predicted, of a change that was simulated or whose effect is known; measured, in
             windows of this run in which the change was made; or at most, if the remedy took away all of the cost.
     """
@@ -424,9 +428,11 @@ class Finding:
     @property
     def gain(self) -> Figure | None:
         """`speedup` as it is told: of a bound the most that it may be."""
-        if self.speedup is None or self.speedup_basis != "at most" or self.speedup.high is None:
-            return self.speedup
-        return Figure(value=self.speedup.high, unit=self.speedup.unit)
+        known = self.speedup
+        if known is None or self.speedup_basis != "at most" or (known.low is None and known.high is None):
+            return known
+        reason = UNBOUNDED if known.high is None else None
+        return Figure(value=known.high, unit=known.unit, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,11 +46,13 @@ def advice(summary: RunSummary, modes: Collection[str]) -> str | None:
     first = found[0]
     same = {change.mode: change for change in found if _words(change) == _words(first)}
     where = "" if len(same) == len(modes) else f"for {listed([mode_label(mode) for mode in same])} "
-    gains = listed_figures([same[mode].gain for mode in modes if mode in same])
+    gains = [same[mode].gain for mode in modes if mode in same]
+    is_bounded = all(gain.value is not None for gain in gains)
+    given = f"{first.basis} {listed_figures(gains)} of today's throughput" if is_bounded else diagnosis.NO_BOUND
     # What was tried and does not help comes after what does.
     change, _, tried = first.short.partition("; ")
     also = f" ({clipped(tried, LONGEST_REMEDY)})" if tried else ""
-    return f"{where}{clipped(change, LONGEST_REMEDY)}: {first.basis} {gains} of today's throughput{also}"
+    return f"{where}{clipped(change, LONGEST_REMEDY)}: {given}{also}"
 
 
 def _words(change: _Change) -> tuple[str, str, str]:

@@ -14,6 +14,8 @@ from dpdoctor.rules.diagnose import ALIKE
 MOST_FIRST = 3
 SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "muted"}
 OF_WORDS = {"step": "each step", "epoch": "an epoch", "linear": "linear scaling"}
+# Where a remedy gives at most what no interval bounds.
+NO_BOUND = "no upper bound known"
 STATUS_TONES = {"confirmed": "good", "inferred": "plain", "refuted": "muted"}
 # The part of a step whose share is what a rule finds costly: on one screen it has one figure, that of the step's parts.
 _PART = {"data_starved": DATA, "exposed_communication": COMMUNICATION, "no_overlap": COMMUNICATION}

@@ -87,7 +87,8 @@ class Opportunity:
     Attributes:
         remedy: what to do; empty: nothing is known to help.
         line, code: of the script, where to do it, and what to write there.
-        gain: of the mode in which it gives most; None: it was not predicted. `basis`: measured, estimated, upper bound.
+        gain: of the mode in which it gives most; None: it was not predicted, or nothing bounds it. `basis`: measured,
+            estimated, upper bound.
         modes: what it costs and gives in each mode, in a few words.
         gains: what it gives in each mode, as short as can be: with ~ where estimated, with ≤ where an upper bound.
         anchor: of the whole finding on the page.
@@ -342,14 +343,16 @@ def _change(finding: Finding) -> str:
 def _gains(finding: Finding) -> bool:
     """Return whether the remedy is known to give something, also as it is told: 1.004 is told as 1.00x."""
     known, told = finding.speedup, finding.gain
-    if known is None or known.value is None or told is None or told.value is None:
+    if known is None or known.value is None or told is None:
         return False
-    return (known.low or known.value) > 1 and units.times(told.value) != units.times(1)
+    return (known.low or known.value) > 1 and (told.value is None or units.times(told.value) != units.times(1))
 
 
 def _gain(finding: Finding) -> str:
     """Return the known gain of a finding: how it is known, and how much."""
     assert finding.gain is not None
+    if finding.gain.value is None:
+        return diagnosis.NO_BOUND
     interval = short_interval(finding.gain)
     return f"{_BASIS[finding.speedup_basis]} {figure_text(finding.gain)}{f' ({interval})' if interval else ''}"
 
@@ -357,6 +360,8 @@ def _gain(finding: Finding) -> str:
 def _short_gain(finding: Finding) -> str:
     """Return the known gain of a finding with a mark of how it is known."""
     assert finding.gain is not None
+    if finding.gain.value is None:
+        return "no bound"
     return f"{_SIGNS[finding.speedup_basis]}{figure_text(finding.gain)}"
 
 
@@ -404,14 +409,14 @@ def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
     known_rule = BY_NAME.get(findings[0].rule)
     known = [found for found in findings if found.speedup is not None and found.speedup.value is not None]
     best = max(known, key=_size, default=findings[0])
-    gain = best.gain if best in known else None
+    is_bounded = best.gain is not None and best.gain.value is not None
     return Opportunity(
         title=known_rule.title if known_rule else clipped(capital(best.title), LONGEST_TITLE),
         remedy=clipped(_remedy(best, findings), LONGEST_REMEDY),
         line=_line(run, best),
         code=best.code or "",
-        gain=gain,
-        basis=_BASIS[best.speedup_basis] if gain is not None else best.status,
+        gain=best.gain if is_bounded else None,
+        basis=_BASIS[best.speedup_basis] if is_bounded else diagnosis.NO_BOUND if best in known else best.status,
         modes=tuple(_chip(run, found, best) for found in findings),
         gains={found.mode: _short_gain(found) for found in known},
         anchor=diagnosis.anchor(run, best),

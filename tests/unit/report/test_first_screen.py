@@ -236,6 +236,16 @@ class TestOpportunities:
         assert (shown.gain.value, shown.gain.low) == (1.5, None)
         assert shown.basis == "upper bound"
 
+    def test_of_what_nothing_bounds_no_number_is_shown_as_a_bound(self) -> None:
+        unbounded = dataclasses.replace(figure(1.4, 0.1, "x"), high=None)
+        fields = {"speedup": unbounded, "speedup_basis": "at most", "short_remedy": "set num_workers=4"}
+        found = screen(with_findings(runs.cpu_run(), finding(**fields), finding(mode="single", **fields)))
+        (shown,) = found.opportunities
+        assert (shown.gain, shown.basis) == (None, "no upper bound known")
+        assert dict(shown.gains) == {"ddp": "no bound", "single": "no bound"}
+        assert all("no upper bound known" in chip for chip in shown.modes)
+        assert found.do_first.endswith(": no upper bound known under ddp, no bound on one device.")
+
     def test_of_many_the_first_are_shown_and_the_others_counted(self) -> None:
         many = with_findings(runs.cpu_run(), *(finding(f"rule_{place}", title=f"number {place}") for place in range(6)))
         found = screen(many)

@@ -16,6 +16,7 @@ from dpdoctor import plugins, rules
 from dpdoctor.analysis import Finding, Inconclusive
 from dpdoctor.rules import BY_NAME, Rule
 from dpdoctor.rules.diagnose import conclusions, told
+from dpdoctor.rules.rule import faster_without
 from tests.builders.cases import case, cases_of, figure
 from tests.builders.diagnosed_runs import finding
 from tests.unit.import_graph import imports, modules
@@ -51,6 +52,19 @@ def test_a_cost_that_may_be_nothing_is_no_finding_but_a_fact_may_be(half: float,
     else:
         assert isinstance(said, Inconclusive)
         assert "40% (-1.0 to 81)" in said.reason
+
+
+@pytest.mark.parametrize(("value", "half", "low", "high"), [(0.5, 0.25, 4 / 3, 4.0), (0.5, 0.6, 1 / 1.1, None)])
+def test_a_cost_that_may_be_all_of_the_step_bounds_no_gain(
+    value: float, half: float, low: float, high: float | None
+) -> None:
+    faster = faster_without(figure(value, half, "ratio"))
+    assert (faster.value, faster.low) == (2.0, pytest.approx(low))
+    assert faster.high == (high and pytest.approx(high))
+    gain = finding(speedup=faster, speedup_basis="at most").gain
+    assert gain is not None
+    assert gain.value == faster.high
+    assert bool(gain.reason) == (high is None)
 
 
 def test_every_file_that_offers_a_rule_is_listed_under_its_name() -> None:

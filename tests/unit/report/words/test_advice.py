@@ -30,6 +30,8 @@ def test_it_says_what_to_change_and_what_that_gives() -> None:
 def test_it_says_whether_that_is_measured_or_the_most_there_is() -> None:
     assert said(short(speedup_basis="measured")) == "set num_workers=4: measured 1.70x of today's throughput"
     assert said(short(speedup_basis="at most")) == "set num_workers=4: at most 1.80x of today's throughput"
+    unbounded = dataclasses.replace(figure(1.7, 0.1, "x"), high=None)
+    assert said(short(speedup=unbounded, speedup_basis="at most")) == "set num_workers=4: no upper bound known"
 
 
 def test_what_a_headline_begins_with_is_not_said_twice() -> None:
