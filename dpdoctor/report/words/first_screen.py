@@ -293,7 +293,17 @@ def _do_first(run: RunSummary) -> str:
     apart = _of_other_modes([other for other in others if other not in alike])
     # What was tried and does not help comes after what does, but for what other modes need: that may be the same.
     last = apart or f"{also}{tried}{f' {_where(finding.mode)}' if tried and beside else ''}"
-    return sentence(f"{capital(change)}{_at(run, finding)}: {_gain(finding)} {_where(finding.mode)}{beside}{last}")
+    gained = f"{_gain(finding)} {_where(finding.mode)}{beside}{last}{_but_others(run, finding)}"
+    return sentence(f"{capital(change)}{_at(run, finding)}: {gained}")
+
+
+def _but_others(run: RunSummary, finding: Finding) -> str:
+    """Return, as the end of a sentence, that other processes took cores while this, or its mode's speedup, was
+    measured; empty: none did.
+    """
+    reasons = (*finding.evidence, run.modes[finding.mode].speedup.reason or "")
+    taken = next((reason for reason in reasons if reason.startswith(OTHERS_USED)), "")
+    return f"; but {taken}" if taken else ""
 
 
 def _first_changes(run: RunSummary) -> list[Finding]:

@@ -119,6 +119,17 @@ class TestAnswer:
         assert "num_workers=4" in found.do_first
         assert screen(with_findings(runs.cpu_run(), perhaps)).do_first == ""
 
+    def test_what_others_took_of_the_cores_is_told_with_what_to_do_first(self) -> None:
+        taken = f"{OTHERS_USED} 1.0 of 2 cores while"
+        change = finding(short_remedy="set num_workers=4")
+        single = finding(mode="single", short_remedy="set it", evidence=("41%", f"{taken} this was measured"))
+        withheld = stats.unknown("x", f"{taken} single was measured")
+        assert screen(with_findings(runs.cpu_run(), single)).do_first.endswith(f"; but {taken} this was measured.")
+        told = screen(with_findings(with_mode("ddp", speedup=withheld), change)).do_first
+        assert told.endswith(f" under ddp; but {taken} single was measured.")
+        for speedup in (figure(1.5, 0.1, "x"), stats.unknown("x", "the baseline failed")):
+            assert "but" not in screen(with_findings(with_mode("ddp", speedup=speedup), change)).do_first
+
     def test_a_gain_that_is_told_as_none_is_not_what_to_do_first(self) -> None:
         for value, is_told in ((1.004, False), (1.006, True)):
             gain = finding(short_remedy="set num_workers=4", speedup=figure(value, 0.001, "x"))
