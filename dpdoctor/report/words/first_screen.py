@@ -137,7 +137,7 @@ class FirstScreen:
 def first_screen(run: RunSummary) -> FirstScreen:
     """Return the first screen of a run of modes."""
     word, tone, answer = _answer(run)
-    answer = f"{_slower(run)}{answer}"
+    answer = f"{_unknown_rates(run)}{_slower(run)}{answer}"
     first = _against_double_work(_first_changes(run))
     by_rule = sorted(diagnosis.bottlenecks(run), key=lambda findings: first is not None and first not in findings)
     return FirstScreen(
@@ -253,6 +253,12 @@ def _is_done_twice(finding: Finding) -> bool:
 
 def _where(name: str) -> str:
     return "on one device" if standing.is_baseline(name) else f"under {mode_label(name)}"
+
+
+def _unknown_rates(run: RunSummary) -> str:
+    """Return of which modes the throughput is unknown, in a sentence; empty: of none, or of all, as the answer says."""
+    unknown = standing.without_throughput(run) if standing.leaders(run) else {}
+    return f"Samples per second of {listed([mode_label(name) for name in unknown])} are unknown. " if unknown else ""
 
 
 def _slower(run: RunSummary) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "shown_modes",
     "why_withheld",
     "withheld_briefly",
+    "without_throughput",
 ]
 
 
@@ -37,6 +38,15 @@ def withheld_briefly(mode: ModeSummary) -> str | None:
 def shown_modes(summary: RunSummary) -> dict[str, ModeSummary]:
     """Return the modes whose figures may be shown, in the order of the run."""
     return {name: mode for name, mode in summary.modes.items() if why_withheld(mode) is None}
+
+
+def without_throughput(summary: RunSummary) -> dict[str, str]:
+    """Return why the throughput of each mode is unknown whose other figures may be shown."""
+    return {
+        name: mode.throughput.reason or "no reason was recorded"
+        for name, mode in shown_modes(summary).items()
+        if mode.throughput.value is None and mode.status == "ok"
+    }
 
 
 def leaders(summary: RunSummary) -> dict[str, ModeSummary]:

@@ -21,7 +21,14 @@ from dpdoctor.report.text import (
 )
 from dpdoctor.report.words import clauses
 from dpdoctor.report.words.advice import advice, bottleneck
-from dpdoctor.report.words.standing import has_failed_later, is_baseline, leaders, shown_modes, why_withheld
+from dpdoctor.report.words.standing import (
+    has_failed_later,
+    is_baseline,
+    leaders,
+    shown_modes,
+    why_withheld,
+    without_throughput,
+)
 from dpdoctor.report.words.tie import tie_verdict
 
 # Files that a sentence names; run.json has all.
@@ -87,12 +94,8 @@ def mode_verdict(
 
 def limits(summary: RunSummary) -> Iterator[str]:
     """Yield in a sentence each what is missing or unsure: modes that were not measured, or not traced; the pace."""
-    missing = {
-        name: mode.throughput.reason or "no reason was recorded"
-        for name, mode in shown_modes(summary).items()
-        if mode.throughput.value is None and mode.status == "ok"
-    }
-    for reason, labels in by_reason((mode_label(name), reason) for name, reason in missing.items()).items():
+    missing = without_throughput(summary).items()
+    for reason, labels in by_reason((mode_label(name), reason) for name, reason in missing).items():
         yield sentence(f"No throughput of {labels}: {reason}")
     untraced = {name: mode.trace_reason for name, mode in shown_modes(summary).items() if mode.trace_reason}
     for reason, labels in by_reason((mode_label(name), reason) for name, reason in untraced.items()).items():

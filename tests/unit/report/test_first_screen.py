@@ -113,6 +113,14 @@ class TestAnswer:
         assert screen(with_mode("ddp", speedup=slower)).answer.startswith("ddp (0.480x) is slower than one device.")
         assert "slower" not in screen(runs.cpu_run()).answer
 
+    @pytest.mark.parametrize("name", ["ddp", "single"])
+    def test_a_mode_whose_throughput_is_unknown_is_said_to_be_first(self, name: str) -> None:
+        rate = stats.unknown("samples/s", "samples could not be counted")
+        told = f"Samples per second of {name} are unknown. "
+        assert screen(with_mode(name, throughput=rate)).answer.startswith(f"{told}Nothing was found")
+        assert screen(with_findings(with_mode(name, throughput=rate), finding(mode="single"))).answer.startswith(told)
+        assert "unknown" not in screen(runs.cpu_run()).answer
+
     def test_what_to_do_first_is_what_gains_for_certain(self) -> None:
         perhaps = finding("evaluation_share", speedup=figure(1.2, 0.3, "x"))
         found = screen(with_findings(runs.cpu_run(), perhaps, finding(short_remedy="set num_workers=4")))
