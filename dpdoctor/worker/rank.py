@@ -23,6 +23,7 @@ from dpdoctor.spec import WorkerTask
 from dpdoctor.worker import launched, script, setup, terminal, trackers
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.agreement import Agreement, Alone, Ranks
+from dpdoctor.worker.base.mode import ConversionError
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.ending import Stop
@@ -182,8 +183,8 @@ class Rank(Observer):
         if self._ending.begun:
             return
         self._left = "raised"
-        if isinstance(error, DpDoctorError):
-            reason = error.message
+        if isinstance(error, (DpDoctorError, ConversionError)):
+            reason = str(error)
         else:
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)

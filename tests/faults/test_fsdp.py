@@ -18,17 +18,23 @@ def numbers(text, pattern):
     return [float(found) for found in re.findall(pattern, text, re.MULTILINE)]
 
 
-@pytest.mark.parametrize("do", ["plain", "clip", "tied", "reload"])
-def test_fsdp_follows_single(profile, do):
-    options = ("--modes", "fsdp", "--batch", "global", *SHORT, "--warmup", "10")
-    done = profile("blocks.py", *options, args=["--do", do])
+FOLLOWED = ("--batch", "global", *SHORT, "--warmup", "10")
+
+
+def assert_losses_follow(done, mode):
     assert done.exit_code == 0, done.output
-    assert all(check.ok for check in done.record("fsdp").conversion.proof), done.record("fsdp").conversion.proof
+    assert all(check.ok for check in done.record(mode).conversion.proof), done.record(mode).conversion.proof
     single = numbers(done.printed("single"), r"^([\d.e-]+)$")
-    ranks = [numbers(done.printed("fsdp", rank), r"^([\d.e-]+)$") for rank in (0, 1)]
+    ranks = [numbers(done.printed(mode, rank), r"^([\d.e-]+)$") for rank in (0, 1)]
     assert len(single) >= 20
     for alone, *parts in list(zip(single, *ranks, strict=False))[:20]:
         assert math.isclose(alone, sum(parts) / 2, rel_tol=1e-4)
+
+
+@pytest.mark.parametrize("do", ["plain", "clip", "tied", "reload", "hook_removed", "accumulated_late"])
+def test_fsdp_follows_single(profile, do):
+    done = profile("blocks.py", "--modes", "fsdp", *FOLLOWED, args=["--do", do])
+    assert_losses_follow(done, "fsdp")
     norms = [numbers(done.printed(mode), r"^norm ([\d.]+)$")[:10] for mode in ("single", "fsdp")]
     assert norms[1] == pytest.approx(norms[0], rel=1e-3)
     assert bool(norms[0]) is (do == "clip")
@@ -94,9 +100,11 @@ def test_a_wrap_unit_that_does_not_exist_is_named_with_those_that_do(profile):
 @pytest.mark.parametrize(
     ("do", "said"),
     [
-        ("ema", "FSDP shards parameters; {script}:68 does `mean.mul_(0.9).add_(new, alpha=0.1)`"),
-        ("deepcopy", "FSDP shards parameters; {script}:70 does `copy.deepcopy(model)`"),
+        ("ema", "FSDP shards parameters; {script}:88 does `mean.mul_(0.9).add_(new, alpha=0.1)`"),
+        ("deepcopy", "FSDP shards parameters; {script}:90 does `copy.deepcopy(model)`"),
         ("scalar", "FSDP cannot shard the parameter scale: it has no dimension"),
+        ("hook", "the parameter blocks.0.wide.weight, and none_of at {script}:43, which the script registered on it"),
+        ("hook_late", "and none_of at {script}:43, registered on one at {script}:74 (register_hook), would not run"),
     ],
 )
 def test_what_sharding_makes_impossible_is_named_with_its_line(profile, do, said):
@@ -105,6 +113,10 @@ def test_what_sharding_makes_impossible_is_named_with_its_line(profile, do, said
     assert done.mode("single")["status"] == "ok"
     script = done.summary["script"]["path"]
     assert said.format(script=script) in done.mode("fsdp")["reason"]
+
+
+def test_hooks_on_parameters_run_in_ddp(profile):
+    assert_losses_follow(profile("blocks.py", "--modes", "ddp", *FOLLOWED, args=["--do", "hook"]), "ddp")
 
 
 def test_gradients_of_gradients_are_refused_with_the_line_that_asks_for_them(profile):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import linecache
 import math
 import re
@@ -35,6 +36,14 @@ _LET_GO = re.compile(r"setStorage: .* storage of size 0|data is not allocated ye
 _NOT_IN_GRAPH = "does not require grad"
 # What fully_shard says, at the first forward, of a unit whose trained parameters are not of one type.
 _MIXED = "FSDP expects uniform"
+# What to do instead of registering a hook on a parameter: torch runs none but the latter, and only those of shards.
+_BY_HAND = "Change .grad after backward() instead, as torch.nn.utils.clip_grad_value_ does"
+_INSTEAD = {
+    "register_hook": _BY_HAND,
+    "register_post_accumulate_grad_hook": (
+        "If it steps an optimizer, step after backward(); in a script of your own, register it after fully_shard"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +78,10 @@ class FSDP(Mode):
         self._shards: dict[int, Shards] = {}
 
     def prepare(self, patches: Patches) -> None:
-        """Have clip_grad_norm_ return a plain tensor, which scripts print and compare, and any library save a shard."""
+        """Have clip_grad_norm_ return a plain tensor, which scripts print and compare, and any library save a shard.
+
+        A hook that torch would take, and never run, is refused.
+        """
         from torch.distributed.tensor import DTensor
         from torch.nn import utils
         from torch.nn.utils import clip_grad
@@ -85,6 +97,7 @@ class FSDP(Mode):
             return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
         self._patches = patches
+        patches.replace(DTensor, "register_hook", _refusing(DTensor.register_hook))
         patches.replace(utils, "clip_grad_norm_", clip_grad_norm_)
         patches.replace(clip_grad, "clip_grad_norm_", clip_grad_norm_)
 
@@ -252,20 +265,46 @@ def _refuse_sparse(module: nn.Module) -> None:
 
 
 def _refuse_hooks(module: nn.Module) -> None:
+    """Refuse hooks on parameters, also on those that are frozen now: they may be trained later."""
     for name, parameter in module.named_parameters():
-        hooks = parameter._post_accumulate_grad_hooks
-        if hooks:
-            hook = next(iter(hooks.values()))
+        registered = {
+            "register_hook": parameter._backward_hooks,
+            "register_post_accumulate_grad_hook": parameter._post_accumulate_grad_hooks,
+        }
+        for by, hooks in registered.items():
+            if hooks:
+                raise ConversionError(
+                    f"FSDP puts a shard in place of the parameter {name}, and {_named(next(iter(hooks.values())))}, "
+                    f"which the script registered on it ({by}), would not run. {_INSTEAD[by]}"
+                )
+
+
+def _refusing(register: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a sharded tensor's `register_hook` that takes none on a parameter."""
+
+    @functools.wraps(register)
+    def register_hook(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
+        from torch import nn
+
+        from dpdoctor.worker.base import lines
+
+        if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
             raise ConversionError(
-                f"FSDP puts a shard in place of the parameter {name}, and {_named(hook)}, which the script registered "
-                "on it (register_post_accumulate_grad_hook), would not run. If it steps an optimizer, step after "
-                "backward(); in a script of your own, register it after fully_shard"
+                f"FSDP itself gives a sharded parameter its gradient, and {_named(hook)}, registered on one at "
+                f"{lines.caller()} (register_hook), would not run. {_BY_HAND}"
             )
+        return register(tensor, hook)
+
+    return register_hook
 
 
 def _named(hook: Callable[..., Any]) -> str:
-    """Return a function's name and its line, where it is one of Python's."""
-    code, name = getattr(hook, "__code__", None), getattr(hook, "__qualname__", type(hook).__name__)
+    """Return the name of a function, or of a callable's class, and its line, where it is one of Python's."""
+    hook = inspect.unwrap(hook)
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    code = getattr(hook, "__code__", None) or getattr(type(hook).__call__, "__code__", None)
+    name = getattr(hook, "__qualname__", type(hook).__name__)
     return name if code is None else f"{name} at {code.co_filename}:{code.co_firstlineno}"
 
 

@@ -1,4 +1,7 @@
-"""A small stack of blocks, and what scripts do with parameters: `--do clip|ema|deepcopy|scalar|tied|reload`."""
+"""A small stack of blocks, and what scripts do with parameters: `--do clip|ema|deepcopy|scalar|tied|reload`.
+
+And their hooks: `--do hook|hook_removed|hook_late|accumulated_late`.
+"""
 
 import argparse
 import copy
@@ -37,6 +40,14 @@ class Net(nn.Module):
         return self.head(x) * self.scale
 
 
+def none_of(gradient):
+    return torch.zeros_like(gradient)
+
+
+def clamp(parameter):
+    parameter.grad.clamp_(-1e-4, 1e-4)
+
+
 torch.manual_seed(5)
 data = TensorDataset(torch.randn(160, 8), torch.randn(160, 8))
 model = Net()
@@ -49,11 +60,20 @@ if do == "reload":
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+if do in ("hook", "hook_removed"):
+    handles = [parameter.register_hook(none_of) for parameter in model.blocks.parameters()]
+    while do == "hook_removed" and handles:
+        handles.pop().remove()
 average = copy.deepcopy(model)
 step = 0
 while True:
     for x, y in DataLoader(data, batch_size=8, shuffle=True):
         step += 1
+        for parameter in parameters if step == 2 else []:
+            if do == "hook_late":
+                parameter.register_hook(none_of)
+            elif do == "accumulated_late":
+                parameter.register_post_accumulate_grad_hook(clamp)
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x), y)
         loss.backward()

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import functools
+import re
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -77,3 +81,45 @@ def test_parameters_of_several_types_in_a_unit_are_why_fsdp_cannot_train_it() ->
     told = FSDP().explain(error, "train.py:3") or ""
     assert "train.py:3 calls a model that mixes them" in told
     assert "needs them whole" not in told
+
+
+class Clips:
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.clamp(-1, 1)
+
+
+def clips(gradient: torch.Tensor, limit: float = 1) -> torch.Tensor:
+    return gradient.clamp(-limit, limit)
+
+
+@pytest.mark.parametrize(
+    ("hook", "name"),
+    [
+        (clips, f"clips at {__file__}:{clips.__code__.co_firstlineno}"),
+        (functools.partial(clips, limit=2), f"clips at {__file__}:{clips.__code__.co_firstlineno}"),
+        (Clips(), f"Clips at {__file__}:{Clips.__call__.__code__.co_firstlineno}"),
+        (torch.zeros_like, torch.zeros_like.__qualname__),
+    ],
+)
+def test_a_hook_on_a_parameter_is_refused_by_name_also_while_it_is_frozen(hook: Callable[..., Any], name: str) -> None:
+    model = nn.Linear(2, 2)
+    handle = model.bias.register_hook(hook)
+    said = re.escape(f"of the parameter bias, and {name}, which the script registered on it (register_hook)")
+    for is_trained in (True, False):
+        model.bias.requires_grad_(is_trained)
+        with pytest.raises(ConversionError, match=said):
+            fsdp._refuse_hooks(model)
+    handle.remove()
+    fsdp._refuse_hooks(model)
+
+
+def test_a_hook_of_several_parameters_is_refused_and_hooks_of_modules_and_outputs_are_none_of_a_parameter() -> None:
+    model = nn.Linear(2, 2)
+    model.register_full_backward_hook(lambda *_: None)
+    model(torch.ones(1, 2)).register_hook(clips)
+    fsdp._refuse_hooks(model)
+    handle = torch.autograd.graph.register_multi_grad_hook(tuple(model.parameters()), lambda _: None)
+    with pytest.raises(ConversionError, match="register_multi_grad_hook"):
+        fsdp._refuse_hooks(model)
+    handle.remove()
+    fsdp._refuse_hooks(model)
