@@ -110,23 +110,24 @@ class Conductor:
             self._parts.watch.entered.is_on = False
         synchronise()
         self._parts.loaders.replay.keep(on=False)
-        if self._segment.kind == "measure" and self._segment.ablation == FULL:
-            self._cpu.begin()
         self._begin()
         self._parts.steplog.restart()
 
     def _begin(self) -> None:
         self._core = self._core or CoreQueue()
         self._queued_before_ns, self._queued_ns = self._core.waited_ns(), None
+        # Last of all, as it is the first to be read at the end: what it adds up lasts as long as the window.
+        if self._segment.kind == "measure" and self._segment.ablation == FULL:
+            self._cpu.begin()
         self._begin_ns = self._parts.clock()
 
     def _edge(self) -> None:
         parts, done = self._parts, self._segment
         synchronise()
         end_ns = parts.clock()
+        self._cpu.end()
         if self._core is not None and self._core.tells:
             self._queued_ns = self._core.waited_ns() - self._queued_before_ns
-        self._cpu.end()
         if self._tracer is not None:
             self._tracer.step()
         if done.ablation == FULL and done.kind != "proof":
