@@ -100,7 +100,7 @@ def _file_io(diverted: Diverted) -> type:
     """Return what stands in for io.FileIO, of which files that were opened otherwise are instances, too."""
     real = io.FileIO
 
-    class Like(type):
+    class Like(type(real)):  # type: ignore[misc] # an overlay within an overlay finds this class there
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, real)
 

@@ -35,6 +35,7 @@ from hypothesis import strategies as st
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.overlay import disk, files, raw
 from dpdoctor.worker.overlay import territory as territory_module
+from dpdoctor.worker.overlay.diverted import Diverted
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 
@@ -229,11 +230,11 @@ def test_the_standard_library_and_numpy(overlay: Overlay, home: Path) -> None:
 
 @pytest.mark.parametrize("path", ["a", "new", b"new"])
 def test_a_file_io_is_diverted_and_one_of_a_descriptor_is_not(overlay: Overlay, home: Path, path: str | bytes) -> None:
-    with io.FileIO(path, "w") as raw:
-        assert (raw.name, raw.mode, raw.write(b"written")) == (path, "wb", 7)
-    with io.FileIO(path) as raw, open(path, "rb", buffering=0) as other:
-        assert raw.read() == b"written"
-        assert isinstance(raw, io.FileIO)
+    with io.FileIO(path, "w") as file:
+        assert (file.name, file.mode, file.write(b"written")) == (path, "wb", 7)
+    with io.FileIO(path) as file, open(path, "rb", buffering=0) as other:
+        assert file.read() == b"written"
+        assert isinstance(file, io.FileIO)
         assert isinstance(other, io.FileIO)
     with pytest.raises(FileNotFoundError):
         io.FileIO("absent")
@@ -242,6 +243,13 @@ def test_a_file_io_is_diverted_and_one_of_a_descriptor_is_not(overlay: Overlay, 
         assert end.write(b"1") == 1
     name = os.fsdecode(path)
     assert written(overlay, home) == {name: "new" if name == "new" else "changed"}
+
+
+def test_what_stands_in_for_file_io_can_be_replaced_itself(overlay: Overlay) -> None:
+    Path("new").write_text("written")
+    with files._file_io(Diverted(overlay))("new") as file:
+        assert isinstance(file, io.FileIO)
+        assert file.read() == b"written"
 
 
 def test_torch_saves_and_loads(overlay: Overlay, home: Path) -> None:
