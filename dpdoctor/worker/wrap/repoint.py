@@ -40,12 +40,16 @@ def repoint(
 ) -> None:
     """Replace old parameters by new ones in the optimizers, their state, and whatever else holds them.
 
+    The new ones have the attributes that the script gave the old ones, such as which of them decay.
+
     Args:
         changed: what `replacements` returned.
         optimizers: the script's optimizers.
         distribute: makes a state tensor of the old parameter's shape into one of the new parameter's kind.
         warn: is told what holds old ones on.
     """
+    for old, new in changed.values():
+        vars(new).update(vars(old))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["params"] = [changed[id(p)][1] if id(p) in changed else p for p in group["params"]]

@@ -43,6 +43,12 @@ def test_only_what_changed_is_replaced(module: nn.Linear) -> None:
     assert repoint.replacements(dict(module.named_parameters()), module) == {}
 
 
+def test_what_the_script_noted_on_a_parameter_is_on_the_new_one(module: nn.Linear) -> None:
+    module.weight.decays = False
+    repoint.repoint(replaced(module), [], doubled, unheard)
+    assert module.weight.decays is False
+
+
 def test_optimizers_train_the_new_parameters_with_their_old_state(module: nn.Linear) -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     module(torch.ones(4, 3)).sum().backward()
