@@ -22,6 +22,7 @@ from tests.commands import GROUP, SERVERS_VARIABLE
 # Where the last result of each slow test is kept, for all to see; a run of .ci/run takes one slice of them.
 LAST_RESULTS = Path(__file__).parent / "slow_results.json"
 SLICES = 14
+OF_GPU = Path(__file__).resolve().parent / "gpu"
 _ended: dict[str, dict[str, object]] = {}
 
 # No deadline: how fast an example runs says nothing. No database: the same examples on every machine.
@@ -72,7 +73,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     They also inherit that there is no GPU: only tests/gpu, which runs alone, is about what a machine has.
     """
-    if not any("gpu" in Path(argument.partition("::")[0]).parts for argument in config.args):
+    asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    if not any(path.resolve().is_relative_to(OF_GPU) for path in asked):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if SERVERS_VARIABLE not in os.environ:
         os.environ[SERVERS_VARIABLE] = tempfile.mkdtemp(prefix="dpdoctor-")

@@ -8,7 +8,6 @@ from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.breakdown import LAUNCHING
-from dpdoctor.analysis.facts import DATA_PARALLEL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import TRACED_STEPS, why_no_steps
 
@@ -59,7 +58,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 
 def _remedy(facts: ModeFacts, found: Traces) -> tuple[str, str, str | None]:
     """Return what to do, also in a few words, and the line to write, without what the script does already."""
-    if facts.name == DATA_PARALLEL:
+    if any(digest.data_parallel for digest in found.digests):
         way = (
             "use DistributedDataParallel: the threads of nn.DataParallel's replicas launch in turn, in one interpreter"
         )

@@ -44,7 +44,7 @@ class StepProfile:
         return Counters(
             operators=sum(not operator.is_span for operator in found.operators),
             collectives=_collectives(found.operators),
-            allocations=self._allocations if found.host_allocations is None else found.host_allocations,
+            allocations=self._allocations if torch.cuda.is_available() else found.host_allocations,
             inputs=tuple(
                 InputTensor(
                     dtype=str(t.dtype).removeprefix("torch."),

@@ -46,10 +46,10 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What ran. `host_allocations`: blocks that the host's allocator gave out; None: nobody looked."""
+    """What ran. `host_allocations`: blocks that the host's allocator gave out, if it was looked at."""
 
     operators: Sequence[Operator]
-    host_allocations: int | None = None
+    host_allocations: int = 0
 
 
 class Recording(Protocol):
@@ -156,7 +156,7 @@ class ByObserver:
 
 
 def _observed(text: str) -> Iterator[Operator]:
-    """Yield the nodes of an observer's file, but for those inside of a receiving one: parents come first."""
+    """Yield the operators in an observer's file, but for those inside of a receiving one."""
     nodes = [(int(n), name, int(parent), rest) for n, name, parent, rest in _NODES.findall(text)]
     parents = {number: parent for number, _, parent, _ in nodes}
     receiving = {number for number, name, _, _ in nodes if name == _RECEIVING}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dpdoctor.analysis import Finding
-from dpdoctor.digest import NamedTime
+from dpdoctor.digest import DataParallelCost, NamedTime
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.launch_bound import RULE
 from tests.builders.cases import case as untraced
@@ -63,6 +63,7 @@ def test_what_the_script_does_already_is_not_advised() -> None:
 
 
 def test_of_data_parallel_it_is_the_replicas_threads() -> None:
-    found = RULE.check(case("dp", *one(40)))
+    own = DataParallelCost(scatter_ns=1, replicate_ns=1, parallel_apply_ns=1, gather_ns=1, reduce_ns=1, device_ns={})
+    found = RULE.check(case("dp", *(replace(one_of, data_parallel=own) for one_of in one(40))))
     assert isinstance(found, Finding)
     assert (found.short_remedy, found.code) == ("use DistributedDataParallel", "DistributedDataParallel(model)")
