@@ -194,7 +194,7 @@ class Throttled:
 
 def throttled(launch: Launch) -> Throttled | str | None:
     """Return the GPU that was throttled most; None: none that is worth a word; str: why the driver does not tell."""
-    samples = _samples(launch)
+    samples = gpu_samples(launch)
     known = {source: [s for s in found if REASONS in s.values] for source, found in samples.items()}
     if not any(known.values()):
         return _why_untold(samples.values()) if samples else None
@@ -233,8 +233,8 @@ def _why_untold(samples: Iterable[Sequence[Sample]]) -> str:
     return f"the driver does not tell why clocks are lowered: {why}".removesuffix(": ")
 
 
-def _samples(launch: Launch) -> dict[str, list[Sample]]:
-    """Return the readings of each GPU that was used while something was measured."""
+def gpu_samples(launch: Launch) -> dict[str, list[Sample]]:
+    """Return the readings of each GPU that a rank used, by its name in samples, while something was measured."""
     windows = [w for rank in launch.ranks for w in rank.windows if w.kind == MEASURE]
     begin, end = min((w.begin_ns for w in windows), default=0), max((w.end_ns for w in windows), default=0)
     found: defaultdict[str, list[Sample]] = defaultdict(list)

@@ -15,7 +15,15 @@ from dpdoctor.analysis.analyse import analyse
 from dpdoctor.analysis.base.launch_facts import LaunchFacts, of_one_kind
 from dpdoctor.analysis.base.summary import RunSummary, Script
 from dpdoctor.analysis.base.windows import NS
-from dpdoctor.analysis.disturbances import QUOTA_USED_UP, Throttled, throttled, throttled_periods, while_measured
+from dpdoctor.analysis.disturbances import (
+    CLOCK,
+    QUOTA_USED_UP,
+    Throttled,
+    gpu_samples,
+    throttled,
+    throttled_periods,
+    while_measured,
+)
 from dpdoctor.gate.workload import script_of
 from dpdoctor.records import Conversion, Launch, LaunchRecord, Run, Sample
 from dpdoctor.rules import diagnosed
@@ -29,7 +37,7 @@ class Conditions:
     Attributes:
         pressure: share of the time in which some task waited for a core; ratio.
         throttled: periods of a CPU quota in which it was used up.
-        sm_clock_mhz: median of all GPUs.
+        sm_clock_mhz: median of the GPUs that ranks used.
     """
 
     pressure: float | None
@@ -42,7 +50,8 @@ def conditions(launches: Sequence[LaunchFacts]) -> Conditions:
     found = [_samples(launch) for launch in launches]
     pressures = [p for samples in found for p in _growths(samples, "pressure_cpu_s", per_second=True)]
     throttled = [t for samples in found for t in _growths(samples, "num_throttled", per_second=False)]
-    clocks = [s.values["sm_clock_mhz"] for samples in found for s in samples if "sm_clock_mhz" in s.values]
+    of_gpus = [s.values for launch in launches for samples in gpu_samples(launch).values() for s in samples]
+    clocks = [values[CLOCK] for values in of_gpus if CLOCK in values]
     return Conditions(
         pressure=median(pressures) if pressures else None,
         throttled=round(sum(throttled)) if throttled else None,

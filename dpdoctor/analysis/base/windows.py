@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from dpdoctor.records import ALL_PHASES, FULL, Launch, Rank, StepRecord, WindowRecord
@@ -102,7 +102,11 @@ def measured(launch: Launch) -> dict[Key, tuple[Window, ...]]:
 
     There are none when a rank left nothing at all: the others alone are not the global throughput.
     """
-    per_rank = [_rank_windows(rank) for rank in launch.ranks]
+    complete = [list(_complete(rank)) for rank in launch.ranks]
+    # One answer for all ranks, and windows of an ablation are read like the full ones they are compared with.
+    full = [found for of_rank in complete for found in of_rank if found.window.ablation == FULL]
+    edges_are_steady = {kind for kind in (MEASURE, TRACE) if _mostly_edges([w for w in full if w.window.kind == kind])}
+    per_rank = [_rank_windows(found, edges_are_steady) for found in complete]
     world_size = max((rank.record.world_size for rank in launch.ranks if rank.record), default=1)
     if len(per_rank) < world_size:
         return {}
@@ -125,25 +129,33 @@ def _on_every_rank(per_rank: Sequence[Mapping[int, RankWindow]]) -> tuple[Window
     return tuple(Window(ranks=tuple(windows[number] for windows in per_rank)) for number in common)
 
 
-def _rank_windows(rank: Rank) -> dict[Key, dict[int, RankWindow]]:
-    """Return a rank's complete windows that have a steady step, by (kind, ablation) and number."""
+def _complete(rank: Rank) -> Iterator[RankWindow]:
+    """Yield a rank's complete windows, measured and traced, with all steps that count taken for steady."""
     by_window: defaultdict[int, list[StepRecord]] = defaultdict(list)
     for step in rank.steps:
         if step.counted:
             by_window[step.window].append(step)
-    found: defaultdict[Key, dict[int, RankWindow]] = defaultdict(dict)
-    for kind in (MEASURE, TRACE):
-        complete = [w for w in rank.windows if w.kind == kind and w.complete]
-        # Windows of an ablation are read like the full ones they are compared with.
-        edges_are_usual = _mostly_edges([s for w in complete if w.ablation == FULL for s in by_window[w.window]])
-        for window in complete:
+    for window in rank.windows:
+        if window.complete and window.kind in (MEASURE, TRACE):
             counted = tuple(by_window[window.window])
-            steady = counted if edges_are_usual else tuple(s for s in counted if not s.epoch_edge)
-            if steady:
-                found[kind, window.ablation][window.window] = RankWindow(window=window, counted=counted, steady=steady)
+            yield RankWindow(window=window, counted=counted, steady=counted)
+
+
+def _rank_windows(complete: Sequence[RankWindow], edges_are_steady: Set[str]) -> dict[Key, dict[int, RankWindow]]:
+    """Return a rank's windows that have a steady step, by (kind, ablation) and number.
+
+    `edges_are_steady` has the kinds of windows in which edges are among the steady steps.
+    """
+    found: defaultdict[Key, dict[int, RankWindow]] = defaultdict(dict)
+    for whole in complete:
+        window = whole.window
+        steady = tuple(s for s in whole.counted if window.kind in edges_are_steady or not s.epoch_edge)
+        if steady:
+            found[window.kind, window.ablation][window.window] = dataclasses.replace(whole, steady=steady)
     return found
 
 
-def _mostly_edges(steps: Sequence[StepRecord]) -> bool:
+def _mostly_edges(windows: Sequence[RankWindow]) -> bool:
     """Return whether an edge is what this script usually does: it builds a new iterator in most steps, say."""
-    return 2 * sum(s.epoch_edge for s in steps) > len(steps)
+    steps = [step for window in windows for step in window.counted]
+    return 2 * sum(step.epoch_edge for step in steps) > len(steps)

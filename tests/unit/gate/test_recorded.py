@@ -133,6 +133,16 @@ def test_what_grew_while_it_was_measured() -> None:
     assert found.sm_clock_mhz == 1490
 
 
+def test_clocks_are_of_the_gpus_that_ranks_used() -> None:
+    samples = [
+        Sample(at_ns=2 * SECOND, source="gpu0", values={"sm_clock_mhz": 1980.0}, uuid="GPU-a"),
+        Sample(at_ns=2 * SECOND, source="gpu1", values={"sm_clock_mhz": 345.0}, uuid="GPU-b"),
+    ]
+    devices = (Device(name="Example", uuid="GPU-a", peak_memory_bytes=1), Device(name="Example", uuid="GPU-b"))
+    found = conditions([launched_runs.launch(10, samples=samples, device="cuda:0", devices=devices)])
+    assert found.sm_clock_mhz == 1980
+
+
 def test_one_reading_of_what_only_grows_says_nothing() -> None:
     assert conditions([launched_runs.launch(10, samples=[host(1, pressure_cpu_s=5.0)])]).pressure is None
 

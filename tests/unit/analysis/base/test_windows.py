@@ -27,6 +27,15 @@ def test_epoch_edges_are_left_out_of_the_steady_figures_only() -> None:
     assert found.throughput_all_steps(drawn) == pytest.approx((4 * 32, 0.6))
 
 
+def test_whether_edges_are_usual_is_one_answer_for_all_ranks() -> None:
+    # Of one rank's own steps most are edges, of both ranks' together fewer than half.
+    mostly = [step(100, epoch_edge=place < 3) for place in range(4)]
+    seldom = [step(100, epoch_edge=place == 3) for place in range(4)]
+    ranks = [rank(mostly, [window(400)], world_size=2), rank(seldom, [window(400)], index=1, world_size=2)]
+    (found,) = launch(*ranks).windows()
+    assert [len(of_rank.steady) for of_rank in found.ranks] == [1, 3]
+
+
 def test_device_work_after_the_last_host_step_counts() -> None:
     # The host was done after 400 ms; the device, and so the window, after 500 ms.
     (found,) = launch(rank([step(100)] * 4, [window(500)])).windows()
