@@ -142,11 +142,12 @@ def median_interval(values: Sequence[float], unit: str, *, reason: str = "nothin
 
 
 def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 1.0) -> Figure:
-    """Return factor * numerator / denominator with an interval by Fieller's theorem for independent means.
+    """Return factor * numerator / denominator, for independent parts.
 
-    Half widths stand for the standard errors, so the interval keeps the coverage of its parts. There is none
-    where a part has none or the denominator's interval reaches zero. A factor, unit "x", is of two positive figures:
-    one whose interval reaches zero is unknown.
+    Half widths stand for the standard errors in Fieller's theorem, so the interval keeps the coverage of its parts;
+    each bound of a positive ratio takes those of its own side (MOVER-R: Donner and Zou, Statistical Methods in Medical
+    Research 21, 2012). There is none where a part has none or the denominator's interval reaches zero. A factor, unit
+    "x", is of two positive figures: one whose interval reaches zero is unknown.
     """
     for part in (numerator, denominator):
         if part.value is None:
@@ -156,21 +157,27 @@ def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 
     assert b is not None
     if b == 0:
         return unknown(unit, "division by zero")
-    value = factor * a / b
     n = min(numerator.n, denominator.n)
     scope = numerator.scope if numerator.scope == denominator.scope else _narrower(numerator, denominator)
-    if numerator.high is None or denominator.high is None:
-        return Figure(value=value, n=n, unit=unit, scope=scope)
-    # The upper halves: the lower ones may have been cut off at zero.
-    half_a, half_b = numerator.high - a, denominator.high - b
-    g = (half_b / b) ** 2
-    if g >= 1:
-        return Figure(value=value, n=n, unit=unit, scope=scope)
-    spread = math.sqrt(half_a**2 * (1 - g) + (a / b * half_b) ** 2) / abs(b)
-    low, high = ((a / b - spread) / (1 - g), (a / b + spread) / (1 - g))
+    found = Figure(value=factor * a / b, n=n, unit=unit, scope=scope)
+    if numerator.low is None or numerator.high is None or denominator.low is None or denominator.high is None:
+        return found
+    low = _fieller(a, b, a - numerator.low, denominator.high - b, -1)
+    high = _fieller(a, b, numerator.high - a, b - denominator.low, 1)
+    if low is None or high is None:
+        return found
     if unit == "x" and factor * low <= 0:
         return unknown(unit, TOO_UNLIKE)
-    return Figure(value=value, low=factor * low, high=factor * high, n=n, unit=unit, scope=scope)
+    return dataclasses.replace(found, low=factor * low, high=factor * high)
+
+
+def _fieller(a: float, b: float, half_a: float, half_b: float, side: int) -> float | None:
+    """Return the bound of a / b below (side -1) or above it (1); None: b's interval reaches zero."""
+    g = (half_b / b) ** 2
+    if g >= 1:
+        return None
+    spread = math.sqrt(half_a**2 * (1 - g) + (a / b * half_b) ** 2) / abs(b)
+    return (a / b + side * spread) / (1 - g)
 
 
 def _narrower(one: Figure, other: Figure) -> str:

@@ -17,9 +17,9 @@ MOST_BARS, MOST_UNITS = 30, 60
 LONGEST_LABEL, LONGEST_NAME = 32, 48
 COLUMNS = (
     Column(title="Unit"),
-    Column(title="All-gathers", numeric=True),
+    Column(title="Gathers", numeric=True),
     Column(title="Gathered", numeric=True),
-    Column(title="Reduce-scatters", numeric=True),
+    Column(title="Scatters", numeric=True),
     Column(title="Scattered", numeric=True),
     Column(title="Exposed", numeric=True),
     Column(title="Prefetched", numeric=True),
@@ -67,8 +67,8 @@ def blocks(mode: TracedMode) -> list[Block]:
     return [
         shard_unit_chart(found, whose),
         Table(
-            caption=f"Units of FSDP on {whose}; means per step. Prefetched all-gathers were issued before the unit "
-            f"asked for them.{more}",
+            caption=f"Units of FSDP on {whose}; means per step. Gathers are all-gathers, scatters reduce-scatters; "
+            f"prefetched ones were issued before the unit asked for them.{more}",
             columns=COLUMNS,
             rows=tuple(_row(unit) for unit in found[:MOST_UNITS]),
         ),

@@ -41,9 +41,9 @@ ddp                                442–451        313–317              0.696
 epoch                               14.3 s         20.3 s                     1.42x
 ddp                              14.2–14.5      20.2–20.5                1.40–1.44x
 speedup over one device              1.41x         0.997x                    0.705x
-ddp                              1.39–1.44     0.981–1.01              0.688–0.722x
+ddp                              1.39–1.44     0.981–1.01              0.689–0.722x
 of linear scaling                      71%            50%                    0.705x
-ddp                                  69–72          49–51              0.688–0.722x
+ddp                                  69–72          49–51              0.689–0.722x
 
 One launch each: the intervals hold within a launch, and another launch may differ by more. dpdoctor profile
 --repeat N gives intervals between launches. Of 12 figures compared within a launch, many more than 5% may be
