@@ -263,16 +263,13 @@ def _busy_s(traces: Traces) -> float:
     return fmean(busy(step) for steps in traces.common.steps for step in steps) * NS
 
 
-def waiting_share(traces: Traces, step_s: float | None) -> Figure | None:
-    """Return the share of a step by which it would be shorter if no rank waited where it can do without.
+def waiting_shares(traces: Traces, step_s: float | None) -> list[Figure]:
+    """Return the share of a step by which it would be shorter if a rank did not wait where it can do without.
 
-    Of the rank that gains most. As it is without a profiler, where the untraced step is known: the host is taken to be
-    so much faster that the replayed step lasts as long. None: nothing of the kind was replayed.
+    Of each rank of which that was replayed. As it is without a profiler, where the untraced step is known: the host is
+    taken to be so much faster that the replayed step lasts as long.
     """
-    replays = [digest.replay for digest in traces.digests if digest.replay is not None]
-    if not replays:
-        return None
-    return max((_without_waiting(of, step_s) for of in replays), key=lambda figure: figure.value or 0.0)
+    return [_without_waiting(digest.replay, step_s) for digest in traces.digests if digest.replay is not None]
 
 
 def _without_waiting(of: Replay, step_s: float | None) -> Figure:

@@ -173,13 +173,23 @@ class ModeFacts:
         """Return the same as it is without a profiler, where the untraced step is known."""
         return breakdown.untraced_idle(self.traces, self.mode.step.value, *causes)
 
-    @cached_property
+    @property
     def waiting_share(self) -> Figure | None:
         """Return by how much a step is shorter without waits for the device that the script can leave out.
 
-        None: that was not replayed, since nothing waits so or its traces do not tell.
+        Of the rank that gains most. None: that was not replayed, since nothing waits so or its traces do not tell.
         """
-        return breakdown.waiting_share(self.traces, self.mode.step.value)
+        return max(self._waiting_shares, key=lambda share: share.value or 0.0, default=None)
+
+    @property
+    def mean_waiting_share(self) -> Figure:
+        """Return the mean of the same over all ranks, of which some may have nothing that waits so."""
+        total = stats.combination([(1.0, share) for share in self._waiting_shares], "ratio")
+        return stats.scaled(total, 1 / max(1, len(self.traces.digests)))
+
+    @cached_property
+    def _waiting_shares(self) -> list[Figure]:
+        return breakdown.waiting_shares(self.traces, self.mode.step.value)
 
     @cached_property
     def communicates(self) -> bool:

@@ -60,7 +60,7 @@ def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
         return None
     if not facts.traces.common.steps:
         return CannotTell(reason=why_no_steps(facts, "how long the GPU idles"))
-    told = {cause for part in parts for cause in TOLD[part.rule]}
+    told = {cause for part in parts if part.cost.value is not None for cause in TOLD[part.rule]}
     causes = [cause for cause in IDLE_CAUSES if cause not in told]
     cost = facts.untraced_idle(*causes)
     hidden = _hidden(facts, parts)
@@ -91,10 +91,9 @@ def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
 
 def _hidden(facts: ModeFacts, parts: Sequence[Finding]) -> Figure | None:
     """Return the idle time of other causes that goes away with the waits of host_sync, too; None: there is none."""
-    waits = next((part.cost for part in parts if part.rule == "host_sync"), None)
-    if waits is None:
+    if all(part.rule != "host_sync" for part in parts):
         return None
-    hidden = stats.combination([(1, waits), (-1, facts.untraced_idle("sync"))], "ratio")
+    hidden = stats.combination([(1, facts.mean_waiting_share), (-1, facts.untraced_idle("sync"))], "ratio")
     return hidden if (hidden.value or 0.0) > 0 else None
 
 

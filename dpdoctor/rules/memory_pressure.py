@@ -93,7 +93,12 @@ def _cost(facts: ModeFacts) -> Figure:
     if not facts.on_gpu or not facts.traces:
         return stats.unknown("ratio", "no trace shows whether the allocator had to wait for memory")
     found = facts.idle_share("allocator")
-    return found if above_zero(found) else stats.unknown("ratio", "the allocator did not wait for memory in the trace")
+    if found.value is None or above_zero(found):
+        return found
+    if not found.value:
+        return stats.unknown("ratio", "the allocator did not wait for memory in the trace")
+    idle = units.share(found.value)
+    return stats.unknown("ratio", f"too few traced steps tell it: in these the GPU idles {idle} of the time for memory")
 
 
 def _severity(ratio: float) -> Severity:

@@ -57,21 +57,24 @@ def _of_trace(mode: ModeSummary) -> Iterator[StepPart]:
     budget = mode.breakdown
     if budget is None or not budget.step.value or budget.exposed_comm.value is None:
         return
-    busy, idle = budget.step.value - _value(budget.idle), _value(budget.idle)
-    # A profiler slows the host and hardly the device: without one a step has the same work, and less idle time.
-    step = max(mode.step.value or budget.step.value, busy)
-    of_idle = (step - busy) / idle if idle else 0.0
+    idle, communication = _value(budget.idle), budget.exposed_comm.value
+    # A profiler slows the host and hardly the device: without one a step has the same work and less idle time, and
+    # ranks wait less for each other in a collective.
+    work = budget.step.value - idle - communication
+    step = max(mode.step.value or budget.step.value, work)
+    communication = min(communication, step - work)
+    of_idle = (step - work - communication) / idle if idle else 0.0
     shares = {
         DATA: _value(budget.idle_by.get("data")) * of_idle / step,
         COMPUTE: _value(budget.compute) / step,
-        COMMUNICATION: budget.exposed_comm.value / step,
+        COMMUNICATION: communication / step,
     }
     shares[OTHER] = max(0.0, 1 - sum(shares.values()))
     words = {
         DATA: "the device idling while the host waits for data",
         COMPUTE: "kernels computing",
         COMMUNICATION: "communication that no computation hides",
-        OTHER: "copies, and idle for other reasons",
+        OTHER: "idle time for other reasons than data, and copies",
     }
     for key, share in shares.items():
         yield StepPart(key=key, share=share, text=f"{words[key]}, from the trace")

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dpdoctor.analysis.base.traces import NO_STEPS, NONE_IN_COMMON, CommonSteps, Traces, common_steps
-from dpdoctor.analysis.breakdown import OF_ALL, PARTS, breakdown_shares, trace_breakdown, waiting_share
+from dpdoctor.analysis.breakdown import OF_ALL, PARTS, breakdown_shares, trace_breakdown, waiting_shares
 from dpdoctor.digest import DeviceStep, Digest, Replay
 from tests.builders import traced_runs
 
@@ -83,19 +83,12 @@ def replayed(*without_ms: int) -> Digest:
     ],
 )
 def test_what_waiting_costs_is_read_where_the_replayed_step_is_the_untraced_one(step_s: float, share: float) -> None:
-    found = waiting_share(Traces([replayed(90, 60, 50)]), step_s)
-    assert found is not None
+    (found,) = waiting_shares(Traces([replayed(90, 60, 50)]), step_s)
     assert (found.value, found.n) == (pytest.approx(share), 7)
 
 
-def test_waiting_costs_what_it_does_on_the_rank_that_gains_most() -> None:
-    found = waiting_share(Traces([replayed(90, 60, 50), digest(30), replayed(70, 60, 50)]), None)
-    assert found is not None
-    assert found.value == pytest.approx(0.3)
-    longer = waiting_share(Traces([replayed(101, 81, 61)]), None)
-    assert longer is not None
+def test_waiting_costs_of_each_rank_that_was_replayed() -> None:
+    found = waiting_shares(Traces([replayed(90, 60, 50), digest(30), replayed(70, 60, 50)]), None)
+    assert [share.value for share in found] == [pytest.approx(0.1), pytest.approx(0.3)]
+    (longer,) = waiting_shares(Traces([replayed(101, 81, 61)]), None)
     assert longer.value == 0
-
-
-def test_nothing_is_said_of_waiting_where_nothing_was_replayed() -> None:
-    assert waiting_share(Traces([digest(30)]), 0.1) is None

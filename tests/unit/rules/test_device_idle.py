@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from dpdoctor.analysis import Finding
@@ -81,6 +83,19 @@ def test_what_hides_without_the_waits_of_host_sync_is_not_counted(without: int, 
     if told == 0.25:
         assert isinstance(found, Finding)
         assert found.evidence[-1] == "without the waits of the finding host_sync it is 15% of a step less"
+
+
+def test_what_hides_is_the_mean_over_ranks_as_idle_time_is() -> None:
+    """Rank 0 alone waits, 20 of its 100 ms, and hides 40 more; both idle 40 ms while the host runs operators."""
+    of = Replay(num_steps=10, host_times=(1.0,), step_ns=(100_000_000,), without_ns=(40_000_000,))
+    waits = digest(compute=40, idle_by={"sync": 20, "dispatch": 40}, delay_us=3_000, replay=of)
+    found = said(case("ddp", waits, digest(1, compute=60, idle_by={"dispatch": 40}, delay_us=3_000)))
+    # Of 40% on both the mean hides (60% + 0) / 2, less the 10% that waits.
+    assert found is None
+    waits = dataclasses.replace(waits, replay=dataclasses.replace(of, without_ns=(55_000_000,)))
+    found = said(case("ddp", waits, digest(1, compute=60, idle_by={"dispatch": 40}, delay_us=3_000)))
+    assert isinstance(found, Finding)
+    assert found.cost.value == pytest.approx(0.4 - (0.45 / 2 - 0.1))
 
 
 def test_it_cannot_tell_without_a_trace() -> None:

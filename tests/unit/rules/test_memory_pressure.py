@@ -103,6 +103,17 @@ def test_a_full_gpu_is_told_where_the_allocator_costs_nothing() -> None:
     assert (found.title, found.cost.value) == ("rank 0's GPU was 95% full", None)
 
 
+def test_what_the_allocator_takes_in_too_few_steps_has_no_cost_and_stays_idle_time() -> None:
+    whole = digest(world_size=1, compute=60, idle_by={"allocator": 40}, delay_us=3_000)
+    one_step = tuple(dataclasses.replace(device, steps=device.steps[:1]) for device in whole.devices)
+    made = traced("single", dataclasses.replace(whole, devices=one_step), record={"devices": (FULL,)})
+    said = conclusions(with_gpu(made))
+    full = said["memory_pressure"]
+    assert isinstance(full, Finding)
+    assert "in these the GPU idles 40% of the time for memory" in str(full.cost.reason)
+    assert isinstance(said["device_idle"], Finding)
+
+
 @pytest.mark.parametrize(("gigabytes", "title"), [(98, "rank 2's GPU was 98% full"), (80, "GPU 0 was up to 100% full")])
 def test_a_gpu_that_is_full_for_certain_goes_before_one_that_may_be(gigabytes: int, title: str) -> None:
     shared = Device(name="GPU", uuid="GPU-0", peak_memory_bytes=60 * 10**9, memory_bytes=100 * 10**9)

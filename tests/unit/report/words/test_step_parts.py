@@ -51,6 +51,17 @@ def test_on_a_gpu_they_are_scaled_to_the_step_without_a_profiler(
     assert tuple(round(100 * part.share) for part in parts if part.key != COMMUNICATION) == expected
 
 
+@pytest.mark.parametrize(("step_s", "expected"), [(0.2, (25, 60, 15)), (0.1, (50, 50, 0)), (0.04, (100, 0, 0))])
+def test_on_a_gpu_waiting_in_a_collective_is_no_work_that_a_step_keeps(
+    step_s: float, expected: tuple[int, int, int]
+) -> None:
+    """In the trace 50 ms are computed, 120 communicate with nothing beside, and 30 idle."""
+    traced = [traced_cases.digest(rank, compute=50, exposed=120, idle_by={"python": 30}) for rank in range(2)]
+    mode = traced_cases.case("ddp", *traced).mode
+    parts = step_parts(dataclasses.replace(mode, step=Figure(value=step_s, unit="s")))
+    assert tuple(round(100 * part.share) for part in parts if part.key != DATA) == expected
+
+
 def test_ranks_that_exchange_nothing_communicate_for_no_time() -> None:
     assert shown(conversion=cases.in_way(NOTHING)) == {DATA: "10%", COMPUTE: "90%"}
 
