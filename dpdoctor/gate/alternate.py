@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
 from dpdoctor import units
-from dpdoctor.gate.model import SIDES, Pair, Refusal, SideName
+from dpdoctor.gate.model import SIDES, UNDISTURBED, Pair, Refusal, SideName
 
 # Of the pairs that are planned at most, the share that may be replaced.
 REPLACED_SHARE = 0.2
@@ -178,14 +178,15 @@ def _too_many_replaced(done: Sequence[_Both], most_pairs: int) -> tuple[Refusal,
     if len(replaced) <= REPLACED_SHARE * most_pairs:
         return ()
     reasons = "; ".join(dict.fromkeys(replaced))
-    base, head = (sum(_is_disturbed(pair, side) for pair in done) for side in SIDES)
+    disturbed = {side: sum(_is_disturbed(pair, side) for pair in done) for side in SIDES}
+    alone = [side for side in SIDES if disturbed[side] == sum(disturbed.values()) > 0]
     return (
         Refusal(
             field="disturbed launches",
-            base=units.whole(base),
-            head=units.whole(head),
+            base=units.whole(disturbed["base"]),
+            head=units.whole(disturbed["head"]),
             remedy=f"{units.count(len(replaced), 'pair')} of {units.whole(len(done))} had to be replaced ({reasons}). "
-            "Gate where nothing else runs and nothing is throttled",
+            f"{f'Only {alone[0]} was disturbed: its code may be why. ' if alone else ''}Gate {UNDISTURBED}",
         ),
     )
 

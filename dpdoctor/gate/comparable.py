@@ -18,7 +18,7 @@ from typing import Generic, Literal, TypeVar
 from dpdoctor import units
 from dpdoctor.analysis import Figure
 from dpdoctor.analysis.base.summary import why_withheld
-from dpdoctor.gate.model import Refusal, SideName
+from dpdoctor.gate.model import UNDISTURBED, Refusal, SideName
 from dpdoctor.gate.recorded import LEAST_STEPS, Conditions, Recorded, RecordedMode, training_data
 from dpdoctor.gate.workload import workload
 from dpdoctor.spec import BASELINE, Fingerprint
@@ -225,7 +225,7 @@ def unsound(side: SideName, name: str, mode: RecordedMode | None) -> tuple[Refus
             _about(side, name, "steps", f"{steps} measured", f"Measure {most} at least: let the script train longer"),
         )
     if mode.disturbed:
-        remedy = "Run again where nothing else runs and nothing is throttled"
+        remedy = f"Run again {UNDISTURBED}"
         return tuple(_about(side, name, "disturbed", reason, remedy) for reason in mode.disturbed)
     return ()
 

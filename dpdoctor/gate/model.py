@@ -25,6 +25,11 @@ Outcome = Literal["pass", "regressed", "inconclusive", "refused"]
 Kind = Literal["paired", "baseline", "exact"]
 SideName = Literal["base", "head"]
 SIDES: tuple[SideName, SideName] = ("base", "head")
+# How to measure again what was disturbed.
+UNDISTURBED = (
+    "where nothing else runs and nothing is throttled; what torch.compile compiles while it is measured needs a longer "
+    "--warmup, or shapes that are marked as dynamic"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Finding, ModeSummary
 from dpdoctor.analysis.analyse import analyse
-from dpdoctor.analysis.base.launch_facts import LaunchFacts, of_one_kind
+from dpdoctor.analysis.base.launch_facts import LaunchFacts, of_one_kind, shown
 from dpdoctor.analysis.base.summary import RunSummary, Script
 from dpdoctor.analysis.base.windows import NS
 from dpdoctor.analysis.disturbances import (
@@ -183,7 +183,8 @@ class RecordedMode:
         compiled: whether the script uses torch.compile.
         disturbed: why launches are not to be judged by, one sentence each.
         summary: of all launches, without what only the report shows.
-        again: of the second launch alone: counters in which it differs vary by nature; None: there was only one.
+        again: of another launch than that whose counters `summary` has: in which it differs, they vary by nature;
+            None: there was only one.
     """
 
     seconds: tuple[float, ...]
@@ -252,13 +253,17 @@ def recorded_mode(run: Run, name: str, summary: ModeSummary) -> RecordedMode:
         compiled=any(map(compiles, launches)),
         conditions=conditions(launches),
         summary=_kept(summary),
-        again=_second_launch(run, name) if len(run.modes[name]) > 1 else None,
+        again=_another_launch(run, name) if len(run.modes[name]) > 1 else None,
         disturbed=tuple(f"launch {number}: {reason}" for number, reason in reasons if reason is not None),
     )
 
 
-def _second_launch(run: Run, name: str) -> ModeSummary:
-    alone = dataclasses.replace(run, modes={mode: found[1:2] for mode, found in run.modes.items()})
+def _another_launch(run: Run, name: str) -> ModeSummary:
+    seen = shown(run.modes[name]).record.launch
+    another = next(launch for launch in run.modes[name] if launch.record.launch != seen)
+    alone = dataclasses.replace(
+        run, modes={**{mode: found[1:2] for mode, found in run.modes.items()}, name: (another,)}
+    )
     return _kept(analyse(alone).summary.modes[name])
 
 

@@ -112,8 +112,20 @@ def test_more_than_a_fifth_is_not_replaced() -> None:
     assert (refusal.base, refusal.head) == ("3", "0")
     assert "3 pairs of 3" in refusal.remedy
     assert "; ".join(f"base: for reason {number}" for number in (1, 0)) in refusal.remedy
+    assert "Only base was disturbed" in refusal.remedy
     assert len(done.pairs["ddp"]) == 3
     assert done.verdicts["ddp"].pairs == 0
+
+
+def test_where_both_are_disturbed_neither_is_to_blame() -> None:
+    disturbed = {
+        (side, 2 * n + place): Measured(disturbed="cores were taken")
+        for n in range(4)
+        for place, side in enumerate(("base", "head"), 1)
+    }
+    (refusal,) = run(Launcher(disturbed), last=10, most=10).refusals
+    assert "Only" not in refusal.remedy
+    assert "--warmup" in refusal.remedy
 
 
 @pytest.mark.parametrize(("number", "launched"), [(0, ["h0"]), (1, ["h0", "b0", "b1", "h1"])])
