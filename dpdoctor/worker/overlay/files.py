@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
+from abc import ABCMeta
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
@@ -99,10 +100,15 @@ def _function(original: Callable[..., Any], method: Callable[..., Any]) -> Calla
 def _file_io(diverted: Diverted) -> type:
     """Return what stands in for io.FileIO, of which files that were opened otherwise are instances, too."""
     real = io.FileIO
+    # An overlay within an overlay finds this class there; scripts derive from abstract classes beside it.
+    base = type(real) if isinstance(real, ABCMeta) else ABCMeta
 
-    class Like(type(real)):  # type: ignore[misc] # an overlay within an overlay finds this class there
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, real)
+    class Like(base):  # type: ignore[misc,valid-type]
+        def __instancecheck__(self, instance: object) -> bool:
+            return isinstance(instance, real) if self is found else super().__instancecheck__(instance)
+
+        def __subclasscheck__(self, subclass: type) -> bool:
+            return issubclass(subclass, real) if self is found else super().__subclasscheck__(subclass)
 
     def opened(path: Any, flags: int) -> int:
         return diverted.os_open(path, flags, 0o666)
@@ -111,7 +117,8 @@ def _file_io(diverted: Diverted) -> type:
         plain = opener is None and not isinstance(file, int)
         real.__init__(self, file, mode, closefd, opened if plain else opener)
 
-    return Like("FileIO", (real,), {"__init__": __init__, "__module__": "io"})
+    found = Like("FileIO", (real,), {"__init__": __init__, "__module__": "io"})
+    return found
 
 
 def _replace_everywhere(patches: Patches, functions: dict[Any, Callable[..., Any]]) -> None:

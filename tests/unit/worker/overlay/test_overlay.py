@@ -245,6 +245,19 @@ def test_a_file_io_is_diverted_and_one_of_a_descriptor_is_not(overlay: Overlay, 
     assert written(overlay, home) == {name: "new" if name == "new" else "changed"}
 
 
+def test_scripts_derive_from_file_io_as_ever(overlay: Overlay, home: Path) -> None:
+    class Own(io.FileIO, io.RawIOBase):
+        pass
+
+    (home / "one").write_bytes(b"x")
+    with open("one", "rb", buffering=0) as plain, Own("one") as own:
+        assert not isinstance(plain, Own)
+        assert isinstance(own, Own)
+        assert isinstance(own, io.FileIO)
+        assert issubclass(type(plain), io.FileIO)
+        assert not issubclass(type(plain), Own)
+
+
 def test_what_stands_in_for_file_io_can_be_replaced_itself(overlay: Overlay) -> None:
     Path("new").write_text("written")
     with files._file_io(Diverted(overlay))("new") as file:
