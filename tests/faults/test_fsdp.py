@@ -40,6 +40,14 @@ def test_fsdp_follows_single(profile, do):
     assert bool(norms[0]) is (do == "clip")
 
 
+def test_fsdp_follows_single_with_lbfgs_where_ranks_hold_equal_parts(profile):
+    done = profile("lbfgs.py", "--modes", "fsdp", *FOLLOWED, args=["even"])
+    assert done.exit_code == 0, done.output
+    single = numbers(done.printed("single"), r"^loss ([\d.]+)$")[:8]
+    ranks = [numbers(done.printed("fsdp", rank), r"^loss ([\d.]+)$")[:8] for rank in (0, 1)]
+    assert [sum(parts) / 2 for parts in zip(*ranks, strict=True)] == pytest.approx(single, rel=1e-3)
+
+
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_all_ranks_begin_with_the_weights_of_rank_0(profile, mode):
     done = profile("begins_apart.py", "--modes", mode, "--no-baseline", *SHORT)

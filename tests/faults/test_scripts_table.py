@@ -140,7 +140,7 @@ CASES = {
     "two models, each with its optimizer (a GAN)": GAN,
     "an optimizer class of the script's own, derived from torch's": GAN,
     "updates by hand, without a torch optimizer": Case(command=("updates_by_hand.py",), wrapped_at=2, has_oracle=False),
-    "L-BFGS with a closure": Case(command=("lbfgs.py",), line="optimizer.step(closure)"),
+    "L-BFGS with a closure": Case(command=("lbfgs.py",), line="loss = optimizer.step(closure)"),
     "gradient clipping, by norm or value, of the model's parameters or a list of them": AMP,
     "an average of the weights (EMA), `deepcopy` in mid-run": Case(
         command=("ema.py",), line="average.update_parameters(model)"

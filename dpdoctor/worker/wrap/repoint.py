@@ -131,8 +131,8 @@ def _move_state(
 ) -> None:
     for old, new in changed.values():
         if old in optimizer.state:
-            state = optimizer.state.pop(old)
-            optimizer.state[new] = {
-                key: distribute(value, new) if isinstance(value, torch.Tensor) and value.shape == old.shape else value
-                for key, value in state.items()
-            }
+            # The dict itself goes on: a step that is just calling its closure holds it, and writes into it afterwards.
+            state = optimizer.state[new] = optimizer.state.pop(old)
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor) and value.shape == old.shape:
+                    state[key] = distribute(value, new)

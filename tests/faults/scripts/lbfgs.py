@@ -1,13 +1,19 @@
-"""L-BFGS: one step calls its closure, forward and backward, up to four times on the same batch."""
+"""L-BFGS: one step calls its closure, forward and backward, up to four times on the same batch.
+
+`even`: two ranks can hold equal parts of each parameter.
+"""
+
+import sys
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(5)
+width = 16 if sys.argv[1:] == ["even"] else 15
 x = torch.randn(320, 8)
-data = TensorDataset(x, x.sin().sum(1, keepdim=True))
-model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+data = TensorDataset(x, x.sin())
+model = nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 8))
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4, history_size=5)
 while True:
     for x, y in DataLoader(data, batch_size=32, shuffle=True):
@@ -19,4 +25,5 @@ while True:
             return loss
 
         print(len(y), flush=True)
-        optimizer.step(closure)
+        loss = optimizer.step(closure)
+        print(f"loss {loss:.6f}", flush=True)

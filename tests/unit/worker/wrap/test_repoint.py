@@ -66,6 +66,14 @@ def test_optimizers_train_the_new_parameters_with_their_old_state(module: nn.Lin
     assert not torch.equal(module.weight, before)
 
 
+def test_a_step_whose_closure_replaces_parameters_goes_on_with_the_state_that_it_holds(module: nn.Linear) -> None:
+    optimizer = torch.optim.LBFGS(module.parameters())
+    held = optimizer.state[module.weight]
+    repoint.repoint(replaced(module), [optimizer], doubled, unheard)
+    held["n_iter"] = 1
+    assert optimizer.state[module.weight] == {"n_iter": 1}
+
+
 def test_state_that_has_another_shape_is_kept_as_it_is(module: nn.Linear) -> None:
     optimizer = torch.optim.Adam(module.parameters())
     module(torch.ones(4, 3)).sum().backward()
