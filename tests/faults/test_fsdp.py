@@ -108,11 +108,13 @@ def test_a_wrap_unit_that_does_not_exist_is_named_with_those_that_do(profile):
 @pytest.mark.parametrize(
     ("do", "said"),
     [
-        ("ema", "FSDP shards parameters; {script}:88 does `mean.mul_(0.9).add_(new, alpha=0.1)`"),
-        ("deepcopy", "FSDP shards parameters; {script}:90 does `copy.deepcopy(model)`"),
+        ("ema", "FSDP shards parameters; {script}:98 does `mean.mul_(0.9).add_(new, alpha=0.1)`"),
+        ("deepcopy", "FSDP shards parameters; {script}:100 does `copy.deepcopy(model)`"),
         ("scalar", "FSDP cannot shard the parameter scale: it has no dimension"),
         ("hook", "the parameter blocks.0.wide.weight, and none_of at {script}:43, which the script registered on it"),
-        ("hook_late", "and none_of at {script}:43, registered on one at {script}:74 (register_hook), would not run"),
+        ("hook_late", "and none_of at {script}:43, registered on one at {script}:82 (register_hook), would not run"),
+        ("node", "and clamped.<locals>.<lambda> at {script}:53, which the script registered on it (register_hook of"),
+        ("node_late", "and clamped.<locals>.<lambda> at {script}:53, registered on scale (register_hook of"),
     ],
 )
 def test_what_sharding_makes_impossible_is_named_with_its_line(profile, do, said):
@@ -124,7 +126,11 @@ def test_what_sharding_makes_impossible_is_named_with_its_line(profile, do, said
 
 
 def test_hooks_on_parameters_run_in_ddp(profile):
-    assert_losses_follow(profile("blocks.py", "--modes", "ddp", *FOLLOWED, args=["--do", "hook"]), "ddp")
+    done = profile("blocks.py", "--modes", "ddp", *FOLLOWED, args=["--do", "hook"])
+    assert_losses_follow(done, "ddp")
+    (told,) = done.record("ddp").conversion.warnings
+    assert told.startswith("none_of at ")
+    assert "registered on the parameter blocks.0.wide.weight (register_hook), acts on each rank's own gradient" in told
 
 
 def test_gradients_of_gradients_are_refused_with_the_line_that_asks_for_them(profile):

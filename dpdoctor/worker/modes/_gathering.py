@@ -27,7 +27,7 @@ class Shards:
         assert isinstance(root, FSDPModule)
         # Else the first block that is called past the module would take itself for the root.
         root._get_fsdp_state()._lazy_init()
-        self._root = root
+        self.root = root
         self._parts: list[nn.Module] = []
         self._route(root, root)
 
@@ -36,7 +36,7 @@ class Shards:
 
         @functools.wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with _gathered(self._root):
+            with _gathered(self.root):
                 return method(*args, **kwargs)
 
         return call

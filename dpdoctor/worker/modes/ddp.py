@@ -21,6 +21,11 @@ REPLACED = (
     ": between backward pass and update the script, or its optimizer, puts other gradients (p.grad = ...) in the place "
     "of those that DistributedDataParallel averaged, and they differ between ranks"
 )
+RUNS_EARLY = (
+    "{}, which the script registered on the parameter {} ({}), acts on each rank's own gradient, before "
+    "DistributedDataParallel averages them: clamping these is another thing than clamping that of the whole batch, as "
+    "on one device. Change .grad after backward() for that"
+)
 UNSYNCHRONISED = "gradients were not synchronised"
 CALLED_AGAIN = (
     "{}, called at {}, was called before without a backward pass in between: its buffers are broadcast in the first of "
@@ -51,6 +56,8 @@ class DDP(Mode):
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""
         from torch.nn.parallel import DistributedDataParallel
 
+        from dpdoctor.worker.modes import _hooks
+
         for name, buffer in module.named_buffers():
             if _is_laid_out_oddly(buffer):
                 buffer.data = buffer.new_empty(buffer.shape).copy_(buffer)
@@ -59,6 +66,9 @@ class DDP(Mode):
                     "a transposed view. In a DDP script of your own, register a copy of it that has "
                     "memory_format=torch.contiguous_format"
                 )
+        early = next(_hooks.registered(module), None)
+        if early is not None:
+            how.warn(RUNS_EARLY.format(_hooks.named(early.function), early.parameter, early.by))
         if how.ignored:
             # Not public, but the only way, and what torch's own tutorials use.
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, sorted(how.ignored))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import linecache
 import math
 import re
@@ -39,11 +38,11 @@ _MIXED = "FSDP expects uniform"
 # What to do instead of registering a hook on a parameter: torch runs none but the latter, and only those of shards.
 _BY_HAND = "Change .grad after backward() instead, as torch.nn.utils.clip_grad_value_ does"
 _INSTEAD = {
-    "register_hook": _BY_HAND,
     "register_post_accumulate_grad_hook": (
         "If it steps an optimizer, step after backward(); in a script of your own, register it after fully_shard"
     ),
 }
+_NO_GRADIENT = "FSDP itself gives a sharded parameter its gradient"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +188,9 @@ class FSDP(Mode):
         # Only what has a gradient is scattered, so not all of the padding need be there.
         least = evidence.gradient_bytes
         check = _bytes_fit("gradients scattered", "reduce_scatter", least, least + padding, evidence)
+        late = next(filter(None, (_late_hook(shards.root) for shards in self._shards.values())), "")
+        if late:
+            return replace(check, ok=False, text=late)
         why = self.why_apart() if check.ok is False else ""
         return replace(check, text=f"gradients were not synchronised{why}") if why else check
 
@@ -265,18 +267,26 @@ def _refuse_sparse(module: nn.Module) -> None:
 
 
 def _refuse_hooks(module: nn.Module) -> None:
-    """Refuse hooks on parameters, also on those that are frozen now: they may be trained later."""
-    for name, parameter in module.named_parameters():
-        registered = {
-            "register_hook": parameter._backward_hooks,
-            "register_post_accumulate_grad_hook": parameter._post_accumulate_grad_hooks,
-        }
-        for by, hooks in registered.items():
-            if hooks:
-                raise ConversionError(
-                    f"FSDP puts a shard in place of the parameter {name}, and {_named(next(iter(hooks.values())))}, "
-                    f"which the script registered on it ({by}), would not run. {_INSTEAD[by]}"
-                )
+    from dpdoctor.worker.modes import _hooks
+
+    for hook in _hooks.registered(module):
+        raise ConversionError(
+            f"FSDP puts a shard in place of the parameter {hook.parameter}, and {_hooks.named(hook.function)}, which "
+            f"the script registered on it ({hook.by}), would not run. {_INSTEAD.get(hook.by, _BY_HAND)}"
+        )
+
+
+def _late_hook(module: nn.Module) -> str:
+    """Return that a hook which the script registered after its parameter was sharded does not run; or nothing."""
+    from dpdoctor.worker.modes import _hooks
+
+    late = next((hook for hook in _hooks.registered(module) if hook.is_on_node), None)
+    if late is None:
+        return ""
+    return (
+        f"{_NO_GRADIENT}, and {_hooks.named(late.function)}, registered on {late.parameter} ({late.by}), does not run. "
+        f"{_BY_HAND}"
+    )
 
 
 def _refusing(register: Callable[..., Any]) -> Callable[..., Any]:
@@ -287,25 +297,16 @@ def _refusing(register: Callable[..., Any]) -> Callable[..., Any]:
         from torch import nn
 
         from dpdoctor.worker.base import lines
+        from dpdoctor.worker.modes import _hooks
 
         if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
             raise ConversionError(
-                f"FSDP itself gives a sharded parameter its gradient, and {_named(hook)}, registered on one at "
-                f"{lines.caller()} (register_hook), would not run. {_BY_HAND}"
+                f"{_NO_GRADIENT}, and {_hooks.named(hook)}, registered on one at {lines.caller()} (register_hook), "
+                f"would not run. {_BY_HAND}"
             )
         return register(tensor, hook)
 
     return register_hook
-
-
-def _named(hook: Callable[..., Any]) -> str:
-    """Return the name of a function, or of a callable's class, and its line, where it is one of Python's."""
-    hook = inspect.unwrap(hook)
-    while isinstance(hook, functools.partial):
-        hook = hook.func
-    code = getattr(hook, "__code__", None) or getattr(type(hook).__call__, "__code__", None)
-    name = getattr(hook, "__qualname__", type(hook).__name__)
-    return name if code is None else f"{name} at {code.co_filename}:{code.co_firstlineno}"
 
 
 @contextmanager

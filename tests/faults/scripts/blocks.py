@@ -1,6 +1,6 @@
 """A small stack of blocks, and what scripts do with parameters: `--do clip|ema|deepcopy|scalar|tied|reload`.
 
-And their hooks: `--do hook|hook_removed|hook_late|accumulated_late`.
+And their hooks: `--do hook|hook_removed|hook_late|accumulated_late|node|node_late`.
 """
 
 import argparse
@@ -48,6 +48,12 @@ def clamp(parameter):
     parameter.grad.clamp_(-1e-4, 1e-4)
 
 
+def clamped(parameter):
+    node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *_: clamp(parameter))
+    return node
+
+
 torch.manual_seed(5)
 data = TensorDataset(torch.randn(160, 8), torch.randn(160, 8))
 model = Net()
@@ -64,6 +70,8 @@ if do in ("hook", "hook_removed"):
     handles = [parameter.register_hook(none_of) for parameter in model.blocks.parameters()]
     while do == "hook_removed" and handles:
         handles.pop().remove()
+if do == "node":
+    nodes = [clamped(parameter) for parameter in parameters]
 average = copy.deepcopy(model)
 step = 0
 while True:
@@ -74,6 +82,8 @@ while True:
                 parameter.register_hook(none_of)
             elif do == "accumulated_late":
                 parameter.register_post_accumulate_grad_hook(clamp)
+        if do == "node_late" and step == 2:
+            nodes = [clamped(parameter) for parameter in parameters]
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x), y)
         loss.backward()

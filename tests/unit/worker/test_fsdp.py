@@ -113,6 +113,30 @@ def test_a_hook_on_a_parameter_is_refused_by_name_also_while_it_is_frozen(hook: 
     fsdp._refuse_hooks(model)
 
 
+@pytest.mark.parametrize("by", ["register_hook", "register_prehook"])
+def test_a_hook_on_the_node_that_accumulates_a_gradient_is_refused_by_name_and_found_late(by: str) -> None:
+    model = nn.Linear(2, 2)
+    node = model.bias.expand_as(model.bias).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    handle = getattr(node, by)(clips)
+    at = f"clips at {__file__}:{clips.__code__.co_firstlineno}"
+    for is_trained in (True, False):
+        model.bias.requires_grad_(is_trained)
+        with pytest.raises(ConversionError, match=re.escape(f"{at}, which the script registered on it ({by} of its")):
+            fsdp._refuse_hooks(model)
+        assert f"{at}, registered on bias ({by} of its AccumulateGrad node), does not run" in fsdp._late_hook(model)
+    handle.remove()
+    fsdp._refuse_hooks(model)
+    assert fsdp._late_hook(model) == ""
+
+
+def test_a_hook_that_fsdp_runs_is_no_late_one_and_integers_have_none() -> None:
+    model = nn.Linear(2, 2)
+    model.register_parameter("codes", nn.Parameter(torch.ones(2, dtype=torch.int64), requires_grad=False))
+    fsdp._refuse_hooks(model)
+    model.bias.register_post_accumulate_grad_hook(lambda _: None)
+    assert fsdp._late_hook(model) == ""
+
+
 def test_a_hook_of_several_parameters_is_refused_and_hooks_of_modules_and_outputs_are_none_of_a_parameter() -> None:
     model = nn.Linear(2, 2)
     model.register_full_backward_hook(lambda *_: None)
