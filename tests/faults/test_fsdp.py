@@ -31,7 +31,7 @@ def assert_losses_follow(done, mode):
         assert math.isclose(alone, sum(parts) / 2, rel_tol=1e-4)
 
 
-@pytest.mark.parametrize("do", ["plain", "clip", "tied", "reload", "hook_removed", "accumulated_late"])
+@pytest.mark.parametrize("do", ["plain", "clip", "tied", "reload", "attribute", "hook_removed", "accumulated_late"])
 def test_fsdp_follows_single(profile, do):
     done = profile("blocks.py", "--modes", "fsdp", *FOLLOWED, args=["--do", do])
     assert_losses_follow(done, "fsdp")
@@ -108,8 +108,8 @@ def test_a_wrap_unit_that_does_not_exist_is_named_with_those_that_do(profile):
 @pytest.mark.parametrize(
     ("do", "said"),
     [
-        ("ema", "FSDP shards parameters; {script}:98 does `mean.mul_(0.9).add_(new, alpha=0.1)`"),
-        ("deepcopy", "FSDP shards parameters; {script}:100 does `copy.deepcopy(model)`"),
+        ("ema", "FSDP shards parameters; {script}:100 does `mean.mul_(0.9).add_(new, alpha=0.1)`"),
+        ("deepcopy", "FSDP shards parameters; {script}:102 does `copy.deepcopy(model)`"),
         ("scalar", "FSDP cannot shard the parameter scale: it has no dimension"),
         ("hook", "the parameter blocks.0.wide.weight, and none_of at {script}:43, which the script registered on it"),
         ("hook_late", "and none_of at {script}:43, registered on one at {script}:82 (register_hook), would not run"),

@@ -71,6 +71,14 @@ def _part(part: nn.Module, holder: nn.Module) -> Callable[..., Any]:
     return call
 
 
+def share_attributes(sharded: nn.Module) -> None:
+    """Have a sharded module's own parameters share what a script notes on them with the whole ones of its forward."""
+    shards = list(_own_parameters(sharded))
+    with _gathered(sharded):
+        for whole, shard in zip(_own_parameters(sharded), shards, strict=True):
+            whole.__dict__ = shard.__dict__
+
+
 @contextmanager
 def _gathered(sharded: nn.Module) -> Iterator[None]:
     """Have a sharded module's own parameters whole, unless they are: it runs now, or an evaluation left them so."""

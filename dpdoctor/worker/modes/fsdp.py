@@ -136,7 +136,7 @@ class FSDP(Mode):
         """Return the module's own call, which gathers its shards; all ranks begin with rank 0's values."""
         from torch.distributed.device_mesh import init_device_mesh
 
-        from dpdoctor.worker.modes._gathering import Shards
+        from dpdoctor.worker.modes._gathering import Shards, share_attributes
         from dpdoctor.worker.wrap import repoint, shard_units
 
         _refuse_scalars(module)
@@ -159,6 +159,8 @@ class FSDP(Mode):
         self._units[id(module)] = _units(module, blocks)
         repoint.repoint(repoint.replacements(before, module), how.optimizers, _distribute, how.warn)
         shards = self._shards[id(module)] = Shards(module)
+        for part in (*blocks, module):
+            share_attributes(part)
         self._patches.add(f"calls of the parts of {name}", shards.release)
         return module._call_impl
 

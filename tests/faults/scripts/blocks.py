@@ -1,4 +1,4 @@
-"""A small stack of blocks, and what scripts do with parameters: `--do clip|ema|deepcopy|scalar|tied|reload`.
+"""A small stack of blocks, and what scripts do with parameters: `--do clip|ema|deepcopy|scalar|tied|reload|attribute`.
 
 And their hooks: `--do hook|hook_removed|hook_late|accumulated_late|node|node_late`.
 """
@@ -22,7 +22,7 @@ class Block(nn.Module):
         self.narrow = nn.Linear(512, 128)
 
     def forward(self, x):
-        return x + self.narrow(self.wide(x).relu())
+        return x + getattr(self.wide.weight, "share", 1) * self.narrow(self.wide(x).relu())
 
 
 class Net(nn.Module):
@@ -82,6 +82,8 @@ while True:
                 parameter.register_hook(none_of)
             elif do == "accumulated_late":
                 parameter.register_post_accumulate_grad_hook(clamp)
+            elif do == "attribute":
+                parameter.share = 0.1
         if do == "node_late" and step == 2:
             nodes = [clamped(parameter) for parameter in parameters]
         optimizer.zero_grad()
