@@ -74,6 +74,22 @@ def test_two_models_in_turn_count_their_batch_once(profile):
     assert done.mode("single")["batch"]["per_device"] == 7
 
 
+@pytest.mark.parametrize(
+    ("kind", "samples", "told"),
+    [
+        ("sam", 6, "up to 6 per step"),
+        ("attack", None, "give gradients to what the model is called with"),
+        ("graphs", None, "as nodes of graphs"),
+    ],
+)
+def test_samples_are_counted_once_or_not_at_all(profile, kind, samples, told):
+    done = profile("wild_passes.py", *SINGLE, args=[kind])
+    assert done.exit_code == 0, done.output
+    assert done.mode("single")["batch"]["per_device"] == samples
+    (warning,) = done.record("single").conversion.warnings
+    assert told in warning
+
+
 def test_a_list_of_images_without_a_loader_is_not_counted(profile):
     done = profile("wild_list.py", *SINGLE)
     assert {step.samples_entered for step in done.rank("single").steps} == {0}

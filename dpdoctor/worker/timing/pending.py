@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from dpdoctor.worker.base import layouts
+
 # Frameworks fetch one batch or two ahead; what is older when a step ends was passed over.
 MOST_AHEAD = 2
 # A batch may be an object that leads to anything, such as the whole data set: no more is looked at than this.
@@ -47,6 +49,18 @@ def address(tensor: torch.Tensor) -> int:
     """Return where a tensor's data lies; 0: nowhere, or in several places."""
     storage = _storage(tensor)
     return 0 if storage is None else storage.data_ptr()
+
+
+def identity(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return what tells a tensor from others, though they lie where it was freed, and once it is changed."""
+    if not (tensor.is_nested or layouts.is_dense(tensor)):
+        return tuple(map(identity, layouts.parts(tensor)))
+    storage = _storage(tensor)
+    if storage is None:
+        return (object(),)
+    lies = () if tensor.is_nested else (tensor.storage_offset(), tensor.shape, tensor.stride())
+    reference = StorageWeakRef(storage)  # compared last: it is equal to others, and refuses what is none
+    return (reference.cdata, None if tensor.is_inference() else tensor._version, lies, reference)
 
 
 def live_storage(tensor: torch.Tensor) -> dict[int, StorageWeakRef]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from dpdoctor.worker.base.layouts import is_dense
-from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, address, live_storage, live_storages
+from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, address, identity, live_storage, live_storages
 from dpdoctor.worker.timing.tally import Counted, Look, Pass, Rows, Tally
 
 # So many steps alike, then the short way; after each one that was not, twice as many.
@@ -124,6 +124,7 @@ class SteadyTally(Tally):
         samples: Callable[[], Rows | None] | None = None,
         call: tuple[int, object] | None = None,
         goes_on: bool = False,
+        changes_input: bool = False,
     ) -> Pass | None:
         """As Tally's; the short way needs to be told nothing."""
         storages = set(storages)
@@ -132,7 +133,7 @@ class SteadyTally(Tally):
         if is_next and self._is_of(storages) and not (self._holds_others and self._pending.holds(storages)):
             self._stage = _TRAINED
             self._num_elements = elements
-            self._forward = {"storages": storages, "call": call, "goes_on": goes_on}
+            self._forward = {"storages": storages, "call": call, "goes_on": goes_on, "changes_input": changes_input}
             return None
         self._tell()
         if self._unfollowed is not None:
@@ -150,6 +151,7 @@ class SteadyTally(Tally):
             samples=samples,
             call=call,
             goes_on=goes_on,
+            changes_input=changes_input,
         )
 
     def repeats(self, module: int, first: torch.Tensor) -> bool:
@@ -166,6 +168,7 @@ class SteadyTally(Tally):
         """
         if self._is_handmade_short and self._stage == _NONE and self._handmade == (call[0], first.dtype, first.shape):
             self._stage, self._is_handmade, self._size = _TRAINED, True, first.size(0)
+            self._forward = {"call": (call[0], identity(first))}
             return True
         if self._holds_others and not alone:
             return False
@@ -271,7 +274,7 @@ class SteadyTally(Tally):
         """Tell of the forward on a batch that no loader gave, and return it."""
         told, counted, self._is_handmade = self._told, self._handmade_counted, False
         assert counted is not None
-        return super().trained(self._size, elements=counted.elements, samples=lambda: told)
+        return super().trained(self._size, elements=counted.elements, samples=lambda: told, **self._forward)
 
     def _remember(self) -> None:
         """Tell Tally of the batches that were trained on and are gone: the script may hold them."""

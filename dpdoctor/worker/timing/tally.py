@@ -31,13 +31,30 @@ SEVERAL_CALLS = (
     "no loader counts them, and the model is called several times before a backward pass: on other samples or the same "
     "ones, which cannot be told"
 )
+OF_INPUTS = (
+    "no loader counts them, and some of the several backward passes of a step give gradients to what the model is "
+    "called with, as adversarial training and gradient penalties do: whether on the same samples cannot be told"
+)
+SAME_AGAIN = (
+    "no loader counts them, and several backward passes of a step are over one and the same tensor, as in every step: "
+    "it is one batch, or stands in for several"
+)
+PARTS = (
+    "no loader counts them, and several rows of what the model is called with are one sample, as nodes of graphs, "
+    "points and packed sequences are: it is told which belong together, or returns another number of rows"
+)
 TOLD = (
     "no loader counts samples: they are dim {} of the first tensor that the model is called with, up to {} per step, "
-    "which its layers or its output take for the batch's"
+    "which its layers or its output take for the batch's; several views of a sample count as several"
 )
 ASSUMED = (
     "no loader counts samples: they are taken to be dim 0 of the first tensor that the model is called with, up to {} "
-    "per step; where that is not the batch, as in (time, batch), give --samples-per-step"
+    "per step; where that is not the batch, as in (time, batch), or holds several views of each sample, give "
+    "--samples-per-step"
+)
+IN_PASSES = (
+    "; up to {} backward passes of a step are taken to be on samples of their own: where one is on those of another, "
+    "with noise added, say, give --samples-per-step"
 )
 # Before a framework has fetched ahead for the first time it may seem so.
 LEAST_STEPS_TO_DOUBT = 8
@@ -73,7 +90,10 @@ class Look(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Samples that a tensor holds: `number` of them along `dim`; `is_told`: by the model, not only by custom."""
+    """Samples that a tensor holds: `number` of them along `dim`; `is_told`: by the model, not only by custom.
+
+    None are known to be rows of several to a sample.
+    """
 
     number: int
     dim: int = 0
@@ -95,7 +115,8 @@ class Pass:
         laps: steps that ended since.
         number: of backward passes that had ended before it.
         call: which model was called, and where its first tensor lies; None: any, or anywhere. `goes_on`: with what came
-            out of a model before, as a recurrent one is.
+            out of a model before, as a recurrent one is. `changes_input`: a backward pass gives gradients to what it is
+            called with, and to no parameter by that.
         samples: tells how many of them there are in those rows where no loader does; None: it cannot be told.
     """
 
@@ -112,6 +133,7 @@ class Pass:
     number: int = 0
     call: tuple[int, object] | None = None
     goes_on: bool = False
+    changes_input: bool = False
     reached: bool | None = None
     laps: int = 0
 
@@ -180,7 +202,10 @@ class Tally:
         self._undrawn = 0
         self._uncounted: str | None = None
         self._told: Rows | None = None
-        self._first_call: tuple[int, object] | None = None
+        # Forwards whose rows were counted since an optimizer stepped, the last call before that, and the most of them.
+        self._turn: list[Pass] = []
+        self._call_before: tuple[int, object] | None = None
+        self._most_passes = 0
         self._steps = self._laps = 0
         # Batches per loader, those that were passed over with them: in this step, and in all after the first that it
         # fed. That first one is left out, because it also took what the script had fetched before it began to train.
@@ -266,6 +291,7 @@ class Tally:
         samples: Callable[[], Rows | None] | None = None,
         call: tuple[int, object] | None = None,
         goes_on: bool = False,
+        changes_input: bool = False,
     ) -> Pass | None:
         """A forward with gradients began on `num_entered` samples, a tensor of `elements`; 0: nobody can tell.
 
@@ -273,8 +299,8 @@ class Tally:
         `in_eval_mode`: of a module that says it does not train. A script that forgot `no_grad` evaluates like that, one
         that fine-tunes a frozen model trains like that: the latter calls backward before it fetches the next batch.
         `storages`: where the data of the tensors lies that it is called with. `look`: looks at them more closely.
-        `samples`, asked after the forward (None: what entered are samples), `call` and `goes_on` are Pass's; once
-        `loaders_count` they are of no use.
+        `samples`, asked after the forward (None: what entered are samples), `call`, `goes_on` and `changes_input` are
+        Pass's; once `loaders_count` they are of no use.
         """
         samples = samples or functools.partial(Rows, num_entered)
         if in_eval_mode:
@@ -284,7 +310,7 @@ class Tally:
                 self._doubtful = (num_entered, elements, tuple(storages), lambda: looked, samples)
             return None
         training = self._consume(num_entered, elements, storages, look, samples)
-        training.call, training.goes_on = call, goes_on
+        training.call, training.goes_on, training.changes_input = call, goes_on, changes_input
         return training
 
     def repeats(self, module: int, first: torch.Tensor) -> bool:  # noqa: ARG002 - SteadyTally's
@@ -400,12 +426,15 @@ class Tally:
             self._has_taken |= bool(training.batches)
             self._settled.append(training)
             self._all_rows += training.rows
-            self._came_to.add((training.call[0] if training.call else None, training.number))
+            is_again = self._is_again(training)
+            if not is_again:
+                self._came_to.add((training.call[0] if training.call else None, training.number))
             for batch in training.batches:
                 self._count(batch)
             if training.number not in self._counted_after and not training.is_repeat:
                 self._counted_after.add(training.number)
-                self._count_rows(training)
+                if not is_again:
+                    self._count_rows(training)
             elif self._is_on_others(training) and not self._has_taken and not self._is_counted(training):
                 self._uncounted = SEVERAL_CALLS
 
@@ -414,21 +443,33 @@ class Tally:
 
         So a policy's loss and a value's on the same states are of one batch.
         """
-        first, call = self._first_call, training.call
-        if first is not None and call is not None and first[0] != call[0] and not self._is_counted(training):
-            if first[1] != call[1] and not training.goes_on:
+        last, call = self._turn[-1].call if self._turn else None, training.call
+        if last is not None and call is not None and last[0] != call[0] and not self._is_counted(training):
+            if last[1] != call[1] and not training.goes_on:
                 self._uncounted = OTHER_MODELS
             return
+        self._turn.append(training)
+        if len(self._turn) > 1 and any(each.changes_input for each in self._turn) and not self._is_counted(training):
+            self._uncounted = OF_INPUTS
         self._entered += self._samples_in(training)
         self._rows.append(training.rows)
         self._elements += training.elements
-        self._first_call = call
+
+    def _is_again(self, training: Pass) -> bool:
+        """Return whether a later backward pass comes to a model that was called with the same tensor, as SAM's does."""
+        if training.call is None or training.call[1] is None or self._is_counted(training):
+            return False
+        before = [each for each in self._turn if each.call == training.call and each.number != training.number]
+        if before and self._call_before == training.call:
+            self._uncounted = SAME_AGAIN
+        return bool(before)
 
     def _is_on_others(self, training: Pass) -> bool:
-        """Return whether the model that was called first is called once more, on another tensor."""
-        if training.is_repeat or training.goes_on or training.call is None or self._first_call is None:
+        """Return whether the model that was called before is called once more, on another tensor."""
+        last = self._turn[-1].call if self._turn else None
+        if training.is_repeat or training.goes_on or training.call is None or last is None:
             return False
-        return training.call[0] == self._first_call[0] and training.call[1] != self._first_call[1]
+        return training.call[0] == last[0] and training.call[1] != last[1]
 
     def _is_counted(self, training: Pass) -> bool:
         """Return whether loaders count the samples of a forward, or those of others beside it."""
@@ -442,8 +483,8 @@ class Tally:
         if not training.rows or self._is_counted(training):
             return training.rows
         self._told = training.samples()
-        if self._told is None:
-            self._uncounted = NOT_TOLD
+        if self._told is None or not self._told.number:
+            self._uncounted = NOT_TOLD if self._told is None else PARTS
         return self._told.number if self._told else 0
 
     def _let_go(self) -> None:
@@ -507,7 +548,10 @@ class Tally:
     def optimizer_stepped(self) -> None:
         """An optimizer took its step on what entered since the step before, of whichever optimizer."""
         self._settle()
-        self._first_call = None
+        if self._turn:
+            self._most_passes = max(self._most_passes, len(self._turn))
+            self._call_before = self._turn[-1].call
+            self._turn.clear()
         if self._came_to:
             passes = max(Counter(model for model, _ in self._came_to).values())
             self._least_passes = min(passes, self._least_passes or passes)
@@ -543,9 +587,10 @@ class Tally:
             return ()
         if self._uncounted:
             return (UNCOUNTED.format(self._uncounted),)
+        in_passes = IN_PASSES.format(self._most_passes) if self._most_passes > 1 else ""
         if self._told is not None and self._told.is_told:
-            return (TOLD.format(self._told.dim, self._most_entered),)
-        return (ASSUMED.format(self._most_entered),) if self._most_entered else ()
+            return (TOLD.format(self._told.dim, self._most_entered) + in_passes,)
+        return (ASSUMED.format(self._most_entered) + in_passes,) if self._most_entered else ()
 
     def lap(self) -> Counted:
         """End a step: return what it consumed and begin the next."""

@@ -2,10 +2,12 @@
 
 Layers know it (a recurrent layer, attention, a convolution), and so does what multiplies batches of matrices; an output
 that has only one of two dimensions left has the batch's. Tokens as (time, batch) are not told from (batch, time) else.
+Rows may be parts of samples: nodes of graphs, points, packed sequences.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
@@ -15,8 +17,14 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from dpdoctor.worker.base import layouts
-from dpdoctor.worker.timing.pending import MOST_VALUES
+from dpdoctor.worker.timing.pending import MOST_VALUES, identity
 from dpdoctor.worker.timing.tally import Rows
+
+# Of fewer rows it may be chance what whole numbers tell, such as classes; longer tensors of them are not asked.
+LEAST_ROWS, MOST_NUMBERS = 16, 1 << 20
+_INTEGERS = frozenset({torch.int64, torch.int32})
+# No dimension is the batch's: a sample is several rows.
+_PARTS = (None, True)
 
 
 class BatchDims:
@@ -34,11 +42,15 @@ class BatchDims:
         """The script compiles a part of its training: only outputs tell from now on."""
         self.is_compiled = True
 
-    def given(self, module: nn.Module, tensor: torch.Tensor) -> Given:
-        """Return what is to be known of the tensor that a forward of the module begins with."""
+    def given(self, module: nn.Module, tensor: torch.Tensor, beside: Iterable[torch.Tensor] = ()) -> Given:
+        """Return what is to be known of the tensor that a forward of the module begins with, and of those beside it."""
         shape = layouts.shape(tensor)
         key = (id(module), len(shape), tensor.is_floating_point())
-        return Given(self, key, shape, _place(tensor), is_nested=tensor.is_nested, is_mapped=layouts.is_mapped(tensor))
+        is_mapped = layouts.is_mapped(tensor)
+        given = Given(self, key, shape, identity(tensor), is_nested=tensor.is_nested, is_mapped=is_mapped)
+        if self.is_new(given) and not tensor.is_nested:
+            given.is_of_parts = any(_tells_of_parts(other, shape) for other in beside if other is not tensor)
+        return given
 
     def is_new(self, given: Given) -> bool:
         """Return whether the forward that begins is to be looked at."""
@@ -46,18 +58,25 @@ class BatchDims:
 
     def note(self, given: Given, sizes: set[int]) -> None:
         """Remember what a forward told: what it takes for sizes of its batch."""
-        self._found[given.key] = _dim(given, sizes)
+        self._found[given.key] = _PARTS if given.is_of_parts else _dim(given, sizes)
 
     def rows(self, given: Given) -> Rows | None:
-        """Return the samples of a forward's first tensor; None where nothing tells."""
+        """Return the samples of a forward's first tensor, 0 where rows are parts of some; None where nothing tells."""
         if given.is_mapped:  # it has the shape of one sample
             return None
-        dim, is_told = self._found.get(given.key, _dim(given, set()))
-        return None if dim is None else Rows(given.shape[dim], dim, is_told)
+        dim, is_told = found = self._found.get(given.key, _dim(given, set()))
+        if dim is None:
+            return Rows(0, is_told=True) if found == _PARTS else None
+        return Rows(given.shape[dim], dim, is_told)
 
 
 class Given:
-    """What is known of the first tensor that a forward is called with; `place` tells it from others that are alive."""
+    """What is known of the first tensor that a forward is called with.
+
+    Attributes:
+        place: tells it from others.
+        is_of_parts: whether its rows are known to be parts of samples.
+    """
 
     def __init__(
         self,
@@ -74,6 +93,7 @@ class Given:
         self.shape = shape
         self.place = place
         self.is_nested, self.is_mapped = is_nested, is_mapped
+        self.is_of_parts = False
         self._layers: _Layers | None = None
 
     def looking(self) -> AbstractContextManager[Any]:
@@ -86,18 +106,13 @@ class Given:
     def returned(self, output: Any) -> None:
         """The forward that was looked at returned this."""
         if self._layers is not None:
+            self.is_of_parts |= _has_other_rows(self, output)
             self._dims.note(self, self._layers.sizes | set(_of_output(self.shape, output)))
             self._layers = None
 
     def rows(self) -> Rows | None:
         """Return its samples, as far as is known now; None where nothing tells."""
         return self._dims.rows(self)
-
-
-def _place(tensor: torch.Tensor) -> tuple[int, ...]:
-    with suppress(RuntimeError, NotImplementedError):  # sparse and nested tensors lie in several places
-        return (tensor.data_ptr(), *tensor.shape, *tensor.stride())
-    return (id(tensor),)
 
 
 def _dim(given: Given, sizes: set[int]) -> tuple[int | None, bool]:
@@ -131,6 +146,47 @@ def _of_output(shape: Sequence[int], output: Any) -> Iterator[int]:
         for size, left in pairs:
             if kept[0] == size and all(other > 1 and other not in kept for other in left):
                 yield size
+
+
+def _has_other_rows(given: Given, output: Any) -> bool:
+    """Return whether a model that is called with rows returns others to be trained on: one for each graph, say.
+
+    Several for each are none; nor is a loss.
+    """
+    rows, *others = given.shape
+    if not rows or given.is_nested or len(others) > 1 or (others and not given.key[-1]):
+        return False
+    shapes = [layouts.shape(t) for t in layouts.tensors(output, MOST_VALUES) if t.requires_grad]
+    return bool(shapes) and all(math.prod(shape) > 1 and rows not in shape and shape[0] % rows for shape in shapes)
+
+
+def _tells_of_parts(numbers: torch.Tensor, shape: Sequence[int]) -> bool:
+    """Return whether a tensor of whole numbers tells which rows of another, of this shape, are of one sample."""
+    is_one_row = shape[0] == 1 < len(shape)
+    rows = shape[1] if is_one_row else shape[0]
+    if len(shape) > 3 or rows < LEAST_ROWS or numbers.dtype not in _INTEGERS or not layouts.is_dense(numbers):
+        return False
+    is_row = numbers.dim() == 1 or (is_one_row and tuple(numbers.shape) == (1, rows))
+    if not is_row or not 1 < numbers.numel() <= min(rows + 1, MOST_NUMBERS):
+        return False
+    with suppress(RuntimeError, NotImplementedError):  # it may have no values
+        return _divide(numbers.flatten().long(), rows)
+    return False
+
+
+def _divide(numbers: torch.Tensor, rows: int) -> bool:
+    """Return whether numbers are where samples of so many rows begin or end, or how many rows each of them has.
+
+    Or they are the number of each row's sample, or the row's place in it.
+    """
+    steps = numbers.diff()
+    if len(numbers) != rows:
+        are_ends = int(numbers[-1]) == rows and bool((steps > 0).all()) and bool((steps > 1).any())
+        return are_ends or (len(numbers) < rows == int(numbers.sum()) and bool((numbers > 0).all()))
+    begins = numbers == 0
+    are_samples = bool(((steps == 0) | (steps == 1)).all()) and 0 < int(numbers[-1]) < rows - 1
+    are_places = bool(((steps == 1) | begins[1:]).all()) and int(numbers.max()) > 1 and int(begins.sum()) > 1
+    return bool(begins[0]) and (are_samples or are_places)
 
 
 class _Layers(TorchFunctionMode):

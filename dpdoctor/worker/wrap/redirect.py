@@ -144,7 +144,9 @@ class Watch:
         """Return what is to be known of the first tensor that a forward is called with; None: there is none."""
         with torch._C.DisableTorchFunctionSubclass():
             first = _first(args, kwargs)
-            return None if first is None or not first.dim() else self.batch_dims.given(module, first)
+            if first is None or not first.dim():
+                return None
+            return self.batch_dims.given(module, first, layouts.tensors((args, kwargs), MOST_VALUES))
 
     def training_forward(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None = None
@@ -198,6 +200,7 @@ class Watch:
             call=(id(module), given.place if given is not None else None),
             goes_on=given is not None
             and any(t.grad_fn is not None for t in layouts.tensors((args, kwargs), MOST_VALUES)),
+            changes_input=given is not None and any(map(_is_of_a_leaf, layouts.tensors((args, kwargs), MOST_VALUES))),
         )
 
     def evaluating_forward(self) -> None:
@@ -244,6 +247,22 @@ def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None
 
 def _has_rows(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() > 0
+
+
+def _is_of_a_leaf(tensor: torch.Tensor) -> bool:
+    """Return whether a backward pass gives gradients to a tensor, or to one that it was made of: to no parameter."""
+    if not tensor.requires_grad or isinstance(tensor, nn.Parameter):
+        return False
+    nodes = [tensor.grad_fn]
+    for node in nodes:  # it grows meanwhile
+        if node is None:
+            return True
+        made_of = getattr(node, "variable", None)
+        if made_of is not None:
+            return not isinstance(made_of, nn.Parameter)
+        if len(nodes) < MOST_NODES:
+            nodes += [parent for parent, _ in node.next_functions if parent is not None]
+    return False
 
 
 def follow(training: Pass, output: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, Pending, storages
+from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, Pending, identity, storages
 from dpdoctor.worker.timing.tally import UNCOUNTED, UNSURE, Tally
 
 TRAIN, OTHER = 0, 1
@@ -24,6 +24,21 @@ def test_storages_are_those_of_views_too_and_of_tensors_in_objects() -> None:
     loop: list[object] = [x]
     loop.append(loop)
     assert storages(loop) == storages(x)
+
+
+def test_an_identity_is_a_tensors_own_until_it_is_changed() -> None:
+    x = torch.ones(4, 2)
+    before = identity(x)
+    assert before == identity(x) == identity(x[:]) != identity(x[:2])
+    assert identity(x[:2]) != identity(x[2:])
+    x.add_(1)
+    assert identity(x) != before
+    free = identity(torch.ones(4, 2))
+    assert all(identity(torch.ones(4, 2)) != free for _ in range(9)), "memory that was freed lies there once more"
+    with torch.inference_mode():
+        assert identity(own := torch.ones(2)) == identity(own)
+    for odd in (x.to_sparse(), torch.nested.nested_tensor([x, x[1:]], layout=torch.jagged)):
+        assert identity(odd) == identity(odd) != before
 
 
 def test_tensors_that_are_near_are_found_in_whatever_is_large() -> None:

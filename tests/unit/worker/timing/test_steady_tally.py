@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdoctor.worker.timing.pending import live_storages, storages
+from dpdoctor.worker.timing.pending import identity, live_storages, storages
 from dpdoctor.worker.timing.steady_tally import SteadyTally
 from dpdoctor.worker.timing.tally import Counted, Pass, Tally
 
@@ -42,7 +42,7 @@ class Script:
             elements=first.numel(),
             in_eval_mode=in_eval_mode,
             storages=storages(tensors),
-            call=(0, id(first)),
+            call=(0, identity(first)),
         )
         if training is not None:
             training.followed()
@@ -234,6 +234,19 @@ def test_a_forward_that_trains_nothing_is_not_counted_where_no_loader_counts() -
     assert [counted.samples_entered for counted in short.counted] == [SIZE] * 8
     assert [counted.samples_entered for counted in long.counted] == [SIZE] * 8
     assert short.tally.remarks() == long.tally.remarks()
+
+
+def test_a_second_pass_over_a_batch_that_went_the_short_way_is_on_no_more_samples() -> None:
+    script = Script(SteadyTally(patience=2))
+    for _ in range(5):
+        script.own()
+    assert script.tally.was_short
+    batch = torch.zeros(SIZE, 2)
+    for _ in range(2):
+        script.forward(batch)
+        script.backward()
+    script.step()
+    assert [counted.samples_entered for counted in script.counted] == [SIZE] * 6
 
 
 def test_an_update_without_a_backward_pass_is_set_apart() -> None:

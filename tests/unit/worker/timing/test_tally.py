@@ -607,6 +607,59 @@ def test_several_calls_of_a_model_before_a_backward_pass_are_on_nobody_knows_how
     assert ("several times" in tally.remarks()[0]) == (not entered)
 
 
+def passes(tally: Tally, *calls: object, **told: Any) -> Counted:
+    """Return a step with a backward pass after each call of one model, on the tensor that lies there."""
+    for place in calls:
+        tally.trained(4, call=(1, place), **told)
+        tally.backward()
+    tally.optimizer_stepped()
+    return tally.lap()
+
+
+def test_a_second_backward_pass_over_the_same_tensor_is_on_no_more_samples() -> None:
+    tally = Tally()
+    counted = [passes(tally, f"x{number}", f"x{number}") for number in range(3)]
+    assert [(c.samples_entered, c.micro_batches) for c in counted] == [(4, 1)] * 3
+    (remark,) = tally.remarks()
+    assert "backward passes" not in remark
+
+
+def test_backward_passes_over_other_tensors_are_taken_to_be_on_other_samples_which_is_said() -> None:
+    tally = Tally()
+    counted = passes(tally, "x", "y")
+    assert (counted.samples_entered, counted.micro_batches) == (8, 2)
+    (remark,) = tally.remarks()
+    assert "up to 2 backward passes" in remark
+
+
+@pytest.mark.parametrize("number_of_passes", [1, 2])
+def test_what_passes_after_one_that_gives_gradients_to_its_input_are_on_is_not_known(number_of_passes: int) -> None:
+    tally = Tally()
+    counted = passes(tally, *"xy"[:number_of_passes], changes_input=True)
+    assert counted.samples_entered == (4 if number_of_passes == 1 else 0)
+    assert ("gradient penalties" in tally.remarks()[0]) == (number_of_passes > 1)
+
+
+def test_passes_over_one_tensor_in_every_step_may_stand_in_for_several_batches() -> None:
+    tally = Tally()
+    for _ in range(2):
+        counted = passes(tally, "x", "x")
+    assert counted.samples_entered == 0
+    assert "stands in for several" in tally.remarks()[0]
+
+
+def test_passes_that_nobody_can_tell_apart_count_each() -> None:
+    assert passes(Tally(), None, None).samples_entered == 8
+
+
+def test_rows_of_which_several_are_a_sample_are_none() -> None:
+    tally = Tally()
+    tally.trained(35, samples=lambda: Rows(0, is_told=True))
+    tally.backward()
+    assert tally.lap().samples_entered == 0
+    assert "nodes of graphs" in tally.remarks()[0]
+
+
 @pytest.mark.parametrize("drawn", [4, 0])
 def test_several_calls_on_the_batches_of_a_loader_count_as_these_do(drawn: int) -> None:
     tally = Tally()

@@ -35,12 +35,14 @@ class Model(nn.Module):
         return self.query(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
 
 
-def rows(run: Callable[[Model, torch.Tensor], Any], x: torch.Tensor, *, is_compiled: bool = False) -> Rows | None:
-    """Return what a model's forward on `x` tells of it."""
+def rows(
+    run: Callable[[Model, torch.Tensor], Any], x: torch.Tensor, *beside: torch.Tensor, is_compiled: bool = False
+) -> Rows | None:
+    """Return what a model's forward on `x`, with tensors beside it, tells of it."""
     dims, model = BatchDims(), Model(run)
     if is_compiled:
         dims.something_is_compiled()
-    given = dims.given(model, x)
+    given = dims.given(model, x, (x, *beside))
     with given.looking():
         output = model(x)
     given.returned(output)
@@ -130,6 +132,66 @@ def test_rows_of_features_that_layers_take_for_time_are_not_counted() -> None:
 
     assert rows(run, torch.ones(TIME, BATCH)) is None
     assert rows(run, torch.ones(TIME, 1)) == Rows(TIME)
+
+
+NODES, PARTS = 20, Rows(0, is_told=True)
+
+
+@pytest.mark.parametrize(
+    ("x", "beside"),
+    [
+        (torch.ones(NODES, WIDTH), [0, 4, 20]),
+        (torch.ones(NODES, WIDTH), [4, 20]),
+        (torch.ones(NODES, WIDTH), [4, 16]),
+        (torch.ones(NODES, WIDTH), [0] * 4 + [1] * 7 + [2] * 9),
+        (torch.ones(NODES, dtype=torch.long), [*range(4), *range(16)]),
+        (torch.ones(1, NODES, dtype=torch.long), [[*range(4), *range(16)]]),
+        (torch.ones(1, NODES, dtype=torch.long), [0, 4, 20]),
+    ],
+)
+def test_numbers_beside_rows_tell_that_several_are_a_sample(x: torch.Tensor, beside: list[Any]) -> None:
+    assert rows(lambda m, x: m.query(x.new_ones(NODES, WIDTH).float()).sum(), x, torch.tensor(beside)) == PARTS
+
+
+@pytest.mark.parametrize(
+    ("x", "beside"),
+    [
+        (torch.ones(NODES, WIDTH), torch.tensor([3, 0, 1, 2, 0] * 4)),  # classes
+        (torch.ones(NODES, WIDTH), torch.arange(NODES)),
+        (torch.ones(NODES, WIDTH), torch.arange(NODES + 1)),
+        (torch.ones(NODES, WIDTH), torch.zeros(NODES, dtype=torch.long)),
+        (torch.ones(NODES, WIDTH), torch.tensor([20])),
+        (torch.ones(NODES, WIDTH), torch.tensor([0.0, 4.0, 20.0])),
+        (torch.ones(NODES, WIDTH), torch.ones(2, 5, dtype=torch.long)),
+        (torch.ones(NODES, WIDTH), torch.ones(2, 3, dtype=torch.long, device="meta")),
+        (torch.ones(NODES, WIDTH), torch.ones(3, dtype=torch.long, device="meta")),
+        (torch.ones(NODES, WIDTH), torch.ones(NODES, NODES, dtype=torch.long).to_sparse()),
+    ],
+)
+def test_other_numbers_beside_rows_do_not(x: torch.Tensor, beside: torch.Tensor) -> None:
+    assert rows(lambda m, x: m.query(x).sum(), x, beside) == Rows(NODES)
+
+
+@pytest.mark.parametrize(
+    ("run", "x", "expected"),
+    [
+        (lambda m, x: m.query(x)[:3], torch.ones(NODES, WIDTH), PARTS),
+        (
+            lambda m, x: nn.functional.batch_norm(m.query(x), None, None, training=True)[:3],
+            torch.ones(NODES, WIDTH),
+            PARTS,
+        ),
+        (lambda m, x: m.query(x).sum(0, keepdim=True), torch.ones(NODES, WIDTH), PARTS),
+        (lambda m, x: (m.query(x).sum(), m.query(x)[:3]), torch.ones(NODES, WIDTH), Rows(NODES)),
+        (lambda m, x: (m.query(x).sum(), m.query(x)[:3].detach()), torch.ones(NODES, WIDTH), Rows(NODES)),
+        (lambda m, x: m.query(x).repeat(2, 1), torch.ones(NODES, WIDTH), Rows(NODES)),
+        (lambda m, _: m.query.weight, torch.ones(0, WIDTH), Rows(0)),
+    ],
+)
+def test_a_model_that_returns_other_rows_is_called_with_parts_of_samples(
+    run: Callable[[Model, torch.Tensor], Any], x: torch.Tensor, expected: Rows
+) -> None:
+    assert rows(run, x) == expected
 
 
 def test_two_dimensions_of_one_size_need_no_word() -> None:

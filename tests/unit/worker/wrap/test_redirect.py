@@ -287,6 +287,59 @@ def test_a_discriminator_that_accumulates_beside_a_generator_that_does_not_is_to
     assert set(rig.watch.micro_batches) == {1, 2}
 
 
+def sam(model: nn.Module) -> Iterator[torch.Tensor]:
+    x = torch.rand(4, 3)
+    yield x
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    yield x
+
+
+def accumulated(_: nn.Module) -> Iterator[torch.Tensor]:
+    for _ in range(2):
+        yield torch.rand(4, 3)
+
+
+def in_one_buffer(_: nn.Module) -> Iterator[torch.Tensor]:
+    x = torch.empty(4, 3)
+    for _ in range(2):
+        yield x.copy_(torch.rand(4, 3))
+
+
+def in_slices(_: nn.Module) -> Iterator[torch.Tensor]:
+    yield from torch.rand(8, 3).chunk(2)
+
+
+def attacked(_: nn.Module) -> Iterator[torch.Tensor]:
+    x = torch.rand(4, 3, requires_grad=True)
+    yield x
+    assert x.grad is not None
+    yield (x + x.grad.sign()).detach()
+
+
+def attacked_by_a_part(_: nn.Module) -> Iterator[torch.Tensor]:
+    x, delta = torch.rand(4, 3), torch.zeros(4, 3, requires_grad=True)
+    yield x + delta
+    yield x
+
+
+@pytest.mark.parametrize(
+    ("batches", "entered"),
+    [(sam, 4), (accumulated, 8), (in_one_buffer, 8), (in_slices, 8), (attacked, 0), (attacked_by_a_part, 0)],
+)
+def test_a_second_backward_pass_of_a_step_is_on_samples_of_its_own_where_its_batch_is(
+    rig: Rig, batches: Callable[[nn.Module], Iterator[torch.Tensor]], entered: int
+) -> None:
+    model = Net()
+    held = sgd(model)
+    for _ in range(5):
+        for x in batches(model):
+            model(x).mean().backward()
+        held.step()
+    assert [step.counted.samples_entered for step in rig.steps[1:]] == [entered] * 4
+
+
 def test_two_models_on_samples_of_their_own_are_not_counted(rig: Rig) -> None:
     models = Net(), Net()
     held = torch.optim.SGD([p for model in models for p in model.parameters()])
