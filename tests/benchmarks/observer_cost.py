@@ -3,21 +3,23 @@
     python tests/benchmarks/observer_cost.py
     python tests/benchmarks/observer_cost.py --native  # two ranks of DistributedDataParallel
 
-A script of one linear stack is wrapped and proved as in a real `single` run; inside its measured window the hooks are
-then taken out and put back, window by window. Each pair of neighbouring windows gives one ratio; printed are the median
-ratio and its distribution-free 95% interval, of wall time and of CPU time. Bounds: 1% of a 20 ms step, 5% of a 2 ms
-step.
+A script of one linear stack, as deep as makes its steps last 20 ms and 2 ms here, is wrapped and proved as in a real
+`single` run; inside its measured window the hooks are then taken out and put back, window by window. Each pair of
+neighbouring windows gives one ratio; printed are the median ratio and its distribution-free 95% interval, of wall time
+and of CPU time. Bounds: 1% of a 20 ms step, 5% of a 2 ms step.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +40,15 @@ from dpdoctor.worker.observer import Observer
 from dpdoctor.worker.rank import Rank
 
 BATCH = 16
+WIDTH = 128
 WARMUP_STEPS = 20
+CALIBRATION_DEPTHS = (2, 34)
+CALIBRATION_STEPS = 100
 STEPS_S = (0.020, 0.002)
 
 
-def steps(model: nn.Module, width: int) -> Iterator[None]:
+def steps(model: nn.Module, optimizer: torch.optim.Optimizer, data: TensorDataset) -> Iterator[None]:
     """Train forever; yield after every step."""
-    data = TensorDataset(torch.randn(6400, width), torch.randn(6400, width))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     while True:
         for x, y in DataLoader(data, batch_size=BATCH, shuffle=True):
             optimizer.zero_grad()
@@ -54,20 +57,52 @@ def steps(model: nn.Module, width: int) -> Iterator[None]:
             yield
 
 
-def stack(depth: int, width: int) -> nn.Sequential:
-    """Return `depth` linear layers, each with an activation."""
-    return nn.Sequential(*(layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())))
+def make_data() -> TensorDataset:
+    """Return 400 batches of inputs and targets."""
+    return TensorDataset(torch.randn(400 * BATCH, WIDTH), torch.randn(400 * BATCH, WIDTH))
 
 
-def depth_for(step_s: float, width: int) -> int:
-    """Return the number of layers whose step takes about `step_s` seconds here."""
-    training = steps(stack(8, width), width)
-    for _ in range(WARMUP_STEPS):
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """Return an optimizer that nearly leaves the model as it is."""
+    return torch.optim.SGD(model.parameters(), lr=1e-6)
+
+
+def stack(depth: int) -> nn.Sequential:
+    """Return `depth` linear layers, each with an activation.
+
+    However many, activations and gradients keep their size: arithmetic on subnormal numbers takes many times as long.
+    """
+    linear = [nn.Linear(WIDTH, WIDTH) for _ in range(depth)]
+    for layer in linear:
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    return nn.Sequential(*(part for layer in linear for part in (layer, nn.ReLU())))
+
+
+def distributed(model: nn.Module) -> nn.Module:
+    """Return the model as the script trains it: where it is one of several ranks, distributed."""
+    return DistributedDataParallel(model) if dist.is_initialized() else model
+
+
+def quiet_step_s(depth: int) -> float:
+    """Return what an unwatched step of so many layers takes on a quiet machine: the CPU time that it takes on any."""
+    model = distributed(stack(depth))
+    training = steps(model, make_optimizer(model), make_data())
+    edges = []
+    for _ in range(WARMUP_STEPS + CALIBRATION_STEPS):
         next(training)
-    begin = time.perf_counter()
-    for _ in range(WARMUP_STEPS):
-        next(training)
-    return max(1, round(8 * step_s / ((time.perf_counter() - begin) / WARMUP_STEPS)))
+        edges.append(time.process_time())
+    return statistics.median(end - begin for begin, end in pairwise(edges[WARMUP_STEPS:]))
+
+
+def depth_for(step_s: float) -> int:
+    """Return the number of layers whose step takes about `step_s` seconds here, on all ranks alike."""
+    few, many = CALIBRATION_DEPTHS
+    few_s, many_s = map(quiet_step_s, CALIBRATION_DEPTHS)
+    # A step has a part that no layer makes longer, such as the loader's.
+    depth = [max(1, round(few + (step_s - few_s) * (many - few) / (many_s - few_s)))]
+    if dist.is_initialized():
+        dist.broadcast_object_list(depth)
+    return depth[0]
 
 
 def make_task(directory: str, mode: ModeSpec) -> WorkerTask:
@@ -121,54 +156,53 @@ class Switch:
 def measure(step_s: float, pairs: int, window_s: float, directory: str) -> None:
     """Print the cost of watching steps of about `step_s` seconds."""
     torch.set_num_threads(1)
-    width = 128
-    depth = [depth_for(step_s, width)]
-    is_distributed = dist.is_initialized()
-    if is_distributed:
-        dist.broadcast_object_list(depth)
-    model: nn.Module = stack(depth[0], width)
+    model = stack(depth_for(step_s))
     rank = make_rank(directory)
-    training = steps(DistributedDataParallel(model) if is_distributed else model, width)
+    script, data = distributed(model), make_data()
+    optimizer = make_optimizer(script)
+    # An iterator keeps the watched parts with which it began: plain windows have one of their own.
+    training = {watched: steps(script, optimizer, data) for watched in (True, False)}
     # Warm-up, the proof, the first uncounted step: from here on the hooks do what they do in a measured window.
     for _ in range(WARMUP_STEPS + 5):
-        next(training)
+        next(training[True])
     switch = Switch(rank)
     window_steps = max(4, round(window_s / step_s))
     ratios: dict[str, list[float]] = {"wall": [], "CPU": []}
-    plain_s = []
+    plain_s: dict[str, list[float]] = {"wall": [], "CPU": []}
     for pair in range(pairs):
         seconds: dict[str, dict[bool, float]] = {"wall": {}, "CPU": {}}
         for watched in (False, True) if pair % 2 else (True, False):
             switch.set(watched=watched)
-            next(training)
-            if is_distributed:
+            next(training[watched])
+            if dist.is_initialized():
                 dist.barrier()
             begin = time.perf_counter(), time.process_time()
             for _ in range(window_steps):
-                next(training)
+                next(training[watched])
             for kind, before, now in zip(seconds, begin, (time.perf_counter(), time.process_time()), strict=True):
                 seconds[kind][watched] = (now - before) / window_steps
             # As at a window's edge, outside of what is timed.
             rank._recorder.flush()
         for kind, found in seconds.items():
             ratios[kind].append(found[True] / found[False])
-        plain_s.append(seconds["wall"][False])
+            plain_s[kind].append(found[False])
     estimate = rank._steplog.cost_ns
     switch.set(watched=True)
     rank._patches.undo()
-    if not is_distributed or dist.get_rank() == 0:
-        tell(ratios, sorted(plain_s)[len(plain_s) // 2], window_steps, estimate)
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        tell(ratios, {kind: statistics.median(found) for kind, found in plain_s.items()}, window_steps, estimate)
 
 
-def tell(ratios: dict[str, list[float]], plain_s: float, window_steps: int, estimate: float | None) -> None:
-    """Print what was found of steps that take `plain_s` unwatched."""
-    own = "" if estimate is None else f"; dpdoctor's own estimate {100 * estimate * 1e-9 / plain_s:.2f} %"
+def tell(ratios: dict[str, list[float]], plain_s: dict[str, float], window_steps: int, estimate: float | None) -> None:
+    """Print what was found of steps that take `plain_s` unwatched, of each kind of time."""
     for kind, found in ratios.items():
+        step_s = plain_s[kind]
         figure = median_interval(found, "ratio")
         value, low, high = (100 * (each - 1) for each in (figure.value, figure.low, figure.high))
+        own = "" if estimate is None else f"; dpdoctor's own estimate {100 * estimate * 1e-9 / step_s:.2f} %"
         print(
-            f"step {1e3 * plain_s:.2f} ms: watching costs {value:+.2f} % ({low:+.2f} to {high:+.2f}) of {kind} time, "
-            f"{len(found)} pairs of {window_steps} steps{own}",
+            f"step of {1e3 * step_s:.2f} ms {kind} time: watching costs {value:+.2f} % ({low:+.2f} to {high:+.2f}), "
+            f"{1e4 * step_s * value:.0f} us, {len(found)} pairs of {window_steps} steps{own}",
             flush=True,
         )
 
