@@ -22,12 +22,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import gzip
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -90,7 +89,7 @@ BARE, WATCHED = "bare", "watched"
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError)
 # The launcher reads records in two threads. Where both are the first to decode a class, msgspec 0.22 uses what the
 # other has half built, and crashes.
-_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_decoders: dict[tuple[Any, int], Callable[[bytes], Any]] = {}
 _building = threading.Lock()
 
 
@@ -231,11 +230,12 @@ def redact_trace(path: Path) -> None:
         write_whole(path, gzip.compress(redact.json_text(data)))
 
 
-def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+def _decoder(kind: type[T], schema: int) -> Callable[[bytes], T]:
     with _building:
-        if kind not in _decoders:
-            _decoders[kind] = msgspec.json.Decoder(kind)
-        return _decoders[kind]
+        if (kind, schema) not in _decoders:
+            is_old = schema == schema1.SCHEMA_1
+            _decoders[kind, schema] = schema1.decoder(kind) if is_old else msgspec.json.Decoder(kind).decode
+        return _decoders[kind, schema]
 
 
 def read_unused(launch_path: Path) -> tuple[str, ...]:
@@ -252,7 +252,7 @@ def read_json(path: Path, kind: type[T], *, schema: int = SCHEMA) -> T:
     """
     try:
         data = path.read_bytes()
-        return schema1.upgraded(data, kind) if schema == schema1.SCHEMA_1 else _decoder(kind).decode(data)
+        return _decoder(kind, schema)(data)
     except FileNotFoundError as error:
         raise RunDirectoryError(f"{path} is missing") from error
     except OSError as error:
@@ -263,9 +263,7 @@ def read_json(path: Path, kind: type[T], *, schema: int = SCHEMA) -> T:
 
 def read_lines(path: Path, kind: type[T], *, schema: int = SCHEMA) -> tuple[T, ...]:
     """Return the records of a JSON-lines file up to the first that is cut short; empty when there is no file."""
-    decode = _decoder(kind).decode
-    if schema == schema1.SCHEMA_1 and kind.__name__ in schema1.RENAMES:
-        decode = functools.partial(schema1.upgraded, kind=kind)
+    decode = _decoder(kind, schema if kind.__name__ in schema1.RENAMES else SCHEMA)
     records: list[T] = []
     try:
         lines = path.read_bytes().split(b"\n")

@@ -5,6 +5,7 @@ Schema 2 differs in names alone, so that what was recorded or saved before is st
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -60,13 +61,13 @@ RENAMES: dict[str, dict[str, str]] = {
 }
 
 
-def upgraded(data: bytes, kind: type[T]) -> T:
-    """Return a value of `kind` from JSON that was written in schema 1.
+def decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """Return what reads values of `kind` from JSON that was written in schema 1.
 
-    Raises:
-        msgspec.DecodeError: it is no JSON, or not of this shape.
+    It raises msgspec.DecodeError where that is no JSON, or not of this shape.
     """
-    return msgspec.convert(_renamed(msgspec.json.decode(data), inspect.type_info(kind)), kind, str_keys=True)
+    of_kind = inspect.type_info(kind)
+    return lambda data: msgspec.convert(_renamed(msgspec.json.decode(data), of_kind), kind, str_keys=True)
 
 
 def _renamed(value: Any, kind: inspect.Type) -> Any:
