@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -21,14 +22,13 @@ from dpdoctor.records import Launch, Rank
 
 def events_by_step(rank: Rank, kind: str, detail: str | None = None) -> dict[int, int]:
     """Return the ns that events of one kind, or with one detail, took in each step of a rank, by the step's number."""
-    begins = [step.begin_ns for step in rank.steps]
     found: dict[int, int] = defaultdict(int)
     for event in rank.events:
         if event.kind != kind or detail not in {None, event.detail}:
             continue
-        index = bisect_right(begins, event.at_ns) - 1
-        if index >= 0 and event.at_ns < begins[index] + rank.steps[index].duration_ns:
-            found[rank.steps[index].step] += event.duration_ns
+        index = bisect_right(rank.steps, event.at_ns, key=attrgetter("begin_ns")) - 1
+        if index >= 0 and event.at_ns < (step := rank.steps[index]).begin_ns + step.duration_ns:
+            found[step.step] += event.duration_ns
     return dict(found)
 
 

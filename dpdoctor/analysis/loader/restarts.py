@@ -54,10 +54,11 @@ def restarts(
     if step_s is None or every is None:
         return None
     wait_s = float(np.mean([_waited_s(step) for step in usual]))
+    seen = {id(rank): _of_rank(rank, loader) for launch in launches for rank in launch.ranks}
     excess = [
         max(0.0, min(waits.get(step.step, _waited_s(step)) - wait_s, longer_s))
         for launch, rank, part in parts
-        for begun, elsewhere, waits in [_of_rank(rank, loader)]
+        for begun, elsewhere, waits in [seen[id(rank)]]
         for step, longer_s in _edges(part, elsewhere, step_s, on_gpu=launch.on_gpu)
         if step.step in begun
     ]
@@ -110,9 +111,10 @@ def _of_rank(rank: Rank, loader: LoaderSummary) -> tuple[set[int], dict[int, flo
     begun = _begins(rank, loader)
     details = {event.detail for event in rank.events if event.kind == "iterator"} - {str(loader.index)}
     others = {step for detail in details for step in events_by_step(rank, "iterator", detail)}
+    both = begun & others
     waits: defaultdict[int, float] = defaultdict(float)
     for batch in rank.batches:
-        if batch.loader == loader.index and batch.step in begun & others:
+        if batch.loader == loader.index and batch.step in both:
             waits[batch.step] += (batch.wait_ns + batch.opening_ns) * NS
     elsewhere = {step: duration_ns * NS for step, duration_ns in events_by_step(rank, "evaluation").items()}
     return begun, elsewhere, waits
