@@ -211,8 +211,10 @@ def _wait_for_core(launch: LaunchFacts, last: Digest) -> Figure:
 
     Unknown where it does not compute alone: a thread beside it may be the one that waits.
     """
-    found, rank = feed(launch), next(rank for rank in launch.ranks if rank.digest is last)
-    if found is None or rank.record is None or rank.record.conversion.num_threads != 1:
+    rank = next(rank for rank in launch.ranks if rank.digest is last)
+    computes_alone = rank.record is not None and rank.record.conversion.num_threads == 1
+    found = feed(launch) if computes_alone else None
+    if found is None:
         return stats.unknown("s", NOT_COUNTED)
     parts = [part for part in found.parts if launch.ranks[part.rank] is rank]
     waited = [(sum(batch.gap_queued_ns for batch in part.steady) * NS, len(part.window.steady)) for part in parts]

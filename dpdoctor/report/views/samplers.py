@@ -71,20 +71,21 @@ def _launch(named: NamedLaunch, analysis: Diagnosis) -> Iterator[Block]:
     samples = named.launch.samples
     devices = [sample for sample in samples if kind_of(sample.source) == GPU]
     others = [sample for sample in samples if kind_of(sample.source) != GPU]
+    steps = _steps(named) if samples else None
     if not samples:
         yield Absent(what="Samplers", reason="no reading was recorded in this launch")
     if devices:
-        yield from _strips(f"Devices of {named.title}", named, devices)
+        yield from _strips(f"Devices of {named.title}", named, devices, steps)
     elif analysis.run.header.spec.devices:
         reason = "the sampler recorded no reading of a GPU; dpdoctor reads NVIDIA's NVML"
         yield Absent(what=GPU_READINGS, reason=reason)
     if others:
-        yield from _strips(f"Host of {named.title}", named, others)
+        yield from _strips(f"Host of {named.title}", named, others, steps)
     yield from _counters(samples)
     yield from _unknown(samples)
 
 
-def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample]) -> Iterator[Block]:
+def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample], steps: Strip | None) -> Iterator[Block]:
     """Yield the chart of one kind of readings below the steps, memory in one of its own, and what they leave out."""
     origin_ns = named.origin_ns
     drawn = [panel for every in panels(samples, origin_ns) if (panel := _drawn(every)).curves]
@@ -92,11 +93,11 @@ def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample]) -> Iterat
     reasons, reason_words = throttle_strip(samples, origin_ns)
     of_memory = [item for item in found if item[0].unit == MEMORY]
     others = [item for item in found if item[0].unit != MEMORY]
-    yield from _chart(title, named, others, reasons, reason_words)
+    yield from _chart(title, named, steps, others, reasons, reason_words)
     if of_memory:
         yield Fold(
             title="Memory over the run",
-            blocks=tuple(_chart(f"Memory, {title[0].lower()}{title[1:]}", named, of_memory)),
+            blocks=tuple(_chart(f"Memory, {title[0].lower()}{title[1:]}", named, steps, of_memory)),
         )
     left_out = " ".join(said for _, _, said in found if said)
     if left_out:
@@ -108,11 +109,15 @@ def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample]) -> Iterat
 
 
 def _chart(
-    title: str, named: NamedLaunch, found: Sequence[_Found], reasons: Strip | None = None, reason_words: str = ""
+    title: str,
+    named: NamedLaunch,
+    steps: Strip | None,
+    found: Sequence[_Found],
+    reasons: Strip | None = None,
+    reason_words: str = "",
 ) -> Iterator[Chart]:
     """Yield the strips of readings below that of the steps; nothing where there is neither."""
-    origin_ns, ranks = named.origin_ns, [rank for rank in named.launch.ranks if rank.steps]
-    steps = _steps(ranks, origin_ns)
+    origin_ns, ranks = named.origin_ns, _with_steps(named)
     strips = [*([steps] if steps else []), *(_strip(shown) for _, shown, _ in found), *([reasons] if reasons else [])]
     bands = lanes.unmeasured(ranks[0], ranks, origin_ns) if ranks else []
     hints = [_HINTS[panel.kind, panel.unit] for panel, _, _ in found if (panel.kind, panel.unit) in _HINTS]
@@ -132,8 +137,13 @@ def _drawn(panel: Panel) -> Panel:
     return dataclasses.replace(panel, curves=tuple(curve for curve in panel.curves if not _ALWAYS.fullmatch(curve.key)))
 
 
-def _steps(ranks: Sequence[Rank], origin_ns: int) -> Strip | None:
+def _with_steps(named: NamedLaunch) -> list[Rank]:
+    return [rank for rank in named.launch.ranks if rank.steps]
+
+
+def _steps(named: NamedLaunch) -> Strip | None:
     """Return the strip of the steps: of each the rank's that took longest."""
+    ranks, origin_ns = _with_steps(named), named.origin_ns
     longest: dict[int, tuple[int, int]] = {}
     for rank in ranks:
         for step in rank.steps:
