@@ -62,36 +62,37 @@ _Q = r"""(?P<q>\\{0,8}["'])"""
 _PART = r"[\w.-]{0,40}"
 _NAME = rf"{_PART}(?i:{_SECRET_WORD}|{_TOKEN_WORD}){_PART}"
 # What each finds stands in its group `value`. Lengths are bounded, so that no text takes long.
-_SHAPES = tuple(
-    map(
-        re.compile,
-        (
-            # `?token=x` in a URL, `HF_TOKEN=x` in front of a command; not `pad_token=x`, which is Python.
-            rf"""(?<=[?&#;])(?:{_NAME}|(?i:sig|key|auth|{_PART}signature))=(?P<value>[^\s&#"']+)""",
-            r"""\b\w{0,40}(?:PASSWORD|PASSWD|SECRET|TOKEN|_KEY|APIKEY)[A-Z0-9_]{0,40}=(?P<value>[^\s&#"']+)""",
-            # `{"token": "x"}`, in JSON or as Python prints it.
-            rf"""["']{_PART}(?i:{_TOKEN_WORD}){_PART}["']\s*:\s*(?P<q>["'])(?P<value>{_QUOTED})""",
-            # `{"name": "password", "value": "x"}`
-            rf"""(?i)["']name["']\s*:\s*["']{_NAME}["']\s*,\s*["']value["']\s*:\s*(?P<q>["'])(?P<value>{_QUOTED})""",
-            # `password='x'`, `"api_key": "x"`, also within another string, `password: x`, `Pwd=x;`
-            rf"(?i){_SECRET_WORD}{_PART}{_IS}{_Q}?(?P<value>(?(q){_QUOTED}|{_LIKELY}{{4,}}))",
-            rf"(?i){_TOKEN_WORD}{_PART}{_IS}{_Q}?(?P<value>{_LIKELY}{{8,}})",
-            # `--password x`
-            rf"""(?<![^\s"'])--?{_NAME}\s(?P<value>{_LIKELY}{{4,}})""",
-            r"""(?i)authorization["']?\s*[:=]\s*["']?(?:(?:basic|bearer|token|digest|apikey)\s+)?(?P<value>[^\s"',;]+)""",
-            r"""(?i)cookie["']?\s*[:=]\s*["']?[\w.-]{1,64}=(?P<value>[^\s"',;]+)""",
-            # As GitHub's and others' headers have it; not `token embeddings`.
-            r"\b[Tt]oken\s+(?P<value>(?=[\w.~+/=-]*\d)(?=[\w.~+/=-]*[A-Za-z])[\w.~+/=-]{8,})",
-        ),
-    )
+_SHAPES = (
+    # `?token=x` in a URL, `HF_TOKEN=x` in front of a command; not `pad_token=x`, which is Python.
+    rf"""(?<=[?&#;])(?:{_NAME}|(?i:sig|key|auth|{_PART}signature))=(?P<value>[^\s&#"']+)""",
+    r"""\b\w{0,40}(?:PASSWORD|PASSWD|SECRET|TOKEN|_KEY|APIKEY)[A-Z0-9_]{0,40}=(?P<value>[^\s&#"']+)""",
+    # `{"token": "x"}`, in JSON or as Python prints it.
+    rf"""["']{_PART}(?i:{_TOKEN_WORD}){_PART}["']\s*:\s*(?P<q>["'])(?P<value>{_QUOTED})""",
+    # `{"name": "password", "value": "x"}`
+    rf"""(?i)["']name["']\s*:\s*["']{_NAME}["']\s*,\s*["']value["']\s*:\s*(?P<q>["'])(?P<value>{_QUOTED})""",
+    # `password='x'`, `"api_key": "x"`, also within another string, `password: x`, `Pwd=x;`
+    rf"(?i){_SECRET_WORD}{_PART}{_IS}{_Q}?(?P<value>(?(q){_QUOTED}|{_LIKELY}{{4,}}))",
+    rf"(?i){_TOKEN_WORD}{_PART}{_IS}{_Q}?(?P<value>{_LIKELY}{{8,}})",
+    # `--password x`
+    rf"""(?<![^\s"'])--?{_NAME}\s(?P<value>{_LIKELY}{{4,}})""",
+    r"""(?i)authorization["']?\s*[:=]\s*["']?(?:(?:basic|bearer|token|digest|apikey)\s+)?(?P<value>[^\s"',;]+)""",
+    r"""(?i)cookie["']?\s*[:=]\s*["']?[\w.-]{1,64}=(?P<value>[^\s"',;]+)""",
+    # As GitHub's and others' headers have it; not `token embeddings`.
+    r"\b[Tt]oken\s+(?P<value>(?=[\w.~+/=-]*\d)(?=[\w.~+/=-]*[A-Za-z])[\w.~+/=-]{8,})",
 )
 _PEM = re.compile(r"(?s)-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?P<value>.{1,20000}?)(?=-----END )")
-_SHAPES = (_PEM, *_SHAPES)
 # What is in every text that any of these would change.
 _HINT = re.compile(
     r"(?i)://|token|secret|cred|jwt|passw|passphrase|pw|key|sig|auth|bearer|cookie|sk-|hf_|gh[pousr]_|github_pat_|akia"
     r"|xox|eyj|hooks|discord"
 )
+
+
+@functools.cache
+def _shapes() -> tuple[re.Pattern[str], ...]:
+    """Compile what finds secrets: not at import, as it takes long and most texts have no hint of one."""
+    return (_PEM, *map(re.compile, _SHAPES))
+
 
 # Shorter ones are in too many words; those below LONG count as whole words only.
 _SHORTEST, _LONG = 4, 8
@@ -203,7 +204,9 @@ def _option(argument: str, before: str) -> str:
 
 def _in_text(text: str) -> Iterator[str]:
     """Yield the secrets that a text shows by their form."""
-    yield from (match["value"] for shape in _SHAPES for match in shape.finditer(text))
+    if not _HINT.search(text):
+        return
+    yield from (match["value"] for shape in _shapes() for match in shape.finditer(text))
     yield from (match[0].split()[-1] for match in _SECRET_VALUE.finditer(text))
     for match in _URL_USER.finditer(text):
         user, colon, password = match[0].partition(":")
@@ -235,7 +238,7 @@ def text(value: str) -> str:
         value = _pattern.sub(MASK, value)
     if not _HINT.search(value):
         return value
-    for shape in _SHAPES:
+    for shape in _shapes():
         value = shape.sub(_masked, value)
     return _URL_USER.sub(MASK, _SECRET_VALUE.sub(MASK, value))
 

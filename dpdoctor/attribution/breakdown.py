@@ -64,7 +64,7 @@ class Occupancy:
 
 def occupancy(device: DeviceEvents) -> Occupancy:
     """Return when a device did what (the algebra of TraceLens: compute hides communication hides copies)."""
-    sets = [merge(device.events.spans[device.part == part]) for part in Part]
+    sets = [merge(device.events.spans_of(device.part == part)) for part in Part]
     return Occupancy(exclusive=tuple(exclusive(sets)), comm=sets[Part.COMM], busy=merge(*sets))
 
 

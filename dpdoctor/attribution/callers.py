@@ -44,13 +44,15 @@ def queued_by(trace: Trace, spans: NDArray[np.int64], operators: NDArray[np.int6
     It is the first call not yet taken that began before the span, has its operation and, where both are said, its
     size. A span queued before the recording takes none, unless a like call followed before it began.
     """
+    found = np.full(len(spans), UNKNOWN, np.int64)
+    if not len(spans):
+        return found
     events, bytes_of = trace.events, {c.row: c.in_bytes for c in trace.collectives}
     operators = _innermost(trace, operators)
     operations = operations_of(trace, spans, operators)
     waiting: defaultdict[str, deque[int]] = defaultdict(deque)
     for row in operators[np.argsort(events.begin_ns[operators], kind="stable")].tolist():
         waiting[_DONE_BY.get(operations[row], operations[row])].append(row)
-    found = np.full(len(spans), UNKNOWN, np.int64)
     for index, span in enumerate(spans.tolist()):
         queue = waiting[operations[span]]
         for place, row in enumerate(islice(queue, _LOOKAHEAD)):

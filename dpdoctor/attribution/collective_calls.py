@@ -50,20 +50,24 @@ def calls(found: Collectives, steps: Mapping[int, StepWindows], causes: Mapping[
 
 
 def local_causes(
-    device: DeviceEvents, occupancy: Occupancy, activities: Mapping[int, Activity], training_thread: int
+    device: DeviceEvents,
+    used: Occupancy,
+    idle: Mapping[str, Spans],
+    activities: Mapping[int, Activity],
+    training_thread: int,
 ) -> dict[str, Spans]:
     """Return when a rank did what besides communicating, as disjoint sets of times by cause.
 
-    A device computes, copies, or is idle for one of IDLE_CAUSES. A host without devices is asked what its training
+    A device computes, copies, or is `idle` for one of IDLE_CAUSES. A host without devices is asked what its training
     thread did, an operator inside of the loader being the loader's; what remains is "compute".
     """
     if device.index == HOST:
         host = idle_by_cause(whole_span(device), device, activities, training_thread)
         return {"compute" if cause == "dispatch" else cause: spans for cause, spans in host.items()}
     return {
-        "compute": occupancy.exclusive[Part.COMPUTE],
-        "copy": merge(occupancy.exclusive[Part.H2D], occupancy.exclusive[Part.COPY]),
-        **idle_by_cause(occupancy.idle(whole_span(device)), device, activities, training_thread),
+        "compute": used.exclusive[Part.COMPUTE],
+        "copy": merge(used.exclusive[Part.H2D], used.exclusive[Part.COPY]),
+        **idle,
     }
 
 

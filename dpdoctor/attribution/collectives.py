@@ -149,8 +149,8 @@ def collectives(trace: Trace, devices: Sequence[DeviceEvents]) -> Collectives:
 
 def _exposed(device: DeviceEvents, at: NDArray[np.int64]) -> NDArray[np.int64]:
     events = device.events
-    compute = merge(events.spans[device.part == Part.COMPUTE])
-    return events.duration_ns[at] - lengths_within(compute, events.spans[at])
+    compute = merge(events.spans_of(device.part == Part.COMPUTE))
+    return events.duration_ns[at] - lengths_within(compute, events.spans_of(at))
 
 
 def _join(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

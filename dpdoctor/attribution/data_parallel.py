@@ -96,4 +96,4 @@ def _busy(
         chosen[part] = left & contains(spans, called)
         left = left & ~chosen[part]
     chosen["other"] = left
-    return {part: length(merge(device.events.spans[mask])) for part, mask in chosen.items()}
+    return {part: length(merge(device.events.spans_of(mask))) for part, mask in chosen.items()}

@@ -98,7 +98,7 @@ def _on_host(trace: Trace, training_thread: int) -> DeviceEvents:
     call = rows.copy()
     call[is_comm] = queued_by(trace, rows[is_comm], operators)
     part = np.where(is_comm, Part.COMM, Part.COMPUTE).astype(np.int8)
-    used, spans = _cut(events.spans[rows], is_comm, is_compute, waits(trace, training_thread))
+    used, spans = _cut(events.spans_of(rows), is_comm, is_compute, waits(trace, training_thread))
     unseen = np.full(len(used), NEVER_SEEN, np.int64)
     found = _joined(trace, HOST, rows[used], part=part[used], call=call[used], unseen=unseen)
     return replace(found, events=replace(found.events, begin_ns=spans[:, 0], end_ns=spans[:, 1]))

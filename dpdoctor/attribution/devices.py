@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import host_waits, marks
-from dpdoctor.attribution.breakdown import idle_by_cause, occupancy, whole_span, within
+from dpdoctor.attribution.breakdown import Occupancy, idle_by_cause, whole_span, within
 from dpdoctor.attribution.callers import host_rows
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.host_activity import Activity
 from dpdoctor.attribution.intervals import Spans, contains, exclusive, intersect, merge, subtract
+from dpdoctor.attribution.nesting import is_inside
 from dpdoctor.attribution.parts import Part
 from dpdoctor.attribution.steps import HostSteps, step_windows
 from dpdoctor.digest import BETWEEN_PHASES, HOST, HOST_PHASES, PHASES, DeviceDigest, DeviceStep, Quantiles
@@ -28,7 +29,7 @@ def handling(trace: Trace, device: DeviceEvents, thread: int) -> Spans:
     """
     if device.index != HOST:
         return merge()
-    copies = trace.events.spans[host_rows(trace, marks.DDP_HANDLING)]
+    copies = trace.events.spans_of(host_rows(trace, marks.DDP_HANDLING))
     return merge(copies, host_waits.waits(trace, thread), host_waits.calls(trace, thread))
 
 
@@ -50,7 +51,8 @@ def marked_phases(trace: Trace, steps: HostSteps) -> dict[str, Spans]:
     annotations = annotations[events.thread[annotations] == steps.thread]
     *marked, other = HOST_PHASES
     is_marked = [trace.named(f"{marks.PHASE}{phase}$")[events.name[annotations]] for phase in marked]
-    phases = dict(zip(marked, exclusive([merge(events.spans[annotations[rows]]) for rows in is_marked]), strict=True))
+    sets = [merge(events.spans_of(annotations[rows])) for rows in is_marked]
+    phases = dict(zip(marked, exclusive(sets), strict=True))
     between = _between(phases, steps)
     every = merge(*phases.values())
     phases = {name: merge(spans, subtract(between.get(name, merge()), every)) for name, spans in phases.items()}
@@ -80,7 +82,7 @@ def busy_by_phase(trace: Trace, steps: HostSteps, device: DeviceEvents) -> dict[
     a step before the last of its backward, except copies to the device and what the loader or zero_grad launched.
     """
     phase = _phases(trace, steps, device)
-    sets = [merge(device.events.spans[phase == number]) for number in range(len(PHASES))]
+    sets = [merge(device.events.spans_of(phase == number)) for number in range(len(PHASES))]
     return dict(zip(PHASES, exclusive(sets), strict=True))
 
 
@@ -104,14 +106,7 @@ def _phases(trace: Trace, steps: HostSteps, device: DeviceEvents) -> NDArray[np.
 
 def _launched_within(trace: Trace, device: DeviceEvents, pattern: str) -> NDArray[np.bool_]:
     """Return bool[n]: what was launched inside of a host span of such a name on the launching thread."""
-    rows = trace.rows(Kind.CPU_OP, Kind.ANNOTATION)
-    rows = rows[trace.named(pattern)[trace.events.name[rows]]]
-    found = np.zeros(len(device.rows), bool)
-    for thread in np.unique(trace.events.thread[rows]).tolist():
-        ours = rows[trace.events.thread[rows] == thread]
-        asked = np.flatnonzero(device.call_thread == thread)
-        found[asked] = contains(merge(trace.events.spans[ours]), device.call_begin_ns[asked])
-    return found
+    return is_inside(trace.events, host_rows(trace, pattern), device.call_thread, device.call_begin_ns)
 
 
 _GRAPH_LAUNCH = r"GraphLaunch"
@@ -151,16 +146,31 @@ def launch_delay(trace: Trace, device: DeviceEvents) -> Quantiles | None:
 
 
 def devices(
-    trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents], host: dict[int, Activity]
+    trace: Trace,
+    steps: HostSteps,
+    observed: Sequence[DeviceEvents],
+    used: Mapping[int, Occupancy],
+    idle: Mapping[int, Mapping[str, Spans]],
 ) -> tuple[DeviceDigest, ...]:
-    """Return the digest of each device, of what was found by `host_steps`, `device_events` and `activities`."""
+    """Return the digest of each device; `used` and `idle` (of `idle_causes`) are by device."""
     most = MAX_STEPS // max(1, len(observed))
-    return tuple(_device(trace, steps, device, host, most) for device in observed)
+    return tuple(
+        _device(trace, steps, device, used[device.index], idle[device.index], most=most) for device in observed
+    )
 
 
-def _device(trace: Trace, steps: HostSteps, device: DeviceEvents, host: dict[int, Activity], most: int) -> DeviceDigest:
-    used, span, windows = occupancy(device), whole_span(device), step_windows(steps, device)
-    causes = idle_by_cause(used.idle(np.concatenate((span, windows.spans))), device, host, steps.thread)
+def idle_causes(
+    device: DeviceEvents, used: Occupancy, steps: HostSteps, activities: Mapping[int, Activity]
+) -> dict[str, Spans]:
+    """Return when a device was idle by cause, over all of its events and its steps."""
+    windows = np.concatenate((whole_span(device), step_windows(steps, device).spans))
+    return idle_by_cause(used.idle(windows), device, activities, steps.thread)
+
+
+def _device(
+    trace: Trace, steps: HostSteps, device: DeviceEvents, used: Occupancy, causes: Mapping[str, Spans], *, most: int
+) -> DeviceDigest:
+    span, windows = whole_span(device), step_windows(steps, device)
     kept = windows.spans[:most]
     phases = host_phases(trace, steps, device)
     handled = subtract(handling(trace, device, steps.thread), used.comm)

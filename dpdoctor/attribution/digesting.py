@@ -13,7 +13,7 @@ from dpdoctor.attribution.collectives import collectives
 from dpdoctor.attribution.data_parallel import data_parallel_cost
 from dpdoctor.attribution.ddp_buckets import buckets
 from dpdoctor.attribution.device_events import DeviceEvents, device_events
-from dpdoctor.attribution.devices import devices
+from dpdoctor.attribution.devices import devices, idle_causes
 from dpdoctor.attribution.fsdp_units import shard_units
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.replay import replay
@@ -45,7 +45,12 @@ def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
     host = activities(trace, observed, steps.thread)
     found = collectives(trace, observed)
     windows = {device.index: step_windows(steps, device) for device in observed}
-    causes = {device.index: local_causes(device, occupancy(device), host, steps.thread) for device in observed}
+    used = {device.index: occupancy(device) for device in observed}
+    idle = {device.index: idle_causes(device, used[device.index], steps, host) for device in observed}
+    causes = {
+        device.index: local_causes(device, used[device.index], idle[device.index], host, steps.thread)
+        for device in observed
+    }
     made = Digest(
         source=trace.path.name,
         rank=trace.rank,
@@ -56,7 +61,7 @@ def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
         has_device=any(device.index != HOST for device in observed),
         step_source=steps.source,
         num_events=len(trace.events),
-        devices=devices(trace, steps, observed, host),
+        devices=devices(trace, steps, observed, used, idle),
         kernels=tables.kernels(trace, observed),
         operators=tables.operators(trace),
         collectives=collective_sizes(found),

@@ -31,16 +31,16 @@ def activities(trace: Trace, devices: Sequence[DeviceEvents], training_thread: i
     is_running &= ~trace.named(marks.OF_LOOP)[events.name]  # which files of 2021 call operators
     is_phase = trace.named(marks.PHASE)[events.name] & (events.kind == Kind.ANNOTATION)
     on_host = np.flatnonzero(events.kind > Kind.MEMSET)
-    backend = _spans(trace, on_host[trace.named(marks.HOST_COMM)[events.name[on_host]]])
+    backend = merge(events.spans_of(on_host[trace.named(marks.HOST_COMM)[events.name[on_host]]]))
     found: dict[int, Activity] = {}
     for thread in np.unique(np.concatenate([[training_thread], *(device.call_thread for device in devices)])).tolist():
         rows = on_host[events.thread[on_host] == thread]
-        named = [(cause, _spans(trace, rows[shows_it[rows]])) for cause, shows_it in causes]
+        named = [(cause, merge(events.spans_of(rows[shows_it[rows]]))) for cause, shows_it in causes]
         found[thread] = (
             *named,
-            ("dispatch", subtract(_spans(trace, rows[is_running[rows]]), waits(trace, thread))),
+            ("dispatch", subtract(merge(events.spans_of(rows[is_running[rows]])), waits(trace, thread))),
             ("comm_wait", backend),
-            ("script", _outside(_spans(trace, rows[is_phase[rows]]))),
+            ("script", _outside(merge(events.spans_of(rows[is_phase[rows]])))),
         )
     return found
 
@@ -57,10 +57,6 @@ def _launch_times(devices: Sequence[DeviceEvents]) -> NDArray[np.int64]:
     return np.sort(np.concatenate([np.empty(0, np.int64), *times]))
 
 
-def _spans(trace: Trace, rows: NDArray[np.int64]) -> Spans:
-    return merge(np.stack((trace.events.begin_ns[rows], trace.events.end_ns[rows]), axis=1))
-
-
 def _causes(trace: Trace, launch_ns: NDArray[np.int64]) -> list[tuple[str, NDArray[np.bool_]]]:
     """Return bool[n] by cause: which events show it, whatever their thread."""
     events = trace.events
@@ -70,14 +66,18 @@ def _causes(trace: Trace, launch_ns: NDArray[np.int64]) -> list[tuple[str, NDArr
 
     is_span = (events.kind == Kind.CPU_OP) | (events.kind == Kind.ANNOTATION)
     is_call = events.kind == Kind.RUNTIME
-    launches_nothing = np.searchsorted(launch_ns, events.begin_ns) == np.searchsorted(launch_ns, events.end_ns)
+    is_comm_call = is_span & named(marks.COMM_CALL)
+    is_scripts = (events.kind == Kind.ANNOTATION) & ~named(marks.NOT_SCRIPTS)
+    asked = np.flatnonzero(is_comm_call | is_scripts)
+    launches = np.zeros(len(events), bool)
+    launches[asked] = np.diff(np.searchsorted(launch_ns, events.spans_of(asked)))[:, 0] > 0
     return [
         ("data", is_span & named(marks.LOADER)),
         ("sync", named(SYNC) | (is_call & _copies_to_host(trace))),
         ("allocator", is_call & named(_ALLOCATOR)),
         ("gc", named(marks.PYTHON_GC)),
-        ("comm_wait", is_span & named(marks.COMM_CALL) & launches_nothing),
-        ("annotation", (events.kind == Kind.ANNOTATION) & ~named(marks.NOT_SCRIPTS) & launches_nothing),
+        ("comm_wait", is_comm_call & ~launches),
+        ("annotation", is_scripts & ~launches),
         ("optimizer", is_span & named(marks.OPTIMIZER_STEP)),
     ]
 

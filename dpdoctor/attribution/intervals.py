@@ -13,15 +13,18 @@ from numpy.typing import NDArray
 
 Spans = NDArray[np.int64]
 _INT64 = np.iinfo(np.int64)
+_NONE = np.empty((0, 2), np.int64)
 
 
 def merge(*spans: Spans) -> Spans:
     """Return the set of all times inside of any span, given in any order, overlapping or not."""
-    begin, end = np.concatenate([np.empty((0, 2), np.int64), *spans]).T
+    begin, end = np.concatenate([_NONE, *spans]).T
+    if not len(begin):
+        return _NONE
     order = np.argsort(begin, kind="stable")  # quick where most of it is sorted already
     begin, reach = begin[order], np.maximum.accumulate(end[order])
-    first = np.flatnonzero(np.concatenate(([True], begin[1:] > reach[:-1]))[: len(begin)])
-    last = np.append(first[1:], len(begin))[: len(first)] - 1
+    first = np.flatnonzero(np.concatenate(([True], begin[1:] > reach[:-1])))
+    last = np.append(first[1:], len(begin)) - 1
     merged = np.stack((begin[first], reach[last]), axis=1)
     return np.compress(merged[:, 0] < merged[:, 1], merged, axis=0)
 
@@ -33,7 +36,8 @@ def length(spans: Spans) -> int:
 
 def intersect(left: Spans, right: Spans) -> Spans:
     """Return the times that are in both sets."""
-    return pieces(left, right)[1]
+    small, large = sorted((left, right), key=len)
+    return pieces(small, large)[1] if len(small) else _NONE
 
 
 def pieces(spans: Spans, within: Spans) -> tuple[NDArray[np.int64], Spans]:
@@ -54,7 +58,7 @@ def complement(spans: Spans) -> Spans:
 
 def subtract(left: Spans, right: Spans) -> Spans:
     """Return the times that are in `left` and not in `right`."""
-    return intersect(left, complement(right))
+    return intersect(left, complement(right)) if len(right) else left
 
 
 def clip(spans: Spans, begin_ns: int, end_ns: int) -> Spans:
@@ -64,7 +68,7 @@ def clip(spans: Spans, begin_ns: int, end_ns: int) -> Spans:
 
 def exclusive(sets: Sequence[Spans]) -> list[Spans]:
     """Return the sets, each without the times of those before it."""
-    taken = merge()
+    taken = _NONE
     parts = []
     for spans in sets:
         parts.append(subtract(spans, taken))
@@ -80,11 +84,12 @@ def contains(spans: Spans, times: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def lengths_within(spans: Spans, windows: Spans) -> NDArray[np.int64]:
     """Return int64[k]: how much of a set lies in each of k windows, which may be empty, overlap and touch."""
-    return _length_before(spans, windows[:, 1]) - _length_before(spans, windows[:, 0])
+    before = _length_before(spans, windows)
+    return before[:, 1] - before[:, 0]
 
 
 def _length_before(spans: Spans, times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how much of a set lies before each time."""
+    """Return how much of a set lies before each time, whatever their shape."""
     begun = np.searchsorted(spans[:, 0], times, side="right")
     whole = np.concatenate(([0], np.cumsum(spans[:, 1] - spans[:, 0])))
     last_end = np.concatenate(([_INT64.min], spans[:, 1]))[begun]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdoctor.attribution.intervals import contains, merge
 from dpdoctor.trace.columns import UNKNOWN, Events
 
 _Integers = NDArray[np.int64]
@@ -24,10 +25,11 @@ def running_at(events: Events, rows: _Integers, threads: NDArray[np.int32], time
 
 def is_inside(events: Events, rows: _Integers, threads: NDArray[np.int32], times: _Integers) -> NDArray[np.bool_]:
     """Return bool[n]: whether any of these rows, which may nest, runs on each thread at each time."""
-    begin, end, asked = _keys(events, rows, threads, times)
-    order = np.argsort(begin, kind="stable")
-    reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end[order])))
-    return np.asarray(asked < reach[np.searchsorted(begin[order], asked, side="right")])
+    found = np.zeros(len(times), bool)
+    for thread in np.unique(events.thread[rows]).tolist():
+        asked = np.flatnonzero(threads == thread)
+        found[asked] = contains(merge(events.spans_of(rows[events.thread[rows] == thread])), times[asked])
+    return found
 
 
 def _keys(events: Events, rows: _Integers, threads: NDArray[np.int32], times: _Integers) -> list[_Integers]:

@@ -138,8 +138,8 @@ def _launched(devices: Sequence[DeviceEvents], trace: Trace, until_ns: int) -> _
     called, returned = (of_all([getattr(d, name) for d in devices]) for name in ("call_begin_ns", "call_end_ns"))
     rows = of_all([device.rows for device in devices])
     begin, end = trace.events.begin_ns[rows], trace.events.end_ns[rows]
-    places = np.stack((trace.events.device[rows], trace.events.stream[rows]), axis=1)
-    _, stream = np.unique(places, axis=0, return_inverse=True)
+    _, stream = np.unique(trace.events.stream[rows], return_inverse=True)
+    _, stream = np.unique(trace.events.device[rows] * len(rows) + stream, return_inverse=True)  # axis=0 sorts slowly
     is_copy = trace.events.kind[rows] == Kind.MEMCPY
     is_to_host = is_copy & trace.named(TO_HOST)[trace.events.name[rows]]
     is_awaited = is_copy & (call != UNKNOWN) & _is_awaited(trace, rows, call, is_to_host)
@@ -152,7 +152,7 @@ def _launched(devices: Sequence[DeviceEvents], trace: Trace, until_ns: int) -> _
         at_ns=at[order],
         begin_ns=begin[order],
         end_ns=end[order],
-        stream=stream.reshape(-1)[order],
+        stream=stream[order],
         is_awaited=is_awaited[order],
         is_to_host=is_to_host[order],
         is_copy=is_copy[order],
@@ -199,7 +199,7 @@ def _waits(trace: Trace, training_thread: int, launched: _Launched, begin_ns: in
     threads = np.unique(np.append(events.thread[launched.call[launched.call != UNKNOWN]], training_thread))
     calls = trace.rows(Kind.RUNTIME)
     calls = calls[trace.named(SYNC)[events.name[calls]] & np.isin(events.thread[calls], threads)]
-    calls = np.setdiff1d(calls, launched.call)
+    calls = calls[~np.isin(calls, launched.call)]
     awaited = np.flatnonzero(launched.is_awaited)
     rows = np.concatenate((calls, launched.call[awaited]))
     copy = np.concatenate((_copies_before(trace, calls, launched), awaited))

@@ -90,7 +90,7 @@ def _marked(trace: Trace, pattern: str) -> NDArray[np.int64]:
 def _profiler_steps(trace: Trace, thread: int) -> tuple[NDArray[np.int64], Spans]:
     rows = _marked(trace, marks.PROFILER_STEP)
     rows = rows[trace.events.thread[rows] == thread]
-    spans = trace.events.spans[rows]
+    spans = trace.events.spans_of(rows)
     order = np.argsort(spans[:, 0], kind="stable")
     spans = spans[order]
     spans[:-1, 1] = np.minimum(spans[:-1, 1], spans[1:, 0])

@@ -60,14 +60,14 @@ def _host(trace: Trace, steps: HostSteps, first_device: int) -> Iterator[_Track]
     elif first_device != HOST:
         rows = trace.rows(Kind.CPU_OP, Kind.RUNTIME)
         rows = rows[(trace.events.thread[rows] == steps.thread) & ~trace.named(marks.OF_LOOP)[trace.events.name[rows]]]
-        yield _Track(device=HOST, what=OPERATORS, spans=merge(trace.events.spans[rows]), cut=cut)
+        yield _Track(device=HOST, what=OPERATORS, spans=merge(trace.events.spans_of(rows)), cut=cut)
 
 
 def _device(steps: HostSteps, device: DeviceEvents) -> Iterator[_Track]:
     windows = step_windows(steps, device)
     cut = dict(zip(windows.numbers.tolist(), map(tuple, windows.spans.tolist()), strict=True))
     for part, what in _WHAT.items():
-        spans = merge(device.events.spans[device.part == part])
+        spans = merge(device.events.spans_of(device.part == part))
         if len(spans):
             yield _Track(device=device.index, what=what, spans=spans, cut=cut)
 

@@ -59,7 +59,7 @@ def _side_streams(device: DeviceEvents) -> tuple[set[int], set[int]]:
     """Return the streams besides the busiest, and those of them on which nothing ever runs alone."""
     events = device.events
     streams = np.unique(events.stream[events.kind == Kind.KERNEL]).tolist()
-    times = {stream: merge(events.spans[events.stream == stream]) for stream in streams}
+    times = {stream: merge(events.spans_of(events.stream == stream)) for stream in streams}
     busiest = max(times, key=lambda stream: length(times[stream]), default=None)
     aside = {stream for stream in times if stream != busiest}
     return aside, {stream for stream in aside if _is_beside(stream, times)}

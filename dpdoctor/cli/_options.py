@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from dpdoctor.cli import _plan
 from dpdoctor.errors import UsageError
 from dpdoctor.spec import BATCH_RULES, NATIVE, WALLS, Recording, RunSpec
 
@@ -197,6 +196,8 @@ def spec(
     Raises:
         UsageError: something named does not exist, cannot be had on this machine, or is out of range.
     """
+    from dpdoctor.cli import _plan  # here: `analyze` launches nothing
+
     script, args = options["script"], options["args"]
     if options["module"] is not None and script is not None:
         script, args = None, (script, *args)

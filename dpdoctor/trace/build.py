@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import compress
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import compress, repeat
 from typing import Any, TypeVar
 
 import numpy as np
@@ -101,18 +102,19 @@ class Builder:
 
     def add(self, events: Sequence[Event]) -> None:
         """Take one slice."""
-        self._add_complete([event for event in events if type(event) is Complete])
-        others = [event for event in events if (of := type(event)) is Instant or of is Meta]
-        self._add_memory([event for event in others if type(event) is Instant and event.name == "[memory]"])
-        for event in others:
-            if type(event) is Meta and event.name == "thread_name" and event.args is not None:
+        of_type: defaultdict[type, list[Any]] = defaultdict(list)
+        for event in events:
+            of_type[type(event)].append(event)
+        self._add_complete(of_type[Complete])
+        self._add_memory([event for event in of_type[Instant] if event.name == "[memory]"])
+        for event in of_type[Meta]:
+            if event.name == "thread_name" and event.args is not None:
                 self._thread_names[event.pid, event.tid] = str(event.args.name)
 
     def _add_complete(self, events: list[Complete]) -> None:
-        kind_of = _KINDS.get
-        kind = _column([kind_of(event.cat, UNKNOWN) for event in events], np.int8)
-        ts = _column([event.ts for event in events], np.float64)
-        dur = _column([event.dur for event in events], np.float64)
+        kind = _column(map(_KINDS.get, [event.cat for event in events], repeat(UNKNOWN)), len(events), np.int8)
+        ts = _column([event.ts for event in events], len(events), np.float64)
+        dur = _column([event.dur for event in events], len(events), np.float64)
         is_used = kind != UNKNOWN
         is_possible = (np.abs(ts) < _MAX_US) & (dur >= 0) & (dur < _MAX_US)
         keep = is_used & is_possible
@@ -120,7 +122,8 @@ class Builder:
             self._num_impossible += int(np.count_nonzero(is_used & ~is_possible))
             events = list(compress(events, keep.tolist()))
             kind, ts, dur = kind[keep], ts[keep], dur[keep]
-        args = [event.args or NO_ARGS for event in events]
+        names, args = [event.name for event in events], [event.args or NO_ARGS for event in events]
+        places = zip([event.pid for event in events], [event.tid for event in events], strict=True)
         begin = nanoseconds(ts)
         on_device = np.flatnonzero(kind <= Kind.MEMSET)
         device, stream, num_bytes = _of_devices([(events[row], args[row]) for row in on_device.tolist()])
@@ -129,8 +132,8 @@ class Builder:
                 begin_ns=begin,
                 end_ns=begin + np.rint(dur * 1e3).astype(np.int64),
                 kind=kind,
-                name=_column([self._names[event.name] for event in events], np.int32),
-                thread=_column([self._threads[event.pid, event.tid] for event in events], np.int32),
+                name=_column(map(self._names.__getitem__, names), len(events), np.int32),
+                thread=_column(map(self._threads.__getitem__, places), len(events), np.int32),
                 device=_placed(on_device, len(events), device, np.int16),
                 stream=_placed(on_device, len(events), stream, np.int64),
                 correlation=integers([arg.correlation for arg in args]),
@@ -142,13 +145,13 @@ class Builder:
         )
         self.collectives += [
             collective(self._num_kept + row, arg)
-            for row, (event, arg) in enumerate(zip(events, args, strict=True))
-            if arg.collective is not None or (arg.input_dims and event.name.startswith(CARRIES_SHAPES))
+            for row, arg in enumerate(args)
+            if arg.collective is not None or (arg.input_dims and names[row].startswith(CARRIES_SHAPES))
         ]
         self._num_kept += len(events)
 
     def _add_memory(self, events: list[Instant]) -> None:
-        ts = _column([event.ts for event in events], np.float64)
+        ts = _column([event.ts for event in events], len(events), np.float64)
         is_possible = np.abs(ts) < _MAX_US
         self._num_impossible += int(np.count_nonzero(~is_possible))
         args = [event.args or NO_INSTANT_ARGS for event in compress(events, is_possible.tolist())]
@@ -190,8 +193,8 @@ class Builder:
         return Memory.join(self._memory)
 
 
-def _column(values: list[Any], dtype: type[Number]) -> NDArray[Number]:
-    return np.fromiter(values, dtype, len(values))
+def _column(values: Iterable[Any], num: int, dtype: type[Number]) -> NDArray[Number]:
+    return np.fromiter(values, dtype, num)
 
 
 def _placed(rows: NDArray[np.int64], num: int, values: NDArray[np.int64], dtype: type[Number]) -> NDArray[Number]:

@@ -66,7 +66,11 @@ class Events:
     @property
     def spans(self) -> NDArray[np.int64]:
         """int64[n, 2]: begin and end."""
-        return np.stack((self.begin_ns, self.end_ns), axis=1)
+        return self.spans_of(slice(None))
+
+    def spans_of(self, where: NDArray[Any] | slice) -> NDArray[np.int64]:
+        """Return int64[k, 2]: begin and end of the events that a mask, an index array or a slice selects."""
+        return np.stack((self.begin_ns[where], self.end_ns[where]), axis=1)
 
     @staticmethod
     def join(parts: Sequence[Events]) -> Events:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,9 +98,9 @@ class Trace:
 
     def rows(self, *kinds: Kind) -> NDArray[np.int64]:
         """Return int64[k]: the rows of the events of these kinds, in the order of the file."""
-        return np.flatnonzero(np.isin(self.events.kind, kinds))
+        return np.flatnonzero(functools.reduce(operator.or_, (self.events.kind == kind for kind in kinds)))
 
     def named(self, pattern: str) -> NDArray[np.bool_]:
         """Return bool[len(names)]: which names the regular expression finds something in, whatever the case."""
         search = re.compile(pattern, re.IGNORECASE).search
-        return np.fromiter((search(name) is not None for name in self.names), bool, len(self.names))
+        return np.fromiter(map(search, self.names), bool, len(self.names))

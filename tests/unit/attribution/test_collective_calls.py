@@ -6,6 +6,7 @@ import pytest
 
 from dpdoctor.attribution.breakdown import occupancy
 from dpdoctor.attribution.collective_calls import MAX_CALLS, calls, local_causes
+from dpdoctor.attribution.devices import idle_causes
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.steps import step_windows
 from dpdoctor.digest import Calls
@@ -15,14 +16,13 @@ from tests.builders.kineto import GLOO_A, US, WITH_COLLECTIVES, Kineto, Observed
 
 def calls_of(observed: Observed) -> Calls:
     host = activities(observed.trace, observed.devices, observed.steps.thread)
-    return calls(
-        observed.found,
-        {device.index: step_windows(observed.steps, device) for device in observed.devices},
-        {
-            device.index: local_causes(device, occupancy(device), host, observed.steps.thread)
-            for device in observed.devices
-        },
-    )
+    causes = {}
+    for device in observed.devices:
+        used = occupancy(device)
+        idle = idle_causes(device, used, observed.steps, host)
+        causes[device.index] = local_causes(device, used, idle, host, observed.steps.thread)
+    windows = {device.index: step_windows(observed.steps, device) for device in observed.devices}
+    return calls(observed.found, windows, causes)
 
 
 def causes_of(found: Calls) -> list[str]:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from dpdoctor.attribution.breakdown import occupancy
 from dpdoctor.attribution.device_events import device_events
-from dpdoctor.attribution.devices import busy_by_phase, devices, handling, host_phases, launch_delay, peak_bytes
+from dpdoctor.attribution.devices import (
+    busy_by_phase,
+    devices,
+    handling,
+    host_phases,
+    idle_causes,
+    launch_delay,
+    peak_bytes,
+)
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.intervals import length
 from dpdoctor.attribution.steps import host_steps
@@ -22,7 +31,10 @@ ALL_REAL = sorted(str(path.relative_to(REAL)) for path in REAL.rglob("*.json.gz"
 def digests(trace: Trace) -> tuple[DeviceDigest, ...]:
     steps = host_steps(trace)
     observed = device_events(trace, steps.thread)
-    return devices(trace, steps, observed, activities(trace, observed, steps.thread))
+    host = activities(trace, observed, steps.thread)
+    used = {device.index: occupancy(device) for device in observed}
+    idle = {device.index: idle_causes(device, used[device.index], steps, host) for device in observed}
+    return devices(trace, steps, observed, used, idle)
 
 
 def share(device: DeviceDigest, cause: str) -> float:
@@ -294,10 +306,7 @@ def test_on_the_host_a_collective_belongs_to_the_phase_that_queued_it() -> None:
 
 def step_of(recording: Recording) -> DeviceStep:
     """Return the only step, on the host."""
-    trace = recording.trace()
-    steps = host_steps(trace)
-    observed = device_events(trace, steps.thread)
-    (device,) = devices(trace, steps, observed, activities(trace, observed, steps.thread))
+    (device,) = digests(recording.trace())
     (step,) = device.steps
     return step
 
