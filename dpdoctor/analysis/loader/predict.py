@@ -11,10 +11,11 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
