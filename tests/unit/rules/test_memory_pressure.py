@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import msgspec
 import pytest
 
 from dpdoctor.analysis import Finding, Sample
@@ -106,8 +105,8 @@ def test_a_full_gpu_is_told_where_the_allocator_costs_nothing() -> None:
 
 def test_what_the_allocator_takes_in_too_few_steps_has_no_cost_and_stays_idle_time() -> None:
     whole = digest(world_size=1, compute=60, idle_by={"allocator": 40}, delay_us=3_000)
-    one_step = tuple(msgspec.structs.replace(device, steps=device.steps[:1]) for device in whole.devices)
-    made = traced("single", msgspec.structs.replace(whole, devices=one_step), record={"devices": (FULL,)})
+    one_step = tuple(dataclasses.replace(device, steps=device.steps[:1]) for device in whole.devices)
+    made = traced("single", dataclasses.replace(whole, devices=one_step), record={"devices": (FULL,)})
     said = conclusions(with_gpu(made))
     full = said["memory_pressure"]
     assert isinstance(full, Finding)
