@@ -7,9 +7,7 @@ does not hold is None, and `not_measured` says why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import msgspec
-from msgspec.structs import replace
+from dataclasses import dataclass, field, replace
 
 from dpdoctor import units
 
@@ -50,7 +48,8 @@ BETWEEN_PHASES = {
 }
 
 
-class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
     """Where a stretch of time went on one device; the five parts add up to it.
 
     What runs beside compute is compute; beside communication, communication; then copies to the device, then others.
@@ -85,7 +84,8 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, compute_ns=busy, exposed_comm_ns=None, comm_ns=None)
 
 
-class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStep:
     """One step on one device: windows that tile time, from the end of the last kernel of the step before to its own.
 
     Attributes:
@@ -102,13 +102,14 @@ class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):
     begin_ns: int
     end_ns: int
     breakdown: Breakdown
-    idle_by: dict[str, int] = msgspec.field(default_factory=dict)
-    phases_ns: dict[str, int] = msgspec.field(default_factory=dict)
-    host_phases_ns: dict[str, int] = msgspec.field(default_factory=dict)
-    comm_host_ns: dict[str, int] = msgspec.field(default_factory=dict)
+    idle_by: dict[str, int] = field(default_factory=dict)
+    phases_ns: dict[str, int] = field(default_factory=dict)
+    host_phases_ns: dict[str, int] = field(default_factory=dict)
+    comm_host_ns: dict[str, int] = field(default_factory=dict)
 
 
-class Lane(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
     """When one thing was done in a step.
 
     Attributes:
@@ -134,7 +135,8 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, spans_ns=tuple(found))
 
 
-class TracedStep(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
     """One whole step as a timeline, from the host's begin of it until host and devices are through with it.
 
     `step` is DeviceStep's. Spans between which there is less than `finest_ns` are one.
@@ -158,7 +160,8 @@ class TracedStep(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, lanes=found + alone)
 
 
-class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantiles:
     """Of n durations."""
 
     n: int
@@ -167,7 +170,8 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
     max_ns: int
 
 
-class DeviceDigest(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDigest:
     """One device of one rank.
 
     Attributes:
@@ -192,10 +196,11 @@ class DeviceDigest(msgspec.Struct, frozen=True, kw_only=True):
     launches: int
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
-    idle_by: dict[str, int] = msgspec.field(default_factory=dict)
+    idle_by: dict[str, int] = field(default_factory=dict)
 
 
-class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTime:
     """The total of all events of one name. For operators `self_ns` leaves out what they called; None for kernels."""
 
     name: str
@@ -205,7 +210,8 @@ class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
     device: int = HOST
 
 
-class CollectiveSize(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveSize:
     """All calls of one operation with one size and type in one group. Bandwidths: nccl-tests' definitions, GB = 1e9.
 
     Attributes:
@@ -232,7 +238,8 @@ class CollectiveSize(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = ""
 
 
-class SmallCalls(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallCalls:
     """How many calls of one operation in one group are too small for their size to matter.
 
     Attributes:
@@ -253,7 +260,8 @@ class SmallCalls(msgspec.Struct, frozen=True, kw_only=True):
     small_exposed_ns: int
 
 
-class Calls(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
     """Each collective call of this rank in the order of its begin, as columns, for comparing ranks.
 
     Attributes:
@@ -295,7 +303,8 @@ NO_CALLS = Calls(
 )
 
 
-class Bucket(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
     """One gradient bucket of DDP, medians over backward passes; times from the begin of the backward's compute.
 
     Attributes:
@@ -312,7 +321,8 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     tail_ns: int
 
 
-class ShardUnit(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardUnit:
     """One wrap unit of FSDP, per step (means).
 
     Attributes:
@@ -330,7 +340,8 @@ class ShardUnit(msgspec.Struct, frozen=True, kw_only=True):
     prefetched: float | None
 
 
-class DataParallelCost(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallelCost:
     """What nn.DataParallel's own work takes of a step on the host and, by device, on the GPUs (means per step, ns).
 
     Attributes:
@@ -343,10 +354,11 @@ class DataParallelCost(msgspec.Struct, frozen=True, kw_only=True):
     parallel_apply_ns: float
     gather_ns: float
     reduce_ns: float
-    device_ns: dict[int, dict[str, float]] = msgspec.field(default_factory=dict)
+    device_ns: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
-class Replay(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
     """Traced steps replayed with and without the host's waits for a device that a script can leave out.
 
     Attributes:
@@ -361,14 +373,16 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     without_ns: tuple[int, ...]
 
 
-class NotMeasured(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotMeasured:
     """Something that this trace cannot tell, and why."""
 
     what: str
     reason: str
 
 
-class Digest(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
     """One rank's trace.
 
     Attributes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +28,8 @@ MAX_BUCKETS = 1_000
 _GRADIENT = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$"
 
 
-class BackwardPasses(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardPasses:
     """What p backward passes computed on one device.
 
     Attributes:

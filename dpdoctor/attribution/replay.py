@@ -14,8 +14,8 @@ is gained by putting work off beyond the last step.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,7 +90,8 @@ def _window(steps: HostSteps, devices: Sequence[DeviceEvents]) -> tuple[tuple[in
     return (int(spans[0, 0]), int(spans[num - 1, 1])), num
 
 
-class _Launched(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launched:
     """What ran on all devices of a rank and was launched before the end of the steps, in the order of launching.
 
     Attributes:
@@ -171,7 +172,8 @@ def _is_awaited(trace: Trace, rows: _Integers, call: _Integers, is_to_host: _Mas
     return np.asarray(is_over | into_pageable | trace.named(SYNC)[events.name[call]])
 
 
-class _Waits(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waits:
     """When the host waited for a device.
 
     Attributes:
@@ -231,7 +233,8 @@ def _copies_before(trace: Trace, calls: _Integers, launched: _Launched) -> _Inte
     return found
 
 
-class _Launch(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launch:
     """One launch: when, what it comes after, and how long after each of both it begins."""
 
     at_ns: int
@@ -243,7 +246,8 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
     duration_ns: int
 
 
-class _Wait(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wait:
     """One wait: for what, how long after its end it ended, and whether it can be left out."""
 
     at_ns: int
@@ -254,7 +258,8 @@ class _Wait(msgspec.Struct, frozen=True, kw_only=True):
     can_go: bool
 
 
-class _Script(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Script:
     """What the host does from the begin to the end of the steps.
 
     Attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import msgspec
 
@@ -15,7 +16,8 @@ _NOTICED_WITHIN = 4
 _LONGEST = 9  # len("-Infinity")
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
     """What is wrong.
 
     Attributes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import operator
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,14 +16,16 @@ from dpdoctor.trace.columns import Events, Kind, Memory
 ON_DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 
 
-class Damage(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
     """Where a trace stops being readable: byte offset into the decompressed file, and what is wrong there."""
 
     offset: int
     reason: str
 
 
-class Thread(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
     """A host thread, or a stream of a device, as the exporter labels it."""
 
     pid: str
@@ -31,7 +33,8 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-class Collective(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
     """What the exporter says of one communication event. None: it does not say.
 
     Attributes:
@@ -54,7 +57,8 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     seq: int | None
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
     """A process group as the trace's header lists it."""
 
     name: str
@@ -62,7 +66,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
     """One rank's trace.
 
     Attributes:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-
-import msgspec
+from dataclasses import dataclass
 
 from dpdoctor.errors import UsageError
 
 _SHARD = re.compile(r"(\d{1,9})/(\d{1,9})")
 
 
-class Shard(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
     """Part `index` of `count`, counted from 1."""
 
     index: int

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from dpdoctor import units
 from dpdoctor.analysis.base.traces import why_unknown

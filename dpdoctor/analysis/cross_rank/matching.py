@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +27,8 @@ CLOCK_SLACK_NS = 100_000
 Rows = NDArray[np.int64]
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
     """The k calls of one rank that are to be aligned.
 
     Attributes:
@@ -42,7 +43,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     synchronising: NDArray[np.bool_]
 
 
-class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
     """Our call k is their call k - shift, as far as sizes agree."""
 
     shift: int
@@ -137,7 +139,8 @@ UNEVEN = frozenset({"all_to_all"})
 UNSAID = -1
 
 
-class Match(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
     """The calls of one group that all its ranks hold.
 
     Attributes:

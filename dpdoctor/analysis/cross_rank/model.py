@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 Kind = Literal["persistent", "rotating", "periodic", "single", "none", "unknown"]
 
 
-class CommonCalls(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonCalls:
     """The n synchronising calls of one group that all its k ranks hold; times from durations alone, no clocks compared.
 
     Attributes:
@@ -40,7 +41,8 @@ class CommonCalls(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.step)
 
 
-class CrossRankGroup(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossRankGroup:
     """One process group over all ranks that have calls in it.
 
     Attributes:
@@ -61,7 +63,8 @@ class CrossRankGroup(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class StepLateness(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLateness:
     """Lateness per step and rank over all groups: s whole steps whose calls are all judged, r ranks.
 
     Attributes:
@@ -77,7 +80,8 @@ class StepLateness(msgspec.Struct, frozen=True, kw_only=True):
     step_ns: int | None
 
 
-class LateStep(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateStep:
     """One step in which one rank was late far beyond its usual."""
 
     step: int
@@ -86,7 +90,8 @@ class LateStep(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None
 
 
-class Stragglers(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stragglers:
     """Who keeps the others waiting.
 
     Attributes:
@@ -113,7 +118,8 @@ class Stragglers(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[LateStep, ...] = ()
 
 
-class CameLast(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameLast:
     """One rank came last to `times` of its `of` common calls, whether or not that is a pattern.
 
     Attributes:
@@ -126,7 +132,8 @@ class CameLast(msgspec.Struct, frozen=True, kw_only=True):
     waited_ns: int
 
 
-class ClockOffset(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockOffset:
     """What to subtract from a rank's times to draw them on the first rank's axis. For drawing only.
 
     Attributes:
@@ -147,7 +154,8 @@ class ClockOffset(msgspec.Struct, frozen=True, kw_only=True):
         return unix_ns - self.offset_ns - round(self.drift * (unix_ns - self.at_ns))
 
 
-class CrossRank(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossRank:
     """All ranks of one job, compared.
 
     Attributes:

@@ -13,11 +13,11 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-import msgspec
 
-
-class Cores(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cores:
     """The cores that one rank and its workers share, and what each of their activities takes of them.
 
     Attributes:
@@ -79,7 +79,8 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True):
 Paces = Sequence[tuple[float, float]]
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
     """What a script sets of its loader. Without workers `prefetch_factor` says nothing."""
 
     num_workers: int
@@ -87,7 +88,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     in_order: bool = True
 
 
-class Times(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
     """Seconds, as they are while nobody contends for a core; both sequences start over when they end.
 
     Attributes:
@@ -107,7 +109,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("there must be a fetch and a step to simulate")
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
     """Mean seconds per batch, contention for cores included.
 
     `step` is from ask to ask, `wait` the part of it until the batch is there; `fetch`, `compute` are what each took.
