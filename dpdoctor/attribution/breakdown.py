@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from dpdoctor.attribution.device_events import DeviceEvents
@@ -29,8 +29,7 @@ from dpdoctor.digest import HOST, Breakdown
 from dpdoctor.trace.columns import UNKNOWN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occupancy:
+class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
     """When a device did what: sets of times.
 
     Attributes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass
 from itertools import islice
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -71,8 +71,7 @@ def _innermost(trace: Trace, operators: NDArray[np.int64]) -> NDArray[np.int64]:
     return operators if is_functional.all() else operators[~is_functional]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Callers:
+class Callers(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the host events that made n communication events, int64[n] each; UNKNOWN where the trace has none.
 
     Attributes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,8 +17,7 @@ from dpdoctor.trace.columns import UNKNOWN
 from dpdoctor.trace.model import Collective, Trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class Description(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one communication event; None, and for group and dtype "": the trace does not say.
 
     Attributes:
@@ -90,8 +89,7 @@ def _size_of_all_groups(trace: Trace) -> int | None:
 _ABSURD = 1 << 62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collectives:
+class Collectives(msgspec.Struct, frozen=True, kw_only=True):
     """The n communication events of a rank in the order of their begin, on all its devices; arrays are int64[n].
 
     Attributes:

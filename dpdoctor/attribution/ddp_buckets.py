@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,8 +28,7 @@ MAX_BUCKETS = 1_000
 _GRADIENT = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackwardPasses:
+class BackwardPasses(msgspec.Struct, frozen=True, kw_only=True):
     """What p backward passes computed on one device.
 
     Attributes:

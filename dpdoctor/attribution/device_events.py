@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
@@ -23,8 +23,7 @@ BEFORE_RECORDING = int(_INT64.min)
 NEVER_SEEN = int(_INT64.max)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceEvents:
+class DeviceEvents(msgspec.Struct, frozen=True, kw_only=True):
     """What ran on one device, n events sorted by their begin.
 
     On the HOST, these are the operators of the training thread and the collectives on the backend's own threads; an

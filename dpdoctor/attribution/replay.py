@@ -14,8 +14,8 @@ is gained by putting work off beyond the last step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,8 +90,7 @@ def _window(steps: HostSteps, devices: Sequence[DeviceEvents]) -> tuple[tuple[in
     return (int(spans[0, 0]), int(spans[num - 1, 1])), num
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Launched:
+class _Launched(msgspec.Struct, frozen=True, kw_only=True):
     """What ran on all devices of a rank and was launched before the end of the steps, in the order of launching.
 
     Attributes:
@@ -172,8 +171,7 @@ def _is_awaited(trace: Trace, rows: _Integers, call: _Integers, is_to_host: _Mas
     return np.asarray(is_over | into_pageable | trace.named(SYNC)[events.name[call]])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waits:
+class _Waits(msgspec.Struct, frozen=True, kw_only=True):
     """When the host waited for a device.
 
     Attributes:
@@ -233,8 +231,7 @@ def _copies_before(trace: Trace, calls: _Integers, launched: _Launched) -> _Inte
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Launch:
+class _Launch(msgspec.Struct, frozen=True, kw_only=True):
     """One launch: when, what it comes after, and how long after each of both it begins."""
 
     at_ns: int
@@ -246,8 +243,7 @@ class _Launch:
     duration_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wait:
+class _Wait(msgspec.Struct, frozen=True, kw_only=True):
     """One wait: for what, how long after its end it ended, and whether it can be left out."""
 
     at_ns: int
@@ -258,8 +254,7 @@ class _Wait:
     can_go: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Script:
+class _Script(msgspec.Struct, frozen=True, kw_only=True):
     """What the host does from the begin to the end of the steps.
 
     Attributes:

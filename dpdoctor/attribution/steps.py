@@ -6,8 +6,8 @@ The host runs ahead, so the two are not at the same time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,8 +23,7 @@ _BY_PROFILER = "ProfilerStep"
 _BY_OPTIMIZER = "Optimizer.step"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSteps:
+class HostSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The n steps on the host, in their order.
 
     Attributes:
@@ -112,8 +111,7 @@ def _optimizer_steps(trace: Trace, thread: int) -> tuple[NDArray[np.int64], Span
     return np.arange(len(ends) - 1), np.stack((ends[:-1], ends[1:]), axis=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepWindows:
+class StepWindows(msgspec.Struct, frozen=True, kw_only=True):
     """The k whole steps on one device.
 
     Attributes:

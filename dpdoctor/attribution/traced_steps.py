@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from dpdoctor.attribution import marks
@@ -24,8 +24,7 @@ FINEST = 600
 _WHAT = {Part.COMPUTE: "compute", Part.COMM: "comm", Part.H2D: "h2d", Part.COPY: "copy"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Track:
+class _Track(msgspec.Struct, frozen=True, kw_only=True):
     """A lane over the whole trace, and by step where it is cut."""
 
     device: int

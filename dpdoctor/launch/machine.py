@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib.metadata
 import math
 import os
@@ -127,6 +126,9 @@ def visible_devices(all_gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
 def fingerprint(script: Path | None) -> Fingerprint:
     """Return what must be alike before two runs may be compared; `script` None: a module."""
     all_gpus, driver = gpus()
+    if script:
+        import hashlib  # here: traces have no script
+
     return Fingerprint(
         host=redact.text(socket.gethostname()),
         cpu=_cpu_name(),

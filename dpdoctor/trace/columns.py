@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any
 
+import msgspec.structs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +24,7 @@ class Kind(IntEnum):
     ANNOTATION = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
+class Events(msgspec.Struct, frozen=True, kw_only=True):
     """Complete events in the order of the file, n of them; times in ns since the trace's base.
 
     Attributes:
@@ -56,7 +55,7 @@ class Events:
 
     def __getitem__(self, where: NDArray[Any] | slice) -> Events:
         """Return the events that a mask, an index array or a slice selects."""
-        return Events(**{field.name: getattr(self, field.name)[where] for field in fields(self)})
+        return Events(**{name: column[where] for name, column in msgspec.structs.asdict(self).items()})
 
     @property
     def duration_ns(self) -> NDArray[np.int64]:
@@ -75,11 +74,10 @@ class Events:
     @staticmethod
     def join(parts: Sequence[Events]) -> Events:
         """Return the events of all parts, one after the other."""
-        return Events(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Events)})
+        return Events(**_joined(parts))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """The allocator's events in the order of the file, m of them; empty when memory was not profiled.
 
     Attributes:
@@ -99,4 +97,9 @@ class Memory:
     @staticmethod
     def join(parts: Sequence[Memory]) -> Memory:
         """Return the events of all parts, one after the other."""
-        return Memory(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Memory)})
+        return Memory(**_joined(parts))
+
+
+def _joined(parts: Sequence[Events] | Sequence[Memory]) -> dict[str, NDArray[Any]]:
+    columns = zip(*map(msgspec.structs.astuple, parts), strict=True)
+    return dict(zip(parts[0].__struct_fields__, map(np.concatenate, columns), strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import msgspec
 
@@ -16,8 +15,7 @@ _NOTICED_WITHIN = 4
 _LONGEST = 9  # len("-Infinity")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong.
 
     Attributes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,16 +16,14 @@ from dpdoctor.trace.columns import Events, Kind, Memory
 ON_DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
     """Where a trace stops being readable: byte offset into the decompressed file, and what is wrong there."""
 
     offset: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thread:
+class Thread(msgspec.Struct, frozen=True, kw_only=True):
     """A host thread, or a stream of a device, as the exporter labels it."""
 
     pid: str
@@ -33,8 +31,7 @@ class Thread:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """What the exporter says of one communication event. None: it does not say.
 
     Attributes:
@@ -57,8 +54,7 @@ class Collective:
     seq: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A process group as the trace's header lists it."""
 
     name: str
@@ -66,8 +62,7 @@ class Group:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's trace.
 
     Attributes:

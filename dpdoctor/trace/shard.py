@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor.errors import UsageError
 
 _SHARD = re.compile(r"(\d{1,9})/(\d{1,9})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """Part `index` of `count`, counted from 1."""
 
     index: int

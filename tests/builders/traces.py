@@ -21,7 +21,7 @@ class Recording:
     def __init__(self, devices: tuple[str, ...] = ("GPU A", "GPU B")) -> None:
         self._devices = devices
         self._names: dict[str, int] = {}
-        self._columns: dict[str, list[int]] = {name: [] for name in Events.__dataclass_fields__}
+        self._columns: dict[str, list[int]] = {name: [] for name in Events.__struct_fields__}
         self._memory: list[tuple[int, int, int, int]] = []
         self._collectives: list[Collective] = []
         self._correlations = count(100)
