@@ -230,8 +230,8 @@ class Conversion:
     the indices of what each rank takes whole.
     `strategies` are those of a script that distributes itself.
     `copies`: on how many ranks they were the same, where there are groups of ranks: 1: on none, 0: groups are unlike.
-    `drawn_alike`: modules whose random numbers, which the script seeds, each step draws alike on all ranks while other
-    tensors enter the models: if they pick the samples, ranks train on the same ones.
+    `drawn_alike`: modules whose random numbers, which the script seeds, each step draws alike on all ranks, where these
+    train on the same samples, or on other tensors: if they pick the samples, ranks train on the same ones.
     `made_anew`: why a model's forward passes are not seen, as where no module stays for it; empty: they are.
     """
 

@@ -174,7 +174,7 @@ class RunSpec:
         devices: one CUDA_VISIBLE_DEVICES entry per rank; empty: the CPU.
         threads_per_device: host threads a rank may use for one operation.
         seed: seed of torch, numpy and random, alike on every rank and in every mode.
-        seed_per_rank: from the first backward pass on, each rank draws random numbers of its own.
+        seed_per_rank: once the script has built an optimizer, each rank draws random numbers of its own.
         repeat: launches of each mode.
         timeout_s: seconds without any progress after which a mode is ended.
         samples_per_step: per rank; None: counted.

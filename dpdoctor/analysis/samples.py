@@ -179,7 +179,7 @@ def why_uncounted(first: RankRecord | None, alike: int) -> str | None:
         return f"{first.conversion.made_anew}: give --samples-per-step"
     if first is not None and any(way.name == POINT_TO_POINT for way in first.conversion.strategies):
         return IN_STAGES
-    if first is not None and first.conversion.drawn_alike:
+    if first is not None and first.conversion.drawn_alike and not first.conversion.same_samples:
         return DRAWN_ALIKE.format(" and ".join(first.conversion.drawn_alike))
     return None if alike else UNLIKE_GROUPS
 

@@ -51,7 +51,7 @@ _LAUNCHING = (
         help="Seed of torch, numpy and random.",
     ),
     click.option(
-        "--seed-per-rank", is_flag=True, help="Let ranks draw other random numbers, from the first backward pass on."
+        "--seed-per-rank", is_flag=True, help="Let ranks draw other random numbers, once the script has an optimizer."
     ),
     click.option(
         "--warmup", type=click.IntRange(1), metavar="STEPS", help="Steps before measuring. Default: until steady."

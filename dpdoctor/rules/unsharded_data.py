@@ -10,12 +10,22 @@ OF_A_STREAM = "let the dataset's __iter__ give each rank and each worker another
 CODE_OF_A_STREAM = "itertools.islice(items, rank * num_workers + worker, None, world_size * num_workers)"
 OF_A_LOOP = (
     "draw the batches from a torch DataLoader with a sampler, which is shared out among the ranks, or let each rank "
-    "take a part of its own; where only the seed makes them the same, as in an environment, give --seed-per-rank"
+    "take a part of its own"
+)
+BY_SEED = "; where only the seed makes them the same, as in an environment, give --seed-per-rank"
+MAY_BE_BY_SEED = (
+    "; --seed-per-rank helps only where global generators of torch, numpy or Python pick them once the optimizer is "
+    "built, not a generator of the script's own, such as np.random.default_rng(0)"
+)
+OUT_OF_REACH = (
+    "; --seed-per-rank does not reach what picks them, such as a generator of the script's own, as "
+    "np.random.default_rng(0) is, or an order that was drawn before the optimizer was built"
 )
 OF_A_DATASET = (
     "the loader is shared out, but its dataset draws what it returns by random numbers that the script seeds alike on "
-    "every rank: seed them by the rank, or give --seed-per-rank"
+    "every rank: seed them by the rank"
 )
+OR_OPTION = ", or give --seed-per-rank"
 OF_ITS_OWN = "let each rank take a part of its own: the script's loader draws the same batches on every rank"
 CODE_OF_ITS_OWN = "DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))"
 TOO_SHORT = "make batches smaller, so that there is one for each rank, or let ranks share each one: --batch global"
@@ -61,8 +71,17 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 
 
 def _remedy(facts: ModeFacts, short: Loader | None) -> str:
-    loader = facts.mode.loader
-    return TOO_SHORT if short else OF_A_DATASET if loader and loader.index >= 0 else OF_A_LOOP
+    loader, conversion = facts.mode.loader, facts.mode.conversion
+    if short:
+        return TOO_SHORT
+    is_given, is_native = facts.spec.seed_per_rank, facts.mode.native is not None
+    if loader and loader.index >= 0:
+        return OF_A_DATASET if is_given or is_native else f"{OF_A_DATASET}{OR_OPTION}"
+    if is_native:
+        return OF_A_LOOP
+    if is_given:
+        return f"{OF_A_LOOP}{OUT_OF_REACH}"
+    return f"{OF_A_LOOP}{BY_SEED if conversion is not None and conversion.drawn_alike else MAY_BE_BY_SEED}"
 
 
 def _of_samples(size: int, *, is_seen: bool) -> tuple[str, ...]:
@@ -109,9 +128,10 @@ RULE = Rule(
     "each sample N times per epoch and an epoch takes as long as on one.",
     how="dpdoctor divides the batches of every loader that has a sampler, and knows which it had to give to every rank "
     "whole. In a few steps that are not measured it compares, of all ranks, what enters the model, of loaders that are "
-    "not divided also the labels in their batches, and of those with fewer batches than ranks the indices: where these "
-    "are the same, bit by bit, this is confirmed, but not of ranks that hold different parameters without DDP or FSDP: "
-    "they may compute parts of one model, as in tensor parallelism.",
+    "not divided also the labels in their batches, without loaders what torch's losses are held to, and of those with "
+    "fewer batches than ranks the indices: where these are the same, bit by bit, this is confirmed, but not of ranks "
+    "that hold different parameters without DDP or FSDP: they may compute parts of one model, as in tensor "
+    "parallelism.",
     remedy="Divide the stream in the dataset's __iter__, by rank and by worker.",
     verified=False,
     check=_check,

@@ -129,12 +129,12 @@ def _drew_the_same(everyone: Sequence[_Told]) -> bool:
 
 
 def _drawn_alike(parts: Parts, everyone: Sequence[_Told]) -> tuple[str, ...]:
-    """Return what may have picked the same samples on all ranks, though what entered differs: see Conversion.
+    """Return what may have picked the same samples on all ranks: see Conversion.
 
-    Before unseeded numbers were drawn apart, all that entered was the same.
+    Where what entered differs, all of it was the same before unseeded numbers were drawn apart.
     """
     entered = parts.watch.entered
-    if not entered.is_anew or parts.report.same_samples or len({told.seeded for told in everyone}) > 1:
+    if not (entered.is_anew or parts.report.same_samples) or len({told.seeded for told in everyone}) > 1:
         return ()
     return tuple(entered.drawn)
 

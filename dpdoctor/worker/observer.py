@@ -67,6 +67,7 @@ class Observer(ABC):
 
     _times_exchanges = False
     _before_backward: Callable[[Any, bool, bool], None] | None = None
+    _on_built: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -92,7 +93,12 @@ class Observer(ABC):
         self._seeding = Seeding(where.rank)
         self._watch = Watch(self._phases, self._tally, self._evaluations, self._seeding.states)
         self._optimizers = hooks.Optimizers(
-            self._counter, self._phases, self._ending.check, self._on_step, self._on_any_step
+            self._counter,
+            self._phases,
+            self._ending.check,
+            self._on_step,
+            self._on_any_step,
+            on_built=self._on_built,
         )
         self._wrapping = Wrapping(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
         self._phases.updates = Updates(lambda: self._wrapping.modules)

@@ -152,14 +152,20 @@ class Rank(Observer):
             after_forward=self._watch.pass_is_open,
             keeps_graph=keeps_graph,
         )
-        if self._seeds_apart:
-            self._seeds_apart = False
-            self._seeding.draw_apart()
+        self._on_built()
+        if self._where.world_size > 1 and self._watch.entered.is_on:
+            self._watch.entered.held_to(loss.targets(tensors))
         # The first one may be a look at gradients, and train nothing, where there is no optimizer yet.
         if self._warn_of_sums and (self._optimizers.any_seen or self._steplog.num_steps):
             self._warn_of_sums = False
             if loss.is_summed(tensors[0] if isinstance(tensors, (list, tuple)) else tensors):
                 self._report.warn(f"{SUMMED_LOSS} ({lines.caller()})")
+
+    def _on_built(self) -> None:
+        """Let ranks draw apart from now on, where that was asked for; wrappers make what models began with alike."""
+        if self._seeds_apart:
+            self._seeds_apart = False
+            self._seeding.draw_apart()
 
     def _on_step(self) -> None:
         if self._repeats.step_ended(self._wrapping.uncalled):

@@ -53,8 +53,9 @@ class Sources:
 
 SAME_SAMPLES = "all ranks train on the same samples, which are counted once"
 DRAWN_BEFORE = (
-    ". Random numbers were drawn apart since the first steps: where the script had drawn its order of samples before, "
-    "processes of its own would not be alike, and --seed-per-rank shows that"
+    ". Random numbers that the script does not seed were drawn apart since the first steps: where it had drawn its "
+    "order of samples by them before, processes of its own would not be alike, and --seed-per-rank shows that where it "
+    "draws once it has built its optimizer"
 )
 
 

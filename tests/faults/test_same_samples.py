@@ -27,7 +27,6 @@ def test_batches_drawn_from_the_same_seed(profile):
 
 def test_a_seed_for_each_rank_draws_them_apart(profile):
     done = profile("language_model.py", *DDP, "--seed-per-rank")
-    # From the first backward pass on, of which a step has two.
     assert not {*done.printed("ddp", 0).splitlines()} & {*done.printed("ddp", 1).splitlines()}
     mode = done.mode("ddp")
     assert not mode["conversion"]["same_samples"]
@@ -103,3 +102,18 @@ def test_augmentation_that_differs_does_not_make_the_same_samples_others(profile
     assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (16, 16)
     (found,) = (found for found in done.summary["findings"] if found["rule"] == "unsharded_data")
     assert found["status"] == "confirmed"
+
+
+@pytest.mark.parametrize("options", [(), ("--seed-per-rank",)])
+def test_generators_of_the_scripts_own_pick_the_same_samples_which_no_option_changes(profile, options):
+    done = profile("own_numbers.py", *DDP, *options, args=["generator"])
+    assert done.mode("ddp")["batch"]["global"] == 32
+    (found,) = (found for found in done.summary["findings"] if found["rule"] == "unsharded_data")
+    assert ("--seed-per-rank does not reach what picks them" in found["remedy"]) is bool(options)
+    assert "give --seed-per-rank" not in found["remedy"]
+
+
+@pytest.mark.parametrize(("options", "samples"), [((), 32), (("--seed-per-rank",), 64)])
+def test_an_order_that_is_drawn_before_the_first_backward_pass_is_drawn_apart(profile, options, samples):
+    done = profile("own_numbers.py", *DDP, *options, args=["order"])
+    assert done.mode("ddp")["batch"]["global"] == samples

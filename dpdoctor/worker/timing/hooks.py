@@ -27,7 +27,7 @@ class Optimizers:
     `on_step` is called when a step of the reference optimizer has ended, and the backward pass in which it was taken,
     if it was in one; without any torch optimizer, when a backward pass has. `on_any_step` is called before it, for
     every optimizer's outermost step, and once for all that were taken in one backward pass, which are one step. `check`
-    is called when a step begins.
+    is called when a step begins, `on_built` when an optimizer or a copy of one was built.
 
     Attributes:
         any_seen: whether the script ever built a torch optimizer.
@@ -41,12 +41,15 @@ class Optimizers:
         check: Callable[[], None],
         on_step: Callable[[], None],
         on_any_step: Callable[[], None],
+        *,
+        on_built: Callable[[], None] | None = None,
     ):
         self._counter = counter
         self._phases = phases
         self._check = check
         self._on_step = on_step
         self._on_any_step = on_any_step
+        self._on_built = on_built
         self._created: list[weakref.ref[Optimizer]] = []
         self._known: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
         # Of optimizers whose step has begun, by id.
@@ -123,6 +126,8 @@ class Optimizers:
         self._known[id(optimizer)] = ref, index
         self.any_seen = True
         self._counter.built(index)
+        if self._on_built is not None:
+            self._on_built()
         return index
 
     def _seen(self, compiled: Callable[..., Any]) -> Callable[..., Any]:

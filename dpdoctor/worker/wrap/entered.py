@@ -31,7 +31,7 @@ class Entered:
         digest: of all of them.
         varies: whether they were not all the same.
         is_anew: whether the looking began anew.
-        labels: of batches that loaders gave.
+        labels: of batches that loaders gave; where none gave any, what the losses are held to.
         drawn: the generators that each of these steps drew from before its first forward, with their states then.
 
     Args:
@@ -46,6 +46,7 @@ class Entered:
         self._first: int | None = None
         self.varies = self.is_anew = False
         self.labels = Labels()
+        self._is_handed = False
         self._states = states
         self._before: Mapping[str, int] = {}
         self.drawn: dict[str, int] = {}
@@ -69,8 +70,14 @@ class Entered:
 
     def handed(self, batch: Any) -> None:
         """A loader handed out a batch for training."""
+        self._is_handed = True
         if self.is_on:
             self.labels.handed(batch)
+
+    def held_to(self, targets: Iterable[torch.Tensor]) -> None:
+        """A backward pass begins from losses with these targets; those drawn by what the script seeds are no labels."""
+        if self.is_on and not self._is_handed and not self.drawn:
+            self.labels.handed([t.float().view(torch.int32) if t.is_floating_point() else t for t in targets])
 
     def step_ended(self) -> None:
         """End a step; one without tensors tells nothing."""

@@ -1,7 +1,12 @@
-"""Is the loss a sum over the batch? Averaging gradients over ranks then changes the mathematics."""
+"""What a loss keeps of how it was made.
+
+Is it a sum over the batch? Averaging gradients over ranks then changes the mathematics. And what is it held to?
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -22,6 +27,8 @@ _THROUGH = (
 # Nodes that make one tensor of several losses, or that a loss may pass before it is added up with others.
 _GATHER = (*_THROUGH, "StackBackward", "CatBackward", "UnsqueezeBackward")
 _MOST_NODES = 64
+# What losses keep of classes, and of sequences of them.
+_TARGETS = ("_saved_target", "_saved_targets")
 
 
 def is_summed(loss: Any) -> bool:
@@ -42,6 +49,18 @@ def is_summed(loss: Any) -> bool:
         elif name.startswith((*_THROUGH, "SumBackward")) or _enlarges(node):
             todo.extend(parent for parent, _ in node.next_functions)
     return False
+
+
+def targets(losses: Any) -> Iterator[torch.Tensor]:
+    """Yield what the losses nearest to where a backward pass begins are held to, where torch's own loss keeps it."""
+    nodes = [getattr(loss, "grad_fn", None) for loss in (losses if isinstance(losses, (list, tuple)) else [losses])]
+    for node in nodes:  # it grows meanwhile
+        for name in _TARGETS:
+            with suppress(RuntimeError):  # it is freed after a first pass
+                if isinstance(found := getattr(node, name, None), torch.Tensor):
+                    yield found
+        if node is not None and len(nodes) < _MOST_NODES:
+            nodes += [parent for parent, _ in node.next_functions if parent not in nodes]
 
 
 def _adds_one_number(node: Any) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,32 @@ def test_a_loader_that_was_never_met_is_not_said_to_be_shared_out() -> None:
     )
     assert "draw the batches from a torch DataLoader" in unmet.remedy
     assert "the loader is shared out, but its dataset draws" in met.remedy
+
+
+@pytest.mark.parametrize(
+    ("drawn_alike", "given", "native", "told"),
+    [
+        (
+            ("random",),
+            False,
+            None,
+            "; where only the seed makes them the same, as in an environment, give --seed-per-rank",
+        ),
+        ((), False, None, "--seed-per-rank helps only where global generators"),
+        ((), True, None, "--seed-per-rank does not reach what picks them"),
+        ((), False, cases.OWN, None),
+    ],
+)
+def test_an_option_is_advised_where_it_changes_something(
+    drawn_alike: tuple[str, ...], given: bool, native: Any, told: str | None
+) -> None:
+    same = dataclasses.replace(SAME, drawn_alike=drawn_alike)
+    mode = "native" if native else "ddp"
+    facts = cases.case(mode, world_size=2, conversion=same, native=native)
+    facts = dataclasses.replace(facts, spec=dataclasses.replace(facts.spec, seed_per_rank=given))
+    remedy = RULE.check(facts).remedy
+    assert ("--seed-per-rank" in remedy) is (told is not None)
+    assert told is None or told in remedy
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,38 @@ def test_one_and_the_same_batch_in_every_step_of_every_rank() -> None:
     assert not are_one([told([ONE], [ONE])])
 
 
+def held_to(*targets: torch.Tensor, states: dict[str, int] | None = None, handed: bool = False) -> Labels:
+    """Return what is known of labels after steps whose losses were held to these targets."""
+    states = states or {}
+    entered = Entered(lambda: dict(states))
+    entered.begin_anew()
+    entered.is_on = True
+    for target in targets:
+        states.update({name: state + 1 for name, state in states.items()})
+        entered.forward([torch.rand(4)])
+        if handed:
+            entered.handed([torch.zeros(2)])
+        entered.held_to([target])
+        entered.step_ended()
+    return entered.labels
+
+
+def test_targets_of_losses_are_labels_where_no_loader_gives_any() -> None:
+    classes = [torch.randint(10, (32,)) for _ in range(3)]
+    values = [torch.rand(32, dtype=torch.float64) for _ in range(3)]
+    for targets in (classes, values):
+        same, other = held_to(*targets).told(), held_to(*targets[::-1]).told()
+        assert are_same_labels([same, held_to(*targets).told()])
+        assert not are_same_labels([same, other])
+    assert not are_same_labels([held_to(*[torch.ones(32)] * 3).told()] * 2)
+
+
+def test_targets_that_may_be_drawn_or_are_a_loaders_are_no_labels() -> None:
+    targets = [torch.randint(10, (32,)) for _ in range(3)]
+    assert held_to(*targets, states={"torch": 0}).num == 0
+    assert held_to(*targets, handed=True).told() == held_to(*[torch.ones(1)] * 3, handed=True).told()
+
+
 def test_what_each_step_draws_before_its_first_forward_is_told() -> None:
     states = {"torch": 0, "numpy": 0, "random": 0}
     entered = Entered(lambda: dict(states))

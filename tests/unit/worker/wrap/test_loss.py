@@ -8,7 +8,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn import functional
 
-from dpdoctor.worker.wrap.loss import is_summed
+from dpdoctor.worker.wrap.loss import is_summed, targets
 
 SIZE = 8
 X, TARGET, CLASSES = torch.randn(SIZE, 3), torch.randn(SIZE, 4), torch.arange(SIZE) % 4
@@ -87,3 +87,15 @@ def test_a_long_chain_of_terms_is_searched_only_so_far(model: nn.Module) -> None
     for _ in range(1000):
         total = total + model(X).mean()
     assert not is_summed(total)
+
+
+def test_what_losses_are_held_to_is_found_near_where_a_backward_pass_begins() -> None:
+    x, classes, values = torch.randn(4, 3, requires_grad=True), torch.tensor([0, 2, 1, 0]), torch.rand(4, 3)
+    loss = nn.functional.cross_entropy(x, classes) / 2 + nn.functional.mse_loss(x.sigmoid(), values)
+    found = [*targets(loss)]
+    assert len(found) == 2
+    assert any(torch.equal(target, classes) for target in found)
+    assert any(torch.equal(target, values) for target in found)
+    assert len([*targets([loss, loss])]) == 2
+    loss.backward()
+    assert [*targets(loss), *targets(x.sum()), *targets(None)] == []
