@@ -16,7 +16,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from dpdoctor.worker.timing.pending import MOST_AHEAD, Batch, Pending, live_storages
 
 UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samples-per-step"
-NOT_A_BATCH = "no loader counts them, and the model is not called with a tensor but with a list, or a type of its own"
+NOT_A_BATCH = "no loader counts them, and the model is not called with a tensor but with a list, text or another object"
+UNSEEN = "no loader counts them, and steps run no forward pass of a model that is seen, as where each trains a new copy"
 UNSURE = "several batches are fetched for one forward pass, and it cannot be told on which of them the script trains"
 NOT_ALIKE = "no loader counts them, and the optimizers of one step train on different numbers of rows"
 OTHER_MODELS = (
@@ -198,8 +199,8 @@ class Tally:
         self._turns: list[int] = []
         self._most_entered = 0
         self.loaders_count = self.was_short = False
-        # Steps in a row for which no loader counted.
-        self._undrawn = 0
+        # Steps in a row for which no loader counted, and in which nothing entered a model.
+        self._undrawn = self._unentered = 0
         self._uncounted: str | None = None
         self._told: Rows | None = None
         # Forwards whose rows were counted since an optimizer stepped, the last call before that, and the most of them.
@@ -435,8 +436,11 @@ class Tally:
                 self._counted_after.add(training.number)
                 if not is_again:
                     self._count_rows(training)
-            elif self._is_on_others(training) and not self._has_taken and not self._is_counted(training):
-                self._uncounted = SEVERAL_CALLS
+            elif not (self._has_taken or self._is_counted(training)):
+                if self._is_on_others(training):
+                    self._uncounted = SEVERAL_CALLS
+                elif training.goes_on:
+                    self._note_pooled(training)
 
     def _count_rows(self, training: Pass) -> None:
         """Count what entered with the first forward of a backward pass; another model's on the same tensor is no more.
@@ -454,6 +458,15 @@ class Tally:
         self._entered += self._samples_in(training)
         self._rows.append(training.rows)
         self._elements += training.elements
+
+    def _note_pooled(self, training: Pass) -> None:
+        """Give up where another model goes on with fewer rows than there were samples: several of them were one."""
+        last, call = self._turn[-1].call if self._turn else None, training.call
+        if last is None or call is None or last[0] == call[0]:
+            return
+        rows = training.samples()
+        if rows is not None and self._told is not None and 0 < rows.number < self._told.number:
+            self._uncounted = PARTS
 
     def _is_again(self, training: Pass) -> bool:
         """Return whether a later backward pass comes to a model that was called with the same tensor, as SAM's does."""
@@ -585,8 +598,8 @@ class Tally:
         """Return what the reader must know of how samples were counted."""
         if self.loaders_count and self._undrawn < LEAST_STEPS_TO_DOUBT and self._uncounted != UNSURE:
             return ()
-        if self._uncounted:
-            return (UNCOUNTED.format(self._uncounted),)
+        if self._uncounted or self._unentered >= LEAST_STEPS_TO_DOUBT:
+            return (UNCOUNTED.format(self._uncounted or UNSEEN),)
         in_passes = IN_PASSES.format(self._most_passes) if self._most_passes > 1 else ""
         if self._told is not None and self._told.is_told:
             return (TOLD.format(self._told.dim, self._most_entered) + in_passes,)
@@ -606,6 +619,7 @@ class Tally:
         reconciled &= self._drawn > 0 or not (self.loaders_count and self._all_rows)
         reconciled &= not (self._is_a_loader_silent() and any(training.is_of_nothing for training in passes))
         self._most_entered = max(self._most_entered, entered)
+        self._unentered = 0 if self._all_rows else self._unentered + 1
         self._note_aside()
         self._note_feeding()
         counted = Counted(

@@ -119,8 +119,10 @@ def _dim(given: Given, sizes: set[int]) -> tuple[int | None, bool]:
     """Return which dimension is the batch's, None where nothing tells, and whether `sizes` tell that."""
     first, *others = given.shape
     is_first = first in sizes
-    if given.is_nested or first == 1 == len(given.shape):
+    if given.is_nested:
         return 0, True
+    if first == 1 and not others:
+        return (0, True) if sizes <= {1} else (None, False)
     if not others:
         return (0, True) if sizes == {first} else (None, False)
     second = others[0]
@@ -143,6 +145,8 @@ def _of_output(shape: Sequence[int], output: Any) -> Iterator[int]:
     first, *others = shape[:2]
     pairs = [(first, others), *((other, [first]) for other in others)]
     for kept in filter(None, map(layouts.shape, layouts.tensors(output, MOST_VALUES))):
+        if tuple(shape) == (1,) and len(kept) > 1:  # one number may be of one sample, or for all of them
+            yield kept[0]
         for size, left in pairs:
             if kept[0] == size and all(other > 1 and other not in kept for other in left):
                 yield size

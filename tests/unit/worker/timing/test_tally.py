@@ -660,6 +660,24 @@ def test_rows_of_which_several_are_a_sample_are_none() -> None:
     assert "nodes of graphs" in tally.remarks()[0]
 
 
+@pytest.mark.parametrize(("rows", "entered"), [(4, 0), (8, 8), (16, 8)])
+def test_a_model_that_goes_on_with_fewer_rows_has_pooled_some(rows: int, entered: int) -> None:
+    tally = Tally()
+    tally.trained(8, call=(1, "x"))
+    tally.trained(rows, call=(2, "y"), goes_on=True)
+    tally.backward()
+    assert tally.lap().samples_entered == entered
+
+
+def test_steps_that_no_model_is_seen_in_are_not_said_to_be_counted() -> None:
+    tally = Tally()
+    trained(tally)
+    for number in range(10):
+        tally.optimizer_stepped()
+        tally.lap()
+        assert ("is seen" in tally.remarks()[0]) == (number >= 8)
+
+
 @pytest.mark.parametrize("drawn", [4, 0])
 def test_several_calls_on_the_batches_of_a_loader_count_as_these_do(drawn: int) -> None:
     tally = Tally()

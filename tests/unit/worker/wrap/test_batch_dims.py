@@ -115,6 +115,7 @@ def test_layers_and_outputs_tell_which_dimension_is_the_batch(
         (lambda m, x: m.query(x), torch.ones(WIDTH)),
         (lambda m, x: m.lstm(m.embed(x).unsqueeze(1))[0].sum(), torch.ones(TIME, dtype=torch.long)),
         (lambda m, x: torch.bmm(x, m.experts).sum(), torch.ones(BATCH, TIME, WIDTH)),
+        (lambda m, x: m.query.weight[:BATCH] * x, torch.ones(1)),
     ],
 )
 def test_where_nothing_tells_or_both_do_it_is_not_known(run: Callable[[Model, torch.Tensor], Any], x: Any) -> None:
