@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.windows import NS, RankWindow, Window
 from dpdoctor.loading import BatchRecord
-from dpdoctor.records import FULL, Launch, Loader, StepRecord
+from dpdoctor.records import FULL, Launch, Loader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +68,11 @@ def feed(launch: LaunchFacts, ablation: str = FULL) -> Feed | None:
     loader = _loader(launch, number)
     if number is None or loader is None:
         return None
-    batches = [tuple(b for b in rank.batches if b.loader == number) for rank in launch.ranks]
-    found = tuple(
-        tuple(_window_feed(rank, part, batches[rank]) for rank, part in enumerate(window.ranks)) for window in windows
-    )
-    return Feed(number=number, loader=loader, windows=found)
+    of_ranks = [
+        _window_feeds(index, [w.ranks[index] for w in windows], [b for b in rank.batches if b.loader == number])
+        for index, rank in enumerate(launch.ranks)
+    ]
+    return Feed(number=number, loader=loader, windows=tuple(zip(*of_ranks, strict=True)))
 
 
 def _feeding(launch: Launch, windows: Sequence[Window]) -> int | None:
@@ -78,7 +80,7 @@ def _feeding(launch: Launch, windows: Sequence[Window]) -> int | None:
     asked: Counter[int] = Counter()
     waited: Counter[int] = Counter()
     for rank, record in enumerate(launch.ranks):
-        steady = _numbers(step for window in windows for step in window.ranks[rank].steady)
+        steady = {step.step for window in windows for step in window.ranks[rank].steady}
         for batch in record.batches:
             if batch.step in steady:
                 asked[batch.loader] += 1
@@ -91,19 +93,22 @@ def _loader(launch: Launch, number: int | None) -> Loader | None:
     return loaders[number] if number is not None and 0 <= number < len(loaders) else None
 
 
-def _window_feed(rank: int, part: RankWindow, batches: Sequence[BatchRecord]) -> WindowFeed:
-    counted, steady = _numbers(part.counted), _numbers(part.steady)
-    begin_ns, end_ns = part.window.begin_ns, part.window.end_ns
-    return WindowFeed(
-        rank=rank,
-        window=part,
-        asked=tuple(b for b in batches if b.step in counted),
-        steady=tuple(b for b in batches if b.step in steady),
-        under_way=tuple(
-            b for b in batches if b.fetch_ns and b.fetch_begin_ns < end_ns and b.fetch_begin_ns + b.fetch_ns > begin_ns
-        ),
-    )
-
-
-def _numbers(steps: Iterable[StepRecord]) -> set[int]:
-    return {step.step for step in steps}
+def _window_feeds(rank: int, parts: Sequence[RankWindow], batches: Sequence[BatchRecord]) -> Iterator[WindowFeed]:
+    """Yield what a rank's loader did in each of its windows."""
+    by_step: defaultdict[int, list[BatchRecord]] = defaultdict(list)
+    for batch in batches:
+        by_step[batch.step].append(batch)
+    timed = [b for b in batches if b.fetch_ns]
+    # Several workers' fetches are not in order. By these bounds few are looked at for each of many windows.
+    ends = list(accumulate((b.fetch_begin_ns + b.fetch_ns for b in timed), max))
+    begins = list(accumulate((b.fetch_begin_ns for b in reversed(timed)), min))[::-1]
+    for part in parts:
+        begin_ns, end_ns = part.window.begin_ns, part.window.end_ns
+        near = timed[bisect_right(ends, begin_ns) : bisect_left(begins, end_ns)]
+        yield WindowFeed(
+            rank=rank,
+            window=part,
+            asked=tuple(b for step in part.counted for b in by_step.get(step.step, ())),
+            steady=tuple(b for step in part.steady for b in by_step.get(step.step, ())),
+            under_way=tuple(b for b in near if b.fetch_begin_ns < end_ns and b.fetch_begin_ns + b.fetch_ns > begin_ns),
+        )

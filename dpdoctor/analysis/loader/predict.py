@@ -65,9 +65,14 @@ class Basis:
                 known[_identity(blocks)] = times, _run(self.measured, times, self.measured.setting)
         return [known[_identity(blocks)] for blocks in drawn]
 
+    @property
+    def _now(self) -> list[Outcome]:
+        return [outcome for _, outcome in self.runs]
+
     def prediction(self, setting: Setting, model: float) -> LoaderPrediction:
         """Return what a setting gives; `model` is the error of the simulation, as a share of the step."""
-        outcomes = self._outcomes(lambda times: _run(self.measured, times, setting))
+        as_measured = setting == self.measured.setting
+        outcomes = self._now if as_measured else self._outcomes(lambda times: _run(self.measured, times, setting))
         step = self._step(outcomes, model)
         assert step.value is not None
         compute = step.value * (1 - outcomes[0].wait / outcomes[0].step)
@@ -99,7 +104,7 @@ class Basis:
         return [found[id(times)] for times, _ in self.runs]
 
     def _step(self, outcomes: Sequence[Outcome], model: float) -> Figure:
-        ratios = [outcome.step / now.step for outcome, (_, now) in zip(outcomes, self.runs, strict=True)]
+        ratios = [outcome.step / now.step for outcome, now in zip(outcomes, self._now, strict=True)]
         return _times(self.step, ratios, model)
 
 

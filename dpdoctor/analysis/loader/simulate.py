@@ -169,11 +169,11 @@ class _Workers:
         sent = setting.num_workers * setting.prefetch_factor
         self._tasks = [deque(range(worker, sent, setting.num_workers)) for worker in range(setting.num_workers)]
         self._next = sent
-        self._is_fetching = [False] * setting.num_workers
+        self._is_fetching = [True] * setting.num_workers
         self._ready = [0] * setting.num_workers
         self._came: deque[int] = deque()
-        for worker in range(setting.num_workers):
-            self._start(worker)
+        for worker, tasks in enumerate(self._tasks):
+            heapq.heappush(self.ends, (self._end_of(tasks.popleft()), worker))
 
     def finish(self) -> None:
         """End the next fetch, and begin the next of the same worker if it has another task."""
@@ -197,15 +197,12 @@ class _Workers:
     def hand_over(self, worker: int) -> None:
         """Note that a batch was taken; the worker gets another task for it."""
         self._ready[worker] -= 1
-        self._tasks[worker].append(self._next)
+        if self._is_fetching[worker]:
+            self._tasks[worker].append(self._next)
+        else:  # it has no other
+            heapq.heappush(self.ends, (self._end_of(self._next), worker))
+            self._is_fetching[worker] = True
         self._next += 1
-        if not self._is_fetching[worker]:
-            self._start(worker)
-
-    def _start(self, worker: int) -> None:
-        self._is_fetching[worker] = bool(self._tasks[worker])
-        if self._tasks[worker]:
-            heapq.heappush(self.ends, (self._end_of(self._tasks[worker].popleft()), worker))
 
     def _end_of(self, batch: int) -> float:
         """Return when the fetch of a batch ends that begins now."""
