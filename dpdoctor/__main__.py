@@ -5,7 +5,7 @@ import gc
 
 # A command loads much and keeps it: to look through all of it for garbage, again and again and once more at the end,
 # takes a tenth of the time of a short one.
-ALLOCATIONS = 100_000
+ALLOCATIONS = 500_000
 
 
 def run() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 
 from dpdoctor.records import ALL_PHASES, FULL, Launch, Rank, StepRecord, WindowRecord
 
@@ -16,7 +17,7 @@ MEASURE, TRACE = "measure", "trace"
 Key = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RankWindow:
     """One window on one rank. `steady` leaves out edges: steps in which an epoch began or an evaluation ran."""
 
@@ -29,7 +30,7 @@ class RankWindow:
         """Return the seconds of all counted steps, device work included."""
         return (self.window.end_ns - self.window.begin_ns) * NS
 
-    @property
+    @cached_property
     def steady_s(self) -> float:
         """Return the seconds of the steady steps: the wall time less the host time of the others.
 
