@@ -93,7 +93,7 @@ def _strips(title: str, named: NamedLaunch, samples: Sequence[Sample], steps: St
     reasons, reason_words = throttle_strip(samples, origin_ns)
     of_memory = [item for item in found if item[0].unit == MEMORY]
     others = [item for item in found if item[0].unit != MEMORY]
-    yield from _chart(title, named, steps, others, reasons, reason_words)
+    yield from _chart(title, named, steps, others, reasons=reasons, reason_words=reason_words)
     if of_memory:
         yield Fold(
             title="Memory over the run",
@@ -113,6 +113,7 @@ def _chart(
     named: NamedLaunch,
     steps: Strip | None,
     found: Sequence[_Found],
+    *,
     reasons: Strip | None = None,
     reason_words: str = "",
 ) -> Iterator[Chart]:
