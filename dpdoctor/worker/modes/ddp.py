@@ -21,6 +21,10 @@ REPLACED = (
     ": between backward pass and update the script, or its optimizer, puts other gradients (p.grad = ...) in the place "
     "of those that DistributedDataParallel averaged, and they differ between ranks"
 )
+SHARED = (
+    "{} and {} have parameters in common, {} first: where one backward pass goes through both, DistributedDataParallel "
+    "reduces the gradients of these twice. Put both into one module, and call that one alone"
+)
 RUNS_EARLY = (
     "{}, which the script registered on the parameter {} ({}), acts on each rank's own gradient, before "
     "DistributedDataParallel averages them: clamping these is another thing than clamping that of the whole batch, as "
@@ -54,6 +58,7 @@ class DDP(Mode):
 
     def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""
+        from torch.autograd.grad_mode import _unsafe_preserve_version_counter
         from torch.nn.parallel import DistributedDataParallel
 
         from dpdoctor.worker.modes import _hooks
@@ -66,19 +71,39 @@ class DDP(Mode):
                     "a transposed view. In a DDP script of your own, register a copy of it that has "
                     "memory_format=torch.contiguous_format"
                 )
-        early = next(_hooks.registered(module), None)
-        if early is not None:
-            how.warn(RUNS_EARLY.format(_hooks.named(early.function), early.parameter, early.by))
+        for hook in _hooks.registered(module):
+            if not _steps_late(module.get_parameter(hook.parameter)):
+                how.warn(RUNS_EARLY.format(_hooks.named(hook.function), hook.parameter, hook.by))
+                break
         if how.ignored:
             # Not public, but the only way, and what torch's own tutorials use.
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, sorted(how.ignored))
             left_out = units.count(len(how.ignored), "parameter")
             how.warn(f"{left_out} left out of the wrapper: nothing trains {min(how.ignored)} and the like")
-        wrapper = DistributedDataParallel(module, find_unused_parameters=how.has_unused)
+        self._tell_shared(module, how.warn)
+        # Not public. What was wrapped before is alike on all ranks: to broadcast it changes nothing that a graph holds.
+        alike = tuple(parameter for wrapper in self.wrappers for parameter in wrapper.module.parameters())
+        with _unsafe_preserve_version_counter(alike):
+            wrapper = DistributedDataParallel(module, find_unused_parameters=how.has_unused)
         self.wrappers.append(wrapper)
         if _changes_what_is_saved(wrapper):
             self._broadcasts[id(module)] = _Broadcasts(wrapper, self.passes, how.warn)
         return wrapper
+
+    def _tell_shared(self, module: nn.Module, warn: Callable[[str], None]) -> None:
+        """Say that a module trains what one that was wrapped before trains; of one inside of it the call is undone."""
+        inside = {id(part) for part in module.modules()}
+        holders = {
+            id(parameter): wrapper.module
+            for wrapper in self.wrappers
+            if id(wrapper.module) not in inside
+            for parameter in wrapper.module.parameters()
+            if parameter.requires_grad
+        }
+        shared = [name for name, parameter in module.named_parameters() if id(parameter) in holders]
+        if shared:
+            holder = holders[id(module.get_parameter(shared[0]))]
+            warn(SHARED.format(type(holder).__name__, type(module).__name__, shared[0]))
 
     def around(self, module: nn.Module, target: Callable[..., Any]) -> Callable[..., Any]:
         """Return the target, before which it is settled whether buffers are broadcast: outside of what is compiled."""
@@ -146,12 +171,9 @@ class DDP(Mode):
         )
 
     def _early(self) -> str:
-        """Return the line at which an optimizer steps before gradients are averaged; empty: none does.
-
-        Those of torch's `_apply_optimizer_in_backward` step after that: the wrapper puts them off.
-        """
+        """Return the line at which an optimizer steps before gradients are averaged; empty: none does."""
         parameters = (parameter for wrapper in self.wrappers for parameter in wrapper.module.parameters())
-        return "" if any(hasattr(each, "_in_backward_optimizers") for each in parameters) else self.passes.with_step
+        return "" if any(map(_steps_late, parameters)) else self.passes.with_step
 
 
 class _Broadcasts:
@@ -177,6 +199,11 @@ class _Broadcasts:
 
             self._is_told = True
             self._warn(CALLED_AGAIN.format(type(module).__name__, lines.caller()))
+
+
+def _steps_late(parameter: nn.Parameter) -> bool:
+    """Return whether torch's `_apply_optimizer_in_backward` steps it, which the wrapper puts off past its average."""
+    return hasattr(parameter, "_in_backward_optimizers")
 
 
 def _changes_what_is_saved(wrapper: DistributedDataParallel) -> bool:

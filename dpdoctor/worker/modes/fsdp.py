@@ -139,6 +139,7 @@ class FSDP(Mode):
         from dpdoctor.worker.modes._gathering import Shards, share_attributes
         from dpdoctor.worker.wrap import repoint, shard_units
 
+        _refuse_sharded(module, [shards.root for shards in self._shards.values()])
         _refuse_scalars(module)
         _refuse_sparse(module)
         _refuse_hooks(module)
@@ -248,6 +249,19 @@ def _padded_bytes(parameter: nn.Parameter) -> int:
     ranks = _world_size()
     rows = math.ceil(parameter.shape[0] / ranks) * ranks
     return rows * (parameter.numel() // max(1, parameter.shape[0])) * parameter.element_size()
+
+
+def _refuse_sharded(module: nn.Module, roots: Sequence[nn.Module]) -> None:
+    """Refuse a module that has parameters in common with one of those that were sharded before."""
+    holders = {id(parameter): root for root in roots for parameter in root.parameters()}
+    for name, parameter in module.named_parameters():
+        holder = holders.get(id(parameter))
+        if holder is not None:
+            raise ConversionError(
+                f"FSDP shards a parameter once, and {name} was sharded as one of "
+                f"{type(holder).__name__.removeprefix('FSDP')}, which the script called before. Put what trains the "
+                "same parameters into one module, and call that one alone; call what trains none under torch.no_grad()"
+            )
 
 
 def _refuse_scalars(module: nn.Module) -> None:

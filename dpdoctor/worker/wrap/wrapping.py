@@ -452,12 +452,12 @@ class Wrapping:
         return [wrapped.module for wrapped in self._wrapped]
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of all wrapped modules."""
-        return [p for wrapped in self._wrapped for p in wrapped.parameters.values()]
+        """Return the parameters of all wrapped modules, each once."""
+        return _each_once(p for wrapped in self._wrapped for p in wrapped.parameters.values())
 
     def trained(self) -> list[nn.Parameter]:
-        """Return the parameters of all wrapped modules that are trained, at least in turn."""
-        return [p for wrapped in self._wrapped for p in wrapped.trained()]
+        """Return the parameters of all wrapped modules that are trained, at least in turn, each once."""
+        return _each_once(p for wrapped in self._wrapped for p in wrapped.trained())
 
     def unwrapped(self) -> tuple[str, ...]:
         """Return trained parameters that have a gradient but belong to no wrapped module, by shape."""
@@ -490,6 +490,11 @@ class Wrapping:
             )
             for wrapped in self._wrapped
         )
+
+
+def _each_once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """Return parameters, of which modules around one model have the same ones."""
+    return list({id(p): p for p in parameters}.values())
 
 
 def _as_routed(python: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,48 @@
+"""Modules around one model, all trained: `together`, `in_turn` or, one inside of the other, in `levels`."""
+
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Around(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+
+class Fits(Around):
+    def forward(self, x):
+        return (self.inner(x) - x).square().mean()
+
+
+class Agrees(Around):
+    def forward(self, x):
+        return (self.inner(x) - self.inner(1.1 * x)).square().mean()
+
+
+class Doubles(Around):
+    def forward(self, x):
+        return 2 * self.inner(x)
+
+
+torch.manual_seed(5)
+net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+fits, agrees = Fits(net), Agrees(net)
+doubles = Doubles(fits)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+while True:
+    for (x,) in DataLoader(TensorDataset(torch.randn(160, 8)), batch_size=8):
+        optimizer.zero_grad()
+        if sys.argv[1] == "together":
+            loss = fits(x) + agrees(x)
+        elif sys.argv[1] == "levels":
+            loss = net(x).square().mean() + fits(x) + doubles(x)
+        else:
+            agrees(x).backward()
+            loss = fits(x)
+        loss.backward()
+        optimizer.step()
+        print(loss.item(), flush=True)
