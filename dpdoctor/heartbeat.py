@@ -58,9 +58,10 @@ class Heartbeat:
         """Return the present stage."""
         return STAGES[self._stage]
 
-    def beat(self, step: int, samples: int) -> None:
-        """Show that `step` steps and `samples` samples are done."""
-        _LAYOUT.pack_into(self._memory, 0, self._pid, self._stage, step, samples, self._window, self._clock())
+    def beat(self, step: int, samples: int, at_ns: int | None = None) -> None:
+        """Show that `step` steps and `samples` samples are done, at `at_ns` of the clock; None: now."""
+        at_ns = self._clock() if at_ns is None else at_ns
+        _LAYOUT.pack_into(self._memory, 0, self._pid, self._stage, step, samples, self._window, at_ns)
 
 
 def read(directory: Path) -> Beat | None:

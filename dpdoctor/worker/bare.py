@@ -150,7 +150,7 @@ class Bare:
                 phases.num_backwards -= 1
             if phases.num_backwards:
                 return  # one that another runs inside of itself, as checkpointing does
-            if optimizers.any_seen and not optimizers.steps_in_backward:
+            if optimizers.any_seen and not optimizers.in_backward:
                 patches.restore(torch.autograd, "backward")  # steps elsewhere are those that count
             else:
                 optimizers.backward_ended()
@@ -190,7 +190,7 @@ class Bare:
         if self._done > self._segment.skip:
             self._durations_ns.append(now - self._last_ns)
         self._last_ns, self._at_edge = now, False
-        self._heartbeat.beat(self._recorder.num_steps, 0)
+        self._heartbeat.beat(self._recorder.num_steps, 0, now)
         if self._number == 0 and self._done == 1:
             self._first_ns = self._begun_ns = now
             self._heartbeat.enter("warmup")

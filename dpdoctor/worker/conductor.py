@@ -75,22 +75,22 @@ class Conductor:
 
     def on_step(self) -> None:
         """Record the step that ends here and, at the end of a segment, meet the other ranks."""
-        segment = self._segment
-        if self._parts.counter.num_replaced != self._replaced:
+        segment, parts = self._segment, self._parts
+        if parts.counter.num_replaced != self._replaced:
             self._optimizer_replaced()
-        self._done += 1
-        self._parts.steplog.step(self._number, counted=self._done > segment.skip)
-        self._parts.watch.step_ended()
-        if self._number == 0 and self._done == 1:
-            self._parts.heartbeat.enter("warmup")
-        if self._done == segment.skip + segment.num_steps:
+        self._done = done = self._done + 1
+        parts.steplog.step(self._number, counted=done > segment.skip)
+        parts.watch.step_ended()
+        if self._number == 0 and done == 1:
+            parts.heartbeat.enter("warmup")
+        if done == segment.skip + segment.num_steps:
             self._edge()
             return
         if self._tracer is not None:
             self._tracer.step()
-        if segment.kind == "warmup" and self._done == TOLD_STEPS_OF_WARMUP:
-            self._parts.watch.entered.is_on = False
-        if self._done == segment.skip:
+        if segment.kind == "warmup" and done == TOLD_STEPS_OF_WARMUP:
+            parts.watch.entered.is_on = False
+        if done == segment.skip:
             self._open()
 
     def _optimizer_replaced(self) -> None:

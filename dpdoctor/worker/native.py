@@ -225,7 +225,7 @@ class Native(Observer):
             exchanges = self._exchanges
             if exchanges is not None and exchanges.is_on:
                 self._look_at(exchanges)
-            super()._on_step()
+            self._conductor.on_step()
             if exchanges is not None:
                 exchanges.is_on = self._heartbeat.stage == "proof"
         except LostError as error:

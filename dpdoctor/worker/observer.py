@@ -272,8 +272,9 @@ class Observer(ABC):
         Checkpoints(self._clock, self._phases, self._recorder, self._evaluations).watch(self._patches)
         CompileEvents(self._clock, self._recorder).watch(self._patches)
 
+    @abstractmethod
     def _on_step(self) -> None:
-        self._conductor.on_step()
+        """A step of the reference optimizer ended: the conductor is to know."""
 
     def _on_any_step(self) -> None:
         self._tally.optimizer_stepped()
@@ -291,7 +292,8 @@ class Observer(ABC):
         if not self._optimizers.any_seen:
             self._wrapping.without_optimizer = True
         self._mode.passes.with_step = self._optimizers.in_backward_at
-        self._optimizers.backward_ended()
+        if self._optimizers.in_backward or not self._optimizers.any_seen:
+            self._optimizers.backward_ended()
 
     def _blame(self, error: BaseException) -> str:
         """Note which ablations may have made the script raise, and return them as `_suspect` does."""

@@ -146,12 +146,11 @@ class Rank(Observer):
         noted = self._mode.passes
         if with_graph:
             passes.note_graph(noted)
-        self._repeats.before_backward(
-            tensors,
-            self._wrapping.parameters,
-            after_forward=self._watch.pass_is_open,
-            keeps_graph=keeps_graph,
-        )
+        after_forward = bool(self._watch.open_passes)
+        if keeps_graph or not after_forward:
+            self._repeats.before_backward(
+                tensors, self._wrapping.parameters, after_forward=after_forward, keeps_graph=keeps_graph
+            )
         self._on_built()
         if self._where.world_size > 1 and self._watch.entered.is_on:
             self._watch.entered.held_to(loss.targets(tensors))
@@ -168,10 +167,11 @@ class Rank(Observer):
             self._seeding.draw_apart()
 
     def _on_step(self) -> None:
-        if self._repeats.step_ended(self._wrapping.uncalled):
+        uncalled = self._wrapping.uncalled
+        if uncalled and self._repeats.step_ended(uncalled):
             self._report.warn(f"time and rows of the model's forward are unknown{self._mode.passes.past_call()}")
         self._wrapping.step_ended()
-        super()._on_step()
+        self._conductor.on_step()
 
     def _forced(self) -> None:
         super()._forced()

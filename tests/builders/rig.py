@@ -90,8 +90,8 @@ class Rig:
     def num_steps(self) -> int:
         return len(self.steps)
 
-    def batch(self, make: Callable[[], BatchRecord]) -> None:
-        self.batches.append(make())
+    def batch(self, make: Callable[..., BatchRecord], *values: Any) -> None:
+        self.batches.append(make(*values))
 
     def check(self) -> None:
         self.checks += 1

@@ -38,7 +38,7 @@ class NoComm(Ablation):
             return ONE_RANK
         if len(context.wrapping.modules) > 1:
             return SEVERAL
-        return PASS_IS_OPEN if context.watch.pass_is_open else context.wire.unfit()
+        return PASS_IS_OPEN if context.watch.open_passes else context.wire.unfit()
 
     def begin(self, context: AblationContext) -> None:
         """Have no rank send anything."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import torch
 
 from dpdoctor.worker.data.look import Look
@@ -22,7 +23,7 @@ BYTES_EVERY = 8
 SHORT = 64
 
 
-class Fetched(NamedTuple):
+class Fetched(msgspec.Struct, frozen=True, gc=False):
     """What a fetch took, in ns; fields as in BatchRecord.
 
     `gap_queued_ns` is the wait of the thread that fetched since its fetch before. `num_items` is 0 unless this batch's
@@ -113,7 +114,8 @@ class WatchedFetcher:
         size = 0 if self._number % BYTES_EVERY else num_bytes(batch)
         fetched = Fetched(begin_ns, fetch_ns, cpu_ns, collate_ns, size, queued_ns, gap_queued_ns)
         if look is not None:
-            fetched = fetched._replace(
+            fetched = msgspec.structs.replace(
+                fetched,
                 num_items=self._collate.num_items,
                 items_ns=self._collate.begin_ns - begin_ns,
                 transforms_ns=tuple(look.totals_ns),

@@ -36,8 +36,8 @@ class Log(Protocol):
     def num_steps(self) -> int:
         """Return how many steps have ended."""
 
-    def batch(self, make: Callable[[], BatchRecord]) -> None:
-        """Keep one record, which is made when it is written."""
+    def batch(self, make: Callable[..., BatchRecord], *values: Any) -> None:
+        """Keep one record, which is made of these values when it is written."""
 
 
 @dataclass(slots=True)
@@ -150,15 +150,28 @@ class Inside:
 
     def _record(self, seen: _Seen, asked_ns: int, gap_queued_ns: int, ready: int, outstanding: int) -> None:
         wait_ns = self._clock() - asked_ns
-        fetched, seen.source.fetched = seen.source.fetched, None
+        source, log, loader = seen.source, self._log, seen.loader
+        fetched, source.fetched = source.fetched, None
         if fetched is None:  # an iterator of the script's own kind got it in a way that is not watched
             return
-        if seen.source.worker == IN_PROCESS:
+        if source.worker == IN_PROCESS:
             gap_queued_ns = fetched.gap_queued_ns
-        self.longest_fetch_ns[seen.loader] = max(self.longest_fetch_ns[seen.loader], fetched.fetch_ns)
-        place = seen.loader, seen.iteration, seen.batch, seen.source.worker, self._log.num_steps + 1
-        waited = asked_ns, wait_ns, ready, outstanding, seen.opening_ns
-        self._log.batch(partial(_batch, place, waited, fetched, gap_queued_ns))
+        self.longest_fetch_ns[loader] = max(self.longest_fetch_ns[loader], fetched.fetch_ns)
+        log.batch(
+            _batch,
+            loader,
+            seen.iteration,
+            seen.batch,
+            source.worker,
+            log.num_steps + 1,
+            asked_ns,
+            wait_ns,
+            ready,
+            outstanding,
+            seen.opening_ns,
+            fetched,
+            gap_queued_ns,
+        )
         seen.batch += 1
         seen.opening_ns = 0
         if fetched.num_items:
@@ -204,11 +217,20 @@ class Inside:
         )
 
 
-def _batch(
-    place: tuple[int, int, int, int, int], waited: tuple[int, int, int, int, int], fetched: Fetched, gap_queued_ns: int
+def _batch(  # noqa: PLR0917 - of one batch, as the recorder keeps them
+    loader: int,
+    iteration: int,
+    batch: int,
+    worker: int,
+    step: int,
+    asked_ns: int,
+    wait_ns: int,
+    ready: int,
+    outstanding: int,
+    opening_ns: int,
+    fetched: Fetched,
+    gap_queued_ns: int,
 ) -> BatchRecord:
-    loader, iteration, batch, worker, step = place
-    asked_ns, wait_ns, ready, outstanding, opening_ns = waited
     return BatchRecord(
         loader=loader,
         iteration=iteration,

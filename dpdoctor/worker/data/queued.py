@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-import time
+from threading import get_ident
+from time import thread_time_ns
 
 # Of the thread that opens it: ns on a core, ns waiting for one, turns (Linux, Documentation/scheduler/sched-stats).
 _FILE = "/proc/thread-self/schedstat"
@@ -17,7 +17,7 @@ class CoreQueue:
     """The wait of the thread that makes this."""
 
     def __init__(self) -> None:
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._process = os.getpid()
         try:
             self._file = os.open(_FILE, os.O_RDONLY)
@@ -27,11 +27,11 @@ class CoreQueue:
     @property
     def tells(self) -> bool:
         """Return whether the kernel tells the calling thread's wait."""
-        return self._file >= 0 and threading.get_ident() == self._thread
+        return self._file >= 0 and get_ident() == self._thread
 
     def waited_ns(self) -> int:
         """Return ns since the thread began; always 0 where the kernel does not tell, and in any other thread."""
-        if self._file < 0 or threading.get_ident() != self._thread:
+        if self._file < 0 or get_ident() != self._thread:
             return 0
         try:
             return int(os.pread(self._file, 64, 0).split()[1])
@@ -59,13 +59,14 @@ class Waits:
 
     def lap(self, now_ns: int) -> tuple[int, int]:
         """Return CPU time and wait since the last lap, in ns; zeros for the first, and in any other thread."""
-        cpu_ns = time.thread_time_ns()
+        cpu_ns = thread_time_ns()
         if self._queue is None:
-            self._queue, self._thread = CoreQueue(), threading.get_ident()
+            self._queue, self._thread = CoreQueue(), get_ident()
             self._at_ns, self._cpu_ns, self._waited_ns = now_ns, cpu_ns, self._queue.waited_ns()
-        if self._thread != threading.get_ident():
+        if self._thread != get_ident():
             return 0, 0
-        used_ns, idle_ns = cpu_ns - self._cpu_ns, now_ns - self._at_ns - (cpu_ns - self._cpu_ns)
+        used_ns = cpu_ns - self._cpu_ns
+        idle_ns = now_ns - self._at_ns - used_ns
         self._at_ns, self._cpu_ns = now_ns, cpu_ns
         if idle_ns < LEAST_IDLE_NS:
             return used_ns, 0
@@ -74,5 +75,5 @@ class Waits:
 
     def skip(self, now_ns: int) -> None:
         """End a lap that nobody asks about; a wait in it may show in the next, up to the next's time off the core."""
-        if self._queue is not None and self._thread == threading.get_ident():
-            self._at_ns, self._cpu_ns = now_ns, time.thread_time_ns()
+        if self._queue is not None and self._thread == get_ident():
+            self._at_ns, self._cpu_ns = now_ns, thread_time_ns()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import mmap
 import struct
 
+from msgspec.structs import astuple
+
 from dpdoctor.worker.data.fetches import UNKNOWN, Fetched
 
 _KEYS = 2
-_FIXED = len(Fetched._fields) - 1
+_FIXED = len(Fetched.__struct_fields__) - 1
 
 
 class Ring:
@@ -29,7 +31,7 @@ class Ring:
 
     def write(self, worker: int, generation: int, number: int, fetched: Fetched) -> None:
         """Keep what a fetch took, in place of the one `depth` fetches before it."""
-        *fixed, transforms_ns = fetched
+        *fixed, transforms_ns = astuple(fetched)
         values = (generation, number, *fixed, *(transforms_ns or self._zeros))
         self._record.pack_into(self._memory, self._place(worker, number), *values)
 
@@ -39,7 +41,7 @@ class Ring:
         if found[:_KEYS] != (generation, number):
             return UNKNOWN
         fixed = found[_KEYS : _KEYS + _FIXED]
-        return Fetched._make((*fixed, found[_KEYS + _FIXED :]))
+        return Fetched(*fixed, found[_KEYS + _FIXED :])  # type: ignore[call-arg]
 
     def _place(self, worker: int, number: int) -> int:
         return (worker * self._depth + number % self._depth) * self._record.size

@@ -88,8 +88,9 @@ class Shard:
     def _share(self) -> Iterator[Any]:
         if self.rule == OWN:
             # At once, as without us: one that shuffles then takes its random numbers before torch takes a seed.
-            return self._noted(iter(self.sampler))
-        batches = self._noted(self._seeded_first())
+            batches = iter(self.sampler)
+            return self._noted(lambda: batches)
+        batches = self._noted(self._seeded_first)
         if self.rule == "per-device":
             return chain(self._whole(batches), self._every_nth(batches))
         if self.rule == "global":
@@ -101,10 +102,11 @@ class Shard:
         with self._seeded():
             batches = iter(self.sampler)
             first = list(islice(batches, 1))
-        yield from chain(first, batches)
+        return chain(first, batches)
 
-    def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
+    def _noted(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """Yield the batches of what `begin` returns once the first is asked for, and note each."""
+        for batch in begin():
             self._draws.note(batch)
             if self._given is not None:
                 self._given.extend(batch)

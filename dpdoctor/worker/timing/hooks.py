@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches, around_compiled
-from dpdoctor.worker.timing.phases import BACKWARD, ELSEWHERE, H2D, OPTIMIZER, PhaseClock
+from dpdoctor.worker.timing.phases import BACKWARD, ELSEWHERE, H2D, OPTIMIZER, OUTERMOST, PhaseClock
 from dpdoctor.worker.timing.steps import NO_OPTIMIZER, StepCounter
 
 
@@ -31,6 +31,7 @@ class Optimizers:
 
     Attributes:
         any_seen: whether the script ever built a torch optimizer.
+        in_backward: who took a step in the backward pass that is open or has just ended.
         in_backward_at: the line of the first step of parameters that was taken in a backward pass; empty: none was.
     """
 
@@ -56,13 +57,12 @@ class Optimizers:
         self._at: dict[int, int] = {}
         self._depths: defaultdict[int, list[int]] = defaultdict(list)
         self._stepped: dict[int, str] = {}
-        # Who took a step in the backward pass that is open.
-        self._in_backward: list[int] = []
         # Who took a step in the compiled function that runs.
         self._in_graph: list[Optimizer] = []
         # Whether a step was taken that may have trained something.
         self._has_trained = False
         self.any_seen = False
+        self.in_backward: list[int] = []
         self.in_backward_at = ""
 
     def watch(self, patches: Patches) -> None:
@@ -170,9 +170,9 @@ class Optimizers:
         if torch.compiler.is_compiling():
             return
         self._check()
-        index = self._index(optimizer)
-        self._at[id(optimizer)] = index
-        self._has_trained = self._has_trained or not _does_nothing(optimizer, (*args[1:], *(kwargs or {}).values()))
+        self._at[id(optimizer)] = index = self._index(optimizer)
+        if not self._has_trained:
+            self._has_trained = not _does_nothing(optimizer, (*args[1:], *(kwargs or {}).values()))
         if not self._phases.is_in(BACKWARD):
             if self._has_trained:
                 self._counter.enter(index, scaled=scaled)
@@ -186,9 +186,10 @@ class Optimizers:
             self._in_graph.append(optimizer)
             return
         index = self._at[id(optimizer)]
-        self._phases.pop(self._depths[index].pop())
-        if self._phases.is_in(BACKWARD):
-            self._in_backward.append(index)
+        depth = self._depths[index].pop()
+        self._phases.pop(depth)
+        if depth != OUTERMOST and self._phases.is_in(BACKWARD):
+            self.in_backward.append(index)
             return
         self._on_any_step()
         if self._counter.leave(index, scaled=scaled):
@@ -199,7 +200,7 @@ class Optimizers:
         of its own.
         """
         if self.any_seen:
-            if self._in_backward:
+            if self.in_backward:
                 self._end_those_in_backward()
             return
         self._check()
@@ -207,14 +208,9 @@ class Optimizers:
         if self._counter.leave(NO_OPTIMIZER):
             self._on_step()
 
-    @property
-    def steps_in_backward(self) -> bool:
-        """Return whether a step was taken in the backward pass that is open or has just ended."""
-        return bool(self._in_backward)
-
     def _end_those_in_backward(self) -> None:
         """End the steps taken in a backward pass, one for each parameter perhaps: together they are the first one's."""
-        first, self._in_backward = min(self._in_backward), []
+        first, self.in_backward = min(self.in_backward), []
         self._on_any_step()
         self._counter.enter(first)
         if self._counter.leave(first):
@@ -261,16 +257,22 @@ def watch_backward(
             phases.pop(depth)
 
     @functools.wraps(original)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+    def backward(
+        tensors: Any,
+        grad_tensors: Any = None,
+        retain_graph: Any = None,
+        create_graph: Any = False,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
         if before is not None:
-            with_graph = bool(kwargs.get("create_graph")) or args[2:3] == (True,)
-            before(tensors, with_graph, with_graph or bool(kwargs.get("retain_graph")) or args[1:2] == (True,))
+            before(tensors, bool(create_graph), bool(create_graph or retain_graph))
         depth = phases.push(BACKWARD)
         try:
-            original(tensors, *args, **kwargs)
+            original(tensors, grad_tensors, retain_graph, create_graph, *args, **kwargs)
         finally:
             phases.pop(depth)
-        if not phases.is_in(BACKWARD):
+        if depth == OUTERMOST or not phases.is_in(BACKWARD):
             after()
 
     patches.replace(torch.autograd, "backward", backward)

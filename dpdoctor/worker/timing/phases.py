@@ -15,7 +15,8 @@ import msgspec
 from dpdoctor.records import ALL_PHASES, BETWEEN, PHASES
 from dpdoctor.worker.timing.updates import Updates
 
-ELSEWHERE = -1
+# Depths of a phase: of one that is none, in another thread, and of one that no other lies around.
+ELSEWHERE, OUTERMOST = -1, 1
 _NO_THREAD = -1
 DATA_WAIT, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 COMMUNICATION = len(PHASES)
@@ -94,10 +95,9 @@ class PhaseClock:
     that trains: what a prefetching thread of the script does at the same moment is not charged.
 
     Attributes:
-        gap: number of the present or the next stretch between two of forward, backward and update.
         num_passes: how many backward passes have begun.
-        claimed: the gaps that belong to a phase, of those that ended while phases were marked.
-        has_fetched: whether a loader was asked in this gap.
+        gap: while phases are marked the number of the present or the next stretch between two of forward, backward and
+            update; `claimed` are those that belong to a phase, and `has_fetched` is whether a loader was asked in this.
         has_communication: whether a step's notes tell the time of that phase, too, after those of PHASES.
         updates: tells whether parameters have changed; None: nobody knows.
         thread: the one that is charged; None: whichever asks.
@@ -153,18 +153,13 @@ class PhaseClock:
         """Enter a phase and return the depth to hand to `pop`; in another thread nothing happens."""
         if self.thread is not None and self.thread != get_ident():
             return ELSEWHERE
-        now_ns = self._clock()
-        depth = len(self._stack)
-        self.num_passes += phase == BACKWARD
-        has_changed = (
-            phase == FORWARD
-            and self._last == BACKWARD
-            and depth == 1
-            and self.updates is not None
-            and self.updates.changed()
-        )
-        if has_changed:
-            self._log += (_CHANGED, now_ns)
+        now_ns, depth, has_changed = self._clock(), len(self._stack), False
+        if phase == BACKWARD:
+            self.num_passes += 1
+        elif phase == FORWARD and self._last == BACKWARD and depth == OUTERMOST and self.updates is not None:
+            has_changed = self.updates.changed()
+            if has_changed:
+                self._log += (_CHANGED, now_ns)
         self._log += (phase, now_ns)
         self._stack.append(phase)
         if self._marker is not None:
@@ -175,17 +170,16 @@ class PhaseClock:
         """Leave the phase entered at `depth`, and whatever an exception left open above it."""
         if depth == ELSEWHERE:
             return
-        stack, depth = self._stack, depth or 1
+        stack = self._stack
         self._log += (~depth, self._clock())
-        if depth == 1 and len(stack) > 1:
+        if depth == OUTERMOST and len(stack) > 1:
             phase = stack[1]
-            if phase == DATA_WAIT:
-                self.has_fetched = True
-            elif phase in _TRAINING:
+            if phase in _TRAINING:
                 self._last = phase
-                self.gap, self.has_fetched = self.gap + 1, False
                 if phase == BACKWARD and self.updates is not None and self.updates.is_asked:
                     self.updates.note()
+            if self._marker is not None:
+                self._end_gap(phase)
         del stack[depth:]
         if self._marks:
             self._unmark(depth)
@@ -200,10 +194,17 @@ class PhaseClock:
         self._log, self._begin_ns, self._last = [], now_ns, None
         if len(self._stack) > 1:
             self._stack = [OTHER]
-        self.gap, self.has_fetched = self.gap + 1, False
-        if self._marks:
-            self._unmark(1)
+        if self._marker is not None:
+            self._end_gap(OTHER)
+            self._unmark(OUTERMOST)
         return notes
+
+    def _end_gap(self, phase: int) -> None:
+        """Begin another gap after a phase, or after the step where that is `other`; a fetch only lies in one."""
+        if phase == DATA_WAIT:
+            self.has_fetched = True
+        elif phase == OTHER or phase in _TRAINING:
+            self.gap, self.has_fetched = self.gap + 1, False
 
     def _mark(self, phase: int, depth: int, *, has_changed: bool) -> None:
         if depth == 1 and phase_between(self._last, phase, has_changed=has_changed) != OTHER:

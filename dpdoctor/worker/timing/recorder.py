@@ -22,19 +22,20 @@ class Recorder:
     def __init__(self, directory: Path, clock: Callable[[], int]) -> None:
         self._directory = directory
         self._clock = clock
-        self._steps: list[Callable[[], StepRecord]] = []
+        # As what makes them and what of: within a step there is no time for more.
+        self._steps: list[tuple[Callable[..., StepRecord], tuple[Any, ...]]] = []
         self._windows: list[WindowRecord] = []
         self._events: list[EventRecord] = []
-        self._batches: list[Callable[[], BatchRecord]] = []
+        self._batches: list[tuple[Callable[..., BatchRecord], tuple[Any, ...]]] = []
         self._memory: list[MemoryRecord] = []
         self._gc_began = 0
         self.num_steps = 0
         gc.callbacks.append(self._on_gc)
         os.register_at_fork(after_in_child=self.close)
 
-    def step(self, make: Callable[[], StepRecord]) -> None:
-        """Keep one step, whose record is made when it is written: within a step there is no time for that."""
-        self._steps.append(make)
+    def step(self, make: Callable[..., StepRecord], *values: Any) -> None:
+        """Keep one step, whose record is made of these values when it is written."""
+        self._steps.append((make, values))
         self.num_steps += 1
 
     def window(self, record: WindowRecord) -> None:
@@ -52,9 +53,9 @@ class Recorder:
         """Keep a pass of forwards without gradients."""
         self.event(kind, at_ns=begin_ns, duration_ns=end_ns - begin_ns)
 
-    def batch(self, make: Callable[[], BatchRecord]) -> None:
+    def batch(self, make: Callable[..., BatchRecord], *values: Any) -> None:
         """Keep one batch of a loader, made like a step."""
-        self._batches.append(make)
+        self._batches.append((make, values))
 
     def memory(self, record: MemoryRecord) -> None:
         """Keep what the memory holds."""
@@ -66,10 +67,10 @@ class Recorder:
         memory, self._memory = self._memory, []
         # First, not last: a signal handler that flushes while this writes must not write the same lines again.
         self._steps, self._windows, self._events, self._batches = [], [], [], []
-        rundir.append_lines(self._directory / rundir.STEPS, [make() for make in steps])
+        rundir.append_lines(self._directory / rundir.STEPS, [make(*values) for make, values in steps])
         rundir.append_lines(self._directory / rundir.WINDOWS, windows)
         rundir.append_lines(self._directory / rundir.EVENTS, events)
-        rundir.append_lines(self._directory / rundir.LOADER, [make() for make in batches])
+        rundir.append_lines(self._directory / rundir.LOADER, [make(*values) for make, values in batches])
         rundir.append_lines(self._directory / rundir.MEMORY, memory)
 
     def close(self) -> None:

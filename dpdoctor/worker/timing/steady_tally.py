@@ -12,10 +12,17 @@ from typing import Any
 
 import torch
 from msgspec.structs import replace
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from dpdoctor.worker.base.layouts import is_dense
-from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, address, identity, live_storage, live_storages
+from dpdoctor.worker.timing.pending import (
+    LEAST_GONE,
+    Batch,
+    StorageReference,
+    address,
+    identity,
+    live_storage,
+    live_storages,
+)
 from dpdoctor.worker.timing.tally import Counted, Look, Pass, Rows, Tally
 
 # So many steps alike, then the short way; after each one that was not, twice as many.
@@ -44,15 +51,17 @@ class SteadyTally(Tally):
         self._unfollowed: Pass | None = None
         self._loader = self._size = self._num_elements = 0
         # Where the batch lies, or itself where nobody asked yet; and what the model is called with, where that is it.
-        self._references: dict[int, StorageWeakRef] = {}
+        self._references: dict[int, StorageReference] = {}
         self._held: tuple[Any, ...] = ()
         self._first: torch.Tensor | None = None
         # Batches that were trained on: loader, size, where they lie, and the number of the step.
-        self._gone_by: list[tuple[int, int, dict[int, StorageWeakRef], int]] = []
+        self._gone_by: list[tuple[int, int, dict[int, StorageReference], int]] = []
         self._most_gone = LEAST_GONE
-        # Steps in a row that one loader fed alike and of which Tally's counters do not know yet, and what each counted.
-        self._num_alike = self._alike_loader = 0
+        # Steps in a row that one loader fed alike and of which Tally's counters do not know yet, what each counted, and
+        # in what they are alike: loader, samples, elements, and whether it is at an edge.
+        self._num_alike = 0
         self._counted: Counted | None = None
+        self._alike_in: tuple[int, int, int, bool] = (0, 0, 0, False)
         # Of batches that no loader gave: model, dtype and shape of the last, the steps in a row that counted alike, and
         # what each counted; whether the next may go the short way, and this one does.
         self._handmade: tuple[Any, ...] = ()
@@ -69,7 +78,7 @@ class SteadyTally(Tally):
         *,
         ahead: bool = False,
         storages: Iterable[int] = (),
-        references: dict[int, StorageWeakRef] | None = None,
+        references: dict[int, StorageReference] | None = None,
         for_training: bool = True,
     ) -> None:
         """As Tally's."""
@@ -218,7 +227,7 @@ class SteadyTally(Tally):
             self._tell()
         super().epoch_began(loader)
 
-    def copied(self, source: Iterable[int], target: Mapping[int, StorageWeakRef]) -> None:
+    def copied(self, source: Iterable[int], target: Mapping[int, StorageReference]) -> None:
         """As Tally's."""
         source = set(source)
         self._look()
@@ -234,11 +243,11 @@ class SteadyTally(Tally):
 
     def _count_alike(self) -> None:
         """Count the steps in a row that were alike."""
-        number, loader = self._num_alike, self._alike_loader
+        number, (loader, size, *_) = self._num_alike, self._alike_in
         self._num_alike = 0
-        if not number or self._counted is None:
+        if not number:
             return
-        self._samples_of[loader] += number * self._counted.samples_drawn
+        self._samples_of[loader] += number * size
         self._fed_since[loader] += number
         silence = self._steps - number + 1 - self._last_fed[loader]
         self._most_silent[loader] = max(self._most_silent[loader], silence)
@@ -357,14 +366,14 @@ class SteadyTally(Tally):
         lies_at = self._references if self._first is None or not self._held else live_storage(self._first)
         self._gone_by.append((loader, size, lies_at, self._laps))
         if len(self._gone_by) > self._most_gone:
-            self._gone_by = [gone for gone in self._gone_by if not all(map(StorageWeakRef.expired, gone[2].values()))]
+            self._gone_by = [gone for gone in self._gone_by if not all(map(StorageReference.expired, gone[2].values()))]
             self._most_gone = LEAST_GONE + 2 * len(self._gone_by)
-        self._most_entered = max(self._most_entered, size)
+        alike = loader, size, self._num_elements, edge
         counted = self._counted
-        is_alike = counted is not None and counted.samples_drawn == size and loader == self._alike_loader
-        if counted is None or not is_alike or edge or counted.epoch_edge or counted.elements != self._num_elements:
+        if counted is None or alike != self._alike_in:
             self._count_alike()
-            self._alike_loader = loader
+            self._alike_in = alike
+            self._most_entered = max(self._most_entered, size)
             counted = self._counted = Counted(
                 samples_drawn=size,
                 samples_entered=size,

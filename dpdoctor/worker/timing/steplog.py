@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from dpdoctor.heartbeat import Heartbeat
@@ -59,21 +58,21 @@ class StepLog:
     def step(self, window: int, *, counted: bool) -> None:
         """Note the step that ends now; its record is made when the recorder writes it."""
         notes, consumed = self._phases.lap(), self._tally.lap()
+        self.last_ns = end_ns = notes.end_ns
         if self.first_ns is None:
-            self.first_ns, self.since_ns = notes.begin_ns, notes.end_ns
-        self.last_ns = notes.end_ns
+            self.first_ns, self.since_ns = notes.begin_ns, end_ns
         collectives = None
         if self.exchanges:
             collectives = self.exchanges.lap()
             self.exchanges.counted(collectives, in_window=counted)
         self.num_steps += 1
         self._samples += consumed.samples_drawn or consumed.samples_entered
-        self._recorder.step(partial(_record, self.num_steps, window, notes, consumed, collectives, counted=counted))
-        self._heartbeat.beat(self.num_steps, self._samples)
+        self._recorder.step(_record, self.num_steps, window, counted, notes, consumed, collectives)
+        self._heartbeat.beat(self.num_steps, self._samples, end_ns)
         if counted:
-            self._durations.append(notes.end_ns - notes.begin_ns)
+            self._durations.append(end_ns - notes.begin_ns)
             hook_ns = self._hook.short_ns if self._tally.was_short else self._hook.long_ns
-            self._costs.append(notes.num_calls * hook_ns + self._clock() - notes.end_ns)
+            self._costs.append(notes.num_calls * hook_ns + self._clock() - end_ns)
 
     def restart(self) -> None:
         """Begin the next step now: what happened since the last one belongs to no step."""
@@ -92,8 +91,8 @@ class StepLog:
         return statistics.median(self._costs) if self._costs else None
 
 
-def _record(
-    step: int, window: int, notes: Notes, consumed: Counted, collectives: int | None, *, counted: bool
+def _record(  # noqa: PLR0917 - by place it takes less of a step
+    step: int, window: int, counted: bool, notes: Notes, consumed: Counted, collectives: int | None
 ) -> StepRecord:
     return StepRecord(
         step=step,

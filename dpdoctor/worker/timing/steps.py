@@ -55,14 +55,14 @@ class StepCounter:
 
     def leave(self, optimizer: int, *, scaled: bool = False) -> bool:
         """A step ends. Return True when it is one of the reference's, and the outermost."""
-        token = (optimizer, scaled)
-        if token not in self.under_way:
+        token, under_way = (optimizer, scaled), self.under_way
+        if token not in under_way:
             return False  # a subclass's step, counted when the base class's step that it called ended
-        del self.under_way[self.under_way.index(token) :]
-        if self.under_way:
+        del under_way[under_way.index(token) :]
+        if under_way:
             self._inside += 1
             if self._inside >= SILENT_AFTER:
-                self.under_way.clear()  # an exception ended the outer one, and nobody tried it again
+                under_way.clear()  # an exception ended the outer one, and nobody tried it again
             return False
         self._inside = 0
         self._num_steps += 1

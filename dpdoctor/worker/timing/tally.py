@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from dpdoctor.worker.timing.pending import MOST_AHEAD, Batch, Pending, live_storages
+from dpdoctor.worker.timing.pending import MOST_AHEAD, Batch, Pending, StorageReference, live_storages
 
 UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samples-per-step"
 NOT_A_BATCH = "no loader counts them, and the model is not called with a tensor but with a list, text or another object"
@@ -230,7 +229,7 @@ class Tally:
         *,
         ahead: bool = False,
         storages: Iterable[int] = (),
-        references: dict[int, StorageWeakRef] | None = None,
+        references: dict[int, StorageReference] | None = None,
         for_training: bool = True,
     ) -> None:
         """A batch of `num_samples` drawn indices was handed to the script; 0: the loader does not know.
@@ -265,7 +264,7 @@ class Tally:
         references = live_storages(batch)
         self.fetched(loader, num_samples, ahead=ahead, references=references, for_training=for_training)
 
-    def copied(self, source: Iterable[int], target: Mapping[int, StorageWeakRef]) -> None:
+    def copied(self, source: Iterable[int], target: Mapping[int, StorageReference]) -> None:
         """The script copied a tensor to a device; both are where its data lies."""
         self._pending.copied(source, target)
 

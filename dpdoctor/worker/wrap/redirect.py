@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -60,7 +60,7 @@ class Redirect:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Traced by dynamo, from inside a compiled wrapper: the answer is a constant to it, a thread's number is not.
-        if torch.compiler.is_compiling() or self._thread == threading.get_ident():
+        if torch.compiler.is_compiling() or self._thread == get_ident():
             return self._plain(*args, **kwargs)
         watch = self._watch
         if not torch.is_grad_enabled():
@@ -71,7 +71,7 @@ class Redirect:
             given = watch.given(self._module, args, kwargs)
         training = watch.training_forward(self._module, args, kwargs, given)
         depth = watch.phases.push(FORWARD)
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         try:
             if given is None and watch.through is None:
                 output = self._target(*args, **kwargs)
@@ -108,6 +108,7 @@ class Watch:
         through: calls a training forward's target with these arguments, in a way of its own; None: as it is.
         micro_batch: of the module that is called: which backward pass over it since an optimizer stepped, from 1.
         micro_batches: how many each module that had any had whenever an optimizer stepped, since it was last cleared.
+        open_passes: ids of the modules of which a training forward has begun that no backward pass followed.
         is_training: whether a training forward has begun in the present step.
         entered: what the steps trained on, told when `entered.is_on`.
         batch_dims: which dimensions of what models are called with are the batch's.
@@ -125,11 +126,11 @@ class Watch:
         self.evaluations = evaluations
         self.keep_inputs = False
         self.forwards: Counter[int] = Counter()
-        self._open: set[int] = set()
+        self.open_passes: set[int] = set()
         self.through: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.micro_batch = 0
         self.micro_batches: list[int] = []
-        self._passes: Counter[int] = Counter()
+        self._passes: defaultdict[int, int] = defaultdict(int)
         self.is_training = False
         self.inputs: list[torch.Tensor] = []
         self.entered = Entered(states)
@@ -152,25 +153,25 @@ class Watch:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None = None
     ) -> Pass | None:
         """A training forward of the module begins, with `given` as its first tensor; return Tally.trained's."""
-        if id(module) not in self._open:
-            self._open.add(id(module))
-            self.forwards[id(module)] += 1
-            self._passes[id(module)] += 1
+        number, in_training, evaluations = id(module), module.training, self.evaluations
+        if number not in self.open_passes:
+            self.open_passes.add(number)
+            self.forwards[number] += 1
+            self._passes[number] += 1
             self.is_training = True
-        self.micro_batch = self._passes[id(module)]
+        self.micro_batch = self._passes[number]
         # As PhaseClock.is_elsewhere says; this runs in each step.
-        if self.evaluations is not None and self.phases.thread in {None, threading.get_ident()}:
-            if module.training:
-                self.evaluations.trains()
+        if evaluations is not None and self.phases.thread in {None, get_ident()}:
+            if in_training:
+                evaluations.trains()
             else:
-                self.evaluations.forward(with_gradients=True)
-        first = args[0] if args and given is None and module.training else None
-        is_asked_for = self.entered.is_on or self.keep_inputs
+                evaluations.forward(with_gradients=True)
+        first = args[0] if args and given is None and in_training else None
         # Most scripts call their model so, and in most steps nothing else is to be done.
         if (
             type(first) is torch.Tensor
-            and not is_asked_for
-            and self.tally.trained_as_before(first, (id(module), None), alone=len(args) == 1 and not kwargs)
+            and not (self.entered.is_on or self.keep_inputs)
+            and self.tally.trained_as_before(first, (number, None), alone=len(args) == 1 and not kwargs)
         ):
             return None
         # A tensor class of the script's may refuse, or do much, when it is looked at.
@@ -216,19 +217,15 @@ class Watch:
 
     def step_ended(self) -> None:
         """A step of the reference optimizer ended."""
-        self.optimizer_stepped()  # there may be no optimizer of torch's
+        if self._passes:  # there is no optimizer of torch's
+            self.optimizer_stepped()
         self.is_training = False
         if self.entered.is_on:
             self.entered.step_ended()
 
-    @property
-    def pass_is_open(self) -> bool:
-        """Return whether a training forward has begun that no backward pass followed."""
-        return bool(self._open)
-
     def backward_ended(self) -> None:
         """A backward pass ended: the next forward of a module is a new pass over its parameters."""
-        self._open.clear()
+        self.open_passes.clear()
         if self.evaluations is not None and self.evaluations.doubt_ns is not None:
             self.evaluations.backward()
 

@@ -304,7 +304,7 @@ class Wrapping:
 
         @functools.wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._call is None or watch.pass_is_open:
+            if torch.compiler.is_compiling() or self._call is None or watch.open_passes:
                 return compiled(*args, **kwargs)
             num_passes, forwards = watch.phases.num_passes, watch.forwards.copy()
             result = compiled(*args, **kwargs)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, Pending, identity, storages
+from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, Pending, identity, live_storages, storages
 from dpdoctor.worker.timing.tally import UNCOUNTED, UNSURE, Tally
 
 TRAIN, OTHER = 0, 1
@@ -39,6 +39,16 @@ def test_an_identity_is_a_tensors_own_until_it_is_changed() -> None:
         assert identity(own := torch.ones(2)) == identity(own)
     for odd in (x.to_sparse(), torch.nested.nested_tensor([x, x[1:]], layout=torch.jagged)):
         assert identity(odd) == identity(odd) != before
+
+
+def test_a_reference_tells_when_memory_is_free_that_a_view_may_hold() -> None:
+    x = torch.ones(4, 2)
+    (reference,) = live_storages(x).values()
+    view = x.detach()[1:]
+    del x
+    assert not reference.expired()
+    del view
+    assert reference.expired()
 
 
 def test_tensors_that_are_near_are_found_in_whatever_is_large() -> None:

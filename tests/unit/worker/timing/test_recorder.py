@@ -33,7 +33,7 @@ def test_flush_appends_each_record_once(recorder: Recorder, tmp_path: Path) -> N
     recorder.window(records.window(100, window=0))
     recorder.flush()
     for step in steps[1:]:
-        recorder.step(lambda step=step: step)
+        recorder.step(steps.__getitem__, step.step - 1)
     recorder.event("note", detail="hello")
     recorder.flush()
     recorder.flush()
