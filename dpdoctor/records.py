@@ -232,6 +232,8 @@ class Conversion:
     `copies`: on how many ranks they were the same, where there are groups of ranks: 1: on none, 0: groups are unlike.
     `drawn_alike`: modules whose random numbers, which the script seeds, each step draws alike on all ranks, where these
     train on the same samples, or on other tensors: if they pick the samples, ranks train on the same ones.
+    `alike_by_seed`: modules whose random numbers, which the script does not seed, it drew before or in the first steps,
+    where ranks train on the same samples: these may be the same by dpdoctor's seed alone.
     `made_anew`: why a model's forward passes are not seen, as where no module stays for it; empty: they are.
     """
 
@@ -250,6 +252,7 @@ class Conversion:
     strategies: tuple[Strategy, ...] = ()
     made_anew: str = ""
     drawn_alike: tuple[str, ...] = ()
+    alike_by_seed: tuple[str, ...] = ()
 
     @property
     def exchanges_nothing(self) -> bool:

@@ -175,11 +175,12 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
     good, steady = ([launch for launch in of if launch.record.status != "failed"] for of in (launches, held))
     windows = [launch.windows() for launch in steady]
     edges_are_steady = any(launch.edges_are_steady for launch in steady)
-    count = counting(windows, header.spec.samples_per_step)
-    samples = count.samples
     of_shown = speaking.windows()
     records = [rank.record for rank in speaking.ranks if rank.record]
     first = records[0] if records else None
+    inputs = first.counters.inputs if first is not None and first.counters is not None else ()
+    count = counting(windows, header.spec.samples_per_step, inputs)
+    samples = count.samples
     reason = _why_unmeasured(speaking, spec, explain=header.spec.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)
     gains = ablations(held)

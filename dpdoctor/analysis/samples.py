@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import msgspec
 from dpdoctor import units
 from dpdoctor.analysis.base.summary import ModeSummary
 from dpdoctor.analysis.base.windows import Window
-from dpdoctor.records import POINT_TO_POINT, Check, LaunchRecord, RankRecord, StepRecord
+from dpdoctor.records import POINT_TO_POINT, Check, InputTensor, LaunchRecord, RankRecord, StepRecord
 from dpdoctor.spec import BASELINE, ModeSpec
 
 CHECK = "samples"
@@ -58,8 +59,13 @@ class Counting:
     unknown: str | None = None
 
 
-def counting(launches: Sequence[Sequence[Window]], samples_per_step: int | None) -> Counting:
-    """Return where samples are counted: the user's word, else loaders' indices that were trained on, else forwards."""
+def counting(
+    launches: Sequence[Sequence[Window]], samples_per_step: int | None, inputs: Sequence[InputTensor] = ()
+) -> Counting:
+    """Return where samples are counted: the user's word, else loaders' indices that were trained on, else forwards.
+
+    `inputs` entered the first forward of a step.
+    """
     steps = [step for launch in launches for window in launch for rank in window.ranks for step in rank.counted]
     if samples_per_step is not None:
         check = Check(name=CHECK, ok=None, text=NO_PROOF) if steps else None
@@ -69,7 +75,7 @@ def counting(launches: Sequence[Sequence[Window]], samples_per_step: int | None)
     if _takes_several_steps_to_a_batch(steps):
         text = f"{_entered(steps)}; the script takes several steps on each batch: rows that entered count"
         return Counting(source=ENTERED, samples=_rows, check=Check(name=CHECK, ok=True, text=text))
-    unknown = _why_unknown(steps)
+    unknown = _why_unknown(steps) or _why_items_may_be_batches(steps, inputs)
     num_windows = sum(map(len, launches))
     return Counting(
         source=DRAWN,
@@ -119,6 +125,22 @@ def _why_unknown(steps: Sequence[StepRecord]) -> str | None:
     return UNRECONCILED.format(len(steps), len(odd), _range([step.samples_entered for step in odd]), drawn)
 
 
+def _why_items_may_be_batches(steps: Sequence[StepRecord], inputs: Sequence[InputTensor]) -> str | None:
+    """Return why an index may be more than one sample: single ones, each of as many rows; texts are of many lengths."""
+    if any(step.samples_drawn > step.micro_batches for step in steps) or any(map(_holds_one, inputs)):
+        return None
+    rows, number = Counter(step.samples_entered / step.samples_drawn for step in steps).most_common(1)[0]
+    if rows <= 1 or number < (1 - MOST_ODD_SHARE) * len(steps):
+        return None
+    return ITEM_IS_BATCH.format(units.whole(int(rows)))
+
+
+def _holds_one(tensor: InputTensor) -> bool:
+    """Return whether a dimension that may be the batch's is of one: the first, or the second but of features."""
+    is_matrix = len(tensor.shape) == 2 and "float" in tensor.dtype
+    return 1 in tensor.shape[: 1 if is_matrix else 2]
+
+
 def _proof(steps: Sequence[StepRecord], num_windows: int) -> str:
     trained, rows = sum(step.samples_drawn for step in steps), sum(step.samples_entered for step in steps)
     text = (
@@ -163,6 +185,14 @@ DRAWN_ALIKE = (
     "enter the model are not: if it picks the samples, ranks train on the same ones. Seed it by the rank, or give "
     "--seed-per-rank"
 )
+ALIKE_BY_SEED = (
+    "ranks train on the same samples here, and the script does not seed {}: its own processes may draw other samples "
+    "on each rank. Give --seed-per-rank, which draws as they do"
+)
+ITEM_IS_BATCH = (
+    "each step draws one index of the loader, whose item enters the model as {0} rows: where it is a batch, give "
+    "--samples-per-step {0}; where it is one sample, --samples-per-step 1"
+)
 # Mean batches differ by this much where an epoch's last one is short.
 SAME_BATCH = 0.02
 
@@ -181,6 +211,8 @@ def why_uncounted(first: RankRecord | None, alike: int) -> str | None:
         return IN_STAGES
     if first is not None and first.conversion.drawn_alike and not first.conversion.same_samples:
         return DRAWN_ALIKE.format(" and ".join(first.conversion.drawn_alike))
+    if first is not None and first.conversion.alike_by_seed:
+        return ALIKE_BY_SEED.format(" and ".join(first.conversion.alike_by_seed))
     return None if alike else UNLIKE_GROUPS
 
 

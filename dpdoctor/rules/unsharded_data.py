@@ -26,6 +26,10 @@ OF_A_DATASET = (
     "every rank: seed them by the rank"
 )
 OR_OPTION = ", or give --seed-per-rank"
+OF_OUR_SEED = (
+    "give --seed-per-rank: the script does not seed {}, and dpdoctor's seed may be all that makes ranks draw the same "
+    "samples; processes of its own draw apart"
+)
 OF_ITS_OWN = "let each rank take a part of its own: the script's loader draws the same batches on every rank"
 CODE_OF_ITS_OWN = "DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))"
 TOO_SHORT = "make batches smaller, so that there is one for each rank, or let ranks share each one: --batch global"
@@ -48,22 +52,25 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     whole = loader or short
     is_own = any(ld.rule == "own" for ld in conversion.loaders)
     cost = Figure(value=1 - 1 / size, n=1, unit="ratio")
+    by_seed = is_seen and bool(conversion.alike_by_seed)
     of_a_stream = OF_A_STREAM if is_seen else f"unless it already does, {OF_A_STREAM}"
     return Finding(
         rule="unsharded_data",
         mode=facts.name,
-        severity="critical" if is_seen else "warning",
-        status="confirmed" if is_seen else "inferred",
-        title=f"{ranks} train on the same samples: {size} devices do the work of one"
+        severity="critical" if is_seen and not by_seed else "warning",
+        status="confirmed" if is_seen and not by_seed else "inferred",
+        title=f"{ranks} train on the same samples here, which may be by dpdoctor's seed alone"
+        if by_seed
+        else f"{ranks} train on the same samples: {size} devices do the work of one"
         if is_seen
         else f"each of {ranks} reads all of the data: an epoch is no shorter than on one device",
         cost=cost,
         share_of="epoch",
-        evidence=(*_of_samples(size, is_seen=is_seen), *(_of_loader(whole) if whole else ())),
+        evidence=(*_of_samples(size, is_seen=is_seen, by_seed=by_seed), *(_of_loader(whole) if whole else ())),
         cause=None,
         remedy=OF_ITS_OWN if is_own else of_a_stream if loader else _remedy(facts, short),
-        short_remedy="give each rank samples of its own" if is_seen else None,
-        speedup=faster_without(cost) if is_seen else None,
+        short_remedy="give --seed-per-rank" if by_seed else "give each rank samples of its own" if is_seen else None,
+        speedup=faster_without(cost) if is_seen and not by_seed else None,
         speedup_basis="at most",
         code=CODE_OF_ITS_OWN if is_own else CODE_OF_A_STREAM if loader else None,
         line=whole.built or whole.line if whole else next((unit.line for unit in conversion.modules), None),
@@ -74,6 +81,8 @@ def _remedy(facts: ModeFacts, short: Loader | None) -> str:
     loader, conversion = facts.mode.loader, facts.mode.conversion
     if short:
         return TOO_SHORT
+    if conversion is not None and conversion.alike_by_seed:
+        return OF_OUR_SEED.format(" and ".join(conversion.alike_by_seed))
     is_given, is_native = facts.spec.seed_per_rank, facts.mode.native is not None
     if loader and loader.index >= 0:
         return OF_A_DATASET if is_given or is_native else f"{OF_A_DATASET}{OR_OPTION}"
@@ -84,14 +93,14 @@ def _remedy(facts: ModeFacts, short: Loader | None) -> str:
     return f"{OF_A_LOOP}{BY_SEED if conversion is not None and conversion.drawn_alike else MAY_BE_BY_SEED}"
 
 
-def _of_samples(size: int, *, is_seen: bool) -> tuple[str, ...]:
+def _of_samples(size: int, *, is_seen: bool, by_seed: bool) -> tuple[str, ...]:
     if not is_seen:
         return (f"The throughput counts each sample {units.count(size, 'time')}.",)
-    return (
+    seen = (
         "In the steps before the measured windows the indices that all ranks drew, the labels that they were given or "
-        "what entered the model were the same, bit by bit.",
-        "The throughput counts each sample once.",
+        "what entered the model were the same, bit by bit."
     )
+    return (seen,) if by_seed else (seen, "The throughput counts each sample once.")
 
 
 def _of_loader(loader: Loader) -> tuple[str, ...]:

@@ -147,14 +147,18 @@ def _train_on_the_same(parts: Parts, told: list[list[int]], *, same_labels: bool
     """
     seeding, entered = parts.seeding, parts.watch.entered
     if entered.is_anew:
-        same = same_labels or all(of_rank == told[0] for of_rank in told)
+        is_alike = all(of_rank == told[0] for of_rank in told)
+        if not is_alike:  # what is drawn in the steps is apart, and the labels are not by it
+            parts.report.alike_by_seed = ()
+        same = same_labels or is_alike
         if not same:
             parts.report.warn(APART.format(", ".join(seeding.unseeded)))
         return same and (told[0][0] > 0 or parts.report.same_samples)
     same = same_labels or are_same(told)
     if not same or seeding.is_apart or not seeding.unseeded:
         return same
+    if entered.varies and not parts.loaders.is_any_whole():
+        parts.report.alike_by_seed = seeding.used()
     seeding.draw_apart(seeding.unseeded)
     entered.begin_anew()
-    parts.report.drew_apart = True
     return False

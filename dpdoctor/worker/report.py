@@ -51,7 +51,8 @@ class Sources:
     ablations: Callable[[], tuple[AblationRecord, ...]] = tuple
 
 
-SAME_SAMPLES = "all ranks train on the same samples, which are counted once"
+SAME_SAMPLES = "all ranks train on the same samples"
+COUNTED_ONCE = ", which are counted once"
 DRAWN_BEFORE = (
     ". Random numbers that the script does not seed were drawn apart since the first steps: where it had drawn its "
     "order of samples by them before, processes of its own would not be alike, and --seed-per-rank shows that where it "
@@ -67,7 +68,7 @@ class Report:
     Attributes:
         same_samples, copies, drawn_alike: Conversion's, as far as is known.
         raised_in: RankRecord's.
-        drew_apart: whether ranks draw their random numbers apart after steps in which they did not.
+        alike_by_seed: Conversion's, if ranks train on the same samples.
         strategies: returns Conversion's.
     """
 
@@ -83,10 +84,11 @@ class Report:
         self._modules: tuple[WrappedModule, ...] = ()
         self._finds_unused = finds_unused
         self._peaks: tuple[int, list[int | None]] | None = None
-        self.same_samples = self.drew_apart = False
+        self.same_samples = False
         self.raised_in: tuple[str, ...] = ()
         self.copies = 1
         self.drawn_alike: tuple[str, ...] = ()
+        self.alike_by_seed: tuple[str, ...] = ()
         self.strategies: Callable[[], tuple[Strategy, ...]] = tuple
         rundir.write_json(self._path, record)
 
@@ -161,16 +163,25 @@ class Report:
                 *sources.wrapping.warnings,
                 *self._warnings,
                 *sources.remarks(),
-                *((SAME_SAMPLES + (DRAWN_BEFORE if self.drew_apart else ""),) if self.same_samples else ()),
+                *(
+                    (SAME_SAMPLES + (DRAWN_BEFORE if self._alike_by_seed() else COUNTED_ONCE),)
+                    if self.same_samples
+                    else ()
+                ),
             ),
             proof=self._proof,
             written=sources.written(),
             same_samples=self.same_samples,
             copies=self.copies,
             drawn_alike=self.drawn_alike,
+            alike_by_seed=self._alike_by_seed(),
             strategies=self.strategies(),
             made_anew=sources.wrapping.made_anew,
         )
+
+    def _alike_by_seed(self) -> tuple[str, ...]:
+        """Return Conversion's; what the script seeds and draws from in each step is its own doing."""
+        return self.alike_by_seed if self.same_samples and not self.drawn_alike else ()
 
     def _steps_per_epoch(self) -> int | None:
         main = self._sources.tally.main_loader()

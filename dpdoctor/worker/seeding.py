@@ -7,7 +7,7 @@ import pickle
 import random
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -63,10 +63,12 @@ class Seeding:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._by_script: set[str] = set()
+        self._at_first: dict[str, int] = {}
         self.is_apart = False
 
     def watch(self, patches: Patches) -> None:
         """Note which generators the script seeds from now on."""
+        self._at_first = _digests(_SOWERS)
         for name, owner, attribute in (
             ("torch", torch, "manual_seed"),
             ("numpy", np.random, "seed"),
@@ -90,7 +92,11 @@ class Seeding:
 
     def states(self) -> dict[str, int]:
         """Return digests of the states of the generators that the script seeds; ranks that drew alike have the same."""
-        return {name: zlib.crc32(pickle.dumps(_STATES[name]())) for name in sorted(self._by_script)}
+        return _digests(sorted(self._by_script))
+
+    def used(self) -> tuple[str, ...]:
+        """Return what of `unseeded` has been drawn from."""
+        return tuple(name for name, state in _digests(self.unseeded).items() if state != self._at_first.get(name))
 
     def draw_apart(self, names: tuple[str, ...] = tuple(_SOWERS)) -> None:
         """Let this rank draw numbers of its own from these generators from now on."""
@@ -98,6 +104,10 @@ class Seeding:
         seed = torch.initial_seed() + self._rank
         for name in names:
             _SOWERS[name](seed)
+
+
+def _digests(names: Iterable[str]) -> dict[str, int]:
+    return {name: zlib.crc32(pickle.dumps(_STATES[name]())) for name in names}
 
 
 def _is_ours(module: str) -> bool:

@@ -117,3 +117,13 @@ def test_generators_of_the_scripts_own_pick_the_same_samples_which_no_option_cha
 def test_an_order_that_is_drawn_before_the_first_backward_pass_is_drawn_apart(profile, options, samples):
     done = profile("own_numbers.py", *DDP, *options, args=["order"])
     assert done.mode("ddp")["batch"]["global"] == samples
+
+
+@pytest.mark.parametrize(("args", "status"), [((), "inferred"), (("seeded",), "confirmed")])
+def test_an_order_that_only_dpdoctor_seeded_is_not_the_scripts(profile, args, status):
+    done = profile("unseeded_order.py", *DDP, args=args)
+    mode = done.mode("ddp")
+    (found,) = (found for found in done.summary["findings"] if found["rule"] == "unsharded_data")
+    assert found["status"] == status
+    assert mode["batch"]["global"] == (8 if args else None)
+    assert args or "give --seed-per-rank" in mode["throughput"]["reason"].lower()

@@ -404,6 +404,11 @@ class Loaders:
             number != UNMET and records[number].rule == "whole" and records[number].num_batches for number in fed
         )
 
+    def is_any_whole(self) -> bool:
+        """Return whether every rank takes all of a loader that fed training."""
+        records = self.records()
+        return any(records[number].rule == "whole" for number in self._tally.loaders() if number != UNMET)
+
     def _is_rebuilt(self, number: int) -> bool:
         return self._num_built[number] > 1 and 2 * self._num_built[number] > self._num_begun[number]
 

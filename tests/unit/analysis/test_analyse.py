@@ -81,6 +81,7 @@ class TestTwoModes:
             (Conversion(copies=2), 320, None),
             (Conversion(copies=0), None, "some ranks train on the same samples"),
             (Conversion(drawn_alike=("torch", "numpy")), None, "what each step draws with torch and numpy, which"),
+            (Conversion(same_samples=True, alike_by_seed=("numpy",)), None, "the script does not seed numpy"),
             (Conversion(strategies=(Strategy(name=POINT_TO_POINT),)), None, "stages of a pipeline"),
         ],
     )
@@ -171,7 +172,9 @@ class TestVariedBatches:
 
     @staticmethod
     def by_size(sizes: Sequence[int], **fields: object) -> Rank:
-        steps = [step(10 + size, samples_drawn=size, window=1 + i // 4) for i, size in enumerate(sizes)]
+        steps = [
+            step(10 + size, samples_drawn=size, samples_entered=size, window=1 + i // 4) for i, size in enumerate(sizes)
+        ]
         numbers = sorted({s.window for s in steps})
         lengths = {n: sum(s.duration_ns for s in steps if s.window == n) / MS for n in numbers}
         return rank(steps, [window(lengths[n], window=n) for n in numbers], **fields)

@@ -8,7 +8,7 @@ import pytest
 from dpdoctor.analysis import ModeSummary, analyse
 from dpdoctor.analysis.base.windows import RankWindow, Window
 from dpdoctor.analysis.samples import CHECK, DRAWN, ENTERED, GIVEN, NONE_COUNTED, UNCOUNTED, Counting, counting
-from dpdoctor.records import StepRecord
+from dpdoctor.records import InputTensor, StepRecord
 from dpdoctor.report.words import clauses
 from tests.builders import records, specs
 from tests.builders.records import launch, rank, step, window
@@ -28,9 +28,11 @@ STEP = StepRecord(
 )
 
 
-def count(*steps: StepRecord, num_windows: int = 2, given: int | None = None) -> Counting:
+def count(
+    *steps: StepRecord, num_windows: int = 2, given: int | None = None, inputs: tuple[InputTensor, ...] = ()
+) -> Counting:
     rank = RankWindow(window=records.window(100), counted=steps, steady=steps)
-    return counting([[Window(ranks=(rank, rank))] * num_windows], given)
+    return counting([[Window(ranks=(rank, rank))] * num_windows], given, inputs)
 
 
 def taken(**changes: object) -> StepRecord:
@@ -168,3 +170,24 @@ def test_a_script_that_starts_as_many_ranks_as_ever_is_no_baseline() -> None:
 
 def test_a_launcher_that_makes_one_rank_of_a_script_is_named() -> None:
     assert native(32, 32, num_ranks=1).speedup.reason == "`torchrun` made the script one rank"
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+@pytest.mark.parametrize("rows", [2, 7, 128])
+def test_an_item_of_as_many_rows_in_each_step_may_be_a_batch(rows: int, micro_batches: int) -> None:
+    drawn = taken(samples_drawn=micro_batches, samples_entered=rows * micro_batches, micro_batches=micro_batches)
+    features = InputTensor(dtype="float32", shape=(rows, 64), num_bytes=4)
+    assert f"--samples-per-step {rows};" in (count(*[drawn] * 8, inputs=(features,)).unknown or "")
+    assert count(*[drawn] * 8, given=rows).unknown is None
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 32, 32), (20, 1, 8), (1, 64)])
+def test_a_batch_of_one_is_one_however_many_rows_enter(shape: tuple[int, ...]) -> None:
+    one = taken(samples_drawn=1, samples_entered=shape[0])
+    assert count(*[one] * 8, inputs=(InputTensor(dtype="float32", shape=shape, num_bytes=4),)).unknown is None
+
+
+def test_texts_of_many_lengths_and_batches_of_several_are_samples() -> None:
+    texts = [taken(samples_drawn=1, samples_entered=rows) for rows in (5, 7, 9, 12)]
+    assert count(*texts).unknown is None
+    assert count(*[taken(samples_drawn=2, samples_entered=256)] * 8).unknown is None

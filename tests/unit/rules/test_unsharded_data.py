@@ -72,6 +72,15 @@ def test_a_loader_with_fewer_batches_than_ranks_is_to_have_more() -> None:
     assert "--batch global" not in RULE.check(FIRES["the same tensors"]).remedy
 
 
+def test_the_script_is_not_blamed_for_what_our_seed_makes_alike() -> None:
+    found = RULE.check(
+        cases.case("ddp", world_size=2, conversion=dataclasses.replace(SAME, alike_by_seed=("torch", "numpy")))
+    )
+    assert (found.status, found.severity, found.speedup) == ("inferred", "warning", None)
+    assert found.short_remedy == "give --seed-per-rank"
+    assert "does not seed torch and numpy" in found.remedy
+
+
 def test_a_loader_that_was_never_met_is_not_said_to_be_shared_out() -> None:
     unmet, met = (
         RULE.check(cases.case("ddp", world_size=2, conversion=SAME, loader=cases.loader(index=index)))

@@ -70,3 +70,11 @@ def test_only_what_is_named_is_drawn_apart(seeding: Seeding) -> None:
     assert mine[:2] == alike[:2]
     assert mine[2] != alike[2]
     assert seeding.is_apart
+
+
+def test_what_was_drawn_and_nobody_seeded_is_known(seeding: Seeding) -> None:
+    np.random.seed(3)
+    assert seeding.used() == ()
+    random.random()
+    np.random.random()
+    assert seeding.used() == ("random",)
