@@ -196,8 +196,9 @@ class Rank(Observer):
             traceback.print_exception(error)
             at = script.raised_at(error)
             explained = self._refusal.reason or launched.looked_for(error, at) or self._mode.explain(error, at)
-            reason = explained or script.failure(error) + self._loaders.ran_out(error) + self._protection.hint(error)
-            reason += self._blame(error)
+            # What is explained fails without any ablation as well.
+            hints = "" if explained else self._loaders.ran_out(error) + self._protection.hint(error) + self._blame(error)
+            reason = explained or script.failure(error) + hints
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)
 

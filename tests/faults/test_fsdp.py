@@ -125,6 +125,17 @@ def test_what_sharding_makes_impossible_is_named_with_its_line(profile, do, said
     assert said.format(script=script) in done.mode("fsdp")["reason"]
 
 
+def test_what_sharding_makes_impossible_is_not_put_down_to_an_ablation(profile):
+    # Step 22 is in the ablation's first window, and a launch without it would end before.
+    options = ("--modes", "fsdp", "--no-baseline", *SHORT, "--ablations", "cached_batches", "--rounds", "3")
+    done = profile("blocks.py", *options, args=["--do", "deepcopy", "--at", "22"])
+    assert done.exit_code == 1
+    assert done.mode("fsdp")["status"] == "failed"
+    assert "which needs them whole" in done.mode("fsdp")["reason"]
+    assert done.launch("fsdp").record.raised == ""
+    assert done.record("fsdp").raised_in == ()
+
+
 def test_hooks_on_parameters_run_in_ddp(profile):
     done = profile("blocks.py", "--modes", "ddp", *FOLLOWED, args=["--do", "hook"])
     assert_losses_follow(done, "ddp")
@@ -138,6 +149,7 @@ def test_gradients_of_gradients_are_refused_with_the_line_that_asks_for_them(pro
     reason, script = done.mode("fsdp")["reason"], done.summary["script"]["path"]
     assert reason.startswith("FSDP lets go of whole parameters in the first backward pass through them")
     assert f"{script}:12 asks for gradients of gradients (create_graph=True), for which {script}:20" in reason
+    assert "ddp" not in reason  # where it may fail as well
 
 
 def test_gradients_of_sharded_parameters_by_grad_are_refused_with_their_line(profile):

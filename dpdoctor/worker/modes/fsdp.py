@@ -109,8 +109,7 @@ class FSDP(Mode):
         if self.passes.with_graph and (is_let_go or _NOT_IN_GRAPH in str(error)):
             return (
                 f"FSDP lets go of whole parameters in the first backward pass through them; {self.passes.with_graph} "
-                f"asks for gradients of gradients (create_graph=True), for which {line} needs them again. Such a "
-                "model can be trained in ddp"
+                f"asks for gradients of gradients (create_graph=True), for which {line} needs them again"
             )
         if is_let_go and not self.passes.repeated:
             return (

@@ -1,6 +1,6 @@
 """A small stack of blocks, and what scripts do with parameters: `--do clip|ema|deepcopy|scalar|tied|reload|attribute`.
 
-And their hooks: `--do hook|hook_removed|hook_late|accumulated_late|node|node_late`.
+And their hooks: `--do hook|hook_removed|hook_late|accumulated_late|node|node_late`. `--at`: the step of the deepcopy.
 """
 
 import argparse
@@ -12,7 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--do", default="plain")
-do = parser.parse_args().do
+parser.add_argument("--at", type=int, default=5)
+args = parser.parse_args()
+do = args.do
 
 
 class Block(nn.Module):
@@ -98,5 +100,5 @@ while True:
             with torch.no_grad():
                 for mean, new in zip(average.parameters(), model.parameters()):
                     mean.mul_(0.9).add_(new, alpha=0.1)
-        if do == "deepcopy" and step == 5:
+        if do == "deepcopy" and step == args.at:
             copy.deepcopy(model)
