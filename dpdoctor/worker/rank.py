@@ -197,8 +197,9 @@ class Rank(Observer):
             at = script.raised_at(error)
             explained = self._refusal.reason or launched.looked_for(error, at) or self._mode.explain(error, at)
             # What is explained fails without any ablation as well.
-            hints = "" if explained else self._loaders.ran_out(error) + self._protection.hint(error) + self._blame(error)
-            reason = explained or script.failure(error) + hints
+            reason = explained or (
+                script.failure(error) + self._loaders.ran_out(error) + self._protection.hint(error) + self._blame(error)
+            )
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)
 

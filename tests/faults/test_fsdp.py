@@ -108,13 +108,13 @@ def test_a_wrap_unit_that_does_not_exist_is_named_with_those_that_do(profile):
 @pytest.mark.parametrize(
     ("do", "said"),
     [
-        ("ema", "FSDP shards parameters; {script}:100 does `mean.mul_(0.9).add_(new, alpha=0.1)`"),
-        ("deepcopy", "FSDP shards parameters; {script}:102 does `copy.deepcopy(model)`"),
+        ("ema", "FSDP shards parameters; {script}:102 does `mean.mul_(0.9).add_(new, alpha=0.1)`"),
+        ("deepcopy", "FSDP shards parameters; {script}:104 does `copy.deepcopy(model)`"),
         ("scalar", "FSDP cannot shard the parameter scale: it has no dimension"),
-        ("hook", "the parameter blocks.0.wide.weight, and none_of at {script}:43, which the script registered on it"),
-        ("hook_late", "and none_of at {script}:43, registered on one at {script}:82 (register_hook), would not run"),
-        ("node", "and clamped.<locals>.<lambda> at {script}:53, which the script registered on it (register_hook of"),
-        ("node_late", "and clamped.<locals>.<lambda> at {script}:53, registered on scale (register_hook of"),
+        ("hook", "the parameter blocks.0.wide.weight, and none_of at {script}:45, which the script registered on it"),
+        ("hook_late", "and none_of at {script}:45, registered on one at {script}:84 (register_hook), would not run"),
+        ("node", "and clamped.<locals>.<lambda> at {script}:55, which the script registered on it (register_hook of"),
+        ("node_late", "and clamped.<locals>.<lambda> at {script}:55, registered on scale (register_hook of"),
     ],
 )
 def test_what_sharding_makes_impossible_is_named_with_its_line(profile, do, said):
