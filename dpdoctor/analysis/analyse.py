@@ -287,7 +287,7 @@ def _with_remarks(conversion: Conversion, launch: LaunchFacts, num_left_out: int
 def _remarks(launch: LaunchFacts, num_left_out: int) -> Iterator[str]:
     if launch.traced is not None and launch.traced.status in ("ok", "inactive"):
         took = units.seconds(_wall_s(launch.traced))
-        yield f"the script ended before its trace: the mode was launched once more for that alone, in {took}"
+        yield f"training ended before its trace: the mode was launched once more for that alone, in {took}"
     if launch.is_taken_whole:
         yield EDGES_ARE_STEADY
     if num_left_out:
@@ -304,10 +304,10 @@ def _why_untraced(launch: Launch, recording: Recording) -> str:
         return ""
     if launch.traced is not None:
         ended = launch.traced.reason or f"it was {launch.traced.status}"
-        return f"the script ended before its trace, and the launch for the trace alone left none: {ended}"
-    if any(rank.record and rank.record.ending == "returned" for rank in launch.ranks):
+        return f"training ended before its trace, and the launch for the trace alone left none: {ended}"
+    if any(rank.record and rank.record.ending in ("returned", "moved on") for rank in launch.ranks):
         steps = units.count(max(len(rank.steps) for rank in launch.ranks), "step")
-        return f"the script ended after {steps}, which are too few to warm up, prove and trace"
+        return f"training ended after {steps}, which are too few to warm up, prove and trace"
     return ""
 
 

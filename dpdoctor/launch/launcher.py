@@ -284,7 +284,7 @@ def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress, 
     for_trace = _task_for_trace(root, task) if number == 1 and record.status in ("ok", "inactive") else None
     if for_trace is None:
         return [record]
-    title = f"{mode.name}, again for its trace, as the script had ended before it"
+    title = f"{mode.name}, again for its trace, as training had ended before it"
     traced = _launch(for_trace, mode.name, 1, title, progress)
     return [record, traced] if traced.status == "interrupted" else [record]
 
@@ -304,7 +304,7 @@ def _launch_watched(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progres
 
 
 def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
-    """Return the task of a launch for the trace alone, where the script ended before it.
+    """Return the task of a launch for the trace alone, where the script, or the model's training, ended before it.
 
     None: there is no need, the script takes too few steps, or it was to go on to its own end: that is run once. A
     quarter of the steps at most warms up, and three are left for the proof and for the profiler to begin.
@@ -313,7 +313,7 @@ def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
         return None
     recording = done.spec.recording
     ranks = rundir.read_launch(Path(done.directory), done.mode.name).ranks
-    has_ended = all(rank.record and rank.record.ending == "returned" for rank in ranks)
+    has_ended = all(rank.record and rank.record.ending in ("returned", "moved on") for rank in ranks)
     if recording.explain or not has_ended or all(rank.digest for rank in ranks):
         return None
     num_steps = min(len(rank.steps) for rank in ranks)

@@ -20,7 +20,7 @@ from dpdoctor.worker.base.director import LEAST_ROUNDS
 from dpdoctor.worker.base.mode import Mode
 from dpdoctor.worker.timing.exchanges import Issued
 
-NO_WINDOW = "the script ended before a window of it was measured"
+NO_WINDOW = "training ended before a window of it was measured"
 
 
 class AblationRunner:

@@ -19,25 +19,29 @@ from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.tracer import Tracer
 from dpdoctor.worker.wrap.proof import Proof, checksum
 
+NOT_WRAPPED = "steps were taken, but no module could be wrapped"
 NOTHING_WRAPPED = (
-    "steps were taken, but no module could be wrapped; looked for an nn.Module that is called with gradients enabled "
-    "and owns parameters that require a gradient and that a torch optimizer holds, where there is one. "
+    f"{NOT_WRAPPED}; looked for an nn.Module that is called with gradients enabled and owns parameters that require a "
+    "gradient and that a torch optimizer holds, where there is one. "
     "`model.forward(x)` of a model without submodules calls no module: write `model(x)`. A class with a `__call__` of "
     "its own is called past nn.Module's, where parallel wrappers act: let it have a forward alone"
 )
 FUNCTIONAL = (
-    ". functional_call at {} runs a module on tensors that stand in for its parameters, and parallel wrappers act in "
+    ": functional_call at {} runs a module on tensors that stand in for its parameters, and parallel wrappers act in "
     "calls of the module itself, on the parameters that it holds"
 )
-NO_STEP = (
-    "the script ended without a training step: no optimizer.step() on gradients and no backward() was seen. "
-    "Processes that it starts itself are not watched: if those train, give --modes native"
-)
+OF_NO_MODULE = ": {} holds tensors that are no module's parameters, and modules alone are wrapped"
+NO_STEP = "the script ended without a training step: no optimizer.step() on gradients and no backward() was seen"
+STARTED = ". Processes that it starts itself are not watched: if those train, give --modes native"
 APART = "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now"
 ASKED = ". Does the script train past a call of its model, or change parameters by what only one rank has seen?"
 REPLACED = (
     "after {} the script trains another model, with an optimizer that it built then, and no window was measured yet. "
     "Let one model train longer, or give --warmup and --steps that fit in, such as 5 and 10"
+)
+MOVED_ON = (
+    "after {} the script began to train another model, with an optimizer that it built then: nothing is measured of "
+    "that one, nor of those that follow"
 )
 NO_WINDOW = (
     "--time-budget was over before a window could be measured: {} took {}, with what the script does in between; give "
@@ -55,7 +59,11 @@ TOLD_STEPS_OF_WARMUP = 2
 
 
 class Conductor:
-    """`on_step` is called at the end of every step of the reference optimizer, and nothing else moves it."""
+    """`on_step` is called at the end of every step of the reference optimizer, and nothing else moves it.
+
+    Attributes:
+        has_moved_on: whether recording ended, with a window measured, as the script began to train another model.
+    """
 
     def __init__(self, parts: Parts, first: Segment) -> None:
         self._parts = parts
@@ -71,6 +79,7 @@ class Conductor:
         self._queued_before_ns = 0
         self._queued_ns: int | None = None
         self._replaced = 0
+        self.has_moved_on = False
         parts.watch.entered.is_on = first.kind == "warmup"
 
     def on_step(self) -> None:
@@ -102,6 +111,9 @@ class Conductor:
             return
         status, _ = self.script_returned()
         lasted = units.count(parts.steplog.num_steps, "step")
+        if status == "ok":
+            self.has_moved_on = True
+            parts.report.warn(MOVED_ON.format(lasted))
         parts.ending.stop(status, None if status == "ok" else REPLACED.format(lasted))
 
     def _open(self) -> None:
@@ -272,9 +284,12 @@ class Conductor:
         return counters
 
     def _nothing_wrapped(self) -> str:
-        """Return that no module could be wrapped, and what is known of why."""
-        at = self._parts.mode.passes.functional
-        return NOTHING_WRAPPED + self._parts.wrapping.past_graphs() + (FUNCTIONAL.format(at) if at else "")
+        """Return that no module could be wrapped, and what is known of why or, where nothing is, what may be."""
+        if at := self._parts.mode.passes.functional:
+            return NOT_WRAPPED + FUNCTIONAL.format(at)
+        if name := self._parts.wrapping.trains_no_module():
+            return NOT_WRAPPED + OF_NO_MODULE.format(name)
+        return NOTHING_WRAPPED + self._parts.wrapping.past_graphs()
 
     def _refuse_unwrapped(self) -> None:
         """A module that begins to train after the proof would train unsynchronised and unseen."""
@@ -286,7 +301,8 @@ class Conductor:
         """Return status and reason for a script that ended before enough was recorded."""
         parts, counted = self._parts, self._done - self._segment.skip
         if parts.steplog.num_steps == 0:
-            return "failed", NO_STEP
+            at = parts.mode.passes.functional
+            return "failed", NO_STEP + (FUNCTIONAL.format(at) if at else STARTED)
         if not parts.wrapping.modules:
             return "failed", self._nothing_wrapped()
         if self._begin_ns is not None and counted > 0:

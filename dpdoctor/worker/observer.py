@@ -311,7 +311,7 @@ class Observer(ABC):
         """Complete the record before anything unwinds."""
         self._heartbeat.enter("finishing")
         self._conductor.close()
-        self._report.write(status, reason, self._left)
+        self._report.write(status, reason, "moved on" if self._conductor.has_moved_on else self._left)
         self._heartbeat.enter("done")
 
     def _forced(self) -> None:

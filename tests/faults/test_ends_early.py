@@ -23,6 +23,14 @@ def test_a_mode_whose_script_ended_before_the_trace_is_launched_once_more_for_it
     assert all(rank.digest and rank.digest.devices[0].steps for rank in done.launch(mode).ranks)
 
 
+def test_a_mode_whose_script_went_on_to_another_model_before_the_trace_is_launched_once_more_for_it(profile):
+    done = profile("folds.py", "--modes", "ddp", *TRACED, "--no-baseline", args=["14"])
+    assert done.exit_code == 0, done.output
+    mode = done.mode("ddp")
+    assert mode["breakdown"]["step"]["value"] > 0
+    assert any("launched once more" in warning for warning in mode["conversion"]["warnings"])
+
+
 def test_one_that_ends_inside_the_trace_keeps_what_there_is(profile):
     done = profile("ends_early.py", "--modes", "ddp", *TRACED, "--no-baseline", args=["17"])
     assert done.exit_code == 0, done.output

@@ -136,6 +136,7 @@ def test_a_fresh_model_for_every_fold_ends_the_mode_after_the_first_that_was_pro
         assert mode["status"] == status, mode["reason"]
         if status == "ok":
             assert mode["batch"]["per_device"] == 8
+            assert "after 14 steps the script began to train another model" in " ".join(mode["conversion"]["warnings"])
         else:
             assert "the script trains another model" in mode["reason"]
 

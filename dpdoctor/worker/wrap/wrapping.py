@@ -470,6 +470,13 @@ class Wrapping:
             if p.grad is not None and id(p) not in wrapped
         )
 
+    def trains_no_module(self) -> str:
+        """Return the class of an optimizer, where all that optimizers hold are tensors of no module; else nothing."""
+        optimizers = self._optimizers()
+        held = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+        is_other = bool(held) and not any(isinstance(p, nn.Parameter) for p in held)
+        return type(optimizers[0]).__name__ if is_other else ""
+
     def records(self, touched: Collection[int] = ()) -> tuple[WrappedModule, ...]:
         """Return what was wrapped; `touched` has the ids of the parameters that got a gradient in a step.
 

@@ -1,4 +1,5 @@
-"""`no_step`: trains nothing. `no_module`: trains a bare tensor. `functional`: it stands in for a model's parameter.
+"""`no_step`: trains nothing. `no_module`: trains a bare parameter, `image`: a tensor that is none. `functional`: it stands
+in for a model's parameter; `func`: so does what torch.func trains, without an optimizer.
 
 `short`: ends after five steps.
 """
@@ -9,11 +10,19 @@ import torch
 from torch import nn
 
 weight = nn.Parameter(torch.randn(8, 2))
+image = torch.randn(4, 8, requires_grad=True)
 model = nn.Linear(8, 2)
+if sys.argv[1] == "func":
+    loss = torch.func.grad(lambda held: torch.func.functional_call(model, held, image).pow(2).mean())
+    trained = {name: p.detach() for name, p in model.named_parameters()}
+    for _ in range(5):
+        trained = {name: trained[name] - 0.1 * gradient for name, gradient in loss(trained).items()}
+    sys.exit()
 parameters = [weight] if sys.argv[1] in {"no_module", "functional"} else model.parameters()
+parameters = [image] if sys.argv[1] == "image" else parameters
 optimizer = torch.optim.SGD(parameters, lr=0.1)
-for _ in range({"no_step": 0, "no_module": 10_000, "functional": 10_000, "short": 5}[sys.argv[1]]):
-    x = torch.randn(4, 8)
+for _ in range({"no_step": 0, "no_module": 10_000, "image": 10_000, "functional": 10_000, "short": 5}[sys.argv[1]]):
+    x = image if sys.argv[1] == "image" else torch.randn(4, 8)
     output = x @ weight if sys.argv[1] == "no_module" else model(x)
     if sys.argv[1] == "functional":
         output = torch.func.functional_call(model, {"weight": weight.t()}, x)
