@@ -10,6 +10,7 @@ import torch
 from dpdoctor import units
 from dpdoctor.heartbeat import EXPERIMENT
 from dpdoctor.records import FULL, Counters, WindowRecord
+from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.director import Facts, Segment
 from dpdoctor.worker.data.queued import CoreQueue
 from dpdoctor.worker.facts.core_benchmark import core_benchmark_ns
@@ -38,6 +39,13 @@ ASKED = ". Does the script train past a call of its model, or change parameters 
 REPLACED = (
     "after {} the script trains another model, with an optimizer that it built then, and no window was measured yet. "
     "Let one model train longer, or give --warmup and --steps that fit in, such as 5 and 10"
+)
+# An optimizer that evaluates its closure more often in one step does all the training, as L-BFGS with a large max_iter.
+MOST_EVALUATED = 100
+IN_A_LOOP = "give max_iter=20 or so, and call step in a loop"
+NOT_RETURNED = f"optimizer.step has evaluated its closure {{}} times, last at {{}}, and has not returned: {IN_A_LOOP}"
+IN_ONE_STEP = (
+    f"the script ended after {{}}; in the last one optimizer.step evaluated its closure {{}} times: {IN_A_LOOP}"
 )
 MOVED_ON = (
     "after {} the script began to train another model, with an optimizer that it built then: nothing is measured of "
@@ -79,6 +87,7 @@ class Conductor:
         self._queued_before_ns = 0
         self._queued_ns: int | None = None
         self._replaced = 0
+        self._evaluated_ns = 0
         self.has_moved_on = False
         parts.watch.entered.is_on = first.kind == "warmup"
 
@@ -101,6 +110,19 @@ class Conductor:
             parts.watch.entered.is_on = False
         if done == segment.skip:
             self._open()
+
+    def evaluated(self, time_budget_s: float) -> None:
+        """A backward pass of a closure ended: stop where its step alone has taken as long as all training may."""
+        parts = self._parts
+        parts.counter.num_evaluated += 1
+        if parts.counter.num_evaluated == 1:
+            self._evaluated_ns = parts.clock()
+        lasted_ns = parts.clock() - self._evaluated_ns
+        if parts.counter.num_evaluated <= MOST_EVALUATED or lasted_ns <= 1e9 * time_budget_s:
+            return
+        if self._measured:
+            parts.ending.stop("ok")
+        parts.ending.stop("failed", NOT_RETURNED.format(f"{parts.counter.num_evaluated:,}", lines.caller()))
 
     def _optimizer_replaced(self) -> None:
         """The optimizer whose steps count is another one from now on; go on where it trains what was wrapped."""
@@ -315,6 +337,8 @@ class Conductor:
         if self._measured:
             return "ok", None
         steps = units.count(parts.steplog.num_steps, "step")
+        if parts.counter.num_evaluated > MOST_EVALUATED:
+            return "failed", IN_ONE_STEP.format(steps, f"{parts.counter.num_evaluated:,}")
         return "failed", (
             f"the script ended after {steps}, before a window could be measured; "
             "let it train longer (more epochs or data), or give --warmup and --steps that fit in, such as 10 and 20"

@@ -166,6 +166,11 @@ class Rank(Observer):
             self._seeds_apart = False
             self._seeding.draw_apart()
 
+    def _after_backward(self) -> None:
+        super()._after_backward()
+        if self._counter.under_way:
+            self._conductor.evaluated(self._task.spec.recording.time_budget_s)
+
     def _on_step(self) -> None:
         uncalled = self._wrapping.uncalled
         if uncalled and self._repeats.step_ended(uncalled):

@@ -21,6 +21,19 @@ def test_slow_scripts_are_measured_within_the_budget_and_say_what_gave_way(profi
     assert done.mode("single")["step"]["value"] is not None
 
 
+@pytest.mark.parametrize(
+    ("often", "budget_s", "said"),
+    [
+        (10_000_000, "2", "times, last at {script}:28, and has not returned: give max_iter=20"),
+        (150, "60", "after 1 step; in the last one optimizer.step evaluated its closure 150 times"),
+    ],
+)
+def test_one_step_that_does_all_the_training_is_told_to_be_many(profile, often, budget_s, said):
+    done = profile("lbfgs.py", "--modes", "single", "--time-budget", budget_s, args=["once", str(often)])
+    assert done.exit_code == 1
+    assert said.format(script=done.summary["script"]["path"]) in done.mode("single")["reason"]
+
+
 def test_where_no_window_fits_the_mode_says_what_would_be_enough(profile):
     options = ("--modes", "single", "--time-budget", "0.25", "--ablations", "none")
     done = profile("slow_steps.py", *options, args=["step"])

@@ -22,6 +22,7 @@ class StepCounter:
     the reference without talking. A GradScaler's step encloses its optimizer's and counts even when it skips it.
 
     Attributes:
+        num_evaluated: how many backward passes ran inside of the step that began last, as its closure was evaluated.
         under_way: the steps that have begun and not ended, the outermost first; while there is one, a closure runs.
         num_replaced: how often an optimizer that the script built later took the place of the reference, or an older
             one that outlives those which are built for each batch.
@@ -36,7 +37,7 @@ class StepCounter:
         self._others = 0
         self._inside = 0
         self._built = self._built_before = self._longest_silence = 0
-        self.num_replaced = 0
+        self.num_replaced = self.num_evaluated = 0
         self.reference: int | None = None
 
     def built(self, optimizer: int) -> None:
@@ -52,6 +53,7 @@ class StepCounter:
         if token in self.under_way:
             del self.under_way[self.under_way.index(token) :]
         self.under_way.append(token)
+        self.num_evaluated = 0
 
     def leave(self, optimizer: int, *, scaled: bool = False) -> bool:
         """A step ends. Return True when it is one of the reference's, and the outermost."""
