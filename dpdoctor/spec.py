@@ -83,6 +83,8 @@ class LoaderSetting:
 BESIDE = "one_worker"
 # The ablation of a launch that tries another setting; nobody asks for it by name.
 OTHER_SETTING = "other_loader_setting"
+# Why neither of them can run, in a further launch as little as in this one.
+SEVERAL_LOADERS = "not one loader alone feeds the training"
 # torch fetches two batches ahead where the script does not say.
 ONE_WORKER = LoaderSetting(num_workers=1, prefetch_factor=2)
 

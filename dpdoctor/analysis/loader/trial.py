@@ -12,7 +12,7 @@ from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.summary import AblationSummary, LoaderPrediction, LoaderTrial, ModeSummary
 from dpdoctor.analysis.loader.predict import ABLATION
 from dpdoctor.analysis.loader.simulate import Setting
-from dpdoctor.spec import BESIDE, ONE_WORKER, OTHER_SETTING, LoaderSetting
+from dpdoctor.spec import BESIDE, ONE_WORKER, OTHER_SETTING, SEVERAL_LOADERS, LoaderSetting
 
 # A setting whose step is this close to the best is as good, and cheaper with fewer processes and batches in memory.
 AS_GOOD = 1.02
@@ -73,13 +73,19 @@ def to_try(modes: Mapping[str, ModeSummary]) -> dict[str, LoaderSetting]:
 
 
 def _best(mode: ModeSummary) -> LoaderSetting | None:
-    if mode.status != "ok" or mode.loader is None:
+    if mode.status != "ok" or mode.loader is None or _cannot_be_tried(mode):
         return None
     best = fewest_of_the_best(mode.loader.predictions)
     gain = stats.ratio(mode.step, best.step, "x").value if best is not None else None
     if best is None or not best.prefetch_factor or gain is None or gain < LEAST_GAIN or _was_tried(mode, best):
         return None
     return LoaderSetting(num_workers=best.num_workers, prefetch_factor=best.prefetch_factor)
+
+
+def _cannot_be_tried(mode: ModeSummary) -> bool:
+    """Return whether the ablation with one worker found what keeps any setting from being tried."""
+    ablation = mode.ablations.get(BESIDE)
+    return ablation is not None and SEVERAL_LOADERS in (ablation.share.reason or "")
 
 
 def _was_tried(mode: ModeSummary, best: LoaderPrediction) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dpdoctor import units
-from dpdoctor.spec import ONE_WORKER, LoaderSetting
+from dpdoctor.spec import ONE_WORKER, SEVERAL_LOADERS, LoaderSetting
 from dpdoctor.worker.data.apart import ApartLoader, last_line, made_up
 from dpdoctor.worker.data.held import Held
 
@@ -25,7 +25,6 @@ PATIENCE, LEAST_PATIENCE_S, MOST_PATIENCE_S = 20, 4.0, 30.0
 # Now and then a process that is forked beside the threads of a backend never begins; the next one does.
 MOST_SILENT = 2
 
-SEVERAL = "not one loader alone feeds the training"
 GONE = "the loader that feeds the training is gone"
 HAS_WORKERS = "the loader has workers of its own, which fetch beside the training anyway"
 NOT_MADE_UP = (
@@ -75,7 +74,7 @@ class Companion:
     def unfit(self, loaders: frozenset[int]) -> str | None:
         """Return why nothing can be fetched beside the training; None: it can."""
         if len(loaders) != 1:
-            return SEVERAL
+            return SEVERAL_LOADERS
         loader = self._find(next(iter(loaders)))
         if loader is None:
             return GONE

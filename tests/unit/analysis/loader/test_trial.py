@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dpdoctor.analysis.base.summary import LoaderPrediction, LoaderTrial, ModeSummary
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.summary import AblationSummary, LoaderPrediction, LoaderTrial, ModeSummary
 from dpdoctor.analysis.loader.trial import (
     TRIED,
     after_ablation,
@@ -23,7 +24,7 @@ from dpdoctor.analysis.loader.trial import (
     words,
 )
 from dpdoctor.records import AblationRecord, Launch
-from dpdoctor.spec import OTHER_SETTING, LoaderSetting
+from dpdoctor.spec import OTHER_SETTING, SEVERAL_LOADERS, LoaderSetting
 from tests.builders import cases, records
 from tests.builders.cases import figure
 
@@ -31,6 +32,8 @@ SETTING = LoaderSetting(num_workers=2, prefetch_factor=2)
 NOW = cases.prediction(0, cases.STEP_S, 0.06)
 TWO = cases.prediction(2, 0.06, 0.01, 2)
 MORE = cases.prediction(4, 0.0595, 0.01, 2)
+UNKNOWN_S = stats.unknown("s", SEVERAL_LOADERS)
+SEVERAL = AblationSummary(gain=UNKNOWN_S, share=stats.unknown("ratio", SEVERAL_LOADERS), step=UNKNOWN_S)
 
 
 def mode(status: str = "ok", ablations: dict[str, Any] | None = None, **loader: Any) -> ModeSummary:
@@ -56,8 +59,17 @@ def test_the_fewest_processes_of_the_best_predicted_settings_are_tried() -> None
         mode(
             predictions=(NOW, cases.prediction(1, 0.06, 0.01, 1)), ablations={"one_worker": cases.ablation(0.4, 0.001)}
         ),
+        mode(ablations={"one_worker": SEVERAL}),
     ],
-    ids=["failed", "inactive", "nothing predicted", "hardly faster", "no workers are best", "measured already"],
+    ids=[
+        "failed",
+        "inactive",
+        "nothing predicted",
+        "hardly faster",
+        "no workers are best",
+        "measured already",
+        "several",
+    ],
 )
 def test_what_promises_nothing_new_is_not_tried(of: ModeSummary) -> None:
     assert to_try({"ddp": of}) == {}

@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dpdoctor.loading import IN_PROCESS
-from dpdoctor.spec import LoaderSetting
+from dpdoctor.spec import SEVERAL_LOADERS, LoaderSetting
 from dpdoctor.worker.data import companion as companions
-from dpdoctor.worker.data.companion import FAILED, GONE, HAS_WORKERS, NOT_MADE_UP, SEVERAL, SHARED, Companion
+from dpdoctor.worker.data.companion import FAILED, GONE, HAS_WORKERS, NOT_MADE_UP, SHARED, Companion
 from tests.builders.rig import Rig
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -198,7 +198,7 @@ def unopened(*_: Any) -> NoReturn:
     ("loaders", "loader", "reason"),
     [
         (FEEDS, DataLoader(Items()), None),
-        (frozenset({0, 1}), DataLoader(Items()), SEVERAL),
+        (frozenset({0, 1}), DataLoader(Items()), SEVERAL_LOADERS),
         (FEEDS, None, GONE),
         (FEEDS, DataLoader(Items(), num_workers=1), None),
         (FEEDS, DataLoader(Stream()), NOT_MADE_UP),
