@@ -34,6 +34,8 @@ from dpdoctor.report.words.tie import tie_verdict
 # Files that a sentence names; run.json has all.
 MOST_NAMED = 10
 WAY_OUT = "--allow-writes lets it write"
+# A rate that, with what happens between steady steps, is less than so much of itself is not what an epoch has.
+LEAST_STEADY = 0.95
 
 
 def headline(summary: RunSummary) -> Headline:
@@ -108,6 +110,11 @@ def limits(summary: RunSummary) -> Iterator[str]:
                 f"{mode_label(name)} was launched again, without the ablations with which it failed ({mode.raised}); "
                 "both launches are kept"
             )
+    with_edges = [
+        f"{rate} ({mode_label(name)})" for name, mode in shown_modes(summary).items() if (rate := _with_edges(mode))
+    ]
+    if with_edges:
+        yield sentence(f"Rates are of steady steps; with epoch starts and evaluations: {listed(with_edges)}")
     whole = [mode_label(name) for name, mode in shown_modes(summary).items() if _is_taken_whole(mode)]
     if whole:
         yield sentence(f"{capital(listed(whole))}: {EDGES_ARE_STEADY}")
@@ -118,6 +125,14 @@ def limits(summary: RunSummary) -> Iterator[str]:
 
 def _is_taken_whole(mode: ModeSummary) -> bool:
     return mode.conversion is not None and EDGES_ARE_STEADY in mode.conversion.warnings
+
+
+def _with_edges(mode: ModeSummary) -> str:
+    """Return a mode's rate with what happens between steady steps, where that is much less; else nothing."""
+    steady, of_all = mode.throughput.value, mode.throughput_all_steps.value
+    if mode.status != "ok" or steady is None or of_all is None or of_all >= LEAST_STEADY * steady:
+        return ""
+    return figure_text(mode.throughput_all_steps)
 
 
 def _files(summary: RunSummary) -> Iterator[str]:

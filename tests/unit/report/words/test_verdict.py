@@ -189,6 +189,20 @@ def test_windows_that_were_taken_whole_are_told_of_once() -> None:
     assert list(verdict.limits(summary(single=mode(), ddp=whole, fsdp=whole))) == [f"ddp and fsdp: {EDGES_ARE_STEADY}."]
 
 
+@pytest.mark.parametrize(("ratio", "is_told"), [(0.9, True), (0.96, False)])
+def test_a_rate_that_epoch_starts_and_evaluations_make_much_less_is_told(ratio: float, is_told: bool) -> None:
+    known = mode()
+    assert known.throughput.value is not None
+    of_all = dataclasses.replace(known.throughput, value=ratio * known.throughput.value, low=None, high=None)
+    found = list(
+        verdict.limits(
+            summary(single=mode(throughput_all_steps=known.throughput), ddp=mode(throughput_all_steps=of_all))
+        )
+    )
+    assert [text.startswith("Rates are of steady steps") and "(ddp)" in text for text in found] == [True] * is_told
+    assert not any("single" in text for text in found)
+
+
 def test_modes_that_failed_alike_are_told_of_once() -> None:
     alike = {"status": "failed", "reason": "no module named torch", "stderr_tail": ("line 1",)}
     run = summary(single=mode(**alike), ddp=mode(**alike), fsdp=mode(**{**alike, "reason": "the disk is full"}))
