@@ -32,6 +32,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         evidence=evidence,
         cause=f"an evaluation {found.rhythm}",
         remedy=remedy,
+        short_remedy="evaluate less often",
         speedup=faster_without(share),
         speedup_basis="at most",
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from statistics import fmean
+from collections.abc import Callable
+from statistics import fmean, median
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
@@ -31,25 +31,31 @@ for grad, mean in zip(grads, (flat / dist.get_world_size()).split([grad.numel() 
 FEWEST = 2
 # A broadcast of buffers is not mended by buckets, and has a rule of its own.
 NOT_HERE = frozenset({"broadcast", "barrier", "send", "recv"})
+# FSDP makes at least one of each for a model.
+OF_UNITS = frozenset({"all_gather", "reduce_scatter"})
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     found = facts.traces
-    if not facts.communicates or facts.name == "ddp":
-        return None  # dpdoctor wraps with the bucket size that would be advised, and hides its group from the script
+    is_whole = _is_sharded_whole(facts)
+    if not facts.communicates or facts.name == "ddp" or (facts.name == "fsdp" and is_whole):
+        return None  # dpdoctor wraps in as few calls as would be advised, and hides its group from the script
     if (reason := facts.traces.why_unknown) is not None:
         return CannotTell(reason=reason)
     common = found.common
     if not common.steps:
         return CannotTell(reason=f"no step with its collectives is whole on every device: {how_to_trace(facts)}")
     limits = _limits(found)
+    left_out = NOT_HERE | OF_UNITS if is_whole else NOT_HERE
 
     def is_small(operation: str, num_bytes: int) -> bool:
-        return operation not in NOT_HERE and 0 < num_bytes < limits.get(operation, LIMIT_BYTES)
+        return operation not in left_out and 0 < num_bytes < limits.get(operation, LIMIT_BYTES)
 
-    sizes = [size for operation, size in _in_whole_steps(found) if is_small(operation, size)]
-    per_step = len(sizes) / (len(common.steps) * len(found.digests))
-    needed = math.ceil(per_step * fmean(sizes) / BUCKET_BYTES) if sizes else 0
+    sizes = _in_whole_steps(found, is_small)
+    # The median: a step in which a model also infers, as in a rollout, may gather parameters a hundred times.
+    per_step = median(map(len, sizes)) / len(found.digests)
+    mean_bytes = fmean(size for step in sizes for size in step) if per_step else 0.0
+    needed = _needed(facts, per_step * mean_bytes)
     if per_step <= needed or round(per_step) < FEWEST:
         return None
     claim = stats.scaled(facts.exposed_calls_share(is_small), 1 - needed / per_step)
@@ -57,7 +63,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     weighed = weigh_part(facts, claim) if is_removed else Weighed(cost=claim, status="inferred")
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
-    return _finding(facts, weighed, per_step, fmean(sizes))
+    return _finding(facts, weighed, per_step, mean_bytes)
 
 
 def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: float) -> Finding:
@@ -105,20 +111,45 @@ def _limits(found: Traces) -> dict[str, int]:
     return limits
 
 
-def _in_whole_steps(found: Traces) -> Iterator[tuple[str, int]]:
-    """Yield operation and bytes of each call in the steps that all traces hold whole."""
-    numbers = {steps[0].step for steps in found.common.steps}
+def _in_whole_steps(found: Traces, wanted: Callable[[str, int], bool]) -> list[list[int]]:
+    """Return, for each step that all traces hold whole, the bytes of each wanted call of all ranks."""
+    sizes: dict[int, list[int]] = {steps[0].step: [] for steps in found.common.steps}
     for digest in found.digests:
         calls = digest.calls
         for operation, num_bytes, step in zip(calls.operation, calls.num_bytes, calls.step, strict=True):
-            if step in numbers:
-                yield calls.names[operation], num_bytes
+            if step in sizes and wanted(calls.names[operation], num_bytes):
+                sizes[step].append(num_bytes)
+    return list(sizes.values())
+
+
+def _needed(facts: ModeFacts, num_bytes: float) -> int:
+    """Return in how many calls so many bytes could be exchanged: FSDP gathers and scatters each model at least once."""
+    of_models = len(OF_UNITS) * _num_models(facts) if _num_units(facts) else 0
+    return max(of_models, math.ceil(num_bytes / BUCKET_BYTES))
+
+
+def _num_units(facts: ModeFacts) -> int:
+    """Return how many units FSDP shards, of which the models' roots bear one name; 0 without FSDP."""
+    return max((len(digest.shard_units) for digest in facts.traces.digests), default=0)
+
+
+def _num_models(facts: ModeFacts) -> int:
+    return max(1, len(facts.mode.conversion.modules) if facts.mode.conversion else 0)
+
+
+def _is_sharded_whole(facts: ModeFacts) -> bool:
+    """Return whether each unit of FSDP is a whole model: they cannot be fewer."""
+    return 0 < _num_units(facts) <= _num_models(facts)
 
 
 def _is_of_mode(facts: ModeFacts, per_step: float) -> bool:
     """Return whether DDP or FSDP made most of the calls, which the ablation no_comm removes."""
     digests = facts.traces.digests
-    of_units = fmean(sum(u.all_gathers + u.reduce_scatters for u in digest.shard_units) for digest in digests)
+    of_units = (
+        0.0
+        if _is_sharded_whole(facts)
+        else fmean(sum(u.all_gathers + u.reduce_scatters for u in digest.shard_units) for digest in digests)
+    )
     # The buckets are those of one backward pass.
     of_buckets = fmean(len(digest.buckets) for digest in digests) * max(1.0, facts.times_reduced or 0.0)
     return max(of_units, of_buckets) >= per_step / 2
@@ -133,7 +164,7 @@ def _is_by_hand(facts: ModeFacts, per_step: float) -> bool:
 def _remedy(facts: ModeFacts, per_step: float) -> tuple[str, str | None]:
     if not _is_of_mode(facts, per_step):
         return "put what the script itself exchanges into one tensor, and exchange that once", None
-    if any(digest.shard_units for digest in facts.traces.digests):
+    if _num_units(facts):
         return "shard fewer, larger modules: a transformer's block, not its layers", "fully_shard(block)"
     return (
         "let DDP collect gradients in larger buckets",

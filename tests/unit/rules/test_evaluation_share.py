@@ -30,6 +30,10 @@ def test_its_cost_is_the_share_of_all_time() -> None:
     assert "every 2 steps" in found.cause
 
 
+def test_it_can_be_what_to_do_first() -> None:
+    assert RULE.check(FIRES["often"]).short_remedy == "evaluate less often"
+
+
 def test_once_per_epoch_is_said_as_the_script_has_it() -> None:
     found = RULE.check(evaluating(2, 0.1, steps_per_epoch=2))
     assert found.cause == "an evaluation once per epoch, every 2 steps"

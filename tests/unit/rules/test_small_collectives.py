@@ -8,7 +8,7 @@ import pytest
 
 from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
-from dpdoctor.records import Collective, Counters, WrappedModule
+from dpdoctor.records import Collective, Conversion, Counters, WrappedModule
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.small_collectives import RULE
 from tests.builders import cases
@@ -53,6 +53,10 @@ def pair(calls: list[Call], **fields: object) -> list:
     return [digest(rank, exposed=20, calls=calls, **fields) for rank in range(2)]
 
 
+ROOT = (dataclasses.replace(SHARDS[0], name="root", all_gathers=1.0),)
+# Of one unit, with the norm of its gradients.
+OF_UNIT: list[Call] = [("all_gather", 4_000, 8, 8), ("reduce_scatter", 4_000, 8, 8), ("all_reduce", 8, 4, 4)]
+MODEL = WrappedModule(name="Net", line="train.py:9", num_parameters=1_000, trainable_bytes=4_000)
 BY_HAND = {"native": cases.OWN, "conversion": cases.by_hand()}
 FIRES = {
     "by hand": case("native", *pair([SMALL] * 40), ablations={"no_comm": ablation(0.2)}, **BY_HAND),
@@ -62,6 +66,13 @@ FIRES = {
     "by the fitted limit": case(TRACE_MODE, *pair([MEDIUM] * 40, small_calls=(FIT,))),
 }
 SILENT = {
+    "FSDP's one unit, and the norm of its gradients": case("fsdp", *pair(OF_UNIT, shard_units=ROOT)),
+    "FSDP's one unit for each of four models": case(
+        "fsdp", *pair([SMALL] * 8, shard_units=ROOT), conversion=Conversion(modules=(MODEL,) * 4, num_threads=1)
+    ),
+    "a script's own fully_shard of the whole model": case(
+        "native", *pair(OF_UNIT, shard_units=ROOT), native=cases.OWN, conversion=cases.in_way("fsdp2"), ablations={}
+    ),
     "one call": case(TRACE_MODE, *pair([("all_reduce", 4_000, 20, 20)])),
     "one call, and on a rank of four another": case(
         "fsdp",
@@ -127,10 +138,23 @@ def test_what_a_script_exchanges_by_itself_goes_with_the_ablation_and_is_put_int
 
 @pytest.mark.parametrize("times", [1, 40])
 def test_what_a_wrapper_reduces_in_each_micro_batch_is_not_the_script_s(times: int) -> None:
-    unit = WrappedModule(name="Net", line="train.py:9", num_parameters=1_000, trainable_bytes=4_000)
     reduced = {"all_reduce": Collective(count=40, num_bytes=4_000 * times)}
     counters = Counters(operators=1, inputs=(), collectives=reduced)
-    conversion = dataclasses.replace(cases.in_way("ddp"), modules=(unit,))
+    conversion = dataclasses.replace(cases.in_way("ddp"), modules=(MODEL,))
     fields = {"native": cases.OWN, "conversion": conversion, "counters": counters, "ablations": {}}
     found = finding(case("native", *pair([SMALL] * 40, buckets=BUCKETS[:1]), **fields))
     assert ("script itself" in (found.remedy or "")) == (times == 1)
+
+
+def test_a_model_in_blocks_would_still_gather_and_scatter_once() -> None:
+    assert finding(FIRES["FSDP's units"]).cost.value == pytest.approx(0.2 * 28 / 30)
+
+
+def test_a_step_that_holds_a_rollout_is_not_told_as_each() -> None:
+    calls = digest(calls=[("all_reduce", 4_000, 2, 2)] * 44).calls
+    # All of the first step, and four of each other one.
+    kept = [row for row, step in enumerate(calls.step) if step == 0 or row % 44 < 4]
+    columns = ("operation", "group", "seq", "num_bytes", "begin_ns", "end_ns", "exposed_ns", "step", "segment_cause")
+    rows = {column: tuple(getattr(calls, column)[row] for row in kept) for column in columns}
+    ranks = [dataclasses.replace(rank, calls=dataclasses.replace(calls, **rows)) for rank in pair([])]
+    assert finding(case(TRACE_MODE, *ranks)).title.startswith("4 small collectives")
