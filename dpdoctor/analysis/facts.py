@@ -27,6 +27,7 @@ from dpdoctor.records import (
     HAND_WRITTEN,
     PARAMETERS_EQUAL,
     TENSOR_PARALLEL,
+    CallNode,
     Device,
     Launch,
     RankRecord,
@@ -80,12 +81,22 @@ def _peak(users: Sequence[tuple[RankRecord, int, Device]], sizes: Mapping[str, i
 
 
 NO_COMM = "no_comm"
+NO_SYNC = "no_sync_accumulation"
+# Times its gradients that a step reduces from which it does so in several micro-batches.
+REDUCED_TWICE = 1.5
+# Functions of torch that run a backward pass, and how libraries name their own.
+BACKWARDS = frozenset({"backward", "grad"})
 # A mode that ended like this trained nothing that a rule could judge or, inactive, what the baseline did.
 NOTHING_TRAINED = frozenset({"failed", "skipped", "inactive"})
 # What a script of its own wraps its model in, by the mode that does the same.
 WRAPPERS = {"ddp": "ddp", "fsdp2": "fsdp", "fsdp1": "fsdp1"}
 # nn.DataParallel drives its devices from one process, which exchanges nothing with others.
 DATA_PARALLEL = "dp"
+
+
+def _last(node: CallNode) -> str:
+    """Return the name of a library's function without what it is in."""
+    return node.where.rpartition(".")[2]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -250,6 +261,29 @@ class ModeFacts:
         """Return the mean number of micro-batches of the steady steps of a measured window; 0 without any."""
         steps = [step for _, window in self.windows for rank in window.ranks for step in rank.steady]
         return sum(step.micro_batches for step in steps) / len(steps) if steps else 0.0
+
+    @property
+    def reduces_each_micro_batch(self) -> bool:
+        """Return whether a step has several micro-batches and, as far as is known, reduces gradients in each."""
+        times = self.times_reduced
+        return self.micro_batches > 1 and (times is None or times >= REDUCED_TWICE)
+
+    @cached_property
+    def library_backward(self) -> str:
+        """Return the function of a library other than torch by which the script runs the backward pass.
+
+        Empty: the script calls torch's, or nobody saw. The library's own is told by its name, or by most of the time.
+        """
+        records = [rank.record for rank in self.launch.ranks if rank.record] if self.launch else []
+        tree = next((record.call_tree for record in records if record.call_tree), ())
+        called = [node for node in tree if not node.function and node.parent >= 0 and tree[node.parent].function]
+        of_torch = [node for node in called if node.where.startswith("torch.")]
+        if any(_last(node) in BACKWARDS for node in of_torch):
+            return ""
+        looks = sum(node.looks for node in tree if node.parent < 0)
+        found = [node for node in called if node not in of_torch]
+        running = [node for node in found if _last(node) in BACKWARDS or 2 * node.looks > looks]
+        return max(running, key=lambda node: node.looks).where if running else ""
 
     @cached_property
     def clocked_share(self) -> Figure:

@@ -6,31 +6,27 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.weighing import SMALL, weigh
+from dpdoctor.analysis.facts import NO_SYNC
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import core_words, wrapped_line
+from dpdoctor.rules.wording import LAST_ONLY, NO_SYNC_CODE, core_words, library_words, wrapped_line
 
-ABLATION = "no_sync_accumulation"
-# Times its gradients that a step reduces from which it does so in several micro-batches.
-REDUCED_TWICE = 1.5
 CODE = {
-    "ddp": "with contextlib.nullcontext() if is_last else model.no_sync(): loss.backward()",
+    "ddp": NO_SYNC_CODE,
     "fsdp": "model.set_requires_gradient_sync(is_last)",
-    "fsdp1": "with contextlib.nullcontext() if is_last else model.no_sync(): loss.backward()",
+    "fsdp1": NO_SYNC_CODE,
     "": "if is_last: average_gradients(model)",
 }
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     micro_batches = facts.micro_batches
-    if not facts.communicates or micro_batches <= 1 or _reduces_once(facts):
+    if not facts.communicates or not facts.reduces_each_micro_batch:
         return None
-    seen, ablation = facts.exposure, facts.ablation(ABLATION)
+    seen, ablation = facts.exposure, facts.ablation(NO_SYNC)
     if seen is None and ablation is None:
-        skipped = facts.mode.ablations.get(ABLATION)
+        skipped = facts.mode.ablations.get(NO_SYNC)
         why = (
-            f"{ABLATION} was not measured: {skipped.share.reason}"
-            if skipped
-            else f"profile with --ablations {ABLATION}"
+            f"{NO_SYNC} was not measured: {skipped.share.reason}" if skipped else f"profile with --ablations {NO_SYNC}"
         )
         how = f"no trace and no ablation shows what it costs: {why}"
         return CannotTell(reason=facts.traces.why_unknown or how)
@@ -49,29 +45,26 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         evidence.append(
             "the ablation that reduces the last one only gains " + ("nothing measurable" if refuted else gain)
         )
+    of_library = library_words(facts)
+    is_told = not refuted and not of_library
     return Finding(
         rule="accumulation_sync",
         mode=facts.name,
-        severity="info" if refuted else severity(weighed.value),
+        severity=severity(weighed.value) if is_told else "info",
         status=weighed.status,
         title="gradients are reduced in every micro-batch, which costs nothing measurable"
         if refuted
         else f"reducing gradients in every micro-batch takes {units.share(weighed.value)} of each step",
         cost=weighed.cost,
-        evidence=(*evidence, *core_words(facts)),
+        evidence=(*evidence, *of_library, *core_words(facts)),
         cause=None,
-        remedy=None if refuted else "reduce gradients in the last micro-batch of a step only",
-        short_remedy=None if refuted else "reduce gradients in the last micro-batch only",
-        code=None if refuted else CODE.get(facts.wrapper, CODE["ddp"]),
-        line=None if refuted else way.line if (way := facts.by_hand) else wrapped_line(facts),
-        speedup=None if refuted else faster_without(weighed.cost),
+        remedy="reduce gradients in the last micro-batch of a step only" if is_told else None,
+        short_remedy=LAST_ONLY if is_told else None,
+        code=CODE.get(facts.wrapper, CODE["ddp"]) if is_told else None,
+        line=(way.line if (way := facts.by_hand) else wrapped_line(facts)) if is_told else None,
+        speedup=faster_without(weighed.cost) if is_told else None,
         speedup_basis="measured" if weighed.status == "confirmed" else "predicted",
     )
-
-
-def _reduces_once(facts: ModeFacts) -> bool:
-    """Return whether a script that distributes itself reduced its gradients less than twice in a step."""
-    return facts.mode.native is not None and (times := facts.times_reduced) is not None and times < REDUCED_TWICE
 
 
 def _nothing() -> Figure:

@@ -10,10 +10,20 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.weighing import COVERAGE, SMALL, Weighed, above_zero, more_exact, weigh
-from dpdoctor.analysis.facts import NO_COMM
+from dpdoctor.analysis.facts import NO_COMM, NO_SYNC, REDUCED_TWICE
 from dpdoctor.digest import CollectiveSize
 from dpdoctor.rules.rule import CannotTell, Rule, Said, Severity, faster_without, severity
-from dpdoctor.rules.wording import ablation_words, agreement_words, core_words, neither, trace_words
+from dpdoctor.rules.wording import (
+    LAST_ONLY,
+    NO_SYNC_CODE,
+    ablation_words,
+    agreement_words,
+    core_words,
+    library_words,
+    neither,
+    trace_words,
+    wrapped_line,
+)
 
 # Rules that name a part of exposed communication, and what to do about it.
 SPECIFIC = (
@@ -52,7 +62,7 @@ def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
     weighed = _weighed(facts, claim)
     if max(weighed.value, (claim.value or 0.0) if claim and weighed.status == "refuted" else 0.0) < SMALL:
         return None
-    evidence = [*ablation_words(facts), *core_words(facts)]
+    evidence = [*ablation_words(facts), *core_words(facts), *library_words(facts)]
     if seen is not None:
         evidence.insert(0, trace_words(seen))
     if seen is not None and ablation is not None:
@@ -101,7 +111,8 @@ def _found(facts: ModeFacts, weighed: Weighed, evidence: list[str], part: Findin
         remedy=advice.remedy if advice else None,
         short_remedy=advice.short if advice else None,
         code=advice.code if advice else None,
-        speedup=faster_without(stats.scaled(weighed.cost, HALF)) if advice else None,
+        line=advice.line if advice else None,
+        speedup=faster_without(stats.scaled(weighed.cost, advice.saves)) if advice else None,
     )
 
 
@@ -131,12 +142,22 @@ class _Advice:
     remedy: str
     short: str
     code: str | None = None
+    line: str | None = None
+    saves: float = HALF
 
 
 def _advice(facts: ModeFacts) -> _Advice | None:
-    """Return what halves the communication per sample; None: for all we know it grows with the batch, or nothing."""
+    """Return what lessens the communication per sample; None: for all we know it grows with the batch, or nothing."""
     if not _is_of_parameters(facts):
         return None
+    if _is_reduced_in_vain(facts):
+        return _Advice(
+            remedy=f"{LAST_ONLY}: DDP reduces them in each of {units.digits(facts.micro_batches)} micro-batches",
+            short=LAST_ONLY,
+            code=NO_SYNC_CODE,
+            line=wrapped_line(facts),
+            saves=1 - 1 / facts.micro_batches,
+        )
     larger = _larger_batch(facts)
     is_float = _mostly(facts, lambda call: call.dtype == "float")
     if not facts.on_gpu or not is_float or any(way.hook for way in facts.ways):
@@ -144,6 +165,15 @@ def _advice(facts: ModeFacts) -> _Advice | None:
     short = "exchange bfloat16 instead of float32"
     remedy = "; or ".join(filter(None, (f"{short}: half the bytes", larger)))
     return _Advice(remedy=remedy, short=short, code=BFLOAT16.get(facts.wrapper))
+
+
+def _is_reduced_in_vain(facts: ModeFacts) -> bool:
+    """Return whether DDP reduces gradients in micro-batches that need it not.
+
+    What an ablation gave is for accumulation_sync to tell; and a library may do without by itself.
+    """
+    is_reduced = facts.wrapper == "ddp" and facts.reduces_each_micro_batch and facts.micro_batches >= REDUCED_TWICE
+    return is_reduced and facts.ablation(NO_SYNC) is None and not library_words(facts)
 
 
 def _larger_batch(facts: ModeFacts) -> str:

@@ -9,6 +9,8 @@ from dpdoctor.analysis.base.weighing import COVERAGE, Weighed, above_zero, agree
 from dpdoctor.analysis.communication import Exposure
 from dpdoctor.analysis.facts import NO_COMM, Peak
 
+LAST_ONLY = "reduce gradients in the last micro-batch only"
+NO_SYNC_CODE = "with contextlib.nullcontext() if is_last else model.no_sync(): loss.backward()"
 ON_CORES = "without a GPU communication takes the cores that compute, and slows what it runs beside"
 TRACED_STEPS = "these are traced steps: without a profiler the host is faster"
 # A few whole steps more than are lost at the ends.
@@ -145,6 +147,16 @@ def agreement_words(seen: Exposure, ablation: AblationSummary) -> str:
 def core_words(facts: ModeFacts) -> tuple[str, ...]:
     """Return what belongs to every figure of communication without a GPU; empty with one."""
     return () if facts.on_gpu else (ON_CORES,)
+
+
+def library_words(facts: ModeFacts) -> tuple[str, ...]:
+    """Return that a library runs the backward passes after each of which dpdoctor's wrapper reduces; else empty."""
+    if facts.mode.native is not None or not facts.reduces_each_micro_batch or not facts.library_backward:
+        return ()
+    return (
+        f"{facts.library_backward} runs the backward pass: in a job of its own it may reduce in the last micro-batch "
+        "only, as it is; --modes native shows whether it does",
+    )
 
 
 def shared_words(peak: Peak) -> tuple[str, ...]:

@@ -84,6 +84,20 @@ def test_what_gains_nothing_is_not_recommended() -> None:
     assert (found.status, found.remedy, found.severity) == ("refuted", None, "info")
 
 
+@pytest.mark.parametrize(
+    "function", ["accelerate.accelerator.Accelerator.backward", "transformers.trainer.Trainer.train"]
+)
+def test_a_library_that_runs_the_backward_pass_may_do_so_itself(function: str) -> None:
+    ranks = [
+        dataclasses.replace(rank, record=dataclasses.replace(rank.record, call_tree=cases.calling(function)))
+        for rank in accumulating(4)
+        if rank.record is not None
+    ]
+    found = finding(cases.case("ddp", world_size=2, of=ranks))
+    assert (found.severity, found.remedy, found.code, found.line, found.speedup) == ("info", None, None, None, None)
+    assert any(f"{function} runs the backward pass" in text for text in found.evidence)
+
+
 def test_it_cannot_tell_without_trace_and_ablation() -> None:
     assert isinstance(RULE.check(of(4, None)), CannotTell)
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from dpdoctor.analysis import TRACE_MODE, Finding
-from dpdoctor.records import Collective, Conversion, Counters
+from dpdoctor.records import Collective, Conversion, Counters, WrappedModule
 from dpdoctor.rules import CannotTell, wording
 from dpdoctor.rules.diagnose import ask
 from dpdoctor.rules.rule import Said
-from tests.builders.cases import OWN, Case, ablation, by_hand, ranks, skipped
+from tests.builders.cases import OWN, Case, ablation, by_hand, calling, in_way, ranks, skipped
 from tests.builders.cases import case as untraced
 from tests.builders.documents import needs_real_traces
 from tests.builders.traced_cases import STEPS, case, digest, real_cases
 from tests.builders.traced_runs import size
+
+MODEL = WrappedModule(name="Net", line="train.py:9", num_parameters=1_000, trainable_bytes=4_000)
 
 
 def pair(exposed: int = 30, *, gpu: bool = True) -> tuple:
@@ -99,19 +102,52 @@ def test_accumulation_is_advised_where_it_saves_communication(mode: str, is_advi
     assert "twice the batch" in found.remedy
 
 
+def accumulating(number: int, mode: str = "ddp", library: str = "", **fields: Any) -> Finding:
+    """Return what is found of so many micro-batches in a step, whose backward passes this function runs."""
+    of = [
+        replace(rank, steps=tuple(msgspec.structs.replace(step, micro_batches=number) for step in rank.steps))
+        for rank in ranks(2, call_tree=calling(library) if library else ())
+    ]
+    return finding(untraced(mode, of=of, **{"ablations": {"no_comm": ablation(0.3)}, **fields}))
+
+
+ONCE = {
+    "conversion": Conversion(modules=(MODEL,), num_threads=1),
+    "counters": Counters(
+        operators=1,
+        collectives={"all_reduce": Collective(count=1, num_bytes=MODEL.trainable_bytes)},
+        inputs=(),
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("mode", "fields"), [("ddp", {}), ("native", {"native": OWN, "conversion": by_hand(in_backward=True)})]
+    ("mode", "fields"), [("ddp", ONCE), ("native", {"native": OWN, "conversion": by_hand(in_backward=True)})]
 )
 def test_who_accumulates_already_is_not_advised_to(mode: str, fields: dict) -> None:
-    def remedy(number: int) -> str:
-        of = [
-            replace(rank, steps=tuple(msgspec.structs.replace(step, micro_batches=number) for step in rank.steps))
-            for rank in ranks(2)
-        ]
-        return str(finding(untraced(mode, of=of, ablations={"no_comm": ablation(0.3)}, **fields)).remedy)
+    assert "accumulate gradients" in str(accumulating(1, mode, **fields).remedy)
+    assert str(accumulating(4, mode, **fields).remedy).startswith("train on twice the batch per device:")
 
-    assert "accumulate gradients" in remedy(1)
-    assert remedy(4).startswith("train on twice the batch per device:")
+
+@pytest.mark.parametrize(("mode", "fields"), [("ddp", {}), ("native", {"native": OWN, "conversion": in_way("ddp")})])
+def test_what_ddp_reduces_in_each_micro_batch_is_to_be_reduced_in_the_last(mode: str, fields: dict) -> None:
+    found = accumulating(4, mode, **fields)
+    assert found.short_remedy == "reduce gradients in the last micro-batch only"
+    assert "model.no_sync()" in str(found.code)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(1 / (1 - 0.3 * 3 / 4))
+
+
+def test_where_the_ablation_of_it_was_measured_its_own_rule_tells() -> None:
+    measured = {"no_comm": ablation(0.3), "no_sync_accumulation": ablation(0.0, 0.02)}
+    assert "no_sync" not in str(accumulating(4, ablations=measured).code)
+
+
+def test_where_a_library_runs_the_backward_pass_it_may_do_so_itself() -> None:
+    found = accumulating(4, library="accelerate.accelerator.Accelerator.backward")
+    assert (found.code, found.line) == (None, None)
+    assert any("Accelerator.backward runs the backward pass" in text for text in found.evidence)
+    assert "no_sync" in str(accumulating(4, library="torch._tensor.Tensor.backward").code)
 
 
 def exchanging(operation: str, dtype: str, mode: str = "ddp") -> Finding:
