@@ -13,6 +13,7 @@ from dpdoctor.worker.ablations import _wire as wires
 from dpdoctor.worker.ablations._wire import Wire
 from dpdoctor.worker.base.agreement import Alone
 from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.modes import fsdp
 from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.phases import PhaseClock
 
@@ -103,6 +104,15 @@ def test_one_line_for_numbers_of_both_kinds_is_refused(exchanges: Exchanges) -> 
     issued(exchanges)
     found.settle(Alone(), None)
     assert f"all_reduce at {__file__}" in (found.unfit() or "")
+
+
+def test_what_dpdoctor_exchanges_where_it_wraps_is_no_exchange_of_the_script(exchanges: Exchanges) -> None:
+    model = nn.Sequential(nn.Linear(30, 1), nn.BatchNorm1d(1))
+    found = wire_of(exchanges, model)
+    fsdp._broadcast(model)  # a bias of one element, and num_batches_tracked, through one line
+    issued(exchanges)
+    found.settle(Alone(), None)
+    assert found.unfit() == wires.NOTHING
 
 
 def test_flags_through_the_line_of_gradients_go_out(exchanges: Exchanges) -> None:
