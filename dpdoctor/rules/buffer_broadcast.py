@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Finding, ModeFacts
 from dpdoctor.analysis.base.weighing import SMALL
@@ -9,6 +11,8 @@ from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import ablation_words, core_words, weigh_part, why_no_steps, wrapped_line
 
 OPERATION = "broadcast"
+# The option that switches it off, and the one that torch deprecates since then.
+OPTION, OLDER_OPTION, SINCE = "forward_sync_buffers", "broadcast_buffers", (2, 13)
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
@@ -28,6 +32,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if counted:
         calls = units.count(counted.count, "broadcast")
         evidence.insert(0, f"each step makes {calls} of {units.size(counted.num_bytes)} together")
+    option = _option(facts)
     evidence.append(f"they take {units.share(weighed.value)} of a traced step while nothing computes")
     return Finding(
         rule="buffer_broadcast",
@@ -40,8 +45,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         cause=None,
         remedy="switch the broadcast off if ranks may keep their own buffers: statistics of BatchNorm are read only in "
         "evaluation. Leave it on where training itself reads a buffer that ranks would change differently",
-        short_remedy="set broadcast_buffers=False",
-        code="DistributedDataParallel(model, broadcast_buffers=False)",
+        short_remedy=f"set {option}=False",
+        code=f"DistributedDataParallel(model, {option}=False)",
         line=wrapped_line(facts),
         speedup=faster_without(weighed.cost),
     )
@@ -57,6 +62,13 @@ def _why_unknown(facts: ModeFacts, *, is_counted: bool) -> str | None:
     return facts.traces.why_unknown
 
 
+def _option(facts: ModeFacts) -> str:
+    """Return what the torch of the run calls the option; of traces alone, which do not tell it, what newer ones do."""
+    told = "" if facts.name == TRACE_MODE else facts.fingerprint.packages.get("torch", "")
+    version = re.match(r"(\d+)\.(\d+)", told)
+    return OLDER_OPTION if version and (int(version[1]), int(version[2])) < SINCE else OPTION
+
+
 RULE = Rule(
     name="buffer_broadcast",
     title="Buffers broadcast in every step",
@@ -66,8 +78,8 @@ RULE = Rule(
     how="Broadcasts are counted in one step; the trace shows what they take while nothing computes, on the rank that "
     "waits least. The ablation no_comm removes them together with the gradients' communication: of its gain they are "
     "given the part that they are of what is exposed.",
-    remedy="DistributedDataParallel(model, broadcast_buffers=False), unless training itself reads a buffer that ranks "
-    "change differently.",
+    remedy=f"DistributedDataParallel(model, {OPTION}=False), whose name is {OLDER_OPTION} before torch "
+    f"{'.'.join(map(str, SINCE))}, unless training itself reads a buffer that ranks change differently.",
     verified=True,
     check=_check,
 )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from dpdoctor.analysis import TRACE_MODE, Finding
+from dpdoctor.digest import Bucket
 from dpdoctor.records import HAND_WRITTEN, Collective, Conversion, Counters, Strategy
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.buffer_broadcast import RULE
 from tests.builders.cases import OWN, ablation
 from tests.builders.cases import case as untraced
+from tests.builders.specs import MS
 from tests.builders.traced_cases import case, digest, real_cases
 
 COUNTERS = Counters(
@@ -20,6 +24,8 @@ COUNTERS = Counters(
     },
     inputs=(),
 )
+
+BUCKET = Bucket(order=0, num_bytes=44_000_000, ready_ns=50 * MS, end_ns=80 * MS, exposed_ns=0, tail_ns=0)
 
 
 def pair(first: float = 10, second: float = 10) -> list:
@@ -60,8 +66,30 @@ def test_cost_count_and_line() -> None:
     assert found.cost.value == pytest.approx(0.1)
     assert "2 broadcasts" in found.evidence[0]
     assert "40.0 kB" in found.evidence[0]
-    assert found.code is not None
-    assert "broadcast_buffers=False" in found.code
+
+
+@pytest.mark.parametrize(
+    ("name", "packages", "option"),
+    [
+        ("ddp", {"torch": "2.11.0+cu130"}, "broadcast_buffers"),
+        ("ddp", {"torch": "2.13.0"}, "forward_sync_buffers"),
+        ("ddp", {"torch": "3.0"}, "forward_sync_buffers"),
+        ("ddp", {}, "forward_sync_buffers"),
+        (TRACE_MODE, {"torch": "2.11.0"}, "forward_sync_buffers"),  # of the machine that reads the traces
+    ],
+)
+def test_the_option_has_the_name_that_the_torch_of_the_run_knows(
+    name: str, packages: dict[str, str], option: str
+) -> None:
+    digests = [dataclasses.replace(one, buckets=(BUCKET,)) for one in pair()]
+    facts = case(name, *digests, counters=COUNTERS)
+    facts = dataclasses.replace(facts, fingerprint=dataclasses.replace(facts.fingerprint, packages=packages))
+    found = RULE.check(facts)
+    assert isinstance(found, Finding)
+    assert (found.short_remedy, found.code) == (
+        f"set {option}=False",
+        f"DistributedDataParallel(model, {option}=False)",
+    )
 
 
 def test_it_has_its_part_of_what_the_ablation_gains() -> None:
