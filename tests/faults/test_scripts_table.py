@@ -11,7 +11,9 @@ import json
 import math
 import os
 import re
+import runpy
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,6 +235,19 @@ def test_a_kind_of_script_ends_as_its_row_says(run, kind):
         else:
             assert_right(done, mode, case)
     case.also(done)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.bool, torch.float32])
+def test_the_oracle_sees_tensors_of_types_that_numpy_does_not_know(monkeypatch, dtype):
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])  # it puts itself there
+    monkeypatch.setenv("DPDOCTOR_TEST_ORACLE", "somewhere")
+    oracle = runpy.run_path(str(ORACLE / "sitecustomize.py"))
+    for value in (0, 1, 1):
+        oracle["called"](torch.nn.Linear(2, 2), (torch.full((2, 2), value).to(dtype),))
+        oracle["returned"]()
+    of_zeros, *of_ones = oracle["CALLS"].digests
+    assert of_ones == [of_ones[0]] * 2
+    assert of_zeros != of_ones[0]
 
 
 def watched_by_an_oracle() -> dict[str, str]:
