@@ -148,7 +148,7 @@ def analyse(run: Run) -> Analysis:
     is_other = BASELINE in modes and _runs_as_python(modes[BASELINE])
     cost = own_cost(watched, bare, why_unknown(run.bare, bare, beside.get(BASELINE), is_other_program=is_other))
     modes = with_own_cost(modes, cost, bare)
-    modes = with_loaders(modes, speaking, _trials(run), header)
+    modes = with_loaders(modes, speaking, _trials(run), header, {name for name, words in beside.items() if words})
     traces = {name: _traces(launches[name]) for name in modes}
     compared = {name: compare_ranks(found.digests, _pauses(speaking[name])) for name, found in traces.items() if found}
     modes = waterfalls(modes, launches, compared, traces)

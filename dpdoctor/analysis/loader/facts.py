@@ -18,6 +18,7 @@ from dpdoctor.records import Launch
 NO_FETCH = "no fetch was timed in a full window"
 NO_EDGE = "no iteration of this loader began inside a full window"
 NO_HAND_OFF = "no batch was ready when asked for, and the transfer was not measured apart"
+DISTURBED = "other processes took cores, and the transfer was not measured apart"
 # Fewer takings of ready batches than this say less than the hand-off that was measured apart.
 LEAST_TAKEN = 10
 
@@ -75,11 +76,14 @@ def receive(feed: Feed, hand_offs: Sequence[HandOff]) -> Figure:
     """Return the seconds that taking over a ready batch keeps the training thread.
 
     From the batches whose fetch had ended when they were asked for; where they are few, measured apart from training.
+    So, too, where others took cores: each of the threads that hand a batch over waits for one beside training, and its
+    wait would count as transfer. Measured apart, nothing of the rank keeps it from a core.
     """
     taken = [b.wait_ns * NS for part in feed.parts for b in part.steady if _lay_ready(b)]
-    if len(taken) >= LEAST_TAKEN:
+    if len(taken) >= LEAST_TAKEN and not feed.disturbed:
         return stats.median_interval(taken, "s")
-    return stats.median_interval([h.receive_ns * NS for h in hand_offs], "s", reason=NO_HAND_OFF)
+    reason = DISTURBED if feed.disturbed else NO_HAND_OFF
+    return stats.median_interval([h.receive_ns * NS for h in hand_offs], "s", reason=reason)
 
 
 def edge(feed: Feed) -> Figure:

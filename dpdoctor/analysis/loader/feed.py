@@ -49,11 +49,15 @@ class WindowFeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """The loader that fed the training in one launch: `windows` has one entry per window, with all ranks."""
+    """The loader that fed the training in one launch: `windows` has one entry per window, with all ranks.
+
+    `disturbed`: other processes took cores meanwhile, and the ranks missed them.
+    """
 
     number: int
     loader: Loader
     windows: tuple[tuple[WindowFeed, ...], ...]
+    disturbed: bool = False
 
     @property
     def parts(self) -> list[WindowFeed]:

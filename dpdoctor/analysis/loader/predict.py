@@ -201,16 +201,24 @@ ABLATION = BESIDE
 
 
 def tried(
-    present: Measured, launch: LaunchFacts, ablations: Mapping[str, AblationSummary], header: RunHeader
+    present: Measured,
+    launch: LaunchFacts,
+    ablations: Mapping[str, AblationSummary],
+    header: RunHeader,
+    *,
+    disturbed: bool = False,
 ) -> Basis | None:
-    """Return what the ablation measured; None: it did not run, or too little of it is known."""
+    """Return what the ablation measured; None: it did not run, or too little of it is known.
+
+    `disturbed` is Feed's.
+    """
     step = ablations[ABLATION].step if ABLATION in ablations else None
     found = feed(launch, ablation=ABLATION)
     if step is None or step.value is None or found is None:
         return None
     loader = dataclasses.replace(found.loader, num_workers=1, prefetch_factor=DEFAULT_PREFETCH, in_order=True)
     try:
-        beside = measured(dataclasses.replace(found, loader=loader), launch, header)
+        beside = measured(dataclasses.replace(found, loader=loader, disturbed=disturbed), launch, header)
     except UnknownError:
         return None
     # Cores were counted in the full windows alone.

@@ -7,7 +7,7 @@ processes, and that alone may make them faster: a control with as many processes
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
@@ -128,18 +128,28 @@ def with_loaders(
     launches: Mapping[str, LaunchFacts],
     trials: Mapping[str, LaunchFacts],
     header: RunHeader,
+    disturbed: Collection[str] = (),
 ) -> dict[str, ModeSummary]:
-    """Return the modes with what fed their training in the launch that speaks for each; failed ones as they are."""
-    found = {name: _fed(mode, launches.get(name), trials.get(name), header) for name, mode in modes.items()}
+    """Return the modes with what fed their training in the launch that speaks for each; failed ones as they are.
+
+    `disturbed`: the modes in which other processes took cores that ranks missed.
+    """
+    found = {
+        name: _fed(mode, launches.get(name), trials.get(name), header, disturbed=name in disturbed)
+        for name, mode in modes.items()
+    }
     fed = {name: one for name, one in found.items() if one is not None}
     summaries = {name: _summary(one, fed.get(BASELINE), header) for name, one in fed.items()}
     return {name: dataclasses.replace(mode, loader=summaries.get(name)) for name, mode in modes.items()}
 
 
-def _fed(mode: ModeSummary, launch: LaunchFacts | None, tried_in: LaunchFacts | None, header: RunHeader) -> _Fed | None:
+def _fed(
+    mode: ModeSummary, launch: LaunchFacts | None, tried_in: LaunchFacts | None, header: RunHeader, *, disturbed: bool
+) -> _Fed | None:
     found = feed(launch) if launch is not None and mode.status != "failed" else None
     if launch is None or found is None:
         return None
+    found = dataclasses.replace(found, disturbed=disturbed)
     predictor, reason = None, ""
     try:
         predictor = _predictor(found, launch, mode, header)
@@ -159,9 +169,10 @@ def _predictor(found: Feed, launch: LaunchFacts, mode: ModeSummary, header: RunH
     if mode.step.value is None:
         raise UnknownError(mode.step.reason or "no step time")
     present = measured(found, launch, header)
-    return Predictor(
-        Basis(present, mode.step), None if found.loader.num_workers else tried(present, launch, mode.ablations, header)
-    )
+    beside = None
+    if not found.loader.num_workers:
+        beside = tried(present, launch, mode.ablations, header, disturbed=found.disturbed)
+    return Predictor(Basis(present, mode.step), beside)
 
 
 def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSummary:

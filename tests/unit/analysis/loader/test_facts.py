@@ -97,14 +97,25 @@ def test_bytes_are_the_mean_of_what_is_known() -> None:
     assert facts.batch_bytes(fed(rank(even_batches(8)))) is None
 
 
-def test_receive_is_what_ready_batches_took() -> None:
+def lying_ready() -> Rank:
+    """Return a rank that takes over twelve ready batches in 2 ms each, and waits for one more."""
     ready = [
         batch(n, asked=100 * n - 100, wait=2.0, fetch_begin=100 * n - 200, worker=0, ready=1) for n in range(1, 13)
     ]
     # Fetched while it was waited for: its wait is no taking over.
     late = batch(13, asked=1200, wait=70.0, worker=0, ready=1)
-    found = fed(rank([*ready, late], num_windows=4, loaders=(loader(num_workers=1, prefetch_factor=2),)))
-    assert facts.receive(found, (HAND_OFF,)).value == pytest.approx(0.002)
+    return rank([*ready, late], num_windows=4, loaders=(loader(num_workers=1, prefetch_factor=2),))
+
+
+def test_receive_is_what_ready_batches_took() -> None:
+    assert facts.receive(fed(lying_ready()), (HAND_OFF,)).value == pytest.approx(0.002)
+
+
+def test_receive_is_the_hand_off_where_others_took_cores() -> None:
+    # What ready batches took holds waits for cores then.
+    found = dataclasses.replace(fed(lying_ready()), disturbed=True)
+    assert facts.receive(found, (HAND_OFF,)).value == pytest.approx(0.003)
+    assert facts.receive(found, ()).reason == facts.DISTURBED
 
 
 def test_receive_is_the_hand_off_where_no_batch_lay_ready() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis.analyse import analyse
 from dpdoctor.analysis.base.summary import LoaderSummary
@@ -219,3 +220,25 @@ def test_what_nobody_sampled_is_no_limit() -> None:
     found = limits(launch(rank(even_batches(8))))
     assert (found.memory, found.shm) == (None, None)
     assert found.has_room(Setting(num_workers=64, prefetch_factor=8))
+
+
+def handing_over(cpu_cores: float) -> Launch:
+    """Return a launch of which each batch lies ready and is taken over in 60 ms, on two cores that are all in use."""
+    batches = even_batches(24, wait=60.0, fetch=1.0)
+    batches = [replace(b, worker=0, ready=2, fetch_begin_ns=b.asked_ns - 90 * MS) for b in batches]
+    made = rank(batches, num_windows=6, loaders=(loader(num_workers=1, prefetch_factor=2),), hand_offs=HAND_OFFS)
+    samples = (
+        Sample(at_ns=0, source="host", values={"cpu_ratio": 1.0, "num_cpus": 2.0}),
+        Sample(at_ns=1, source="rank0", values={"cpu_cores": cpu_cores, "memory_bytes": 1e9}),
+    )
+    return dataclasses.replace(launch(made), samples=samples)
+
+
+@pytest.mark.parametrize(("cpu_cores", "transfer", "advised"), [(1.9, 0.060, 0), (0.5, 0.003, None)])
+def test_waits_for_cores_that_others_took_are_no_reason_for_other_settings(
+    cpu_cores: float, transfer: float, advised: int | None
+) -> None:
+    found = loaders({"single": [handing_over(cpu_cores)]})["single"]
+    assert found is not None
+    assert found.transfer.value == pytest.approx(transfer)
+    assert (found.advice.num_workers if found.advice else None) == advised
