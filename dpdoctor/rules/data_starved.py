@@ -71,7 +71,7 @@ def _starved(facts: ModeFacts, claim: Figure, weighed: Weighed) -> Finding:
         short_remedy=advice.short if advice else None,
         code=advice.code if advice else None,
         line=line,
-        speedup=_predicted(facts, advice, weighed.cost),
+        speedup=_predicted(facts, advice, weighed.cost, claim),
         speedup_basis="at most"
         if advice is None or advice.predicted is None
         else "measured"
@@ -101,14 +101,17 @@ def _of_short_iterations(facts: ModeFacts) -> tuple[str, loader_advice.Advice]:
     )
 
 
-def _predicted(facts: ModeFacts, advice: loader_advice.Advice | None, cost: Figure) -> Figure:
+def _predicted(facts: ModeFacts, advice: loader_advice.Advice | None, cost: Figure, wait: Figure) -> Figure:
     """Return what the simulation predicts, else what is left without the part of the cost that the advice removes.
 
-    The latter is a bound: of clock and ablation, which also shows what the loader slows beside the wait, the higher.
+    The latter is a bound: of clock and ablation, which also shows what the loader slows beside the wait, the higher;
+    the clock's `wait` where the advice touches nothing else.
     """
     if advice is not None and advice.predicted is not None:
         return advice.predicted
     most = max((cost, *_ablated(facts)), key=lambda figure: figure.high or figure.value or 0.0)
+    if advice is not None and advice.of_wait and wait.value is not None:
+        most = wait
     if advice is None:
         return faster_without(most)
     bound = faster_without(stats.scaled(most, advice.removes_at_most))

@@ -35,7 +35,8 @@ class Advice:
     """What to do about a loader; `predicted` is the throughput after it over that of now, `measured` in this run.
 
     `short` is the remedy in a few words, `removes` the part of the cost that it takes away if it takes away what it
-    names, `removes_at_most` the most, where nothing was predicted.
+    names, `removes_at_most` the most, where nothing was predicted. `of_wait`: the cost of which it is a part is the
+    wait alone, and nothing that the loader's work slows beside it.
     """
 
     remedy: str
@@ -45,6 +46,7 @@ class Advice:
     measured: bool = False
     removes: float = 1.0
     removes_at_most: float = 1.0
+    of_wait: bool = False
 
 
 def cause(facts: ModeFacts, loader: LoaderSummary) -> str | None:
@@ -147,6 +149,7 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
             short="let a batch be fewer tensors",
             removes=min(1.0, handing_over / wait),
             removes_at_most=min(1.0, handing_over / wait),
+            of_wait=True,
         )
     name, share = _slowest_part(loader)
     if _slow_s(facts, loader) > max(share, NAMED) * wait:
