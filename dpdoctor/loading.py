@@ -79,6 +79,7 @@ class HandOff:
     Attributes:
         send_ns, receive_ns: the worker's and the training thread's share while the worker does nothing else; medians
             over `n` batches of `num_bytes`.
+        num_tensors: of a batch; 0 where it has none, and where nobody counted them.
         failure: what the script's dataset raised in a worker. Empty: nothing, or nobody tried.
     """
 
@@ -88,3 +89,4 @@ class HandOff:
     send_ns: int
     receive_ns: int
     failure: str = ""
+    num_tensors: int = 0

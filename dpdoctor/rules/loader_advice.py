@@ -23,6 +23,8 @@ NAMED = 0.1
 # the others: 0.16 to 0.28 by tests/benchmarks/remedy_gain.py, of two transforms under DDP. For a bound, twice that.
 REST_FASTER = 0.5
 COLLATE = "collate"
+# Two or three tensors a batch are what a sample and its label take: up to this many cannot be made much fewer.
+FEW_TENSORS = 4
 # By how much, as half an interval, what was tried in turns in one launch may compare otherwise in another: of thirteen
 # by tests/benchmarks/remedy_gain.py one lay 1% beyond what its windows said, and one 6% beyond a wider interval.
 OTHER_LAUNCH = 0.05
@@ -125,8 +127,11 @@ def _slow_fetch(facts: ModeFacts, loader: LoaderSummary, *, enough_cores: bool) 
 
 def _waits(facts: ModeFacts, loader: LoaderSummary) -> bool:
     """Return whether a fetch waits for something that is not a core: on a busy machine that cannot be told."""
-    ratio = loader.cpu_ratio.value
-    return ratio is not None and ratio < WAITING and not are_exhausted(facts) and not facts.is_busy
+    return _computes_little(loader) and not are_exhausted(facts) and not facts.is_busy
+
+
+def _computes_little(loader: LoaderSummary) -> bool:
+    return loader.cpu_ratio.value is not None and loader.cpu_ratio.value < WAITING
 
 
 def are_exhausted(facts: ModeFacts) -> bool:
@@ -143,15 +148,8 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
         return _settings(facts, loader, loader.advice)
     wait, handing_over = loader.wait.value or 0.0, _handing_over(loader)
     if main_part({"hand-off": handing_over}, wait):
-        # Batches lie ready: training would wait as long for those that are fetched faster.
-        return Advice(
-            remedy="let a batch be a few tensors: each is handed over by itself, and what is no tensor is pickled",
-            short="let a batch be fewer tensors",
-            removes=min(1.0, handing_over / wait),
-            removes_at_most=min(1.0, handing_over / wait),
-            of_wait=True,
-        )
-    name, share = _slowest_part(loader)
+        return _of_hand_off(facts, loader, part=min(1.0, handing_over / wait))
+    _, share = _slowest_part(loader)
     if _slow_s(facts, loader) > max(share, NAMED) * wait:
         return _without_slow(facts, loader)
     if _waits(facts, loader):
@@ -159,12 +157,40 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
             remedy="keep the data in memory, or read it in larger pieces from a faster disk",
             short="keep the data in memory",
         )
+    if facts.others and _computes_little(loader):
+        # It may wait for a disk, or for a core in a way that the kernel does not tell: what is slow in it is not known.
+        return None
+    return _cheaper_part(facts, loader)
+
+
+def _of_hand_off(facts: ModeFacts, loader: LoaderSummary, part: float) -> Advice | None:
+    """Return what helps where training waits for a hand-off in this part of its wait; None: nothing that is known.
+
+    Batches lie ready: training would wait as long for those that are fetched faster, unless it needs no workers then.
+    """
+    if loader.batch_tensors is None or loader.batch_tensors > FEW_TENSORS:
+        return Advice(
+            remedy="let a batch be a few tensors: each is handed over by itself, and what is no tensor is pickled",
+            short="let a batch be fewer tensors",
+            removes=part,
+            removes_at_most=part,
+            of_wait=True,
+        )
+    _, share = _slowest_of_all(loader)
+    rest = (loader.fetch.value or 0.0) * (1 - share)
+    if rest >= _handing_over(loader):
+        return None
+    return _cheaper_part(facts, loader, then="; then set num_workers=0: fetching takes less than handing over")
+
+
+def _cheaper_part(facts: ModeFacts, loader: LoaderSummary, then: str = "") -> Advice | None:
+    """Return that the costliest part of a fetch is to be cheaper, and what to do `then`; None: none is worth a name."""
     name, share = _slowest_of_all(loader)
     if share < NAMED:
         return None
     return Advice(
         remedy=f"make {name} cheaper, which is {units.share(share)} of a fetch: do it for a whole batch at once, on "
-        "the device, or where its result is always the same, once, and store that",
+        f"the device, or where its result is always the same, once, and store that{then}",
         short=f"make {name} cheaper{_no_gain(facts)}",
         removes=share,
         removes_at_most=share + REST_FASTER * (1 - share),
@@ -247,9 +273,7 @@ def known(loader: LoaderSummary) -> list[str]:
     found = []
     where = f"by {units.count(loader.num_workers, 'worker')}" if loader.num_workers else "in the main process"
     if loader.fetch.value is not None:
-        ratio = loader.cpu_ratio.value
-        computing = "" if ratio is None else f", {units.share(min(1.0, ratio))} of it CPU time"
-        found.append(f"Batches are loaded {where}: {units.seconds(loader.fetch.value)} each{computing}.")
+        found.append(f"Batches are loaded {where}: {units.seconds(loader.fetch.value)} each{_spent_on(loader)}.")
     name, share = _slowest_of_all(loader)
     if share >= NAMED:
         found.append(f"{name} is {units.share(share)} of a fetch.")
@@ -261,3 +285,14 @@ def known(loader: LoaderSummary) -> list[str]:
     if loader.advice is None and loader.advice_reason:
         found.append(f"No num_workers recommendation: {loader.advice_reason}.")
     return found
+
+
+def _spent_on(loader: LoaderSummary) -> str:
+    """Return, as the end of a sentence, how much of a fetch is a wait for a core, and how much of the rest CPU time."""
+    assert loader.fetch.value is not None
+    ratio, queued = loader.cpu_ratio.value, loader.queued.value if loader.queued else None
+    computing = None if ratio is None else units.share(min(1.0, ratio))
+    if not queued or queued < NAMED * loader.fetch.value:
+        return f", {computing} of it CPU time" if computing else ""
+    of_rest = f", {computing} of the rest CPU time" if computing else ""
+    return f", {units.seconds(queued)} of it waiting for a core{of_rest}"

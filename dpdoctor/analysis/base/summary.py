@@ -83,7 +83,7 @@ class LoaderSummary:
         fetch: seconds that a worker (or the training thread, without workers) takes for a batch; wall.
         fetch_cv: standard deviation of the fetches over their mean; what an event simulation needs and a mean hides.
         slow_fetches: the few that take far longer than the others; None: there are none.
-        cpu_ratio: CPU time of the fetching thread over `fetch`: near 1 it computes, near 0 it waits for I/O.
+        cpu_ratio: CPU time of the fetching thread over `fetch` less `queued`: near 1 it computes, near 0 it waits for I/O.
         collate: the part of `fetch` that puts samples together.
         wait: seconds per step that the training thread waits.
         ready_batches: share of the asks that found so many batches ready.
@@ -97,6 +97,8 @@ class LoaderSummary:
         trial: what came of the setting that was tried in a launch of its own; None: there was no such launch.
         index: place in Conversion.loaders.
         rebuilt: the script builds a new one for most of its iterations, so that no process is kept for the next.
+        queued: the part of `fetch` in which its thread waits for a core; None: nobody looked.
+        batch_tensors: in one batch; None: nobody counted them.
     """
 
     line: str
@@ -125,6 +127,8 @@ class LoaderSummary:
     index: int = 0
     built_at: str = ""
     rebuilt: bool = False
+    queued: Figure | None = None
+    batch_tensors: int | None = None
 
     @property
     def arguments_line(self) -> str:

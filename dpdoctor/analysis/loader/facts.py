@@ -28,6 +28,11 @@ def fetch_time(feed: Feed) -> Figure:
     return _mean_over(feed, lambda batch: batch.fetch_ns * NS)
 
 
+def queued_time(feed: Feed) -> Figure:
+    """Return the seconds of a fetch in which its thread waits for a core."""
+    return _mean_over(feed, lambda batch: batch.queued_ns * NS)
+
+
 def collate_time(feed: Feed) -> Figure:
     """Return the seconds of a fetch that its collate takes."""
     return _mean_over(feed, lambda batch: batch.collate_ns * NS)
@@ -70,6 +75,11 @@ def batch_bytes(feed: Feed) -> float | None:
     """Return the mean bytes of a batch; None where no tensor was seen in any."""
     sizes = [b.num_bytes for part in feed.parts for b in part.asked if b.num_bytes]
     return float(np.mean(sizes)) if sizes else None
+
+
+def batch_tensors(hand_offs: Sequence[HandOff]) -> int | None:
+    """Return the tensors of a batch; None where nobody counted them, or it has none."""
+    return max((h.num_tensors for h in hand_offs), default=0) or None
 
 
 def receive(feed: Feed, hand_offs: Sequence[HandOff]) -> Figure:

@@ -177,6 +177,7 @@ def _predictor(found: Feed, launch: LaunchFacts, mode: ModeSummary, header: RunH
 
 def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSummary:
     loader, found, launch = fed.feed.loader, fed.feed, fed.launch
+    hand_offs = facts.hand_offs(found, launch)
     predictions: tuple[LoaderPrediction, ...] = ()
     chosen, reason = None, fed.reason
     if fed.predictor is not None:
@@ -202,6 +203,8 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         pin_memory=loader.pin_memory,
         persistent_workers=loader.persistent_workers,
         rebuilt=loader.rebuilt,
+        queued=facts.queued_time(found),
+        batch_tensors=facts.batch_tensors(hand_offs),
         batch_bytes=facts.batch_bytes(found),
         fetch=facts.fetch_time(found),
         fetch_cv=facts.fetch_cv(found),
@@ -209,7 +212,7 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         collate=facts.collate_time(found),
         wait=facts.wait(found),
         ready_batches=facts.ready(found),
-        transfer=facts.receive(found, facts.hand_offs(found, launch)),
+        transfer=facts.receive(found, hand_offs),
         epoch_start=facts.edge(found),
         transforms=facts.transforms(found, launch),
         workers=facts.workers(found),

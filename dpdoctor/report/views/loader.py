@@ -149,6 +149,8 @@ def _facts(loader: LoaderSummary, command: Sequence[str]) -> Iterator[tuple[str,
     if loader.slow_fetches is not None:
         slow = f"{units.whole(loader.slow_fetches.count)} of {units.whole(loader.slow_fetches.total)}"
         yield "Far slower than the others", f"{slow}: {units.seconds(loader.slow_fetches.seconds)}"
+    if loader.queued is not None:
+        yield "Waiting for a core while fetching", _known(loader.queued)
     yield "Collate", _known(loader.collate)
     yield "CPU utilisation while fetching", _known(loader.cpu_ratio)
     yield "Waiting, per step", _known(loader.wait)

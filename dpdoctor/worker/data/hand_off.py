@@ -18,6 +18,7 @@ from typing import Any
 from torch.utils.data import Dataset, SequentialSampler
 
 from dpdoctor.loading import HandOff
+from dpdoctor.worker.base import layouts
 from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.fetches import num_bytes
 from dpdoctor.worker.data.specimen import Specimen
@@ -84,7 +85,7 @@ def _receive(number: int, loader: ApartLoader, clock: Callable[[], int], limit_s
     until_ns = clock() + int(limit_s * 1e9)
     received_ns: list[int] = []
     sent_ns: list[int] = []
-    size = 0
+    size = num_tensors = 0
     batches = loader.begin()
     try:
         while len(received_ns) < len(loader) and _comes(batches, until_ns, clock):
@@ -92,7 +93,7 @@ def _receive(number: int, loader: ApartLoader, clock: Callable[[], int], limit_s
             begin_ns = clock()
             sent_ns, batch = batches._next_data()
             received_ns.append(clock() - begin_ns)
-            size = num_bytes(batch)
+            size, num_tensors = num_bytes(batch), sum(1 for _ in layouts.tensors(batch))
     finally:
         batches._shutdown_workers()
     if len(sent_ns) < LEAST_BATCHES:
@@ -103,6 +104,7 @@ def _receive(number: int, loader: ApartLoader, clock: Callable[[], int], limit_s
         num_bytes=size,
         send_ns=int(statistics.median(sent_ns)),
         receive_ns=int(statistics.median(received_ns)),
+        num_tensors=num_tensors,
     )
 
 

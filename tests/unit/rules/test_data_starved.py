@@ -289,6 +289,43 @@ def test_what_ends_a_hand_off_is_bound_by_the_wait() -> None:
     assert found.speedup.value == pytest.approx(1 / (1 - 0.9 * 0.4))
 
 
+def test_a_batch_of_a_few_tensors_is_not_to_be_fewer() -> None:
+    handed_over = {"transfer": cases.figure(0.036, 0.001), "batch_tensors": 2}
+    found = RULE.check(waiting(0.4, 0.39, with_workers(**handed_over)))
+    # An item takes 38 of the 40 ms of a fetch; without it, fetching takes less than handing over.
+    assert found.short_remedy == "make loading an item of Digits cheaper"
+    assert "then set num_workers=0" in found.remedy
+    assert "36.0 ms" in found.cause
+    # Whatever is cheaper, batches lie ready as before.
+    slow = with_workers(**handed_over, fetch=cases.figure(0.4), collate=cases.figure(0.1))
+    assert RULE.check(waiting(0.4, 0.39, slow)).remedy is None
+    many = RULE.check(waiting(0.4, 0.39, with_workers(**{**handed_over, "batch_tensors": 9})))
+    assert many.short_remedy == "let a batch be fewer tensors"
+
+
+def test_fetches_that_mostly_wait_while_others_take_cores_are_not_to_be_cheaper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loader = cases.loader(cpu_ratio=cases.figure(0.26, 0.01, "ratio"))
+    monkeypatch.setattr(ModeFacts, "is_busy", True)
+    assert "loading an item" in RULE.check(waiting(0.4, 0.39, loader)).remedy
+    monkeypatch.setattr(ModeFacts, "others", "other processes used 1.7 of 2 cores")
+    assert RULE.check(waiting(0.4, 0.39, loader)).remedy is None
+
+
+@pytest.mark.parametrize(
+    ("queued_s", "said"),
+    [
+        (0.03, "40.0 ms each, 30.0 ms of it waiting for a core, 99% of the rest CPU time."),
+        (0.001, "40.0 ms each, 99% of it CPU time."),
+        (None, "40.0 ms each, 99% of it CPU time."),
+    ],
+)
+def test_cpu_time_is_told_of_what_a_fetch_had_a_core_for(queued_s: float | None, said: str) -> None:
+    loader = cases.loader(queued=None if queued_s is None else cases.figure(queued_s))
+    assert f"Batches are loaded in the main process: {said}" in RULE.check(waiting(0.4, 0.39, loader)).evidence
+
+
 def test_where_no_core_is_idle_the_transform_is_to_be_cheaper() -> None:
     reason = "all cores are in use"
     loader = with_workers(transforms=(AFFINE,), advice_reason=reason)

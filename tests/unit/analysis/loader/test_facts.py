@@ -65,6 +65,18 @@ def test_cpu_and_collate_are_parts_of_the_fetch() -> None:
     assert facts.collate_time(found).value == pytest.approx(0.004)
 
 
+def test_waits_for_a_core_are_a_part_of_the_fetch_of_which_the_cpu_ratio_knows_nothing() -> None:
+    found = fed(rank([replace(b, queued_ns=30 * MS) for b in even_batches(8, cpu=5.0)]))
+    assert (facts.fetch_time(found).value, facts.queued_time(found).value) == pytest.approx((0.040, 0.030))
+    assert facts.cpu_ratio(found).value == pytest.approx(0.5)
+
+
+def test_tensors_are_those_of_a_batch_that_was_handed_over() -> None:
+    assert facts.batch_tensors((dataclasses.replace(HAND_OFF, num_tensors=2),)) == 2
+    assert facts.batch_tensors((HAND_OFF,)) is None
+    assert facts.batch_tensors(()) is None
+
+
 def test_what_an_ablation_fetched_ahead_is_not_judged() -> None:
     # Fetched before the first window, in 90 ms; asked for in it.
     ahead = batch(1, asked=0, wait=1.0, fetch_begin=-95.0, fetch=90.0)

@@ -46,7 +46,7 @@ def test_moving_a_batch_is_measured(rig: Rig, workers: int) -> None:
     records, batches = rig.loaders.records(), len(rig.batches)
     rig.loaders.measure_hand_offs(PATIENT_S)
     (cost,) = rig.loaders.hand_offs()
-    assert (cost.loader, cost.num_bytes) == (0, 4 * 16 * 4 + 4 * 8)
+    assert (cost.loader, cost.num_bytes, cost.num_tensors) == (0, 4 * 16 * 4 + 4 * 8, 2)
     assert hand_off.LEAST_BATCHES <= cost.n < hand_off.BATCHES
     assert min(cost.send_ns, cost.receive_ns) > 0
     assert torch.equal(torch.get_rng_state(), states[0])
