@@ -16,13 +16,13 @@ class Net(nn.Module):
 
 model = torch.compile(Net(), backend="eager")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-x, y = torch.randn(4, 8), torch.randint(0, 2, (4,))
 with torch.no_grad():
     model.eval()
-    model(x)
+    model(torch.randn(4, 8))
     model.train()
 while True:
     for _ in range(3):
+        x, y = torch.randn(4, 8), torch.randint(0, 2, (4,))
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
     optimizer.step()
