@@ -21,6 +21,8 @@ _FORWARD, _BACKWARD = PHASES.index("forward"), PHASES.index("backward")
 Array = NDArray[np.float64]
 # Share of the steps in which one rank has the largest batch, for it to be that rank's fault.
 PERSISTENT = 0.6
+# Of the difference between forward passes, what sizes have to explain before they are taken to be the cause.
+MOSTLY = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +45,14 @@ class Unevenness:
     unit: str
     persistent: bool
 
+    @property
+    def is_cause(self) -> bool:
+        """Whether sizes explain most of what forward passes differ by, or nothing told."""
+        return self.explained is None or self.explained >= MOSTLY
+
     def explains(self, late: float) -> bool:
         """Return whether unequal batches explain enough of the share of a step by which a rank is late."""
-        return self.behind >= COVERAGE * late > 0
+        return self.is_cause and self.behind >= COVERAGE * late > 0
 
 
 def unevenness(

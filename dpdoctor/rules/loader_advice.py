@@ -202,10 +202,9 @@ def _no_gain(facts: ModeFacts) -> str:
     found = trial.without_gain(facts.mode)
     if found is None:
         return ""
-    assert found.speedup.value is not None
     is_slower = found.speedup.high is not None and found.speedup.high < 1
     verb = "is slower" if is_slower else "is not measurably faster"
-    return f"; num_workers={found.setting.num_workers} {verb}: measured {units.times(found.speedup.value)}"
+    return f"; num_workers={found.setting.num_workers} {verb}: measured {trial.speedup_words(found.speedup)}"
 
 
 def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:

@@ -20,6 +20,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         return CannotTell(reason=f"ranks train on batches of different size, but {found.share.reason}")
     if found.share.value < SMALL:
         return None
+    if not found.is_cause:
+        return CannotTell(reason=f"ranks train on batches of different size, but {_explained(found)}")
     proved = found.explained is not None and found.explained >= COVERAGE
     return Finding(
         rule="uneven_batches",
@@ -40,19 +42,26 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 
 
 def _evidence(found: Unevenness) -> tuple[str, ...]:
-    sizes = ", ".join(
-        f"rank {rank}: {units.count(round(size), found.unit)}" for rank, size in enumerate(found.sizes[:MOST_RANKS])
-    )
-    more = len(found.sizes) - MOST_RANKS
-    others = f", and {units.count(more, 'rank')} more" if more > 0 else ""
-    lines = [f"In a step ranks train on average on ({sizes}{others})."]
     if found.explained is None:
-        lines.append("The work is taken to grow with the size: on a GPU the host's clock does not time it.")
+        work = "The work is taken to grow with the size: on a GPU the host's clock does not time it."
     else:
-        lines.append(
-            f"The sizes explain {units.share(found.explained)} of the difference between their forward passes."
-        )
-    return tuple(lines)
+        work = f"The {_explained(found)}."
+    return _sizes(found), work
+
+
+def _sizes(found: Unevenness) -> str:
+    sizes = [units.count(round(size), found.unit) for size in found.sizes]
+    if len(set(sizes)) == 1:
+        return f"All ranks train on {sizes[0]} on average, but not in the same step."
+    named = ", ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes[:MOST_RANKS]))
+    more = len(sizes) - MOST_RANKS
+    others = f", and {units.count(more, 'rank')} more" if more > 0 else ""
+    return f"In a step ranks train on average on ({named}{others})."
+
+
+def _explained(found: Unevenness) -> str:
+    assert found.explained is not None
+    return f"sizes explain {units.share(found.explained)} of the difference between their forward passes"
 
 
 RULE = Rule(

@@ -197,10 +197,16 @@ def words(tried: LoaderTrial) -> str:
     named = f"num_workers={tried.setting.num_workers}, prefetch_factor={tried.setting.prefetch_factor}"
     if tried.speedup.value is None:
         return f"{named} could not be tried: {tried.speedup.reason}"
-    gave, low, high = units.times(tried.speedup.value), tried.speedup.low, tried.speedup.high
-    if low is not None and high is not None:
-        gave = units.within(gave, units.times(low), units.times(high))
-    return f"{named} was tried in turns with the script's own: {gave} as fast"
+    return f"{named} was tried in turns with the script's own: {speedup_words(tried.speedup)} as fast"
+
+
+def speedup_words(speedup: Figure) -> str:
+    """Return a known speedup with its interval, where it has one."""
+    assert speedup.value is not None
+    gave = units.times(speedup.value)
+    if speedup.low is None or speedup.high is None:
+        return gave
+    return units.within(gave, units.times(speedup.low), units.times(speedup.high))
 
 
 def tried_step(mode: ModeSummary) -> Figure | None:

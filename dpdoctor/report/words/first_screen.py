@@ -47,9 +47,14 @@ _BOUND_BY = {
 _NO_FAULT = SAID | {"amp_unused"}
 # Of an interval whose longer side is so many times the other, the ends are shown, and no ±.
 LOPSIDED = 1.5
+# So many times another one's, a mean batch is another one: loaders that keep their last batch differ by less.
+ANOTHER_BATCH = 1.01
+UNKNOWN = "unknown"
 NOT_CLEAR = "No finding stands clear of dpdoctor's own cost"
 LONGER = "measure longer (--time-budget)"
 UNTOLD = "What a step consists of was not measured"
+# In a mode's remark, the seconds that would have been enough.
+_BUDGET = re.compile(r"give --time-budget (\d+)")
 _SHARE = re.compile(r"[\d.]+%")
 _BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bound"}
 _SIGNS = {"measured": "", "predicted": "~", "at most": AT_MOST}
@@ -90,7 +95,8 @@ class Opportunity:
         gain: of the mode in which it gives most; None: it was not predicted, or nothing bounds it. `basis`: measured,
             estimated, upper bound.
         modes: what it costs and gives in each mode, in a few words.
-        gains: what it gives in each mode, as short as can be: with ~ where estimated, with ≤ where an upper bound.
+        gains: what it gives in each mode that has it, as short as can be: with ~ where estimated, with ≤ where an upper
+            bound.
         anchor: of the whole finding on the page.
     """
 
@@ -201,25 +207,48 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
             tone,
             sentence(f"{capital(clipped(first.title, LONGEST_TITLE))} ({mode_label(first.mode)})"),
         )
-    shares = {
-        found.mode: diagnosis.told_share(run, found)
-        for found in costly
-        if found.rule == first.rule and found.share_of == "step" and found is not first
-    }
-    share = diagnosis.told_share(run, first) or 0.0
-    beside = "".join(f", {units.share(other)} {_where(mode)}" for mode, other in shares.items() if other is not None)
+    # Where another rule names what to do this is a mere fact of the mode, and no less of its step.
+    facts = [found for found in diagnosis.parts(run).facts if found.mode in leading]
+    alike = [found for found in (*costly, *facts) if found.rule == first.rule and found.share_of == "step"]
+    shares = {found.mode: part for found in alike if (part := diagnosis.told_share(run, found)) is not None}
+    (mode, share), *others = sorted(shares.items(), key=lambda known: (known[0] not in leading, -known[1]))
+    beside = "".join(f", {units.share(other)} {_where(name)}" for name, other in others)
     # A run of which nine tenths are compute is bound by nothing else, whatever could be saved.
     bound_by = word if share >= CRITICAL else ""
-    return bound_by, tone, sentence(f"{told.format(units.share(share))} {_where(first.mode)}{beside}")
+    return bound_by, tone, sentence(f"{told.format(units.share(share))} {_where(mode)}{beside}")
 
 
 def _nothing(run: RunSummary, leading: Mapping[str, ModeSummary]) -> str:
     """Return in a clause why the leading modes have nothing to be changed; empty: other modes have."""
     if doubtful := [one for one in _withheld_as(run, MAY_BE_NOTHING) if one.mode in leading]:
         return _doubt(run, doubtful)
+    if untold := _untold(run, leading):
+        return untold
     if diagnosis.parts(run).costly:
         return ""
     return NOT_CLEAR if _withheld_as(run, OURS) else "Nothing was found that would be worth a change"
+
+
+def _untold(run: RunSummary, leading: Mapping[str, ModeSummary]) -> str:
+    """Return in a clause that neither trace nor ablation told what communication costs; empty: one did, or it is none.
+
+    With the budget that would have left them time, where a mode's remark tells it.
+    """
+    found = [name for name, mode in leading.items() if mode.breakdown is None and _is_untold(run, name)]
+    if not found:
+        return ""
+    remarks = [text for name in found if (of := leading[name].conversion) for text in of.warnings]
+    budgets = [match[1] for text in remarks if (match := _BUDGET.search(text))]
+    how = f"give --time-budget {max(budgets, key=int)}" if budgets else LONGER
+    return f"What communication costs under {listed([mode_label(name) for name in found])} was not measured: {how}"
+
+
+def _is_untold(run: RunSummary, mode: str) -> bool:
+    """Return whether the rule about communication had nothing to go by in a mode."""
+    known = [*_withheld_as(run, OURS), *_withheld_as(run, MAY_BE_NOTHING)]
+    return any(
+        one.rule == "exposed_communication" and one.mode == mode and one not in known for one in run.inconclusive
+    )
 
 
 def _doubt(run: RunSummary, doubtful: Sequence[Inconclusive]) -> str:
@@ -434,7 +463,7 @@ def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
         gain=best.gain if is_bounded else None,
         basis=_BASIS[best.speedup_basis] if is_bounded else diagnosis.NO_BOUND if best in known else best.status,
         modes=tuple(_chip(run, found, best) for found in findings),
-        gains={found.mode: _short_gain(found) for found in known},
+        gains={found.mode: _short_gain(found) if found in known else UNKNOWN for found in findings},
         anchor=diagnosis.anchor(run, best),
     )
 
@@ -512,7 +541,7 @@ def _limits(run: RunSummary) -> Iterator[str]:
     if unsteady:
         yield f"Warm-up never became steady: {listed(unsteady)}."
     batches = {name: mode.batch.global_ for name, mode in shown.items() if mode.batch.global_}
-    if len(set(batches.values())) > 1:
+    if batches and max(batches.values()) > ANOTHER_BATCH * min(batches.values()):
         sizes = listed([f"{mode_label(name)} {batch_text(size)}" for name, size in batches.items()])
         yield f"Global batches differ ({sizes} samples per step): throughput is not time to accuracy."
 

@@ -6,11 +6,13 @@ import dataclasses
 import shlex
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, Inconclusive
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.disturbances import OTHERS_USED
+from dpdoctor.records import Conversion
 from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
 from dpdoctor.report.words.first_screen import UNTOLD, FirstScreen, _of_other_modes, first_screen
 from dpdoctor.rules.diagnose import MAY_BE_NOTHING, OURS
@@ -107,6 +109,30 @@ class TestAnswer:
         )
         assert "(Garbage collection holds up training)" in answer(("gc_pauses", "ddp"))
         assert answer(("data_starved", "single")).startswith("Nothing was found")
+
+    def test_what_was_not_looked_at_is_not_called_nothing(self) -> None:
+        def answer(mode: str, reason: str, *warnings: str) -> str:
+            found = with_mode(mode, breakdown=None, conversion=Conversion(num_threads=1, warnings=warnings))
+            said = (Inconclusive(rule="exposed_communication", mode=mode, reason=reason),)
+            return screen(
+                dataclasses.replace(found, summary=dataclasses.replace(found.summary, inconclusive=said))
+            ).answer
+
+        told = "What communication costs under ddp was not measured: "
+        remark = "--time-budget of 10.0 s is too little for a trace. A step takes 1.00 s; give --time-budget 29"
+        assert answer("ddp", "no trace shows it", remark).startswith(f"{told}give --time-budget 29; ")
+        assert answer("ddp", "no trace shows it").startswith(f"{told}measure longer (--time-budget); ")
+        assert answer("single", "no trace shows it").startswith("Nothing was found")
+        assert answer("ddp", OURS.format("5.0%")).startswith("No finding stands clear")
+
+    def test_of_the_part_that_bounds_the_largest_share_comes_first_though_another_rule_tells_what_to_do(self) -> None:
+        found = runs.cpu_run()
+        modes = {**found.summary.modes, "fsdp": found.summary.modes["ddp"]}
+        alike = dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+        fact = finding("small_collectives", cost=figure(0.36, 0.01, "ratio"), severity="info")
+        costly = finding("small_collectives", mode="fsdp", cost=figure(0.25, 0.01, "ratio"))
+        told = screen(with_findings(alike, costly, fact)).answer
+        assert told == "Many small collectives take 36% of each step under ddp, 25% under fsdp."
 
     def test_a_mode_that_is_slower_than_one_device_is_said_to_be(self) -> None:
         slower = Figure(value=0.48, low=0.45, high=0.51, n=10, unit="x")
@@ -265,6 +291,10 @@ class TestOpportunities:
         assert all("no upper bound known" in chip for chip in shown.modes)
         assert found.do_first.endswith(": no upper bound known under ddp, no bound on one device.")
 
+    def test_a_mode_whose_gain_is_unknown_is_told_apart_from_one_without_the_bottleneck(self) -> None:
+        (shown,) = screen(with_findings(runs.cpu_run(), finding(speedup=None))).opportunities
+        assert dict(shown.gains) == {"ddp": "unknown"}
+
     def test_of_many_the_first_are_shown_and_the_others_counted(self) -> None:
         many = with_findings(runs.cpu_run(), *(finding(f"rule_{place}", title=f"number {place}") for place in range(6)))
         found = screen(many)
@@ -371,6 +401,18 @@ class TestLimits:
         native = dataclasses.replace(found.modes["ddp"], native=own, world_size=world_size)
         told = first_screen(dataclasses.replace(found, modes={"native": native})).limits
         assert any(text == f"native is one rank: `{launcher}` started no second one." for text in told) == is_told
+
+    def test_batches_that_differ_by_a_last_one_are_not(self) -> None:
+        batch = runs.cpu_run().summary.modes["single"].batch
+        for size, is_told in ((1.005, False), (1.05, True)):
+            found = runs.cpu_run()
+            of = {
+                "single": replace(batch, global_=64.0),
+                "ddp": replace(batch, global_=64.0 * size),
+            }
+            modes = {name: dataclasses.replace(found.summary.modes[name], batch=of[name]) for name in of}
+            run = dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+            assert any("time to accuracy" in text for text in screen(run).limits) is is_told
 
     def test_different_batches_are_told(self) -> None:
         (told,) = [text for text in screen(runs.cpu_run()).limits if "time to accuracy" in text]

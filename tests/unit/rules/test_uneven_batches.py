@@ -86,6 +86,20 @@ def test_ranks_take_turns() -> None:
     assert found.cost.value == pytest.approx(45 / 120, rel=1e-3)
 
 
+def test_sizes_that_explain_little_are_no_cause() -> None:
+    # One rank is 40 ms slower by itself, and 30 ms for its larger batches in every other step.
+    case = training((4000, 1000), (1000, 4000), slower=40)
+    found = RULE.check(case)
+    assert isinstance(found, CannotTell)
+    assert "sizes explain 37% of the difference" in found.reason
+    assert not case.uneven_batches.explains(0.1)
+
+
+def test_equal_means_are_not_told_as_a_difference() -> None:
+    said = RULE.check(FIRES["in turn"]).evidence[0]
+    assert said == "All ranks train on 2,500 elements on average, but not in the same step."
+
+
 def test_on_gpus_the_work_is_taken_to_grow_with_the_size() -> None:
     found = RULE.check(FIRES["on GPUs"])
     assert found.status == "inferred"
