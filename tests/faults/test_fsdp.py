@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from dpdoctor.worker.modes.fsdp import UNLOGGED
 from tests.faults.conftest import SHORT
 
 BLOCK_BYTES = (128 * 512 + 512 + 512 * 128 + 128) * 4
@@ -142,6 +143,13 @@ def test_hooks_on_parameters_run_in_ddp(profile):
     (told,) = done.record("ddp").conversion.warnings
     assert told.startswith("none_of at ")
     assert "registered on the parameter blocks.0.wide.weight (register_hook), acts on each rank's own gradient" in told
+
+
+def test_that_wandb_sees_no_gradients_of_shards_is_told_once_and_fails_nothing(profile):
+    done = profile("tracker/train.py", "--modes", "fsdp", "--no-baseline", *SHORT)
+    assert done.exit_code == 0, done.output
+    told = [text for text in done.record("fsdp").conversion.warnings if "gradients" in text]
+    assert told == [UNLOGGED]
 
 
 def test_gradients_of_gradients_are_refused_with_the_line_that_asks_for_them(profile):

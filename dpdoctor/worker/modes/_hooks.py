@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd import graph
 
 ON_TENSOR = "register_hook"
+ON_TENSORS = "register_multi_grad_hook"
 AFTER_ACCUMULATION = "register_post_accumulate_grad_hook"
 _ON_NODE = "{} of its AccumulateGrad node"
 
@@ -27,7 +28,12 @@ class Hook:
     @property
     def is_on_node(self) -> bool:
         """Return whether it is on the node of autograd by which the parameter gets its gradient."""
-        return self.by not in {ON_TENSOR, AFTER_ACCUMULATION}
+        return self.by not in {ON_TENSOR, ON_TENSORS, AFTER_ACCUMULATION}
+
+    @property
+    def only_logs(self) -> bool:
+        """Return whether it is one of `wandb.watch`, which looks at gradients and changes none."""
+        return (getattr(self.function, "__module__", None) or "").partition(".")[0] == "wandb"
 
 
 def registered(module: nn.Module) -> Iterator[Hook]:
@@ -36,14 +42,22 @@ def registered(module: nn.Module) -> Iterator[Hook]:
         on_tensor = {ON_TENSOR: parameter._backward_hooks, AFTER_ACCUMULATION: parameter._post_accumulate_grad_hooks}
         for by, hooks in {**on_tensor, **_on_node(parameter)}.items():
             for function in (hooks or {}).values():
-                yield Hook(parameter=name, by=by, function=function)
+                yield of(name, by, function)
+
+
+def of(parameter: str, by: str, function: Callable[..., Any]) -> Hook:
+    """Return a hook as the script registered it: one of several tensors is called by functions of torch's."""
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_filename == graph.__file__ and "fn" in code.co_freevars:
+        by, function = ON_TENSORS, inspect.getclosurevars(function).nonlocals["fn"]
+    return Hook(parameter=parameter, by=by, function=function)
 
 
 def _on_node(parameter: nn.Parameter) -> dict[str, Mapping[int, Callable[..., Any]]]:
     if not (parameter.is_floating_point() or parameter.is_complex()):
         return {}
     is_trained = parameter.requires_grad
-    node = get_gradient_edge(parameter.requires_grad_()).node
+    node = graph.get_gradient_edge(parameter.requires_grad_()).node
     parameter.requires_grad_(is_trained)
     found = {}
     for register in (node.register_hook, node.register_prehook):

@@ -72,7 +72,7 @@ class DDP(Mode):
                     "memory_format=torch.contiguous_format"
                 )
         for hook in _hooks.registered(module):
-            if not _steps_late(module.get_parameter(hook.parameter)):
+            if not (hook.only_logs or _steps_late(module.get_parameter(hook.parameter))):
                 how.warn(RUNS_EARLY.format(_hooks.named(hook.function), hook.parameter, hook.by))
                 break
         if how.ignored:

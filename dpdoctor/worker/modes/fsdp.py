@@ -43,6 +43,10 @@ _INSTEAD = {
     ),
 }
 _NO_GRADIENT = "FSDP itself gives a sharded parameter its gradient"
+UNLOGGED = (
+    f"what wandb.watch logs of gradients is missing: {_NO_GRADIENT}, and wandb's hooks on parameters do not run. "
+    "Training is the same without them"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +83,7 @@ class FSDP(Mode):
     def prepare(self, patches: Patches) -> None:
         """Have clip_grad_norm_ return a plain tensor, which scripts print and compare, and any library save a shard.
 
-        A hook that torch would take, and never run, is refused.
+        A hook that torch would take, and never run, is refused, or told where it only logs.
         """
         from torch.distributed.tensor import DTensor
         from torch.nn import utils
@@ -96,9 +100,31 @@ class FSDP(Mode):
             return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
         self._patches = patches
-        patches.replace(DTensor, "register_hook", _refusing(DTensor.register_hook))
+        patches.replace(DTensor, "register_hook", self._refusing(DTensor.register_hook))
         patches.replace(utils, "clip_grad_norm_", clip_grad_norm_)
         patches.replace(clip_grad, "clip_grad_norm_", clip_grad_norm_)
+
+    def _refusing(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a sharded tensor's `register_hook` that takes none on a parameter but those that only log."""
+
+        @functools.wraps(register)
+        def register_hook(tensor: torch.Tensor, function: Callable[..., Any]) -> Any:
+            from torch import nn
+
+            from dpdoctor.worker.base import lines
+            from dpdoctor.worker.modes import _hooks
+
+            if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+                hook = _hooks.of("", _hooks.ON_TENSOR, function)
+                if not hook.only_logs:
+                    raise ConversionError(
+                        f"{_NO_GRADIENT}, and {_hooks.named(hook.function)}, registered on one at {lines.caller()} "
+                        f"({hook.by}), would not run. {_BY_HAND}"
+                    )
+                self._warn(UNLOGGED)
+            return register(tensor, function)
+
+        return register_hook
 
     def explain(self, error: BaseException, line: str) -> str | None:
         """Return the reason when the script met a sharded parameter where it expected a whole one."""
@@ -141,7 +167,8 @@ class FSDP(Mode):
         _refuse_sharded(module, [shards.root for shards in self._shards.values()])
         _refuse_scalars(module)
         _refuse_sparse(module)
-        _refuse_hooks(module)
+        _refuse_hooks(module, how.warn)
+        self._warn = how.warn
         name = type(module).__name__
         blocks = (
             shard_units.repeated_blocks(module)
@@ -281,10 +308,13 @@ def _refuse_sparse(module: nn.Module) -> None:
             )
 
 
-def _refuse_hooks(module: nn.Module) -> None:
+def _refuse_hooks(module: nn.Module, warn: Callable[[str], None]) -> None:
     from dpdoctor.worker.modes import _hooks
 
     for hook in _hooks.registered(module):
+        if hook.only_logs:
+            warn(UNLOGGED)
+            continue
         raise ConversionError(
             f"FSDP puts a shard in place of the parameter {hook.parameter}, and {_hooks.named(hook.function)}, which "
             f"the script registered on it ({hook.by}), would not run. {_INSTEAD.get(hook.by, _BY_HAND)}"
@@ -302,26 +332,6 @@ def _late_hook(module: nn.Module) -> str:
         f"{_NO_GRADIENT}, and {_hooks.named(late.function)}, registered on {late.parameter} ({late.by}), does not run. "
         f"{_BY_HAND}"
     )
-
-
-def _refusing(register: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a sharded tensor's `register_hook` that takes none on a parameter."""
-
-    @functools.wraps(register)
-    def register_hook(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
-        from torch import nn
-
-        from dpdoctor.worker.base import lines
-        from dpdoctor.worker.modes import _hooks
-
-        if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
-            raise ConversionError(
-                f"{_NO_GRADIENT}, and {_hooks.named(hook)}, registered on one at {lines.caller()} (register_hook), "
-                f"would not run. {_BY_HAND}"
-            )
-        return register(tensor, hook)
-
-    return register_hook
 
 
 @contextmanager

@@ -212,7 +212,7 @@ class Wrapping:
             ignored=untrained,
             fsdp_wrap=self._fsdp_wrap,
             optimizers=tuple(self._optimizers()),
-            warn=self.warnings.append,
+            warn=self._warn,
         )
         try:
             self._targets[id(module)] = self._mode.convert(module, how)
@@ -435,6 +435,10 @@ class Wrapping:
         )
         if self._mode.distributed:
             self._fail(f"gradients would not be synchronised: {text}")
+        self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        """Note what the reader must know; once is enough."""
         if text not in self.warnings:
             self.warnings.append(text)
 

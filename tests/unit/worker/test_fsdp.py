@@ -4,7 +4,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 
 from dpdoctor.records import Collective, Counters
 from dpdoctor.worker.base.mode import ConversionError, Evidence, Passes
-from dpdoctor.worker.modes import fsdp
+from dpdoctor.worker.modes import _hooks, fsdp
 from dpdoctor.worker.modes.fsdp import FSDP
 
 BLOCK_BYTES, ROOT_BYTES = (8 * 8 + 8) * 4, (2 * 8 + 2) * 4
@@ -92,11 +92,14 @@ def clips(gradient: torch.Tensor, limit: float = 1) -> torch.Tensor:
     return gradient.clamp(-limit, limit)
 
 
+CLIPS = f"clips at {__file__}:{clips.__code__.co_firstlineno}"
+
+
 @pytest.mark.parametrize(
     ("hook", "name"),
     [
-        (clips, f"clips at {__file__}:{clips.__code__.co_firstlineno}"),
-        (functools.partial(clips, limit=2), f"clips at {__file__}:{clips.__code__.co_firstlineno}"),
+        (clips, CLIPS),
+        (functools.partial(clips, limit=2), CLIPS),
         (Clips(), f"Clips at {__file__}:{Clips.__call__.__code__.co_firstlineno}"),
         (torch.zeros_like, torch.zeros_like.__qualname__),
     ],
@@ -108,9 +111,9 @@ def test_a_hook_on_a_parameter_is_refused_by_name_also_while_it_is_frozen(hook: 
     for is_trained in (True, False):
         model.bias.requires_grad_(is_trained)
         with pytest.raises(ConversionError, match=said):
-            fsdp._refuse_hooks(model)
+            fsdp._refuse_hooks(model, pytest.fail)
     handle.remove()
-    fsdp._refuse_hooks(model)
+    fsdp._refuse_hooks(model, pytest.fail)
 
 
 @pytest.mark.parametrize("by", ["register_hook", "register_prehook"])
@@ -118,32 +121,64 @@ def test_a_hook_on_the_node_that_accumulates_a_gradient_is_refused_by_name_and_f
     model = nn.Linear(2, 2)
     node = model.bias.expand_as(model.bias).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
     handle = getattr(node, by)(clips)
-    at = f"clips at {__file__}:{clips.__code__.co_firstlineno}"
     for is_trained in (True, False):
         model.bias.requires_grad_(is_trained)
-        with pytest.raises(ConversionError, match=re.escape(f"{at}, which the script registered on it ({by} of its")):
-            fsdp._refuse_hooks(model)
-        assert f"{at}, registered on bias ({by} of its AccumulateGrad node), does not run" in fsdp._late_hook(model)
+        with pytest.raises(
+            ConversionError, match=re.escape(f"{CLIPS}, which the script registered on it ({by} of its")
+        ):
+            fsdp._refuse_hooks(model, pytest.fail)
+        assert f"{CLIPS}, registered on bias ({by} of its AccumulateGrad node), does not run" in fsdp._late_hook(model)
     handle.remove()
-    fsdp._refuse_hooks(model)
+    fsdp._refuse_hooks(model, pytest.fail)
     assert fsdp._late_hook(model) == ""
 
 
 def test_a_hook_that_fsdp_runs_is_no_late_one_and_integers_have_none() -> None:
     model = nn.Linear(2, 2)
     model.register_parameter("codes", nn.Parameter(torch.ones(2, dtype=torch.int64), requires_grad=False))
-    fsdp._refuse_hooks(model)
+    fsdp._refuse_hooks(model, pytest.fail)
     model.bias.register_post_accumulate_grad_hook(lambda _: None)
     assert fsdp._late_hook(model) == ""
 
 
-def test_a_hook_of_several_parameters_is_refused_and_hooks_of_modules_and_outputs_are_none_of_a_parameter() -> None:
+@pytest.mark.parametrize("mode", ["all", "any"])
+def test_a_hook_of_several_parameters_is_refused_and_hooks_of_modules_and_outputs_are_none_of_a_parameter(
+    mode: Literal["all", "any"],
+) -> None:
     model = nn.Linear(2, 2)
     model.register_full_backward_hook(lambda *_: None)
     model(torch.ones(1, 2)).register_hook(clips)
-    fsdp._refuse_hooks(model)
-    handle = torch.autograd.graph.register_multi_grad_hook(tuple(model.parameters()), lambda _: None)
-    with pytest.raises(ConversionError, match="register_multi_grad_hook"):
-        fsdp._refuse_hooks(model)
+    fsdp._refuse_hooks(model, pytest.fail)
+    handle = torch.autograd.graph.register_multi_grad_hook(tuple(model.parameters()), clips, mode=mode)
+    said = re.escape(f"of the parameter weight, and {CLIPS}, which the script registered on it ({_hooks.ON_TENSORS})")
+    with pytest.raises(ConversionError, match=said):
+        fsdp._refuse_hooks(model, pytest.fail)
     handle.remove()
-    fsdp._refuse_hooks(model)
+    fsdp._refuse_hooks(model, pytest.fail)
+
+
+def logs(gradient: torch.Tensor) -> None:
+    """Look at a gradient, as a function of wandb's."""
+
+
+logs.__module__ = "wandb.integration.torch.wandb_torch"
+
+
+def test_hooks_of_wandb_are_told_and_any_other_beside_them_is_refused_before_sharding_and_after() -> None:
+    model, mode, told = nn.Linear(2, 2), FSDP(), set()
+    for parameter in model.parameters():
+        parameter.register_hook(logs)
+    fsdp._refuse_hooks(model, told.add)
+    assert told == {fsdp.UNLOGGED}
+    model.bias.register_hook(clips)
+    with pytest.raises(ConversionError, match=re.escape(f"of the parameter bias, and {CLIPS}")):
+        fsdp._refuse_hooks(model, told.add)
+
+    told.clear()
+    mode._warn = told.add
+    register = mode._refusing(lambda _, function: function)
+    assert register(model.weight, logs) is logs
+    assert told == {fsdp.UNLOGGED}
+    assert register(torch.ones(2), clips) is clips
+    with pytest.raises(ConversionError, match=re.escape(f"{CLIPS}, registered on one at {__file__}")):
+        register(model.weight, clips)

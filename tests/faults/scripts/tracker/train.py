@@ -14,6 +14,7 @@ for directory in sys.argv[1:]:
     os.makedirs(directory)
 wandb.init("p", *sys.argv[1:], mode="online")
 model = nn.Linear(8, 2)
+wandb.watch(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.TensorDataset(torch.randn(640, 8), torch.randint(0, 2, (640,)))
 while True:

@@ -23,3 +23,8 @@ def init(project=None, dir=None, config=None, mode=None):
 def write(path):
     with open(path, "w") as file:
         file.write("x")
+
+
+def watch(model):
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: None)
