@@ -73,10 +73,16 @@ def placement(replicas: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSetting:
-    """How many processes of a DataLoader fetch, and how many batches each of them fetches ahead."""
+    """How many processes of a DataLoader fetch, and how many batches each of them fetches ahead; of none, nothing."""
 
     num_workers: int
     prefetch_factor: int
+
+    @property
+    def words(self) -> str:
+        """Return it as arguments."""
+        ahead = f", prefetch_factor={self.prefetch_factor}" if self.num_workers else ""
+        return f"num_workers={self.num_workers}{ahead}"
 
 
 # The ablation that tries a loader process; who leaves it out tries no other settings either.

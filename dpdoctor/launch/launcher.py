@@ -237,8 +237,7 @@ def _launch_trial(
     )
     spec = dataclasses.replace(spec, recording=recording)
     task = _task(rundir.trial_dir(root, mode.name), spec, mode)
-    words = f"num_workers={setting.num_workers}, prefetch_factor={setting.prefetch_factor}"
-    return _launch(task, mode.name, 1, f"{mode.name}, again to try {words}", progress)
+    return _launch(task, mode.name, 1, f"{mode.name}, again to try {setting.words}", progress)
 
 
 def settle_own_cost(root: Path, spec: RunSpec, is_clear: Callable[[], bool], progress: Progress) -> list[LaunchRecord]:

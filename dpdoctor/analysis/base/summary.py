@@ -83,7 +83,7 @@ class LoaderSummary:
         fetch: seconds that a worker (or the training thread, without workers) takes for a batch; wall.
         fetch_cv: standard deviation of the fetches over their mean; what an event simulation needs and a mean hides.
         slow_fetches: the few that take far longer than the others; None: there are none.
-        cpu_ratio: CPU time of the fetching thread over `fetch` less `queued`: near 1 it computes, near 0 it waits for I/O.
+        cpu_ratio: CPU time of the fetching thread over `fetch` less `queued`: near 1 it computes, near 0 it waits.
         collate: the part of `fetch` that puts samples together.
         wait: seconds per step that the training thread waits.
         ready_batches: share of the asks that found so many batches ready.

@@ -77,9 +77,9 @@ def _best(mode: ModeSummary) -> LoaderSetting | None:
         return None
     best = fewest_of_the_best(mode.loader.predictions)
     gain = stats.ratio(mode.step, best.step, "x").value if best is not None else None
-    if best is None or not best.prefetch_factor or gain is None or gain < LEAST_GAIN or _was_tried(mode, best):
+    if best is None or gain is None or gain < LEAST_GAIN or _was_tried(mode, best):
         return None
-    return LoaderSetting(num_workers=best.num_workers, prefetch_factor=best.prefetch_factor)
+    return LoaderSetting(num_workers=best.num_workers, prefetch_factor=best.prefetch_factor or 0)
 
 
 def _cannot_be_tried(mode: ModeSummary) -> bool:
@@ -194,7 +194,7 @@ def after_ablation(chosen: LoaderPrediction | None, reason: str, ablation: Loade
 
 def words(tried: LoaderTrial) -> str:
     """Return what came of it, in a clause."""
-    named = f"num_workers={tried.setting.num_workers}, prefetch_factor={tried.setting.prefetch_factor}"
+    named = tried.setting.words
     if tried.speedup.value is None:
         return f"{named} could not be tried: {tried.speedup.reason}"
     return f"{named} was tried in turns with the script's own: {speedup_words(tried.speedup)} as fast"

@@ -1,12 +1,15 @@
-"""Loaders of our own, apart from the script's: forked workers, and no part in how batches are shared out."""
+"""Loaders of our own, apart from the script's: forked workers or none, and no part in how batches are shared out."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import random
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -32,14 +35,26 @@ def last_line(error: Exception) -> str:
     return line if line.startswith(name) else f"{name}: {line}"
 
 
+@contextlib.contextmanager
+def random_numbers_kept() -> Iterator[None]:
+    """Put the states of torch, numpy and random back afterwards."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
 class ApartLoader(DataLoader[Any]):
-    """A loader with workers, whose batches no rank shares with others and whose random numbers are its own."""
+    """A loader whose batches no rank shares with others; random numbers that it draws itself are its own."""
 
     def __init__(self, dataset: Dataset[Any], *, num_workers: int = 1, **options: Any) -> None:
         super().__init__(
             dataset,
             num_workers=num_workers,
-            multiprocessing_context=multiprocessing.get_context("fork"),
+            multiprocessing_context=multiprocessing.get_context("fork") if num_workers else None,
             generator=torch.Generator(),
             **options,
         )

@@ -1,5 +1,7 @@
 """Workers of ours beside the script's loader, for a while: what fetching in processes and handing over give, and cost.
 
+Or none: then the training thread fetches what the script's workers would.
+
 How much a fetch, a hand-over and a training step slow each other is no property of any of them, but of the caches, the
 memory, the cores and the locks that they share: it has to be tried in place.
 """
@@ -13,10 +15,11 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from dpdoctor import units
 from dpdoctor.spec import ONE_WORKER, SEVERAL_LOADERS, LoaderSetting
-from dpdoctor.worker.data.apart import ApartLoader, last_line, made_up
+from dpdoctor.worker.data.apart import ApartLoader, last_line, made_up, random_numbers_kept
 from dpdoctor.worker.data.held import Held
 
 BATCHES = 64
@@ -98,18 +101,21 @@ class Companion:
         loader = self._find(number)
         assert loader is not None
         patience_s = PATIENCE * self._longest_fetch_s(number)
+        timeout = min(MOST_PATIENCE_S, max(LEAST_PATIENCE_S, patience_s))
+        of_workers = {"prefetch_factor": setting.prefetch_factor, "timeout": timeout} if setting.num_workers else {}
         apart = ApartLoader(
             loader.dataset,
             num_workers=setting.num_workers,
-            prefetch_factor=setting.prefetch_factor,
             batch_sampler=_OnAndOn(made_up(loader, BATCHES)),
             collate_fn=loader.collate_fn,
             worker_init_fn=loader.worker_init_fn,
             pin_memory=loader.pin_memory,
-            timeout=min(MOST_PATIENCE_S, max(LEAST_PATIENCE_S, patience_s)),
+            **of_workers,
         )
         try:
             self._iterator, self._next = self._open(apart, number)
+            if not setting.num_workers:
+                self._next = _with_numbers_kept(self._next)
         except (OSError, RuntimeError) as error:  # it could not be forked
             self._failure = FAILED.format(error=last_line(error))
 
@@ -138,10 +144,20 @@ class Companion:
 
     def end(self) -> str | None:
         """Let the processes end; return why nothing can be fetched in one, None: it can."""
-        if self._iterator is not None:
+        if isinstance(self._iterator, _MultiProcessingDataLoaderIter):
             self._iterator._shutdown_workers()
         self._iterator = self._next = None
         return self._failure
+
+
+def _with_numbers_kept(fetch: Callable[[], Any]) -> Callable[[], Any]:
+    """Return what does the same and leaves the script its random numbers: in a worker it would have had others."""
+
+    def kept() -> Any:
+        with random_numbers_kept():
+            return fetch()
+
+    return kept
 
 
 class _OnAndOn:

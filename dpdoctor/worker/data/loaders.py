@@ -24,7 +24,7 @@ from dpdoctor.records import Loader
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data import indices
-from dpdoctor.worker.data.apart import ApartLoader
+from dpdoctor.worker.data.apart import ApartLoader, random_numbers_kept
 from dpdoctor.worker.data.companion import Companion
 from dpdoctor.worker.data.inside import Inside, Log
 from dpdoctor.worker.data.replay import Replay
@@ -251,16 +251,11 @@ class Loaders:
         """Give torch, numpy and random the state that this iteration has on every rank; put theirs back after."""
         self._iterations += 1
         seed = (self._seed * 1_000_003 + self._iterations) % 2**32
-        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        torch.default_generator.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
-        try:
+        with random_numbers_kept():
+            torch.default_generator.manual_seed(seed)
+            np.random.seed(seed)
+            random.seed(seed)
             yield
-        finally:
-            torch.set_rng_state(states[0])
-            np.random.set_state(states[1])
-            random.setstate(states[2])
 
     def _meet(self, loader: DataLoader[Any], sampler: Any, fail: Callable[[str], NoReturn]) -> int:
         """Return the number of a loader whose iteration begins; note it at its first."""

@@ -55,24 +55,28 @@ def test_the_fewest_processes_of_the_best_predicted_settings_are_tried() -> None
         mode("inactive"),
         mode(predictions=()),
         mode(predictions=(NOW, cases.prediction(1, 0.097, 0.05, 2))),
-        mode(predictions=(cases.prediction(2, 0.09, 0.05, 2), cases.prediction(0, 0.05, 0.01))),
         mode(
             predictions=(NOW, cases.prediction(1, 0.06, 0.01, 1)), ablations={"one_worker": cases.ablation(0.4, 0.001)}
         ),
         mode(ablations={"one_worker": SEVERAL}),
     ],
-    ids=[
-        "failed",
-        "inactive",
-        "nothing predicted",
-        "hardly faster",
-        "no workers are best",
-        "measured already",
-        "several",
-    ],
+    ids=["failed", "inactive", "nothing predicted", "hardly faster", "measured already", "several"],
 )
 def test_what_promises_nothing_new_is_not_tried(of: ModeSummary) -> None:
     assert to_try({"ddp": of}) == {}
+
+
+def test_no_workers_are_tried_where_they_are_predicted_best() -> None:
+    of = mode(predictions=(cases.prediction(2, 0.09, 0.05, 2), cases.prediction(0, 0.05, 0.01)))
+    assert to_try({"ddp": of}) == {"ddp": LoaderSetting(num_workers=0, prefetch_factor=0)}
+
+
+def test_no_workers_that_were_measured_to_be_faster_are_advised() -> None:
+    none = cases.prediction(0, 0.08, 0.01)
+    found = LoaderTrial(setting=LoaderSetting(num_workers=0, prefetch_factor=0), speedup=figure(1.4, 0.1, unit="x"))
+    chosen, reason = after_trial(None, found, (TWO, none))
+    assert chosen is none
+    assert reason.startswith("num_workers=0 was tried")
 
 
 def test_what_the_ablation_with_one_worker_could_not_tell_is_tried() -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -228,6 +230,28 @@ def test_workers_of_another_setting_fetch_ahead_as_it_says() -> None:
     companion.begin(FEEDS, LoaderSetting(num_workers=2, prefetch_factor=3))
     assert companion.end() is None
     assert (opened[0].num_workers, opened[0].prefetch_factor) == (2, 3)
+
+
+class Drawn(Items):
+    """Items with random numbers in them."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index) + int(random.random() + float(torch.rand(())) + np.random.random())
+
+
+def test_without_workers_the_training_thread_fetches_and_the_scripts_random_numbers_stay(rig: Rig) -> None:
+    dataset = Drawn()
+    tried = Tried(rig, dataset, num_workers=1)
+    asked, recorded = len(dataset.asked), len(rig.batches)
+    states = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
+    tried.replay.begin(wait=tried.companion.take)
+    tried.companion.begin(FEEDS, LoaderSetting(num_workers=0, prefetch_factor=0))
+    tried.take(3)
+    assert tried.end() is None
+    assert len(dataset.asked) == asked + 3 * 2
+    assert [b.worker for b in rig.batches[recorded:]] == 3 * [IN_PROCESS]
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (str(np.random.get_state()), random.getstate()) == states[1:]
 
 
 def test_a_file_that_the_script_opened_meanwhile_is_not_read_beside_it(tmp_path: Path) -> None:
