@@ -77,7 +77,8 @@ RULE = Rule(
     what="A step accumulates the gradients of several micro-batches, and each backward reduces them over all ranks.",
     why="Only the sum is used: all reductions but the last exchange the same bytes for nothing.",
     how="Micro-batches are counted; the ablation no_sync_accumulation reduces only in the last one and gives the gain; "
-    "the trace, how much of a step the reductions take that nothing hides.",
+    "the trace, how much of a step the reductions take that nothing hides. Where a library runs the backward pass, as "
+    "the stacks of the traced steps tell, it may do so itself in a job of its own: no gain is told.",
     remedy="Run all but the last micro-batch under no_sync() (DDP, and FullyShardedDataParallel), or with "
     "set_requires_gradient_sync(False) (fully_shard); call what you wrote yourself in the last one only.",
     verified=True,

@@ -204,7 +204,8 @@ def _no_gain(facts: ModeFacts) -> str:
         return ""
     is_slower = found.speedup.high is not None and found.speedup.high < 1
     verb = "is slower" if is_slower else "is not measurably faster"
-    return f"; num_workers={found.setting.num_workers} {verb}: measured {trial.speedup_words(found.speedup)}"
+    once = "" if found.speedup.low is not None else ", without an interval"
+    return f"; num_workers={found.setting.num_workers} {verb}: measured {trial.speedup_words(found.speedup)}{once}"
 
 
 def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:

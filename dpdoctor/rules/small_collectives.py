@@ -187,7 +187,8 @@ RULE = Rule(
     why="A call has a latency that its size does not change; a hundred small ones pay it a hundred times, one large "
     "call pays it once.",
     how="From the trace: the calls below the size at which latency dominates (fitted to this run's own calls, else "
-    "64 KiB), the time they take while nothing computes, and how many calls would carry the same bytes.",
+    "64 KiB), the time they take while nothing computes, and how many calls would carry the same bytes; under FSDP no "
+    "fewer than a gather and a scatter for each model.",
     remedy="Larger buckets (DDP), larger wrap units (FSDP), or one tensor for what the script itself exchanges.",
     verified=True,
     check=_check,

@@ -71,7 +71,7 @@ RULE = Rule(
     why="Ranks meet in every step: all take as long as the one with the most work.",
     how="The elements of each rank's input are counted in every step. Forward, in which ranks do not wait for each "
     "other, tells what an element costs, and backward is scaled alike; the cost is what the largest batch takes beyond "
-    "the mean.",
+    "the mean. Nothing is said where sizes explain less than half of what forward passes differ by.",
     remedy="Deal out batches of like size in each step; bucket by length across ranks, not within one.",
     verified=True,
     check=_check,

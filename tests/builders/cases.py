@@ -78,10 +78,12 @@ def in_way(name: str, **fields: Any) -> Conversion:
     return Conversion(strategies=(Strategy(name=name, **fields),), num_threads=1)
 
 
-def calling(function: str) -> tuple[CallNode, ...]:
-    """Return what the training thread was seen at: a line of the script that calls this function of a library."""
-    line = CallNode(parent=-1, where="train.py:40", function="<module>", looks=100, own_looks=10)
-    return line, CallNode(parent=0, where=function, function="", looks=90, own_looks=90)
+def calling(function: str, looks: int = 90) -> tuple[CallNode, ...]:
+    """Return what the training thread was seen at: a line of the script that calls this function of a library, and so
+    many percent of the looks found it there.
+    """
+    line = CallNode(parent=-1, where="train.py:40", function="<module>", looks=100, own_looks=100 - looks)
+    return line, CallNode(parent=0, where=function, function="", looks=looks, own_looks=looks)
 
 
 def waiting(of: Rank, share: float) -> Rank:

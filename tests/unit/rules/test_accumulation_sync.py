@@ -98,6 +98,15 @@ def test_a_library_that_runs_the_backward_pass_may_do_so_itself(function: str) -
     assert any(f"{function} runs the backward pass" in text for text in found.evidence)
 
 
+def test_what_a_script_calls_beside_its_own_backward_pass_runs_none() -> None:
+    for function, looks, runs in (
+        ("tqdm.std.tqdm.update", 10, ""),
+        ("fabric.Fabric.backward", 40, "fabric.Fabric.backward"),
+    ):
+        case = cases.case("ddp", of=cases.ranks(2, call_tree=cases.calling(function, looks)))
+        assert case.library_backward == runs
+
+
 def test_it_cannot_tell_without_trace_and_ablation() -> None:
     assert isinstance(RULE.check(of(4, None)), CannotTell)
 

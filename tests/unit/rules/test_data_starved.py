@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from dpdoctor.analysis import CrossCheck, LoaderSummary, ModeFacts, SlowFetches
+from dpdoctor.analysis import CrossCheck, Figure, LoaderSummary, ModeFacts, SlowFetches
 from dpdoctor.analysis.base.summary import AblationSummary, LoaderTrial, TransformSummary
 from dpdoctor.analysis.loader.trial import after_trial
 from dpdoctor.records import CpuUse, Rank
@@ -174,6 +174,16 @@ def test_a_setting_that_was_tried_and_not_simulated_has_its_measured_gain() -> N
     assert (found.speedup.value, found.speedup_basis) == (1.4, "measured")
     assert found.code == "DataLoader(..., num_workers=1, persistent_workers=True)"
     assert sum("was tried" in text for text in found.evidence) == 1
+
+
+@pytest.mark.parametrize(
+    ("interval", "told"), [((0.89, 1.49), "1.19x (0.890–1.49)"), ((None, None), "1.19x, without an interval")]
+)
+def test_what_is_not_measurably_faster_is_told_with_its_interval(interval: tuple, told: str) -> None:
+    speedup = Figure(value=1.19, low=interval[0], high=interval[1], n=3, unit="x")
+    loader = cases.loader(transforms=(AFFINE,), trial=LoaderTrial(setting=ONE_WORKER, speedup=speedup))
+    short = RULE.check(waiting(0.4, 0.39, loader)).short_remedy
+    assert short.endswith(f"; num_workers=1 is not measurably faster: measured {told}")
 
 
 def test_what_a_cheaper_transform_gives_is_an_upper_bound() -> None:
