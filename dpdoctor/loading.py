@@ -12,6 +12,10 @@ import msgspec
 # The "worker" of a batch that the training thread fetched by itself.
 IN_PROCESS = -1
 
+# Why a loader is not seen from inside.
+PAST_ITER = "a subclass of DataLoader makes iterators of its own"
+FRESH_WORKERS = "its workers are fresh interpreters, not forked: what they do is not seen from inside"
+
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One batch, from its fetch to its arrival in the training loop; times in ns.

@@ -77,6 +77,7 @@ def _starved(facts: ModeFacts, claim: Figure, weighed: Weighed) -> Finding:
         else "measured"
         if advice.measured
         else "predicted",
+        no_remedy=None if advice else loader_advice.why_none(facts, loader),
     )
 
 

@@ -11,6 +11,7 @@ from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.cores import BUSY
 from dpdoctor.analysis.base.weighing import main_part
 from dpdoctor.analysis.loader import trial
+from dpdoctor.analysis.loader.facts import unseen
 from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
 from dpdoctor.analysis.loader.trial import tried_step
 
@@ -161,6 +162,13 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
         # It may wait for a disk, or for a core in a way that the kernel does not tell: what is slow in it is not known.
         return None
     return _cheaper_part(facts, loader)
+
+
+def why_none(facts: ModeFacts, loader: LoaderSummary | None) -> str | None:
+    """Return why there is no advice, as far as that is known."""
+    if loader is None or not facts.others or not _computes_little(loader):
+        return unseen(facts.mode)
+    return "a fetch mostly waits, and while others take cores it is not known for what"
 
 
 def _of_hand_off(facts: ModeFacts, loader: LoaderSummary, part: float) -> Advice | None:

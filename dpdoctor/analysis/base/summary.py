@@ -395,6 +395,7 @@ class Finding:
         ranks: concerned; empty: all.
         evidence: numbers, one sentence each.
         cause: only where one explains at least 80% of the cost.
+        no_remedy: why none is given, where that is known.
         remedy: what to do, in a sentence; `code` is the line to write, `line` the script's line to change.
         short_remedy: the remedy in a few words, for a headline: "set num_workers=4"; None where no few words name a
             change that gives what is predicted.
@@ -420,6 +421,7 @@ class Finding:
     line: str | None = None
     speedup: Figure | None = None
     speedup_basis: Literal["predicted", "measured", "at most"] = "predicted"
+    no_remedy: str | None = None
 
     def __post_init__(self) -> None:
         if not self.evidence:

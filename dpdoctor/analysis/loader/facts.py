@@ -9,10 +9,10 @@ import numpy as np
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.summary import TransformSummary, WorkerSummary
+from dpdoctor.analysis.base.summary import ModeSummary, TransformSummary, WorkerSummary
 from dpdoctor.analysis.base.windows import NS
 from dpdoctor.analysis.loader.feed import Feed, WindowFeed
-from dpdoctor.loading import IN_PROCESS, BatchRecord, HandOff, TransformTime
+from dpdoctor.loading import FRESH_WORKERS, IN_PROCESS, PAST_ITER, BatchRecord, HandOff, TransformTime
 from dpdoctor.records import Launch
 
 NO_FETCH = "no fetch was timed in a full window"
@@ -26,6 +26,15 @@ LEAST_TAKEN = 10
 def fetch_time(feed: Feed) -> Figure:
     """Return the seconds that one fetch takes, dataset and collate together; wall."""
     return _mean_over(feed, lambda batch: batch.fetch_ns * NS)
+
+
+def unseen(mode: ModeSummary) -> str | None:
+    """Return why the fetches of a mode's loader are unknown; None: they are known, or no reason is."""
+    if mode.loader is not None:
+        return mode.loader.fetch.reason
+    if any(ablation.share.reason == PAST_ITER for ablation in mode.ablations.values()):
+        return f"{PAST_ITER}: what they do is not seen from inside"
+    return None
 
 
 def queued_time(feed: Feed) -> Figure:
@@ -129,7 +138,7 @@ def _fetched(feed: Feed) -> list[tuple[BatchRecord, ...]]:
 
 def _mean_over(feed: Feed, amount: Callable[[BatchRecord], float]) -> Figure:
     parts = [(sum(map(amount, batches)), len(batches)) for batches in _fetched(feed)]
-    return stats.ratio_of_totals(parts, "s", reason=NO_FETCH)
+    return stats.ratio_of_totals(parts, "s", reason=FRESH_WORKERS if FRESH_WORKERS in feed.loader.note else NO_FETCH)
 
 
 def transforms(feed: Feed, launch: Launch) -> tuple[TransformSummary, ...]:

@@ -69,7 +69,7 @@ def measured(feed: Feed, launch: Launch, header: RunHeader) -> Measured:
     """
     blocks = tuple(block for part in feed.parts if (block := _block(part)) is not None)
     if not blocks:
-        raise UnknownError(NO_SEQUENCE if facts.fetch_time(feed).value else facts.NO_FETCH)
+        raise UnknownError(facts.fetch_time(feed).reason or NO_SEQUENCE)
     hand_offs = facts.hand_offs(feed, launch)
     failure = next((hand_off.failure for hand_off in hand_offs if hand_off.failure), None)
     if failure is not None:

@@ -121,6 +121,9 @@ def _opportunities(screen: FirstScreen) -> Iterator[RenderableType]:
         first, *gains = (f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
         line = "  ".join((first.strip().ljust(widths[0]), *gains)).rstrip()
         yield literal(line, "" if number else "bold")
+    for number, found in enumerate(shown, 1):
+        if found.no_remedy:
+            yield Wrapped(text=f"   {number}. {found.no_remedy}", indent=6)
     told = (LEGEND if modes else "", f"{screen.num_more} more in the report" if screen.num_more else "")
     if any(told):
         yield Wrapped(text=f"   {'; '.join(filter(None, told))}", style="dim", indent=3)

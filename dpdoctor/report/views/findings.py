@@ -124,6 +124,8 @@ def _pairs(finding: Finding) -> Iterator[tuple[str, str]]:
         yield "Cause", sentence(capital(finding.cause))
     if finding.remedy:
         yield "Do", sentence(capital(finding.remedy))
+    if finding.no_remedy:
+        yield "No remedy", sentence(capital(finding.no_remedy))
     if finding.line:
         yield "In your script", finding.line
     gain = diagnosis.gain_words(finding)

@@ -90,7 +90,7 @@ class Opportunity:
     """One thing to change, with all modes that it helps.
 
     Attributes:
-        remedy: what to do; empty: nothing is known to help.
+        remedy: what to do; empty: nothing is known to help, and `no_remedy` says why, where that is known.
         line, code: of the script, where to do it, and what to write there.
         gain: of the mode in which it gives most; None: it was not predicted, or nothing bounds it. `basis`: measured,
             estimated, upper bound.
@@ -102,6 +102,7 @@ class Opportunity:
 
     title: str
     remedy: str
+    no_remedy: str
     line: str
     code: str
     gain: Figure | None
@@ -173,7 +174,7 @@ def ranking(screen: FirstScreen) -> Iterator[Ranking]:
         advice=tuple(
             Advice(
                 title=found.title,
-                text=found.remedy,
+                text=found.remedy or found.no_remedy,
                 line=found.line,
                 code=found.code,
                 gain=figure_text(found.gain) if found.gain else "",
@@ -458,6 +459,7 @@ def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
     return Opportunity(
         title=known_rule.title if known_rule else clipped(capital(best.title), LONGEST_TITLE),
         remedy=clipped(_remedy(best, findings), LONGEST_REMEDY),
+        no_remedy=_no_remedy(best, findings),
         line=_line(run, best),
         code=best.code or "",
         gain=best.gain if is_bounded else None,
@@ -474,6 +476,13 @@ def _remedy(best: Finding, findings: Sequence[Finding]) -> str:
         return ""
     alike = [found for found in findings if _remedy_of(found) == _remedy_of(best)]
     return sentence(capital(best.remedy if len(alike) == len(findings) else f"{_in_modes(alike)}: {best.remedy}"))
+
+
+def _no_remedy(best: Finding, findings: Sequence[Finding]) -> str:
+    """Return why there is none; empty: there is one for some mode, or the reason is not known."""
+    if best.no_remedy is None or any(found.remedy for found in findings):
+        return ""
+    return sentence(f"No remedy: {best.no_remedy}")
 
 
 def _remedy_of(finding: Finding) -> str:

@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dpdoctor import units
-from dpdoctor.loading import HandOff, TransformTime
+from dpdoctor.loading import FRESH_WORKERS, HandOff, TransformTime
 from dpdoctor.records import Loader
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches
@@ -451,7 +451,7 @@ class Loaders:
 def _unseen(loader: DataLoader[Any]) -> str:
     if loader.num_workers == 0 or inherits(loader):
         return ""
-    return "its workers are fresh interpreters, not forked: what they do is not seen from inside"
+    return FRESH_WORKERS
 
 
 def _is_shared(iterator: Any) -> bool:

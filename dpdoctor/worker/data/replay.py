@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from dpdoctor.loading import PAST_ITER
 from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.data.depth import depths
 from dpdoctor.worker.data.kept import Kept, UnreplayableError, num_bytes
@@ -26,7 +27,6 @@ POLL_S = 0.001
 NO_LOADER = "no DataLoader feeds the training, step by step"
 IN_THREADS = "a thread of the script fetches the batches ahead of the training"
 UNBATCHED = "the loader does not batch by itself (batch_size=None)"
-PAST_ITER = "a subclass of DataLoader makes iterators of its own"
 CHANGED = "the script changes batches in place, so that they cannot be given to it again"
 NONE_KEPT = "no batch could be kept to be replayed"
 BEGAN = "an epoch began in its window, and the loader's workers fetched meanwhile"

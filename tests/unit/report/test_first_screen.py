@@ -21,6 +21,7 @@ from tests.builders.cases import OWN
 from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
 from tests.builders.figures import figures
 from tests.builders.sections import VIEWS, build, only
+from tests.builders.terminal import shown
 
 
 def screen(analysis: Analysis) -> FirstScreen:
@@ -491,3 +492,16 @@ def test_what_our_own_cost_may_be_is_no_finding_and_is_told() -> None:
     (told,) = [text for text in screen(with_both).limits if "watching the script" in text]
     assert "Exposed communication (ddp)" in told
     assert "heckpoint" not in told
+
+
+def test_why_there_is_no_remedy_is_told_where_no_mode_has_one() -> None:
+    bare = {"remedy": None, "short_remedy": None, "code": None, "no_remedy": "its workers are not seen from inside"}
+    single, ddp = (finding("data_starved", mode, speedup=figure(1.5, 0.1, "x"), **bare) for mode in ("single", "ddp"))
+    run = with_findings(runs.cpu_run(), single, ddp)
+    (told,) = screen(run).opportunities
+    assert (told.remedy, told.no_remedy) == ("", "No remedy: its workers are not seen from inside.")
+    (ranked,) = only(Ranking, build("overview", run))
+    assert ranked.advice[0].text == told.no_remedy
+    assert f"1. {told.no_remedy}" in shown(run, width=400)
+    with_one = dataclasses.replace(ddp, remedy="cache it", speedup=figure(1.2, 0.1, "x"))
+    assert screen(with_findings(runs.cpu_run(), single, with_one)).opportunities[0].no_remedy == ""

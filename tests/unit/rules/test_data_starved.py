@@ -10,6 +10,7 @@ import pytest
 from dpdoctor.analysis import CrossCheck, Figure, LoaderSummary, ModeFacts, SlowFetches
 from dpdoctor.analysis.base.summary import AblationSummary, LoaderTrial, TransformSummary
 from dpdoctor.analysis.loader.trial import after_trial
+from dpdoctor.loading import FRESH_WORKERS, PAST_ITER
 from dpdoctor.records import CpuUse, Rank
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.data_starved import RULE
@@ -320,7 +321,9 @@ def test_fetches_that_mostly_wait_while_others_take_cores_are_not_to_be_cheaper(
     monkeypatch.setattr(ModeFacts, "is_busy", True)
     assert "loading an item" in RULE.check(waiting(0.4, 0.39, loader)).remedy
     monkeypatch.setattr(ModeFacts, "others", "other processes used 1.7 of 2 cores")
-    assert RULE.check(waiting(0.4, 0.39, loader)).remedy is None
+    found = RULE.check(waiting(0.4, 0.39, loader))
+    assert found.remedy is None
+    assert "mostly waits" in found.no_remedy
 
 
 @pytest.mark.parametrize(
@@ -357,6 +360,17 @@ def test_what_a_dataset_does_for_an_item_is_to_be_cheaper_where_neither_transfor
     collate = RULE.check(waiting(0.4, 0.39, cases.loader(collate=cases.figure(0.03))))
     assert "collate" in collate.remedy
     assert collate.short_remedy == "make collate cheaper", "or something that gives less is to be done first"
+
+
+def test_why_there_is_no_remedy_is_told_where_a_loader_was_not_seen_from_inside() -> None:
+    skipped = {"cached_batches": cases.skipped(PAST_ITER)}
+    past = RULE.check(cases.case(phases_s={"data_wait": 0.4 * cases.STEP_S}, ablations=skipped))
+    assert (past.remedy, past.no_remedy) == (None, f"{PAST_ITER}: what they do is not seen from inside")
+    unknown = cases.unknown(reason=FRESH_WORKERS)
+    fresh = with_workers(fetch=unknown, collate=unknown, cpu_ratio=unknown)
+    found = RULE.check(waiting(0.4, 0.39, fresh))
+    assert (found.remedy, found.no_remedy) == (None, FRESH_WORKERS)
+    assert RULE.check(waiting(0.4, 0.39, cases.loader())).no_remedy is None
 
 
 def test_no_cause_where_none_explains_enough() -> None:

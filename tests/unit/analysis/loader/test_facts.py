@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis.loader import facts
 from dpdoctor.analysis.loader.feed import Feed, feed
-from dpdoctor.loading import HandOff, TransformTime
+from dpdoctor.loading import FRESH_WORKERS, HandOff, TransformTime
 from dpdoctor.records import Rank
 from tests.builders.feeding import batch, even_batches, launch, loader, rank
 from tests.builders.specs import MS
@@ -94,6 +94,11 @@ def test_unknown_fetches_stay_unknown() -> None:
     assert facts.fetch_time(found).reason == facts.NO_FETCH
     assert facts.cpu_ratio(found).reason == facts.NO_FETCH
     assert facts.fetch_cv(found) is None
+
+
+def test_fetches_of_fresh_interpreters_are_unknown_because_of_them() -> None:
+    found = fed(rank(even_batches(8, fetch=0.0), loaders=(loader(num_workers=1, note=f"as it is; {FRESH_WORKERS}"),)))
+    assert facts.fetch_time(found).reason == FRESH_WORKERS
 
 
 def test_ready_is_the_share_of_asks() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from dpdoctor.loading import PAST_ITER
 from dpdoctor.worker.base.agreement import Alone
 from dpdoctor.worker.data.depth import depths
 from dpdoctor.worker.data.replay import (
@@ -19,7 +20,6 @@ from dpdoctor.worker.data.replay import (
     NONE_KEPT,
     NOTHING_COPIED,
     OTHER_LOADER,
-    PAST_ITER,
     UNBATCHED,
     Replay,
 )
