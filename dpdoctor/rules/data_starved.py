@@ -226,8 +226,8 @@ RULE = Rule(
     "tries one. A simulation of the DataLoader with these times tells which setting would end the wait; another "
     "launch tries it in turns with the script's own.",
     remedy="Set the number of workers, and of batches fetched ahead, that the simulation names for this machine; where "
-    "no core is idle, make the named transform cheaper. Where training waits to take over what lies ready, let a batch "
-    "be fewer tensors.",
+    "no core is idle, make the named transform cheaper. Where training waits to take over many tensors that lie ready, "
+    "let a batch be fewer.",
     verified=True,
     check=_check,
 )

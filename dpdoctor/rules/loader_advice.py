@@ -9,7 +9,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, ModeFacts, SlowFetches
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.cores import BUSY
-from dpdoctor.analysis.base.weighing import main_part
+from dpdoctor.analysis.base.weighing import COVERAGE, main_part
 from dpdoctor.analysis.loader import trial
 from dpdoctor.analysis.loader.facts import unseen
 from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
@@ -158,17 +158,29 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
             remedy="keep the data in memory, or read it in larger pieces from a faster disk",
             short="keep the data in memory",
         )
-    if facts.others and _computes_little(loader):
-        # It may wait for a disk, or for a core in a way that the kernel does not tell: what is slow in it is not known.
+    if facts.others and _why_not_the_fetch(loader):
         return None
     return _cheaper_part(facts, loader)
 
 
 def why_none(facts: ModeFacts, loader: LoaderSummary | None) -> str | None:
     """Return why there is no advice, as far as that is known."""
-    if loader is None or not facts.others or not _computes_little(loader):
-        return unseen(facts.mode)
-    return "a fetch mostly waits, and while others take cores it is not known for what"
+    found = _why_not_the_fetch(loader) if loader is not None and facts.others else None
+    return found or unseen(facts.mode)
+
+
+def _why_not_the_fetch(loader: LoaderSummary) -> str | None:
+    """Return why a cheaper fetch is no advice while others take cores; None: it is."""
+    if _computes_little(loader):
+        # For a disk, or for a core in a way that the kernel does not tell.
+        return "a fetch mostly waits, and while others take cores it is not known for what"
+    if loader.fetch.value is None:
+        return None
+    own = loader.fetch.value - ((loader.queued.value or 0.0) if loader.queued else 0.0)
+    lie_ready = sum(share for depth, share in loader.ready_batches.items() if depth) >= COVERAGE
+    if lie_ready and main_part({"fetch": own}, loader.wait.value or 0.0) is None:
+        return "batches lie ready, and to take one over waits for cores that others take"
+    return None
 
 
 def _of_hand_off(facts: ModeFacts, loader: LoaderSummary, part: float) -> Advice | None:

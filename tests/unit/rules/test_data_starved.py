@@ -326,6 +326,19 @@ def test_fetches_that_mostly_wait_while_others_take_cores_are_not_to_be_cheaper(
     assert "mostly waits" in found.no_remedy
 
 
+@pytest.mark.parametrize(("fetch_s", "queued_s", "is_told"), [(0.04, 0.03, True), (0.04, 0.001, False)])
+def test_what_waits_to_take_over_while_others_take_cores_is_not_to_fetch_faster(
+    fetch_s: float, queued_s: float, *, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModeFacts, "others", "other processes used 1.7 of 2 cores")
+    ready = with_workers(ready_batches={0: 0.1, 4: 0.9}, fetch=cases.figure(fetch_s), queued=cases.figure(queued_s))
+    found = RULE.check(waiting(0.4, 0.39, ready))
+    assert (found.remedy is None) == is_told
+    assert ("lie ready" in (found.no_remedy or "")) == is_told
+    unseen = dataclasses.replace(ready, fetch=cases.unknown(reason=FRESH_WORKERS), collate=cases.unknown())
+    assert RULE.check(waiting(0.4, 0.39, unseen)).no_remedy == FRESH_WORKERS
+
+
 @pytest.mark.parametrize(
     ("queued_s", "said"),
     [
