@@ -24,7 +24,7 @@ _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": 
 _PARTS = {DATA: "data", COMPUTE: "comp", COMMUNICATION: "comm", OTHER: "other"}
 _HEADS = ("mode", "samples/s", "speedup", "eff.", "step", *_PARTS.values())
 # Limits stand on so many lines of so many characters; the report has all of them.
-LIMIT_LINES, LINE = 5, 80
+LIMIT_LINES, LINE = 7, 80
 LEGEND = "~ estimated, \N{LESS-THAN OR EQUAL TO} upper bound; gains do not add up"
 
 

@@ -115,7 +115,7 @@ def test_a_mode_that_changed_nothing_is_told_where_no_other_has_figures() -> Non
     assert "\ndp: there is no accelerator\n" in shown(alone)
 
 
-@pytest.mark.parametrize(("number", "shown_of_them"), [(3, 3), (6, 4), (8, 4)])
+@pytest.mark.parametrize(("number", "shown_of_them"), [(3, 3), (6, 6), (8, 6)])
 def test_limits_have_so_many_lines_and_the_rest_is_counted(number: int, shown_of_them: int) -> None:
     found = runs.cpu_run()
     # The first limit takes two lines.
