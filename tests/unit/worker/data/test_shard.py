@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
+from dpdoctor.worker.data.apart import random_numbers_kept
 from dpdoctor.worker.data.shard import OWN, CountedIndices, Draws, Shard
 
 sizes = st.lists(st.integers(1, 9), max_size=20)
@@ -135,16 +136,11 @@ class ShufflesAtOnce:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    torch.manual_seed(1)
-    np.random.seed(1)
-    random.seed(1)
-    try:
+    with random_numbers_kept():
+        torch.manual_seed(1)
+        np.random.seed(1)
+        random.seed(1)
         yield
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
 
 
 @pytest.mark.parametrize(
