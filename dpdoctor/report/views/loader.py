@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Figure, LoaderSummary, ModeSummary
 from dpdoctor.analysis.base.launch_facts import shown
+from dpdoctor.analysis.base.weighing import above_zero
 from dpdoctor.analysis.loader.facts import fetch_times
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.analysis.loader.trial import tried_step
@@ -149,7 +150,7 @@ def _facts(loader: LoaderSummary, command: Sequence[str]) -> Iterator[tuple[str,
     if loader.slow_fetches is not None:
         slow = f"{units.whole(loader.slow_fetches.count)} of {units.whole(loader.slow_fetches.total)}"
         yield "Far slower than the others", f"{slow}: {units.seconds(loader.slow_fetches.seconds)}"
-    if loader.queued is not None:
+    if loader.queued is not None and above_zero(loader.queued):
         yield "Waiting for a core while fetching", _known(loader.queued)
     yield "Collate", _known(loader.collate)
     yield "CPU utilisation while fetching", _known(loader.cpu_ratio)

@@ -288,6 +288,17 @@ class TestLoader:
         assert (first.title, first.text) == ("Set num_workers=1, prefetch_factor=2", f"{reason}.")
         assert [absent.reason for absent in only(Absent, built) if absent.what == "Predicted step"] == [reason] * 2
 
+    @pytest.mark.parametrize(
+        ("queued", "is_shown"), [(figure(70e-6, 40e-6, "s"), True), (figure(1e-7, 2e-7, "s"), False)]
+    )
+    def test_a_wait_for_a_core_that_may_be_none_is_no_fact(self, queued: Figure, is_shown: bool) -> None:
+        single = self.ANALYSIS.summary.modes["single"]
+        modes = {
+            "single": dataclasses.replace(single, loader=dataclasses.replace(diagnosed_runs.loader(), queued=queued))
+        }
+        facts = dict(only(Facts, build("loader", with_modes(self.ANALYSIS, **modes)))[0].pairs)
+        assert ("Waiting for a core while fetching" in facts) == is_shown
+
     def test_facts_with_reasons_for_what_is_unknown(self) -> None:
         facts = dict(only(Facts, build("loader", self.ANALYSIS))[0].pairs)
         assert facts["Workers"] == "num_workers=2, prefetch_factor=2"
