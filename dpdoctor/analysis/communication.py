@@ -14,7 +14,7 @@ from dpdoctor.analysis.base.windows import NS, RankWindow
 from dpdoctor.analysis.breakdown import part_share, share
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.digest import DeviceStep, Digest
-from dpdoctor.records import ALL_PHASES, COMMUNICATION, PHASES, Launch
+from dpdoctor.records import ALL_PHASES, COMMUNICATION, HAND_WRITTEN, PHASES, Launch
 
 NO_TIME = "the traced steps took no time"
 NO_PHASES = "the trace does not say in which phase of a step the host was"
@@ -55,12 +55,23 @@ def clocked_share(launch: LaunchFacts) -> Figure:
     return stats.ratio_of_totals(least, "ratio")
 
 
+def is_clocked(launch: LaunchFacts) -> bool:
+    """Return whether the host's clock shows what all exchanges take: Python makes each call, and waits for it.
+
+    On a GPU calls return when they are queued. DistributedDataParallel exchanges in its own code, and what the script
+    begins while the backward pass goes on may be waited for elsewhere.
+    """
+    ways = [way for rank in launch.ranks if rank.record for way in rank.record.conversion.strategies]
+    is_seen = (way.name == "fsdp2" or (way.name == HAND_WRITTEN and not way.in_backward) for way in ways)
+    return bool(ways) and not launch.on_gpu and all(is_seen) and clocked_share(launch).value is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removable:
     """What would go with the communication, as shares of a step, on the rank of `exposed_share`.
 
     Attributes:
-        exposed: communication while nothing computes.
+        exposed: communication while nothing computes; of `is_clocked` launches by the host's clock.
         on_cores: what it takes of the cores that compute; None: it has others, or there is no trace.
     """
 
@@ -80,17 +91,20 @@ def removable(launch: LaunchFacts, cores: int) -> Removable:
 
     On a GPU that is what nothing hides. Where communication runs on the cores that compute, the rank waits for those,
     too, and copies for it. What waits in a traced step waits as long in one without the profiler, which only makes the
-    rest longer: so the exposed part is of the untraced step.
+    rest longer: so the exposed part is of the untraced step. Where the host's clock shows it, untraced steps tell it
+    themselves.
     """
     traces, common = launch.traces, launch.traces.common
+    clocked = clocked_share(launch) if is_clocked(launch) else None
+    alone = Removable(exposed=exposed_share(traces) if clocked is None else clocked)
     last = _last(traces.digests, common) if traces.why_unknown is None else None
     if last is None or not on_shared_cores(launch, cores):
-        return Removable(exposed=exposed_share(traces))
+        return alone
     steps = _steps(last, common)
-    exposed = _of_untraced(launch, _per_step(steps, exposed_ns))
+    exposed = _of_untraced(launch, _per_step(steps, exposed_ns)) if clocked is None else clocked
     found = Removable(exposed=exposed, on_cores=_on_cores(launch, last, steps))
     # More than a whole step: something took the cores while the trace was made. Then it tells of its own steps only.
-    return Removable(exposed=exposed_share(traces)) if (found.total.value or 0.0) >= 1 else found
+    return alone if (found.total.value or 0.0) >= 1 else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +118,7 @@ class Exposure:
         on_cores: what communication takes of the cores that compute; None: it has others.
         removable: what would go with the communication.
         all_ranks: every rank left a trace; else the waiting cannot be told apart.
+        clocked: what the host's clock shows of a step that is not traced, if `is_clocked`; `removable` is by it then.
     """
 
     total: Figure
@@ -111,6 +126,7 @@ class Exposure:
     on_cores: Figure | None
     removable: Figure
     all_ranks: bool
+    clocked: Figure | None = None
 
 
 def exposure(launch: LaunchFacts, world_size: int, cores: int) -> Exposure | None:
@@ -126,6 +142,7 @@ def exposure(launch: LaunchFacts, world_size: int, cores: int) -> Exposure | Non
         on_cores=gone.on_cores,
         removable=gone.total,
         all_ranks=len(traces.digests) >= max(world_size, *(digest.world_size or 1 for digest in traces.digests)),
+        clocked=clocked_share(launch) if is_clocked(launch) else None,
     )
 
 

@@ -9,8 +9,7 @@ from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.summary import AblationSummary, CrossCheck
 from dpdoctor.analysis.base.weighing import allowed
-from dpdoctor.analysis.communication import clocked_share, removable
-from dpdoctor.records import HAND_WRITTEN
+from dpdoctor.analysis.communication import is_clocked, removable
 
 
 def cross_checks(ablations: Mapping[str, AblationSummary], launch: LaunchFacts, cores: int) -> tuple[CrossCheck, ...]:
@@ -25,22 +24,12 @@ def _compared(ablations: Mapping[str, AblationSummary], launch: LaunchFacts, cor
     if "no_comm" in ablations:
         found = removable(launch, cores)
         what = (
-            "communication, and what it takes of the cores that compute" if found.on_cores else "exposed communication"
+            "calls of collectives, on the host's clock" if is_clocked(launch) else "exposed communication, in the trace"
         )
-        yield _check(f"{what}, in the trace", "no_comm", found.total, ablations)
-        if _waits_for_each(launch):
-            yield _check("calls of collectives, on the host's clock", "no_comm", clocked_share(launch), ablations)
+        beside = ", and what they take of the cores that compute" if found.on_cores else ""
+        yield _check(f"{what}{beside}", "no_comm", found.total, ablations)
     if "cached_batches" in ablations:
         yield _check("waiting for data, on the host's clock", "cached_batches", _waited_share(launch), ablations)
-
-
-def _waits_for_each(launch: LaunchFacts) -> bool:
-    """Return whether the script itself makes all exchanges and waits for each: its clock shows what they take.
-
-    On a GPU calls return when they are queued.
-    """
-    ways = [way for rank in launch.ranks if rank.record for way in rank.record.conversion.strategies]
-    return bool(ways) and not launch.on_gpu and all(way.name == HAND_WRITTEN and not way.in_backward for way in ways)
 
 
 def _waited_share(launch: LaunchFacts) -> Figure:

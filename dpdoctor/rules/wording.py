@@ -122,24 +122,25 @@ def trace_words(seen: Exposure) -> str:
     if seen.on_cores is not None and seen.on_cores.value:
         taken = units.share(seen.on_cores.value)
         which += f"; of the cores that compute it takes another {taken}, beside computing and by what is done around it"
+    if seen.clocked is not None and seen.clocked.value is not None:
+        which += (
+            f"; on the host's clock calls of collectives take {units.share(seen.clocked.value)} of an untraced step"
+        )
     left_out = f" ({seen.total.reason})" if seen.total.reason else ""
     return f"in the trace exposed communication is {units.share(seen.total.value)} of a step{left_out}{which}"
 
 
 def agreement_words(seen: Exposure, ablation: AblationSummary) -> str:
-    """Return in a clause whether the trace and the ablation agree on what communication costs."""
+    """Return in a clause whether what was seen and the ablation agree on what communication costs."""
     assert seen.removable.value is not None
     assert ablation.share.value is not None
+    both = "trace and ablation" if seen.clocked is None else "clock and ablation"
     if agree(seen.removable, ablation.share):
-        return (
-            "trace and ablation agree"
-            if above_zero(ablation.share)
-            else "trace and ablation do not contradict each other"
-        )
+        return f"{both} agree" if above_zero(ablation.share) else f"{both} do not contradict each other"
     if ablation.share.value > seen.removable.value:
-        return "trace and ablation disagree: the ablation gains more, as communication also slows what runs beside it"
+        return f"{both} disagree: the ablation gains more, as communication also slows what runs beside it"
     return (
-        "trace and ablation disagree: the ablation gains less, as a step then waits for something else, or for "
+        f"{both} disagree: the ablation gains less, as a step then waits for something else, or for "
         "collectives of the script's own, which the ablation leaves in"
     )
 

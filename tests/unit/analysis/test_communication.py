@@ -13,6 +13,7 @@ from dpdoctor.analysis.communication import NO_PHASES, exposed_share, on_shared_
 from dpdoctor.digest import Breakdown, Digest
 from dpdoctor.records import PHASES, Conversion, Launch, Rank
 from tests.builders import records, traced_runs
+from tests.builders.cases import by_hand, in_way, waiting
 from tests.builders.feeding import even_batches, launch, rank
 from tests.builders.specs import MS
 
@@ -75,13 +76,18 @@ def traced(
         for step in device.steps
     )
     phases_ns = tuple(UNTRACED_PHASES.get(phase, 0) * MS for phase in PHASES)
-    conversion = dataclasses.replace(made.record.conversion, num_threads=num_threads)
+    made = with_conversion(made, dataclasses.replace(made.record.conversion, num_threads=num_threads))
     return dataclasses.replace(
         made,
         steps=tuple(replace(step, phases_ns=phases_ns) for step in made.steps),
-        record=dataclasses.replace(made.record, conversion=conversion),
         digest=dataclasses.replace(digest, devices=(dataclasses.replace(device, steps=steps),)),
     )
+
+
+def with_conversion(of: Rank, conversion: Conversion) -> Rank:
+    """Return the rank with another conversion."""
+    assert of.record is not None
+    return dataclasses.replace(of, record=dataclasses.replace(of.record, conversion=conversion))
 
 
 # The profiler makes a step of 100 ms one of 125. Of them 25 only communicate; 20 communicate beside computing.
@@ -131,6 +137,24 @@ class TestRemovableShare:
         disturbed = traced_runs.breakdown(60, 120, comm=140)
         both = [traced(disturbed, queued_ms=8, index=place) for place in (0, 1)]
         assert removable(launch(*both), 2).total.value == pytest.approx(120 / 180)
+
+    @pytest.mark.parametrize(
+        ("ways", "expected"),
+        [
+            (by_hand(), 0.10),
+            (in_way("fsdp2"), 0.10),
+            (by_hand(in_backward=True), 0.25),
+            (in_way("ddp"), 0.25),
+            (Conversion(num_threads=1), 0.25),
+        ],
+    )
+    def test_where_the_hosts_clock_shows_it_steps_tell_it_that_are_not_traced(
+        self, ways: Conversion, expected: float
+    ) -> None:
+        """The trace has 25 ms of it in a step, and none beside computing; the clock has 10."""
+        both = [traced(traced_runs.breakdown(100, 25, comm=25), index=index) for index in (0, 1)]
+        timed = [waiting(with_conversion(of, ways), 0.10) for of in both]
+        assert removable(launch(*timed, mode="native"), 2).total.value == pytest.approx(expected)
 
     def test_without_a_trace_it_is_unknown(self) -> None:
         bare = [dataclasses.replace(one, digest=None) for one in (traced(WAITING), traced(TRACED, index=1))]

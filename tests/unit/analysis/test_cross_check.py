@@ -76,7 +76,7 @@ def test_errors_of_both_sides_count() -> None:
 
 
 @pytest.mark.parametrize(("device", "by_clock"), [("cpu", True), ("cuda:0", False)])
-def test_the_hosts_clock_of_collectives_is_held_against_no_ablation_on_a_gpu(device: str, by_clock: bool) -> None:
+def test_on_a_gpu_the_hosts_clock_is_not_held_against_no_comm(device: str, by_clock: bool) -> None:
     """There the calls only queue them."""
     of = [waiting(even_rank(100, num_windows=3, device=device, conversion=by_hand()), 0.2)]
     seconds = Figure(value=None, unit="s", reason="not asked for")
