@@ -138,7 +138,8 @@ def _launched(devices: Sequence[DeviceEvents], trace: Trace, until_ns: int) -> _
     rows = of_all([device.rows for device in devices])
     begin, end = trace.events.begin_ns[rows], trace.events.end_ns[rows]
     _, stream = np.unique(trace.events.stream[rows], return_inverse=True)
-    _, stream = np.unique(trace.events.device[rows] * len(rows) + stream, return_inverse=True)  # axis=0 sorts slowly
+    device = trace.events.device[rows].astype(np.int64)
+    _, stream = np.unique(device * len(rows) + stream, return_inverse=True)  # axis=0 sorts slowly
     is_copy = trace.events.kind[rows] == Kind.MEMCPY
     is_to_host = is_copy & trace.named(TO_HOST)[trace.events.name[rows]]
     is_awaited = is_copy & (call != UNKNOWN) & _is_awaited(trace, rows, call, is_to_host)

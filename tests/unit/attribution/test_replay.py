@@ -249,6 +249,22 @@ def test_what_waited_for_another_stream_still_does() -> None:
     assert (found.step_ns[0], found.without_ns[0]) == (910 * US, 600 * US)
 
 
+@pytest.mark.parametrize("num_events", [16_384, 40_000])
+def test_devices_stay_apart_whatever_else_was_recorded(num_events: int) -> None:
+    recording = Recording()
+    for number in range(num_events - 2 * STEPS):
+        recording.kernel(-1 - number, -0.5 - number)
+    for number in range(STEPS):
+        at = 1300 * number
+        recording.span(f"ProfilerStep#{number}", at, at + 1300)
+        recording.launched(at + 290, at + 292, at + 1292, device=4)
+        recording.launched(at + 294, at + 296, at + 306)
+        recording.call("cudaDeviceSynchronize", at + 298, at + 1292)
+    found = replayed(recording)
+    assert found is not None
+    assert (found.step_ns[0], found.without_ns[0]) == (1300 * US, 1000 * US)
+
+
 def test_of_many_launches_only_the_first_steps_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [("host", 300.0), ("kernel", 1000.0), ("item", 0.0)]
     monkeypatch.setattr(module, "MOST_LAUNCHES", 5)
