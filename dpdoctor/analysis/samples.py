@@ -132,7 +132,10 @@ def _why_items_may_be_batches(steps: Sequence[StepRecord], inputs: Sequence[Inpu
     rows, number = Counter(step.samples_entered / step.samples_drawn for step in steps).most_common(1)[0]
     if rows <= 1 or number < (1 - MOST_ODD_SHARE) * len(steps):
         return None
-    return ITEM_IS_BATCH.format(units.whole(int(rows)))
+    alike = [step for step in steps if step.samples_entered / step.samples_drawn == rows]
+    drawn, entered = Counter((step.samples_drawn, step.samples_entered) for step in alike).most_common(1)[0][0]
+    indices = f"{drawn} {'index' if drawn == 1 else 'indices'}"
+    return ITEM_IS_BATCH.format(indices, entered, drawn)
 
 
 def _holds_one(tensor: InputTensor) -> bool:
@@ -190,8 +193,8 @@ ALIKE_BY_SEED = (
     "on each rank. Give --seed-per-rank, which draws as they do"
 )
 ITEM_IS_BATCH = (
-    "each step draws one index of the loader, whose item enters the model as {0} rows: where it is a batch, give "
-    "--samples-per-step {0}; where it is one sample, --samples-per-step 1"
+    "each step draws {0} of the loader, whose items enter the model as {1:,} rows: where an item is a batch, give "
+    "--samples-per-step {1}; where it is one sample, --samples-per-step {2}"
 )
 # Mean batches differ by this much where an epoch's last one is short.
 SAME_BATCH = 0.02

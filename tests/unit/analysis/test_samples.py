@@ -177,7 +177,10 @@ def test_a_launcher_that_makes_one_rank_of_a_script_is_named() -> None:
 def test_an_item_of_as_many_rows_in_each_step_may_be_a_batch(rows: int, micro_batches: int) -> None:
     drawn = taken(samples_drawn=micro_batches, samples_entered=rows * micro_batches, micro_batches=micro_batches)
     features = InputTensor(dtype="float32", shape=(rows, 64), num_bytes=4)
-    assert f"--samples-per-step {rows};" in (count(*[drawn] * 8, inputs=(features,)).unknown or "")
+    last = taken(samples_drawn=1, samples_entered=rows)
+    told = count(*[drawn] * 8, last, inputs=(features,)).unknown or ""
+    assert f"--samples-per-step {rows * micro_batches};" in told
+    assert told.endswith(f"where it is one sample, --samples-per-step {micro_batches}")
     assert count(*[drawn] * 8, given=rows).unknown is None
 
 
