@@ -32,8 +32,9 @@ class Unevenness:
     Attributes:
         share: of the step; the mean batch on every rank would save it.
         behind: share of the step by which the rank with the largest batch comes after the median of the others.
-        explained: how much of the difference between the ranks' forward times the sizes explain; None: on GPUs the
-            host's clock does not time forward, and the work is taken to grow with the size.
+        explained: how much of the difference between forward times the sizes explain, beside how much longer a rank
+            takes whatever its size; None: on GPUs the host's clock does not time forward, and the work is taken to grow
+            with the size.
         sizes: mean elements (or samples) of a step's batch, by rank.
         persistent: the same rank has the largest one in nearly every step.
     """
@@ -109,10 +110,10 @@ def _on_host(
     whole = 1 + float(np.median((backward / times).min(axis=1)))
     lost = [slope * whole * float(_excess(window).sum()) for window in sizes]
     share = stats.ratio_of_totals([(s, w.step()[0]) for s, w in zip(lost, found, strict=True)], "ratio")
-    # Of the ranks' mean times: single steps vary for other reasons, too.
-    apart = float(np.ptp(times.mean(axis=0))) or float(_excess(times).mean())
-    by_size = slope * (float(np.ptp(every.mean(axis=0))) or float(_excess(every).mean()))
-    return share, min(1.0, by_size / apart) if apart > 0 else 1.0
+    by_size = slope * float(_excess(every).mean())
+    # Of the ranks' means: single steps vary for other reasons, too.
+    otherwise = float(_excess((times - slope * every).mean(axis=0, keepdims=True)).mean())
+    return share, by_size / (by_size + otherwise) if by_size > 0 else 0.0
 
 
 def _on_device(traces: Traces, sizes: list[Array]) -> tuple[Figure, float | None]:

@@ -91,8 +91,17 @@ def test_sizes_that_explain_little_are_no_cause() -> None:
     case = training((4000, 1000), (1000, 4000), slower=40)
     found = RULE.check(case)
     assert isinstance(found, CannotTell)
-    assert "sizes explain 37% of the difference" in found.reason
+    assert "sizes explain 43% of the difference" in found.reason
     assert not case.uneven_batches.explains(0.1)
+
+
+def test_ranks_whose_mean_batches_are_alike_wait_for_each_step_s_largest() -> None:
+    # Batches make 30 ms in a step, and 1 ms on average; one rank is 2 ms slower by itself.
+    case = training((4000, 1000), (1000, 4100), slower=2)
+    found = RULE.check(case)
+    assert (found.status, found.ranks) == ("confirmed", ())
+    assert "sizes explain 94% of the difference" in found.evidence[1]
+    assert case.uneven_batches.explains(0.3)
 
 
 def test_equal_means_are_not_told_as_a_difference() -> None:
