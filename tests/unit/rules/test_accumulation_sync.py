@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from dpdoctor.analysis import Finding, Rank
+from dpdoctor.records import Collective, Counters, WrappedModule
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.accumulation_sync import RULE
 from tests.builders import cases
@@ -121,6 +122,21 @@ def test_the_remedy_is_that_of_the_wrapper_that_a_script_of_its_own_has(way: str
     assert isinstance(found, Finding)
     assert code in (found.code or "")
     assert "no_sync" not in (found.code or "") or way != "fsdp2"
+
+
+@pytest.mark.parametrize("times", [1, 4])
+@pytest.mark.parametrize(("way", "of_rank"), [("ddp", 8_000), ("fsdp1", 4_000), ("fsdp2", 8_000)])
+def test_a_script_that_reduces_once_is_told_nothing(way: str, of_rank: int, times: int) -> None:
+    """The bytes of a FullyShardedDataParallel are those of its shard, of FSDPModule and DDP all that is trained."""
+    model = WrappedModule(name="Net", line="train.py:9", num_parameters=2_000, trainable_bytes=of_rank)
+    reduced = {"reduce_scatter": Collective(count=times, num_bytes=8_000 * times)}
+    fields = {
+        "native": cases.OWN,
+        "conversion": dataclasses.replace(cases.in_way(way), modules=(model,)),
+        "counters": Counters(operators=1, inputs=(), collectives=reduced),
+    }
+    found = RULE.check(cases.case("native", world_size=2, of=accumulating(4), ablations={}, **fields))
+    assert (found is None) == (times == 1)
 
 
 def test_what_a_script_exchanges_by_itself_has_no_wrapper_to_tell() -> None:
