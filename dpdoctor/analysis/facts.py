@@ -266,8 +266,11 @@ class ModeFacts:
 
     @property
     def reduces_each_micro_batch(self) -> bool:
-        """Return whether a step has several micro-batches and, as far as is known, reduces gradients in each."""
-        times = self.times_reduced
+        """Return whether a step has several micro-batches and reduces gradients in each.
+
+        What dpdoctor wraps does; what a script wraps, as far as the bytes tell that it reduces.
+        """
+        times = self.times_reduced if self.mode.native is not None else None
         return self.micro_batches > 1 and (times is None or times >= REDUCED_TWICE)
 
     @cached_property

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dpdoctor.analysis import Finding, Rank
-from dpdoctor.records import Collective, Counters, WrappedModule
+from dpdoctor.records import Collective, Conversion, Counters, WrappedModule
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.accumulation_sync import RULE
 from tests.builders import cases
@@ -137,6 +137,17 @@ def test_a_script_that_reduces_once_is_told_nothing(way: str, of_rank: int, time
     }
     found = RULE.check(cases.case("native", world_size=2, of=accumulating(4), ablations={}, **fields))
     assert (found is None) == (times == 1)
+
+
+def test_a_step_that_trains_one_of_two_models_reduces_no_less_often() -> None:
+    models = [
+        WrappedModule(name=name, line="train.py:9", num_parameters=size // 4, trainable_bytes=size)
+        for name, size in (("Generator", 8_000), ("Discriminator", 4_000))
+    ]
+    counters = Counters(operators=1, inputs=(), collectives={"all_reduce": Collective(count=2, num_bytes=2 * 4_000)})
+    conversion = Conversion(modules=tuple(models), num_threads=1)
+    case = cases.case("ddp", world_size=2, of=accumulating(2), conversion=conversion, counters=counters)
+    assert finding(case).cost.value == pytest.approx(0.4 / 2)
 
 
 def test_what_a_script_exchanges_by_itself_has_no_wrapper_to_tell() -> None:
