@@ -107,12 +107,18 @@ def told_apart(fall: Waterfall) -> dict[str, Figure]:
     if loader.value is None or rest.value is None:
         return terms
     value = loader.value + rest.value
-    half = math.sqrt(max(0.0, stats.half_width(rest) ** 2 - stats.half_width(loader) ** 2))
-    known = rest.low is not None
-    whole = dataclasses.replace(
-        rest, value=value, low=value - half if known else None, high=value + half if known else None
-    )
+    whole = dataclasses.replace(rest, value=value, low=None, high=None)
+    if rest.low is not None and rest.high is not None and loader.low is not None and loader.high is not None:
+        # Each bound of the rest holds the half width of the other side of what was taken off.
+        below = _without(rest.value - rest.low, loader.high - loader.value)
+        above = _without(rest.high - rest.value, loader.value - loader.low)
+        whole = dataclasses.replace(rest, value=value, low=value - below, high=value + above)
     return {**terms, "data_loading": whole}
+
+
+def _without(half: float, part: float) -> float:
+    """Return a half width without one of the independent parts whose squares it is the sum of."""
+    return math.sqrt(max(0.0, half**2 - part**2))
 
 
 def _side(mode: ModeSummary, launches: Sequence[LaunchFacts], cross_rank: CrossRank | None, traces: Traces) -> Side:

@@ -209,19 +209,21 @@ def scaled(figure: Figure, factor: float) -> Figure:
 def combination(parts: Sequence[tuple[float, Figure]], unit: str) -> Figure:
     """Return the sum of factor * figure over (factor, figure) pairs, with an interval for independent parts.
 
-    The half widths add up in squares, so the interval keeps the coverage of its parts; there is none where a part has
-    none. Unknown where a part is unknown, with that part's reason.
+    The half widths add up in squares, each bound with those of its own side, so the interval keeps the coverage of its
+    parts (MOVER-D: Zou and Donner, Statistics in Medicine 27, 2008); there is none where a part has none. Unknown where
+    a part is unknown, with that part's reason.
     """
     reason = next((figure.reason for _, figure in parts if figure.value is None), None)
     if reason is not None:
         return unknown(unit, reason)
-    value = math.fsum(factor * (figure.value or 0.0) for factor, figure in parts)
-    n = min((figure.n for _, figure in parts), default=0)
-    halves = [factor * (f.high - f.value) for factor, f in parts if f.high is not None and f.value is not None]
-    if len(halves) < len(parts):
+    values = [factor * (figure.value or 0.0) for factor, figure in parts]
+    value, n = math.fsum(values), min((figure.n for _, figure in parts), default=0)
+    ends = [(factor * f.low, factor * f.high) for factor, f in parts if f.low is not None and f.high is not None]
+    if len(ends) < len(parts):
         return Figure(value=value, n=n, unit=unit)
-    half = math.hypot(*halves)
-    return Figure(value=value, low=value - half, high=value + half, n=n, unit=unit)
+    below = math.hypot(*(of - min(bounds) for of, bounds in zip(values, ends, strict=True)))
+    above = math.hypot(*(max(bounds) - of for of, bounds in zip(values, ends, strict=True)))
+    return Figure(value=value, low=value - below, high=value + above, n=n, unit=unit)
 
 
 def outlier_limit(values: NDArray[np.float64] | NDArray[np.int64], least_ratio: float) -> float:

@@ -205,7 +205,7 @@ class TestDoubleCounting:
         self, simulated: float, half: float, waits: float
     ) -> None:
         one = single(0.100, 0.040)
-        loader = seconds(simulated, half)
+        loader = dataclasses.replace(seconds(simulated, half), low=simulated - 2 * half)
         rest = stats.combination([(1, seconds(waits, 0.003)), (-1, loader)], "s")
         made = fall(planted(one, NOTHING), one)
         made = dataclasses.replace(made, terms={**made.terms, "loader_processes": loader, "data_loading": rest})

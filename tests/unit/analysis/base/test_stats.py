@@ -277,6 +277,13 @@ class TestCombination:
         found = stats.combination([(1, self.A), (-1, self.B)], "s")
         assert (found.value, found.low, found.high, found.n) == (6.0, 1.0, 11.0, 3)
 
+    def test_each_bound_takes_the_half_widths_of_its_own_side(self) -> None:
+        upward = Figure(value=10.0, low=7.0, high=18.0, n=5, unit="s")
+        found = stats.combination([(1, upward), (-1, self.B)], "s")
+        assert (found.low, found.high) == (1.0, 6.0 + math.hypot(8, 4))
+        found = stats.combination([(1, self.A), (-0.5, upward)], "s")
+        assert (found.low, found.high) == (5.0 - math.hypot(3, 4), 5.0 + math.hypot(3, 1.5))
+
     def test_factors_scale_value_and_interval(self) -> None:
         found = stats.combination([(0.5, self.A)], "s")
         assert (found.value, found.low, found.high) == (5.0, 3.5, 6.5)
