@@ -63,10 +63,10 @@ def _why_unknown(facts: ModeFacts, *, is_counted: bool) -> str | None:
 
 
 def _option(facts: ModeFacts) -> str:
-    """Return what the torch of the run calls the option; of traces alone, which do not tell it, what newer ones do."""
+    """Return what the torch of the run calls it; of traces alone, which do not tell it, what all do."""
     told = "" if facts.name == TRACE_MODE else facts.fingerprint.packages.get("torch", "")
     version = re.match(r"(\d+)\.(\d+)", told)
-    return OLDER_OPTION if version and (int(version[1]), int(version[2])) < SINCE else OPTION
+    return OPTION if version and (int(version[1]), int(version[2])) >= SINCE else OLDER_OPTION
 
 
 RULE = Rule(

@@ -74,8 +74,8 @@ def test_cost_count_and_line() -> None:
         ("ddp", {"torch": "2.11.0+cu130"}, "broadcast_buffers"),
         ("ddp", {"torch": "2.13.0"}, "forward_sync_buffers"),
         ("ddp", {"torch": "3.0"}, "forward_sync_buffers"),
-        ("ddp", {}, "forward_sync_buffers"),
-        (TRACE_MODE, {"torch": "2.11.0"}, "forward_sync_buffers"),  # of the machine that reads the traces
+        ("ddp", {}, "broadcast_buffers"),
+        (TRACE_MODE, {"torch": "2.13.0"}, "broadcast_buffers"),  # of the machine that reads the traces
     ],
 )
 def test_the_option_has_the_name_that_the_torch_of_the_run_knows(
