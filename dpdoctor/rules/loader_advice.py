@@ -200,7 +200,8 @@ def _of_hand_off(facts: ModeFacts, loader: LoaderSummary, part: float) -> Advice
     rest = (loader.fetch.value or 0.0) * (1 - share)
     if rest >= _handing_over(loader):
         return None
-    return _cheaper_part(facts, loader, then="; then set num_workers=0: fetching takes less than handing over")
+    without = ", ".join(_arguments(loader, 0, None))
+    return _cheaper_part(facts, loader, then=f"; then set {without}: fetching takes less than handing over")
 
 
 def _cheaper_part(facts: ModeFacts, loader: LoaderSummary, then: str = "") -> Advice | None:
@@ -240,12 +241,7 @@ def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:
 
 def _settings(facts: ModeFacts, loader: LoaderSummary, to: LoaderPrediction) -> Advice:
     tried = tried_step(facts.mode) if loader.trial is None else None
-    prefetch = DEFAULT_PREFETCH if tried is not None else to.prefetch_factor
-    changes = [] if to.num_workers == loader.num_workers else [f"num_workers={to.num_workers}"]
-    if prefetch is not None and prefetch != (loader.prefetch_factor or DEFAULT_PREFETCH):
-        changes.append(f"prefetch_factor={prefetch}")
-    if to.num_workers and not loader.persistent_workers:
-        changes.append("persistent_workers=True")
+    changes = _arguments(loader, to.num_workers, DEFAULT_PREFETCH if tried is not None else to.prefetch_factor)
     predicted = stats.ratio(facts.mode.step, to.step if tried is None else tried, "x")
     in_trial = loader.trial is not None and loader.trial.speedup.value is not None
     if loader.trial is not None and in_trial:
@@ -261,6 +257,22 @@ def _settings(facts: ModeFacts, loader: LoaderSummary, to: LoaderPrediction) -> 
         predicted=predicted if predicted.value is not None else None,
         measured=measured,
     )
+
+
+def _arguments(loader: LoaderSummary, num_workers: int, prefetch: int | None) -> list[str]:
+    """Return the arguments that change: torch refuses those of workers where there are none."""
+    if not num_workers:
+        of_workers = {
+            "prefetch_factor=None": loader.prefetch_factor is not None,
+            "persistent_workers=False": loader.persistent_workers,
+        }
+        return ["num_workers=0", *(argument for argument, is_set in of_workers.items() if is_set)]
+    changes = [] if num_workers == loader.num_workers else [f"num_workers={num_workers}"]
+    if prefetch is not None and prefetch != (loader.prefetch_factor or DEFAULT_PREFETCH):
+        changes.append(f"prefetch_factor={prefetch}")
+    if not loader.persistent_workers:
+        changes.append("persistent_workers=True")
+    return changes
 
 
 def _slowest_part(loader: LoaderSummary) -> tuple[str, float]:

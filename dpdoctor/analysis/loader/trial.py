@@ -178,9 +178,8 @@ def after_trial(
 def _not_simulated(setting: Setting) -> LoaderPrediction:
     """Return a setting of which nothing was predicted."""
     unknown = stats.unknown("s", TRIED)
-    return LoaderPrediction(
-        num_workers=setting.num_workers, prefetch_factor=setting.prefetch_factor, step=unknown, wait=unknown
-    )
+    ahead = setting.prefetch_factor if setting.num_workers else None
+    return LoaderPrediction(num_workers=setting.num_workers, prefetch_factor=ahead, step=unknown, wait=unknown)
 
 
 def after_ablation(chosen: LoaderPrediction | None, reason: str, ablation: LoaderTrial | None) -> str:

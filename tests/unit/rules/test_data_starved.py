@@ -284,6 +284,21 @@ def test_a_setting_that_hides_slow_batches_comes_first() -> None:
     assert "prefetch_factor=8" in found.code
 
 
+@pytest.mark.parametrize(
+    ("is_kept", "arguments"),
+    [
+        (False, "num_workers=0, prefetch_factor=None"),
+        (True, "num_workers=0, prefetch_factor=None, persistent_workers=False"),
+    ],
+)
+def test_no_workers_are_advised_without_the_arguments_of_workers(is_kept: bool, arguments: str) -> None:
+    none = cases.prediction(0, 0.063, 0.003)
+    found = RULE.check(waiting(0.4, 0.39, with_workers(persistent_workers=is_kept, predictions=(none,), advice=none)))
+    assert found.code == f"DataLoader(..., {arguments})"
+    handed_over = with_workers(persistent_workers=is_kept, transfer=cases.figure(0.036, 0.001), batch_tensors=2)
+    assert f"; then set {arguments}: fetching" in RULE.check(waiting(0.4, 0.39, handed_over)).remedy
+
+
 def test_taking_over_a_batch_can_be_the_cause() -> None:
     found = RULE.check(waiting(0.4, 0.39, with_workers(transfer=cases.figure(0.036, 0.001))))
     assert re.findall(r"[\d.]+ ms", found.cause) == ["36.0 ms"]

@@ -77,6 +77,9 @@ def test_no_workers_that_were_measured_to_be_faster_are_advised() -> None:
     chosen, reason = after_trial(None, found, (TWO, none))
     assert chosen is none
     assert reason.startswith("num_workers=0 was tried")
+    chosen, _ = after_trial(None, found, (TWO,))
+    assert chosen is not None
+    assert (chosen.num_workers, chosen.prefetch_factor) == (0, None)
 
 
 def test_what_the_ablation_with_one_worker_could_not_tell_is_tried() -> None:
