@@ -196,25 +196,38 @@ def _of_hand_off(facts: ModeFacts, loader: LoaderSummary, part: float) -> Advice
             removes_at_most=part,
             of_wait=True,
         )
-    _, share = _slowest_of_all(loader)
-    rest = (loader.fetch.value or 0.0) * (1 - share)
-    if rest >= _handing_over(loader):
+    name, share = _slowest_of_all(loader)
+    handing_over, rest = _handing_over(loader), (loader.fetch.value or 0.0) * (1 - share)
+    if share < NAMED or rest >= handing_over:
         return None
     without = ", ".join(_arguments(loader, 0, None))
-    return _cheaper_part(facts, loader, then=f"; then set {without}: fetching takes less than handing over")
+    # The rest of a fetch is waited for then, in the place of the hand-off.
+    return Advice(
+        remedy=f"{_cheaper(name, share)}; then set {without}: fetching takes less than handing over",
+        short=f"make {name} cheaper{_no_gain(facts)}",
+        removes=part * (1 - rest / handing_over),
+        removes_at_most=part * (1 - (1 - REST_FASTER) * rest / handing_over),
+        of_wait=True,
+    )
 
 
-def _cheaper_part(facts: ModeFacts, loader: LoaderSummary, then: str = "") -> Advice | None:
-    """Return that the costliest part of a fetch is to be cheaper, and what to do `then`; None: none is worth a name."""
+def _cheaper_part(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
+    """Return that the costliest part of a fetch is to be cheaper; None: none is worth a name."""
     name, share = _slowest_of_all(loader)
     if share < NAMED:
         return None
     return Advice(
-        remedy=f"make {name} cheaper, which is {units.share(share)} of a fetch: do it for a whole batch at once, on "
-        f"the device, or where its result is always the same, once, and store that{then}",
+        remedy=_cheaper(name, share),
         short=f"make {name} cheaper{_no_gain(facts)}",
         removes=share,
         removes_at_most=share + REST_FASTER * (1 - share),
+    )
+
+
+def _cheaper(name: str, share: float) -> str:
+    return (
+        f"make {name} cheaper, which is {units.share(share)} of a fetch: do it for a whole batch at once, on the "
+        "device, or where its result is always the same, once, and store that"
     )
 
 
