@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -146,14 +147,15 @@ def exposure(launch: LaunchFacts, world_size: int, cores: int) -> Exposure | Non
     )
 
 
-def exposed_calls_share(traces: Traces, wanted: Callable[[str, int], bool]) -> Figure:
+def exposed_calls_share(traces: Traces, wanted: Callable[[str, int], bool], most: float = math.inf) -> Figure:
     """Return the share of a step that wanted collectives take while nothing computes, on the rank with least of it.
 
     `wanted` is asked with a call's operation and bytes (-1: unknown). The rank with least waits least for the others:
     what is left is transfer. Calls that overlap are counted once at most, by the step's own exposed communication.
+    Of a step with more than `most` of them so many count, each as long as their mean.
     """
     counted = [digest for digest in traces.digests if any(device.steps for device in digest.devices)]
-    exposed = [_wanted_ns(digest, wanted) for digest in counted]
+    exposed = [_wanted_ns(digest, wanted, most) for digest in counted]
 
     def least(steps: Sequence[DeviceStep]) -> float:
         of_calls = min(by_step.get(steps[0].step, 0) for by_step in exposed)
@@ -163,14 +165,14 @@ def exposed_calls_share(traces: Traces, wanted: Callable[[str, int], bool]) -> F
     return share(traces, least) if reason is None else stats.unknown("ratio", reason)
 
 
-def _wanted_ns(digest: Digest, wanted: Callable[[str, int], bool]) -> dict[int, int]:
-    calls, found = digest.calls, defaultdict[int, int](int)
+def _wanted_ns(digest: Digest, wanted: Callable[[str, int], bool], most: float) -> dict[int, float]:
+    calls, found = digest.calls, defaultdict[int, list[int]](list)
     for operation, num_bytes, step, ns in zip(
         calls.operation, calls.num_bytes, calls.step, calls.exposed_ns, strict=True
     ):
         if wanted(calls.names[operation], num_bytes):
-            found[step] += ns
-    return dict(found)
+            found[step].append(ns)
+    return {step: sum(of_step) * min(1.0, most / len(of_step)) for step, of_step in found.items()}
 
 
 def _on_cores(launch: LaunchFacts, last: Digest, steps: Sequence[DeviceStep]) -> Figure:

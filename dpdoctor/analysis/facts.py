@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -300,9 +301,9 @@ class ModeFacts:
         """Return the exposed and the removable communication; None: no traced step tells it."""
         return exposure(self.launch, self.mode.world_size, self.fingerprint.cores) if self.launch else None
 
-    def exposed_calls_share(self, wanted: Callable[[str, int], bool]) -> Figure:
-        """Return the share of a traced step that wanted collectives take while nothing computes."""
-        return exposed_calls_share(self.traces, wanted)
+    def exposed_calls_share(self, wanted: Callable[[str, int], bool], most: float = math.inf) -> Figure:
+        """Return the share of a traced step that wanted collectives, at `most` so many, take while nothing computes."""
+        return exposed_calls_share(self.traces, wanted, most)
 
     @cached_property
     def slowest_rank(self) -> SlowRank | None:

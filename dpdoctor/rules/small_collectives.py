@@ -58,7 +58,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     needed = _needed(facts, per_step * mean_bytes)
     if per_step <= needed or round(per_step) < FEWEST:
         return None
-    claim = stats.scaled(facts.exposed_calls_share(is_small), 1 - needed / per_step)
+    claim = stats.scaled(facts.exposed_calls_share(is_small, per_step), 1 - needed / per_step)
     is_removed = _is_of_mode(facts, per_step) or _is_by_hand(facts, per_step)
     weighed = weigh_part(facts, claim) if is_removed else Weighed(cost=claim, status="inferred")
     if weighed.value < SMALL or weighed.status == "refuted":

@@ -157,4 +157,7 @@ def test_a_step_that_holds_a_rollout_is_not_told_as_each() -> None:
     columns = ("operation", "group", "seq", "num_bytes", "begin_ns", "end_ns", "exposed_ns", "step", "segment_cause")
     rows = {column: tuple(getattr(calls, column)[row] for row in kept) for column in columns}
     ranks = [dataclasses.replace(rank, calls=dataclasses.replace(calls, **rows)) for rank in pair([])]
-    assert finding(case(TRACE_MODE, *ranks)).title.startswith("4 small collectives")
+    found = finding(case(TRACE_MODE, *ranks))
+    assert found.title.startswith("4 small collectives")
+    # Four of 2 ms in a step of 100 ms, of which one would be left.
+    assert found.cost.value == pytest.approx(0.08 * 3 / 4)
