@@ -176,8 +176,11 @@ def _fieller(a: float, b: float, half_a: float, half_b: float, side: int) -> flo
     g = (half_b / b) ** 2
     if g >= 1:
         return None
-    spread = math.sqrt(half_a**2 * (1 - g) + (a / b * half_b) ** 2) / abs(b)
-    return (a / b + side * spread) / (1 - g)
+    middle, spread = a / b, math.sqrt(half_a**2 * (1 - g) + (a / b * half_b) ** 2) / abs(b)
+    if side * middle < 0:
+        # The same without a difference of like numbers: exactly 0 where a's own bound is.
+        return (a - half_a) * (a + half_a) / b**2 / (middle - side * spread)
+    return (middle + side * spread) / (1 - g)
 
 
 def _narrower(one: Figure, other: Figure) -> str:

@@ -212,11 +212,12 @@ class TestRatio:
         assert found.low == stats.ratio(figure(5721, 509), figure(4397, 744), "x").low > 1
         assert found.high == stats.ratio(figure(5721, 1350), figure(4397, 134), "x").high
 
-    def test_what_was_cut_off_at_zero_stays_so(self) -> None:
-        cut = Figure(value=10, low=0, high=30, n=2, unit="s")
-        found, whole = (stats.ratio(part, figure(5, 1), "ratio") for part in (cut, figure(10, 20)))
-        assert found.low == pytest.approx(0)
-        assert found.high == whole.high
+    @given(a=st.floats(1e-3, 1e3), above=st.floats(0, 1e3), b=st.floats(1e-3, 1e3), half=st.floats(0, 0.9))
+    def test_what_was_cut_off_at_zero_stays_so(self, a: float, above: float, b: float, half: float) -> None:
+        cut = Figure(value=a, low=0, high=a + above, n=2, unit="s")
+        found, whole = (stats.ratio(part, figure(b, half * b), "ratio") for part in (cut, figure(a, above)))
+        assert found.low == 0
+        assert found.high == pytest.approx(whole.high)
 
     def test_a_certain_denominator_only_scales(self) -> None:
         found = stats.ratio(figure(10, 1), figure(5, 0), "x")
