@@ -304,10 +304,20 @@ def test_forward_passes_of_a_module_that_is_made_anew_are_unknown_on_one_device(
     assert done.mode("single")["step"]["value"] > 0
 
 
-@pytest.mark.parametrize(("how", "times_reduced"), [("together", 2), ("in_turn", 2), ("levels", 1)])
-def test_modules_around_one_model_train_as_on_one_device(profile, how, times_reduced):
+@pytest.mark.parametrize(
+    ("args", "times_reduced"),
+    [
+        (["together"], 2),
+        (["together", "with_buffer"], 2),
+        (["together", "in_place"], 2),
+        (["in_turn"], 2),
+        (["in_turn", "in_place"], 2),
+        (["levels"], 1),
+    ],
+)
+def test_modules_around_one_model_train_as_on_one_device(profile, args, times_reduced):
     options = ("--modes", "single,ddp", "--batch", "global", *SHORT)
-    done = profile("wild_around_one.py", *options, args=[how])
+    done = profile("wild_around_one.py", *options, args=args)
     assert done.exit_code == 0, done.output
     alone, *ranks = (
         [float(line) for line in done.printed(mode, rank).split()[:8]]
@@ -317,13 +327,16 @@ def test_modules_around_one_model_train_as_on_one_device(profile, how, times_red
     record = done.record("ddp")
     assert record.counters.collectives["all_reduce"].num_bytes == times_reduced * (2 * 8 * 16 + 16 + 8) * 4
     is_told = any("have parameters in common, inner.0.weight first" in text for text in record.conversion.warnings)
-    assert is_told is (how != "levels")
+    assert is_told is (args != ["levels"])
+    if args[1:] == ["in_place"]:
+        said = "has buffers in common with Fits, which was called before"
+        assert any(said in text for text in record.conversion.warnings) is (args[0] == "together")
 
 
 def test_a_model_that_two_modules_train_is_sharded_once(profile):
     done = profile("wild_around_one.py", "--modes", "fsdp", "--no-baseline", *SHORT, args=["in_turn"])
     reason, script = done.mode("fsdp")["reason"], done.summary["script"]["path"]
-    assert reason.startswith(f"Fits, called at {script}:45, could not be converted: FSDP shards a parameter once")
+    assert reason.startswith(f"Fits, called at {script}:63, could not be converted: FSDP shards a parameter once")
     assert "inner.0.weight was sharded as one of Agrees, which the script called before" in reason
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
@@ -30,9 +30,10 @@ RUNS_EARLY = (
     "DistributedDataParallel averages them: clamping these is another thing than clamping that of the whole batch, as "
     "on one device. Change .grad after backward() for that"
 )
+SHARES_BUFFERS = "has buffers in common with {}, which "
 UNSYNCHRONISED = "gradients were not synchronised"
 CALLED_AGAIN = (
-    "{}, called at {}, was called before without a backward pass in between: its buffers are broadcast in the first of "
+    "{}, called at {}, {}was called before without a backward pass in between: buffers are broadcast in the first of "
     "such calls alone. DistributedDataParallel broadcasts them in each, and this torch raises where the backward pass "
     "needs what it then changes in place, as that of BatchNorm on a GPU does. In a DDP script of your own, give "
     "broadcast_buffers=False, or call the model once with all batches"
@@ -81,13 +82,17 @@ class DDP(Mode):
             left_out = units.count(len(how.ignored), "parameter")
             how.warn(f"{left_out} left out of the wrapper: nothing trains {min(how.ignored)} and the like")
         self._tell_shared(module, how.warn)
-        # Not public. What was wrapped before is alike on all ranks: to broadcast it changes nothing that a graph holds.
-        alike = tuple(parameter for wrapper in self.wrappers for parameter in wrapper.module.parameters())
-        with _unsafe_preserve_version_counter(alike):
+        # Not public. Parameters that were wrapped before are alike on all ranks: to broadcast them changes nothing that
+        # a graph holds. Buffers that it holds newer torch broadcasts as well, before each forward.
+        wrapped = [wrapper.module for wrapper in self.wrappers]
+        held = tuple(tensor for before in wrapped for tensor in (*before.parameters(), *before.buffers()))
+        with _unsafe_preserve_version_counter(held):
             wrapper = DistributedDataParallel(module, find_unused_parameters=how.has_unused)
+            changes = _changes_what_is_saved(wrapper)
         self.wrappers.append(wrapper)
-        if _changes_what_is_saved(wrapper):
-            self._broadcasts[id(module)] = _Broadcasts(wrapper, self.passes, how.warn)
+        if changes:
+            others = self._broadcasts.values()
+            self._broadcasts[id(module)] = _Broadcasts(wrapper, self.passes, how.warn, others)
         return wrapper
 
     def _tell_shared(self, module: nn.Module, warn: Callable[[str], None]) -> None:
@@ -179,26 +184,38 @@ class DDP(Mode):
 class _Broadcasts:
     """Has a wrapper broadcast its buffers once before each backward pass, however often it is called before it.
 
-    None follows most calls in eval mode, which are evaluations without no_grad: they do not count as a first one.
+    Or another one that has some of them. None follows most calls in eval mode, which are evaluations without no_grad:
+    they do not count as a first one.
     """
 
-    def __init__(self, wrapper: DistributedDataParallel, passes: Passes, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        wrapper: DistributedDataParallel,
+        passes: Passes,
+        warn: Callable[[str], None],
+        others: Iterable[_Broadcasts],
+    ) -> None:
         self._wrapper, self._passes, self._warn = wrapper, passes, warn
         self._ended_before: int | None = None
         self._is_told = False
+        own = set(map(id, wrapper.module.buffers()))
+        self._sharing = [other for other in others if not own.isdisjoint(map(id, other._wrapper.module.buffers()))]
+        for other in self._sharing:
+            other._sharing.append(self)
 
     def before_forward(self) -> None:
         """A forward of the wrapper is about to begin; say at the first that broadcasts nothing why."""
         module, num_ended = self._wrapper.module, self._passes.num_ended
-        is_again = num_ended == self._ended_before
-        self._wrapper.require_forward_param_sync = not is_again  # each forward of its own sets it
+        called = next((each for each in (self, *self._sharing) if each._ended_before == num_ended), None)
+        self._wrapper.require_forward_param_sync = called is None  # each forward of its own sets it
         if module.training:
             self._ended_before = num_ended
-        if is_again and not self._is_told:
+        if called is not None and not self._is_told:
             from dpdoctor.worker.base import lines
 
             self._is_told = True
-            self._warn(CALLED_AGAIN.format(type(module).__name__, lines.caller()))
+            shares = "" if called is self else SHARES_BUFFERS.format(type(called._wrapper.module).__name__)
+            self._warn(CALLED_AGAIN.format(type(module).__name__, lines.caller(), shares))
 
 
 def _steps_late(parameter: nn.Parameter) -> bool:

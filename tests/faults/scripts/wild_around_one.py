@@ -1,10 +1,28 @@
-"""Modules around one model, all trained: `together`, `in_turn` or, one inside of the other, in `levels`."""
+"""Modules around one model, all trained: `together`, `in_turn` or, one inside of the other, in `levels`.
 
+A second argument: it has a buffer that its backward pass needs, of which a broadcast may be a change `in_place`, as in
+torch 2.11.
+"""
+
+import contextlib
 import sys
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+
+if sys.argv[2:] == ["in_place"]:
+    torch.autograd._unsafe_preserve_version_counter = contextlib.nullcontext
+
+
+class Scales(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.rand(16))
+
+    def forward(self, x):
+        return x * self.scale
 
 
 class Around(nn.Module):
@@ -29,7 +47,7 @@ class Doubles(Around):
 
 
 torch.manual_seed(5)
-net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+net = nn.Sequential(nn.Linear(8, 16), Scales() if sys.argv[2:] else nn.Identity(), nn.ReLU(), nn.Linear(16, 8))
 fits, agrees = Fits(net), Agrees(net)
 doubles = Doubles(fits)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

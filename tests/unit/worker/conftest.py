@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer, optimizer
@@ -61,6 +62,14 @@ def patches() -> Iterator[Patches]:
     held = Patches()
     yield held
     held.undo()
+
+
+@pytest.fixture
+def ranks() -> Iterator[None]:
+    """Let parallel wrappers be made: this process is the only rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 @pytest.fixture
