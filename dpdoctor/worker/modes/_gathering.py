@@ -21,6 +21,10 @@ class Shards:
     """A module that was sharded just now, whose parts and methods may be called without gradients from here on.
 
     All ranks must make these calls, as they must those of the module itself.
+
+    Attributes:
+        root: the module, which shows whole parameters while it is gathered.
+        parameters: ids of its sharded ones.
     """
 
     def __init__(self, root: nn.Module) -> None:
@@ -28,6 +32,7 @@ class Shards:
         # Else the first block that is called past the module would take itself for the root.
         root._get_fsdp_state()._lazy_init()
         self.root = root
+        self.parameters = frozenset(map(id, root.parameters()))
         self._parts: list[nn.Module] = []
         self._route(root, root)
 

@@ -7,7 +7,7 @@ import linecache
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -164,7 +164,7 @@ class FSDP(Mode):
         from dpdoctor.worker.modes._gathering import Shards, share_attributes
         from dpdoctor.worker.wrap import repoint, shard_units
 
-        _refuse_sharded(module, [shards.root for shards in self._shards.values()])
+        _refuse_sharded(module, self._shards.values())
         _refuse_scalars(module)
         _refuse_sparse(module)
         _refuse_hooks(module, how.warn)
@@ -277,9 +277,14 @@ def _padded_bytes(parameter: nn.Parameter) -> int:
     return rows * (parameter.numel() // max(1, parameter.shape[0])) * parameter.element_size()
 
 
-def _refuse_sharded(module: nn.Module, roots: Sequence[nn.Module]) -> None:
-    """Refuse a module that has parameters in common with one of those that were sharded before."""
-    holders = {id(parameter): root for root in roots for parameter in root.parameters()}
+def _refuse_sharded(module: nn.Module, sharded: Iterable[Shards]) -> None:
+    """Refuse a module that has parameters in common with one of those that were sharded before.
+
+    It has their shards where it is tied to them, and whole ones of a module inside of it that is gathered just now.
+    """
+    holders = {
+        number: shards.root for shards in sharded for number in (*shards.parameters, *map(id, shards.root.parameters()))
+    }
     for name, parameter in module.named_parameters():
         holder = holders.get(id(parameter))
         if holder is not None:

@@ -12,11 +12,13 @@ import torch.distributed.fsdp
 from torch import nn
 
 from dpdoctor.records import Collective, Counters
-from dpdoctor.worker.base.mode import ConversionError, Evidence, Passes
+from dpdoctor.worker.base.mode import ConversionError, Evidence, Passes, WrapOptions
+from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.modes import _hooks, fsdp
 from dpdoctor.worker.modes.fsdp import FSDP
 
 BLOCK_BYTES, ROOT_BYTES = (8 * 8 + 8) * 4, (2 * 8 + 2) * 4
+HOW = WrapOptions(has_unused=False, fsdp_wrap=None, optimizers=(), warn=pytest.fail)
 
 
 class Tasks(nn.Module):
@@ -182,3 +184,15 @@ def test_hooks_of_wandb_are_told_and_any_other_beside_them_is_refused_before_sha
     assert register(torch.ones(2), clips) is clips
     with pytest.raises(ConversionError, match=re.escape(f"{CLIPS}, registered on one at {__file__}")):
         register(model.weight, clips)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_module_with_weights_of_another_that_was_called_is_refused_by_name(patches: Patches) -> None:
+    mode = FSDP()
+    mode.prepare(patches)
+    encoder, decoder = nn.Sequential(nn.Embedding(8, 4)), nn.Linear(4, 8)
+    decoder.weight = encoder[0].weight
+    mode.convert(encoder, HOW)(torch.zeros(2, dtype=torch.long))
+    for module in (decoder, nn.Sequential(encoder, nn.ReLU())):
+        with pytest.raises(ConversionError, match="weight was sharded as one of Sequential, which the script called"):
+            mode.convert(module, HOW)
