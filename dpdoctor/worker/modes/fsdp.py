@@ -108,21 +108,21 @@ class FSDP(Mode):
         """Return a sharded tensor's `register_hook` that takes none on a parameter but those that only log."""
 
         @functools.wraps(register)
-        def register_hook(tensor: torch.Tensor, function: Callable[..., Any]) -> Any:
+        def register_hook(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
             from torch import nn
 
             from dpdoctor.worker.base import lines
             from dpdoctor.worker.modes import _hooks
 
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
-                hook = _hooks.of("", _hooks.ON_TENSOR, function)
-                if not hook.only_logs:
+                given = _hooks.of("", _hooks.ON_TENSOR, hook)
+                if not given.only_logs:
                     raise ConversionError(
-                        f"{_NO_GRADIENT}, and {_hooks.named(hook.function)}, registered on one at {lines.caller()} "
-                        f"({hook.by}), would not run. {_BY_HAND}"
+                        f"{_NO_GRADIENT}, and {_hooks.named(given.function)}, registered on one at {lines.caller()} "
+                        f"({given.by}), would not run. {_BY_HAND}"
                     )
                 self._warn(UNLOGGED)
-            return register(tensor, function)
+            return register(tensor, hook)
 
         return register_hook
 

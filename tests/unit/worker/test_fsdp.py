@@ -181,7 +181,7 @@ def test_hooks_of_wandb_are_told_and_any_other_beside_them_is_refused_before_sha
     register = mode._refusing(lambda _, function: function)
     assert register(model.weight, logs) is logs
     assert told == {fsdp.UNLOGGED}
-    assert register(torch.ones(2), clips) is clips
+    assert register(torch.ones(2), hook=clips) is clips
     with pytest.raises(ConversionError, match=re.escape(f"{CLIPS}, registered on one at {__file__}")):
         register(model.weight, clips)
 
