@@ -105,16 +105,18 @@ class FSDP(Mode):
         patches.replace(clip_grad, "clip_grad_norm_", clip_grad_norm_)
 
     def _refusing(self, register: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a sharded tensor's `register_hook` that takes none on a parameter but those that only log."""
+        """Return a `register_hook` that takes none on a shard but those that only log.
+
+        Another sharded parameter of the script's own gets its gradient from autograd, which runs them.
+        """
 
         @functools.wraps(register)
         def register_hook(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
-            from torch import nn
-
             from dpdoctor.worker.base import lines
             from dpdoctor.worker.modes import _hooks
 
-            if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+            is_shard = any(id(tensor) in shards.parameters for shards in self._shards.values())
+            if is_shard and tensor.requires_grad:
                 given = _hooks.of("", _hooks.ON_TENSOR, hook)
                 if not given.only_logs:
                     raise ConversionError(

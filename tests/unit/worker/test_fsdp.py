@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections import Counter
@@ -10,6 +11,8 @@ import pytest
 import torch
 import torch.distributed.fsdp
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
 
 from dpdoctor.records import Collective, Counters
 from dpdoctor.worker.base.mode import ConversionError, Evidence, Passes, WrapOptions
@@ -166,7 +169,10 @@ def logs(gradient: torch.Tensor) -> None:
 logs.__module__ = "wandb.integration.torch.wandb_torch"
 
 
-def test_hooks_of_wandb_are_told_and_any_other_beside_them_is_refused_before_sharding_and_after() -> None:
+@pytest.mark.usefixtures("ranks")
+def test_hooks_of_wandb_are_told_and_any_other_beside_them_is_refused_before_sharding_and_after(
+    patches: Patches,
+) -> None:
     model, mode, told = nn.Linear(2, 2), FSDP(), set()
     for parameter in model.parameters():
         parameter.register_hook(logs)
@@ -177,13 +183,17 @@ def test_hooks_of_wandb_are_told_and_any_other_beside_them_is_refused_before_sha
         fsdp._refuse_hooks(model, told.add)
 
     told.clear()
-    mode._warn = told.add
-    register = mode._refusing(lambda _, function: function)
-    assert register(model.weight, logs) is logs
+    model, own = nn.Linear(2, 2), nn.Parameter(distribute_tensor(torch.ones(2), init_device_mesh("cpu", (1,))))
+    mode.prepare(patches)
+    own.register_hook(logs)
+    mode.convert(model, dataclasses.replace(HOW, warn=told.add))
+    own.register_hook(clips)
+    (2 * model.weight).register_hook(hook=clips)
+    assert not told
+    model.weight.register_hook(logs)
     assert told == {fsdp.UNLOGGED}
-    assert register(torch.ones(2), hook=clips) is clips
     with pytest.raises(ConversionError, match=re.escape(f"{CLIPS}, registered on one at {__file__}")):
-        register(model.weight, clips)
+        model.weight.register_hook(clips)
 
 
 @pytest.mark.usefixtures("ranks")
