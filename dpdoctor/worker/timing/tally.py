@@ -40,8 +40,8 @@ SAME_AGAIN = (
     "it is one batch, or stands in for several"
 )
 PARTS = (
-    "no loader counts them, and several rows of what the model is called with are one sample, as nodes of graphs, "
-    "points and packed sequences are: it is told which belong together, or returns another number of rows"
+    "no loader counts them, and several rows of what the model is called with may be one sample, as nodes of graphs, "
+    "points and packed sequences are: it is given numbers that may say which belong together, or returns other rows"
 )
 TOLD = (
     "no loader counts samples: they are dim {} of the first tensor that the model is called with, up to {} per step, "

@@ -174,7 +174,9 @@ def _tells_of_parts(numbers: torch.Tensor, shape: Sequence[int]) -> bool:
     if not is_row or not 1 < numbers.numel() <= min(rows + 1, MOST_NUMBERS):
         return False
     with suppress(RuntimeError, NotImplementedError):  # it may have no values
-        return _divide(numbers.flatten().long(), rows)
+        # In the shape of one row zeros and ones are its mask, padded on the left, or the two segments of a text.
+        is_mask = numbers.dim() > 1 and int(numbers.max()) == 1
+        return not is_mask and _divide(numbers.flatten().long(), rows)
     return False
 
 

@@ -148,6 +148,8 @@ NODES, PARTS = 20, Rows(0, is_told=True)
         (torch.ones(NODES, dtype=torch.long), [*range(4), *range(16)]),
         (torch.ones(1, NODES, dtype=torch.long), [[*range(4), *range(16)]]),
         (torch.ones(1, NODES, dtype=torch.long), [0, 4, 20]),
+        (torch.ones(1, NODES, dtype=torch.long), [[0] * 4 + [1] * 7 + [2] * 9]),
+        (torch.ones(1, NODES, dtype=torch.long), [0] * 4 + [1] * 16),
     ],
 )
 def test_numbers_beside_rows_tell_that_several_are_a_sample(x: torch.Tensor, beside: list[Any]) -> None:
@@ -171,6 +173,11 @@ def test_numbers_beside_rows_tell_that_several_are_a_sample(x: torch.Tensor, bes
 )
 def test_other_numbers_beside_rows_do_not(x: torch.Tensor, beside: torch.Tensor) -> None:
     assert rows(lambda m, x: m.query(x).sum(), x, beside) == Rows(NODES)
+
+
+def test_a_mask_or_segments_of_one_text_are_no_parts() -> None:
+    text, beside = torch.ones(1, NODES, dtype=torch.long), torch.tensor([[0] * 4 + [1] * 16])
+    assert rows(lambda m, x: m.gru(m.embed(x))[0], text, beside) == Rows(1, 0, is_told=True)
 
 
 @pytest.mark.parametrize(
