@@ -73,7 +73,9 @@ class DDP(Mode):
                     "memory_format=torch.contiguous_format"
                 )
         for hook in _hooks.registered(module):
-            if not (hook.only_logs or _steps_late(module.get_parameter(hook.parameter))):
+            parameter = module.get_parameter(hook.parameter)
+            acts = parameter.requires_grad and hook.parameter not in how.ignored
+            if acts and not (hook.only_logs or _steps_late(parameter)):
                 how.warn(RUNS_EARLY.format(_hooks.named(hook.function), hook.parameter, hook.by))
                 break
         if how.ignored:

@@ -29,3 +29,15 @@ def test_a_module_is_wrapped_while_a_graph_holds_buffers_that_it_shares(is_insid
     x = torch.rand(8, 4)
     loss = converted(mode, first)(x).sum()
     (loss + converted(mode, second, how)(x).sum()).backward()
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_hook_is_told_where_it_acts_on_a_parameter_that_the_wrapper_reduces() -> None:
+    told: list[str] = []
+    model = nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in ("frozen", "average", "trained")})
+    for parameter in model.parameters():
+        parameter.register_hook(torch.clone)
+    model["frozen"].requires_grad_(requires_grad=False)
+    DDP().convert(model, dataclasses.replace(HOW, ignored=frozenset({"average.weight"}), warn=told.append))
+    (hook,) = [text for text in told if "registered on the parameter" in text]
+    assert "registered on the parameter trained.weight (register_hook), acts on each rank's own gradient" in hook
