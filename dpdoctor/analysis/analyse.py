@@ -117,6 +117,8 @@ LEFT_OUT = (
     "steady figures leave out {}, in which no window was measured without a step in which an epoch began or an "
     "evaluation ran"
 )
+# What is said of a rate that is no epoch's, before why.
+OF_WINDOWS = "of the steps in measured windows alone"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
 # An epoch of more steps than this never ends in practice (samplers with replacement and a huge length).
 MOST_STEPS_PER_EPOCH = 10_000_000
@@ -212,7 +214,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         throughput=stats.calibrated(
             _over_launches(counted, lambda w: w.throughput(samples, copies), "samples/s", uncounted), spread
         ),
-        throughput_all_steps=_over_epoch(batch, steps_per_epoch, epoch) or with_edges,
+        throughput_all_steps=_over_epoch(batch, steps_per_epoch, epoch) or _of_windows(with_edges, epoch),
         epoch_s=epoch,
         step=stats.calibrated(step, spread),
         edges_are_steady=edges_are_steady,
@@ -486,6 +488,13 @@ def _over_epoch(batch: Batch, steps_per_epoch: int | None, epoch: Figure) -> Fig
     of_epoch = batch.global_ * steps_per_epoch
     samples = Figure(value=of_epoch, low=of_epoch, high=of_epoch, n=epoch.n, unit="samples", scope=epoch.scope)
     return _positive(stats.ratio(samples, epoch, "samples/s"))
+
+
+def _of_windows(rate: Figure, epoch: Figure) -> Figure:
+    """Return the rate of all counted steps with why it is not that of an epoch."""
+    if rate.value is None or epoch.reason is None:
+        return rate
+    return dataclasses.replace(rate, reason=f"{OF_WINDOWS}; {epoch.reason}")
 
 
 def _profiler_cost(launches: Sequence[LaunchFacts], step: Figure) -> Figure:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis import TRACE_MODE, Analysis, Figure, ModeSummary, RunSummary, analyse
-from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, LEFT_OUT, NO_OPTIMIZER, TRACES_ALONE, rank_traces
+from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, LEFT_OUT, NO_OPTIMIZER, OF_WINDOWS, TRACES_ALONE, rank_traces
 from dpdoctor.analysis.base.stats import TOO_UNLIKE
 from dpdoctor.analysis.base.summary import DeviceTime
 from dpdoctor.analysis.samples import UNCOUNTED
@@ -219,6 +219,7 @@ class TestEpoch:
         assert mode.throughput.value == pytest.approx(320)
         # Of an epoch, not of the window, a quarter of whose steps is an edge.
         assert mode.throughput_all_steps.value == pytest.approx(100 * 32 / (99 * 0.1 + 0.3))
+        assert mode.throughput_all_steps.reason is None
 
     def test_an_epoch_has_as_many_edges_as_evaluations_run_in_it(self) -> None:
         # One step in four has an evaluation.
@@ -230,6 +231,7 @@ class TestEpoch:
     def test_where_an_epoch_has_no_known_length_edges_count_as_they_were_seen(self) -> None:
         mode = single(launch(rank([*self.STEADY, self.EDGE], [window(600)])))
         assert mode.throughput_all_steps.value == pytest.approx(4 * 32 / 0.6)
+        assert mode.throughput_all_steps.reason == f"{OF_WINDOWS}; {mode.epoch_s.reason}"
 
     def test_without_an_edge_its_cost_is_said_to_be_missing(self) -> None:
         mode = single(launch(rank(self.STEADY, [window(300)], steps_per_epoch=100)))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary, analyse
-from dpdoctor.analysis.analyse import EDGES_ARE_STEADY
+from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, OF_WINDOWS
 from dpdoctor.records import Check
 from dpdoctor.report.documents import brief
 from dpdoctor.report.words import clauses, standing, verdict
@@ -201,6 +201,17 @@ def test_a_rate_that_epoch_starts_and_evaluations_make_much_less_is_told(ratio: 
     )
     assert [text.startswith("Rates are of steady steps") and "(ddp)" in text for text in found] == [True] * is_told
     assert not any("single" in text for text in found)
+
+
+def test_a_rate_of_windows_is_not_told_as_that_of_epochs() -> None:
+    rate = mode().throughput
+    of_epoch = dataclasses.replace(rate, value=150.0)
+    of_windows = dataclasses.replace(rate, value=123.0, reason=f"{OF_WINDOWS}; the length of an epoch is unknown")
+    found = summary(single=mode(throughput_all_steps=of_windows), ddp=mode(throughput_all_steps=of_epoch))
+    assert list(verdict.limits(found)) == [
+        "Rates are of steady steps; with epoch starts and evaluations: 150 samples/s (ddp).",
+        "Rates are of steady steps; epoch starts and evaluations are left out: single.",
+    ]
 
 
 def test_modes_that_failed_alike_are_told_of_once() -> None:
