@@ -235,7 +235,7 @@ def _untold(run: RunSummary, leading: Mapping[str, ModeSummary]) -> str:
 
     With the budget that would have left them time, where a mode's remark tells it.
     """
-    found = [name for name, mode in leading.items() if mode.breakdown is None and _is_untold(run, name)]
+    found = [name for name in leading if _is_untold(run, name)]
     if not found:
         return ""
     remarks = [text for name in found if (of := leading[name].conversion) for text in of.warnings]

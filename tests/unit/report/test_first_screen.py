@@ -111,9 +111,14 @@ class TestAnswer:
         assert "(Garbage collection holds up training)" in answer(("gc_pauses", "ddp"))
         assert answer(("data_starved", "single")).startswith("Nothing was found")
 
-    def test_what_was_not_looked_at_is_not_called_nothing(self) -> None:
+    @pytest.mark.parametrize("is_traced", [False, True])
+    def test_what_was_not_looked_at_or_not_told_by_traces_is_not_called_nothing(self, is_traced: bool) -> None:
+        traced = traced_runs.traced_profile().summary.modes["ddp"].breakdown
+        breakdown = dataclasses.replace(traced, exposed_comm=unknown("no kernel is known to communicate"))
+
         def answer(mode: str, reason: str, *warnings: str) -> str:
-            found = with_mode(mode, breakdown=None, conversion=Conversion(num_threads=1, warnings=warnings))
+            of_trace = breakdown if is_traced else None
+            found = with_mode(mode, breakdown=of_trace, conversion=Conversion(num_threads=1, warnings=warnings))
             said = (Inconclusive(rule="exposed_communication", mode=mode, reason=reason),)
             return screen(
                 dataclasses.replace(found, summary=dataclasses.replace(found.summary, inconclusive=said))
