@@ -124,10 +124,10 @@ class TestAnswer:
                 dataclasses.replace(found, summary=dataclasses.replace(found.summary, inconclusive=said))
             ).answer
 
-        told = "What communication costs under ddp was not measured: "
+        told = "What communication costs under ddp was not measured"
         remark = "--time-budget of 10.0 s is too little for a trace. A step takes 1.00 s; give --time-budget 29"
-        assert answer("ddp", "no trace shows it", remark).startswith(f"{told}give --time-budget 29; ")
-        assert answer("ddp", "no trace shows it").startswith(f"{told}measure longer (--time-budget); ")
+        assert answer("ddp", "no trace shows it", remark).startswith(f"{told}: give --time-budget 29; ")
+        assert answer("ddp", "no trace shows it").startswith(f"{told}; ")
         assert answer("single", "no trace shows it").startswith("Nothing was found")
         assert answer("ddp", OURS.format("5.0%")).startswith("No finding stands clear")
 
