@@ -73,10 +73,13 @@ class Alternated(Generic[V]):
     interrupted: bool = False
 
 
-def alternate(launch: Launch, decide: Decide[V], *, modes: Sequence[str], most_pairs: int) -> Alternated[V]:
+def alternate(
+    launch: Launch, decide: Decide[V], *, modes: Sequence[str], most_pairs: int, same_code: bool = False
+) -> Alternated[V]:
     """Launch pairs until every verdict is final; the first pair is discarded, disturbed ones are replaced.
 
-    At most a fifth of `most_pairs` is replaced. Nothing is launched where `decide` needs no pair to be sure.
+    At most a fifth of `most_pairs` is replaced. Nothing is launched where `decide` needs no pair to be sure. Of sides
+    with the `same_code` neither can be why launches are disturbed.
 
     Raises:
         ValueError: `most_pairs` count and a verdict is not final.
@@ -88,7 +91,8 @@ def alternate(launch: Launch, decide: Decide[V], *, modes: Sequence[str], most_p
     interrupted, refusals = _began(launch)
     while not (interrupted or refusals or _all_final(verdicts)):
         done.append(pair := _launch_both(launch, len(done) + 1))
-        interrupted, refusals = pair.interrupted, pair.refusals or _too_many_replaced(done, most_pairs)
+        interrupted = pair.interrupted
+        refusals = pair.refusals or _too_many_replaced(done, most_pairs, same_code=same_code)
         verdicts = decide(_log_ratios(modes, done), verdicts)
         if sum(one.counts for one in done) >= most_pairs and not _all_final(verdicts):
             raise ValueError(f"after {most_pairs} pairs `decide` must have come to a decision")
@@ -173,22 +177,29 @@ def _all_final(verdicts: Mapping[str, Decision]) -> bool:
     return all(verdict.final for verdict in verdicts.values())
 
 
-def _too_many_replaced(done: Sequence[_Both], most_pairs: int) -> tuple[Refusal, ...]:
+def _too_many_replaced(done: Sequence[_Both], most_pairs: int, *, same_code: bool) -> tuple[Refusal, ...]:
     replaced = [pair.replaced for pair in done if pair.replaced is not None]
     if len(replaced) <= REPLACED_SHARE * most_pairs:
         return ()
     reasons = "; ".join(dict.fromkeys(replaced))
     disturbed = {side: sum(_is_disturbed(pair, side) for pair in done) for side in SIDES}
-    alone = [side for side in SIDES if disturbed[side] == sum(disturbed.values()) > 0]
+    side = None if same_code else _to_blame(done)
+    why = f"Each launch of {side} was disturbed, and no other: the code of {side} may be why. " if side else ""
     return (
         Refusal(
             field="disturbed launches",
             base=units.whole(disturbed["base"]),
             head=units.whole(disturbed["head"]),
             remedy=f"{units.count(len(replaced), 'pair')} of {units.whole(len(done))} had to be replaced ({reasons}). "
-            f"{f'Only {alone[0]} was disturbed: its code may be why. ' if alone else ''}Gate {UNDISTURBED}",
+            f"{why}Run again {UNDISTURBED}",
         ),
     )
+
+
+def _to_blame(done: Sequence[_Both]) -> SideName | None:
+    """Return the side of which each launch was disturbed, where none of the other was; None: that may be chance."""
+    launched = {(name, _is_disturbed(pair, name)) for pair in done for name in pair.sides}
+    return next((side for side in SIDES if launched == {(name, name == side) for name in SIDES}), None)
 
 
 def _is_disturbed(pair: _Both, side: SideName) -> bool:

@@ -41,7 +41,7 @@ def calibrate(root: Path, checkout: Checkout, *, pairs: int, progress: Progress)
     """
     launches = Launches(root, {"base": checkout, "head": checkout}, progress, most=most_launches(pairs))
     with heeding():
-        done = alternate(launches, _until(pairs), modes=checkout.modes, most_pairs=pairs)
+        done = alternate(launches, _until(pairs), modes=checkout.modes, most_pairs=pairs, same_code=True)
     if done.interrupted or done.refusals:
         return Calibrated(calibration=None, launched=done)
     calibration = Calibration(

@@ -3,10 +3,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dpdoctor.gate.alternate import Alternated, Decide, Measured, alternate, order
+from dpdoctor.gate.calibrate import calibrate
 from dpdoctor.gate.model import Refusal, SideName
 
 FAILED = Refusal(field="ddp: mode", base="not concerned", head="it raised", remedy="mend it")
@@ -43,8 +47,10 @@ def after(last: int) -> Decide[Count]:
     return decide
 
 
-def run(launcher: Launcher, last: int = 3, most: int = 20, modes: Iterable[str] = ("ddp",)) -> Alternated[Count]:
-    return alternate(launcher, after(last), modes=tuple(modes), most_pairs=most)
+def run(
+    launcher: Launcher, last: int = 3, most: int = 20, modes: Iterable[str] = ("ddp",), *, same_code: bool = False
+) -> Alternated[Count]:
+    return alternate(launcher, after(last), modes=tuple(modes), most_pairs=most, same_code=same_code)
 
 
 def test_sides_alternate_so_that_each_follows_itself_and_the_other_as_often() -> None:
@@ -112,19 +118,33 @@ def test_more_than_a_fifth_is_not_replaced() -> None:
     assert (refusal.base, refusal.head) == ("3", "0")
     assert "3 pairs of 3" in refusal.remedy
     assert "; ".join(f"base: for reason {number}" for number in (1, 0)) in refusal.remedy
-    assert "Only base was disturbed" in refusal.remedy
+    assert "the code of base may be why" in refusal.remedy
     assert len(done.pairs["ddp"]) == 3
     assert done.verdicts["ddp"].pairs == 0
 
 
-def test_where_both_are_disturbed_neither_is_to_blame() -> None:
-    disturbed = {
-        (side, 2 * n + place): Measured(disturbed="cores were taken")
-        for n in range(4)
-        for place, side in enumerate(("base", "head"), 1)
-    }
-    (refusal,) = run(Launcher(disturbed), last=10, most=10).refusals
-    assert "Only" not in refusal.remedy
+def test_a_calibration_blames_no_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = Launcher({("base", number): Measured(disturbed="cores were taken") for number in range(1, 9)})
+    monkeypatch.setattr("dpdoctor.gate.calibrate.Launches", lambda *_, **__: launcher)
+    checkout: Any = SimpleNamespace(modes=("ddp",))
+    progress: Any = None
+    (refusal,) = calibrate(tmp_path, checkout, pairs=10, progress=progress).launched.refusals
+    assert "may be why" not in refusal.remedy
+
+
+# What chance does to one side, launches that were disturbed on both, and sides that are the same code.
+@pytest.mark.parametrize(
+    ("disturbed", "same_code"),
+    [
+        ([("base", 2), ("base", 4), ("base", 5)], False),
+        ([(side, 2 * n + place) for n in range(4) for place, side in enumerate(("base", "head"), 1)], False),
+        ([("base", number) for number in range(1, 9)], True),
+    ],
+)
+def test_no_side_is_blamed_for_what_its_code_did_not_do(disturbed: list[tuple[str, int]], same_code: bool) -> None:
+    launcher = Launcher(dict.fromkeys(disturbed, Measured(seconds={"ddp": 0.5}, disturbed="cores were taken")))
+    (refusal,) = run(launcher, last=10, most=10, same_code=same_code).refusals
+    assert "may be why" not in refusal.remedy
     assert "--warmup" in refusal.remedy
 
 
