@@ -121,10 +121,11 @@ def refusals(result: GateResult, *, hard: bool) -> Iterator[str]:
     """Yield what differs between base and head: what forbids to compare them, or what is only to be known."""
     for refusal in result.refusals:
         if refusal.hard == hard:
-            yield f"{sentence(_refusal(refusal))} {sentence(refusal.remedy)}"
+            yield f"{sentence(refusal_text(refusal))} {sentence(refusal.remedy)}"
 
 
-def _refusal(refusal: Refusal) -> str:
+def refusal_text(refusal: Refusal) -> str:
+    """Return what base and head each have of a field."""
     if refusal.base is None and refusal.head is None:
         return f"{refusal.field}: neither has it"
     return f"{refusal.field}: {refusal.base or 'none'} in base, {refusal.head or 'none'} in head"

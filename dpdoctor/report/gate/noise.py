@@ -15,6 +15,7 @@ from dpdoctor.gate.design import QUICK, Plan, sequence
 from dpdoctor.gate.model import Calibration, ModeNoise, Refusal
 from dpdoctor.gate.power import POWER, capability, false_fail_rate
 from dpdoctor.report.formats.console import literal
+from dpdoctor.report.gate import content
 from dpdoctor.report.text import mode_label, sentence
 
 # What a gate may be told to launch at most; the fewest are those of --quick.
@@ -40,9 +41,10 @@ def not_calibrated(launched: Alternated[V]) -> RenderableType:
 
 
 def _refusal(refusal: Refusal) -> str:
-    # Both sides are the same code: it does not matter which of them it was.
-    found = next((value for value in (refusal.head, refusal.base) if value not in (None, NOT_CONCERNED)), "")
-    return f"  {sentence(f'{refusal.field}: {found}')} {sentence(refusal.remedy)}"
+    # Both sides are the same code: where one alone is concerned it does not matter which.
+    alone = {refusal.base: refusal.head, refusal.head: refusal.base}.get(NOT_CONCERNED)
+    told = f"{refusal.field}: {alone}" if alone else content.refusal_text(refusal)
+    return f"  {sentence(told)} {sentence(refusal.remedy)}"
 
 
 def _noise(calibration: Calibration) -> RichTable:

@@ -50,9 +50,14 @@ def test_noise_and_what_it_lets_a_gate_find() -> None:
 
 
 def test_why_nothing_was_learned() -> None:
-    refusal = Refusal(field="ddp: mode", base="not concerned", head="it raised", remedy="Mend it")
+    one = Refusal(field="ddp: mode", base="not concerned", head="it raised", remedy="Mend it")
+    both = Refusal(field="disturbed launches", base="2", head="2", remedy="Run again")
     verdicts = {"ddp": Enough(final=False)}
-    refused = Alternated(pairs={}, verdicts=verdicts, refusals=(refusal,))
-    assert shown(noise.not_calibrated(refused)) == "Not calibrated:\n  ddp: mode: it raised. Mend it.\n"
+    refused = Alternated(pairs={}, verdicts=verdicts, refusals=(one, both))
+    assert shown(noise.not_calibrated(refused)).splitlines() == [
+        "Not calibrated:",
+        "  ddp: mode: it raised. Mend it.",
+        "  disturbed launches: 2 in base, 2 in head. Run again.",
+    ]
     interrupted = Alternated(pairs={}, verdicts=verdicts, interrupted=True)
     assert "interrupted" in shown(noise.not_calibrated(interrupted))
