@@ -18,7 +18,7 @@ from typing import Generic, Literal, TypeVar
 from dpdoctor import units
 from dpdoctor.analysis import Figure
 from dpdoctor.analysis.base.summary import why_withheld
-from dpdoctor.gate.model import UNDISTURBED, Refusal, SideName
+from dpdoctor.gate.model import LONGER_WARMUP, UNDISTURBED, Refusal, SideName
 from dpdoctor.gate.recorded import LEAST_STEPS, Conditions, Recorded, RecordedMode, training_data
 from dpdoctor.gate.workload import workload
 from dpdoctor.spec import BASELINE, Fingerprint
@@ -287,7 +287,7 @@ def _unsteady(base: RecordedMode, head: RecordedMode) -> Iterator[Refusal]:
     steady = [mode.summary.warmup_steady for mode in (base, head)]
     if False in steady:
         before, after = ("never steady" if found is False else "steady" for found in steady)
-        yield _soft("warm-up", before, after, "Give a longer --warmup")
+        yield _soft("warm-up", before, after, f"Give {LONGER_WARMUP}")
 
 
 def _of_cores(base: Figure, head: Figure) -> Iterator[Refusal]:

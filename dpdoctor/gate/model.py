@@ -25,10 +25,12 @@ Outcome = Literal["pass", "regressed", "inconclusive", "refused"]
 Kind = Literal["paired", "baseline", "exact"]
 SideName = Literal["base", "head"]
 SIDES: tuple[SideName, SideName] = ("base", "head")
+# A calibration and a baseline are of one way to measure, the warm-up included.
+LONGER_WARMUP = "a longer --warmup (the same for calibration, baseline and gate)"
 # How to measure again what was disturbed.
 UNDISTURBED = (
-    "where nothing else runs and nothing is throttled; what torch.compile compiles while it is measured needs a longer "
-    "--warmup, or shapes that are marked as dynamic"
+    "where nothing else runs and nothing is throttled; what torch.compile compiles while it is measured needs "
+    f"{LONGER_WARMUP}, or shapes that are marked as dynamic"
 )
 
 
