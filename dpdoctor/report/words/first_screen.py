@@ -92,8 +92,8 @@ class Opportunity:
     Attributes:
         remedy: what to do; empty: nothing is known to help, and `no_remedy` says why, where that is known.
         line, code: of the script, where to do it, and what to write there.
-        gain: of the mode in which it gives most; None: it was not predicted, or nothing bounds it. `basis`: measured,
-            estimated, upper bound.
+        gain: of the mode in which the remedy gives most; None: it was not predicted, or nothing bounds it. `basis`:
+            measured, estimated, upper bound.
         modes: what it costs and gives in each mode, in a few words.
         gains: what it gives in each mode that has it, as short as can be: with ~ where estimated, with ≤ where an upper
             bound.
@@ -452,15 +452,16 @@ def _linear(run: RunSummary) -> float | None:
 
 
 def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
-    """Return what to do about one bottleneck; the mode in which that gives most speaks for it."""
+    """Return what to do about one bottleneck; the mode in which that gives most speaks for it, one with a remedy."""
     known_rule = BY_NAME.get(findings[0].rule)
     known = [found for found in findings if found.speedup is not None and found.speedup.value is not None]
-    best = max(known, key=_size, default=findings[0])
+    helped = [found for found in findings if found.remedy] or findings
+    best = max((found for found in helped if found in known), key=_size, default=helped[0])
     is_bounded = best.gain is not None and best.gain.value is not None
     return Opportunity(
         title=known_rule.title if known_rule else clipped(capital(best.title), LONGEST_TITLE),
         remedy=clipped(_remedy(best, findings), LONGEST_REMEDY),
-        no_remedy=_no_remedy(best, findings),
+        no_remedy=_no_remedy(findings),
         line=_line(run, best),
         code=best.code or "",
         gain=best.gain if is_bounded else None,
@@ -479,11 +480,16 @@ def _remedy(best: Finding, findings: Sequence[Finding]) -> str:
     return sentence(capital(best.remedy if len(alike) == len(findings) else f"{_in_modes(alike)}: {best.remedy}"))
 
 
-def _no_remedy(best: Finding, findings: Sequence[Finding]) -> str:
-    """Return why there is none; empty: there is one for some mode, or the reason is not known."""
-    if best.no_remedy is None or any(found.remedy for found in findings):
+def _no_remedy(findings: Sequence[Finding]) -> str:
+    """Return why there is none, each reason with its modes; empty: there is one for a mode, or no reason is known."""
+    reasons: dict[str, list[Finding]] = {}
+    for found in findings:
+        if found.no_remedy:
+            reasons.setdefault(found.no_remedy, []).append(found)
+    if not reasons or any(found.remedy for found in findings):
         return ""
-    return sentence(f"No remedy: {best.no_remedy}")
+    told = (why if len(of) == len(findings) else f"{_in_modes(of)}: {why}" for why, of in reasons.items())
+    return sentence(f"No remedy: {'; '.join(told)}")
 
 
 def _remedy_of(finding: Finding) -> str:

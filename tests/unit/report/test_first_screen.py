@@ -509,4 +509,15 @@ def test_why_there_is_no_remedy_is_told_where_no_mode_has_one() -> None:
     assert ranked.advice[0].text == told.no_remedy
     assert f"1. {told.no_remedy}" in shown(run, width=400)
     with_one = dataclasses.replace(ddp, remedy="cache it", speedup=figure(1.2, 0.1, "x"))
-    assert screen(with_findings(runs.cpu_run(), single, with_one)).opportunities[0].no_remedy == ""
+    (told,) = screen(with_findings(runs.cpu_run(), single, with_one)).opportunities
+    assert (told.remedy, told.no_remedy, told.gain) == ("Under ddp: cache it.", "", with_one.speedup)
+    unpredicted = dataclasses.replace(with_one, mode="single", speedup=None)
+    (told,) = screen(with_findings(runs.cpu_run(), ddp, unpredicted)).opportunities
+    assert (told.remedy, told.gain) == ("On one device: cache it.", None)
+
+
+def test_each_mode_has_its_own_reason_why_there_is_no_remedy() -> None:
+    why = {"ddp": "its workers are not seen", "single": "a fetch mostly waits", "fsdp": None}
+    bare = [finding("data_starved", mode, remedy=None, no_remedy=reason) for mode, reason in why.items()]
+    (told,) = screen(with_findings(with_mode("fsdp", status="ok"), *bare)).opportunities
+    assert told.no_remedy == ("No remedy: under ddp: its workers are not seen; on one device: a fetch mostly waits.")
