@@ -13,7 +13,17 @@ from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.documents import brief
 from dpdoctor.report.formats import trace_terminal
 from dpdoctor.report.formats.console import Wrapped, literal, wrapped
-from dpdoctor.report.text import NOTHING, capital, figure_text, left_alone, remarks, run_title, sentence, short_interval
+from dpdoctor.report.text import (
+    NOTHING,
+    capital,
+    clipped,
+    figure_text,
+    left_alone,
+    remarks,
+    run_title,
+    sentence,
+    short_interval,
+)
 from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_trace_run
 from dpdoctor.report.words import standing, verdict
@@ -23,7 +33,7 @@ from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
 _PARTS = {DATA: "data", COMPUTE: "comp", COMMUNICATION: "comm", OTHER: "other"}
 _HEADS = ("mode", "samples/s", "speedup", "eff.", "step", *_PARTS.values())
-# Limits stand on so many lines of so many characters; the report has all of them.
+# Limits stand on so many lines, they and opportunities on so many characters; the report has all of them.
 LIMIT_LINES, LINE = 7, 80
 LEGEND = "~ estimated, \N{LESS-THAN OR EQUAL TO} upper bound; gains do not add up"
 
@@ -114,8 +124,10 @@ def _opportunities(screen: FirstScreen) -> Iterator[RenderableType]:
         return
     modes = [name for name in _names(screen) if any(name in found.gains for found in shown)]
     columns = [[name, *(found.gains.get(name, NOTHING) for found in shown)] for name in modes]
-    titles = ["OPPORTUNITIES", *(f"{number}. {found.title}" for number, found in enumerate(shown, 1))]
-    widths = [max(map(len, column)) for column in (titles, *columns)]
+    of_gains = [max(map(len, column)) for column in columns]
+    room = LINE - sum(2 + width for width in of_gains)
+    titles = ["OPPORTUNITIES", *(clipped(f"{number}. {found.title}", room) for number, found in enumerate(shown, 1))]
+    widths = [max(map(len, titles)), *of_gains]
     yield Text()
     for number, row in enumerate(zip(titles, *columns, strict=True)):
         first, *gains = (f"{text:>{width}}" for text, width in zip(row, widths, strict=True))

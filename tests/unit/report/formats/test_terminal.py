@@ -11,6 +11,7 @@ from dpdoctor.report.formats import terminal
 from dpdoctor.report.words import verdict
 from dpdoctor.report.words.first_screen import first_screen
 from tests.builders import runs
+from tests.builders.diagnosed_runs import figure, finding, with_findings, with_modes
 from tests.builders.terminal import shown
 
 WHOLE = """\
@@ -54,6 +55,18 @@ def test_a_run_without_figures_begins_with_the_reason() -> None:
 def test_it_says_what_the_page_says() -> None:
     for run in (runs.cpu_run(), runs.gpu_run(), runs.failed_run(), runs.repeated_run()):
         assert first_screen(run.summary).answer in shown(run, width=400)
+
+
+def test_opportunities_of_four_modes_have_room() -> None:
+    gain = {"speedup": dataclasses.replace(figure(1.4, 0.1, "x"), high=None), "speedup_basis": "at most"}
+    names = ("single", "dp", "ddp", "fsdp")
+    found = [finding("inference_share", mode, **gain) for mode in names]
+    run = runs.cpu_run()
+    modes = dict.fromkeys(names, run.summary.modes["ddp"])
+    told = shown(with_findings(with_modes(run, **modes), *found), width=400)
+    (row,) = (line for line in told.splitlines() if line.startswith("1. "))
+    assert len(row) == 80
+    assert row.split("  ")[1:] == ["no bound"] * 4
 
 
 def test_markup_in_a_run_is_shown_not_obeyed() -> None:
