@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dpdoctor import units
@@ -99,6 +99,8 @@ ONE_WORKER = LoaderSetting(num_workers=1, prefetch_factor=2)
 CONTROL_S, CONTROL_ROUNDS = 8.0, 5
 # Watched and bare launches beyond the planned ones, two for a turn.
 MOST_TURNS = 2
+# Steps of warm-up before a trace for which a mode is launched once more.
+MOST_WARMUP = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,17 @@ class Recording:
             trace_steps=0,
             loader_trials=False,
         )
+
+    def of_trace(self, num_steps: int) -> Recording | None:
+        """Return what a launch for the trace alone records of a script that takes so many steps; None: too few.
+
+        A quarter of the steps at most warms up, and three are left for the proof and for the profiler to begin.
+        """
+        warmup = max(1, min(MOST_WARMUP, num_steps // 4))
+        trace_steps = min(self.trace_steps, num_steps - warmup - 3)
+        if trace_steps < 1:
+            return None
+        return replace(self, trace_only=True, warmup=warmup, trace_steps=trace_steps, ablations=(), loader_trials=False)
 
 
 # What keeps compiled code and programs from the user's files, the best first; the next where one cannot stand.

@@ -53,7 +53,7 @@ from dpdoctor.records import (
     StepRecord,
     Written,
 )
-from dpdoctor.spec import BASELINE, TRACE_MODE, ModeSpec, Recording, RunHeader
+from dpdoctor.spec import BASELINE, TRACE_MODE, ModeSpec, RunHeader, RunSpec
 
 NS_PER_S = 1_000_000_000
 
@@ -227,7 +227,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         core_benchmark=cores.core_benchmark(windows),
         phases=_phases(windows, conversion, reason),
         breakdown=None if speaking.record.status == "failed" else trace_breakdown(speaking.traces),
-        trace_reason=_why_untraced(speaking, header.spec.recording),
+        trace_reason=_why_untraced(speaking, header.spec),
         files_changed=_changed(launches),
         files_refused=tuple(dict.fromkeys(line for record in _launched(launches) for line in record.files_refused)),
         again=next((record.again for record in _launched(launches) if record.again), ""),
@@ -296,11 +296,12 @@ def _remarks(launch: LaunchFacts, num_left_out: int) -> Iterator[str]:
         yield LEFT_OUT.format(units.count(num_left_out, "launch"))
 
 
-def _why_untraced(launch: Launch, recording: Recording) -> str:
+def _why_untraced(launch: Launch, spec: RunSpec) -> str:
     """Return why the script left no time for the trace that was asked for; empty where there is one, or time was over.
 
     For the latter the conversion has a warning.
     """
+    recording = spec.recording
     is_asked_for = recording.trace_steps and not recording.explain and launch.record.status in ("ok", "inactive")
     if not is_asked_for or any(rank.digest for rank in launch.ranks):
         return ""
@@ -308,8 +309,12 @@ def _why_untraced(launch: Launch, recording: Recording) -> str:
         ended = launch.traced.reason or f"it was {launch.traced.status}"
         return f"training ended before its trace, and the launch for the trace alone left none: {ended}"
     if any(rank.record and rank.record.ending in ("returned", "moved on") for rank in launch.ranks):
-        steps = units.count(max(len(rank.steps) for rank in launch.ranks), "step")
-        return f"training ended after {steps}, which are too few to warm up, prove and trace"
+        num_steps = min(len(rank.steps) for rank in launch.ranks)
+        ended = f"training ended after {units.count(num_steps, 'step')}"
+        if spec.go_on:
+            return f"{ended}, before its trace: a job that goes on is run once"
+        is_enough = recording.of_trace(num_steps) is not None
+        return f"{ended}, {'before its trace' if is_enough else 'which are too few to warm up, prove and trace'}"
     return ""
 
 

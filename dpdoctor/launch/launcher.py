@@ -39,8 +39,6 @@ from dpdoctor.spec import (
 PERIOD_S = 0.25
 # A rank that failed makes its peers fail too; they get this long to say why before they are ended.
 PEERS_GRACE_S = 3.0
-# Steps of warm-up before a trace for which a mode is launched once more.
-MOST_WARMUP = 10
 # Time for faulthandler to write the stacks of a stuck rank.
 STACKS_S = 1.0
 # What is before the name of a launch's directory that another launch took the place of; with a number where that one
@@ -305,8 +303,7 @@ def _launch_watched(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progres
 def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
     """Return the task of a launch for the trace alone, where the script, or the model's training, ended before it.
 
-    None: there is no need, the script takes too few steps, or it was to go on to its own end: that is run once. A
-    quarter of the steps at most warms up, and three are left for the proof and for the profiler to begin.
+    None: there is no need, the script takes too few steps, or it was to go on to its own end: that is run once.
     """
     if done.spec.go_on:
         return None
@@ -315,15 +312,10 @@ def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
     has_ended = all(rank.record and rank.record.ending in ("returned", "moved on") for rank in ranks)
     if recording.explain or not has_ended or all(rank.digest for rank in ranks):
         return None
-    num_steps = min(len(rank.steps) for rank in ranks)
-    warmup = max(1, min(MOST_WARMUP, num_steps // 4))
-    trace_steps = min(recording.trace_steps, num_steps - warmup - 3)
-    if trace_steps < 1:
+    of_trace = recording.of_trace(min(len(rank.steps) for rank in ranks))
+    if of_trace is None:
         return None
-    recording = dataclasses.replace(
-        recording, trace_only=True, warmup=warmup, trace_steps=trace_steps, ablations=(), loader_trials=False
-    )
-    spec = dataclasses.replace(done.spec, recording=recording)
+    spec = dataclasses.replace(done.spec, recording=of_trace)
     return _task(rundir.trace_dir(root, done.mode.name), spec, done.mode)
 
 

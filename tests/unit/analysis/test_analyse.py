@@ -208,6 +208,19 @@ class TestVariedBatches:
         assert (mode.throughput.n, mode.throughput.scope) == (2, "launches")
 
 
+@pytest.mark.parametrize(
+    ("num_steps", "go_on", "ended"),
+    [
+        (4, False, "which are too few to warm up, prove and trace"),
+        (5, False, "before its trace"),
+        (5, True, "before its trace: a job that goes on is run once"),
+    ],
+)
+def test_why_there_is_no_trace_of_what_ended_before_it(num_steps: int, go_on: bool, ended: str) -> None:
+    mode = single(launch(even_rank(100, num_steps=num_steps, ending="returned")), go_on=go_on)
+    assert mode.trace_reason == f"training ended after {num_steps} steps, {ended}"
+
+
 class TestEpoch:
     STEADY = (step(100),) * 3
     EDGE = step(300, epoch_edge=True)
