@@ -134,7 +134,9 @@ def planned(root: Path, entries: Mapping[str, Entry], args: argparse.Namespace) 
     """Return the plan that was sealed in a folder, or a new one."""
     if (root / PLAN).exists():
         return unseal(root)
-    root.mkdir(parents=True)
+    root.mkdir(parents=True, exist_ok=True)
+    if any(root.iterdir()):
+        raise SystemExit(f"{root} is not empty and has no {PLAN}: name another --out")
     runs = draw(entries, args.runs, args.seed)
     print(f"{len(runs)} runs planned; sha256 of the plan: {seal(root, runs)}")
     return runs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from dpdoctor import rundir
 from tests.benchmarks.planted.catalogue import ENTRIES, Entry
 from tests.benchmarks.planted.injections import INJECTIONS, inject
-from tests.benchmarks.planted.plan import PlannedRun, draw, seal, unseal
+from tests.benchmarks.planted.plan import PLAN, PlannedRun, draw, seal, unseal
 from tests.benchmarks.planted.scoring import score, table, totals
 from tests.benchmarks.planted.verdicts import Verdict, read
 
@@ -20,6 +22,7 @@ HEALTHY = Entry(script="a.py", mode="ddp")
 ENTRIES_HERE = {"planted": PLANTED, "healthy": HEALTHY}
 RUN = PlannedRun(folder="run-000", entry="planted", size=2.0)
 PLANTED_S = 0.02
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def finding(rule: str, share: float, **changes: str) -> dict[str, object]:
@@ -56,6 +59,16 @@ def verdict_on(
 
 
 class TestPlan:
+    def test_a_folder_that_is_empty_takes_a_plan_and_one_of_something_else_is_refused(self, tmp_path, monkeypatch):
+        monkeypatch.syspath_prepend(BENCHMARKS)
+        planned, asked = importlib.import_module("planted_faults").planned, Namespace(runs=2, seed=3)
+        runs = planned(tmp_path, ENTRIES_HERE, asked)
+        assert planned(tmp_path, {}, asked) == runs
+        assert len(runs) == 4
+        (tmp_path / PLAN).rename(tmp_path / "notes.txt")
+        with pytest.raises(SystemExit, match=re.escape(f"has no {PLAN}: name another --out")):
+            planned(tmp_path, ENTRIES_HERE, asked)
+
     def test_sizes_lie_in_their_range_and_folders_say_nothing(self):
         runs = draw(ENTRIES_HERE, 20, seed=3)
         sizes = [run.size for run in runs if run.entry == "planted"]
