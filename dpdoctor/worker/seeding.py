@@ -101,7 +101,7 @@ class Seeding:
     def draw_apart(self, names: tuple[str, ...] = tuple(_SOWERS)) -> None:
         """Let this rank draw numbers of its own from these generators from now on."""
         self.is_apart = True
-        seed = torch.initial_seed() + self._rank
+        seed = (torch.initial_seed() + self._rank) % 2**64  # torch has that of -1 as 2**64 - 1
         for name in names:
             _SOWERS[name](seed)
 

@@ -72,6 +72,14 @@ def test_only_what_is_named_is_drawn_apart(seeding: Seeding) -> None:
     assert seeding.is_apart
 
 
+def test_the_largest_seed_is_followed_by_the_first(seeding: Seeding) -> None:
+    torch.manual_seed(-1)
+    seeding.draw_apart()
+    mine = drawn()
+    seed_all(0)
+    assert mine == drawn()
+
+
 def test_what_was_drawn_and_nobody_seeded_is_known(seeding: Seeding) -> None:
     np.random.seed(3)
     assert seeding.used() == ()
