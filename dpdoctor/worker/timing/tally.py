@@ -468,8 +468,11 @@ class Tally:
             self._uncounted = PARTS
 
     def _is_again(self, training: Pass) -> bool:
-        """Return whether a later backward pass comes to a model that was called with the same tensor, as SAM's does."""
-        if training.call is None or training.call[1] is None or self._is_counted(training):
+        """Return whether a later backward pass comes to a model that was called with the same tensor, as SAM's does.
+
+        Of a closure that runs again it is known that it does.
+        """
+        if training.is_repeat or training.call is None or training.call[1] is None or self._is_counted(training):
             return False
         before = [each for each in self._turn if each.call == training.call and each.number != training.number]
         if before and self._call_before == training.call:

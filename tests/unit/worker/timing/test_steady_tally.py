@@ -249,6 +249,17 @@ def test_a_second_pass_over_a_batch_that_went_the_short_way_is_on_no_more_sample
     assert [counted.samples_entered for counted in script.counted] == [SIZE] * 6
 
 
+def test_a_closure_that_runs_once_and_then_again_counts_the_same_data_once_in_each_step() -> None:
+    script, data = Script(SteadyTally(patience=2)), torch.zeros(SIZE, 2)
+    for number in range(12):
+        for _ in range(1 if number < 6 else 5):
+            script.forward(data)
+            script.backward(in_step=True)
+        script.step()
+    assert [(c.samples_entered, c.micro_batches) for c in script.counted] == [(SIZE, 1)] * 12
+    assert "same tensor" not in "".join(script.tally.remarks())
+
+
 def test_an_update_without_a_backward_pass_is_set_apart() -> None:
     script = Script(SteadyTally(patience=1))
     for _ in range(4):

@@ -607,6 +607,18 @@ def test_several_calls_of_a_model_before_a_backward_pass_are_on_nobody_knows_how
     assert ("several times" in tally.remarks()[0]) == (not entered)
 
 
+def test_a_closure_that_runs_again_on_all_of_the_data_counts_them_once_in_each_step() -> None:
+    tally, counted = Tally(), []
+    for _ in range(4):
+        for _ in range(5):
+            tally.trained(128, call=(1, "x"))
+            tally.backward(in_step=True)
+        tally.optimizer_stepped()
+        counted.append(tally.lap())
+    assert [(c.samples_entered, c.micro_batches) for c in counted] == [(128, 1)] * 4
+    assert tally.remarks() == (ASSUMED.format(128),)
+
+
 def passes(tally: Tally, *calls: object, **told: Any) -> Counted:
     """Return a step with a backward pass after each call of one model, on the tensor that lies there."""
     for place in calls:
