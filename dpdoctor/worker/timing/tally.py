@@ -43,6 +43,10 @@ PARTS = (
     "no loader counts them, and several rows of what the model is called with may be one sample, as nodes of graphs, "
     "points and packed sequences are: it is given numbers that may say which belong together, or returns other rows"
 )
+FEWER_ROWS = (
+    "no loader counts them, and another model goes on with fewer rows than entered: whether several of them are one "
+    "sample, as nodes of graphs are, or some were left out, cannot be told"
+)
 TOLD = (
     "no loader counts samples: they are dim {} of the first tensor that the model is called with, up to {} per step, "
     "which its layers or its output take for the batch's; several views of a sample count as several"
@@ -459,13 +463,13 @@ class Tally:
         self._elements += training.elements
 
     def _note_pooled(self, training: Pass) -> None:
-        """Give up where another model goes on with fewer rows than there were samples: several of them were one."""
+        """Give up where another model goes on with fewer rows than there were samples: several of them may be one."""
         last, call = self._turn[-1].call if self._turn else None, training.call
         if last is None or call is None or last[0] == call[0]:
             return
         rows = training.samples()
         if rows is not None and self._told is not None and 0 < rows.number < self._told.number:
-            self._uncounted = PARTS
+            self._uncounted = FEWER_ROWS
 
     def _is_again(self, training: Pass) -> bool:
         """Return whether a later backward pass comes to a model that was called with the same tensor, as SAM's does.

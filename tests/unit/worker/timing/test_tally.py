@@ -673,12 +673,13 @@ def test_rows_of_which_several_are_a_sample_are_none() -> None:
 
 
 @pytest.mark.parametrize(("rows", "entered"), [(4, 0), (8, 8), (16, 8)])
-def test_a_model_that_goes_on_with_fewer_rows_has_pooled_some(rows: int, entered: int) -> None:
+def test_a_model_that_goes_on_with_fewer_rows_has_pooled_some_or_left_some_out(rows: int, entered: int) -> None:
     tally = Tally()
     tally.trained(8, call=(1, "x"))
     tally.trained(rows, call=(2, "y"), goes_on=True)
     tally.backward()
     assert tally.lap().samples_entered == entered
+    assert ("goes on with fewer rows" in tally.remarks()[0]) == (not entered)
 
 
 def test_steps_that_no_model_is_seen_in_are_not_said_to_be_counted() -> None:
