@@ -114,7 +114,6 @@ class Conductor:
     def evaluated(self, time_budget_s: float) -> None:
         """A backward pass of a closure ended: stop where its step alone has taken as long as all training may."""
         parts = self._parts
-        parts.counter.num_evaluated += 1
         if parts.counter.num_evaluated == 1:
             self._evaluated_ns = parts.clock()
         lasted_ns = parts.clock() - self._evaluated_ns

@@ -22,7 +22,7 @@ class StepCounter:
     the reference without talking. A GradScaler's step encloses its optimizer's and counts even when it skips it.
 
     Attributes:
-        num_evaluated: how many backward passes ran inside of the step that began last, as its closure was evaluated.
+        num_evaluated: how often the closure of the step that began last was evaluated.
         under_way: the steps that have begun and not ended, the outermost first; while there is one, a closure runs.
         num_replaced: how often an optimizer that the script built later took the place of the reference, or an older
             one that outlives those which are built for each batch.

@@ -48,6 +48,32 @@ def test_phases_inside_a_closure_are_its_own_and_not_the_optimizers(rig: Rig) ->
     assert len(rig.steps) == 2
 
 
+class Passing(torch.optim.LBFGS):
+    """Hands its closure on, as subclasses do."""
+
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_evaluations_of_a_closure_are_counted_and_not_its_backward_passes(rig: Rig, by_name: bool) -> None:
+    module = SlowLinear(rig.clock)
+    optimizer = Passing(module.parameters(), max_iter=3)
+    calls = 0
+
+    def closure() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        optimizer.zero_grad()
+        backward(module)
+        return backward(module)
+
+    for _ in range(2):
+        calls = 0
+        optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+        assert rig.counter.num_evaluated == calls > 1
+
+
 def test_steps_before_there_is_any_gradient_draw_a_schedule_and_train_nothing(rig: Rig) -> None:
     dummy = Adam(nn.Linear(1, 1).parameters())
     scheduler = torch.optim.lr_scheduler.LambdaLR(dummy, lambda _: 1.0)
