@@ -112,16 +112,21 @@ class Conductor:
             self._open()
 
     def evaluated(self, time_budget_s: float) -> None:
-        """A backward pass of a closure ended: stop where its step alone has taken as long as all training may."""
-        parts = self._parts
-        if parts.counter.num_evaluated == 1:
+        """A backward pass of a closure ended: stop where its step alone has taken as long as all training may.
+
+        All ranks ask at the same evaluations, and go by the clock of rank 0.
+        """
+        parts, num_evaluated = self._parts, self._parts.counter.num_evaluated
+        if num_evaluated == 1:
             self._evaluated_ns = parts.clock()
-        lasted_ns = parts.clock() - self._evaluated_ns
-        if parts.counter.num_evaluated <= MOST_EVALUATED or lasted_ns <= 1e9 * time_budget_s:
+        if not num_evaluated or num_evaluated % MOST_EVALUATED:
+            return
+        is_over = parts.clock() - self._evaluated_ns > 1e9 * time_budget_s
+        if not parts.agreement.gather([int(is_over)])[0][0]:
             return
         if self._measured:
             parts.ending.stop("ok")
-        parts.ending.stop("failed", NOT_RETURNED.format(f"{parts.counter.num_evaluated:,}", lines.caller()))
+        parts.ending.stop("failed", NOT_RETURNED.format(f"{num_evaluated:,}", lines.caller()))
 
     def _optimizer_replaced(self) -> None:
         """The optimizer whose steps count is another one from now on; go on where it trains what was wrapped."""

@@ -304,6 +304,19 @@ def test_a_script_that_ends_too_soon_says_so(conducted: Conducted, num_steps: in
     assert said in (reason or "")
 
 
+@pytest.mark.parametrize("is_over", [True, False])
+def test_ranks_leave_a_step_that_does_not_return_together_by_the_clock_of_the_first(
+    conducted: Conducted, monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(conducted.meetings, "gather", lambda mine: asked.extend(mine) or [[int(is_over)], mine])
+    for num_evaluated in (0, 1, 99, 101, 100):
+        conducted.counter.num_evaluated = num_evaluated
+        with pytest.raises(Stop) if is_over and num_evaluated == 100 else contextlib.nullcontext():
+            conducted.conductor.evaluated(time_budget_s=60)
+    assert (conducted.ending.status, asked) == ("failed" if is_over else None, [0])
+
+
 def test_a_script_without_a_module_fails_at_the_first_edge(conducted: Conducted) -> None:
     with pytest.raises(Stop):
         conducted.train(10, inside_a_module=False)
