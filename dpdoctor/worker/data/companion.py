@@ -8,13 +8,14 @@ memory, the cores and the locks that they share: it has to be tried in place.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from dpdoctor import units
@@ -36,6 +37,10 @@ NOT_MADE_UP = (
 )
 SHARED = "{held}, and a process that fetches beside the training would share the place in it with the script"
 FAILED = "the dataset cannot be fetched from in a loader process: {error}"
+FAILED_HERE = "the dataset cannot be fetched from in the training process: {error}"
+LEFT_OPEN = (
+    "{held} since the training process fetched, and loader processes that are forked later share the place in it"
+)
 SILENT = "a loader process that was started beside the training handed nothing over within {}"
 _TIMED_OUT = "DataLoader timed out"
 
@@ -73,6 +78,7 @@ class Companion:
         self._iterator: Any = None
         self._next: Callable[[], Any] | None = None
         self._failure: str | None = None
+        self._fetches_here = False
 
     def unfit(self, loaders: frozenset[int]) -> str | None:
         """Return why nothing can be fetched beside the training; None: it can."""
@@ -97,6 +103,7 @@ class Companion:
         self._failure, self.may_do_better = self.unfit(loaders), False
         if self._failure:
             return
+        self._fetches_here = not setting.num_workers
         (number,) = loaders
         loader = self._find(number)
         assert loader is not None
@@ -104,7 +111,7 @@ class Companion:
         timeout = min(MOST_PATIENCE_S, max(LEAST_PATIENCE_S, patience_s))
         of_workers = {"prefetch_factor": setting.prefetch_factor, "timeout": timeout} if setting.num_workers else {}
         apart = ApartLoader(
-            loader.dataset,
+            _copy(loader.dataset) if self._fetches_here else loader.dataset,
             num_workers=setting.num_workers,
             batch_sampler=_OnAndOn(made_up(loader, BATCHES)),
             collate_fn=loader.collate_fn,
@@ -114,10 +121,10 @@ class Companion:
         )
         try:
             self._iterator, self._next = self._open(apart, number)
-            if not setting.num_workers:
+            if self._fetches_here:
                 self._next = _with_numbers_kept(self._next)
         except (OSError, RuntimeError) as error:  # it could not be forked
-            self._failure = FAILED.format(error=last_line(error))
+            self._failure = self._failed(error)
 
     def take(self) -> None:
         """Wait for the next batch, take it over and throw it away; do nothing once that failed."""
@@ -127,7 +134,7 @@ class Companion:
         try:
             self._next()
         except Exception as error:  # noqa: BLE001 - a dataset of the script's may raise anything
-            self._failure = FAILED.format(error=last_line(error))
+            self._failure = self._failed(error)
             if str(error).startswith(_TIMED_OUT):
                 self._went_silent(self._clock() - asked_ns)
 
@@ -147,7 +154,27 @@ class Companion:
         if isinstance(self._iterator, _MultiProcessingDataLoaderIter):
             self._iterator._shutdown_workers()
         self._iterator = self._next = None
+        if self._fetches_here and self._failure is None and (held := self._held.shared()):
+            self._failure = LEFT_OPEN.format(held=held)
         return self._failure
+
+    def _failed(self, error: Exception) -> str:
+        return (FAILED_HERE if self._fetches_here else FAILED).format(error=last_line(error))
+
+
+def _copy(dataset: Dataset[Any]) -> Dataset[Any]:
+    """Return a copy, also of datasets in it, so that the script's own keep nothing that is opened at the first item.
+
+    What cannot be copied is returned itself.
+    """
+    try:
+        copied = copy.copy(dataset)
+        for name, held in vars(copied).items():
+            if isinstance(held, Dataset):
+                vars(copied)[name] = _copy(held)
+    except Exception:  # noqa: BLE001 - a dataset of the script's may raise anything
+        return dataset
+    return copied
 
 
 def _with_numbers_kept(fetch: Callable[[], Any]) -> Callable[[], Any]:

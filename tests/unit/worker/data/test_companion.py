@@ -11,18 +11,28 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
 from dpdoctor.loading import IN_PROCESS
-from dpdoctor.spec import SEVERAL_LOADERS, LoaderSetting
+from dpdoctor.spec import ONE_WORKER, SEVERAL_LOADERS, LoaderSetting
 from dpdoctor.worker.data import companion as companions
-from dpdoctor.worker.data.companion import FAILED, GONE, HAS_WORKERS, NOT_MADE_UP, SHARED, Companion
+from dpdoctor.worker.data.companion import (
+    FAILED,
+    FAILED_HERE,
+    GONE,
+    HAS_WORKERS,
+    LEFT_OPEN,
+    NOT_MADE_UP,
+    SHARED,
+    Companion,
+)
 from tests.builders.rig import Rig
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 ITEM_S = 0.002
 FEEDS = frozenset({0})
+WITHOUT_WORKERS = LoaderSetting(num_workers=0, prefetch_factor=0)
 
 
 class Items(Dataset[torch.Tensor]):
@@ -67,7 +77,7 @@ class Stream(IterableDataset[int]):
 class Tried:
     """A loader whose batches are replayed, each when a process has handed over one of its own."""
 
-    def __init__(self, rig: Rig, dataset: Items, **fields: Any) -> None:
+    def __init__(self, rig: Rig, dataset: Dataset[torch.Tensor], **fields: Any) -> None:
         rig.loaders._inside._clock = time.monotonic_ns  # type: ignore[union-attr]
         self.replay, self.companion = rig.loaders.replay, rig.loaders.companion
         self.loader = DataLoader(dataset, batch_size=2, **fields)
@@ -79,9 +89,9 @@ class Tried:
     def take(self, num: int) -> list[list[int]]:
         return [next(self.iterator).flatten().tolist() for _ in range(num)]
 
-    def begin(self) -> None:
+    def begin(self, setting: LoaderSetting = ONE_WORKER) -> None:
         self.replay.begin(wait=self.companion.take)
-        self.companion.begin(FEEDS)
+        self.companion.begin(FEEDS, setting)
 
     def end(self) -> str | None:
         failure = self.companion.end()
@@ -244,14 +254,67 @@ def test_without_workers_the_training_thread_fetches_and_the_scripts_random_numb
     tried = Tried(rig, dataset, num_workers=1)
     asked, recorded = len(dataset.asked), len(rig.batches)
     states = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
-    tried.replay.begin(wait=tried.companion.take)
-    tried.companion.begin(FEEDS, LoaderSetting(num_workers=0, prefetch_factor=0))
+    tried.begin(WITHOUT_WORKERS)
     tried.take(3)
     assert tried.end() is None
     assert len(dataset.asked) == asked + 3 * 2
     assert [b.worker for b in rig.batches[recorded:]] == 3 * [IN_PROCESS]
     assert torch.equal(torch.get_rng_state(), states[0])
     assert (str(np.random.get_state()), random.getstate()) == states[1:]
+
+
+class OpenedLate(Items):
+    """Items of a file that is opened where the first one is asked for, as there is to be one in each worker."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.file: Any = None
+        path.write_bytes(bytes(100))
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.file = self.file or self.path.open("rb")
+        return super().__getitem__(index)
+
+    def __del__(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+@pytest.mark.parametrize("wrapped", [lambda items: items, lambda items: Subset(items, range(50))])
+def test_what_the_training_thread_opens_for_its_fetches_is_not_left_to_workers_that_are_forked_later(
+    rig: Rig, tmp_path: Path, wrapped: Any
+) -> None:
+    items = OpenedLate(tmp_path / "items.bin")
+    tried = Tried(rig, wrapped(items), num_workers=1)
+    for _ in range(2):
+        tried.begin(WITHOUT_WORKERS)
+        tried.take(2)
+        assert tried.end() is None
+        assert items.file is None
+
+
+def test_of_a_file_that_stays_open_by_a_fetch_of_the_training_thread_it_is_said_so(rig: Rig, tmp_path: Path) -> None:
+    tried = Tried(rig, ConcatDataset([OpenedLate(tmp_path / "items.bin")]), num_workers=1)
+    tried.begin(WITHOUT_WORKERS)
+    tried.take(2)
+    assert tried.end() == LEFT_OPEN.format(held=f"{tmp_path}/items.bin is open")
+
+
+class Parted(Items):
+    """Items that only a worker has."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        info = get_worker_info()
+        return super().__getitem__(index + 0 * info.id)  # type: ignore[union-attr]
+
+
+def test_a_dataset_that_works_in_loader_processes_alone_is_not_said_to_fail_in_one(rig: Rig) -> None:
+    tried = Tried(rig, Parted(), num_workers=1)
+    tried.begin(WITHOUT_WORKERS)
+    tried.take(2)
+    error = "AttributeError: 'NoneType' object has no attribute 'id'"
+    assert tried.end() == FAILED_HERE.format(error=error)
 
 
 def test_a_file_that_the_script_opened_meanwhile_is_not_read_beside_it(tmp_path: Path) -> None:
