@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -77,7 +77,7 @@ class Entered:
     def held_to(self, targets: Iterable[torch.Tensor]) -> None:
         """A backward pass begins from losses with these targets; those drawn by what the script seeds are no labels."""
         if self.is_on and not self._is_handed and not self.drawn:
-            self.labels.handed([t.float().view(torch.int32) if t.is_floating_point() else t for t in targets])
+            self.labels.held_to(targets)
 
     def step_ended(self) -> None:
         """End a step; one without tensors tells nothing."""
@@ -107,9 +107,9 @@ class Entered:
 class Labels:
     """Digests of the whole numbers in the batches that were handed out for training while Entered was on.
 
-    What enters a model may differ by augmentation alone, where ranks draw that apart; its labels do not. `bits`: how
-    unlikely it is that two ranks with other samples have the same ones. Labels that are all alike tell nothing, nor do
-    those that are as in the batch before: they may be so in every batch.
+    Or of what losses were held to. What enters a model may differ by augmentation alone, where ranks draw that apart;
+    its labels do not. `bits`: how unlikely it is that two ranks with other samples have the same ones. Labels that are
+    all alike tell nothing, nor do those that are as in the batch before: they may be so in every batch.
     """
 
     def __init__(self) -> None:
@@ -119,27 +119,60 @@ class Labels:
         """Begin anew."""
         self.num, self.digest, self.bits = 0, 0, 0.0
         self._last: list[int] = []
+        self._orders: defaultdict[tuple[int, torch.dtype, torch.Size], set[int]] = defaultdict(set)
 
     def handed(self, batch: Any) -> None:
         """Add a batch."""
         with torch._C.DisableTorchFunctionSubclass():
             given = layouts.tensors(batch, MOST_VALUES)
-            found = [t.detach().flatten()[:MOST_LABELS] for t in given if _are_labels(t)]
-            # Numbers are hashed alike in each process.
-            digests = [hash(tuple(labels.tolist())) for labels in found]
+            found = [_first(t) for t in given if t.dtype in _INTEGERS and _is_readable(t)]
+            digests = [_digest(labels) for labels in found]
             if len(digests) == len(self._last):
                 changed = (labels for labels, now, last in zip(found, digests, self._last, strict=True) if now != last)
                 self.bits += sum(map(_bits, changed))
+        self._last = digests
+        self._add(digests)
+
+    def held_to(self, targets: Iterable[torch.Tensor]) -> None:
+        """Add what the losses of a backward pass are held to, floating-point numbers too.
+
+        A script makes targets up, too: ones and zeros for what is real and what is not, or the places in a batch. Such
+        are ordered by size as those of the same shape in a pass before, and tell nothing.
+        """
+        digests = []
+        with torch._C.DisableTorchFunctionSubclass():
+            for place, target in enumerate(t.detach() for t in targets if _is_readable(t)):
+                numbers = target.float().view(torch.int32) if target.is_floating_point() else target
+                if numbers.dtype not in _INTEGERS:
+                    continue
+                labels = _first(numbers)
+                digests.append(_digest(labels))
+                order = _digest(labels.unique(return_inverse=True)[1])
+                orders = self._orders[place, numbers.dtype, numbers.shape]
+                if orders and order not in orders:
+                    self.bits += _bits(labels)
+                orders.add(order)
+        self._add(digests)
+
+    def _add(self, digests: list[int]) -> None:
         self.num += 1
-        self.digest, self._last = hash((self.digest, *digests)), digests
+        self.digest = hash((self.digest, *digests))
 
     def told(self) -> list[int]:
         """Return what the other ranks must know."""
         return [self.num, self.digest, int(self.bits)]
 
 
-def _are_labels(tensor: torch.Tensor) -> bool:
-    return tensor.dtype in _INTEGERS and layouts.is_dense(tensor) and not layouts.is_mapped(tensor)
+def _is_readable(tensor: torch.Tensor) -> bool:
+    return layouts.is_dense(tensor) and not layouts.is_mapped(tensor)
+
+
+def _first(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().flatten()[:MOST_LABELS]
+
+
+def _digest(numbers: torch.Tensor) -> int:
+    return hash(tuple(numbers.tolist()))  # numbers are hashed alike in each process
 
 
 def _bits(labels: torch.Tensor) -> float:

@@ -103,6 +103,25 @@ def test_targets_that_may_be_drawn_or_are_a_loaders_are_no_labels() -> None:
     assert held_to(*targets, handed=True).told() == held_to(*[torch.ones(1)] * 3, handed=True).told()
 
 
+REAL, FAKE = torch.ones(32), torch.zeros(32)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        [torch.cat((REAL, FAKE)), REAL] * 3,
+        [torch.cat((REAL, FAKE)), torch.ones(64)] * 3,
+        [torch.cat((REAL * smooth, FAKE)) for smooth in (1.0, 0.9, 0.8)],
+        [torch.arange(size) for size in (64, 40, 64, 64, 40)],
+        [torch.arange(first, first + 64) for first in range(4)],
+    ],
+    ids=["GAN", "GAN in one shape", "smoothed", "contrastive with a short batch", "time"],
+)
+def test_targets_that_the_script_makes_up_are_no_labels(targets: list[torch.Tensor]) -> None:
+    told = held_to(*targets).told()
+    assert not are_same_labels([told, told])
+
+
 def test_what_each_step_draws_before_its_first_forward_is_told() -> None:
     states = {"torch": 0, "numpy": 0, "random": 0}
     entered = Entered(lambda: dict(states))
