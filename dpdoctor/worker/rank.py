@@ -152,7 +152,7 @@ class Rank(Observer):
                 tensors, self._wrapping.parameters, after_forward=after_forward, keeps_graph=keeps_graph
             )
         self._on_built()
-        if self._where.world_size > 1 and self._watch.entered.is_on:
+        if self._where.world_size > 1 and self._watch.entered.is_on and not self._loaders.is_any_shared():
             self._watch.entered.held_to(loss.targets(tensors))
         # The first one may be a look at gradients, and train nothing, where there is no optimizer yet.
         if self._warn_of_sums and (self._optimizers.any_seen or self._steplog.num_steps):

@@ -164,7 +164,9 @@ class Labels:
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:
-    return layouts.is_dense(tensor) and not layouts.is_mapped(tensor)
+    """Return whether a tensor has values of its own, and no class of the script's that may refuse to be looked at."""
+    is_plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return is_plain and layouts.is_dense(tensor) and not layouts.is_mapped(tensor)
 
 
 def _first(tensor: torch.Tensor) -> torch.Tensor:

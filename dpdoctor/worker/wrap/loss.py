@@ -6,7 +6,6 @@ Is it a sum over the batch? Averaging gradients over ranks then changes the math
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ _THROUGH = (
 _GATHER = (*_THROUGH, "StackBackward", "CatBackward", "UnsqueezeBackward")
 _MOST_NODES = 64
 # What losses keep of classes, and of sequences of them.
-_TARGETS = ("_saved_target", "_saved_targets")
+_TARGETS = ("_raw_saved_target", "_raw_saved_targets")
 
 
 def is_summed(loss: Any) -> bool:
@@ -52,13 +51,16 @@ def is_summed(loss: Any) -> bool:
 
 
 def targets(losses: Any) -> Iterator[torch.Tensor]:
-    """Yield what the losses nearest to where a backward pass begins are held to, where torch's own loss keeps it."""
+    """Yield what the losses nearest to where a backward pass begins are held to, where torch's own loss keeps it.
+
+    What the script's hooks keep in its place is left alone: to unpack it may be the forward pass once more.
+    """
     nodes = [getattr(loss, "grad_fn", None) for loss in (losses if isinstance(losses, (list, tuple)) else [losses])]
     for node in nodes:  # it grows meanwhile
         for name in _TARGETS:
-            with suppress(RuntimeError):  # it is freed after a first pass
-                if isinstance(found := getattr(node, name, None), torch.Tensor):
-                    yield found
+            saved = getattr(node, name, None)
+            if saved is not None and saved.unpack_hook is None and saved.data is not None:  # it is freed after a pass
+                yield saved.data
         if node is not None and len(nodes) < _MOST_NODES:
             nodes += [parent for parent, _ in node.next_functions if parent not in nodes]
 

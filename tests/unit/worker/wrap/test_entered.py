@@ -122,6 +122,32 @@ def test_targets_that_the_script_makes_up_are_no_labels(targets: list[torch.Tens
     assert not are_same_labels([told, told])
 
 
+class Refusing(torch.Tensor):
+    """A class of tensors that nobody may look at, above autograd."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, *_: Any) -> Any:
+        raise TypeError(f"no {func}")
+
+
+class RefusingBelow(torch.Tensor):
+    """Or below it."""
+
+    @staticmethod
+    def __new__(cls, like: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
+        raise TypeError(f"no {func}")
+
+
+@pytest.mark.parametrize("of_class", [lambda tensor: tensor.as_subclass(Refusing), RefusingBelow])
+def test_targets_and_labels_of_a_class_that_refuses_to_be_looked_at_raise_nothing(of_class: Any) -> None:
+    held_to(of_class(torch.rand(4)), of_class(torch.arange(4)))
+    Labels().handed([of_class(torch.arange(4))])
+
+
 def test_what_each_step_draws_before_its_first_forward_is_told() -> None:
     states = {"torch": 0, "numpy": 0, "random": 0}
     entered = Entered(lambda: dict(states))

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from dpdoctor.worker.wrap.loss import is_summed, targets
 
@@ -99,3 +100,15 @@ def test_what_losses_are_held_to_is_found_near_where_a_backward_pass_begins() ->
     assert len([*targets([loss, loss])]) == 2
     loss.backward()
     assert [*targets(loss), *targets(x.sum()), *targets(None)] == []
+
+
+def test_what_a_checkpointed_loss_is_held_to_is_not_computed_once_more() -> None:
+    x, num_forwards = torch.randn(4, 3, requires_grad=True), 0
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        nonlocal num_forwards
+        num_forwards += 1
+        return nn.functional.cross_entropy(x, torch.tensor([0, 2, 1, 0]))
+
+    assert [*targets(checkpoint(loss_of, x, use_reentrant=False))] == []
+    assert num_forwards == 1
