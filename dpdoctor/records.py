@@ -131,7 +131,7 @@ class MemoryRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrappedModule:
-    """One wrapped module. `line` is where the script calls it."""
+    """One wrapped module. `line` is where the script calls it; sharded parameters count whole."""
 
     name: str
     line: str

@@ -249,13 +249,11 @@ class ModeFacts:
 
     @property
     def times_reduced(self) -> float | None:
-        """Return how often a step reduces its gradients at least, by their bytes; None: they were not counted."""
+        """Return how often a step reduces its gradients, by their bytes; None: they were not counted."""
         mode = self.mode
         if mode.counters is None or mode.conversion is None:
             return None
         trained = sum(unit.trainable_bytes for unit in mode.conversion.modules)
-        if self.wrapper == "fsdp1":
-            trained *= mode.world_size  # these are a rank's shard, of one for each rank at most
         reduced = sum(of.num_bytes for kind, of in mode.counters.collectives.items() if "reduce" in kind)
         return reduced / trained if trained else None
 

@@ -86,14 +86,16 @@ class Wire:
 
     def settle(self, agreement: Agreement, counters: Counters | None) -> None:
         """Find out what ranks exchange, and whether all do so at the same lines; `counters` are of the last step."""
-        trained = self._trained()
-        self.least = max(1.0, LEAST_SHARE * sum(map(_elements, trained)))
+        trained, sharded = self._trained(), layouts.sharded_elements(self._parts())
+        elements = [sharded.get(id(tensor), tensor.numel()) for tensor in trained]
+        self.least = max(1.0, LEAST_SHARE * sum(elements))
         self.exchanges.settle(self.least)
         mine = ", ".join(sorted(site.words for site in self._payload())) or "nowhere"
         texts = gather_texts(agreement, mine)
         self._reason = next((UNALIKE.format(rank, text) for rank, text in enumerate(texts) if text != texts[0]), None)
         if counters is not None:
-            self._weigh(counters, sum(_elements(tensor) * tensor.element_size() for tensor in trained))
+            sizes = (number * tensor.element_size() for number, tensor in zip(elements, trained, strict=True))
+            self._weigh(counters, sum(sizes))
 
     def _weigh(self, counters: Counters, trained_bytes: int) -> None:
         reduced = sum(of.num_bytes for kind, of in counters.collectives.items() if "reduce" in kind)
@@ -158,12 +160,6 @@ class Wire:
         for part in self._parts():
             if isinstance(part, FSDPModule):
                 part.set_requires_gradient_sync(reduces, recurse=False)
-
-
-def _elements(tensor: torch.Tensor) -> int:
-    """Return the elements of a parameter, of all ranks together where it is sharded."""
-    whole = getattr(tensor, "_unpadded_unsharded_size", None)  # of FSDP1's flat parameters
-    return int(whole.numel()) if whole is not None else tensor.numel()
 
 
 def _reducing_nothing(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -67,3 +67,19 @@ def parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     if tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
         return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
     return (tensor,) if is_dense(tensor) else (tensor.to_dense(),)
+
+
+def sharded_elements(parts: Iterable[torch.nn.Module]) -> dict[int, int]:
+    """Return by its id how many elements each parameter has on all ranks together that FSDP1 shards.
+
+    Of these parts: its flat parameters, and the script's own where they stay (use_orig_params). All others are whole
+    or, as a DTensor, tell the whole themselves.
+    """
+    found: dict[int, int] = {}
+    for part in parts:
+        flat = getattr(getattr(part, "_handle", None), "flat_param", None)
+        numels = getattr(flat, "_numels", None)
+        if flat is not None and numels is not None:
+            found[id(flat)] = sum(numels)
+            found |= zip(map(id, flat._params or ()), numels, strict=False)
+    return found

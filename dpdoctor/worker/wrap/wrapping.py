@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from dpdoctor.records import RUNS_AS_PYTHON, WrappedModule
-from dpdoctor.worker.base import lines, modules
+from dpdoctor.worker.base import layouts, lines, modules
 from dpdoctor.worker.base.mode import ConversionError, Mode, WrapOptions
 from dpdoctor.worker.base.patches import Patches, around_compiled
 from dpdoctor.worker.wrap import methods
@@ -487,12 +487,13 @@ class Wrapping:
         Without any of them it is told from the gradients that there are, of whatever step: none where `zero_grad` has
         taken them away, and zeros where it leaves them.
         """
+        elements = layouts.sharded_elements(part for module in self.modules for part in module.modules())
         return tuple(
             WrappedModule(
                 name=wrapped.name,
                 line=wrapped.line,
-                num_parameters=sum(p.numel() for p in wrapped.parameters.values()),
-                trainable_bytes=sum(p.numel() * p.element_size() for p in wrapped.trained()),
+                num_parameters=sum(elements.get(id(p), p.numel()) for p in wrapped.parameters.values()),
+                trainable_bytes=sum(elements.get(id(p), p.numel()) * p.element_size() for p in wrapped.trained()),
                 unused=tuple(
                     n
                     for n, p in wrapped.parameters.items()

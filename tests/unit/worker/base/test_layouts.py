@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from dpdoctor.worker.base.layouts import sharded_elements
+
+NUM_RANKS = 4
+
+
+@pytest.fixture
+def ranks() -> Iterator[None]:
+    """Make this process one of several, of which the others do not exist."""
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=NUM_RANKS)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("keeps_own", [False, True])
+def test_parameters_that_fsdp1_shards_count_whole(keeps_own: bool) -> None:
+    inner, expected = nn.Linear(7, 3), (7 * 3 + 3) + (5 * 7 + 7)
+    wrap = {"use_orig_params": keeps_own, "device_id": torch.device("cpu")}
+    model = FullyShardedDataParallel(
+        nn.Sequential(nn.Linear(5, 7), FullyShardedDataParallel(inner, **wrap), nn.Flatten()), **wrap
+    )
+    found = sharded_elements(model.modules())
+    assert sum(found[id(parameter)] for parameter in model.parameters()) == expected
+    assert sum(parameter.numel() for parameter in model.parameters()) < expected
+
+
+def test_other_parameters_are_whole() -> None:
+    assert sharded_elements(nn.Linear(3, 4).modules()) == {}
